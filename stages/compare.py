@@ -18,12 +18,18 @@ from photofinish.tracking.client import Tracker
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--plan", type=Path, required=True, help="which experiments, and how: a JSON file")
-    parser.add_argument("--references", type=Path, required=True, help="the folder of other machines' records")
+    parser.add_argument(
+        "--plan", type=Path, required=True, help="which experiments, and how: a JSON file"
+    )
+    parser.add_argument(
+        "--references", type=Path, required=True, help="the folder of other machines' records"
+    )
     parser.add_argument("--results", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--metrics", type=Path, required=True, help="the folder for DVC's metrics")
-    parser.add_argument("--plots", type=Path, required=True, help="the folder for the figures of DVC's plots")
+    parser.add_argument(
+        "--plots", type=Path, required=True, help="the folder for the figures of DVC's plots"
+    )
     args = parser.parse_args()
     end_with_parent()
 

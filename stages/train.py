@@ -15,18 +15,32 @@ from photofinish.processes import end_with_parent
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", choices=["cpu", "gpu"], required=True)
-    parser.add_argument("--experiment", type=Path, required=True, help="the experiment's plan, a JSON file")
-    parser.add_argument("--host", type=Path, required=True, help="the device's fingerprint, a JSON file")
+    parser.add_argument(
+        "--experiment", type=Path, required=True, help="the experiment's plan, a JSON file"
+    )
+    parser.add_argument(
+        "--host", type=Path, required=True, help="the device's fingerprint, a JSON file"
+    )
     parser.add_argument("--data", type=Path, required=True, help="the folder of the packed split")
-    parser.add_argument("--weights", type=Path, help="the folder of the published weights, for a model that names some")
-    parser.add_argument("--metrics", type=Path, help="the plan of its metrics, which are tried before")
+    parser.add_argument(
+        "--weights",
+        type=Path,
+        help="the folder of the published weights, for a model that names some",
+    )
+    parser.add_argument(
+        "--metrics", type=Path, help="the plan of its metrics, which are tried before"
+    )
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
-    if note := os.environ.get("PHOTOFINISH_NOTE_MISSING"):  # `make spread` asks whether DVC has the result
+    if note := os.environ.get(
+        "PHOTOFINISH_NOTE_MISSING"
+    ):  # `make spread` asks whether DVC has the result
         with Path(note).open("a", encoding="utf-8") as file:
             file.write(f"{args.device} {args.experiment.stem}\n")
         sys.exit(1)
-    from photofinish.runs.stage import train  # not for the question above, which is asked for each experiment
+    from photofinish.runs.stage import (
+        train,
+    )  # not for the question above, which is asked for each experiment
 
     end_with_parent()
     train(args.device, args.experiment, args.host, args.data, args.weights, args.out, args.metrics)

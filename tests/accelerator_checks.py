@@ -37,7 +37,13 @@ from photofinish.runs.setup import Setup
 from photofinish.training import optimisation
 from photofinish.training.checkpoint import CheckpointStore, on_cpu
 from photofinish.training.failures import failures_explained
-from photofinish.training.torch_device import CPU, Clock, accelerator, configure_torch, peak_memory_bytes
+from photofinish.training.torch_device import (
+    CPU,
+    Clock,
+    accelerator,
+    configure_torch,
+    peak_memory_bytes,
+)
 from photofinish.training.trainer import Trainer
 from photofinish.training.world import World
 
@@ -46,20 +52,36 @@ CNN = {"name": "cnn", "channels": (4,), "hidden": (8,)}
 ADAM, ADAMW = ({"name": name, "lr": 2**-7} for name in ("adam", "adamw"))
 """at a rate that float32 holds, as an accelerator reads it, and the CPU's float64 holds too"""
 AUGMENTATION = {"flip": 0.5, "crop_padding": 2}
-LOADER = {"name": "loader", "workers": 1, "pin_memory": True, "non_blocking": True, "persistent_workers": True}
+LOADER = {
+    "name": "loader",
+    "workers": 1,
+    "pin_memory": True,
+    "non_blocking": True,
+    "persistent_workers": True,
+}
 VARIANTS: dict[str, dict[str, Any]] = {
     "linear": {"model": {"name": "linear"}},
     "mlp, Adam": {"optimizer": ADAM},
     "cnn, AdamW": {"model": CNN, "optimizer": ADAMW},
     "lenet, Nesterov": {
         "model": {"name": "lenet"},
-        "optimizer": {"name": "sgd", "lr": 0.05, "momentum": 0.9, "nesterov": True, "weight_decay": 1e-3},
+        "optimizer": {
+            "name": "sgd",
+            "lr": 0.05,
+            "momentum": 0.9,
+            "nesterov": True,
+            "weight_decay": 1e-3,
+        },
     },
     "one cycle": {"schedule": {"name": "one_cycle", "max_lr": 0.2}},
     "cosine, augmented": {"schedule": {"name": "cosine"}, "augmentation": AUGMENTATION},
     "on plateau": {"schedule": {"name": "reduce_on_plateau", "patience": 0}, "optimizer": ADAM},
     "loader": {"input": {"name": "loader"}},
-    "loader with a worker, augmented": {"input": LOADER, "augmentation": AUGMENTATION, "model": CNN},
+    "loader with a worker, augmented": {
+        "input": LOADER,
+        "augmentation": AUGMENTATION,
+        "model": CNN,
+    },
     "bf16": {"precision": "bf16", "model": CNN},
     "fp16": {"precision": "fp16", "optimizer": ADAM},
 }
@@ -89,7 +111,11 @@ def device() -> Iterator[torch.device]:
 
 @pytest.fixture
 def make_job(
-    make_experiment: MakeExperiment, small_split: PackedSplit, cpu_host: CpuTarget, device: torch.device, tmp_path: Path
+    make_experiment: MakeExperiment,
+    small_split: PackedSplit,
+    cpu_host: CpuTarget,
+    device: torch.device,
+    tmp_path: Path,
 ) -> Iterator[MakeJob]:
     """On the accelerator, or on another device: `make_job(epochs=2)`, `make_job(CPU, epochs=2)`."""
 
@@ -130,19 +156,26 @@ class FusedSgd(SGD):
 
 @variants
 def test_it_learns_the_same_bits_as_the_cpu(
-    make_job: MakeJob, device: torch.device, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
+    make_job: MakeJob,
+    device: torch.device,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, Any],
 ) -> None:
     before = counts()
     there = trained(make_job(**settings))
     assert (counts() - before).operations > 100
     assert devices_of(there.network) == {device}
-    monkeypatch.setattr(optimisation, "SGD", FusedSgd)  # as on every accelerator; the CPU's own rounds otherwise
+    monkeypatch.setattr(
+        optimisation, "SGD", FusedSgd
+    )  # as on every accelerator; the CPU's own rounds otherwise
     on_cpu = trained(make_job(CPU, **settings))
     assert_same_run(there, on_cpu)
 
 
 @variants
-def test_a_resumed_run_ends_with_the_same_bits(make_job: MakeJob, tmp_path: Path, settings: dict[str, Any]) -> None:
+def test_a_resumed_run_ends_with_the_same_bits(
+    make_job: MakeJob, tmp_path: Path, settings: dict[str, Any]
+) -> None:
     job, store = make_job(**settings), CheckpointStore(tmp_path)
     whole = job.new_trainer()
     for metrics, _timing in whole.epochs():
@@ -160,7 +193,9 @@ def test_a_resumed_run_ends_with_the_same_bits(make_job: MakeJob, tmp_path: Path
 def record_first_step(job: Setup, trainer: Trainer) -> FirstStep:
     batch, labels = first_batch(job.training, job.team), job.split.labels("train")
     assert batch
-    return first_step(job.new_network(), trainer.criterion, batch, job.device, "fp32", labels, seed=0)
+    return first_step(
+        job.new_network(), trainer.criterion, batch, job.device, "fp32", labels, seed=0
+    )
 
 
 def test_repeats_single_steps_and_the_first_step_are_measured_there_too(
@@ -168,10 +203,15 @@ def test_repeats_single_steps_and_the_first_step_are_measured_there_too(
 ) -> None:
     job, on_cpu = (make_job(each, model=CNN, repeats=2) for each in (device, CPU))
     first = trained(job)
-    timings = repeat_training(first, job.new_trainer(), "small", 2, lambda _epoch: None)  # refuses other bits
+    timings = repeat_training(
+        first, job.new_trainer(), "small", 2, lambda _epoch: None
+    )  # refuses other bits
     assert len(timings) == first.experiment.epochs
     first_on_cpu = trained(on_cpu)
-    there, here = profile(first, job.resident_batches), profile(first_on_cpu, on_cpu.resident_batches)
+    there, here = (
+        profile(first, job.resident_batches),
+        profile(first_on_cpu, on_cpu.resident_batches),
+    )
     step, step_on_cpu = record_first_step(job, first), record_first_step(on_cpu, first_on_cpu)
     assert step == step_on_cpu.model_copy(update={"output_rounding": {}, "gradient_rounding": {}})
     assert step_on_cpu.output_rounding.keys() == step.outputs.keys()
@@ -208,7 +248,12 @@ def test_a_state_that_outlives_its_optimizer_holds_no_memory_of_the_device(
     assert {tensor.device for tensor in kept} == {CPU}
     resumed = job.new_trainer()
     resumed.load_state_dict(state)
-    back = [tensor for each in resumed.state.optimizer.state.values() for tensor in each.values() if tensor.dim()]
+    back = [
+        tensor
+        for each in resumed.state.optimizer.state.values()
+        for tensor in each.values()
+        if tensor.dim()
+    ]
     assert {tensor.device for tensor in back} == {device}
 
 
@@ -218,7 +263,9 @@ def test_a_second_device_is_used_alone(make_job: MakeJob, device: torch.device) 
     assert (device.index, second) == (0, torch.device(device.type, 1))
     assert torch.accelerator.current_device_index() == 1  # the one that the clock waits for
     assert devices_of(there.network) == {second}
-    assert weights_of(there.network) == weights_of(trained(make_job(CPU, model=CNN, optimizer=ADAM)).network)
+    assert weights_of(there.network) == weights_of(
+        trained(make_job(CPU, model=CNN, optimizer=ADAM)).network
+    )
 
 
 # -- what the host waits for -----------------------------------------------------------------------
@@ -229,7 +276,9 @@ def count_epoch(make_job: MakeJob) -> Callable[..., Counts]:
     """What one epoch of a trained network takes, by its batch size: 90 images."""
 
     def count(batch_size: int, settings: dict[str, Any]) -> Counts:
-        job = make_job(**settings, epochs=3, batch_size=batch_size, validation_batch_size=batch_size)
+        job = make_job(
+            **settings, epochs=3, batch_size=batch_size, validation_batch_size=batch_size
+        )
         trainer, at_ends = job.new_trainer(), [counts()]
         warm_up(trainer)
         at_ends += [counts() for _epoch in trainer.epochs()]
@@ -247,9 +296,13 @@ def test_the_host_neither_waits_nor_reads_nor_copies_more_often_the_more_steps_a
     assert few.waits == many.waits == 3  # when training begins, ends, and when validation ends
     assert few.reads == many.reads <= 4  # both losses, the hits, and whether all losses are numbers
     if "input" not in settings:
-        assert few.copies_in == many.copies_in == 1  # the next epoch's order of the images, which lie there already
+        assert (
+            few.copies_in == many.copies_in == 1
+        )  # the next epoch's order of the images, which lie there already
     elif settings["input"] == LOADER:
-        assert many.copies_in - few.copies_in >= 2 * 13  # images and labels of each further step, without waiting
+        assert (
+            many.copies_in - few.copies_in >= 2 * 13
+        )  # images and labels of each further step, without waiting
         assert few.waiting_copies_in == many.waiting_copies_in == 0
     else:  # the loader's defaults wait, as PyTorch's do
         assert many.waiting_copies_in == many.copies_in > few.copies_in
@@ -277,7 +330,11 @@ def test_the_step_that_is_timed_alone_waits_at_the_ends_of_a_sample_only(make_jo
 
 @pytest.mark.parametrize(
     ("settings", "at_once"),
-    [({"model": {"name": "linear"}}, 2), ({"model": CNN, "optimizer": ADAM}, 2), ({"input": LOADER}, 1)],
+    [
+        ({"model": {"name": "linear"}}, 2),
+        ({"model": CNN, "optimizer": ADAM}, 2),
+        ({"input": LOADER}, 1),
+    ],
     ids=["linear", "cnn, Adam", "loader"],
 )
 def test_captured_steps_learn_the_same_bits_without_waiting(
@@ -287,9 +344,11 @@ def test_captured_steps_learn_the_same_bits_without_waiting(
     monkeypatch.setattr(scratch, "recorder_of", lambda _device: recorder)
     monkeypatch.setattr(machine, "MOST_BYTES", 2 * 4 * 16 * 16 * 16)
     eager, recorded = (trained(make_job(**settings, cuda_graphs=kind)) for kind in ("off", "auto"))
-    assert (eager.steps.kind, recorded.steps.kind, recorded.steps.at_once) == ("eager", "graph", at_once), (
-        recorded.steps.why
-    )
+    assert (eager.steps.kind, recorded.steps.kind, recorded.steps.at_once) == (
+        "eager",
+        "graph",
+        at_once,
+    ), recorded.steps.why
     assert_same_run(recorded, eager)
     with scratch_steps(recorded, at_once=4) as (four,):
         four()
@@ -303,12 +362,18 @@ def test_a_warm_up_lasts_until_an_idle_device_is_awake(
 ) -> None:
     monkeypatch.setattr(scratch, "WARM_UP_SECONDS", awake_after_seconds)
     trainer = make_job(batch_size=16).new_trainer()
-    trainer.network.register_forward_pre_hook(lambda network, _inputs: clock.take(0.03 * network.training))
-    assert warm_up(trainer) == pytest.approx(2 * 4 * 0.03)  # three steps, and one on as many images as the last batch
+    trainer.network.register_forward_pre_hook(
+        lambda network, _inputs: clock.take(0.03 * network.training)
+    )
+    assert warm_up(trainer) == pytest.approx(
+        2 * 4 * 0.03
+    )  # three steps, and one on as many images as the last batch
 
 
 @pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
-def test_one_operation_takes_all_parameters_a_step_further(make_job: MakeJob, device: torch.device, name: str) -> None:
+def test_one_operation_takes_all_parameters_a_step_further(
+    make_job: MakeJob, device: torch.device, name: str
+) -> None:
     job = make_job(optimizer={"name": name, "lr": 0.01})
     network = job.new_network().to(device)
     for parameter in network.parameters():
@@ -316,8 +381,12 @@ def test_one_operation_takes_all_parameters_a_step_further(make_job: MakeJob, de
     optimizer = optimisation.build_optimizer(job.run.experiment.optimizer, network.parameters())
     optimizer.step()
     found = counted(optimizer.step)
-    counters = 0 if name == "sgd" else len(list(network.parameters()))  # a real device counts up all steps in one, too
-    assert found == Counts(operations=counters + 1, waits=0, reads=0, copies_in=0, waiting_copies_in=0)
+    counters = (
+        0 if name == "sgd" else len(list(network.parameters()))
+    )  # a real device counts up all steps in one, too
+    assert found == Counts(
+        operations=counters + 1, waits=0, reads=0, copies_in=0, waiting_copies_in=0
+    )
 
 
 # -- tensors on two devices ------------------------------------------------------------------------
@@ -345,7 +414,9 @@ def _explained(job: Setup, act: Callable[[], object]) -> str:
 
 
 TWO_DEVICES = r"Expected all tensors to be on the same device, but got (mat1|mat2|target) is on "
-TWO_TYPES = r"Input type \(torch\.FloatTensor\) and weight type \(rehearsalFloatType\) should be the same"
+TWO_TYPES = (
+    r"Input type \(torch\.FloatTensor\) and weight type \(rehearsalFloatType\) should be the same"
+)
 
 
 @pytest.mark.parametrize(
@@ -373,7 +444,9 @@ def test_a_constant_left_on_the_cpu_is_refused_in_words(make_job: MakeJob) -> No
     assert "model mlp must create its tensors" in message
 
 
-def test_a_network_on_another_accelerator_is_refused(make_job: MakeJob, device: torch.device) -> None:
+def test_a_network_on_another_accelerator_is_refused(
+    make_job: MakeJob, device: torch.device
+) -> None:
     job = make_job()
     trainer = job.new_trainer()
     trainer.network.to(torch.device(device.type, 1))
@@ -381,8 +454,15 @@ def test_a_network_on_another_accelerator_is_refused(make_job: MakeJob, device: 
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_a_step_counts_the_same_there(make_job: MakeJob, device: torch.device, precision: str) -> None:
+def test_a_step_counts_the_same_there(
+    make_job: MakeJob, device: torch.device, precision: str
+) -> None:
     here, there = (
-        count_operations(make_job(each, model=CNN, precision=precision).new_trainer()) for each in (CPU, device)
+        count_operations(make_job(each, model=CNN, precision=precision).new_trainer())
+        for each in (CPU, device)
     )
-    assert (there.flops, there.products, there.saved_activations) == (here.flops, here.products, here.saved_activations)
+    assert (there.flops, there.products, there.saved_activations) == (
+        here.flops,
+        here.products,
+        here.saved_activations,
+    )

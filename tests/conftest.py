@@ -89,7 +89,10 @@ def own_temporary_folder() -> Iterator[None]:
 
     What they import is compiled once, not by each of them.
     """
-    with tempfile.TemporaryDirectory(prefix="pf-") as folder, pytest.MonkeyPatch.context() as monkeypatch:
+    with (
+        tempfile.TemporaryDirectory(prefix="pf-") as folder,
+        pytest.MonkeyPatch.context() as monkeypatch,
+    ):
         monkeypatch.setenv("TMPDIR", folder)
         monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         yield
@@ -102,7 +105,9 @@ def from_array(
     own_parts: Mapping[PartName, Int64Array] | None = None,
 ) -> RawData:
     """Of images that lie in memory."""
-    return RawData(images.shape[1:], labels, class_names, lambda rows: images[rows], own_parts or {})
+    return RawData(
+        images.shape[1:], labels, class_names, lambda rows: images[rows], own_parts or {}
+    )
 
 
 def learnable_images(count: int = 120, classes: int = 3, side: int = 8, seed: int = 0) -> RawData:
@@ -160,7 +165,9 @@ def make_trainer(packed_split: PackedSplit) -> MakeTrainer:
     from photofinish.training.torch_device import CPU
     from photofinish.training.trainer import Trainer
 
-    torch.set_num_threads(1)  # batches this small gain nothing from more, and lose by it where other programs run
+    torch.set_num_threads(
+        1
+    )  # batches this small gain nothing from more, and lose by it where other programs run
     manifest = packed_split.manifest
 
     def batches(experiment: Experiment, part: PartName) -> Batches:
@@ -255,9 +262,12 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuTarget) -> MakeRes
             tracking_seconds=0.0,
             resumed_at_epochs=(),
             training_image_count=600,
-            images_per_second=600 / float(np.median([*epoch_seconds, *(one for repeat in repeats for one in repeat)])),
+            images_per_second=600
+            / float(np.median([*epoch_seconds, *(one for repeat in repeats for one in repeat)])),
             peak_memory_bytes=None,
-            repeats=tuple(tuple(EpochTiming(seconds, 0.1, 1.7e9) for seconds in repeat) for repeat in repeats),
+            repeats=tuple(
+                tuple(EpochTiming(seconds, 0.1, 1.7e9) for seconds in repeat) for repeat in repeats
+            ),
             steady_state=measurements.SteadyState(steps_per_sample=1, sample_seconds=step_seconds),
             overhead=measurements.Overhead(
                 passes_seconds=10.0,
@@ -280,7 +290,9 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuTarget) -> MakeRes
             confusion=((3, 1), (1, 3)),
         )
         losses = [1.0 / (epoch + 1) for epoch in range(len(epoch_seconds))]
-        history = [EpochMetrics(epoch, 0.1, loss, loss, 0.5) for epoch, loss in enumerate(losses, 1)]
+        history = [
+            EpochMetrics(epoch, 0.1, loss, loss, 0.5) for epoch, loss in enumerate(losses, 1)
+        ]
         first_step = records.FirstStep(
             batch_order_sha256="1" * 64,
             first_batch_sha256="2" * 64,
@@ -291,7 +303,9 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuTarget) -> MakeRes
             output_rounding={"1": 1e-4, "3": 5e-5},
             gradient_rounding={"1.weight": 1e-5, "3.weight": 1e-5},
         )
-        predictions = Predictions(np.array([0, 0, 0, 0, 1, 1, 1, 1]), np.array([0, 0, 0, 1, 0, 1, 1, 1]))
+        predictions = Predictions(
+            np.array([0, 0, 0, 0, 1, 1, 1, 1]), np.array([0, 0, 0, 1, 0, 1, 1, 1])
+        )
         return Trained(name, trained, timings, history, scores, first_step, predictions)
 
     return make
@@ -299,7 +313,9 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuTarget) -> MakeRes
 
 @pytest.fixture(scope="session")
 def cpu_host() -> CpuTarget:
-    return CpuTarget(processes=1, threads=1, cpu=cpu_facts(), software=software_facts().with_only(CPU_VARIABLES))
+    return CpuTarget(
+        processes=1, threads=1, cpu=cpu_facts(), software=software_facts().with_only(CPU_VARIABLES)
+    )
 
 
 @pytest.fixture(scope="session")
@@ -372,7 +388,9 @@ class Project:
         return subprocess.run(
             command,
             cwd=self.root,
-            env=self.environment | {"PATH": warm_python.path(self.environment["PATH"])} | environment,
+            env=self.environment
+            | {"PATH": warm_python.path(self.environment["PATH"])}
+            | environment,
             capture_output=True,
             text=True,
             check=False,
@@ -412,12 +430,16 @@ class Project:
         self.git("commit", "--quiet", "--message", "test")
 
     def write_params(self, params: dict[str, Any]) -> None:
-        (self.root / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False), encoding="utf-8")
+        (self.root / "params.yaml").write_text(
+            yaml.safe_dump(params, sort_keys=False), encoding="utf-8"
+        )
 
     def without_mlflow(self) -> Project:
         """From now on a stage's calls do nothing: MLflow takes most of a small training."""
         worker = "def __getattr__(name):\n    return lambda *arguments: None\n"
-        (self.root / "src/photofinish/tracking/mlflow_worker.py").write_text(worker, encoding="utf-8")
+        (self.root / "src/photofinish/tracking/mlflow_worker.py").write_text(
+            worker, encoding="utf-8"
+        )
         return self
 
 
@@ -431,14 +453,18 @@ def clone_project(root: Path) -> Project:
         check=True,
     )
     for file in filter(None, listed.stdout.split("\0")):
-        is_made_by_stages = Path(file).name == "dvc.lock" or Path(file).parts[0] in ("metrics", "plots")
+        is_made_by_stages = Path(file).name == "dvc.lock" or Path(file).parts[0] in (
+            "metrics",
+            "plots",
+        )
         if (ROOT / file).is_file() and not is_made_by_stages:
             (root / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / file, root / file)
     environment = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("MLFLOW_", "DVC_")) and name not in CPU_VARIABLES  # which make another host of this one
+        if not name.startswith(("MLFLOW_", "DVC_"))
+        and name not in CPU_VARIABLES  # which make another host of this one
     }
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     environment["PYTHONPATH"] = str(root / "src")

@@ -35,7 +35,9 @@ class _Draws(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Dropout(0.5), nn.Linear(16, 3))
+        self.layers = nn.Sequential(
+            nn.Flatten(), nn.Linear(64, 16), nn.Dropout(0.5), nn.Linear(16, 3)
+        )
         self.drawn: list[float] = []
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
@@ -76,12 +78,16 @@ class _Watched(Batches):
             yield images, labels
 
 
-def run_rank(folder: Path, rank: int, size: int, experiment: Experiment, data: Path, case: str) -> None:
+def run_rank(
+    folder: Path, rank: int, size: int, experiment: Experiment, data: Path, case: str
+) -> None:
     """What the process saw and has at the end goes to `<rank>.pt` in the folder."""
     configure_torch(CPU, experiment.precision, threads=1)
     team = World(CPU)
     if size > 1:
-        dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=size)
+        dist.init_process_group(
+            "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=size
+        )
         team = DistributedWorld(rank, size, CPU)
     result: dict[str, Any] = {}
     try:
@@ -133,13 +139,20 @@ def _train(team: World, experiment: Experiment, split: PackedSplit, case: str) -
 
 
 def _resumed(
-    trainer: Trainer, experiment: Experiment, case: str, team: World, training: Batches, validation: Batches
+    trainer: Trainer,
+    experiment: Experiment,
+    case: str,
+    team: World,
+    training: Batches,
+    validation: Batches,
 ) -> Trainer:
     """One that goes on after the first epoch, from what rank 0 has then."""
     trainer.experiment = experiment.model_copy(update={"epochs": 1})
     list(trainer.epochs())
     state = team.broadcast_object(trainer.state_dict() if team.rank == 0 else None)
-    fresh = Trainer(experiment, _network(experiment, case, team.rank), training, validation, CPU, team)
+    fresh = Trainer(
+        experiment, _network(experiment, case, team.rank), training, validation, CPU, team
+    )
     fresh.load_state_dict(state)
     warm_up(fresh)
     return fresh

@@ -57,10 +57,18 @@ def job_maker(
     """A trainer on noise, by the settings of an experiment: `make_job(model={...})`."""
 
     def make(
-        network: nn.Module | None = None, *, shape: tuple[int, ...] = (1, 6, 6), images: int = IMAGES, **settings: Any
+        network: nn.Module | None = None,
+        *,
+        shape: tuple[int, ...] = (1, 6, 6),
+        images: int = IMAGES,
+        **settings: Any,
     ) -> Trainer:
-        experiment = make_experiment(**{"batch_size": BATCH, "epochs": 2, "optimizer": SGD, **settings})
-        monkeypatch.setattr(machine, "MOST_BYTES", 2 * 4 * experiment.batch_size * int(np.prod(shape)))
+        experiment = make_experiment(
+            **{"batch_size": BATCH, "epochs": 2, "optimizer": SGD, **settings}
+        )
+        monkeypatch.setattr(
+            machine, "MOST_BYTES", 2 * 4 * experiment.batch_size * int(np.prod(shape))
+        )
         random = np.random.default_rng(0)
 
         def batches(name: PartName, count: int) -> Batches:

@@ -21,7 +21,13 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from photofinish.training.steps import Recorded
 
-READS = ("aten._local_scalar_dense", "aten.nonzero", "aten.equal", "aten.masked_select", "aten._unique2")
+READS = (
+    "aten._local_scalar_dense",
+    "aten.nonzero",
+    "aten.equal",
+    "aten.masked_select",
+    "aten._unique2",
+)
 """for which the host must wait, as a graph can't"""
 
 
@@ -42,7 +48,9 @@ class Outside(NamedTuple):
     def tensor(self) -> torch.Tensor:
         storage = self.storage()
         if storage is None:
-            raise AssertionError(f"a replay reads freed memory: {self.dtype} of shape {tuple(self.size)}")
+            raise AssertionError(
+                f"a replay reads freed memory: {self.dtype} of shape {tuple(self.size)}"
+            )
         return torch.empty(0, dtype=self.dtype, device=storage.device).set_(
             storage, self.offset, self.size, self.stride
         )
@@ -86,7 +94,9 @@ class OperationRecorder:
             mode.undo()
         if self.fails:
             try:
-                raise RuntimeError("operation not permitted when stream is capturing\nCUDA kernel errors might be")
+                raise RuntimeError(
+                    "operation not permitted when stream is capturing\nCUDA kernel errors might be"
+                )
             finally:  # as the end of a capture does
                 raise RuntimeError("operation failed due to a previous error during capture")
         self.recordings.append(mode.operations)
@@ -95,7 +105,9 @@ class OperationRecorder:
             self.times_done += 1
             with torch.no_grad():
                 for operation in mode.operations:
-                    for place, result in zip(operation.results, tree_leaves(operation.again()), strict=True):
+                    for place, result in zip(
+                        operation.results, tree_leaves(operation.again()), strict=True
+                    ):
                         if place is not None:
                             place.copy_(result)
 
@@ -112,7 +124,9 @@ class _Recording(TorchDispatchMode):
         self._found: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
         """what was there already, and how it was"""
 
-    def __torch_dispatch__(self, operation: Any, _types: Any, arguments: Any = (), named: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, operation: Any, _types: Any, arguments: Any = (), named: Any = None
+    ) -> Any:
         name, named = str(operation), named or {}
         if name.startswith(self._fails_in):
             raise RuntimeError(f"{name} fails")
@@ -121,16 +135,23 @@ class _Recording(TorchDispatchMode):
         given = tree_leaves((arguments, named))
         places = {_place(each) for each in given if isinstance(each, torch.Tensor)}
         for each in given:
-            if isinstance(each, torch.Tensor) and _place(each) not in self._made.keys() | self._found.keys():
+            if (
+                isinstance(each, torch.Tensor)
+                and _place(each) not in self._made.keys() | self._found.keys()
+            ):
                 self._found[_place(each)] = each.untyped_storage(), each.untyped_storage().clone()
         kept = tree_map_only(torch.Tensor, self._kept, (arguments, named))
         results = operation(*arguments, **named)
         made = [
-            each.detach() if isinstance(each, torch.Tensor) and each.numel() and _place(each) not in places else None
+            each.detach()
+            if isinstance(each, torch.Tensor) and each.numel() and _place(each) not in places
+            else None
             for each in tree_leaves(results)
         ]
         self._made.update((_place(each), each) for each in made if each is not None)
-        changes_what_it_was_given = name.partition(".")[2].partition(".")[0].endswith("_") or name.endswith("out")
+        changes_what_it_was_given = name.partition(".")[2].partition(".")[0].endswith(
+            "_"
+        ) or name.endswith("out")
         if changes_what_it_was_given or any(each is not None for each in made):
             numbers = [each for each in given if not isinstance(each, torch.Tensor)]
             again = partial(_replay, operation, kept)
@@ -150,7 +171,9 @@ class _Recording(TorchDispatchMode):
 
 
 def _replay(operation: Callable[..., Any], kept: Any) -> Any:
-    arguments, named = tree_map_only(Outside, Outside.tensor, kept, is_leaf=lambda each: isinstance(each, Outside))
+    arguments, named = tree_map_only(
+        Outside, Outside.tensor, kept, is_leaf=lambda each: isinstance(each, Outside)
+    )
     return operation(*arguments, **named)
 
 

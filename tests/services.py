@@ -49,7 +49,9 @@ def answers(address: str) -> bool:
 
 
 @contextmanager
-def running(*command: str, address: str, folder: Path, ending: int = signal.SIGKILL) -> Iterator[None]:
+def running(
+    *command: str, address: str, folder: Path, ending: int = signal.SIGKILL
+) -> Iterator[None]:
     """A server, from when it answers to its end by that signal."""
     with (folder / "server.log").open("ab") as log:
         server = subprocess.Popen(command, cwd="/", stdout=log, stderr=log, start_new_session=True)
@@ -71,7 +73,9 @@ def ssh_server(folder: Path) -> Iterator[dict[str, str]]:
         pytest.skip("no sshd: Debian's openssh-server has it")
     pytest.importorskip("dvc_ssh")
     for key in ("host", "user"):
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / key)], check=True)
+        subprocess.run(
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / key)], check=True
+        )
     port = free_port()
     config = folder / "sshd_config"
     config.write_text(SSHD_CONFIG.format(port=port, folder=folder), encoding="utf-8")
@@ -92,7 +96,15 @@ def postgres(folder: Path) -> Iterator[str]:
     pytest.importorskip("psycopg2")
     made = [*_AS_POSTGRES, "mktemp", "--directory", "--tmpdir=/tmp"]  # where its user may look, too
     data = subprocess.run(made, cwd="/", capture_output=True, text=True, check=True).stdout.strip()
-    init = [*_AS_POSTGRES, str(programs[-1]), "-D", data, "--username=postgres", "--auth=trust", "--no-sync"]
+    init = [
+        *_AS_POSTGRES,
+        str(programs[-1]),
+        "-D",
+        data,
+        "--username=postgres",
+        "--auth=trust",
+        "--no-sync",
+    ]
     subprocess.run(init, cwd="/", capture_output=True, check=True)
     port = free_port()
     settings = ("listen_addresses=127.0.0.1", "unix_socket_directories=", "fsync=off")
@@ -112,6 +124,11 @@ def mlflow_server(folder: Path, database: str) -> Iterator[str]:
     """Its address; artifacts go through it."""
     address = f"http://127.0.0.1:{(port := free_port())}"
     command = [sys.executable, "-m", "mlflow", "server", "--port", str(port), "--workers", "1"]
-    command += ["--backend-store-uri", database, "--artifacts-destination", str(folder / "artifacts")]
+    command += [
+        "--backend-store-uri",
+        database,
+        "--artifacts-destination",
+        str(folder / "artifacts"),
+    ]
     with running(*command, address=address, folder=folder):
         yield address

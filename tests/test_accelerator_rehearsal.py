@@ -58,11 +58,17 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         pytest.skip("no C++ compiler here to build the simulated accelerator with")
     folder = tmp_path_factory.mktemp("plug-in") / "rehearsal"
     build(folder, found)
-    own = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "DVC_"))}
+    own = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("MLFLOW_", "DVC_"))
+    }
     return own | {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT / "src")])}
 
 
-def test_the_trainer_passes_its_checks_and_those_of_real_gpus_on_a_simulated_one(environment: dict[str, str]) -> None:
+def test_the_trainer_passes_its_checks_and_those_of_real_gpus_on_a_simulated_one(
+    environment: dict[str, str],
+) -> None:
     # Only a device that works while the host goes on can show that the clock waits for it.
     arguments = ["-q", "-p", "no:cacheprovider", "--maxfail=3", "-k", "not the_clock_waits_until"]
     files = [str(TESTS / "accelerator_checks.py"), str(TESTS / "test_gpu.py")]
@@ -75,7 +81,11 @@ def test_the_trainer_passes_its_checks_and_those_of_real_gpus_on_a_simulated_one
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     skipped = re.findall(r"SKIPPED.*: (.*)", ran.stdout)
-    of_nvidia = {"this accelerator has no TF32", "rehearsal is none of NVIDIA's", "PyTorch records no steps here"}
+    of_nvidia = {
+        "this accelerator has no TF32",
+        "rehearsal is none of NVIDIA's",
+        "PyTorch records no steps here",
+    }
     assert set(skipped) == {*of_nvidia, "fewer than two CUDA devices here"}
 
 
@@ -85,7 +95,9 @@ def test_the_trainer_passes_its_checks_and_those_of_real_gpus_on_a_simulated_one
 class Stage:
     """`stages/train.py` on either device, in a folder of its own."""
 
-    def __init__(self, folder: Path, cpu: CpuTarget, settings: Any, environment: dict[str, str]) -> None:
+    def __init__(
+        self, folder: Path, cpu: CpuTarget, settings: Any, environment: dict[str, str]
+    ) -> None:
         self.folder, self.results, self._environment = folder, folder / "results", environment
         self.data = folder / "split"
         split(digits_plan(), learnable_images(count=150, side=16), self.data)
@@ -94,7 +106,9 @@ class Stage:
             count=1,
             if_missing="fail",
             # The driver would list a kind that plan knows; torch then tells what it really is.
-            accelerators=(AcceleratorFacts(kind="cuda", name="Rehearsal", memory_bytes=None, driver="1.0"),),
+            accelerators=(
+                AcceleratorFacts(kind="cuda", name="Rehearsal", memory_bytes=None, driver="1.0"),
+            ),
             missing=None,
             threads=1,
             cpu=cpu_facts(),
@@ -157,14 +171,25 @@ def test_the_stage_leaves_what_it_learned_and_how_long_it_took(results: Stage) -
     assert isinstance(cpu, records.Training)
     assert (gpu.device, gpu.device_kind, cpu.device_kind) == ("gpu", "rehearsal", "cpu")
     timings = records.read_record(
-        results.results / "small" / "gpu" / records.TIMINGS_FOLDER / records.TIMINGS, records.Timings
+        results.results / "small" / "gpu" / records.TIMINGS_FOLDER / records.TIMINGS,
+        records.Timings,
     )
     assert isinstance(timings.host, GpuTarget)
-    assert (timings.device_name, timings.device_count, timings.peak_memory_bytes) == ("rehearsal", 1, None)
+    assert (timings.device_name, timings.device_count, timings.peak_memory_bytes) == (
+        "rehearsal",
+        1,
+        None,
+    )
     assert len(timings.all_epochs) == 3 * gpu.experiment.epochs
     files = {path.name for path in results.learned("gpu").iterdir()}
     assert files == {path.name for path in results.learned("cpu").iterdir()}
-    assert {records.WEIGHTS, records.HISTORY, records.FIRST_STEP, records.FIRST_BATCH, records.SUMMARY} < files
+    assert {
+        records.WEIGHTS,
+        records.HISTORY,
+        records.FIRST_STEP,
+        records.FIRST_BATCH,
+        records.SUMMARY,
+    } < files
 
 
 def test_what_was_learned_is_the_same_as_on_the_cpu_but_for_where(results: Stage) -> None:
@@ -172,15 +197,24 @@ def test_what_was_learned_is_the_same_as_on_the_cpu_but_for_where(results: Stage
     assert gpu.keys() == cpu.keys()
     differing = {name for name in gpu if gpu[name] != cpu[name]}
     assert differing == {records.RECORD, records.FIRST_STEP}
-    step, on_cpu = (records.FirstStep.model_validate_json(each[records.FIRST_STEP]) for each in (gpu, cpu))
+    step, on_cpu = (
+        records.FirstStep.model_validate_json(each[records.FIRST_STEP]) for each in (gpu, cpu)
+    )
     assert step == on_cpu.model_copy(update={"output_rounding": {}, "gradient_rounding": {}})
     same = cpu[records.RECORD].replace(b'"device": "cpu"', b'"device": "gpu"')
-    assert gpu[records.RECORD] == same.replace(b'"device_kind": "cpu"', b'"device_kind": "rehearsal"')
+    assert gpu[records.RECORD] == same.replace(
+        b'"device_kind": "cpu"', b'"device_kind": "rehearsal"'
+    )
 
 
-def test_the_verdict_has_both_devices_three_speedups_and_models_that_are_identical(results: Stage) -> None:
+def test_the_verdict_has_both_devices_three_speedups_and_models_that_are_identical(
+    results: Stage,
+) -> None:
     pair = read_pair("small", results.results / "small")
-    assert [(result.device, type(result)) for result in (pair.cpu, pair.gpu)] == [("cpu", Trained), ("gpu", Trained)]
+    assert [(result.device, type(result)) for result in (pair.cpu, pair.gpu)] == [
+        ("cpu", Trained),
+        ("gpu", Trained),
+    ]
     judged, compared = verdict(pair), pair.compared
     assert compared
     assert list(compared.speedups) == ["step", "epoch", "end_to_end"]
@@ -204,7 +238,10 @@ def test_what_it_saved_loads_where_there_is_no_such_device(results: Stage) -> No
     pickled = list((results.folder / "mlruns").rglob("*.pth"))
     assert pickled, "MLflow has no model"
     loaded = torch.load(pickled[0], weights_only=False)
-    assert all(torch.equal(loaded.network.state_dict()[name], tensor) for name, tensor in network.state_dict().items())
+    assert all(
+        torch.equal(loaded.network.state_dict()[name], tensor)
+        for name, tensor in network.state_dict().items()
+    )
 
 
 def test_training_it_again_leaves_the_same_bits(results: Stage) -> None:

@@ -38,17 +38,25 @@ def part(name: PartName = "train") -> Part:
     return Part(name, images, np.arange(IMAGES), Normaliser((0.5, 0.4, 0.3), (0.2, 0.3, 0.4)))
 
 
-@pytest.fixture(params=[{"name": "resident"}, {"name": "loader"}, {"name": "loader", "workers": 2}], ids=str)
-def batches(request: pytest.FixtureRequest, make_experiment: MakeExperiment) -> Callable[..., Batches]:
+@pytest.fixture(
+    params=[{"name": "resident"}, {"name": "loader"}, {"name": "loader", "workers": 2}], ids=str
+)
+def batches(
+    request: pytest.FixtureRequest, make_experiment: MakeExperiment
+) -> Callable[..., Batches]:
     """By settings, on one input path after the other: `batches("validation", batch_size=5)`."""
 
     def make(name: PartName = "train", *process: int, **settings: Any) -> Batches:
-        return make_batches(make_experiment(input=request.param, **settings), part(name), CPU, *process)
+        return make_batches(
+            make_experiment(input=request.param, **settings), part(name), CPU, *process
+        )
 
     return make
 
 
-def draws_of(flip: float, padding: int, *, seed: int = 0, epoch: int = 0, count: int = MANY) -> torch.Tensor:
+def draws_of(
+    flip: float, padding: int, *, seed: int = 0, epoch: int = 0, count: int = MANY
+) -> torch.Tensor:
     settings: Any = SimpleNamespace(flip=flip, crop_padding=padding)
     drawn = BatchPlan(count, 1, seed, augmentation=settings).draws(epoch)
     assert drawn is not None
@@ -56,7 +64,11 @@ def draws_of(flip: float, padding: int, *, seed: int = 0, epoch: int = 0, count:
 
 
 def by_label(passed: list[Batch]) -> dict[int, torch.Tensor]:
-    return {int(label): image for images, labels in passed for image, label in zip(images, labels, strict=True)}
+    return {
+        int(label): image
+        for images, labels in passed
+        for image, label in zip(images, labels, strict=True)
+    }
 
 
 def worked_out_slowly(row: int, draws: torch.Tensor, padding: int) -> npt.NDArray[np.uint8]:
@@ -78,25 +90,35 @@ def test_every_input_path_gives_what_is_worked_out_pixel_by_pixel(
 ) -> None:
     augmentation = {"flip": flip, "crop_padding": padding}
     draws = draws_of(flip, padding, epoch=3, count=IMAGES)
-    for row, image in by_label(list(batches(augmentation=augmentation, batch_size=5).train_batches(3))).items():
+    for row, image in by_label(
+        list(batches(augmentation=augmentation, batch_size=5).train_batches(3))
+    ).items():
         expected = part().normalise(torch.from_numpy(worked_out_slowly(row, draws, padding)))
         assert torch.equal(image, expected)
         assert image.is_contiguous()
 
 
-def test_batch_size_and_process_share_change_nothing_about_an_image(batches: Callable[..., Batches]) -> None:
+def test_batch_size_and_process_share_change_nothing_about_an_image(
+    batches: Callable[..., Batches],
+) -> None:
     augmentation = {"flip": 0.5, "crop_padding": 2}
     whole = by_label(list(batches(augmentation=augmentation, batch_size=5).train_batches(1)))
     shares = [
-        list(batches("train", rank, 2, augmentation=augmentation, batch_size=7).train_batches(1)) for rank in (0, 1)
+        list(batches("train", rank, 2, augmentation=augmentation, batch_size=7).train_batches(1))
+        for rank in (0, 1)
     ]
-    assert [[len(labels) for _, labels in share] for share in shares] == [[4, 4, 4, 1], [3, 3, 3, 0]]
+    assert [[len(labels) for _, labels in share] for share in shares] == [
+        [4, 4, 4, 1],
+        [3, 3, 3, 0],
+    ]
     shared = by_label(shares[0]) | by_label(shares[1])
     assert shared.keys() == whole.keys()
     assert all(torch.equal(image, whole[row]) for row, image in shared.items())
 
 
-def test_validation_images_and_images_in_order_are_left_as_they_are(batches: Callable[..., Batches]) -> None:
+def test_validation_images_and_images_in_order_are_left_as_they_are(
+    batches: Callable[..., Batches],
+) -> None:
     settings = {"augmentation": {"flip": 1.0, "crop_padding": 3}, "batch_size": 5}
     as_they_are = part().normalise(torch.from_numpy(part().images))
     for name in ("train", "validation"):
@@ -114,7 +136,9 @@ def test_the_share_of_mirrored_images_is_as_set(flip: float) -> None:
 
 
 @pytest.mark.parametrize("padding", [1, 4, 28])
-def test_crops_fall_on_every_place_equally_often_and_down_and_across_independently(padding: int) -> None:
+def test_crops_fall_on_every_place_equally_often_and_down_and_across_independently(
+    padding: int,
+) -> None:
     top, left, mirrored = draws_of(0.5, padding).numpy().T
     places = 2 * padding + 1
     for drawn in (top, left):

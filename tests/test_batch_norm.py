@@ -21,7 +21,11 @@ SHAPE = (3, 8, 8)
 def network(pooled_to: int = 1) -> nn.Module:
     """Batch-norm after pooling to so many pixels a side, and dropout."""
     return nn.Sequential(
-        nn.AdaptiveAvgPool2d(pooled_to), nn.BatchNorm2d(3), nn.Dropout(), nn.Flatten(), nn.Linear(3 * pooled_to**2, 2)
+        nn.AdaptiveAvgPool2d(pooled_to),
+        nn.BatchNorm2d(3),
+        nn.Dropout(),
+        nn.Flatten(),
+        nn.Linear(3 * pooled_to**2, 2),
     )
 
 
@@ -49,7 +53,11 @@ ONE_DEVICE = World(CPU).normalised_images
 def test_a_batch_size_that_leaves_one_image_is_refused_and_another_named_if_there_is_one(
     images: int, batch_size: int, normalised: Callable[[int], int], fitting: int | None
 ) -> None:
-    message = rf"batch_size {batch_size} in params\.yaml .* {fitting} for instance" if fitting else "too few"
+    message = (
+        rf"batch_size {batch_size} in params\.yaml .* {fitting} for instance"
+        if fitting
+        else "too few"
+    )
     with pytest.raises(ConfigError, match=message):
         check_batch_norm(network(), SHAPE, images, batch_size, normalised)
     if fitting:
@@ -58,7 +66,9 @@ def test_a_batch_size_that_leaves_one_image_is_refused_and_another_named_if_ther
 
 @pytest.mark.parametrize("batch_images", range(1, 40))
 @pytest.mark.parametrize("gpus", [1, 2, 3, 8])
-def test_data_parallel_normalises_over_the_chunks_that_torch_makes(gpus: int, batch_images: int) -> None:
+def test_data_parallel_normalises_over_the_chunks_that_torch_makes(
+    gpus: int, batch_images: int
+) -> None:
     fewest = min(map(len, torch.zeros(batch_images).chunk(gpus)))
     assert on_gpus(gpus)(batch_images) == fewest
 
@@ -71,14 +81,19 @@ def test_processes_that_train_together_normalise_over_the_whole_batch(tmp_path: 
     check_batch_norm(network(), SHAPE, 3, 16, together)
 
 
-@pytest.mark.parametrize("other", [network(pooled_to=2), nn.Flatten()], ids=["several pixels", "no batch-norm"])
+@pytest.mark.parametrize(
+    "other", [network(pooled_to=2), nn.Flatten()], ids=["several pixels", "no batch-norm"]
+)
 def test_one_image_is_enough_for_a_network_that_can_learn_from_it(other: nn.Module) -> None:
     check_batch_norm(other, SHAPE, 65, 32)
 
 
 def test_trying_it_out_leaves_the_network_and_the_random_stream_as_they_were() -> None:
     tried = network(pooled_to=2)
-    before, stream = [tensor.clone() for tensor in tried.state_dict().values()], torch.get_rng_state()
+    before, stream = (
+        [tensor.clone() for tensor in tried.state_dict().values()],
+        torch.get_rng_state(),
+    )
     check_batch_norm(tried, SHAPE, 65, 32)
     assert all(torch.equal(*pair) for pair in zip(before, tried.state_dict().values(), strict=True))
     assert torch.equal(torch.get_rng_state(), stream)

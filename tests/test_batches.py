@@ -37,14 +37,18 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "persistent": {"workers": 2, "persistent_workers": True, "prefetch_factor": 1},
 }
 LOADERS = {name: {"name": "loader"} | settings for name, settings in SETTINGS.items()}
-AS_THEY_ARE_AND_AUGMENTED = pytest.mark.parametrize("augmentation", [{}, AUGMENTED], ids=["as they are", "augmented"])
+AS_THEY_ARE_AND_AUGMENTED = pytest.mark.parametrize(
+    "augmentation", [{}, AUGMENTED], ids=["as they are", "augmented"]
+)
 
 
 @pytest.fixture
 def numbered(make_experiment: MakeExperiment) -> MakeBatches:
     """Batches of noise, each image labelled with its own number: `numbered("validation", batch_size=5)`."""
 
-    def make(name: PartName = "train", *process: int, device: torch.device = CPU, **settings: Any) -> Batches:
+    def make(
+        name: PartName = "train", *process: int, device: torch.device = CPU, **settings: Any
+    ) -> Batches:
         images = np.random.default_rng(0).integers(0, 256, size=(IMAGES, 3, 4, 4), dtype=np.uint8)
         part = Part(name, images, np.arange(IMAGES), Normaliser((0.5, 0.4, 0.3), (0.2, 0.3, 0.4)))
         return make_batches(make_experiment(**settings), part, device, *process)
@@ -88,7 +92,9 @@ def test_images_come_to_the_device_some_at_a_time_so_that_nothing_holds_a_second
     images = np.random.default_rng(0).integers(0, 256, size=(5000, 1, 32, 32), dtype=np.uint8)
     watched = Watched((0.5,), (0.2,))
     part = Part("train", images, np.arange(len(images)), watched)
-    batches = make_batches(make_experiment(augmentation=augmentation, batch_size=len(images)), part, CPU)
+    batches = make_batches(
+        make_experiment(augmentation=augmentation, batch_size=len(images)), part, CPU
+    )
     ((placed, _),) = batches.eval_batches()
     assert watched.most_bytes <= 16 << 20 < placed.nbytes
     assert torch.equal(placed, Normaliser((0.5,), (0.2,))(torch.from_numpy(images)))
@@ -107,7 +113,9 @@ def test_the_loader_gives_the_resident_batches_bit_for_bit_in_the_same_order(
     assert_same_batches(resident, loaded)
 
 
-def test_a_pass_that_was_left_halfway_leaves_no_trace_in_the_next(on_each_path: MakeBatches) -> None:
+def test_a_pass_that_was_left_halfway_leaves_no_trace_in_the_next(
+    on_each_path: MakeBatches,
+) -> None:
     fresh, used = (on_each_path(batch_size=2, augmentation=AUGMENTED) for _ in range(2))
     left_halfway = used.train_batches(0)
     next(left_halfway)
@@ -118,7 +126,9 @@ def test_a_pass_that_was_left_halfway_leaves_no_trace_in_the_next(on_each_path: 
 def test_the_shares_of_processes_make_up_each_batch(on_each_path: MakeBatches) -> None:
     # of 22 images: the last batch has but one
     whole = [labels.tolist() for _, labels in on_each_path(batch_size=7).train_batches(2)]
-    first, second = (list(on_each_path("train", rank, 2, batch_size=7).train_batches(2)) for rank in (0, 1))
+    first, second = (
+        list(on_each_path("train", rank, 2, batch_size=7).train_batches(2)) for rank in (0, 1)
+    )
     assert [labels.tolist() for _, labels in first] == [batch[::2] for batch in whole]
     assert [labels.tolist() for _, labels in second] == [batch[1::2] for batch in whole]
     assert second[-1][0].shape == (0, 3, 4, 4)
@@ -127,7 +137,10 @@ def test_the_shares_of_processes_make_up_each_batch(on_each_path: MakeBatches) -
 
 def test_validation_has_a_batch_size_of_its_own_if_asked(on_each_path: MakeBatches) -> None:
     own = {"batch_size": 5, "validation_batch_size": 20}
-    assert [len(labels) for _, labels in on_each_path("validation", **own).eval_batches()] == [20, 2]
+    assert [len(labels) for _, labels in on_each_path("validation", **own).eval_batches()] == [
+        20,
+        2,
+    ]
     assert on_each_path(**own).batch_size == 5
 
 
@@ -142,23 +155,31 @@ def test_by_default_validation_batches_are_of_4_mib_unless_those_of_the_training
 def test_items_that_are_no_images_keep_their_type_and_whole_numbers_their_batch_size(
     make_experiment: MakeExperiment, dtype: type[Any]
 ) -> None:
-    part = Part("validation", np.arange(40, dtype=dtype).reshape(10, 4), np.arange(10), Normaliser((), ()))
+    part = Part(
+        "validation", np.arange(40, dtype=dtype).reshape(10, 4), np.arange(10), Normaliser((), ())
+    )
     batches = make_batches(make_experiment(batch_size=5), part, CPU)
     assert batches.batch_size == (5 if dtype is np.int64 else 4 << 20 >> 4)
     assert torch.cat([items for items, _ in batches.eval_batches()]).numpy().dtype == dtype
 
 
 @AS_THEY_ARE_AND_AUGMENTED
-@pytest.mark.parametrize("source", [{"name": "resident"}, LOADERS["loader"]], ids=["resident", "loader"])
+@pytest.mark.parametrize(
+    "source", [{"name": "resident"}, LOADERS["loader"]], ids=["resident", "loader"]
+)
 def test_images_and_labels_come_on_the_device(
     numbered: MakeBatches, source: dict[str, Any], augmentation: dict[str, Any]
 ) -> None:
-    passed = three_passes(numbered(input=source, batch_size=5, augmentation=augmentation, device=torch.device("meta")))
+    passed = three_passes(
+        numbered(input=source, batch_size=5, augmentation=augmentation, device=torch.device("meta"))
+    )
     assert len(passed) == 15
     assert {part.device.type for batch in passed for part in batch} == {"meta"}
 
 
-def test_the_order_depends_on_the_seed_and_the_epoch_and_on_nothing_else(numbered: MakeBatches) -> None:
+def test_the_order_depends_on_the_seed_and_the_epoch_and_on_nothing_else(
+    numbered: MakeBatches,
+) -> None:
     order = numbers(numbered(), epoch=4)
     torch.manual_seed(1)
     batches = numbered(batch_size=7)
@@ -171,7 +192,9 @@ def test_the_order_depends_on_the_seed_and_the_epoch_and_on_nothing_else(numbere
 def test_what_is_drawn_is_what_earlier_versions_drew() -> None:
     assert derived_seed("order", 0, 1) == 8783113041400999520
     assert batch_order(5, seed=0, epoch=1).tolist() == [2, 3, 4, 1, 0]
-    draws = BatchPlan(8, 1, seed=0, augmentation=Augmentation(crop_padding=2, flip=0.5)).draws(epoch=1)
+    draws = BatchPlan(8, 1, seed=0, augmentation=Augmentation(crop_padding=2, flip=0.5)).draws(
+        epoch=1
+    )
     assert draws is not None
     assert draws.T.tolist() == [
         [2, 3, 1, 1, 3, 4, 3, 3],
@@ -180,7 +203,9 @@ def test_what_is_drawn_is_what_earlier_versions_drew() -> None:
     ]
 
 
-def test_making_batches_draws_nothing_from_any_random_stream_of_the_process(on_each_path: MakeBatches) -> None:
+def test_making_batches_draws_nothing_from_any_random_stream_of_the_process(
+    on_each_path: MakeBatches,
+) -> None:
     torch.manual_seed(5)
     before = torch.get_rng_state(), random.getstate(), str(np.random.get_state())
     three_passes(on_each_path(augmentation=AUGMENTED))
@@ -192,10 +217,14 @@ def test_an_image_is_normalised_by_the_mean_and_deviation_of_its_channels() -> N
     images = np.random.default_rng(1).integers(0, 256, size=(2, 3, 4, 4), dtype=np.uint8)
     mean, std = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
     expected = (images / 255.0 - np.reshape(mean, (3, 1, 1))) / np.reshape(std, (3, 1, 1))
-    assert Normaliser(mean, std)(torch.from_numpy(images)).numpy() == pytest.approx(expected, abs=1e-6)
+    assert Normaliser(mean, std)(torch.from_numpy(images)).numpy() == pytest.approx(
+        expected, abs=1e-6
+    )
 
 
-def test_floats_are_normalised_on_a_scale_of_their_own_and_without_a_mean_everything_stays() -> None:
+def test_floats_are_normalised_on_a_scale_of_their_own_and_without_a_mean_everything_stays() -> (
+    None
+):
     floats, numbers = torch.tensor([[6.0, 9.0]]), torch.tensor([[6, 9]])
     assert Normaliser((2.0, 3.0), (4.0, 2.0), dimensions=1)(floats).tolist() == [[1.0, 3.0]]
     assert floats.tolist() == [[6.0, 9.0]]

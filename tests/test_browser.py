@@ -32,7 +32,9 @@ LOOKS = {
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium (Debian: apt-get install chromium)"),
+    pytest.mark.skipif(
+        CHROMIUM is None, reason="there is no chromium (Debian: apt-get install chromium)"
+    ),
 ]
 
 
@@ -41,7 +43,9 @@ def browser() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(QUIET), timeout=1000 * WAIT_SECONDS)
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=list(QUIET), timeout=1000 * WAIT_SECONDS
+        )
         yield browser
         browser.close()
 
@@ -93,9 +97,15 @@ def test_every_figure_fits_on_every_screen_without_errors_or_requests(
         page.on("request", lambda request: asked.append(request.url))
         if report == "grid":
             assert page.evaluate("document.documentElement.scrollHeight") < 4000
-        page.evaluate("document.querySelectorAll('details').forEach((folded) => { folded.open = true; })")
-        sizes = page.eval_on_selector_all("figure svg", "all => all.map(svg => svg.getBoundingClientRect().toJSON())")
-        names = page.eval_on_selector_all("figure svg", "all => all.map(svg => svg.getAttribute('aria-label'))")
+        page.evaluate(
+            "document.querySelectorAll('details').forEach((folded) => { folded.open = true; })"
+        )
+        sizes = page.eval_on_selector_all(
+            "figure svg", "all => all.map(svg => svg.getBoundingClientRect().toJSON())"
+        )
+        names = page.eval_on_selector_all(
+            "figure svg", "all => all.map(svg => svg.getAttribute('aria-label'))"
+        )
         figures = len(list((reports[report].parent / "figures").iterdir()))
         if folder := os.environ.get("PHOTOFINISH_SCREENSHOTS"):
             page.screenshot(path=Path(folder) / f"report-{report}-{look}.png", full_page=True)
@@ -108,7 +118,8 @@ def test_every_figure_fits_on_every_screen_without_errors_or_requests(
 
 
 @pytest.mark.parametrize(
-    ("report", "look"), [("gpu", "desk"), ("gpu", "phone-dark"), ("no-gpu", "desk-dark"), ("many", "phone")]
+    ("report", "look"),
+    [("gpu", "desk"), ("gpu", "phone-dark"), ("no-gpu", "desk-dark"), ("many", "phone")],
 )
 def test_axe_finds_nothing_serious_in_the_report(
     browser: Any, reports: dict[str, Path], report: str, look: str
@@ -125,7 +136,11 @@ def test_axe_finds_nothing_serious_in_the_report(
 
 def column(page: Any, heading: str) -> list[str]:
     """Return the cells of a column of the overview."""
-    place = page.locator("#overview").get_by_role("columnheader", name=heading).evaluate("cell => cell.cellIndex")
+    place = (
+        page.locator("#overview")
+        .get_by_role("columnheader", name=heading)
+        .evaluate("cell => cell.cellIndex")
+    )
     rows = page.locator("#overview tbody tr")
     cells: list[str] = rows.evaluate_all(f"rows => rows.map(row => row.cells[{place}].innerText)")
     return cells
@@ -142,12 +157,16 @@ def test_the_overview_is_sorted_by_value_with_a_click_and_with_the_keyboard(
         heading.get_by_role("button").press("Enter")
         assert column(page, "GPU: total") == ["16 s", "8.0 s", "4.0 s"]
         assert heading.get_attribute("aria-sort") == "descending"
-        page.locator("#overview").get_by_role("columnheader", name="CPU: total").get_by_role("button").press("Space")
+        page.locator("#overview").get_by_role("columnheader", name="CPU: total").get_by_role(
+            "button"
+        ).press("Space")
         assert column(page, "CPU: total") == ["20 s", "20 s", "3.3 min"]
         assert errors == []
 
 
-def test_the_overview_is_filtered_by_words_and_leads_to_an_experiment(browser: Any, reports: dict[str, Path]) -> None:
+def test_the_overview_is_filtered_by_words_and_leads_to_an_experiment(
+    browser: Any, reports: dict[str, Path]
+) -> None:
     with opened(browser, reports["many"].as_uri(), viewport=DESK) as (page, errors):
         table = page.locator("#overview")
         page.get_by_label("Only rows with").fill("NETWORK-37 %")
@@ -161,21 +180,31 @@ def test_the_overview_is_filtered_by_words_and_leads_to_an_experiment(browser: A
         assert errors == []
 
 
-def test_fifteen_experiments_print_on_white_and_few_pages(browser: Any, reports: dict[str, Path]) -> None:
+def test_fifteen_experiments_print_on_white_and_few_pages(
+    browser: Any, reports: dict[str, Path]
+) -> None:
     with opened(browser, reports["grid"].as_uri(), color_scheme="dark") as (page, errors):
         printed = page.pdf(prefer_css_page_size=True)
         page.emulate_media(media="print")
         assert printed.startswith(b"%PDF-")
         assert printed.count(b"/Type /Page\n") <= 8
-        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert (
+            page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        )
         assert errors == []
 
 
-def test_dvcs_page_of_plots_says_why_it_is_blank_without_a_network(browser: Any, tmp_path: Path) -> None:
+def test_dvcs_page_of_plots_says_why_it_is_blank_without_a_network(
+    browser: Any, tmp_path: Path
+) -> None:
     text = (ROOT / ".dvc" / "plots.html").read_text(encoding="utf-8")
     assert text.count("{plot_divs}") == text.count("{refresh_tag}") == 1
     page_file = tmp_path / "plots.html"
-    page_file.write_text(text.replace("{scripts}", '<script src="https://cdn.jsdelivr.net/npm/vega-embed@6"></script>'))
+    page_file.write_text(
+        text.replace(
+            "{scripts}", '<script src="https://cdn.jsdelivr.net/npm/vega-embed@6"></script>'
+        )
+    )
     page = browser.new_page(offline=True)
     page.goto(page_file.as_uri())
     page.get_by_text("Nothing is drawn here").wait_for()

@@ -36,7 +36,12 @@ def test_of_what_is_not_installed_no_version_is_known() -> None:
 def test_one_built_for_rocm_tells_that_version_and_nothing_in_the_file_is_run(
     no_torch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    lines = ("__version__: str = '9.9+rocm'", "cuda = None", "hip: Optional[str] = '7.0'", "raise SystemExit")
+    lines = (
+        "__version__: str = '9.9+rocm'",
+        "cuda = None",
+        "hip: Optional[str] = '7.0'",
+        "raise SystemExit",
+    )
     (tmp_path / "version.py").write_text("\n".join(lines), encoding="utf-8")
     spec = builds.util.spec_from_loader("torch", None, origin=str(tmp_path / "__init__.py"))
     no_torch.setattr(builds.util, "find_spec", lambda _package: spec)

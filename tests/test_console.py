@@ -18,7 +18,9 @@ from photofinish.results import EpochMetrics, EpochTiming
 from photofinish.runs.views import TrainingDisplay
 from photofinish.training.trainer import Trainer
 
-METRICS = EpochMetrics(1, 0.1, training_loss=0.51234, validation_loss=0.43219, validation_accuracy=0.875)
+METRICS = EpochMetrics(
+    1, 0.1, training_loss=0.51234, validation_loss=0.43219, validation_accuracy=0.875
+)
 TIMING = EpochTiming(training_seconds=0.5, validation_seconds=0.1, ended_at_unix_seconds=0.0)
 DEADLINE_SECONDS = 30.0
 
@@ -41,7 +43,11 @@ class Terminal:
 
 def display(steps_done: Callable[[], int] = lambda: 0) -> TrainingDisplay:
     class Training:
-        experiment, steps_per_epoch, training = SimpleNamespace(epochs=2), 10, SimpleNamespace(image_count=600)
+        experiment, steps_per_epoch, training = (
+            SimpleNamespace(epochs=2),
+            10,
+            SimpleNamespace(image_count=600),
+        )
         steps_done = property(lambda _self: steps_done())
 
     return TrainingDisplay("small on cpu", cast(Trainer, Training()))
@@ -60,7 +66,9 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
     os.close(ours)
 
 
-def test_in_a_log_each_epoch_and_message_is_one_plain_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_in_a_log_each_epoch_and_message_is_one_plain_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with display() as shown:
         shown.epoch_ended(METRICS, TIMING)
         shown.say("checkpoint [a] is damaged")

@@ -44,7 +44,10 @@ def _restored_policy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     threads, matmul = torch.get_num_threads(), torch.get_float32_matmul_precision()
     cudnn = torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark
-    deterministic, filled = torch.get_deterministic_debug_mode(), torch.utils.deterministic.fill_uninitialized_memory
+    deterministic, filled = (
+        torch.get_deterministic_debug_mode(),
+        torch.utils.deterministic.fill_uninitialized_memory,
+    )
     yield
     torch.set_num_threads(threads)
     torch.set_float32_matmul_precision(matmul)
@@ -76,7 +79,9 @@ def test_tf32_is_off_unless_it_is_asked_for_where_there_is_such_a_thing(
     assert torch.get_float32_matmul_precision() == ("high" if allowed else "highest")
 
 
-@pytest.mark.parametrize(("given", "order"), [(None, "PCI_BUS_ID"), ("FASTEST_FIRST", "FASTEST_FIRST")])
+@pytest.mark.parametrize(
+    ("given", "order"), [(None, "PCI_BUS_ID"), ("FASTEST_FIRST", "FASTEST_FIRST")]
+)
 def test_cuda_numbers_gpus_as_the_driver_does_unless_told_otherwise(
     monkeypatch: pytest.MonkeyPatch, given: str | None, order: str
 ) -> None:
@@ -84,7 +89,9 @@ def test_cuda_numbers_gpus_as_the_driver_does_unless_told_otherwise(
     monkeypatch.setenv("CUDA_DEVICE_ORDER", given or "")
     if given is None:
         monkeypatch.delenv("CUDA_DEVICE_ORDER")
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: seen.append(os.environ["CUDA_DEVICE_ORDER"]))
+    monkeypatch.setattr(
+        torch.accelerator, "is_available", lambda: seen.append(os.environ["CUDA_DEVICE_ORDER"])
+    )
     with pytest.raises((NoAcceleratorError, UnusableAcceleratorError)):
         accelerator("cuda")
     assert seen == [order]
@@ -97,7 +104,9 @@ def test_what_repeats_bit_for_bit_is_chosen_over_what_is_faster() -> None:
     assert torch.are_deterministic_algorithms_enabled()
     assert not torch.is_deterministic_algorithms_warn_only_enabled()
     assert torch.backends.cudnn.benchmark is False
-    assert torch.utils.deterministic.fill_uninitialized_memory is False  # no time is spent on filling new memory
+    assert (
+        torch.utils.deterministic.fill_uninitialized_memory is False
+    )  # no time is spent on filling new memory
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
     configure_torch(CPU, "fp32", threads=1, deterministic=False)
     assert not torch.are_deterministic_algorithms_enabled()
@@ -105,7 +114,9 @@ def test_what_repeats_bit_for_bit_is_chosen_over_what_is_faster() -> None:
 
 def test_only_images_have_an_order_in_memory() -> None:
     images, rows = torch.zeros(2, 3, 4, 4), torch.zeros(2, 3)
-    assert to_memory_format(images, torch.channels_last).is_contiguous(memory_format=torch.channels_last)
+    assert to_memory_format(images, torch.channels_last).is_contiguous(
+        memory_format=torch.channels_last
+    )
     assert to_memory_format(rows, torch.channels_last) is rows
 
 
@@ -139,7 +150,9 @@ def test_the_precision_on_record_is_the_one_really_computed_in(
     assert effective_precision(device, asked) == effective
 
 
-@pytest.mark.parametrize(("capability", "effective"), [((7, 5), "fp32"), ((8, 0), "tf32"), ((9, 0), "tf32")])
+@pytest.mark.parametrize(
+    ("capability", "effective"), [((7, 5), "fp32"), ((8, 0), "tf32"), ((9, 0), "tf32")]
+)
 def test_tf32_is_on_record_only_where_the_gpu_has_it(
     monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], effective: str
 ) -> None:
@@ -164,28 +177,44 @@ def test_matrices_are_multiplied_in_the_precision_asked_for_and_only_the_loss_of
     assert gradient_scaler(CPU, precision).is_enabled() is scaled
 
 
-def test_colours_lie_innermost_where_a_network_convolves_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colours_lie_innermost_where_a_network_convolves_and_nowhere_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     convolves = nn.Sequential(nn.Sequential(nn.Conv2d(3, 4, 3)), nn.Flatten())
-    assert memory_format(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), CPU, "fp32") is torch.contiguous_format
+    assert (
+        memory_format(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), CPU, "fp32")
+        is torch.contiguous_format
+    )
     assert memory_format(convolves, CPU, "fp32") is torch.channels_last
     assert memory_format(convolves, CUDA, "fp32") is torch.contiguous_format
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (8, 0))
-    assert {memory_format(convolves, CUDA, short) for short in ("tf32", "bf16", "fp16")} == {torch.channels_last}
+    assert {memory_format(convolves, CUDA, short) for short in ("tf32", "bf16", "fp16")} == {
+        torch.channels_last
+    }
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (7, 5))
     assert memory_format(convolves, CUDA, "tf32") is torch.contiguous_format
-    assert memory_format(convolves, MPS, "bf16") is torch.contiguous_format  # where nothing was measured
+    assert (
+        memory_format(convolves, MPS, "bf16") is torch.contiguous_format
+    )  # where nothing was measured
     assert memory_format(convolves, XPU, "fp32") is torch.channels_last
 
 
 @pytest.mark.parametrize(("channels", "kernel_size", "stride"), [(16, 1, 2), (4, 1, 1), (4, 3, 2)])
-def test_but_on_the_cpu_where_the_library_writes_past_its_memory(channels: int, kernel_size: int, stride: int) -> None:
-    assert memory_format(nn.Conv2d(channels, 8, kernel_size, stride), CPU, "fp32") is torch.channels_last
+def test_but_on_the_cpu_where_the_library_writes_past_its_memory(
+    channels: int, kernel_size: int, stride: int
+) -> None:
+    assert (
+        memory_format(nn.Conv2d(channels, 8, kernel_size, stride), CPU, "fp32")
+        is torch.channels_last
+    )
     shortcut = nn.Sequential(nn.Conv2d(4, 8, kernel_size=1, stride=2))
     assert memory_format(shortcut, CPU, "fp32") is torch.contiguous_format
     assert memory_format(shortcut, XPU, "fp32") is torch.channels_last
 
 
-def test_free_memory_is_what_others_leave_and_the_allocator_has_in_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_free_memory_is_what_others_leave_and_the_allocator_has_in_reserve(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     tells = SimpleNamespace(
         mem_get_info=lambda _device: (7 * GIB, 80 * GIB),
         memory_reserved=lambda _device: 3 * GIB,
@@ -206,13 +235,19 @@ def test_of_several_gpus_the_one_that_is_meant_is_asked(monkeypatch: pytest.Monk
     monkeypatch.setattr(torch.cuda, "get_device_properties", asked.get_device_properties)
     forget_peak_memory(second)
     asked.reset_peak_memory_stats.assert_called_once()
-    assert (device_name(second), peak_memory_bytes(second), nvidia_uuid(second)) == ("Some GPU", 5, "GPU-1")
+    assert (device_name(second), peak_memory_bytes(second), nvidia_uuid(second)) == (
+        "Some GPU",
+        5,
+        "GPU-1",
+    )
     assert (memory_bytes(second), free_memory_bytes(second)) == ((2, 80), 8)
     assert {arguments for _name, arguments, _named in asked.method_calls} == {(second,)}
     assert {call.args for call in module_of.call_args_list} == {(second,)}
 
 
-def test_only_a_gpu_that_has_bf16_itself_counts_as_quick_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_gpu_that_has_bf16_itself_counts_as_quick_at_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     has_it = Mock(return_value=True)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", has_it)
     assert (has_fast_bf16(CUDA), has_fast_bf16(CPU)) == (True, False)
@@ -254,9 +289,15 @@ def two_xpus(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             UnusableAcceleratorError,
             r": Found no NVIDIA driver on your system\. The driver lists a GPU",
         ),
-        (AssertionError("Torch not compiled with CUDA enabled"), NoAcceleratorError, "Torch not compiled with CUDA"),
         (
-            RuntimeError("CUDA unknown error - this may be due to an incorrectly set up environment, e.g. ..."),
+            AssertionError("Torch not compiled with CUDA enabled"),
+            NoAcceleratorError,
+            "Torch not compiled with CUDA",
+        ),
+        (
+            RuntimeError(
+                "CUDA unknown error - this may be due to an incorrectly set up environment, e.g. ..."
+            ),
             UnusableAcceleratorError,
             r"CUDA unknown error .*see nvidia-smi, then run `dvc repro` again",
         ),
@@ -298,9 +339,13 @@ def test_no_other_device_is_taken_instead_of_one_that_is_not_there(
 
 @pytest.mark.usefixtures("two_xpus")
 def test_a_device_that_is_busy_is_a_failure_that_may_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    busy = RuntimeError("CUDA error: all CUDA-capable devices are busy or unavailable\nSearch for ...")
+    busy = RuntimeError(
+        "CUDA error: all CUDA-capable devices are busy or unavailable\nSearch for ..."
+    )
     monkeypatch.setattr(torch.accelerator, "set_device_index", Mock(side_effect=busy))
-    with pytest.raises(UnusableAcceleratorError, match=r"(?s)^xpu:1: .* busy or unavailable.*nvidia-smi"):
+    with pytest.raises(
+        UnusableAcceleratorError, match=r"(?s)^xpu:1: .* busy or unavailable.*nvidia-smi"
+    ):
         accelerator("auto", 1)
 
 
@@ -320,7 +365,9 @@ def test_the_systems_count_the_peak_in_units_of_their_own(
     assert peak_memory_bytes(CPU) == 7 * unit_bytes
 
 
-def test_apples_gpus_tell_what_is_taken_and_how_much_there_is_to_take(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_apples_gpus_tell_what_is_taken_and_how_much_there_is_to_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(torch.mps, "current_allocated_memory", lambda: 3)
     monkeypatch.setattr(torch.mps, "recommended_max_memory", lambda: 8)
     assert memory_bytes(MPS) == (3, 8)

@@ -41,6 +41,9 @@ def test_the_verdict_names_what_the_cpu_computed_for_the_gpu(make_result: MakeRe
     step = gpu.first_step.model_copy(update={"cpu_fallbacks": {"cumsum.out": 2, "unfold": 1}})
     pair = pair_of(cpu, replace(gpu, first_step=step))
     told = verdict(pair).text
-    assert "The CPU computed some of the GPU's step: cumsum.out (2 per step) and unfold (1 per step)." in told
+    assert (
+        "The CPU computed some of the GPU's step: cumsum.out (2 per step) and unfold (1 per step)."
+        in told
+    )
     without = pair_of(cpu, gpu)
     assert "The CPU computed" not in verdict(without).text

@@ -33,7 +33,13 @@ FULL = OSError(28, "No space left on device")
 
 @pytest.mark.parametrize(
     ("step", "error"),
-    [("fdopen", FULL), ("fsync", FULL), ("chmod", FULL), ("replace", FULL), ("fsync", KeyboardInterrupt("made up"))],
+    [
+        ("fdopen", FULL),
+        ("fsync", FULL),
+        ("chmod", FULL),
+        ("replace", FULL),
+        ("fsync", KeyboardInterrupt("made up")),
+    ],
     ids=str,
 )
 def test_a_failed_or_interrupted_write_leaves_what_was_there_and_nothing_beside_it(
@@ -53,7 +59,11 @@ def test_the_sha256_of_a_file_is_that_of_its_bytes(tmp_path: Path, size: int) ->
     data = bytes(index % 251 for index in range(size))
     path = tmp_path / "file"
     path.write_bytes(data)
-    assert files.sha256_of_file(path) == files.sha256_of_bytes(data) == hashlib.sha256(data).hexdigest()
+    assert (
+        files.sha256_of_file(path)
+        == files.sha256_of_bytes(data)
+        == hashlib.sha256(data).hexdigest()
+    )
 
 
 def test_the_same_value_gives_the_same_json_whatever_the_order_of_its_keys(tmp_path: Path) -> None:

@@ -31,7 +31,9 @@ LIKE_LAB = {"OMP_NUM_THREADS": "1", "OMP_DYNAMIC": "false"}
 def machine_with(cores: int) -> Machine:
     """This machine with another number of cores."""
     here = Machine.here()
-    return here.model_copy(update={"cpu": replace(here.cpu, usable_cores=cores, cgroup_cores_limit=None)})
+    return here.model_copy(
+        update={"cpu": replace(here.cpu, usable_cores=cores, cgroup_cores_limit=None)}
+    )
 
 
 # -- who may run what ----------------------------------------------------------------------------------
@@ -50,7 +52,10 @@ def test_a_worker_with_other_code_is_refused_and_one_unlike_all_planned_machines
 ) -> None:
     lab = machine_with(96)
     host, _ = fingerprint(Devices(cpu=CpuDevice(machine="lab")), {"lab": lab})
-    planned = {"code": fleet_code(), "trainings": {key_of(lab, "cpu"): ("cpu", "lab", host.model_dump_json())}}
+    planned = {
+        "code": fleet_code(),
+        "trainings": {key_of(lab, "cpu"): ("cpu", "lab", host.model_dump_json())},
+    }
     check_planned(planned, lab)
     assert capsys.readouterr().out == ""
     check_planned(planned, machine_with(64))
@@ -71,7 +76,9 @@ def test_what_is_no_address_of_a_head_is_refused_before_anything_is_done(
             program.main()
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Dask leaves a socket open
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # Dask leaves a socket open
 def test_an_address_that_is_in_use_is_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
@@ -111,13 +118,26 @@ def test_changes_that_are_not_committed_are_refused_by_name(repository: Path) ->
         committed(repository)
 
 
-def test_a_clone_comes_to_the_commit_with_the_projects_remotes_and_cache(repository: Path, tmp_path: Path) -> None:
+def test_a_clone_comes_to_the_commit_with_the_projects_remotes_and_cache(
+    repository: Path, tmp_path: Path
+) -> None:
     clone = tmp_path / "deep" / "down" / "clone"
     clone_at(repository, clone, git(repository, "rev-parse", "HEAD"))
     settings = (clone / ".dvc/config.local").read_text(encoding="utf-8")
     assert f"url = {tmp_path / 'near'}" in settings
     assert f"dir = {repository / '.dvc/cache'}" in settings
-    git(repository, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "--allow-empty", "-m", "2")
+    git(
+        repository,
+        "-c",
+        "user.name=a",
+        "-c",
+        "user.email=a@b",
+        "commit",
+        "--quiet",
+        "--allow-empty",
+        "-m",
+        "2",
+    )
     clone_at(repository, clone, (newest := git(repository, "rev-parse", "HEAD")))
     assert git(clone, "rev-parse", "HEAD") == newest
     with pytest.raises(UserError, match=r"the commit aaaaaaaaaaaa is not in .*git push"):
@@ -202,7 +222,9 @@ def test_another_machine_trains_and_evaluates_though_a_worker_is_killed_and_a_fa
     workers = {name: start_worker(name) for name in ("first", "second")}
     spreading = head.start("python", "-m", "photofinish.remote.spread", "--listen", address)
     clones = {name: head.root.with_name(name) / ".photofinish/worker" for name in workers}
-    wait_for(lambda: any(clone.is_dir() for clone in clones.values()) or spreading.poll() is not None)
+    wait_for(
+        lambda: any(clone.is_dir() for clone in clones.values()) or spreading.poll() is not None
+    )
     assert spreading.poll() is None, spreading.communicate()[0]
     next(workers[name] for name, clone in clones.items() if clone.is_dir()).kill()
     refused = start_worker("other")
@@ -224,7 +246,9 @@ def test_another_machine_trains_and_evaluates_though_a_worker_is_killed_and_a_fa
     assert "0 to be trained" in again.stdout, again.stderr
     assert "Running stage 'evaluate@small'" not in again.stdout
     assert (head.root / "report/index.html").is_file()
-    evaluation = json.loads((head.root / "results/small/evaluation/evaluation.json").read_text(encoding="utf-8"))
+    evaluation = json.loads(
+        (head.root / "results/small/evaluation/evaluation.json").read_text(encoding="utf-8")
+    )
     assert set(evaluation["devices"]) == {"cpu"}
 
 

@@ -277,9 +277,7 @@ def test_running_out_of_memory_after_the_training_does_not_cost_the_training(
     arguments = run, CPU, World(CPU), cast(Tracker, NoTracker()), 0.0
     with monkeypatch.context() as patch:
         patch.setattr(f"photofinish.{measure}", out_of_memory)
-        with pytest.raises(
-            UserError, match=r"2\.00 GiB.*The training itself is done and kept"
-        ):
+        with pytest.raises(UserError, match=r"2\.00 GiB.*The training itself is done and kept"):
             train_run(*arguments)
     train_run(*arguments)
     assert "resumes after epoch 2" in capsys.readouterr().out

@@ -30,32 +30,89 @@ pytestmark = pytest.mark.slow
 
 # Names that may change on purpose stand here, and nowhere below.
 MODEL, TIMINGS = "model", "timings/timings.json"
-WEIGHTS, HISTORY, RECORD, FIRST_STEP = "weights.safetensors", "history.csv", "record.json", "first_step.json"
+WEIGHTS, HISTORY, RECORD, FIRST_STEP = (
+    "weights.safetensors",
+    "history.csv",
+    "record.json",
+    "first_step.json",
+)
 TRAINER, WORDS = "src/photofinish/training/trainer.py", "src/photofinish/report/report.py"
 PARTS = "attribution.parts"
-SAME_BATCH, OTHER_BATCH = "attribution.same_batch.sample_seconds", "attribution.other_batch.sample_seconds"
+SAME_BATCH, OTHER_BATCH = (
+    "attribution.same_batch.sample_seconds",
+    "attribution.other_batch.sample_seconds",
+)
 VALUES = (  # columns of comparison.csv that hold no time and nothing of the machine
-    *("experiment", "device", "status", "precision", "parameters", "epochs", "repeats", "test_accuracy", "test_loss"),
-    *("macro_f1", "test_metrics", "target_accuracy", "target_epoch", "cost_currency", "resumed_at_epochs"),
+    *(
+        "experiment",
+        "device",
+        "status",
+        "precision",
+        "parameters",
+        "epochs",
+        "repeats",
+        "test_accuracy",
+        "test_loss",
+    ),
+    *(
+        "macro_f1",
+        "test_metrics",
+        "target_accuracy",
+        "target_epoch",
+        "cost_currency",
+        "resumed_at_epochs",
+    ),
 )
 MADE_UP_VALUES = (  # and those of made-up results
-    *("cause", "epoch_cause", "same_model", "first_divergence", "same_initial_weights", "step_seconds", "epoch_seconds"),
-    *("step_speedup", "epoch_speedup", "end_to_end_speedup", "payback_epochs", "cost", "target_cost"),
+    *(
+        "cause",
+        "epoch_cause",
+        "same_model",
+        "first_divergence",
+        "same_initial_weights",
+        "step_seconds",
+        "epoch_seconds",
+    ),
+    *(
+        "step_speedup",
+        "epoch_speedup",
+        "end_to_end_speedup",
+        "payback_epochs",
+        "cost",
+        "target_cost",
+    ),
     *("busy_share", "waiting_share", "copying_share", "forward_share"),
 )
 A_RENAMED_EXPERIMENT_TRAINS_AGAIN = True
 
-NOT_ELSEWHERE = ("weights_sha256", "test_metrics", "target_epoch", "target_cost")  # what other bits may change
+NOT_ELSEWHERE = (
+    "weights_sha256",
+    "test_metrics",
+    "target_epoch",
+    "target_cost",
+)  # what other bits may change
 GOLDEN = Path(__file__).parent / "golden" / "pipeline.json"
 PART_SIZES = {"validation": 0.2, "test": 0.2}
 MADE = {"source": "synthetic", "images": 60, "classes": 4, **PART_SIZES}
 SYSTEMS: dict[
     str, tuple[str, str, dict[str, Any]]
 ] = {  # an experiment here: the file and the experiment it is a tiny version of, and its small data set
-    "mnist-linear": ("mnist-linear", "mnist-linear", MADE | {"shape": [1, 28, 28], "mean": [0.13], "std": [0.31]}),
+    "mnist-linear": (
+        "mnist-linear",
+        "mnist-linear",
+        MADE | {"shape": [1, 28, 28], "mean": [0.13], "std": [0.31]},
+    ),
     "mnist-mlp": ("mnist-mlp", "mnist-mlp", MADE | {"shape": [1, 28, 28], "seed": 1}),
-    "lenet": ("fashion-lenet-grid", "lenet-1000-workers-0", MADE | {"shape": [1, 28, 28], "seed": 2}),
-    "cnn": ("caltech101-cnn", "caltech101-cnn", {"source": "csv", "path": "made/images.csv", "size": 32, **PART_SIZES}),
+    "lenet": (
+        "fashion-lenet-grid",
+        "lenet-1000-workers-0",
+        MADE | {"shape": [1, 28, 28], "seed": 2},
+    ),
+    "cnn": (
+        "caltech101-cnn",
+        "caltech101-cnn",
+        {"source": "csv", "path": "made/images.csv", "size": 32, **PART_SIZES},
+    ),
     "resnet18": ("cifar10-resnet18", "cifar10-resnet18", MADE | {"shape": [3, 32, 32]}),
     "own-network": ("own-network", "residual-focal", {"count": 90}),
     "own-table": ("own-table", "progression-smooth", {}),
@@ -70,7 +127,11 @@ EDITS: dict[str, tuple[str, str, str]] = {  # file, what stands there, what take
     "the user's network": ("examples/own-network/net.py", "", "# a line"),
     "its neighbour": ("examples/own-network/blocks.py", "", "# a line"),
     "a metric's file": ("examples/own-network/metrics.py", "", "# a line"),
-    "a renamed experiment": ("params.yaml", "\n  digits:\n    dataset", "\n  renamed:\n    dataset"),
+    "a renamed experiment": (
+        "params.yaml",
+        "\n  digits:\n    dataset",
+        "\n  renamed:\n    dataset",
+    ),
 }
 # Made-up seconds of a CPU's step: start-up, waiting for a batch, copying it, the step, the step on the other batch;
 # then cores, and the share of them that other programs used.
@@ -85,7 +146,12 @@ CAUSES = {
     "own-table": (0.1, 0.01, 0.0, 0.1, 0.1, 1, 0.0),
 }
 # Made-up GPUs: how many times as large their first gradients are as the CPU's, and a digit of their initial weights.
-GPUS = {"mnist-linear": (1.0, ""), "cnn": (1 + 1e-7, ""), "lenet": (1.5, ""), "own-network": (1.0, "0")}
+GPUS = {
+    "mnist-linear": (1.0, ""),
+    "cnn": (1 + 1e-7, ""),
+    "lenet": (1.5, ""),
+    "own-network": (1.0, "0"),
+}
 
 
 def merged(below: Any, above: Any) -> Any:
@@ -112,7 +178,10 @@ def params() -> dict[str, Any]:
         "devices": ONE_THREAD,
         "datasets": datasets,
         "experiments": experiments,
-        "compare": {"target_accuracy": 0.5, "prices": {"currency": "EUR", "cpu_hour": 1, "gpu_hour": 2}},
+        "compare": {
+            "target_accuracy": 0.5,
+            "prices": {"currency": "EUR", "cpu_hour": 1, "gpu_hour": 2},
+        },
     }
 
 
@@ -151,7 +220,9 @@ def project(reproduced: Project, tmp_path: Path) -> Project:
 @pytest.fixture(scope="module")
 def golden() -> Iterator[dict[str, Any]]:
     """Return what is frozen, and rewrite its file afterwards where that is wanted."""
-    found: dict[str, Any] = json.loads(GOLDEN.read_text(encoding="utf-8")) if GOLDEN.is_file() else {}
+    found: dict[str, Any] = (
+        json.loads(GOLDEN.read_text(encoding="utf-8")) if GOLDEN.is_file() else {}
+    )
     yield found
     if os.environ.get("PHOTOFINISH_UPDATE_GOLDEN"):
         text = json.dumps(found, indent=1, sort_keys=True) + "\n"
@@ -162,8 +233,14 @@ def machine() -> dict[str, str]:
     """Return what bits depend on."""
     cpu = Path("/proc/cpuinfo")
     lines = cpu.read_text(encoding="utf-8").splitlines() if cpu.is_file() else []
-    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
-    return {"torch": torch.__version__, "capability": torch.backends.cpu.get_cpu_capability(), "cpu": model}
+    model = next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), ""
+    )
+    return {
+        "torch": torch.__version__,
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "cpu": model,
+    }
 
 
 def assert_frozen(golden: dict[str, Any], topic: str, found: Any, *, bits: bool = False) -> None:
@@ -182,7 +259,9 @@ def assert_frozen(golden: dict[str, Any], topic: str, found: Any, *, bits: bool 
 def near(value: Any, tolerance: float, without: Collection[str] = ()) -> Any:
     """Return it with numbers that equal all near them, and without some keys."""
     if isinstance(value, dict):
-        return {key: near(each, tolerance, without) for key, each in value.items() if key not in without}
+        return {
+            key: near(each, tolerance, without) for key, each in value.items() if key not in without
+        }
     if isinstance(value, list):
         return [near(each, tolerance, without) for each in value]
     try:
@@ -205,10 +284,14 @@ def test_every_system_learns_the_same_bits(reproduced: Project, golden: dict[str
     assert_frozen(golden, "model", learned, bits=True)
 
 
-def test_the_comparison_has_the_same_columns_and_values(reproduced: Project, golden: dict[str, Any]) -> None:
+def test_the_comparison_has_the_same_columns_and_values(
+    reproduced: Project, golden: dict[str, Any]
+) -> None:
     compared = rows(reproduced.root / "report" / "comparison.csv")
     assert_frozen(golden, "columns", list(compared[0]))
-    assert_frozen(golden, "comparison", [{column: row[column] for column in VALUES} for row in compared])
+    assert_frozen(
+        golden, "comparison", [{column: row[column] for column in VALUES} for row in compared]
+    )
 
 
 def test_mlflow_has_the_same_names(reproduced: Project, golden: dict[str, Any]) -> None:
@@ -219,22 +302,30 @@ def test_mlflow_has_the_same_names(reproduced: Project, golden: dict[str, Any]) 
             for table in ("params", "metrics", "tags"):
                 query = f"SELECT DISTINCT key FROM {table} WHERE run_uuid = ?"  # noqa: S608 # of the three above
                 found = {key for (key,) in database.execute(query, [runs[run]])}
-                names[f"{run} {table}"] = sorted({"system/*" if key.startswith("system/") else key for key in found})
+                names[f"{run} {table}"] = sorted(
+                    {"system/*" if key.startswith("system/") else key for key in found}
+                )
     assert_frozen(golden, "mlflow", {"runs": sorted(runs), "names": names})
 
 
 def test_an_edit_reruns_the_same_stages(project: Project, golden: dict[str, Any]) -> None:
-    plan = yaml.safe_load((project.root / "dvc.lock").read_text(encoding="utf-8"))["stages"]["plan"]["cmd"]
+    plan = yaml.safe_load((project.root / "dvc.lock").read_text(encoding="utf-8"))["stages"][
+        "plan"
+    ]["cmd"]
     changed = {}
     for edit, (name, before, after) in EDITS.items():
         file = project.root / name
         text = file.read_text(encoding="utf-8")
         assert text.count(before) == 1 or not before, edit
-        file.write_text(text.replace(before, after) if before else f"{text}{after}\n", encoding="utf-8")
+        file.write_text(
+            text.replace(before, after) if before else f"{text}{after}\n", encoding="utf-8"
+        )
         planned = project.run("sh", "-c", plan)
         assert planned.returncode == 0, planned.stdout + planned.stderr
         with Repo(str(project.root)) as repo:
-            stages = {name.rpartition(":")[2] for name in repo.status()}  # DVC puts the way to dvc.yaml before them
+            stages = {
+                name.rpartition(":")[2] for name in repo.status()
+            }  # DVC puts the way to dvc.yaml before them
         changed[edit] = sorted(stages - {"plan"})
         file.write_text(text, encoding="utf-8")
     assert_frozen(golden, "rerun by an edit", changed)
@@ -251,25 +342,40 @@ def set_at(record: dict[str, Any], place: str, value: Any) -> None:
 def make_up_timings(timings: dict[str, Any], name: str, faster: float) -> None:
     batch_size = 64 if name == "digits" else 16
     startup, waiting, copying, step, other, cores, busy = CAUSES[name]
-    waiting, copying, step, other = (seconds / faster for seconds in (waiting, copying, step, other))
+    waiting, copying, step, other = (
+        seconds / faster for seconds in (waiting, copying, step, other)
+    )
     epochs = timings["epochs"]
     epoch_seconds = -(-timings["training_image_count"] // batch_size) * (waiting + copying + step)
     for epoch in epochs:
         epoch |= {"training_seconds": epoch_seconds, "validation_seconds": 0.0}
-    parts = {"waiting": waiting, "copying": copying, "forward": step / 2, "backward": step / 4, "optimizer": step / 4}
+    parts = {
+        "waiting": waiting,
+        "copying": copying,
+        "forward": step / 2,
+        "backward": step / 4,
+        "optimizer": step / 4,
+    }
     for part, seconds in (parts | {"rest": 0.0}).items():
         set_at(timings, f"{PARTS}.{part}_seconds", seconds)
     set_at(timings, "attribution.batch_alone_seconds", waiting)
     timings |= {"startup_seconds": startup, "warm_up_seconds": 0.01, "data_seconds": 0.01}
     set_at(timings, "total_seconds", startup + len(epochs) * epoch_seconds)
     set_at(timings, "images_per_second", timings["training_image_count"] / epoch_seconds)
-    set_at(timings, "steady_state.sample_seconds", step * timings["steady_state"]["steps_per_sample"])
+    set_at(
+        timings, "steady_state.sample_seconds", step * timings["steady_state"]["steps_per_sample"]
+    )
     for place, seconds in ((SAME_BATCH, step), (OTHER_BATCH, other)):
         set_at(timings, place, seconds)
         set_at(timings, place.replace("sample_seconds", "steps_per_sample"), 1)
     timings["attribution"]["other_batch_images"] = batch_size * 2
     timings["host"]["cpu"] |= {"usable_cores": cores, "cgroup_cores_limit": None}
-    quiet = {"wall_seconds": 10.0, "cores": 2, "own_cpu_seconds": 10.0, "others_cpu_seconds": 20 * busy}
+    quiet = {
+        "wall_seconds": 10.0,
+        "cores": 2,
+        "own_cpu_seconds": 10.0,
+        "others_cpu_seconds": 20 * busy,
+    }
     quiet |= {"waited_for_core_seconds": 0.0, "major_page_faults": 0, "swapped_pages": 0}
     timings["load"] = [timings["load"][-1] | quiet]
 
@@ -283,7 +389,9 @@ def change_json(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
     file.write_bytes(new)
     if (sums := file.parent / "SHA256SUMS").is_file():
         old_sha256, new_sha256 = (hashlib.sha256(data).hexdigest() for data in (old, new))
-        sums.write_text(sums.read_text(encoding="utf-8").replace(old_sha256, new_sha256), encoding="utf-8")
+        sums.write_text(
+            sums.read_text(encoding="utf-8").replace(old_sha256, new_sha256), encoding="utf-8"
+        )
 
 
 def make_up_gpu(folder: Path, name: str) -> None:
@@ -302,7 +410,9 @@ def make_up_gpu(folder: Path, name: str) -> None:
     change_json(folder / MODEL / FIRST_STEP, change_first_step)
 
 
-def test_made_up_results_have_the_same_causes_and_likeness(project: Project, golden: dict[str, Any]) -> None:
+def test_made_up_results_have_the_same_causes_and_likeness(
+    project: Project, golden: dict[str, Any]
+) -> None:
     stages = yaml.safe_load((project.root / "dvc.lock").read_text(encoding="utf-8"))["stages"]
     commands = []
     for name in CAUSES:
@@ -319,7 +429,12 @@ def test_made_up_results_have_the_same_causes_and_likeness(project: Project, gol
         assert ran.returncode == 0, ran.stdout + ran.stderr
     compared = rows(project.root / "report" / "comparison.csv")
     found = [{column: row[column] for column in (*VALUES, *MADE_UP_VALUES)} for row in compared]
-    assert {row["cause"] for row in found} >= {"input-bound", "launch-bound", "compute-bound", "start-up-bound"}
+    assert {row["cause"] for row in found} >= {
+        "input-bound",
+        "launch-bound",
+        "compute-bound",
+        "start-up-bound",
+    }
     assert_frozen(golden, "made-up results", found)
 
 

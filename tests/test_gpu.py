@@ -41,10 +41,18 @@ pytestmark = [
     pytest.mark.skipif(not torch.accelerator.is_available(), reason="no accelerator here"),
 ]
 
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read once, at the first matrix product
+os.environ.setdefault(
+    "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+)  # read once, at the first matrix product
 SHAPE, CLASSES, IMAGES, VALIDATION_IMAGES = (1, 16, 16), 4, 500, 100
 CNN = SimpleNamespace(
-    name="cnn", channels=(8, 16), hidden=(32,), kernel_size=3, padding=1, init="default", compile=False
+    name="cnn",
+    channels=(8, 16),
+    hidden=(32,),
+    kernel_size=3,
+    padding=1,
+    init="default",
+    compile=False,
 )
 LOADER = SimpleNamespace(
     name="loader",
@@ -55,11 +63,26 @@ LOADER = SimpleNamespace(
     persistent_workers=True,
     transform=None,
 )
-NOT_AUGMENTED, AUGMENTED = SimpleNamespace(flip=0.0, crop_padding=0), SimpleNamespace(flip=0.5, crop_padding=2)
+NOT_AUGMENTED, AUGMENTED = (
+    SimpleNamespace(flip=0.0, crop_padding=0),
+    SimpleNamespace(flip=0.5, crop_padding=2),
+)
 PRECISIONS = ["fp32", "tf32", "bf16", "fp16"]
-SGD = {"name": "sgd", "lr": 0.02, "momentum": 0.9, "dampening": 0.0, "weight_decay": 0.0, "nesterov": False}
+SGD = {
+    "name": "sgd",
+    "lr": 0.02,
+    "momentum": 0.9,
+    "dampening": 0.0,
+    "weight_decay": 0.0,
+    "nesterov": False,
+}
 ADAM = {"name": "adam", "lr": 0.001, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
-OTHER_OPTIMIZERS = [SGD | {"momentum": 0.0}, SGD | {"nesterov": True}, SGD | {"dampening": 0.5}, ADAM]
+OTHER_OPTIMIZERS = [
+    SGD | {"momentum": 0.0},
+    SGD | {"nesterov": True},
+    SGD | {"dampening": 0.5},
+    ADAM,
+]
 OTHER_OPTIMIZERS += [ADAM | {"name": "adamw"}]
 
 
@@ -88,14 +111,18 @@ def experiment(**changes: Any) -> Any:
     return SimpleNamespace(**(settings | changes))
 
 
-def batches(settings: Any, device: torch.device, name: Literal["train", "validation"], *process: int) -> Batches:
+def batches(
+    settings: Any, device: torch.device, name: Literal["train", "validation"], *process: int
+) -> Batches:
     """Noise with one bright row, whose place is the class."""
     count, seed = (IMAGES, 0) if name == "train" else (VALIDATION_IMAGES, 1)
     random = np.random.default_rng(seed)
     labels = np.arange(count, dtype=np.int64) % CLASSES
     images = random.integers(0, 160, size=(count, *SHAPE), dtype=np.uint8)
     images[np.arange(count), 0, labels * 3] = 255
-    return make_batches(settings, Part(name, images, labels, Normaliser((0.3,), (0.2,))), device, *process)
+    return make_batches(
+        settings, Part(name, images, labels, Normaliser((0.3,), (0.2,))), device, *process
+    )
 
 
 def trainer(settings: Any, device: torch.device, team: World | None = None) -> Trainer:
@@ -132,14 +159,22 @@ def test_it_starts_from_the_same_weights_as_on_the_cpu(device: torch.device) -> 
     assert same(weights(on_cpu.network), weights(there.network))
 
 
-@pytest.mark.parametrize("augmentation", [NOT_AUGMENTED, AUGMENTED], ids=["as they are", "augmented"])
-@pytest.mark.parametrize("source", [SimpleNamespace(name="resident"), LOADER], ids=["resident", "loader"])
+@pytest.mark.parametrize(
+    "augmentation", [NOT_AUGMENTED, AUGMENTED], ids=["as they are", "augmented"]
+)
+@pytest.mark.parametrize(
+    "source", [SimpleNamespace(name="resident"), LOADER], ids=["resident", "loader"]
+)
 def test_it_sees_the_same_batches_in_the_same_order_as_on_the_cpu(
     device: torch.device, source: Any, augmentation: Any
 ) -> None:
     settings = experiment(input=source, augmentation=augmentation)
-    configure_torch(device, settings.precision, threads=1)  # which refuses whatever does not repeat bit for bit
-    on_cpu, there = (list(batches(settings, place, "train").train_batches(3)) for place in (CPU, device))
+    configure_torch(
+        device, settings.precision, threads=1
+    )  # which refuses whatever does not repeat bit for bit
+    on_cpu, there = (
+        list(batches(settings, place, "train").train_batches(3)) for place in (CPU, device)
+    )
     for batch, batch_there in zip(on_cpu, there, strict=True):
         assert {tensor.device.type for tensor in batch_there} == {device.type}
         assert same(list(batch), [tensor.cpu() for tensor in batch_there])
@@ -155,7 +190,9 @@ def test_training_again_gives_the_same_bits(device: torch.device, precision: str
 def assert_recorded_steps_give_the_same_bits(device: torch.device, **settings: Any) -> None:
     if device.type != "cuda":
         pytest.skip("PyTorch records no steps here")
-    eager, recorded = (run(experiment(cuda_graphs=kind, **settings), device) for kind in ("off", "auto"))
+    eager, recorded = (
+        run(experiment(cuda_graphs=kind, **settings), device) for kind in ("off", "auto")
+    )
     assert recorded.steps.kind == "graph", recorded.steps.why
     assert recorded.progress.metrics == eager.progress.metrics
     assert same(weights(recorded.network), weights(eager.network))
@@ -174,7 +211,9 @@ def test_recorded_steps_give_the_same_bits_as_steps_one_by_one(
 
 
 @pytest.mark.parametrize(
-    "schedule", [{"name": "constant"}, {"name": "one_cycle", "max_lr": 0.1, "pct_start": 0.3}], ids=str
+    "schedule",
+    [{"name": "constant"}, {"name": "one_cycle", "max_lr": 0.1, "pct_start": 0.3}],
+    ids=str,
 )
 @pytest.mark.parametrize("optimizer", OTHER_OPTIMIZERS, ids=str)
 def test_they_do_so_under_every_optimizer(
@@ -217,8 +256,12 @@ def test_a_resumed_run_ends_with_the_same_bits(device: torch.device) -> None:
     assert same(weights(resumed.network), weights(whole.network))
 
 
-@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 0.01), ("tf32", 0.05), ("bf16", 0.15), ("fp16", 0.05)])
-def test_the_losses_follow_those_of_the_cpu(device: torch.device, precision: str, tolerance: float) -> None:
+@pytest.mark.parametrize(
+    ("precision", "tolerance"), [("fp32", 0.01), ("tf32", 0.05), ("bf16", 0.15), ("fp16", 0.05)]
+)
+def test_the_losses_follow_those_of_the_cpu(
+    device: torch.device, precision: str, tolerance: float
+) -> None:
     on_cpu, there = run(experiment(), CPU), run(experiment(precision=precision), device)
     assert on_cpu.progress.metrics[-1].validation_accuracy > 0.9
     assert losses(there.progress.metrics) == pytest.approx(
@@ -260,7 +303,9 @@ def test_tf32_is_used_only_where_it_is_asked_for(device: torch.device) -> None:
     for precision in ("fp32", "tf32"):
         configure_torch(device, precision, threads=1)
         with autocast(device, precision):
-            errors[precision] = ((one.to(device) @ other.to(device)).cpu().double() - exact).abs().max().item()
+            errors[precision] = (
+                ((one.to(device) @ other.to(device)).cpu().double() - exact).abs().max().item()
+            )
     assert errors["fp32"] < errors["tf32"] / 10
 
 
@@ -274,7 +319,9 @@ def test_the_device_tells_its_name_and_the_most_memory_it_used(device: torch.dev
 
 
 def test_an_nvidia_gpu_counts_the_energy_of_its_work(device: torch.device) -> None:
-    energy = pytest.importorskip("photofinish.machine.energy")  # which needs pydantic and NVML's package
+    energy = pytest.importorskip(
+        "photofinish.machine.energy"
+    )  # which needs pydantic and NVML's package
     uuid = nvidia_uuid(device)
     if uuid is None:
         pytest.skip(f"{device_name(device)} is none of NVIDIA's")
@@ -293,7 +340,8 @@ def test_an_nvidia_gpu_counts_the_energy_of_its_work(device: torch.device) -> No
 # -- several GPUs -------------------------------------------------------------------------------------
 
 two_gpus = pytest.mark.skipif(
-    not torch.cuda.is_available() or torch.cuda.device_count() < 2, reason="fewer than two CUDA devices here"
+    not torch.cuda.is_available() or torch.cuda.device_count() < 2,
+    reason="fewer than two CUDA devices here",
 )
 
 
@@ -304,7 +352,9 @@ def test_data_parallel_learns_what_one_gpu_learns(first: int, second: int, outpu
     alone = run(experiment(), accelerator("cuda"))
     team = DataParallelWorld(devices, torch.device("cuda", output))
     parallel = run(experiment(), accelerator("cuda", first), team)
-    assert losses(parallel.progress.metrics) == pytest.approx(losses(alone.progress.metrics), rel=0.01, abs=0.01)
+    assert losses(parallel.progress.metrics) == pytest.approx(
+        losses(alone.progress.metrics), rel=0.01, abs=0.01
+    )
     assert parallel.network.state_dict().keys() == alone.network.state_dict().keys()
     assert (team.peak_memory_bytes() or 0) > 0
 
@@ -319,9 +369,12 @@ def test_two_processes_over_nccl_learn_what_one_gpu_learns(tmp_path: Any) -> Non
 
 
 def run_rank(rank: int, size: int, folder: str) -> None:
-    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=size)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=size
+    )
     device = accelerator("cuda", rank)
     torch.save(
-        losses(run(experiment(), device, DistributedWorld(rank, size, device)).progress.metrics), f"{folder}/{rank}.pt"
+        losses(run(experiment(), device, DistributedWorld(rank, size, device)).progress.metrics),
+        f"{folder}/{rank}.pt",
     )
     torch.distributed.destroy_process_group()

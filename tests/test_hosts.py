@@ -26,7 +26,10 @@ from photofinish.machine import host as facts
 from photofinish.machine.accelerators import AcceleratorFacts
 
 CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
-QUOTA, PERIOD = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
+QUOTA, PERIOD = (
+    Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"),
+    Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us"),
+)
 H200_BYTES = 150_754_820_096
 
 
@@ -40,7 +43,9 @@ def pretend_files(monkeypatch: pytest.MonkeyPatch, files: dict[Path, str]) -> No
     monkeypatch.setattr(facts, "read_or_empty", pretend)
 
 
-def pretend_cores(monkeypatch: pytest.MonkeyPatch, usable: Iterable[int], files: dict[Path, str]) -> None:
+def pretend_cores(
+    monkeypatch: pytest.MonkeyPatch, usable: Iterable[int], files: dict[Path, str]
+) -> None:
     """This process may use these, and nothing but the system's files says otherwise."""
     pretend_files(monkeypatch, files)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
@@ -59,12 +64,16 @@ def pretend_accelerators(monkeypatch: pytest.MonkeyPatch, **found: Any) -> None:
 
 @pytest.fixture
 def one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend_accelerators(monkeypatch, cuda=(AcceleratorFacts("cuda", "NVIDIA H200", H200_BYTES, "580.65.06"),))
+    pretend_accelerators(
+        monkeypatch, cuda=(AcceleratorFacts("cuda", "NVIDIA H200", H200_BYTES, "580.65.06"),)
+    )
 
 
 @pytest.fixture
 def four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpus = tuple(AcceleratorFacts("cuda", f"GPU {number}", H200_BYTES, "580.65.06") for number in range(4))
+    gpus = tuple(
+        AcceleratorFacts("cuda", f"GPU {number}", H200_BYTES, "580.65.06") for number in range(4)
+    )
     pretend_accelerators(monkeypatch, cuda=gpus)
 
 
@@ -87,7 +96,9 @@ def python(code: str) -> str:
     """What the code prints in a process of its own."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", code]
-    return subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+    return subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, text=True, check=True
+    ).stdout.strip()
 
 
 def keys_of(value: Any) -> set[str]:
@@ -151,7 +162,9 @@ def test_a_variable_changes_the_fingerprint_of_the_devices_whose_speed_or_bits_i
     ],
 )
 def test_what_needs_no_network_to_train_imports_neither_torch_nor_mlflow(code: str) -> None:
-    heavy = python(f"{code}; import sys; print({{'torch', 'torchvision', 'mlflow', 'sklearn'}} & sys.modules.keys())")
+    heavy = python(
+        f"{code}; import sys; print({{'torch', 'torchvision', 'mlflow', 'sklearn'}} & sys.modules.keys())"
+    )
     assert heavy == "set()"
 
 
@@ -185,7 +198,13 @@ class FakeMachine:
     folder: Path
 
     def torch_lists(
-        self, count: int = 0, *, error: str = "", cuda: str | None = "13.0", xpu: int = 0, first: str = ""
+        self,
+        count: int = 0,
+        *,
+        error: str = "",
+        cuda: str | None = "13.0",
+        xpu: int = 0,
+        first: str = "",
     ) -> None:
         text = FAKE_TORCH.format(
             log=str(self.folder / "log"), count=count, error=error, cuda=cuda, xpu=xpu, first=first
@@ -213,7 +232,9 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeMachine:
     return FakeMachine(tmp_path)
 
 
-def test_torch_is_asked_once_for_the_gpus(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_is_asked_once_for_the_gpus(
+    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     machine.add_node("nvidia0")
     machine.torch_lists(2)
     found = accelerators.all_accelerators()
@@ -251,9 +272,27 @@ def test_a_machine_without_device_nodes_has_no_gpu_and_torch_is_not_asked(
 @pytest.mark.parametrize(
     ("node", "torch", "visible", "reason", "times_asked"),
     [
-        ("nvidia0", {"error": "Found no driver\nPlease install one"}, None, r"^Found no driver$", 2),
-        ("nvidia0", {"error": "No CUDA GPUs"}, "7", r"^No CUDA GPUs \(CUDA_VISIBLE_DEVICES=7\)$", 2),
-        ("nvidia0", {"first": "raise SystemExit('broken')"}, None, r"failed to list the GPUs \(broken\)$", 2),
+        (
+            "nvidia0",
+            {"error": "Found no driver\nPlease install one"},
+            None,
+            r"^Found no driver$",
+            2,
+        ),
+        (
+            "nvidia0",
+            {"error": "No CUDA GPUs"},
+            "7",
+            r"^No CUDA GPUs \(CUDA_VISIBLE_DEVICES=7\)$",
+            2,
+        ),
+        (
+            "nvidia0",
+            {"first": "raise SystemExit('broken')"},
+            None,
+            r"failed to list the GPUs \(broken\)$",
+            2,
+        ),
         ("nvidia0", {"cuda": None}, None, r"torch \(9.9\) is built without CUDA", 2),
         ("nvidia0", {"count": 1}, "-1", r"^CUDA_VISIBLE_DEVICES hides every GPU$", 1),
         ("dri/renderD128", {"error": "Found no driver"}, None, r"^Found no driver$", 1),
@@ -280,17 +319,23 @@ def test_a_gpu_that_torch_cannot_use_has_a_reason_and_is_asked_for_again_where_t
 def test_an_intel_gpu_is_listed_too(machine: FakeMachine) -> None:
     machine.add_node("dri/renderD128")
     machine.torch_lists(error="no NVIDIA GPU", xpu=1)
-    assert accelerators.all_accelerators()["xpu"] == (AcceleratorFacts("xpu", "GPU 0", 1024, "1.6"),)
+    assert accelerators.all_accelerators()["xpu"] == (
+        AcceleratorFacts("xpu", "GPU 0", 1024, "1.6"),
+    )
 
 
-def test_the_gpu_of_apple_silicon_goes_by_the_name_of_its_chip(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gpu_of_apple_silicon_goes_by_the_name_of_its_chip(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     import torch
 
     pretend_system(monkeypatch, "Darwin", "arm64")
     monkeypatch.setattr(accelerators, "mac_cpu_name", lambda: "Apple M4 Pro")
     monkeypatch.setattr(platform, "mac_ver", lambda: ("15.5", ("", "", ""), "arm64"))
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
-    assert accelerators.listed_by_torch()["mps"] == (AcceleratorFacts("mps", "Apple M4 Pro", None, "15.5"),)
+    assert accelerators.listed_by_torch()["mps"] == (
+        AcceleratorFacts("mps", "Apple M4 Pro", None, "15.5"),
+    )
 
 
 @pytest.mark.usefixtures("one_gpu")
@@ -310,7 +355,9 @@ def test_a_gpu_of_another_kind_than_asked_for_is_not_used() -> None:
 
 
 @pytest.mark.usefixtures("no_gpu")
-def test_without_an_accelerator_the_host_has_the_reason_for_each_kind_and_nothing_of_the_cpu() -> None:
+def test_without_an_accelerator_the_host_has_the_reason_for_each_kind_and_nothing_of_the_cpu() -> (
+    None
+):
     host = host_of(if_missing="fail")
     assert (host.accelerators, host.threads, host.cpu, host.software) == ((), None, None, None)
     assert host.if_missing == "fail"
@@ -330,7 +377,11 @@ def test_without_an_accelerator_the_host_has_the_reason_for_each_kind_and_nothin
         ({"count": 2, "strategy": "data_parallel"}, ["GPU 0", "GPU 1"], 1),
         ({"count": 2, "strategy": "data_parallel", "device_ids": (3, 1)}, ["GPU 3", "GPU 1"], 1),
         ({"strategy": "data_parallel", "device_ids": (3, 1)}, ["GPU 3", "GPU 1"], 1),
-        ({"strategy": "data_parallel", "count": "all", "output_device": 3}, [f"GPU {index}" for index in range(4)], 1),
+        (
+            {"strategy": "data_parallel", "count": "all", "output_device": 3},
+            [f"GPU {index}" for index in range(4)],
+            1,
+        ),
     ],
     ids=str,
 )
@@ -361,13 +412,19 @@ def test_more_gpus_than_there_are_leave_none_to_use(settings: dict[str, Any], re
 
 @pytest.mark.usefixtures("four_gpus")
 def test_an_output_device_beyond_all_the_gpus_is_a_mistake() -> None:
-    with pytest.raises(ConfigError, match=r"output_device .* is 30: must be one of the GPUs in use: 0, 1, 2, 3$"):
+    with pytest.raises(
+        ConfigError, match=r"output_device .* is 30: must be one of the GPUs in use: 0, 1, 2, 3$"
+    ):
         host_of(count="all", strategy="data_parallel", output_device=30)
 
 
-def test_data_parallel_is_a_mistake_where_auto_stands_for_another_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_parallel_is_a_mistake_where_auto_stands_for_another_kind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     pretend_accelerators(monkeypatch, mps=(AcceleratorFacts("mps", "Apple M4 Pro", None, "15.5"),))
-    with pytest.raises(ConfigError, match=r"is for cuda, and the accelerator here is mps: .*strategy to ddp"):
+    with pytest.raises(
+        ConfigError, match=r"is for cuda, and the accelerator here is mps: .*strategy to ddp"
+    ):
         host_of(strategy="data_parallel")
 
 
@@ -400,7 +457,11 @@ def test_a_mac_has_no_proc_and_is_asked_for_its_cpu(monkeypatch: pytest.MonkeyPa
             "AMD EPYC 9654",
             ("avx", "avx2", "avx512f", "fma", "sse4_2"),
         ),
-        ("processor\t: 0\nFeatures\t: fp asimd sve2 bf16 crc32\n", "an unnamed CPU", ("asimd", "bf16", "sve2")),
+        (
+            "processor\t: 0\nFeatures\t: fp asimd sve2 bf16 crc32\n",
+            "an unnamed CPU",
+            ("asimd", "bf16", "sve2"),
+        ),
     ],
 )
 def test_the_instruction_sets_that_change_bits_are_read_from_proc(
@@ -432,10 +493,13 @@ def test_the_limit_of_a_container_is_read_in_cores(
     assert facts.cpu_facts().cgroup_cores_limit == limit
 
 
-def test_two_hardware_threads_of_a_core_count_once_as_torch_counts_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_hardware_threads_of_a_core_count_once_as_torch_counts_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     topology = Path("/sys/devices/system/cpu")
     siblings = {
-        topology / f"cpu{each}/topology/thread_siblings_list": f"{each % 4},{each % 4 + 4}\n" for each in range(8)
+        topology / f"cpu{each}/topology/thread_siblings_list": f"{each % 4},{each % 4 + 4}\n"
+        for each in range(8)
     }
     for usable, cores in ((range(8), 4), ((0, 4, 5), 2)):
         pretend_cores(monkeypatch, usable, siblings)

@@ -49,7 +49,10 @@ def test_a_network_of_a_distributed_training_is_rebuilt_without_its_process_grou
     torch.save(plain, tmp_path / "model.pth")
     loaded = torch.load(tmp_path / "model.pth", weights_only=False)
     assert not any(isinstance(module, nn.SyncBatchNorm) for module in loaded.modules())
-    assert all(torch.equal(tensor, adapted.state_dict()[name]) for name, tensor in loaded.state_dict().items())
+    assert all(
+        torch.equal(tensor, adapted.state_dict()[name])
+        for name, tensor in loaded.state_dict().items()
+    )
 
 
 def test_tied_weights_and_views_are_written_for_each_layer() -> None:
@@ -63,9 +66,13 @@ def test_tied_weights_and_views_are_written_for_each_layer() -> None:
     }
 
 
-def test_a_further_seeds_network_has_its_own_file_which_is_checked(make_result: MakeResult, tmp_path: Path) -> None:
+def test_a_further_seeds_network_has_its_own_file_which_is_checked(
+    make_result: MakeResult, tmp_path: Path
+) -> None:
     record = trained(make_result).record
-    data = weights_of(build_model(record.experiment.model, record.image_shape, len(record.class_names), seed=5))
+    data = weights_of(
+        build_model(record.experiment.model, record.image_shape, len(record.class_names), seed=5)
+    )
     file = tmp_path / records.SEEDS / "5.safetensors"
     assert seed_weights(tmp_path, 5) == file
     write_bytes_atomically(file, data)
@@ -76,7 +83,9 @@ def test_a_further_seeds_network_has_its_own_file_which_is_checked(make_result: 
         load_network(tmp_path, record, run)
 
 
-def test_further_seeds_are_read_if_the_experiment_has_several(make_result: MakeResult, tmp_path: Path) -> None:
+def test_further_seeds_are_read_if_the_experiment_has_several(
+    make_result: MakeResult, tmp_path: Path
+) -> None:
     result = trained(make_result)
     once = result.record.experiment
     run = records.SeedRun(seed=1, weights_sha256="0" * 64, history=())

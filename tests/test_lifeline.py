@@ -94,7 +94,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 
 @contextmanager
-def _training(project: Project, said: str) -> Iterator[tuple[subprocess.Popen[str], psutil.Process]]:
+def _training(
+    project: Project, said: str
+) -> Iterator[tuple[subprocess.Popen[str], psutil.Process]]:
     """dvc, and the process that trains, once that has said something and then written a checkpoint."""
     checkpoints = project.root / ".photofinish" / "checkpoints"
     before = set(checkpoints.rglob("epoch-*.pt"))
@@ -105,7 +107,8 @@ def _training(project: Project, said: str) -> Iterator[tuple[subprocess.Popen[st
             [trainer] = [
                 process
                 for process in psutil.Process(dvc.pid).children(recursive=True)
-                if "stages/train.py" in process.cmdline() and process.name() not in ("sh", "bash", "zsh")
+                if "stages/train.py" in process.cmdline()
+                and process.name() not in ("sh", "bash", "zsh")
             ]
             yield dvc, trainer
         finally:
@@ -165,7 +168,9 @@ def test_a_training_that_outlives_its_dvc_or_is_ended_is_one_run_with_every_epoc
     notes = "SELECT value FROM tags WHERE key = 'mlflow.note.content'"
     assert not [note for (note,) in _rows(project, notes) if "stopped" in note]  # how it had ended
     assert _status_in_mlflow(project) == "FINISHED"
-    timings = read_record(project.root / "results" / "short" / "cpu" / "timings" / "timings.json", Timings)
+    timings = read_record(
+        project.root / "results" / "short" / "cpu" / "timings" / "timings.json", Timings
+    )
     assert len(timings.resumed_at_epochs) == 3
     assert len(timings.epochs) == _EPOCHS
     assert timings.total_seconds > sum(epoch.training_seconds for epoch in timings.epochs)
@@ -192,10 +197,16 @@ def test_a_signal_ends_a_stage_also_where_python_drops_the_exception_and_lets_it
 
 @pytest.mark.parametrize("module", ["photofinish.processes", "photofinish.runs.stage", "torch"])
 def test_ctrl_c_during_the_imports_ends_in_one_line(
-    tmp_path: Path, packed_split: PackedSplit, cpu_host: CpuTarget, make_experiment: MakeExperiment, module: str
+    tmp_path: Path,
+    packed_split: PackedSplit,
+    cpu_host: CpuTarget,
+    make_experiment: MakeExperiment,
+    module: str,
 ) -> None:
     stage = TrainingStage.prepare(tmp_path, make_experiment(), cpu_host, packed_split.folder)
-    interrupted = _INTERRUPT_AT_IMPORT.format(module=module, stage=str(ROOT / "stages" / "train.py"))
+    interrupted = _INTERRUPT_AT_IMPORT.format(
+        module=module, stage=str(ROOT / "stages" / "train.py")
+    )
     with stage.start("-c", interrupted) as process:
         output, _ = process.communicate()
     assert (process.returncode, output) == (130, "interrupted\n")
@@ -206,7 +217,10 @@ def test_a_python_without_the_package_or_too_old_is_explained_in_one_line(script
     old = "import runpy, sys; sys.version_info = (3, 10, 0); sys.path.insert(0, {!r}); runpy.run_path({!r})"
     for command, said in (
         ([sys.executable, "-E", "-S", str(script)], "No module named"),
-        ([sys.executable, "-c", old.format(str(script.parent), str(script))], "it is older than Python 3.11"),
+        (
+            [sys.executable, "-c", old.format(str(script.parent), str(script))],
+            "it is older than Python 3.11",
+        ),
     ):
         ran = subprocess.run(command, capture_output=True, text=True, check=False)
         assert ran.returncode == 1
@@ -216,10 +230,19 @@ def test_a_python_without_the_package_or_too_old_is_explained_in_one_line(script
 
 
 @pytest.mark.parametrize("script", ["download", "split"])
-def test_a_stage_of_the_data_ends_by_itself_after_its_dvc_was_killed(tmp_path: Path, script: str) -> None:
+def test_a_stage_of_the_data_ends_by_itself_after_its_dvc_was_killed(
+    tmp_path: Path, script: str
+) -> None:
     plan = tmp_path / "plan.json"
     os.mkfifo(plan)  # for which it waits
-    command = [sys.executable, str(ROOT / "stages" / f"{script}.py"), "--dataset", str(plan), "--out", "out"]
+    command = [
+        sys.executable,
+        str(ROOT / "stages" / f"{script}.py"),
+        "--dataset",
+        str(plan),
+        "--out",
+        "out",
+    ]
     command += ["--raw", "raw"] * (script == "split")
     parent = f"import subprocess; print(subprocess.Popen({command!r}).pid, flush=True); input()"
     with subprocess.Popen(

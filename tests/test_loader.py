@@ -66,7 +66,9 @@ def pids_of_an_epoch(batches: Batches, epoch: int) -> set[int]:
     return pids
 
 
-def test_persistent_workers_live_on_from_epoch_to_epoch_and_when_a_pass_is_left_halfway(loaded: Loaded) -> None:
+def test_persistent_workers_live_on_from_epoch_to_epoch_and_when_a_pass_is_left_halfway(
+    loaded: Loaded,
+) -> None:
     batches = loaded(persistent_workers=True)
     next(batches.train_batches(0))
     halfway, first, second = worker_pids(), *(pids_of_an_epoch(batches, epoch) for epoch in (0, 1))
@@ -84,12 +86,18 @@ def test_workers_end_when_a_pass_is_left_halfway(loaded: Loaded) -> None:
 
 @pytest.mark.parametrize(
     ("fault", "message"),
-    [("kill", r"DataLoader worker \(pid"), ("kill persistent", r"DataLoader worker \(pid"), ("full", "No space left")],
+    [
+        ("kill", r"DataLoader worker \(pid"),
+        ("kill persistent", r"DataLoader worker \(pid"),
+        ("full", "No space left"),
+    ],
 )
 def test_a_worker_that_dies_ends_the_run_in_one_line_that_names_the_setting(
     fault: str, message: str, tmp_path: Path
 ) -> None:
-    process = FORK_SERVER.Process(target=train_until_the_fault, args=(fault, tmp_path / "output.txt"))
+    process = FORK_SERVER.Process(
+        target=train_until_the_fault, args=(fault, tmp_path / "output.txt")
+    )
     process.start()
     process.join()
     output = (tmp_path / "output.txt").read_text(encoding="utf-8")
@@ -111,7 +119,9 @@ def test_a_broken_connection_to_a_worker_is_explained_without_a_signal_of_its_de
 @pytest.mark.slow
 def test_workers_end_soon_after_the_training_process_was_killed(tmp_path: Path) -> None:
     output = tmp_path / "output.txt"
-    parent = FORK_SERVER.Process(target=train_until_the_fault, args=("kill-parent persistent", output))
+    parent = FORK_SERVER.Process(
+        target=train_until_the_fault, args=("kill-parent persistent", output)
+    )
     parent.start()
     parent.join()
     pids = output.read_text(encoding="utf-8").split()
@@ -131,12 +141,16 @@ class _FullSharedMemory(Normaliser):
     """Fails in the worker as PyTorch does where it can't place a batch."""
 
     def __call__(self, _image: torch.Tensor) -> torch.Tensor:
-        raise RuntimeError("unable to allocate shared memory(shm) for file </torch_1>: No space left on device (28)")
+        raise RuntimeError(
+            "unable to allocate shared memory(shm) for file </torch_1>: No space left on device (28)"
+        )
 
 
 def train_until_the_fault(fault: str, output: Path) -> None:
     """Train in a separate process."""
-    multiprocessing.set_start_method("fork", force=True)  # as a training's, whose workers are its own children
+    multiprocessing.set_start_method(
+        "fork", force=True
+    )  # as a training's, whose workers are its own children
     with output.open("wb") as file:
         for descriptor in (1, 2):
             os.dup2(file.fileno(), descriptor)
@@ -150,7 +164,9 @@ def train(fault: str) -> None:
     )
     normalise = _FullSharedMemory if fault == "full" else Normaliser
     with explained():
-        for step, _ in enumerate(batches_of(experiment, normalise((0.5,), (0.2,))).train_batches(0)):
+        for step, _ in enumerate(
+            batches_of(experiment, normalise((0.5,), (0.2,))).train_batches(0)
+        ):
             if step == 1 and "kill-parent" in fault:
                 print(*worker_pids(), flush=True)
                 os.kill(os.getpid(), signal.SIGKILL)

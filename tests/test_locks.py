@@ -90,7 +90,9 @@ def test_the_second_writer_waits_with_a_message_and_ends(
 
 @pytest.mark.parametrize("names", [("results/a", "results/b"), ()], ids=["writer", "machine"])
 @pytest.mark.parametrize("end", ["done", "killed"])
-def test_the_next_is_let_in_once_the_first_is_done_or_killed(hold: Hold, names: tuple[str, ...], end: str) -> None:
+def test_the_next_is_let_in_once_the_first_is_done_or_killed(
+    hold: Hold, names: tuple[str, ...], end: str
+) -> None:
     read_until(first := hold(*names), "held")
     second = hold(*reversed(names))
     assert second.stderr is not None
@@ -133,7 +135,9 @@ def test_every_user_of_the_machine_may_use_its_lock(folder: Path) -> None:
 def test_two_trainings_into_one_folder_take_turns_and_learn_the_same(
     tmp_path: Path, packed_split: PackedSplit, cpu_host: CpuTarget, make_experiment: MakeExperiment
 ) -> None:
-    stage = TrainingStage.prepare(tmp_path, make_experiment(epochs=200), cpu_host, packed_split.folder)
+    stage = TrainingStage.prepare(
+        tmp_path, make_experiment(epochs=200), cpu_host, packed_split.folder
+    )
     with stage.fork() as first:
         read_until(first, "epoch 1/")
         first.send_signal(signal.SIGSTOP)  # so that it is at work when the second comes

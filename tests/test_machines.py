@@ -15,7 +15,14 @@ from photofinish.config.devices import CpuDevice, Devices
 from photofinish.config.loader import Params, read_params
 from photofinish.errors import ConfigError, UserError
 from photofinish.files import write_bytes_atomically
-from photofinish.machine.fingerprint import CpuTarget, Machine, fingerprint, mismatches, read_machines, unknown_machines
+from photofinish.machine.fingerprint import (
+    CpuTarget,
+    Machine,
+    fingerprint,
+    mismatches,
+    read_machines,
+    unknown_machines,
+)
 from photofinish.plan import write_plan
 from photofinish.runs.stage import train
 
@@ -49,7 +56,9 @@ def read(params_file: Path, machines: Path, name: str) -> Params:
     return read_params(params_file, partial(unknown_machines, folder=machines))
 
 
-def test_a_slot_holds_the_result_of_the_machine_that_it_names(params_file: Path, machines: Path, lab: Machine) -> None:
+def test_a_slot_holds_the_result_of_the_machine_that_it_names(
+    params_file: Path, machines: Path, lab: Machine
+) -> None:
     params, folder = read(params_file, machines, "lab"), params_file.parent / "plan"
     write_plan(params, folder, ROOT / "stages", read_machines(params.devices, machines))
     planned = CpuTarget.model_validate_json((folder / "hosts/cpu.json").read_bytes())
@@ -58,8 +67,12 @@ def test_a_slot_holds_the_result_of_the_machine_that_it_names(params_file: Path,
     assert json.loads((folder / "hosts/gpu.json").read_bytes()) == gpu_here
 
 
-def test_a_misspelt_machine_is_reported_with_its_line_and_the_nearest_name(params_file: Path, machines: Path) -> None:
-    with pytest.raises(ConfigError, match=r"params.yaml:3  devices.cpu.machine = \"lap\"\n .*did you mean 'lab'\?"):
+def test_a_misspelt_machine_is_reported_with_its_line_and_the_nearest_name(
+    params_file: Path, machines: Path
+) -> None:
+    with pytest.raises(
+        ConfigError, match=r"params.yaml:3  devices.cpu.machine = \"lap\"\n .*did you mean 'lab'\?"
+    ):
         read(params_file, machines, "lap")
     (machines / "lab.json").unlink()
     with pytest.raises(ConfigError, match=r"has no machine yet: `make machine NAME=lab`"):
@@ -68,7 +81,15 @@ def test_a_misspelt_machine_is_reported_with_its_line_and_the_nearest_name(param
 
 @pytest.mark.parametrize("name", ["", "my lab", "../lab", "lab.json"])
 def test_make_machine_takes_only_names_that_params_yaml_takes(tmp_path: Path, name: str) -> None:
-    command = ["make", "--file", str(ROOT / "Makefile"), "--old-file", "setup", "machine", f"NAME={name}"]
+    command = [
+        "make",
+        "--file",
+        str(ROOT / "Makefile"),
+        "--old-file",
+        "setup",
+        "machine",
+        f"NAME={name}",
+    ]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "error: give it a name of letters, digits, '-' and '_'" in ran.stdout
     assert list(tmp_path.iterdir()) == []
@@ -95,6 +116,16 @@ def test_a_stage_of_dvc_trains_nothing_that_is_planned_for_another_machine(
     write_bytes_atomically(tmp_path / "small.json", make_experiment().model_dump_json().encode())
     write_bytes_atomically(tmp_path / "cpu.json", planned.model_dump_json().encode())
     monkeypatch.setenv("DVC_STAGE", "train-cpu@small")
-    with pytest.raises(UserError, match=r"small on cpu is planned for another machine .*usable_cores.*`make spread`"):
-        train("cpu", tmp_path / "small.json", tmp_path / "cpu.json", tmp_path / "data", None, tmp_path / "out")
+    with pytest.raises(
+        UserError,
+        match=r"small on cpu is planned for another machine .*usable_cores.*`make spread`",
+    ):
+        train(
+            "cpu",
+            tmp_path / "small.json",
+            tmp_path / "cpu.json",
+            tmp_path / "data",
+            None,
+            tmp_path / "out",
+        )
     assert not (tmp_path / "out").exists()

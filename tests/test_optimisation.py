@@ -16,7 +16,13 @@ from torch.optim import Optimizer, lr_scheduler
 from photofinish.config import experiment as params
 from photofinish.errors import ConfigError, UserError
 from photofinish.training import optimisation
-from photofinish.training.optimisation import DeviceLearningRates, Loss, Schedule, build_optimizer, check_class_weights
+from photofinish.training.optimisation import (
+    DeviceLearningRates,
+    Loss,
+    Schedule,
+    build_optimizer,
+    check_class_weights,
+)
 from photofinish.training.torch_device import CPU
 
 EPOCHS, STEPS = 6, 4
@@ -48,9 +54,16 @@ SCHEDULES: dict[str, dict[str, Any]] = {
 THEIR_SCHEDULERS: dict[str, Callable[[Optimizer], Any]] = {
     "constant": lambda optimizer: lr_scheduler.LambdaLR(optimizer, lambda _epoch: 1.0),
     "step": lambda optimizer: lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.5),
-    "cosine": lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, T_max=EPOCHS, eta_min=0.01),
+    "cosine": lambda optimizer: lr_scheduler.CosineAnnealingLR(
+        optimizer, T_max=EPOCHS, eta_min=0.01
+    ),
     "one_cycle": lambda optimizer: lr_scheduler.OneCycleLR(
-        optimizer, max_lr=0.4, epochs=EPOCHS, steps_per_epoch=STEPS, pct_start=0.25, cycle_momentum=False
+        optimizer,
+        max_lr=0.4,
+        epochs=EPOCHS,
+        steps_per_epoch=STEPS,
+        pct_start=0.25,
+        cycle_momentum=False,
     ),
     "reduce_on_plateau": lambda optimizer: lr_scheduler.ReduceLROnPlateau(
         optimizer, factor=0.5, patience=1, min_lr=0.04
@@ -59,14 +72,18 @@ THEIR_SCHEDULERS: dict[str, Callable[[Optimizer], Any]] = {
 
 
 def optimizer_settings(name: str, **changes: Any) -> params.Optimizer:
-    settings: params.Optimizer = TypeAdapter(params.Optimizer).validate_python({"name": name, "lr": LR, **changes})
+    settings: params.Optimizer = TypeAdapter(params.Optimizer).validate_python(
+        {"name": name, "lr": LR, **changes}
+    )
     return settings
 
 
 def schedule_for(
     name: str, optimizer: Optimizer, *, epochs: int = EPOCHS, steps: int = STEPS, **changes: Any
 ) -> Schedule:
-    settings = TypeAdapter(params.Schedule).validate_python({"name": name, **SCHEDULES[name], **changes})
+    settings = TypeAdapter(params.Schedule).validate_python(
+        {"name": name, **SCHEDULES[name], **changes}
+    )
     return Schedule(settings, optimizer, epochs=epochs, steps_per_epoch=steps)
 
 
@@ -78,14 +95,18 @@ def built(name: str, **settings: Any) -> Optimizer:
     return build_optimizer(optimizer_settings(name, **settings), a_weight())
 
 
-def take_steps(optimizer: Optimizer, parameter: nn.Parameter, count: int, slopes: torch.Tensor | float = 1.0) -> None:
+def take_steps(
+    optimizer: Optimizer, parameter: nn.Parameter, count: int, slopes: torch.Tensor | float = 1.0
+) -> None:
     for _ in range(count):
         optimizer.zero_grad()
         (parameter.sin() * slopes).sum().backward()
         optimizer.step()
 
 
-def learning_rates(schedule: Schedule, optimizer: Optimizer, epochs: range = range(EPOCHS)) -> list[float]:
+def learning_rates(
+    schedule: Schedule, optimizer: Optimizer, epochs: range = range(EPOCHS)
+) -> list[float]:
     """At each step of training."""
     rates = []
     for epoch in epochs:
@@ -115,13 +136,20 @@ def their_learning_rates(name: str, optimizer: Optimizer) -> list[float]:
 
 @pytest.mark.parametrize(
     ("name", "settings"),
-    [*OPTIMIZERS.items(), *((name, {}) for name in OPTIMIZERS), ("sgd", {"momentum": 0.9, "nesterov": True})],
+    [
+        *OPTIMIZERS.items(),
+        *((name, {}) for name in OPTIMIZERS),
+        ("sgd", {"momentum": 0.9, "nesterov": True}),
+    ],
     ids=str,
 )
 def test_an_optimizer_gets_every_setting_and_pytorchs_defaults(
     name: str, settings: dict[str, Any]
 ) -> None:
-    ours, theirs = built(name, **settings), CLASSES[name](a_weight(), lr=LR, **HOW[name], **settings)
+    ours, theirs = (
+        built(name, **settings),
+        CLASSES[name](a_weight(), lr=LR, **HOW[name], **settings),
+    )
     assert isinstance(ours, type(theirs))
     assert ours.defaults == theirs.defaults
 
@@ -162,7 +190,9 @@ def test_a_first_step_that_overflows_leaves_nothing_behind(name: str, dampening:
     momentum = {"momentum": 0.9, "dampening": dampening} if name == "sgd" else {}
     weight, other = (nn.Parameter(torch.ones(3)) for _ in range(2))
     for parameter, factors in ((weight, (math.inf, 2.0, 2.0)), (other, (2.0, 2.0))):
-        optimizer = build_optimizer(optimizer_settings(name, **momentum), [parameter], loss_is_scaled=True)
+        optimizer = build_optimizer(
+            optimizer_settings(name, **momentum), [parameter], loss_is_scaled=True
+        )
         scaler = torch.amp.GradScaler("cpu")
         for factor in factors:
             optimizer.zero_grad()
@@ -175,7 +205,9 @@ def test_a_first_step_that_overflows_leaves_nothing_behind(name: str, dampening:
 
 @pytest.mark.usefixtures("_as_on_an_accelerator")
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_an_accelerators_optimizer_takes_the_same_steps_from_the_state_it_has_at_the_start(name: str) -> None:
+def test_an_accelerators_optimizer_takes_the_same_steps_from_the_state_it_has_at_the_start(
+    name: str,
+) -> None:
     ours, theirs = (nn.Parameter(torch.linspace(-1, 1, 9)) for _ in range(2))
     settings = OPTIMIZERS[name] | ({"dampening": 0.0} if name == "sgd" else {})
     optimizer = build_optimizer(optimizer_settings(name, **settings), [ours])
@@ -189,7 +221,9 @@ def test_an_accelerators_optimizer_takes_the_same_steps_from_the_state_it_has_at
 
 @pytest.mark.usefixtures("_as_on_an_accelerator")
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_an_accelerators_optimizer_reads_its_rate_where_steps_can_be_given_another(name: str) -> None:
+def test_an_accelerators_optimizer_reads_its_rate_where_steps_can_be_given_another(
+    name: str,
+) -> None:
     parameter = nn.Parameter(torch.ones(1))
     optimizer = build_optimizer(optimizer_settings(name), [parameter])
     schedule, slots = schedule_for("constant", optimizer), DeviceLearningRates(2, CPU)
@@ -209,7 +243,9 @@ def test_an_accelerators_optimizer_reads_its_rate_where_steps_can_be_given_anoth
 
 @pytest.mark.parametrize("optimizer_name", OPTIMIZERS)
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_every_step_has_the_learning_rate_of_pytorchs_own_scheduler(name: str, optimizer_name: str) -> None:
+def test_every_step_has_the_learning_rate_of_pytorchs_own_scheduler(
+    name: str, optimizer_name: str
+) -> None:
     ours, theirs = built(optimizer_name), built(optimizer_name)
     assert learning_rates(schedule_for(name, ours), ours) == their_learning_rates(name, theirs)
 
@@ -229,19 +265,32 @@ def test_a_schedule_read_back_goes_on_where_it_was(name: str) -> None:
     resumed_optimizer.load_state_dict(optimizer.state_dict())
     resumed.load_state_dict(schedule.state_dict())
     rest = range(3, EPOCHS)
-    assert learning_rates(resumed, resumed_optimizer, rest) == learning_rates(schedule, optimizer, rest)
+    assert learning_rates(resumed, resumed_optimizer, rest) == learning_rates(
+        schedule, optimizer, rest
+    )
 
 
 def test_a_loss_with_weights_of_single_precision_is_known_to_have_them() -> None:
-    plain, weighted = (params.CrossEntropy(name="cross_entropy", weight=weight) for weight in (None, (1.0, 2.0)))
-    assert [Loss(each, "classes", CPU).has_tensors for each in (None, plain, weighted)] == [False, False, True]
+    plain, weighted = (
+        params.CrossEntropy(name="cross_entropy", weight=weight) for weight in (None, (1.0, 2.0))
+    )
+    assert [Loss(each, "classes", CPU).has_tensors for each in (None, plain, weighted)] == [
+        False,
+        False,
+        True,
+    ]
 
 
 def test_a_custom_loss_that_cant_be_made_is_named(tmp_path: Path) -> None:
     file = tmp_path / "loss.py"
-    file.write_text("class Mine:\n    def __init__(self):\n        raise KeyError('no table')\n", encoding="utf-8")
+    file.write_text(
+        "class Mine:\n    def __init__(self):\n        raise KeyError('no table')\n",
+        encoding="utf-8",
+    )
     settings = params.OwnLoss.model_validate({"name": f"{file}:Mine"})
-    with pytest.raises(UserError, match=r"(?s)^loss \S+loss\.py:Mine can't be made:.*KeyError: 'no table'"):
+    with pytest.raises(
+        UserError, match=r"(?s)^loss \S+loss\.py:Mine can't be made:.*KeyError: 'no table'"
+    ):
         Loss(settings, "classes", CPU)
 
 

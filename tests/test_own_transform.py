@@ -37,7 +37,9 @@ Load = Callable[..., Batches]
 def load(own_files: OwnFiles, make_experiment: MakeExperiment) -> Load:
     """The batches of twelve images, each changed by `change` in a file of this source."""
 
-    def batches(source: str, part: PartName = "train", workers: int = 0, seed: int = 0, **arguments: Any) -> Batches:
+    def batches(
+        source: str, part: PartName = "train", workers: int = 0, seed: int = 0, **arguments: Any
+    ) -> Batches:
         transform = {"name": f"{own_files.write('t.py', source)}:noise", **arguments}
         given = {"name": "loader", "workers": workers, "transform": transform}
         packed = Part(part, IMAGES, np.arange(12), Normaliser((0.0,), (1 / 255,)))
@@ -53,7 +55,10 @@ def changes(batches: Batches, epoch: int) -> dict[int, int]:
         for images, rows in batches.train_batches(epoch)
         for image, row in zip(images, rows, strict=True)
     ]
-    return {int(row): round(float(shade)) - int(row) for row, shade in sorted(pairs, key=lambda pair: int(pair[0]))}
+    return {
+        int(row): round(float(shade)) - int(row)
+        for row, shade in sorted(pairs, key=lambda pair: int(pair[0]))
+    }
 
 
 def test_a_sample_changes_each_epoch_and_equally_for_any_number_of_workers(load: Load) -> None:
@@ -66,12 +71,12 @@ def test_a_sample_changes_each_epoch_and_equally_for_any_number_of_workers(load:
     assert [changes(beside, epoch) for epoch in (1, 0)] == [second, first]
 
 
-BY_A_CLASS = (
-    "class noise:\n    def __init__(self, by): self.by = by\n    def __call__(self, item): return item + self.by\n"
+BY_A_CLASS = "class noise:\n    def __init__(self, by): self.by = by\n    def __call__(self, item): return item + self.by\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "arguments", "change"), [(NOISE, {"strength": 0}, 0), (BY_A_CLASS, {"by": 3}, 3)]
 )
-
-
-@pytest.mark.parametrize(("source", "arguments", "change"), [(NOISE, {"strength": 0}, 0), (BY_A_CLASS, {"by": 3}, 3)])
 def test_arguments_reach_a_function_or_a_class(
     load: Load, source: str, arguments: dict[str, int], change: int
 ) -> None:
@@ -79,12 +84,16 @@ def test_arguments_reach_a_function_or_a_class(
 
 
 def test_a_class_that_cant_be_made_is_named(load: Load) -> None:
-    with pytest.raises(UserError, match=r"^transform \./t\.py:noise can't be made:\n  File .*t\.py"):
+    with pytest.raises(
+        UserError, match=r"^transform \./t\.py:noise can't be made:\n  File .*t\.py"
+    ):
         load("class noise:\n    def __init__(self): 1 / 0\n")
 
 
 def test_what_it_draws_is_what_earlier_versions_drew(load: Load) -> None:
-    drawn = changes(load(f"{HEAD}def noise(item): return item + random.randrange(100)\n", seed=3), 1)
+    drawn = changes(
+        load(f"{HEAD}def noise(item): return item + random.randrange(100)\n", seed=3), 1
+    )
     assert list(drawn.values())[:6] == [8, 15, 75, 33, 6, 72]
 
 
@@ -100,7 +109,9 @@ def test_nothing_is_drawn_from_the_networks_stream(load: Load) -> None:
 def test_what_is_not_trained_on_stays_as_it_is(load: Load) -> None:
     for part in ("train", "validation"):
         shades = [
-            round(float(image[0, 0, 0])) for images, _ in load(NOISE, part=part).eval_batches() for image in images
+            round(float(image[0, 0, 0]))
+            for images, _ in load(NOISE, part=part).eval_batches()
+            for image in images
         ]
         assert shades == list(range(12))
 
@@ -110,7 +121,10 @@ FAULTS = {
         "1 / 0",
         r"(?s)^transform \./t\.py:noise fails on training item \d+:\n  File .*t\.py.*ZeroDivisionError",
     ),
-    "another shape": ("item[:, :1]", r"uint8 of shape \(1, 1, 2\) for torch.uint8 of shape \(1, 2, 2\)"),
+    "another shape": (
+        "item[:, :1]",
+        r"uint8 of shape \(1, 1, 2\) for torch.uint8 of shape \(1, 2, 2\)",
+    ),
     "another type": ("item / 255", r"float32 of shape"),
     "no tensor": ("item.numpy()", "a ndarray for"),
 }
@@ -135,7 +149,9 @@ def params_with(own_files: OwnFiles, **given: Any) -> Path:
 
 
 def test_its_code_counts_to_the_experiment(own_files: OwnFiles) -> None:
-    params = read_params(params_with(own_files, name="loader", transform="./t.py:noise"), faults_in_own_code)
+    params = read_params(
+        params_with(own_files, name="loader", transform="./t.py:noise"), faults_in_own_code
+    )
     write_plan(params, own_files.folder / "plan", ROOT / "stages")
     plan = read_plan(own_files.folder / "plan/experiments/mine.json", ExperimentPlan)
     assert {"t.py", "package numpy", "package torch"} == plan.custom_code.keys()
@@ -150,7 +166,9 @@ def test_its_code_counts_to_the_experiment(own_files: OwnFiles) -> None:
         ({"name": "resident", "transform": "./t.py:noise"}, "unknown key"),
     ],
 )  # fmt: skip
-def test_plan_reports_problems_with_it(own_files: OwnFiles, given: dict[str, Any], message: str) -> None:
+def test_plan_reports_problems_with_it(
+    own_files: OwnFiles, given: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ConfigError) as error:
         read_params(params_with(own_files, **given), faults_in_own_code)
     assert message in str(error.value)

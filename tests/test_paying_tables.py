@@ -47,7 +47,11 @@ def test_every_question_has_a_row(pair: Comparison) -> None:
 
 def test_a_target_that_is_not_reached_is_shown_with_the_best(pair: Comparison) -> None:
     table = cells(pair, Comparing(target_accuracy=0.99))
-    assert table["time to 0.99 validation accuracy"] == ["n/a", "n/a", "not reached; the best is 0.5"]
+    assert table["time to 0.99 validation accuracy"] == [
+        "n/a",
+        "n/a",
+        "not reached; the best is 0.5",
+    ]
     assert "energy to 0.99 validation accuracy" not in table
 
 
@@ -57,7 +61,9 @@ def test_sizes_have_their_break_even(make_result: MakeResult) -> None:
         for device, seconds in (("cpu", cpu_seconds), ("gpu", 2.0)):
             result = trained(make_result, f"mlp-{size}", device, epoch_seconds=(seconds,) * 5)
             experiment = result.record.experiment.model_copy(update={"batch_size": size})
-            results.append(replace(result, record=result.record.model_copy(update={"experiment": experiment})))
+            results.append(
+                replace(result, record=result.record.model_copy(update={"experiment": experiment}))
+            )
     (row,) = series_table(all_series(paired(results)))
     assert (row["series"], row["by"]) == ("mlp", "batch size")
     assert "from 32 on" in row["break-even"]

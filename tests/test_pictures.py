@@ -35,7 +35,9 @@ def history(name: str = "mlp", **training_seconds: list[float]) -> Rows:
 
 
 def ratios(*rows: tuple[str, str, float, float | None, float | None]) -> Rows:
-    return [dict(zip(("experiment", "of", "speedup", "low", "high"), row, strict=True)) for row in rows]
+    return [
+        dict(zip(("experiment", "of", "speedup", "low", "high"), row, strict=True)) for row in rows
+    ]
 
 
 def test_loss_is_drawn_against_epochs_and_for_two_devices_against_seconds() -> None:
@@ -43,7 +45,10 @@ def test_loss_is_drawn_against_epochs_and_for_two_devices_against_seconds() -> N
     assert {"epoch", "seconds of training", "validation loss", "CPU", "GPU"} <= set(texts(both))
     assert "on the GPU from 2 to 0.667 in 3 epochs and 300 ms of training" in both.description
     assert CPU in both.svg
-    assert re.search(rf"stroke-dasharray: [\d., ]+;[^\"]*stroke: {GPU}|stroke: {GPU};[^\"]*stroke-dasharray", both.svg)
+    assert re.search(
+        rf"stroke-dasharray: [\d., ]+;[^\"]*stroke: {GPU}|stroke: {GPU};[^\"]*stroke-dasharray",
+        both.svg,
+    )
     alone = learning_curves(history(cpu=[1.0, 2.0]))
     assert not {"GPU", "seconds of training"} & set(texts(alone))
     assert GPU not in alone.svg
@@ -61,7 +66,11 @@ def test_a_loss_that_is_not_finite_is_left_out_of_the_curve() -> None:
 
 def test_each_kind_of_speed_up_is_a_figure_with_a_row_for_each_experiment() -> None:
     step, epoch = speedup_pictures(
-        ratios(("mlp", "step", 2.0, 1.5, 2.5), ("mlp", "epoch", 0.02, None, None), ("cnn", "step", 31.0, 30.0, 32.0))
+        ratios(
+            ("mlp", "step", 2.0, 1.5, 2.5),
+            ("mlp", "epoch", 0.02, None, None),
+            ("cnn", "step", 31.0, 30.0, 32.0),
+        )
     )
     assert {"mlp: 2.0 (1.50 to 2.5)", "cnn: 31 (30 to 32)"} <= set(texts(step))
     assert "mlp 0.02 (no interval)" in epoch.description
@@ -71,12 +80,17 @@ def test_each_kind_of_speed_up_is_a_figure_with_a_row_for_each_experiment() -> N
 
 
 def test_many_speed_ups_are_drawn_in_order_without_names() -> None:
-    (picture,) = speedup_pictures(ratios(*((f"e{number}", "epoch", 1.0 + number, None, None) for number in range(99))))
+    (picture,) = speedup_pictures(
+        ratios(*((f"e{number}", "epoch", 1.0 + number, None, None) for number in range(99)))
+    )
     assert not [text for text in texts(picture) if text.startswith("e")]
 
 
 def test_figures_on_one_page_share_no_ids_and_have_the_pages_colours() -> None:
-    pictures = [*speedup_pictures(ratios(("mlp", "step", 2.0, 1.5, 2.5))), learning_curves(history(cpu=[1.0, 2.0]))]
+    pictures = [
+        *speedup_pictures(ratios(("mlp", "step", 2.0, 1.5, 2.5))),
+        learning_curves(history(cpu=[1.0, 2.0])),
+    ]
     ids = [set(re.findall(r'\bid="([^"]*)"', picture.inline)) for picture in pictures]
     assert sum(map(len, ids)) == len(set().union(*ids))
     for picture, named in zip(pictures, ids, strict=True):

@@ -19,7 +19,12 @@ pytestmark = pytest.mark.slow
 
 _INHERITS, _OWN = "inherits-epochs", "own-epochs"
 _PARAMS: dict[str, Any] = {
-    "defaults": {"seed": 0, "epochs": 2, "batch_size": 128, "optimizer": {"name": "sgd", "lr": 0.1}},
+    "defaults": {
+        "seed": 0,
+        "epochs": 2,
+        "batch_size": 128,
+        "optimizer": {"name": "sgd", "lr": 0.1},
+    },
     "devices": ONE_THREAD,
     "datasets": {"digits": {"source": "digits", "validation": 0.15, "test": 0.15}},
     "experiments": {
@@ -81,13 +86,17 @@ def _dvc(project: Project, *arguments: str) -> str:
     return ran.stdout
 
 
-def test_dvc_repro_goes_from_nothing_to_the_report(project: Project, first_output: list[str]) -> None:
+def test_dvc_repro_goes_from_nothing_to_the_report(
+    project: Project, first_output: list[str]
+) -> None:
     output, git_status = first_output
     assert _stages_run(output) == _FROM_NOTHING | _of(_INHERITS) | _of(_OWN)
     assert (project.root / "report" / "index.html").is_file()
     assert git_status == "?? dvc.lock\n?? metrics/\n?? plots/\n"
     with (project.root / "report" / "comparison.csv").open(encoding="utf-8") as file:
-        statuses = {(row["experiment"], row["device"]): row["status"] for row in csv.DictReader(file)}
+        statuses = {
+            (row["experiment"], row["device"]): row["status"] for row in csv.DictReader(file)
+        }
     assert {key: statuses[key] for key in statuses if key[1] == "cpu"} == {
         (_INHERITS, "cpu"): "trained",
         (_OWN, "cpu"): "trained",
@@ -114,7 +123,11 @@ def test_a_changed_default_run_elsewhere_reruns_what_inherits_it_learns_the_same
     shutil.copy(ROOT / _WORKER, project.root / _WORKER)
     git_status, locks_before = project.git("status", "--porcelain"), set(state.rglob("*.lock"))
     # What inherits becomes what the other experiment is, which has no part in it: a key that is new is added.
-    changes = ("defaults.epochs=3", "defaults.optimizer.lr=0.05", f"+experiments.{_OWN}.batch_size=128")
+    changes = (
+        "defaults.epochs=3",
+        "defaults.optimizer.lr=0.05",
+        f"+experiments.{_OWN}.batch_size=128",
+    )
     options = [part for change in changes for part in ("--set-param", change)]
     output = _dvc(project, "exp", "run", "--temp", "--name", "longer", *options)
     assert _stages_run(output) == {*_EVERY_TIME, "compare"} | _of(_INHERITS)
@@ -124,16 +137,23 @@ def test_a_changed_default_run_elsewhere_reruns_what_inherits_it_learns_the_same
     assert len(addresses) >= 2  # the training and the comparison
     assert all(address.startswith((project.root / "mlruns").as_uri()) for address in addresses)
     assert list(project.root.rglob("mlflow.db")) == [project.root / "mlflow.db"]
-    assert set(state.rglob("*.lock")) - locks_before  # the locks and checkpoints are this project's too
+    assert (
+        set(state.rglob("*.lock")) - locks_before
+    )  # the locks and checkpoints are this project's too
 
     shown = _dvc(project, "exp", "show", "--csv")
-    epochs = {row["Experiment"]: row["defaults.epochs"] for row in csv.DictReader(shown.splitlines())}
+    epochs = {
+        row["Experiment"]: row["defaults.epochs"] for row in csv.DictReader(shown.splitlines())
+    }
     assert (epochs["longer"], epochs[""]) == ("3", "2")  # without a name: the workspace
 
     _dvc(project, "exp", "apply", "longer")
     assert _stages_run(project.repro()) == _EVERY_TIME
     for device in ("cpu", "gpu"):
-        here, elsewhere = (contents(project.root / "results" / name / device / "model") for name in (_OWN, _INHERITS))
+        here, elsewhere = (
+            contents(project.root / "results" / name / device / "model")
+            for name in (_OWN, _INHERITS)
+        )
         assert here == elsewhere != {}
     planned = project.root / "data" / "plan" / "experiments" / f"{_INHERITS}.json"
     assert json.loads(planned.read_text(encoding="utf-8"))["epochs"] == 3
@@ -154,7 +174,9 @@ def test_a_price_trains_nothing_again_and_a_removed_experiment_leaves_the_report
     project: Project,
 ) -> None:
     compare = {"target_accuracy": 0.5, "prices": {"cpu_hour": 3.6}}
-    project.write_params({**_PARAMS, "compare": compare, "experiments": {_OWN: _PARAMS["experiments"][_OWN]}})
+    project.write_params(
+        {**_PARAMS, "compare": compare, "experiments": {_OWN: _PARAMS["experiments"][_OWN]}}
+    )
     assert _stages_run(project.repro()) == {*_EVERY_TIME, "download-weights", "compare"}
     with (project.root / "report" / "comparison.csv").open(encoding="utf-8") as file:
         row = next(row for row in csv.DictReader(file) if row["device"] == "cpu")
@@ -167,7 +189,9 @@ def test_a_price_trains_nothing_again_and_a_removed_experiment_leaves_the_report
         assert _INHERITS not in text, name
 
 
-def test_on_another_host_the_cpu_trains_again_and_back_home_the_old_result_is_restored(project: Project) -> None:
+def test_on_another_host_the_cpu_trains_again_and_back_home_the_old_result_is_restored(
+    project: Project,
+) -> None:
     timings = project.root / "results" / _OWN / "cpu" / "timings"
     before = contents(timings)
     training = f"train-cpu@{_OWN}"
@@ -206,8 +230,13 @@ def test_mistakes_in_params_stop_everything_before_it_starts_though_dvcs_parser_
     project: Project,
 ) -> None:
     before = contents(project.root / "data")
-    renamed = {{"experiments": "experimets", "datasets": "data_sets"}.get(key, key): _PARAMS[key] for key in _PARAMS}
-    project.write_params({**renamed, "defaults": {**_PARAMS["defaults"], "epoch": 9, "batch_size": 0}})
+    renamed = {
+        {"experiments": "experimets", "datasets": "data_sets"}.get(key, key): _PARAMS[key]
+        for key in _PARAMS
+    }
+    project.write_params(
+        {**renamed, "defaults": {**_PARAMS["defaults"], "epoch": 9, "batch_size": 0}}
+    )
     ran = project.run("dvc", "repro")
     output = ran.stdout + ran.stderr
     assert ran.returncode != 0

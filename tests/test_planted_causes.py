@@ -22,7 +22,12 @@ from photofinish.comparing.diagnosis import Diagnosis, diagnose
 from photofinish.config.experiment import Experiment, ResidentInput
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.models.registry import build_model
-from photofinish.profiling.attribution import SamplePlan, measure_steps, plan_attribution, profile_step
+from photofinish.profiling.attribution import (
+    SamplePlan,
+    measure_steps,
+    plan_attribution,
+    profile_step,
+)
 from photofinish.report.sentences import remedy_line
 from photofinish.results import median_training_seconds, passed_seconds
 from photofinish.training.batches import Batch, Batches, Normaliser, Part

@@ -18,7 +18,9 @@ from photofinish.processes import note_start_of_stage, seconds_since_stage_start
 def test_the_start_of_the_process_is_known_to_a_few_hundredths() -> None:
     code = "from photofinish.processes import seconds_since_process_start as s; import time; print(time.time() - s())"
     before = time.time()
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
+    ) as process:
         begun = time.time()
         output, _ = process.communicate()
     assert before - 0.05 < float(output) < begun + 0.05
@@ -36,7 +38,9 @@ def test_setting_the_clock_does_not_change_a_jobs_time(monkeypatch: pytest.Monke
 
 def git(folder: Path, *arguments: str) -> str:
     identity = ("-c", "user.name=test", "-c", "user.email=test@example.com")
-    ran = subprocess.run(["git", *identity, *arguments], cwd=folder, capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        ["git", *identity, *arguments], cwd=folder, capture_output=True, text=True, check=True
+    )
     return ran.stdout.strip()
 
 
@@ -59,13 +63,17 @@ def test_the_commit_is_marked_if_a_file_but_dvcs_lock_file_changed(repository: P
     assert git_commit() == f"{head}-dirty"
 
 
-def test_there_is_no_commit_outside_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_is_no_commit_outside_a_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert git_commit() is None
 
 
-def test_the_projects_folder_is_dvcs_or_the_working_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_projects_folder_is_dvcs_or_the_working_directory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("DVC_ROOT", str(tmp_path))
     assert project_root() == tmp_path.resolve()
     monkeypatch.delenv("DVC_ROOT")

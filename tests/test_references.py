@@ -11,7 +11,15 @@ from typing import Any
 
 import pytest
 from conftest import MakeResult
-from result_files import BUSY, paired, trained, with_record, with_timings, write_result, write_scores
+from result_files import (
+    BUSY,
+    paired,
+    trained,
+    with_record,
+    with_timings,
+    write_result,
+    write_scores,
+)
 
 from photofinish.comparing.device_results import DeviceResult, Trained
 from photofinish.comparing.pairs import ReferenceComparison, same_training
@@ -77,14 +85,20 @@ def test_a_reference_reads_back_with_every_figure_and_without_the_host(
 def test_private_variables_paths_and_code_are_left_out_and_the_training_is_still_the_same(
     gpu_elsewhere: Trained, tmp_path: Path
 ) -> None:
-    variables = {"LD_PRELOAD": "/home/jane/lib.so", "CUDA_VISIBLE_DEVICES": "GPU-1234", "OMP_NUM_THREADS": "4"}
+    variables = {
+        "LD_PRELOAD": "/home/jane/lib.so",
+        "CUDA_VISIBLE_DEVICES": "GPU-1234",
+        "OMP_NUM_THREADS": "4",
+    }
     host = gpu_elsewhere.timings.host
     assert host.software is not None
     host = host.model_copy(update={"software": replace(host.software, variables=variables)})
     code = {"net.py": "a", "../jane/lib/layers.py": "b", "package torch": "2"}
     files = {"vocabulary": "~jane/words.txt", "further": "file:///home/jane/more.txt"}
     model = CustomModel.model_validate({"name": "/home/jane/net.py:Net", **files, "depth": 2})
-    mine = with_timings(with_record(with_settings(gpu_elsewhere, model=model), custom_code=code), host=host)
+    mine = with_timings(
+        with_record(with_settings(gpu_elsewhere, model=model), custom_code=code), host=host
+    )
     written = recorded(mine)
     assert "jane" not in write_reference(tmp_path, written).read_text(encoding="utf-8")
     assert written.timings.host.software is not None
@@ -111,7 +125,11 @@ def test_only_the_chosen_machines_are_read_and_unreadable_files_are_named(
     assert read_references(tmp_path, "none") == read_references(tmp_path / "nowhere", "all") == []
     with pytest.raises(UserError, match=r"compare\.references names three; .*\(one, two\)"):
         read_references(tmp_path, ["two", "three"])
-    for nonsense in ("", "[]", path.read_text(encoding="utf-8").replace('"schema_version": 1', '"schema_version": 2')):
+    for nonsense in (
+        "",
+        "[]",
+        path.read_text(encoding="utf-8").replace('"schema_version": 1', '"schema_version": 2'),
+    ):
         path.write_text(nonsense, encoding="utf-8")
         with pytest.raises(UserError, match=str(path)):
             read_references(tmp_path, "all")
@@ -132,7 +150,10 @@ def test_hardware_is_described_with_what_matters_to_its_speed(
     timings = make(device=device, device_name=f"Some {device.upper()}").timings
     count = changed.pop("device_count", 1)
     host = timings.host.model_copy(update=changed)
-    assert hardware(device, timings.model_copy(update={"host": host, "device_count": count})) == description
+    assert (
+        hardware(device, timings.model_copy(update={"host": host, "device_count": count}))
+        == description
+    )
 
 
 @pytest.mark.parametrize(
@@ -169,7 +190,11 @@ def test_only_references_of_the_same_training_are_shown(
 ) -> None:
     assert bool(elsewhere(here, recorded(with_settings(gpu_elsewhere, **settings)))) is is_shown
     record = gpu_elsewhere.record
-    code = [{"net.py": "a1", "package torch": "1"}, {"net.py": "a1", "package torch": "2"}, {"net.py": "b1"}]
+    code = [
+        {"net.py": "a1", "package torch": "1"},
+        {"net.py": "a1", "package torch": "2"},
+        {"net.py": "b1"},
+    ]
     runs = [record.model_copy(update={"custom_code": files}) for files in code]
     assert [same_training(runs[0], run) for run in runs] == [True, True, False]
     for field in ("data_sha256", "published_weights_sha256"):
@@ -207,7 +232,10 @@ def test_all_results_are_recorded_but_resumed_ones_and_those_of_other_machines(
     monkeypatch.setattr("sys.argv", ["references", "--machine", "mine"])
     references.main()
     (reference,) = read_references(tmp_path / "reference", ["mine"])
-    assert (reference.experiment, reference.photofinish_version) == ("c", metadata.version("photofinish"))
+    assert (reference.experiment, reference.photofinish_version) == (
+        "c",
+        metadata.version("photofinish"),
+    )
     a, c, d, _ = capsys.readouterr().out.splitlines()
     assert a.startswith("a on cpu: not recorded")
     assert c.startswith("c on cpu: reference/mine/c.cpu.json; ")

@@ -17,14 +17,29 @@ from result_files import changed_history, pair_of, trained, with_timings
 from photofinish.comparing.diagnosis import Diagnosis, Remedy
 from photofinish.comparing.pairs import Comparison
 from photofinish.files import write_json_atomically
-from photofinish.report.report import MOST_MARKDOWN_CHARACTERS, MOST_SHOWN, number_columns, write_for_dvc, write_report
+from photofinish.report.report import (
+    MOST_MARKDOWN_CHARACTERS,
+    MOST_SHOWN,
+    number_columns,
+    write_for_dvc,
+    write_report,
+)
 from photofinish.report.rows import COLUMNS
 from photofinish.report.sentences import commands
 from photofinish.results.records import StepsTaken
 
 REASON = "no accelerator: cuda: no driver"
 NASTY_NAME = "<script>alert('a & b')</script>"
-ATTRIBUTES_THAT_LOAD = {"src", "srcset", "href", "xlink:href", "data", "poster", "action", "background"}
+ATTRIBUTES_THAT_LOAD = {
+    "src",
+    "srcset",
+    "href",
+    "xlink:href",
+    "data",
+    "poster",
+    "action",
+    "background",
+}
 
 
 class Page(HTMLParser):
@@ -70,7 +85,9 @@ class Page(HTMLParser):
 
 @pytest.fixture
 def pair(make_result: MakeResult) -> list[Comparison]:
-    gpu = make_result(device="gpu", epoch_seconds=(0.5,), total_seconds=20.0, device_name="Some GPU")
+    gpu = make_result(
+        device="gpu", epoch_seconds=(0.5,), total_seconds=20.0, device_name="Some GPU"
+    )
     return [pair_of(make_result(), gpu)]
 
 
@@ -130,7 +147,9 @@ def test_the_page_has_the_three_speed_ups_with_their_intervals_and_where_models_
     assert verdicts["test accuracy"] == "the same"
 
 
-def test_an_unavailable_gpu_is_listed_with_the_reason(without_gpu: list[Comparison], tmp_path: Path) -> None:
+def test_an_unavailable_gpu_is_listed_with_the_reason(
+    without_gpu: list[Comparison], tmp_path: Path
+) -> None:
     write_report(without_gpu, tmp_path)
     page = Page(tmp_path)
     assert page.column("Figures", "GPU")["why not trained"] == REASON
@@ -182,7 +201,9 @@ def test_any_number_of_experiments_is_one_page_with_the_details_of_the_first(
     make_result: MakeResult, tmp_path: Path
 ) -> None:
     names = [f"net-{number}" for number in range(MOST_SHOWN + 5)]
-    pairs = [pair_of(make_result(name), make_result(name, "gpu", epoch_seconds=(0.5,))) for name in names]
+    pairs = [
+        pair_of(make_result(name), make_result(name, "gpu", epoch_seconds=(0.5,))) for name in names
+    ]
     write_report(pairs, tmp_path)
     page = Page(tmp_path)
     _, *rows = page.tables["All experiments"]
@@ -202,7 +223,9 @@ def test_the_overview_has_no_empty_column(make_result: MakeResult, tmp_path: Pat
     assert header == ["experiment", "worth it?", "CPU: total", "CPU: test"]
 
 
-def test_the_markdown_fits_into_a_comment_at_any_number(make_result: MakeResult, tmp_path: Path) -> None:
+def test_the_markdown_fits_into_a_comment_at_any_number(
+    make_result: MakeResult, tmp_path: Path
+) -> None:
     pair = pair_of(make_result(device_name="CPU | 8 cores"), make_result(device="gpu"))
     for count in (1, 300):
         write_report([pair] * count, tmp_path)
@@ -214,24 +237,40 @@ def test_the_markdown_fits_into_a_comment_at_any_number(make_result: MakeResult,
         assert ("The rest is on the page" in text) == (count == 300)
 
 
-def test_the_csv_reads_back_in_pandas_with_every_digit(pair: list[Comparison], tmp_path: Path) -> None:
+def test_the_csv_reads_back_in_pandas_with_every_digit(
+    pair: list[Comparison], tmp_path: Path
+) -> None:
     write_report(pair, tmp_path)
     table = pd.read_csv(tmp_path / "comparison.csv")
     assert list(table.columns) == list(COLUMNS["comparison.csv"])
     assert table["epoch_seconds"].tolist() == [3.0, 0.5]
     assert table["epoch_speedup"].iloc[1] == 6.0
-    assert pd.read_csv(tmp_path / "history.csv")["validation_loss"].tolist()[:3] == [1.0, 1 / 2, 1 / 3]
+    assert pd.read_csv(tmp_path / "history.csv")["validation_loss"].tolist()[:3] == [
+        1.0,
+        1 / 2,
+        1 / 3,
+    ]
     assert pd.read_csv(tmp_path / "confusion.csv")["images"].sum() == 16
     speedups = pd.read_csv(tmp_path / "speedups.csv").set_index("of")
-    assert speedups.loc["epoch", ["speedup", "cpu_seconds", "gpu_seconds"]].tolist() == [6.0, 3.0, 0.5]
+    assert speedups.loc["epoch", ["speedup", "cpu_seconds", "gpu_seconds"]].tolist() == [
+        6.0,
+        3.0,
+        0.5,
+    ]
     assert speedups.loc["epoch", ["low", "high"]].isna().all()
 
 
-def test_each_experiment_of_this_report_has_its_file_of_metrics(pair: list[Comparison], tmp_path: Path) -> None:
+def test_each_experiment_of_this_report_has_its_file_of_metrics(
+    pair: list[Comparison], tmp_path: Path
+) -> None:
     write_json_atomically(tmp_path / "metrics" / "former.json", {})
     write_report(pair, tmp_path)
     write_for_dvc(pair, tmp_path, tmp_path / "metrics", tmp_path / "plots")
-    assert {path.name for path in (tmp_path / "plots").iterdir()} == {"history.csv", "confusion.csv", "speedups.csv"}
+    assert {path.name for path in (tmp_path / "plots").iterdir()} == {
+        "history.csv",
+        "confusion.csv",
+        "speedups.csv",
+    }
     (file,) = (tmp_path / "metrics").iterdir()
     metrics = json.loads(file.read_text(encoding="utf-8"))
     assert file.name == "small-mlp.json"
@@ -239,7 +278,9 @@ def test_each_experiment_of_this_report_has_its_file_of_metrics(pair: list[Compa
     assert metrics["cpu"]["total_seconds"] == 30.0
 
 
-def test_a_loss_that_is_not_finite_is_left_out_everywhere(make_result: MakeResult, tmp_path: Path) -> None:
+def test_a_loss_that_is_not_finite_is_left_out_everywhere(
+    make_result: MakeResult, tmp_path: Path
+) -> None:
     cpu = trained(make_result)
     diverged = replace(
         cpu,
@@ -248,21 +289,32 @@ def test_a_loss_that_is_not_finite_is_left_out_everywhere(make_result: MakeResul
     )
     write_report([pair_of(diverged)], tmp_path)
     write_for_dvc([pair_of(diverged)], tmp_path, tmp_path / "metrics", tmp_path / "plots")
-    assert "test_loss" not in json.loads((tmp_path / "metrics" / "small-mlp.json").read_text(encoding="utf-8"))["cpu"]
+    assert (
+        "test_loss"
+        not in json.loads((tmp_path / "metrics" / "small-mlp.json").read_text(encoding="utf-8"))[
+            "cpu"
+        ]
+    )
     assert pd.read_csv(tmp_path / "comparison.csv")["test_loss"].isna().all()
     assert pd.read_csv(tmp_path / "history.csv")["validation_loss"].isna().all()
     assert "test loss" not in Page(tmp_path).column("Figures", "CPU")
 
 
 def test_equal_results_give_an_equal_report(
-    pair: list[Comparison], without_gpu: list[Comparison], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pair: list[Comparison],
+    without_gpu: list[Comparison],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     write_report(pair, tmp_path / "first")
     monkeypatch.setattr("platform.node", lambda: "another machine")
     write_report(without_gpu, tmp_path / "second")
     write_report(pair, tmp_path / "second")
     first, second = (
-        {path.relative_to(tmp_path / name): path.read_bytes() for path in (tmp_path / name).rglob("*.*")}
+        {
+            path.relative_to(tmp_path / name): path.read_bytes()
+            for path in (tmp_path / name).rglob("*.*")
+        }
         for name in ("first", "second")
     )
     assert first == second

@@ -51,7 +51,9 @@ def test_a_run_resumed_after_any_epoch_ends_with_the_same_bits(
     schedule: dict[str, Any],
     precision: str,
 ) -> None:
-    experiment = make_experiment(optimizer=optimizer, schedule=schedule, precision=precision, epochs=EPOCHS)
+    experiment = make_experiment(
+        optimizer=optimizer, schedule=schedule, precision=precision, epochs=EPOCHS
+    )
     assert_resumes_exactly(make_trainer, experiment, tmp_path)
 
 
@@ -61,15 +63,22 @@ def test_a_run_resumed_after_any_epoch_ends_with_the_same_bits(
     ids=["resident", "persistent workers"],
 )
 def test_a_run_with_augmentation_resumes_exactly(
-    make_trainer: MakeTrainer, make_experiment: MakeExperiment, tmp_path: Path, source: dict[str, Any]
+    make_trainer: MakeTrainer,
+    make_experiment: MakeExperiment,
+    tmp_path: Path,
+    source: dict[str, Any],
 ) -> None:
     augmentation = {"flip": 0.5, "crop_padding": 2}
     assert_resumes_exactly(
-        make_trainer, make_experiment(input=source, augmentation=augmentation, epochs=EPOCHS), tmp_path
+        make_trainer,
+        make_experiment(input=source, augmentation=augmentation, epochs=EPOCHS),
+        tmp_path,
     )
 
 
-def assert_resumes_exactly(make_trainer: MakeTrainer, experiment: Experiment, tmp_path: Path) -> None:
+def assert_resumes_exactly(
+    make_trainer: MakeTrainer, experiment: Experiment, tmp_path: Path
+) -> None:
     whole = make_trainer(experiment, network_with_state())
     stores = [CheckpointStore(tmp_path / str(epoch)) for epoch in range(1, EPOCHS + 1)]
     for metrics, _timing in whole.epochs():
@@ -96,7 +105,10 @@ def test_the_timings_of_the_epochs_before_the_interruption_are_kept(
 def test_the_scale_that_fp16_has_settled_on_is_kept(
     make_trainer: MakeTrainer, make_experiment: MakeExperiment, tmp_path: Path
 ) -> None:
-    store, first = CheckpointStore(tmp_path), make_trainer(make_experiment(precision="fp16", epochs=1))
+    store, first = (
+        CheckpointStore(tmp_path),
+        make_trainer(make_experiment(precision="fp16", epochs=1)),
+    )
     list(first.epochs())
     first.state.scaler.update(new_scale=1024.0)  # as after gradients that were too large
     store.save(1, first.state_dict())

@@ -24,7 +24,13 @@ from photofinish.files import sha256_of_file, to_json, write_bytes_atomically
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.report.report import write_for_dvc, write_report
 from photofinish.results import records
-from photofinish.runs.evaluation import custom_scores, evaluate, scores_of_labels, scores_of_values, write_evaluation
+from photofinish.runs.evaluation import (
+    custom_scores,
+    evaluate,
+    scores_of_labels,
+    scores_of_values,
+    write_evaluation,
+)
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup
 from photofinish.runs.train import train
@@ -46,7 +52,11 @@ TARGETS: dict[Task, torch.Tensor] = {
     ("settings", "task", "same_as"),
     [
         (None, "classes", torch.nn.CrossEntropyLoss()),
-        ({"name": "cross_entropy", "label_smoothing": 0.1}, "classes", torch.nn.CrossEntropyLoss(label_smoothing=0.1)),
+        (
+            {"name": "cross_entropy", "label_smoothing": 0.1},
+            "classes",
+            torch.nn.CrossEntropyLoss(label_smoothing=0.1),
+        ),
         (None, "values", torch.nn.MSELoss()),
         ({"name": "smooth_l1", "beta": 0.5}, "values", torch.nn.SmoothL1Loss(beta=0.5)),
         (None, "labels", torch.nn.BCEWithLogitsLoss()),
@@ -61,10 +71,21 @@ TARGETS: dict[Task, torch.Tensor] = {
             torch.nn.BCEWithLogitsLoss(pos_weight=torch.tensor([0.5, 3.0])),
         ),
     ],
-    ids=["cross_entropy", "smoothed", "mse", "smooth_l1", "bce_with_logits", "weight", "pos_weight"],
+    ids=[
+        "cross_entropy",
+        "smoothed",
+        "mse",
+        "smooth_l1",
+        "bce_with_logits",
+        "weight",
+        "pos_weight",
+    ],
 )
 def test_a_loss_is_pytorchs_and_its_sum_is_that_of_the_samples(
-    make_experiment: MakeExperiment, settings: dict[str, Any] | None, task: Task, same_as: torch.nn.Module
+    make_experiment: MakeExperiment,
+    settings: dict[str, Any] | None,
+    task: Task,
+    same_as: torch.nn.Module,
 ) -> None:
     loss = Loss(make_experiment(loss=settings).loss, task, CPU)
     targets = TARGETS[task]
@@ -75,7 +96,10 @@ def test_a_loss_is_pytorchs_and_its_sum_is_that_of_the_samples(
 
 
 def test_what_is_right_goes_by_the_task() -> None:
-    right = {task: Loss(None, task, CPU).num_correct(OUTPUTS, targets).item() for task, targets in TARGETS.items()}
+    right = {
+        task: Loss(None, task, CPU).num_correct(OUTPUTS, targets).item()
+        for task, targets in TARGETS.items()
+    }
     assert right == {"classes": 1, "values": 0, "labels": 2.5}
 
 
@@ -84,7 +108,11 @@ def test_a_loss_that_does_not_fit_the_data_is_refused_before_the_training(
 ) -> None:
     experiment = make_experiment(loss={"name": "cross_entropy", "weight": (1.0, 2.0)})
     with pytest.raises(ConfigError, match=r"experiments\.small\.loss\.weight .*2.*3 classes"):
-        Setup(Run("small", "cpu", experiment, cpu_host, packed_split.folder, tmp_path), CPU, World(CPU))
+        Setup(
+            Run("small", "cpu", experiment, cpu_host, packed_split.folder, tmp_path),
+            CPU,
+            World(CPU),
+        )
     with pytest.raises(ConfigError, match=r"mse .*cross_entropy"):
         Loss(make_experiment(loss={"name": "mse"}).loss, "classes", CPU)
 
@@ -113,14 +141,20 @@ def parts(outputs, targets):
 """
 
 
-def test_a_custom_loss_is_a_function_or_a_class(own_files: OwnFiles, make_experiment: MakeExperiment) -> None:
+def test_a_custom_loss_is_a_function_or_a_class(
+    own_files: OwnFiles, make_experiment: MakeExperiment
+) -> None:
     file = own_files.write("losses.py", OWN_LOSSES)
 
     def loss(name: str, **arguments: Any) -> Loss:
-        return Loss(make_experiment(loss={"name": f"{file}:{name}", **arguments}).loss, "values", CPU)
+        return Loss(
+            make_experiment(loss={"name": f"{file}:{name}", **arguments}).loss, "values", CPU
+        )
 
     squares = (OUTPUTS - VALUES) ** 2
-    assert loss("scaled", by=3.0).mean(OUTPUTS, VALUES).item() == pytest.approx(3 * squares.mean().item())
+    assert loss("scaled", by=3.0).mean(OUTPUTS, VALUES).item() == pytest.approx(
+        3 * squares.mean().item()
+    )
     assert loss("Weighted", weights=[1.0, 0.0]).mean(OUTPUTS, VALUES).item() == pytest.approx(0.5)
     assert loss("weighed").mean(OUTPUTS, VALUES).item() == pytest.approx(squares.sum().item() / 4)
     total, weight = loss("weighed").sum_and_weight(OUTPUTS, VALUES)
@@ -136,29 +170,39 @@ def test_a_custom_loss_is_a_function_or_a_class(own_files: OwnFiles, make_experi
 def test_values_and_labels_are_scored_as_by_hand() -> None:
     actual, predicted = np.array([[1.0], [3.0]]), np.array([[2.0], [3.0]])
     scores = scores_of_values(actual, predicted, 0.5)
-    assert scores.metrics == pytest.approx({"mean_absolute_error": 0.5, "root_mean_squared_error": 0.5**0.5, "r2": 0.5})
+    assert scores.metrics == pytest.approx(
+        {"mean_absolute_error": 0.5, "root_mean_squared_error": 0.5**0.5, "r2": 0.5}
+    )
     assert (scores.test_accuracy, scores.macro_f1, scores.classes) == (None, None, {})
     always_the_same = np.full((361, 2), 0.1, np.float32)
     assert "r2" not in scores_of_values(always_the_same, always_the_same + 0.01, 0.5).metrics
     true, found = np.array([[1, 0], [1, 1]]), np.array([[1, 1], [1, 0]])
     scores = scores_of_labels(true, found, 0.5, ("a", "b"))
     assert (scores.test_accuracy, scores.metrics) == (0.5, {"all_labels_right": 0.0})
-    assert [(each.precision, each.recall, each.image_count) for each in scores.classes.values()] == [
+    assert [
+        (each.precision, each.recall, each.image_count) for each in scores.classes.values()
+    ] == [
         (1, 1, 2),
         (0, 0, 1),
     ]
 
 
 @pytest.fixture(params=["values", "labels"])
-def task_split(request: pytest.FixtureRequest, packed_split: PackedSplit, tmp_path: Path) -> PackedSplit:
+def task_split(
+    request: pytest.FixtureRequest, packed_split: PackedSplit, tmp_path: Path
+) -> PackedSplit:
     """Return the small data set with the brightness of an image and its upper half as targets."""
     task: Task = request.param
     folder = Path(shutil.copytree(packed_split.folder, tmp_path / "split"))
 
     def targets(part: PartName) -> npt.NDArray[np.float32]:
         images = packed_split.images(part) / 255
-        values = np.stack([images.mean(axis=(1, 2, 3)), images[:, :, :4].mean(axis=(1, 2, 3))], axis=1)
-        return (values if task == "values" else values > np.median(values, axis=0)).astype(np.float32)
+        values = np.stack(
+            [images.mean(axis=(1, 2, 3)), images[:, :, :4].mean(axis=(1, 2, 3))], axis=1
+        )
+        return (values if task == "values" else values > np.median(values, axis=0)).astype(
+            np.float32
+        )
 
     for part in PARTS:
         np.save(folder / part_file(part, "labels"), targets(part))
@@ -171,17 +215,33 @@ def task_split(request: pytest.FixtureRequest, packed_split: PackedSplit, tmp_pa
 
 
 def test_a_training_on_values_or_labels_is_reported(
-    task_split: PackedSplit, make_experiment: MakeExperiment, cpu_host: CpuTarget, tmp_path: Path, own_files: OwnFiles
+    task_split: PackedSplit,
+    make_experiment: MakeExperiment,
+    cpu_host: CpuTarget,
+    tmp_path: Path,
+    own_files: OwnFiles,
 ) -> None:
-    experiment, task, results = make_experiment(epochs=3), task_split.manifest.task, tmp_path / "results"
+    experiment, task, results = (
+        make_experiment(epochs=3),
+        task_split.manifest.task,
+        tmp_path / "results",
+    )
     for device in records.DEVICE_LABELS:
-        run = Run("small", device, experiment, cpu_host, task_split.folder, results / "small" / device)
+        run = Run(
+            "small", device, experiment, cpu_host, task_split.folder, results / "small" / device
+        )
         train(run, CPU, World(CPU), cast(Tracker, NoTracker()), 0.0)
-    folders = {device: results / "small" / device / records.MODEL for device in records.DEVICE_LABELS}
+    folders = {
+        device: results / "small" / device / records.MODEL for device in records.DEVICE_LABELS
+    }
     own_files.write("metrics.py", "def mean_absolute_error(outputs, targets):\n    return -1.0\n")
-    judged = evaluate("small", folders, task_split, (Metric(name="./metrics.py:mean_absolute_error"),))
+    judged = evaluate(
+        "small", folders, task_split, (Metric(name="./metrics.py:mean_absolute_error"),)
+    )
     scores = judged.evaluation.devices["cpu"]
-    assert task == "labels" or scores.metrics["mean_absolute_error"] > 0  # a custom metric of this name is ignored
+    assert (
+        task == "labels" or scores.metrics["mean_absolute_error"] > 0
+    )  # a custom metric of this name is ignored
     write_evaluation(judged, results / "small" / records.EVALUATED)
     pairs = [read_pair("small", results / "small")]
     (verdict,) = write_report(pairs, tmp_path / "report")
@@ -189,7 +249,9 @@ def test_a_training_on_values_or_labels_is_reported(
     history = pd.read_csv(tmp_path / "report" / "history.csv")
     assert history["training_loss"].iloc[2] < history["training_loss"].iloc[0]
     assert history["validation_accuracy"].isna().all() == (task == "values")
-    assert len(pd.read_csv(results / "small" / "evaluation" / "predictions.csv")) == 2 * len(task_split.labels("test"))
+    assert len(pd.read_csv(results / "small" / "evaluation" / "predictions.csv")) == 2 * len(
+        task_split.labels("test")
+    )
     wanted = {"values": "Mean absolute error is", "labels": "Test accuracy is"}[task]
     assert wanted in verdict.text
     page = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
@@ -207,11 +269,21 @@ class Weighted(torch.nn.CrossEntropyLoss):
 
 
 def test_a_custom_loss_with_tensors_is_evaluated(
-    own_files: OwnFiles, packed_split: PackedSplit, make_experiment: MakeExperiment, cpu_host: CpuTarget, tmp_path: Path
+    own_files: OwnFiles,
+    packed_split: PackedSplit,
+    make_experiment: MakeExperiment,
+    cpu_host: CpuTarget,
+    tmp_path: Path,
 ) -> None:
-    loss = {"name": own_files.write("losses.py", WEIGHTED) + ":Weighted", "weights": [1.0, 1.0, 1.0]}
+    loss = {
+        "name": own_files.write("losses.py", WEIGHTED) + ":Weighted",
+        "weights": [1.0, 1.0, 1.0],
+    }
     losses = []
-    for name, experiment in {"own": make_experiment(loss=loss), "built-in": make_experiment()}.items():
+    for name, experiment in {
+        "own": make_experiment(loss=loss),
+        "built-in": make_experiment(),
+    }.items():
         run = Run(name, "cpu", experiment, cpu_host, packed_split.folder, tmp_path / name)
         train(run, CPU, World(CPU), cast(Tracker, NoTracker()), 0.0)
         judged = evaluate(name, {"cpu": tmp_path / name / records.MODEL}, packed_split)
@@ -247,9 +319,15 @@ def further(make_experiment: MakeExperiment, task: Task, *metrics: Any) -> dict[
 
 def test_metrics_are_torchmetrics_by_name(make_experiment: MakeExperiment) -> None:
     found = further(make_experiment, "classes", "accuracy", {"name": "recall", "average": "macro"})
-    assert found == pytest.approx({"accuracy": 1 / 3, "recall": 1 / 4})  # of the two of class 0, one is right
-    assert further(make_experiment, "values", "mean_absolute_error") == pytest.approx({"mean_absolute_error": 2.0})
-    assert further(make_experiment, "labels", "hamming_distance") == pytest.approx({"hamming_distance": 1 / 6})
+    assert found == pytest.approx(
+        {"accuracy": 1 / 3, "recall": 1 / 4}
+    )  # of the two of class 0, one is right
+    assert further(make_experiment, "values", "mean_absolute_error") == pytest.approx(
+        {"mean_absolute_error": 2.0}
+    )
+    assert further(make_experiment, "labels", "hamming_distance") == pytest.approx(
+        {"hamming_distance": 1 / 6}
+    )
 
 
 def test_custom_metrics_are_functions_or_classes(
@@ -257,34 +335,56 @@ def test_custom_metrics_are_functions_or_classes(
 ) -> None:
     file = own_files.write("metrics.py", METRICS)
     found = further(
-        make_experiment, "values", {"name": f"{file}:worst", "power": 2}, {"name": f"{file}:Bias", "scale": 0.5}
+        make_experiment,
+        "values",
+        {"name": f"{file}:worst", "power": 2},
+        {"name": f"{file}:Bias", "scale": 0.5},
     )
     assert found == pytest.approx({"worst": 9.0, "Bias": 0.5})
     assert further(make_experiment, "values", f"{file}:nothing") == {}  # a record holds no NaN
     assert "note: metric ./metrics.py:nothing gives nan" in capsys.readouterr().out
-    for name, told in {"both": r"gives tensor\(.*\)", "none": "gives None", "named": r"gives {'a': 1}"}.items():
-        with pytest.raises(UserError, match=rf"metric \./metrics\.py:{name} {told}: it must give one number"):
+    for name, told in {
+        "both": r"gives tensor\(.*\)",
+        "none": "gives None",
+        "named": r"gives {'a': 1}",
+    }.items():
+        with pytest.raises(
+            UserError, match=rf"metric \./metrics\.py:{name} {told}: it must give one number"
+        ):
             further(make_experiment, "values", f"{file}:{name}")
 
 
 def test_a_faulty_custom_metric_is_refused_before_the_training(
-    own_files: OwnFiles, make_experiment: MakeExperiment, packed_split: PackedSplit, cpu_host: CpuTarget, tmp_path: Path
+    own_files: OwnFiles,
+    make_experiment: MakeExperiment,
+    packed_split: PackedSplit,
+    cpu_host: CpuTarget,
+    tmp_path: Path,
 ) -> None:
     own_files.write("metrics.py", METRICS)
     run = Run(
-        "small", "cpu", make_experiment(), cpu_host, packed_split.folder, tmp_path, metrics=tmp_path / "plan.json"
+        "small",
+        "cpu",
+        make_experiment(),
+        cpu_host,
+        packed_split.folder,
+        tmp_path,
+        metrics=tmp_path / "plan.json",
     )
 
     def plan(*names: str) -> None:
         metrics = tuple(Metric(name=name) for name in names)
         write_bytes_atomically(
-            tmp_path / "plan.json", MetricsPlan(metrics=metrics, custom_code={}).model_dump_json().encode()
+            tmp_path / "plan.json",
+            MetricsPlan(metrics=metrics, custom_code={}).model_dump_json().encode(),
         )
 
     plan("accuracy", "./metrics.py:nothing")
     run.check_metrics()
     plan("./metrics.py:both")
-    with pytest.raises(UserError, match=r"^metric \./metrics\.py:both gives 2 numbers: it must return one number$"):
+    with pytest.raises(
+        UserError, match=r"^metric \./metrics\.py:both gives 2 numbers: it must return one number$"
+    ):
         train(run, CPU, World(CPU), cast(Tracker, NoTracker()), 0.0)
     assert "metrics" not in sys.modules
     assert not (tmp_path / "model").exists()

@@ -17,7 +17,9 @@ from photofinish.tracking import sync
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore:.*unpickl.*", "ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings(
+        "ignore::ResourceWarning", "ignore:.*unpickl.*", "ignore::DeprecationWarning"
+    ),
 ]
 
 PARAMS: dict[str, Any] = {
@@ -41,14 +43,21 @@ class World(NamedTuple):
         client = MlflowClient(self.tracking)
         experiments = [each.experiment_id for each in client.search_experiments()]
         found = client.search_runs(experiments, order_by=["attributes.start_time"])
-        return {run.info.run_id: run.data.tags.get("host.usable_cores", run.info.run_name) for run in found}
+        return {
+            run.info.run_id: run.data.tags.get("host.usable_cores", run.info.run_name)
+            for run in found
+        }
 
 
 @pytest.fixture(scope="module")
 def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """Two clones: the first has trained, committed and pushed, the second has pulled."""
     folder = tmp_path_factory.mktemp("team")
-    with ssh_server(folder) as remote, postgres(folder) as database, mlflow_server(folder, database) as tracking:
+    with (
+        ssh_server(folder) as remote,
+        postgres(folder) as database,
+        mlflow_server(folder, database) as tracking,
+    ):
         first = clone_project(folder / "first" / "project")
         first.environment.update({"MLFLOW_TRACKING_URI": tracking, "CUDA_VISIBLE_DEVICES": ""})
         first.write_params(PARAMS)
@@ -86,7 +95,9 @@ def as_in(project: Project, program: Any, *arguments: str) -> None:
         program.main()
 
 
-def test_a_fresh_clone_shows_results_and_report_without_training_and_mlflow_has_each_once(team: World) -> None:
+def test_a_fresh_clone_shows_results_and_report_without_training_and_mlflow_has_each_once(
+    team: World,
+) -> None:
     before = team.runs()
     assert "Running stage 'train" not in team.pulled
     for file in (RESULT, REPORT):
@@ -100,9 +111,13 @@ def test_a_fresh_clone_shows_results_and_report_without_training_and_mlflow_has_
     shutil.which("taskset") is None or len(os.sched_getaffinity(0)) < 2,
     reason="needs Linux with two cores, to be another machine with one",
 )
-def test_other_hardware_trains_for_itself_and_its_result_stands_beside_the_first_ones(team: World) -> None:
+def test_other_hardware_trains_for_itself_and_its_result_stands_beside_the_first_ones(
+    team: World,
+) -> None:
     core, cores = min(os.sched_getaffinity(0)), len(os.sched_getaffinity(0))
-    told = team.second.run("taskset", "-c", str(core), "dvc", "repro", "--pull", "plan", "train-cpu")
+    told = team.second.run(
+        "taskset", "-c", str(core), "dvc", "repro", "--pull", "plan", "train-cpu"
+    )
     assert "Running stage 'train-cpu@small'" in told.stdout, told.stderr
     client = MlflowClient(team.tracking)
     found = [client.get_run(run_id) for run_id, where in team.runs().items() if where.isdigit()]

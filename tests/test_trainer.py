@@ -72,7 +72,9 @@ def trained(trainer: Trainer) -> Trainer:
 
 
 def normalised(split: PackedSplit, part: PartName) -> tuple[torch.Tensor, torch.Tensor]:
-    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (split.manifest.mean, split.manifest.std))
+    mean, std = (
+        torch.tensor(values).view(-1, 1, 1) for values in (split.manifest.mean, split.manifest.std)
+    )
     images = torch.from_numpy(np.array(split.images(part))).float()
     return (images / 255 - mean) / std, torch.from_numpy(split.labels(part))
 
@@ -109,8 +111,13 @@ def test_the_mean_of_all_ranks_losses_is_the_batchs_loss(
     assert len(rest[1]) < len(whole[1])
     alone = [trainer.loss(trainer.state, 0, batch).item() for batch in (whole, rest)]
     trainer.team = SecondOfTwo(CPU)
-    parts = [trainer.loss(trainer.state, step, batch).item() for step, batch in ((0, whole), (last, rest))]
-    of_both = 2 if weight is None else 1  # what the images weigh is added up, their number is the batch's
+    parts = [
+        trainer.loss(trainer.state, step, batch).item()
+        for step, batch in ((0, whole), (last, rest))
+    ]
+    of_both = (
+        2 if weight is None else 1
+    )  # what the images weigh is added up, their number is the batch's
     assert parts == pytest.approx([of_both * loss for loss in alone])
 
 
@@ -118,11 +125,17 @@ def test_the_mean_loss_is_of_all_processes(trainer_of: MakeTrainer) -> None:
     alone, second = (trainer_of(batch_size=10_000, epochs=1) for _ in range(2))
     second.team = SecondOfTwo(CPU)
     (of_one,), (of_two,) = trained(alone).progress.metrics, trained(second).progress.metrics
-    assert of_two.training_loss == pytest.approx(2 * of_one.training_loss)  # each image is there twice, yet is one
+    assert of_two.training_loss == pytest.approx(
+        2 * of_one.training_loss
+    )  # each image is there twice, yet is one
 
 
-@pytest.mark.parametrize("augmentation", [{}, {"flip": 0.5, "crop_padding": 1}], ids=["as they are", "augmented"])
-@pytest.mark.parametrize("settings", [{}, {"workers": 2}, {"workers": 2, "persistent_workers": True}], ids=str)
+@pytest.mark.parametrize(
+    "augmentation", [{}, {"flip": 0.5, "crop_padding": 1}], ids=["as they are", "augmented"]
+)
+@pytest.mark.parametrize(
+    "settings", [{}, {"workers": 2}, {"workers": 2, "persistent_workers": True}], ids=str
+)
 def test_a_loader_trains_to_the_same_bits_as_resident_images(
     trainer_of: MakeTrainer, settings: dict[str, Any], augmentation: dict[str, Any]
 ) -> None:
@@ -143,10 +156,14 @@ def test_augmentation_leaves_validation_images_as_they_are(
         for augmentation in ({}, {"flip": 0.5, "crop_padding": 2})
     )
     assert [each.validation_loss for each in plain] == [each.validation_loss for each in augmented]
-    assert len({each.training_loss for each in augmented}) == len(augmented)  # each epoch draws again
+    assert len({each.training_loss for each in augmented}) == len(
+        augmented
+    )  # each epoch draws again
 
 
-def trained_by_hand(network: nn.Module, optimizer: torch.optim.Optimizer, split: PackedSplit) -> list[float]:
+def trained_by_hand(
+    network: nn.Module, optimizer: torch.optim.Optimizer, split: PackedSplit
+) -> list[float]:
     """The training losses of three epochs, of a loop written out."""
     images, labels = normalised(split, "train")
     losses = []
@@ -167,7 +184,9 @@ def test_it_computes_exactly_what_a_bare_loop_computes(
 ) -> None:
     trainer = trained(trainer_of())
     network = build_model(trainer.experiment.model, (1, 8, 8), 3, seed=0)
-    losses = trained_by_hand(network, torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9), packed_split)
+    losses = trained_by_hand(
+        network, torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9), packed_split
+    )
     assert [each.training_loss for each in trainer.progress.metrics] == losses
     for ours, theirs in zip(trainer.network.parameters(), network.parameters(), strict=True):
         assert torch.equal(ours, theirs)
@@ -181,8 +200,12 @@ def test_a_cnn_learns_the_same_in_channels_last(
     assert trainer.network[3].weight.is_contiguous(memory_format=torch.channels_last)  # type: ignore[index, union-attr]
     assert trainer.network[6].weight.stride() == (20, 1, 10, 5)  # type: ignore[index, union-attr]
     network = convolutions()
-    trained_by_hand(network, torch.optim.SGD(network.parameters(), foreach=False, **settings), packed_split)
-    for (name, ours), theirs in zip(trainer.network.state_dict().items(), network.state_dict().values(), strict=True):
+    trained_by_hand(
+        network, torch.optim.SGD(network.parameters(), foreach=False, **settings), packed_split
+    )
+    for (name, ours), theirs in zip(
+        trainer.network.state_dict().items(), network.state_dict().values(), strict=True
+    ):
         assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-5), name
 
 
@@ -191,7 +214,9 @@ def test_validation_loss_and_accuracy_are_those_of_all_validation_images_at_once
     trainer_of: MakeTrainer, packed_split: PackedSplit, weights: tuple[float, float, float]
 ) -> None:
     loss = {"name": "cross_entropy", "weight": weights}
-    trainer = trained(trainer_of(batch_size=7, validation_batch_size=7, epochs=2, optimizer=GENTLE, loss=loss))
+    trainer = trained(
+        trainer_of(batch_size=7, validation_batch_size=7, epochs=2, optimizer=GENTLE, loss=loss)
+    )
     images, labels = normalised(packed_split, "validation")
     with torch.inference_mode():
         outputs = trainer.network.eval()(images)
@@ -216,14 +241,26 @@ def test_each_sample_weighs_the_same_in_the_training_loss(
 
 @pytest.mark.parametrize(
     ("failing_step", "where", "epochs_kept"),
-    [(1, "epoch 1, at step 1 of 5", 0), (8, "epoch 2, at step 3 of 5", 1), (0, "epoch 1, in validation", 0)],
+    [
+        (1, "epoch 1, at step 1 of 5", 0),
+        (8, "epoch 2, at step 3 of 5", 1),
+        (0, "epoch 1, in validation", 0),
+    ],
 )
 @pytest.mark.parametrize(
     ("schedule", "key"),
-    [("constant", r"optimizer\.lr in params\.yaml \(it is 0\.1\)"), ("one_cycle", r"schedule\.max_lr .*0\.05")],
+    [
+        ("constant", r"optimizer\.lr in params\.yaml \(it is 0\.1\)"),
+        ("one_cycle", r"schedule\.max_lr .*0\.05"),
+    ],
 )
 def test_a_non_finite_loss_ends_the_training_with_the_step_and_the_key_to_lower(
-    trainer_of: MakeTrainer, failing_step: int, where: str, epochs_kept: int, schedule: str, key: str
+    trainer_of: MakeTrainer,
+    failing_step: int,
+    where: str,
+    epochs_kept: int,
+    schedule: str,
+    key: str,
 ) -> None:
     trainer = trainer_of(FailsAtStep(failing_step), schedule=SCHEDULES[schedule])
     with pytest.raises(NonFiniteLossError, match=rf"{where}\..*lower {key}"):
@@ -233,11 +270,15 @@ def test_a_non_finite_loss_ends_the_training_with_the_step_and_the_key_to_lower(
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize("schedule", ["constant", "one_cycle"])
-@pytest.mark.parametrize("network", [network_with_state, lambda: None], ids=["with dropout and batch-norm", "plain"])
+@pytest.mark.parametrize(
+    "network", [network_with_state, lambda: None], ids=["with dropout and batch-norm", "plain"]
+)
 def test_warming_up_changes_no_result(
     trainer_of: MakeTrainer, network: Callable[[], nn.Module | None], schedule: str, precision: str
 ) -> None:
-    cold, warm = (trainer_of(network(), schedule=SCHEDULES[schedule], precision=precision) for _ in range(2))
+    cold, warm = (
+        trainer_of(network(), schedule=SCHEDULES[schedule], precision=precision) for _ in range(2)
+    )
     assert warm_up(warm) > 0
     assert_same_run(trained(cold), trained(warm))
 
@@ -247,7 +288,9 @@ def test_a_warm_up_takes_a_few_steps_on_a_copy(
 ) -> None:
     trainer, stepped = trainer_of(), list[nn.Module]()
     step = trainer.step
-    monkeypatch.setattr(trainer, "step", lambda state, *given: stepped.append(state.network) or step(state, *given))
+    monkeypatch.setattr(
+        trainer, "step", lambda state, *given: stepped.append(state.network) or step(state, *given)
+    )
     warm_up(trainer)
     assert len(stepped) == WARM_UP_STEPS + 1  # and one on as few images as the last batch has
     assert not any(network is trainer.network for network in stepped)
@@ -260,7 +303,9 @@ def test_a_warm_up_tries_every_batch_size_of_an_epoch(
 ) -> None:
     trainer = trainer_of(batch_size=batch_size, validation_batch_size=validation, epochs=1)
     seen: set[tuple[int, bool]] = set()
-    trainer.network.register_forward_pre_hook(lambda network, inputs: seen.add((len(inputs[0]), network.training)))
+    trainer.network.register_forward_pre_hook(
+        lambda network, inputs: seen.add((len(inputs[0]), network.training))
+    )
     warm_up(trainer)
     warmed = seen.copy()
     seen.clear()
@@ -275,5 +320,8 @@ def test_the_clock_is_read_only_at_the_ends_of_the_two_passes(
     readings: Iterator[float] = iter([10.0, 13.0, 14.0, 20.0, 25.0, 25.5])
     monkeypatch.setattr(trainer.clock, "now_seconds", lambda: next(readings))
     timings = trained(trainer).progress.timings
-    assert [(each.training_seconds, each.validation_seconds) for each in timings] == [(3.0, 1.0), (5.0, 0.5)]
+    assert [(each.training_seconds, each.validation_seconds) for each in timings] == [
+        (3.0, 1.0),
+        (5.0, 0.5),
+    ]
     assert next(readings, None) is None

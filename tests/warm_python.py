@@ -70,9 +70,13 @@ def start() -> None:
     folder = Path(tempfile.mkdtemp(prefix="warm-"))
     called, address = folder / "python", folder / "socket"
     base = Path(sys.executable).resolve()
-    called.write_text(_CALLED.format(base=base, python=sys.executable, address=address), encoding="utf-8")
+    called.write_text(
+        _CALLED.format(base=base, python=sys.executable, address=address), encoding="utf-8"
+    )
     called.chmod(0o755)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("PYTHON")
+    }
     command, pipe = [sys.executable, __file__, str(address)], subprocess.PIPE
     server = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe)
     atexit.register(shutil.rmtree, folder)

@@ -19,7 +19,9 @@ from photofinish.config.compare import Accelerator, accelerators
 from photofinish.results.measurements import Operations, Product
 
 FOLDER = Path(__file__).parent
-_XEON = Accelerator("2x-Xeon-E5-2630-v3", "2x Intel Xeon E5-2630 v3", "cpu", 64, 118.0, {"fp32": 1.64}, 40, None)
+_XEON = Accelerator(
+    "2x-Xeon-E5-2630-v3", "2x Intel Xeon E5-2630 v3", "cpu", 64, 118.0, {"fp32": 1.64}, 40, None
+)
 """16 cores, 32 operations a cycle each, at 3.2 GHz; a cache of 20 MiB and four channels of DDR4-1866 each"""
 
 
@@ -51,7 +53,9 @@ def published() -> list[Published]:
     networks = {(row["model"], row["image_size"]): row for row in rows("networks.csv")}
     products: dict[tuple[str, str], list[dict[str, int]]] = {}
     for row in rows("products.csv"):
-        counts = {name: int(text) for name, text in row.items() if name not in ("model", "image_size")}
+        counts = {
+            name: int(text) for name, text in row.items() if name not in ("model", "image_size")
+        }
         products.setdefault((row["model"], row["image_size"]), []).append(counts)
     known = {_XEON.name: _XEON, **accelerators()}
     return [
@@ -75,7 +79,9 @@ def rows(name: str) -> Iterator[dict[str, str]]:
         yield from csv.DictReader(file)
 
 
-def _step(network: dict[str, str], products: list[dict[str, int]], images: int, has_optimiser: bool) -> Operations:
+def _step(
+    network: dict[str, str], products: list[dict[str, int]], images: int, has_optimiser: bool
+) -> Operations:
     """With so many images; which optimiser it was isn't always known, so its own state isn't counted."""
     times, parameter_bytes = images / int(network["images"]), int(network["parameter_bytes"])
     return Operations(

@@ -15,7 +15,9 @@ def main() -> None:
         what = f"{each.model} {each.precision} {each.layout} on {each.accelerator.name}"
         print(f"{shares[-1]:.2f} of the bound's speed ({each.floor.held_by}): {what}")
     highest, middle = max(shares), statistics.median(shares)
-    print(f"{len(shares)} published speeds: {highest:.2f} of their bound at most, {middle:.2f} in the middle")
+    print(
+        f"{len(shares)} published speeds: {highest:.2f} of their bound at most, {middle:.2f} in the middle"
+    )
 
 
 if __name__ == "__main__":

@@ -24,10 +24,14 @@ _CLASSES = 1000
 def main() -> None:
     """Of each network and size of images in training.csv, once."""
     networks, products = [], []
-    for model, side in dict.fromkeys((row["model"], int(row["image_size"])) for row in rows("training.csv")):
+    for model, side in dict.fromkeys(
+        (row["model"], int(row["image_size"])) for row in rows("training.csv")
+    ):
         name = {"model": model, "image_size": side}
         counted = _step(model, side, 2, "cpu")  # without values, storages can't be told apart
-        parameter_bytes = sum(each.nbytes for each in timm.create_model(model, num_classes=_CLASSES).parameters())
+        parameter_bytes = sum(
+            each.nbytes for each in timm.create_model(model, num_classes=_CLASSES).parameters()
+        )
         step = {
             "flops": counted.flops,
             "kept_values": counted.saved_activations,
@@ -35,7 +39,8 @@ def main() -> None:
         }
         networks.append(name | {"images": 2, "parameter_bytes": parameter_bytes} | step)
         shapes = Counter(
-            tuple(each.items()) for each in _by_image(*(_step(model, side, images, "meta") for images in (2, 4)))
+            tuple(each.items())
+            for each in _by_image(*(_step(model, side, images, "meta") for images in (2, 4)))
         )
         products += [name | {"count": count} | dict(shape) for shape, count in shapes.items()]
         print(networks[-1], flush=True)

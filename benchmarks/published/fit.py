@@ -24,10 +24,14 @@ def main() -> None:
     speeds = [each for each in published() if each.accelerator.kind != "cpu"]
     found = errors(speeds)
     for each, factor in found:
-        print(f"{factor:5.2f}  {each.model} {each.precision} {each.layout} on {each.accelerator.name}")
+        print(
+            f"{factor:5.2f}  {each.model} {each.precision} {each.layout} on {each.accelerator.name}"
+        )
     print("constants:", fitted(speeds).round(2))
     factors = [factor for _, factor in found]
-    print(f"{len(factors)}: median {statistics.median(factors):.2f}, 90 % {np.quantile(factors, 0.9):.2f}")
+    print(
+        f"{len(factors)}: median {statistics.median(factors):.2f}, 90 % {np.quantile(factors, 0.9):.2f}"
+    )
 
 
 def errors(speeds: list[Published]) -> list[tuple[Published, float]]:

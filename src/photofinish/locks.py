@@ -41,10 +41,18 @@ def exclusive_machine(what: str) -> Iterator[float]:
     """Wait until no other training is timed on this machine. Gives the seconds that it waited."""
     path = Path(tempfile.gettempdir()) / NAME
     lock = FileLock(path, mode=0o666, poll_interval=0.2)  # all users of the machine share it
-    holder = path.read_text(encoding="utf-8", errors="replace")[:_MOST_CHARACTERS] if path.is_file() else ""
-    waited_seconds = _acquire(lock, f"{holder or 'another process'} has this machine to itself ({path})", math.inf)
+    holder = (
+        path.read_text(encoding="utf-8", errors="replace")[:_MOST_CHARACTERS]
+        if path.is_file()
+        else ""
+    )
+    waited_seconds = _acquire(
+        lock, f"{holder or 'another process'} has this machine to itself ({path})", math.inf
+    )
     try:
-        with path.open("r+", encoding="utf-8") as file:  # not "w", which Linux refuses for another user's file in /tmp
+        with path.open(
+            "r+", encoding="utf-8"
+        ) as file:  # not "w", which Linux refuses for another user's file in /tmp
             file.truncate()
             file.write(f"process {os.getpid()}, {what},")
         yield waited_seconds
@@ -62,5 +70,7 @@ def _acquire(lock: FileLock, who: str, patience_seconds: float) -> float:
         try:
             lock.acquire(timeout=-1 if math.isinf(patience_seconds) else patience_seconds)
         except Timeout:
-            raise UserError(f"{who} still: wait until it is done, or end it, then run again") from None
+            raise UserError(
+                f"{who} still: wait until it is done, or end it, then run again"
+            ) from None
     return time.monotonic() - started_seconds

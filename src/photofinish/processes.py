@@ -42,7 +42,9 @@ def own_rank() -> Rank | None:
     """Return this process's rank, or None if torchrun did not start it."""
     if not all(name in os.environ for name in _GIVEN_BY_TORCHRUN):
         return None
-    return Rank(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_RANK"]))
+    return Rank(
+        int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_RANK"])
+    )
 
 
 def seconds_since_process_start() -> float:
@@ -57,7 +59,9 @@ def seconds_since_process_start() -> float:
 
 def note_start_of_stage(waited_seconds: float) -> None:
     """Pass the stage's start on to the ranks that it starts, without the time it waited for its turn."""
-    os.environ[_STARTED_AT] = repr(time.monotonic() - seconds_since_process_start() + waited_seconds)
+    os.environ[_STARTED_AT] = repr(
+        time.monotonic() - seconds_since_process_start() + waited_seconds
+    )
 
 
 def is_started_by_stage() -> bool:
@@ -95,7 +99,9 @@ def end_on_sigterm() -> None:
 
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGALRM, end)
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # a shell's background jobs ignore Ctrl-C
+    if (
+        signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+    ):  # a shell's background jobs ignore Ctrl-C
         signal.signal(signal.SIGINT, end)
 
 
@@ -106,7 +112,9 @@ def end_with_parent() -> None:
     """
     end_on_sigterm()
     if "DVC_STAGE" in os.environ or own_rank():
-        threading.Thread(target=_end_after, args=(_starters(),), name="lifeline", daemon=True).start()
+        threading.Thread(
+            target=_end_after, args=(_starters(),), name="lifeline", daemon=True
+        ).start()
 
 
 def dvc_began_at_unix_seconds() -> float | None:

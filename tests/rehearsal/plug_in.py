@@ -29,7 +29,15 @@ def build(folder: Path, compiler: str) -> None:
         (distribution / name).write_text(text, encoding="utf-8")
     shutil.copy2(_SOURCES / "rehearsal_device.py", folder)
     installed = Path(torch.__file__).parent
-    command = [compiler, "-std=c++20", "-O0", "-w", "-shared", "-fPIC", f"-I{installed / 'include'}"]
+    command = [
+        compiler,
+        "-std=c++20",
+        "-O0",
+        "-w",
+        "-shared",
+        "-fPIC",
+        f"-I{installed / 'include'}",
+    ]
     command += [str(_SOURCES / "device.cpp"), f"-L{installed / 'lib'}", "-lc10", "-ltorch_cpu"]
     command += ["-o", str(folder / "device.so")]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)

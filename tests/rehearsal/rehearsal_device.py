@@ -28,7 +28,9 @@ class Counts:
     """of these, the ones that the host waits for: of memory that isn't pinned, or not `non_blocking`"""
 
     def __sub__(self, earlier: Counts) -> Counts:
-        return Counts(*(getattr(self, each.name) - getattr(earlier, each.name) for each in fields(self)))
+        return Counts(
+            *(getattr(self, each.name) - getattr(earlier, each.name) for each in fields(self))
+        )
 
 
 def counts() -> Counts:

@@ -12,4 +12,6 @@ OPERATIONS_A_LAYER = 8
 def most_steps_at_once(image_count: int, batch_size: int, image_bytes: int, layers: int = 1) -> int:
     """The most steps that a graph may hold, of a network with at least so many layers."""
     by_size = MOST_BYTES // (batch_size * image_bytes)
-    return max(1, min(image_count // batch_size, by_size, MOST_OPERATIONS // (OPERATIONS_A_LAYER * layers)))
+    return max(
+        1, min(image_count // batch_size, by_size, MOST_OPERATIONS // (OPERATIONS_A_LAYER * layers))
+    )

@@ -69,10 +69,14 @@ def all_accelerators() -> Accelerators:
         "driver": read_or_empty(_NVIDIA_VERSION).strip() or platform.release(),
         "nodes": nodes,
         "torch": build_version("torch"),
-        "variables": {name: environment[name] for name in VISIBILITY_VARIABLES if name in environment},
+        "variables": {
+            name: environment[name] for name in VISIBILITY_VARIABLES if name in environment
+        },
     }
     file = state_folder() / "accelerators.json"
-    with suppress(OSError, ValueError, KeyError, TypeError):  # missing or damaged: torch is asked again
+    with suppress(
+        OSError, ValueError, KeyError, TypeError
+    ):  # missing or damaged: torch is asked again
         cached = json.loads(file.read_bytes())
         if cached["key"] == key:
             return _ACCELERATORS.validate_python(cached["accelerators"])
@@ -81,10 +85,14 @@ def all_accelerators() -> Accelerators:
     except TorchFailedError as error:
         return dict.fromkeys(("cuda", "mps", "xpu"), str(error))
     # A driver that fails now may work in a minute, so its failure is not cached.
-    is_certain = isinstance(found["cuda"], tuple) or _are_hidden() or all("dri/" in node for node in nodes)
+    is_certain = (
+        isinstance(found["cuda"], tuple) or _are_hidden() or all("dri/" in node for node in nodes)
+    )
     if is_certain:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_json_atomically(file, {"key": key, "accelerators": _ACCELERATORS.dump_python(found, mode="json")})
+        write_json_atomically(
+            file, {"key": key, "accelerators": _ACCELERATORS.dump_python(found, mode="json")}
+        )
     return found
 
 
@@ -97,17 +105,26 @@ def _ask_torch(environment: dict[str, str]) -> Accelerators:
     command = [sys.executable, "-m", "photofinish.machine.accelerators"]
     try:
         ran = subprocess.run(
-            command, env=environment, capture_output=True, text=True, check=False, timeout=_MOST_SECONDS
+            command,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_MOST_SECONDS,
         )
     except subprocess.TimeoutExpired as error:
-        raise TorchFailedError(f"torch did not list the GPUs within {_MOST_SECONDS:.0f} s") from error
+        raise TorchFailedError(
+            f"torch did not list the GPUs within {_MOST_SECONDS:.0f} s"
+        ) from error
     if ran.returncode:
         last_line = ran.stderr.strip().rpartition("\n")[2] or f"exit status {ran.returncode}"
         raise TorchFailedError(f"torch failed to list the GPUs ({last_line})")
     return _ACCELERATORS.validate_json(ran.stdout.splitlines()[-1])
 
 
-def accelerators_to_use(gpu: GpuDevice, here: Accelerators) -> tuple[list[AcceleratorFacts], str | None]:
+def accelerators_to_use(
+    gpu: GpuDevice, here: Accelerators
+) -> tuple[list[AcceleratorFacts], str | None]:
     """Return the accelerators that the settings ask for, or none and the reason. `auto` takes the first kind here."""
     reasons = []
     for kind in here if gpu.kind == "auto" else (gpu.kind,):
@@ -119,7 +136,10 @@ def accelerators_to_use(gpu: GpuDevice, here: Accelerators) -> tuple[list[Accele
         return [], "; ".join(reasons)
     highest = max(gpu.device_ids or (), default=0)
     if highest >= len(found):
-        return [], f"devices.gpu.device_ids names GPU {highest}, and the GPUs here are numbered 0 to {len(found) - 1}"
+        return (
+            [],
+            f"devices.gpu.device_ids names GPU {highest}, and the GPUs here are numbered 0 to {len(found) - 1}",
+        )
     if gpu.device_ids is not None:
         return [found[index] for index in gpu.device_ids], None
     count = len(found) if gpu.wanted_count == "all" else gpu.wanted_count
@@ -147,10 +167,14 @@ def _cuda_gpus() -> tuple[AcceleratorFacts, ...] | str:
     try:
         torch.cuda.init()  # type: ignore[no-untyped-call]
         driver = _nvidia_driver() if torch.version.hip is None else platform.release()
-        gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+        gpus = [
+            torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())
+        ]
     except RuntimeError as error:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        return str(error).partition("\n")[0] + (f" (CUDA_VISIBLE_DEVICES={visible})" if visible else "")
+        return str(error).partition("\n")[0] + (
+            f" (CUDA_VISIBLE_DEVICES={visible})" if visible else ""
+        )
     return tuple(AcceleratorFacts("cuda", gpu.name, gpu.total_memory, driver) for gpu in gpus)
 
 
@@ -179,8 +203,12 @@ def _intel_gpus() -> tuple[AcceleratorFacts, ...] | str:
 
     if not torch.xpu.is_available():
         return f"this torch ({torch.__version__}) sees no Intel GPU"
-    gpus: list[Any] = [torch.xpu.get_device_properties(index) for index in range(torch.xpu.device_count())]
-    return tuple(AcceleratorFacts("xpu", gpu.name, gpu.total_memory, gpu.driver_version) for gpu in gpus)
+    gpus: list[Any] = [
+        torch.xpu.get_device_properties(index) for index in range(torch.xpu.device_count())
+    ]
+    return tuple(
+        AcceleratorFacts("xpu", gpu.name, gpu.total_memory, gpu.driver_version) for gpu in gpus
+    )
 
 
 if __name__ == "__main__":

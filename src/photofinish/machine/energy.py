@@ -43,7 +43,9 @@ class EnergyMeter:
             return
         try:
             pynvml.nvmlInit()
-            self._handles = [pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}") for uuid in self._uuids]
+            self._handles = [
+                pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}") for uuid in self._uuids
+            ]
         except pynvml.NVMLError as error:
             self._reason = f"the NVIDIA driver has no counter of this GPU ({error})"
             return
@@ -64,7 +66,13 @@ class EnergyMeter:
     def _joules(self) -> float | None:
         """Read the counters, which start when the driver is loaded."""
         try:
-            return sum(int(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)) for handle in self._handles) / 1e3
+            return (
+                sum(
+                    int(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle))
+                    for handle in self._handles
+                )
+                / 1e3
+            )
         except pynvml.NVMLError as error:
             self._reason = f"the NVIDIA driver does not report the GPU's energy ({error})"
             return None

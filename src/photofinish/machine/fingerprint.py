@@ -17,8 +17,20 @@ from photofinish.config.base import Record
 from photofinish.config.devices import CpuDevice, Devices, GpuDevice, Strategy, check_data_parallel
 from photofinish.config.problems import ConfigProblem, unknown_name
 from photofinish.errors import ConfigError, run_stage
-from photofinish.machine.accelerators import AcceleratorFacts, Accelerators, accelerators_to_use, all_accelerators
-from photofinish.machine.host import CPU_VARIABLES, CpuFacts, Software, cpu_facts, software_facts, usable_threads
+from photofinish.machine.accelerators import (
+    AcceleratorFacts,
+    Accelerators,
+    accelerators_to_use,
+    all_accelerators,
+)
+from photofinish.machine.host import (
+    CPU_VARIABLES,
+    CpuFacts,
+    Software,
+    cpu_facts,
+    software_facts,
+    usable_threads,
+)
 
 if TYPE_CHECKING:
     from photofinish.config.loader import Params
@@ -72,11 +84,16 @@ class GpuTarget(Record):
         return len(self.accelerators) if self.strategy == "ddp" and self.accelerators else 1
 
 
-def fingerprint(devices: Devices, machines: Mapping[str, Machine] | None = None) -> tuple[CpuTarget, GpuTarget]:
+def fingerprint(
+    devices: Devices, machines: Mapping[str, Machine] | None = None
+) -> tuple[CpuTarget, GpuTarget]:
     """Return the host of each device: this machine, or the one of `machines` that the device names."""
     here = Machine.here()
     machines = machines or {}
-    on_cpu, on_gpu = (machines.get(name, here) if name else here for name in (devices.cpu.machine, devices.gpu.machine))
+    on_cpu, on_gpu = (
+        machines.get(name, here) if name else here
+        for name in (devices.cpu.machine, devices.gpu.machine)
+    )
     return _cpu_host(devices.cpu, on_cpu), _gpu_host(devices.gpu, on_gpu)
 
 
@@ -93,7 +110,9 @@ def _cpu_host(wanted: CpuDevice, machine: Machine) -> CpuTarget:
 def _gpu_host(wanted: GpuDevice, machine: Machine) -> GpuTarget:
     used, missing = accelerators_to_use(wanted, machine.accelerators)
     if wanted.strategy == "data_parallel" and used:
-        check_data_parallel(used[0].kind, wanted.device_ids or range(len(used)), wanted.output_device)
+        check_data_parallel(
+            used[0].kind, wanted.device_ids or range(len(used)), wanted.output_device
+        )
     processes = len(used) if wanted.strategy == "ddp" else 1
     return GpuTarget(
         kind=wanted.kind,
@@ -104,7 +123,9 @@ def _gpu_host(wanted: GpuDevice, machine: Machine) -> GpuTarget:
         if_missing=wanted.if_missing,
         accelerators=tuple(used),
         missing=missing,
-        threads=usable_threads(machine.cpu, processes, machine.software.variables) if used else None,
+        threads=usable_threads(machine.cpu, processes, machine.software.variables)
+        if used
+        else None,
         cpu=machine.cpu if used else None,
         software=machine.software if used else None,
     )
@@ -118,8 +139,13 @@ def mismatches(planned: CpuTarget | GpuTarget, machine: Machine) -> list[str]:
     elif planned.missing:
         return []  # nothing will be timed
     else:
-        own = _gpu_host(GpuDevice(**planned.model_dump(include=set(GpuDevice.model_fields))), machine)
-    wanted_facts, own_facts = _leaves(planned.model_dump(mode="json")), _leaves(own.model_dump(mode="json"))
+        own = _gpu_host(
+            GpuDevice(**planned.model_dump(include=set(GpuDevice.model_fields))), machine
+        )
+    wanted_facts, own_facts = (
+        _leaves(planned.model_dump(mode="json")),
+        _leaves(own.model_dump(mode="json")),
+    )
     found = []
     for key in {**wanted_facts, **own_facts}:
         if wanted_facts.get(key) != own_facts.get(key):
@@ -131,7 +157,9 @@ def _leaves(facts: dict[str, Any], path: str = "") -> dict[str, Any]:
     """Return each single fact by its path."""
     found: dict[str, Any] = {}
     for key, value in facts.items():
-        found |= _leaves(value, f"{path}{key}.") if isinstance(value, dict) else {f"{path}{key}": value}
+        found |= (
+            _leaves(value, f"{path}{key}.") if isinstance(value, dict) else {f"{path}{key}": value}
+        )
     return found
 
 
@@ -163,7 +191,11 @@ def name_problem(name: str, folder: Path) -> str | None:
     if name in known:
         return None
     how = f"`make machine NAME={name}` on it writes {folder}/{name}.json, to be committed"
-    return f"{unknown_name('machine', name, known)}; {how}" if known else f"{folder}/ has no machine yet: {how}"
+    return (
+        f"{unknown_name('machine', name, known)}; {how}"
+        if known
+        else f"{folder}/ has no machine yet: {how}"
+    )
 
 
 def main() -> None:

@@ -16,7 +16,9 @@ import psutil
 
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 _CGROUPS = Path("/sys/fs/cgroup")
-_INSTRUCTION_SETS = re.compile(r"^(avx|avx2|avx512.*|avx_vnni|amx_.*|fma|sse4_2|asimd.*|sve.*|bf16|i8mm)$")
+_INSTRUCTION_SETS = re.compile(
+    r"^(avx|avx2|avx512.*|avx_vnni|amx_.*|fma|sse4_2|asimd.*|sve.*|bf16|i8mm)$"
+)
 CPU_VARIABLES = (
     "ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "GOMP_CPU_AFFINITY", "KMP_AFFINITY", "KMP_BLOCKTIME", "LD_PRELOAD",
     "MALLOC_CONF", "MKL_CBWR", "MKL_DYNAMIC", "MKL_NUM_THREADS", "OMP_DYNAMIC", "OMP_NUM_THREADS", "OMP_PLACES",
@@ -54,7 +56,10 @@ class Software:
 
     def with_only(self, variables: tuple[str, ...]) -> Software:
         """Return a copy without the variables that a device ignores."""
-        return replace(self, variables={name: value for name, value in self.variables.items() if name in variables})
+        return replace(
+            self,
+            variables={name: value for name, value in self.variables.items() if name in variables},
+        )
 
 
 def cpu_facts() -> CpuFacts:
@@ -62,7 +67,10 @@ def cpu_facts() -> CpuFacts:
     info = read_or_empty(Path("/proc/cpuinfo"))
     flags = set(_first_match(r"^(?:flags|Features)\s*:\s*(.*)$", info).split())
     return CpuFacts(
-        model=_first_match(r"^model name\s*:\s*(.*)$", info) or mac_cpu_name() or platform.processor() or "unknown",
+        model=_first_match(r"^model name\s*:\s*(.*)$", info)
+        or mac_cpu_name()
+        or platform.processor()
+        or "unknown",
         architecture=platform.machine(),
         usable_cores=_usable_cores(),
         cgroup_cores_limit=_cgroup_cores_limit(),
@@ -100,7 +108,9 @@ def _usable_cores() -> int:
     affinity = getattr(os, "sched_getaffinity", None)
     if affinity is None:
         return psutil.cpu_count(logical=False) or os.cpu_count() or 1
-    siblings = {number: _TOPOLOGY / f"cpu{number}/topology/thread_siblings_list" for number in affinity(0)}
+    siblings = {
+        number: _TOPOLOGY / f"cpu{number}/topology/thread_siblings_list" for number in affinity(0)
+    }
     return len({read_or_empty(path).strip() or str(number) for number, path in siblings.items()})
 
 
@@ -157,7 +167,17 @@ def _build(package: str) -> dict[str, str]:
 
 def package_versions() -> dict[str, str]:
     """Return the versions of the installed packages that make results."""
-    names = ("dvc", "mlflow", "numpy", "pandas", "pydantic", "safetensors", "scikit-learn", "torch", "torchvision")
+    names = (
+        "dvc",
+        "mlflow",
+        "numpy",
+        "pandas",
+        "pydantic",
+        "safetensors",
+        "scikit-learn",
+        "torch",
+        "torchvision",
+    )
     installed = {name: package_version(name) for name in names}
     return {name: version for name, version in installed.items() if version}
 
@@ -181,5 +201,7 @@ def git_commit() -> str | None:
 
 
 def _git(*arguments: str) -> str:
-    ran = subprocess.run(["git", *arguments], capture_output=True, text=True, check=True, timeout=10)
+    ran = subprocess.run(
+        ["git", *arguments], capture_output=True, text=True, check=True, timeout=10
+    )
     return ran.stdout.strip()

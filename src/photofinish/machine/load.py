@@ -88,13 +88,25 @@ class LoadWindow(Record):
 def load_warnings(windows: Iterable[LoadWindow]) -> list[str]:
     """Return the reasons why times measured in these windows are unreliable, or nothing if the machine was quiet."""
     seen = list(windows)
-    busy = [one for one in seen if one.others_cpu_seconds > MOST_SHARE_OF_OTHERS * one.core_seconds + _TICKS_SECONDS]
-    waiting = [one for one in seen if one.waited_seconds > MOST_SHARE_WAITED * one.ready_seconds + _TICKS_SECONDS]
+    busy = [
+        one
+        for one in seen
+        if one.others_cpu_seconds > MOST_SHARE_OF_OTHERS * one.core_seconds + _TICKS_SECONDS
+    ]
+    waiting = [
+        one
+        for one in seen
+        if one.waited_seconds > MOST_SHARE_WAITED * one.ready_seconds + _TICKS_SECONDS
+    ]
     paging = [one for one in seen if one.pages > MOST_PAGES_A_SECOND * max(one.wall_seconds, 1.0)]
     slowed = [one for one in seen if one.gpu_slowdowns]
 
-    used = sum(one.others_cpu_seconds for one in busy) / (sum(one.core_seconds for one in busy) or 1.0)
-    waited = sum(one.waited_seconds for one in waiting) / (sum(one.ready_seconds for one in waiting) or 1.0)
+    used = sum(one.others_cpu_seconds for one in busy) / (
+        sum(one.core_seconds for one in busy) or 1.0
+    )
+    waited = sum(one.waited_seconds for one in waiting) / (
+        sum(one.ready_seconds for one in waiting) or 1.0
+    )
     reasons = ", ".join(dict.fromkeys(reason for one in slowed for reason in one.gpu_slowdowns))
     total_seconds = sum(one.wall_seconds for one in seen)
     found = []
@@ -148,7 +160,9 @@ class _Reading:
 class LoadMonitor:
     """Reads the system's counters between epochs, rarely enough to cost nothing."""
 
-    def __init__(self, gpu_state: Callable[[], GpuState], *, own_processes_share_cores: bool = False) -> None:
+    def __init__(
+        self, gpu_state: Callable[[], GpuState], *, own_processes_share_cores: bool = False
+    ) -> None:
         self._gpu_state, self._own_processes_share_cores = gpu_state, own_processes_share_cores
         affinity = getattr(os, "sched_getaffinity", None)
         self._cores = sorted(affinity(0)) if affinity else list(range(os.cpu_count() or 1))
@@ -163,7 +177,9 @@ class LoadMonitor:
             at_seconds=time.monotonic(),
             cores_busy_seconds=_busy_seconds(self._cores),
             own_cpu_seconds=_tree_cpu_seconds(self._root),
-            waited_for_core_seconds=None if self._own_processes_share_cores else _waited_for_core_seconds(),
+            waited_for_core_seconds=None
+            if self._own_processes_share_cores
+            else _waited_for_core_seconds(),
             major_page_faults=resource.getrusage(resource.RUSAGE_SELF).ru_majflt,
             swapped_pages=_swapped_pages(),
         )
@@ -199,7 +215,9 @@ class LoadMonitor:
                 wall_seconds=now.at_seconds - before.at_seconds,
                 cores=len(self._cores),
                 own_cpu_seconds=own_seconds,
-                others_cpu_seconds=max(0.0, now.cores_busy_seconds - before.cores_busy_seconds - own_seconds),
+                others_cpu_seconds=max(
+                    0.0, now.cores_busy_seconds - before.cores_busy_seconds - own_seconds
+                ),
                 waited_for_core_seconds=waited_seconds,
                 major_page_faults=now.major_page_faults - before.major_page_faults,
                 swapped_pages=now.swapped_pages - before.swapped_pages,
@@ -227,7 +245,9 @@ def _tree_cpu_seconds(root: psutil.Process) -> float:
 
 def _waited_for_core_seconds() -> float | None:
     """Return how long this process's threads waited for a core (Linux: Documentation/scheduler/sched-stats)."""
-    fields = [read_or_empty(thread / "schedstat").split() for thread in Path("/proc/self/task").glob("*")]
+    fields = [
+        read_or_empty(thread / "schedstat").split() for thread in Path("/proc/self/task").glob("*")
+    ]
     nanoseconds = [int(each[1]) for each in fields if len(each) > 1]
     return sum(nanoseconds) / 1e9 if nanoseconds else None
 

@@ -28,7 +28,9 @@ def available_memory_bytes() -> int:
     for folder in (_CGROUPS / part for part in (own, *own.parents)):
         limit = read_or_empty(folder / "memory.max").strip()
         if limit.isdecimal():
-            facts = dict(line.split() for line in read_or_empty(folder / "memory.stat").splitlines())
+            facts = dict(
+                line.split() for line in read_or_empty(folder / "memory.stat").splitlines()
+            )
             used_bytes = int(facts.get("anon", 0))  # the page cache can be given back
             available_bytes = min(available_bytes, max(0, int(limit) - used_bytes))
     return available_bytes
@@ -63,12 +65,18 @@ class Room:
     """number of processes that each hold all images"""
 
 
-def check_memory_needed(name: str, experiment: Experiment, split: SplitSize, rooms: list[Room]) -> None:
+def check_memory_needed(
+    name: str, experiment: Experiment, split: SplitSize, rooms: list[Room]
+) -> None:
     """Raise ConfigError if images that are to lie on the device don't fit into one of the rooms."""
     if experiment.input.name != "resident":
         return
     padding = experiment.augmentation.crop_padding
-    border = f", a border of {padding} pixels added for training (augmentation.crop_padding)," if padding else ""
+    border = (
+        f", a border of {padding} pixels added for training (augmentation.crop_padding),"
+        if padding
+        else ""
+    )
     for room in rooms:
         needed_bytes = bytes_needed(experiment, split, room)
         if needed_bytes <= room.available_bytes:
@@ -100,7 +108,11 @@ def room_now(host: CpuTarget | GpuTarget, processes: int) -> list[Room]:
     """Return the memory that is free when the training starts: each GPU's, and the main memory if images lie there."""
     if isinstance(host, CpuTarget):
         return [Room("the main memory now", available_memory_bytes(), processes)]
-    rooms = [Room(f"the GPU ({gpu.name})", gpu.memory_bytes) for gpu in host.accelerators if gpu.memory_bytes]
+    rooms = [
+        Room(f"the GPU ({gpu.name})", gpu.memory_bytes)
+        for gpu in host.accelerators
+        if gpu.memory_bytes
+    ]
     if len(rooms) < len(host.accelerators):  # a GPU that shares the CPU's memory
         rooms.append(Room("the main memory now", available_memory_bytes(), processes))
     return rooms

@@ -84,7 +84,9 @@ def run_job(text: str) -> None:
                     errors.append(line.strip().removeprefix("error: "))
                 if time.monotonic() - sent_seconds > _SECONDS_BETWEEN_MESSAGES:
                     sent_seconds = time.monotonic()
-                    worker.log_event(PROGRESS, {"title": job.title, "worker": worker.name, "line": line.strip()})
+                    worker.log_event(
+                        PROGRESS, {"title": job.title, "worker": worker.name, "line": line.strip()}
+                    )
     if is_leaving.is_set():
         raise Reschedule
     if process.returncode:
@@ -114,7 +116,9 @@ def main() -> None:
     if dvc(["pull", "--force", *data]) or dvc(["repro", "--pull", "--single-item", *job.stages]):
         sys.exit(1)
     if dvc(["push", "--run-cache", *job.stages]):
-        print("error: DVC's remote did not take the result, which is kept on its machine", flush=True)
+        print(
+            "error: DVC's remote did not take the result, which is kept on its machine", flush=True
+        )
         sys.exit(1)
 
 
@@ -130,9 +134,13 @@ def git(folder: Path, *arguments: str) -> str:
     # Else git would take a clone that was cut off for a part of the project around it.
     environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(folder.resolve().parent)}
     command = ["git", *arguments]
-    ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    ran = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
     if ran.returncode:
-        raise UserError(f"git {arguments[0]} in {folder.resolve()}: {ran.stderr.strip() or 'failed'}")
+        raise UserError(
+            f"git {arguments[0]} in {folder.resolve()}: {ran.stderr.strip() or 'failed'}"
+        )
     return ran.stdout.strip()
 
 
@@ -154,7 +162,14 @@ def clone_at(source: Path, folder: Path, commit: str) -> None:
         if "origin" in git(source, "remote").split():
             origins.append(git(source, "remote", "get-url", "origin"))
         for origin in origins:
-            git(folder, "fetch", "--quiet", origin, "+HEAD:refs/fleet/HEAD", "+refs/heads/*:refs/fleet/*")
+            git(
+                folder,
+                "fetch",
+                "--quiet",
+                origin,
+                "+HEAD:refs/fleet/HEAD",
+                "+refs/heads/*:refs/fleet/*",
+            )
         if not _has(folder, commit):
             raise UserError(
                 f"the commit {commit[:12]} is not in {origins[-1]}: `git push` it, then `make spread` again"
@@ -189,7 +204,10 @@ def _share_dvc(own: Path, clones: Path) -> None:
 def environment_of(clone: Path) -> dict[str, str]:
     """Return the environment for programs in a clone: this Python, with the clone's own code."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("DVC_")}
-    for name, folder in (("PATH", Path(sys.executable).parent), ("PYTHONPATH", (clone / "src").resolve())):
+    for name, folder in (
+        ("PATH", Path(sys.executable).parent),
+        ("PYTHONPATH", (clone / "src").resolve()),
+    ):
         own[name] = os.pathsep.join(filter(None, [str(folder), own.get(name)]))
     return own
 

@@ -30,7 +30,16 @@ from photofinish.errors import ConfigError, UserError, run_stage
 from photofinish.files import project_root, state_folder
 from photofinish.locks import exclusive
 from photofinish.machine.fingerprint import Machine, name_problem, read_machines
-from photofinish.remote.jobs import PLAN, PROGRESS, Job, clone_at, committed, environment_of, run_job, stop_job
+from photofinish.remote.jobs import (
+    PLAN,
+    PROGRESS,
+    Job,
+    clone_at,
+    committed,
+    environment_of,
+    run_job,
+    stop_job,
+)
 from photofinish.remote.worker import (
     DASK,
     HEAD,
@@ -78,7 +87,9 @@ def spread(on: list[str], listen: str) -> None:
             f"{len(failed)} failed, as printed above ({', '.join(failed)}). The rest is in the remote: "
             f"`make spread` again runs only what failed"
         )
-    for project in reversed(projects):  # the project's own report shows the records of the further machines
+    for project in reversed(
+        projects
+    ):  # the project's own report shows the records of the further machines
         project.bring_back()
 
 
@@ -99,18 +110,28 @@ class Project:
         clone_at(Path(), folder, commit)
         params = YAML(typ="safe").load(_PARAMS)
         devices = params.get("devices") or {}
-        params["devices"] = {name: {**(devices.get(name) or {}), "machine": machine} for name in DEVICE_LABELS}
-        (folder / _PARAMS).write_text(json.dumps(params, indent=2, default=str), encoding="utf-8")  # which is YAML too
+        params["devices"] = {
+            name: {**(devices.get(name) or {}), "machine": machine} for name in DEVICE_LABELS
+        }
+        (folder / _PARAMS).write_text(
+            json.dumps(params, indent=2, default=str), encoding="utf-8"
+        )  # which is YAML too
         return cls(folder, machine)
 
     def missing(self, commit: str) -> list[Task]:
         """Return what neither this clone nor the remote has a result of. Push the data for it."""
         self._dvc("repro", "--pull", "split", "download-weights")
         self._dvc("push", "--run-cache", "split", "download-weights")
-        trainings = [self._training(name, device, commit) for name, device in self._without_result()]
+        trainings = [
+            self._training(name, device, commit) for name, device in self._without_result()
+        ]
         names = dict.fromkeys(task.job.experiment for task in trainings)
         # Without the accelerator there is only that to record, which `evaluate` does with it.
-        trainings = [task for task in trainings if task.device == "cpu" or not json.loads(task.host)["missing"]]
+        trainings = [
+            task
+            for task in trainings
+            if task.device == "cpu" or not json.loads(task.host)["missing"]
+        ]
         return [*trainings, *(self._evaluation(name, commit) for name in names)]
 
     def _without_result(self) -> list[tuple[str, DeviceLabel]]:
@@ -122,9 +143,14 @@ class Project:
         ran = self._run(*command, capture=True, **{_NOTE_MISSING: str(note)})
         noted = {tuple(line.split()) for line in note.read_text(encoding="utf-8").splitlines()}
         if ran.returncode and not noted:
-            raise UserError(f"dvc {' '.join(command)} in {self.folder.resolve()} failed:\n{ran.stdout}{ran.stderr}")
+            raise UserError(
+                f"dvc {' '.join(command)} in {self.folder.resolve()} failed:\n{ran.stdout}{ran.stderr}"
+            )
         return [
-            (name, device) for name in self._params.experiments for device in DEVICE_LABELS if (device, name) in noted
+            (name, device)
+            for name in self._params.experiments
+            for device in DEVICE_LABELS
+            if (device, name) in noted
         ]
 
     def _training(self, name: str, device: DeviceLabel, commit: str) -> Task:
@@ -143,15 +169,22 @@ class Project:
     def _job(self, title: str, name: str, stages: tuple[str, ...], commit: str) -> Job:
         dataset, plan = self._params.experiments[name].dataset, self.folder / PLAN
         files = [path for path in plan.rglob("*") if path.is_file()]
-        files = [path for path in files if path.stem == name or path.parent.name in ("hosts", "code")]
-        data = {stage: self._lock["stages"][stage] for stage in (f"split@{dataset}", "download-weights")}
+        files = [
+            path for path in files if path.stem == name or path.parent.name in ("hosts", "code")
+        ]
+        data = {
+            stage: self._lock["stages"][stage] for stage in (f"split@{dataset}", "download-weights")
+        }
         return Job(
             title=title,
             stages=stages,
             experiment=name,
             dataset=dataset,
             commit=commit,
-            plan={path.relative_to(plan).as_posix(): path.read_text(encoding="utf-8") for path in files},
+            plan={
+                path.relative_to(plan).as_posix(): path.read_text(encoding="utf-8")
+                for path in files
+            },
             # JSON is YAML to DVC, with quotes around a checksum that looks like a number.
             lock=json.dumps({**self._lock, "stages": data}),
             tracked_in=os.environ.get("MLFLOW_EXPERIMENT_NAME") or Path.cwd().name,
@@ -172,7 +205,10 @@ class Project:
 
     @cached_property
     def _machines(self) -> dict[str, Machine]:
-        return {_HERE: Machine.here(), **read_machines(self._params.devices, self.folder / _MACHINES)}
+        return {
+            _HERE: Machine.here(),
+            **read_machines(self._params.devices, self.folder / _MACHINES),
+        }
 
     @cached_property
     def _lock(self) -> dict[str, Any]:
@@ -181,19 +217,36 @@ class Project:
 
     def _dvc(self, *arguments: str) -> None:
         if self._run(*arguments).returncode:
-            raise UserError(f"dvc {' '.join(arguments)} failed in {self.folder.resolve()}, as printed above")
+            raise UserError(
+                f"dvc {' '.join(arguments)} failed in {self.folder.resolve()}, as printed above"
+            )
 
-    def _run(self, *arguments: str, capture: bool = False, **variables: str) -> subprocess.CompletedProcess[str]:
+    def _run(
+        self, *arguments: str, capture: bool = False, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, **variables}
         if self.further:  # the user's images lie where the project has them
-            environment = {**environment_of(self.folder), "DVC_ROOT": str(project_root()), **variables}
+            environment = {
+                **environment_of(self.folder),
+                "DVC_ROOT": str(project_root()),
+                **variables,
+            }
         command = [sys.executable, "-m", "dvc", *arguments]
-        return subprocess.run(command, cwd=self.folder, env=environment, capture_output=capture, text=True, check=False)
+        return subprocess.run(
+            command,
+            cwd=self.folder,
+            env=environment,
+            capture_output=capture,
+            text=True,
+            check=False,
+        )
 
 
 def _run_all(tasks: dict[str, Task], listen: str) -> list[str]:
     """Let workers run the tasks, by their titles. Return the titles of those that failed."""
-    trainings = {task.key: (task.device, task.where, task.host) for task in tasks.values() if task.key}
+    trainings = {
+        task.key: (task.device, task.where, task.host) for task in tasks.values() if task.key
+    }
     own = resources_of(Machine.here())
     with _scheduler(listen, own if own.keys() & trainings.keys() else None) as (client, address):
         client.set_metadata([PLANNED], {"code": fleet_code(), "trainings": trainings})
@@ -213,7 +266,11 @@ def _run_all(tasks: dict[str, Task], listen: str) -> list[str]:
                     print(f"{title}: {outcome}; {len(waiting) + len(running)} left", flush=True)
                 in_training = {tasks[title].job.experiment for title in running}
                 lost = {task.job.experiment for task in failed.values()}
-                for title in [title for title, task in waiting.items() if task.job.experiment not in in_training]:
+                for title in [
+                    title
+                    for title, task in waiting.items()
+                    if task.job.experiment not in in_training
+                ]:
                     task = waiting.pop(title)
                     if task.job.experiment not in lost:
                         running[title] = _submit(client, task)
@@ -221,7 +278,10 @@ def _run_all(tasks: dict[str, Task], listen: str) -> list[str]:
                 keys = {None, *(key for worker in workers for key in worker["resources"])}
                 lacking = {tasks[title].where for title in running if tasks[title].key not in keys}
                 for where in sorted(lacking - unserved):
-                    print(f"{where} has no worker: waiting for `make worker HEAD={address}` there", flush=True)
+                    print(
+                        f"{where} has no worker: waiting for `make worker HEAD={address}` there",
+                        flush=True,
+                    )
                 unserved = lacking
                 time.sleep(_POLL_SECONDS)
     return list(failed)
@@ -230,7 +290,9 @@ def _run_all(tasks: dict[str, Task], listen: str) -> list[str]:
 def _submit(client: Any, task: Task) -> Any:
     """Submit a job without `retries`, because what failed once fails again. Dask replaces lost workers."""
     resources = {task.key: 1} if task.key else None
-    return client.submit(run_job, task.job.model_dump_json(), key=task.job.title, resources=resources)
+    return client.submit(
+        run_job, task.job.model_dump_json(), key=task.job.title, resources=resources
+    )
 
 
 @contextmanager
@@ -253,7 +315,9 @@ def _scheduler(listen: str, resources: dict[str, float] | None) -> Iterator[tupl
             local_directory=str(state_folder() / "dask"),
         )
     except (OSError, RuntimeError) as error:
-        raise UserError(f"{listen} can't be listened at: {error}. LISTEN=... names another address") from error
+        raise UserError(
+            f"{listen} can't be listened at: {error}. LISTEN=... names another address"
+        ) from error
     with cluster, Client(cluster) as client:
         name = platform.node() if host in ("0.0.0.0", "[::]") else host  # noqa: S104
         try:
@@ -289,9 +353,17 @@ class Progress:
 
 def main() -> None:
     """Spread, as the command line asks."""
-    parser = argparse.ArgumentParser(prog="python -m photofinish.remote.spread", description=__doc__)
-    parser.add_argument("--on", default="", help="further machines, by their names, to bring back records of")
-    parser.add_argument("--listen", default=HEAD, help="where workers reach this: tcp://0.0.0.0:8786 is from anywhere")
+    parser = argparse.ArgumentParser(
+        prog="python -m photofinish.remote.spread", description=__doc__
+    )
+    parser.add_argument(
+        "--on", default="", help="further machines, by their names, to bring back records of"
+    )
+    parser.add_argument(
+        "--listen",
+        default=HEAD,
+        help="where workers reach this: tcp://0.0.0.0:8786 is from anywhere",
+    )
     args = parser.parse_args()
     require_dask()
     require_address(args.listen, "LISTEN")  # before data is made and pushed

@@ -32,7 +32,9 @@ DASK = {
     "distributed.worker.profile.enabled": False,  # it would take time from timed trainings
     "distributed.scheduler.allowed-failures": 2,
     "distributed.comm.timeouts.tcp": "20s",  # after which a cut network is noticed
-    "distributed.logging": dict.fromkeys(("distributed", "distributed.client", "distributed.gc"), logging.CRITICAL + 1),
+    "distributed.logging": dict.fromkeys(
+        ("distributed", "distributed.client", "distributed.gc"), logging.CRITICAL + 1
+    ),
 }
 _RETRY_SECONDS = 2.0
 _MOST_DIFFERENCES = 3
@@ -41,7 +43,9 @@ _MOST_DIFFERENCES = 3
 def require_dask() -> None:
     """Raise UserError if Dask is not installed, which a project on one machine does without."""
     if util.find_spec("distributed") is None:
-        raise UserError("spreading over machines needs Dask: `python -m pip install distributed`, on each of them")
+        raise UserError(
+            "spreading over machines needs Dask: `python -m pip install distributed`, on each of them"
+        )
 
 
 def require_address(address: str, setting: str) -> None:
@@ -62,7 +66,9 @@ def fleet_code() -> str:
 def key_of(machine: Machine, device: DeviceLabel) -> str:
     """Return the Dask resource of machines that may stand for each other on this device."""
     if device == "cpu":
-        machine = machine.model_copy(update={"accelerators": {}, "software": machine.software.with_only(CPU_VARIABLES)})
+        machine = machine.model_copy(
+            update={"accelerators": {}, "software": machine.software.with_only(CPU_VARIABLES)}
+        )
     return f"{device}-{sha256_of_bytes(machine.model_dump_json().encode())[:16]}"
 
 
@@ -74,18 +80,28 @@ def resources_of(machine: Machine) -> dict[str, float]:
 def check_planned(planned: dict[str, Any], machine: Machine) -> None:
     """Raise UserError if the head runs other code. Print how this machine differs if no training is planned for it."""
     if planned["code"] != fleet_code():
-        raise UserError("refused: the head has another version of photofinish or Dask; `git pull`, then start again")
+        raise UserError(
+            "refused: the head has another version of photofinish or Dask; `git pull`, then start again"
+        )
     trainings = planned["trainings"]
     if not trainings or resources_of(machine).keys() & trainings.keys():
         return
     hosts = [
-        (where, CpuTarget.model_validate_json(host) if device == "cpu" else GpuTarget.model_validate_json(host))
+        (
+            where,
+            CpuTarget.model_validate_json(host)
+            if device == "cpu"
+            else GpuTarget.model_validate_json(host),
+        )
         for device, where, host in trainings.values()
     ]
     found = [(mismatches(host, machine), where) for where, host in hosts]
     fewest, where = min(found, key=lambda each: len(each[0]))
     how = "; ".join(fewest[:_MOST_DIFFERENCES]) or "write it down again by `make machine`"
-    print(f"no training is planned for this machine, which isn't {where} ({how}): it only evaluates", flush=True)
+    print(
+        f"no training is planned for this machine, which isn't {where} ({how}): it only evaluates",
+        flush=True,
+    )
 
 
 async def _planned_at(head: str) -> dict[str, Any]:
@@ -141,8 +157,12 @@ def serve(head: str) -> None:
 
 def main() -> None:
     """Work for the head that the command line names."""
-    parser = argparse.ArgumentParser(prog="python -m photofinish.remote.worker", description=__doc__)
-    parser.add_argument("head", nargs="?", default=HEAD, help="the address of its scheduler, tcp://host:port")
+    parser = argparse.ArgumentParser(
+        prog="python -m photofinish.remote.worker", description=__doc__
+    )
+    parser.add_argument(
+        "head", nargs="?", default=HEAD, help="the address of its scheduler, tcp://host:port"
+    )
     args = parser.parse_args()
     require_dask()
     require_address(args.head, "HEAD")

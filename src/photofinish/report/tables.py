@@ -193,7 +193,10 @@ def paying_table(pair: Comparison) -> Table:
     by_device = {device.upper(): _spent(spent) for device, spent in pair.outlays.items()}
     if pair.compared:
         for result in pair.trained:
-            repaid = seconds(result.timings.startup_seconds), sentences.payback(pair.compared.payback)
+            repaid = (
+                seconds(result.timings.startup_seconds),
+                sentences.payback(pair.compared.payback),
+            )
             device = result.device.upper()
             by_device[device] = {"start-up repaid": repaid, **by_device[device]}
     rows = []

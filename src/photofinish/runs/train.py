@@ -141,7 +141,9 @@ def _train_own_seed(
                 load.epoch_ended(1, metrics.epoch)
                 laps.end("watching")
         overhead = laps.overhead(passed_seconds(trainer.progress.timings[epochs_before:]))
-        energy = team.all_gather_object([energy_meter.training_ended() for energy_meter in energy_meters])
+        energy = team.all_gather_object(
+            [energy_meter.training_ended() for energy_meter in energy_meters]
+        )
         load.training_ended()
         peak_memory_bytes = team.peak_memory_bytes()
 

@@ -89,9 +89,7 @@ def epochs(epochs: list[tuple[EpochMetrics, EpochTiming]], training_images: int)
         run.sample_system()
 
 
-def training_ended(
-    name: str, device: DeviceLabel, results: Path, checkpoints: list[Path]
-) -> None:
+def training_ended(name: str, device: DeviceLabel, results: Path, checkpoints: list[Path]) -> None:
     """Complete the run from the files of the training."""
     store, run = open_project(), _live.pop()
     run.sample_system()  # a training of a second has no sample yet
