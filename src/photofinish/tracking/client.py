@@ -157,7 +157,9 @@ class Tracker:
 
 
 def _end_with_stage(worker: str) -> None:
-    """Let the worker end after its stage was killed, which the pool does not see to."""
+    """Let the worker outlive a killed stage just long enough to close the run."""
+    if hasattr(os, "setsid"):
+        os.setsid()  # torchrun kills the whole process group of a rank
 
     def watch() -> None:
         stage = multiprocessing.parent_process()
