@@ -26,7 +26,6 @@ from photofinish.machine import host as facts
 from photofinish.machine.accelerators import AcceleratorFacts
 
 CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
-QUOTA, PERIOD = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
 H200_BYTES = 150_754_820_096
 
 
@@ -419,8 +418,6 @@ def test_the_instruction_sets_that_change_bits_are_read_from_proc(
         ({CPU_MAX: "200000 100000\n"}, 2.0),
         ({CPU_MAX: "150000 100000\n"}, 1.5),
         ({CPU_MAX: "max 100000\n"}, None),
-        ({QUOTA: "400000\n", PERIOD: "100000\n"}, 4.0),
-        ({QUOTA: "-1\n", PERIOD: "100000\n"}, None),
         ({CPU_MAX: "nonsense"}, None),
         ({}, None),
     ],

@@ -72,7 +72,7 @@ def test_a_watch_sees_what_others_do() -> None:
     observer = LoadMonitor(nvidia_gpu_state(None))
     orphan = f'"{sys.executable}" -c "{BURN_A_CORE}" &'  # its parent ends at once, so it belongs to nobody here
     subprocess.run(["sh", "-c", orphan], capture_output=True, check=True)  # until it closes its output
-    observer.look(1, 1)
+    observer.sample(1, 1)
     assert observer.windows[0].others_cpu_seconds > 0.25
 
 
@@ -88,7 +88,7 @@ def test_short_epochs_share_a_window() -> None:
 
 def test_the_state_of_the_gpu_goes_into_the_window() -> None:
     observer = LoadMonitor(lambda: (1980, ("heat",)))
-    observer.look(2, 3)
+    observer.sample(2, 3)
     assert (observer.windows[0].gpu_clock_mhz, observer.windows[0].gpu_slowdowns) == (1980, ("heat",))
 
 

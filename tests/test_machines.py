@@ -62,7 +62,7 @@ def test_a_misspelt_machine_is_reported_with_its_line_and_the_nearest_name(param
     with pytest.raises(ConfigError, match=r"params.yaml:3  devices.cpu.machine = \"lap\"\n .*did you mean 'lab'\?"):
         read(params_file, machines, "lap")
     (machines / "lab.json").unlink()
-    with pytest.raises(ConfigError, match=r"has no machine yet: `make machine NAME=lab`"):
+    with pytest.raises(ConfigError, match=r"has no machine yet; `make machine NAME=lab`"):
         read(params_file, machines, "lab")
 
 

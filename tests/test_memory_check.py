@@ -73,7 +73,7 @@ def test_the_message_names_the_key_both_figures_and_the_alternative(make_experim
         check_memory_needed("food", make_experiment(), size, [Room("the main memory", 24 * GIB)])
     for text in ("experiments.food.input", "75,750", "48.1 GiB", "the main memory has 24.0 GiB", "`input: loader`"):
         assert text in str(refused.value)
-    border = r"of 3x224x224, a border of 9 pixels added for training .*crop_padding\), take"
+    border = r"of 3x224x224 and augmentation.crop_padding 9 take"
     with pytest.raises(ConfigError, match=border):
         check_memory_needed("food", make_experiment(augmentation={"crop_padding": 9}), size, [Room("it", GIB)])
 
