@@ -36,7 +36,7 @@ def machine_with(cores: int) -> Machine:
 # -- who may run what ----------------------------------------------------------------------------------
 
 
-def test_machines_that_are_alike_have_the_same_keys_and_others_do_not() -> None:
+def test_only_machines_that_are_alike_have_the_same_keys() -> None:
     lab, box = machine_with(96), machine_with(64)
     assert key_of(lab, "cpu") == key_of(machine_with(96), "cpu") != key_of(box, "cpu")
     without_gpu = lab.model_copy(update={"accelerators": {"cuda": "none"}})
@@ -60,9 +60,7 @@ def test_a_worker_with_other_code_is_refused_and_one_without_a_training_says_so(
 @pytest.mark.parametrize(
     "address", ["10.0.0.5:8786", "tcp://localhost:99999", "http://10.0.0.5:8786", "tcp://10.0.0.5"]
 )
-def test_what_is_no_address_of_a_head_is_refused_before_anything_is_done(
-    address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_address_is_refused_before_anything_is_done(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for program, option in ((spread, ["--listen"]), (worker, [])):
         monkeypatch.setattr("sys.argv", ["program", *option, address])
         with pytest.raises(ConfigError, match=address):
@@ -101,7 +99,7 @@ def repository(tmp_path: Path) -> Path:
     return folder
 
 
-def test_changes_that_are_not_committed_are_refused_by_name(repository: Path) -> None:
+def test_uncommitted_changes_are_refused_by_name(repository: Path) -> None:
     (repository / "dvc.lock").write_text("made by dvc", encoding="utf-8")
     assert committed(repository) == git(repository, "rev-parse", "HEAD")
     (repository / "net.py").write_text("", encoding="utf-8")
@@ -122,7 +120,7 @@ def test_a_clone_comes_to_the_commit_with_the_projects_remotes_and_cache(reposit
         clone_at(repository, clone, "a" * 40)
 
 
-def test_a_clone_that_was_cut_off_is_not_taken_for_the_project_around_it(repository: Path) -> None:
+def test_an_unfinished_clone_does_not_change_the_project_around_it(repository: Path) -> None:
     clone = repository / ".photofinish" / "worker"
     (clone / ".git").mkdir(parents=True)
     (repository / "dvc.yaml").write_text("stages: {}  # not committed yet\n", encoding="utf-8")

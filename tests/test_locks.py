@@ -8,7 +8,6 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -105,18 +104,6 @@ def test_the_next_is_let_in_once_the_first_is_done_or_killed(hold: Hold, names: 
         first.stdin.write("\n")
         first.stdin.flush()
     read_until(second, "held")
-
-
-def test_a_process_that_waits_for_the_machine_ends_on_ctrl_c(folder: Path, hold: Hold) -> None:
-    with exclusive_machine("mine") as waited_seconds:
-        assert waited_seconds < 0.5
-        waiting = hold()
-        assert waiting.stderr is not None
-        assert str(folder / NAME) in waiting.stderr.readline()
-        started_seconds = time.monotonic()
-        waiting.send_signal(signal.SIGINT)
-        waiting.wait()
-        assert time.monotonic() - started_seconds < 30
 
 
 def test_every_user_of_the_machine_may_use_its_lock(folder: Path) -> None:

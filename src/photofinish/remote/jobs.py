@@ -26,7 +26,7 @@ PROGRESS = "photofinish-progress"
 _NO_INPUT_OF_A_STAGE = ("dvc.lock", "metrics", "plots", "reference")
 _LOCK = Path("dvc.lock")
 _LAST_LINES = 5
-_SECONDS_BETWEEN_MESSAGES = 1.0
+_SECONDS_BETWEEN_MESSAGES = 10.0
 _running: list[subprocess.Popen[str]] = []
 is_leaving = threading.Event()
 """Set when this worker leaves its head. The scheduler then gives its job to another worker."""
@@ -79,7 +79,8 @@ def run_job(text: str) -> None:
                 last.append(line.strip())
                 if line.startswith("error: "):
                     errors.append(line.strip().removeprefix("error: "))
-                if time.monotonic() - sent_seconds > _SECONDS_BETWEEN_MESSAGES:
+                is_due = time.monotonic() - sent_seconds > _SECONDS_BETWEEN_MESSAGES
+                if is_due and isinstance(worker.name, str):  # a number names the head's worker
                     sent_seconds = time.monotonic()
                     message = {"title": job.title, "worker": worker.name, "line": line.strip()}
                     worker.log_event(PROGRESS, message)

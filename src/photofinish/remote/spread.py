@@ -20,8 +20,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from rich.live import Live
-from rich.table import Table
 from ruamel.yaml import YAML
 
 from photofinish.config.loader import Params, read_params
@@ -233,7 +231,6 @@ def _run(client: Any, tasks: dict[str, Task], address: str) -> list[str]:
 
     Without `retries`, because what failed once fails again. Dask replaces lost workers.
     """
-    lines: dict[str, tuple[str, str]] = {}
     futures = {
         title: client.submit(
             run_job,
@@ -244,35 +241,27 @@ def _run(client: Any, tasks: dict[str, Task], address: str) -> list[str]:
         for title, task in tasks.items()
     }
 
-    def note(event: tuple[float, dict[str, str]]) -> None:
-        message = event[1]
-        lines[message["title"]] = message["worker"], message["line"]
+    def show(event: tuple[float, dict[str, str]]) -> None:
+        print("{title} at {worker}: {line}".format(**event[1]), flush=True)
 
-    def table() -> Table:
-        table = Table("job", "worker", "last line")
-        for title in futures.keys() & lines.keys():
-            table.add_row(title, *lines[title])
-        return table
-
-    client.subscribe_topic(PROGRESS, note)
+    client.subscribe_topic(PROGRESS, show)
     failed = []
     unserved: set[str] = set()
-    with Live(get_renderable=table, transient=True):
-        while futures:
-            for title in [title for title, future in futures.items() if future.done()]:
-                future, outcome = futures.pop(title), "done"
-                if future.status == "error":
-                    failed.append(title)
-                    outcome = f"failed: {future.exception()}"
-                print(f"{title}: {outcome}; {len(futures)} left", flush=True)
-            workers = client.scheduler_info(n_workers=-1)["workers"].values()
-            keys = {None, *(key for worker in workers for key in worker["resources"])}
-            lacking = {tasks[title].where for title in futures if tasks[title].key not in keys}
-            for where in sorted(lacking - unserved):
-                how = f"waiting for `make worker HEAD={address}` there"
-                print(f"{where} has no worker: {how}", flush=True)
-            unserved = lacking
-            time.sleep(_POLL_SECONDS)
+    while futures:
+        for title in [title for title, future in futures.items() if future.done()]:
+            future, outcome = futures.pop(title), "done"
+            if future.status == "error":
+                failed.append(title)
+                outcome = f"failed: {future.exception()}"
+            print(f"{title}: {outcome}; {len(futures)} left", flush=True)
+        workers = client.scheduler_info(n_workers=-1)["workers"].values()
+        keys = {None, *(key for worker in workers for key in worker["resources"])}
+        lacking = {tasks[title].where for title in futures if tasks[title].key not in keys}
+        for where in sorted(lacking - unserved):
+            how = f"waiting for `make worker HEAD={address}` there"
+            print(f"{where} has no worker: {how}", flush=True)
+        unserved = lacking
+        time.sleep(_POLL_SECONDS)
     return failed
 
 
