@@ -69,7 +69,8 @@ class EnergyMeter:
 
     def _joules(self) -> float:
         """Return the sum of the counters, which start when the driver is loaded."""
-        return sum(map(pynvml.nvmlDeviceGetTotalEnergyConsumption, self._handles)) / 1e3
+        millijoules = sum(map(pynvml.nvmlDeviceGetTotalEnergyConsumption, self._handles))
+        return float(millijoules) / 1e3
 
 
 def added_up(energies: Iterable[Energy]) -> tuple[Energy, ...]:
