@@ -1,4 +1,4 @@
-"""What many tests share: a small data set that can be learned, an experiment, a host, and a project of one's own."""
+"""Shared fixtures: a small data set that can be learned, an experiment, a host, a project."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parent.parent
 PARTS: tuple[PartName, ...] = ("train", "validation", "test")
 
-# Tests run side by side, and torch's threads wait for each other by spinning: with more of them than cores, a training
-# of seconds takes minutes.
+# Tests run side by side, and torch's threads spin while they wait for each other: with more threads
+# than cores, a training of seconds takes minutes.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 ONE_THREAD = {"cpu": {"threads": 1}}
-"""The same for the `devices` of a project's params.yaml."""
+"""One thread, for `devices` in params.yaml."""
 
-# MLflow's server starts ten processes of 2 s for jobs (of language models' judges) that nobody here has.
+# MLflow's server would start ten processes of 2 s each, for jobs that no test has.
 os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")
 
-# By itself, hypothesis times each example by the wall's clock.
+# Hypothesis limits each example's time by default.
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
 
-# A shell that starts the tests in the background makes them, and all they start, deaf to Ctrl-C.
+# A shell that starts the tests in the background makes them ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 MakeExperiment = Callable[..., Experiment]
@@ -62,7 +62,7 @@ MakeResult = Callable[..., "DeviceResult"]
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are cores: many tests wait for processes to start and to end."""
+    """Return one more than the cores: many tests wait for processes."""
     return (os.cpu_count() or 1) + 1
 
 
@@ -73,22 +73,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests come first: the quick ones then fill what is left of the time on each core."""
+    """Run files with slow tests first, so that quick ones fill the rest of the time."""
     slow_files = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow_files)
 
 
 def pytest_collection_finish() -> None:
-    """What was imported is no garbage: to look through it took half the time of each small training."""
+    """Exclude imports from garbage collection, which took half the time of each small training."""
     gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
 def own_temporary_folder() -> Iterator[None]:
-    """For the programs that tests start: they don't wait for what trains on this machine besides.
-
-    What they import is compiled once, not by each of them.
-    """
+    """Give programs that tests start a lock of this session, and compiled imports."""
     with (
         tempfile.TemporaryDirectory(prefix="pf-") as folder,
         pytest.MonkeyPatch.context() as monkeypatch,
@@ -104,14 +101,13 @@ def from_array(
     class_names: tuple[str, ...],
     own_parts: Mapping[PartName, Int64Array] | None = None,
 ) -> RawData:
-    """Of images that lie in memory."""
     return RawData(
         images.shape[1:], labels, class_names, lambda rows: images[rows], own_parts or {}
     )
 
 
 def learnable_images(count: int = 120, classes: int = 3, side: int = 8, seed: int = 0) -> RawData:
-    """Noise with one bright row, whose place is the class."""
+    """Return noise with one bright row, whose index is the class."""
     random = np.random.default_rng(seed)
     labels = np.arange(count, dtype=np.int64) % classes
     images = random.integers(0, 120, size=(count, 1, side, side), dtype=np.uint8)
@@ -121,7 +117,7 @@ def learnable_images(count: int = 120, classes: int = 3, side: int = 8, seed: in
 
 
 def digits_plan(**settings: Any) -> DatasetPlan:
-    """The plan of a data set whose parts are all drawn."""
+    """Return the plan of a data set whose parts are all drawn at random."""
     dataset = DigitsDataset(**{"source": "digits", "validation": 0.2, "test": 0.2, **settings})
     return DatasetPlan(name="small", dataset=dataset, local_files=None)
 
@@ -135,7 +131,7 @@ def packed_split(tmp_path_factory: pytest.TempPathFactory) -> PackedSplit:
 
 @pytest.fixture(scope="session")
 def make_experiment() -> MakeExperiment:
-    """An experiment with every setting, any of them overridden: `make_experiment(epochs=2)`."""
+    """Make an experiment with overridden settings: `make_experiment(epochs=2)`."""
 
     def make(**overrides: Any) -> Experiment:
         settings: dict[str, Any] = {
@@ -156,7 +152,7 @@ def make_experiment() -> MakeExperiment:
 
 @pytest.fixture
 def make_trainer(packed_split: PackedSplit) -> MakeTrainer:
-    """A trainer on the CPU for an experiment on the small data set, with the network it names or one of one's own."""
+    """Make a trainer on the CPU for an experiment on the small data set."""
     import torch
 
     from photofinish.models.registry import build_model
@@ -165,9 +161,7 @@ def make_trainer(packed_split: PackedSplit) -> MakeTrainer:
     from photofinish.training.torch_device import CPU
     from photofinish.training.trainer import Trainer
 
-    torch.set_num_threads(
-        1
-    )  # batches this small gain nothing from more, and lose by it where other programs run
+    torch.set_num_threads(1)  # such small batches gain nothing from more
     manifest = packed_split.manifest
 
     def batches(experiment: Experiment, part: PartName) -> Batches:
@@ -185,12 +179,12 @@ def make_trainer(packed_split: PackedSplit) -> MakeTrainer:
 
 @pytest.fixture
 def trainer_of(make_trainer: MakeTrainer, make_experiment: MakeExperiment) -> MakeTrainer:
-    """The same by the settings of the experiment: `trainer_of(epochs=2)`, `trainer_of(network, seed=1)`."""
+    """Make a trainer from settings: `trainer_of(epochs=2)`, `trainer_of(network, seed=1)`."""
     return lambda network=None, **settings: make_trainer(make_experiment(**settings), network)
 
 
 def network_with_state() -> nn.Module:
-    """Dropout draws random numbers and batch-norm keeps running means: what a warm-up or a resume could disturb."""
+    """Return a network with random numbers and running means, which a resume could disturb."""
     import torch
     from torch.nn import BatchNorm1d, Dropout, Flatten, Linear, Sequential
 
@@ -200,7 +194,6 @@ def network_with_state() -> nn.Module:
 
 
 def assert_same_run(one: Trainer, other: Trainer) -> None:
-    """To the last bit."""
     from photofinish.results.learned import weights_of
 
     assert one.progress.metrics == other.progress.metrics
@@ -210,7 +203,7 @@ def assert_same_run(one: Trainer, other: Trainer) -> None:
 
 @pytest.fixture(scope="session")
 def make_result(make_experiment: MakeExperiment, cpu_host: CpuTarget) -> MakeResult:
-    """What is on disk of one experiment on one device, made up: `make_result(device="gpu", epoch_seconds=(1.0,))`."""
+    """Make up a result: `make_result(device="gpu", epoch_seconds=(1.0,))`."""
     from photofinish.comparing.device_results import NotTrained, Predictions, Trained
     from photofinish.results import EpochMetrics, EpochTiming, measurements, records
 
@@ -320,7 +313,7 @@ def cpu_host() -> CpuTarget:
 
 @pytest.fixture(scope="session")
 def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """MLflow's, made once: it takes seconds for its tables."""
+    """Make MLflow's database once, because its tables take seconds."""
     from photofinish.tracking.store import open_store
 
     root = tmp_path_factory.mktemp("mlflow")
@@ -332,7 +325,7 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def store(tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """The project's own store; its database was made in another folder, so that it has followed a move."""
+    """Open a store whose database was made in another folder."""
     from photofinish.tracking.store import open_store
 
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
@@ -342,7 +335,7 @@ def store(tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch)
 
 @dataclass
 class HeldClock:
-    """In place of what trainings are timed with: time passes only where a test says so."""
+    """A clock on which time passes only in `take`."""
 
     now_seconds: float = 0.0
 
@@ -359,12 +352,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> HeldClock:
 
 @pytest.fixture
 def params_file(tmp_path: Path) -> Path:
-    """Where a test may write a params file of its own."""
     return tmp_path / "params.yaml"
 
 
 def run_stage(script: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """A stage's script as DVC runs it, but in a folder that is no clone of the project; output is captured."""
+    """Run a stage's script in a folder that is no clone of the project."""
     environment = {name: value for name, value in os.environ.items() if name != "DVC_ROOT"}
     return subprocess.run(
         [sys.executable, str(ROOT / "stages" / f"{script}.py"), *arguments],
@@ -378,13 +370,13 @@ def run_stage(script: str, *arguments: str, cwd: Path) -> subprocess.CompletedPr
 
 @dataclass(frozen=True)
 class Project:
-    """A clone of this project in a folder of its own, with its own DVC cache and MLflow store."""
+    """A clone of this project with its own DVC cache and MLflow store."""
 
     root: Path
     environment: dict[str, str]
 
     def run(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        """Run a command in it, as a user with the environment activated, but with a warm Python; output is captured."""
+        """Run a command as a user with the environment activated."""
         return subprocess.run(
             command,
             cwd=self.root,
@@ -397,7 +389,7 @@ class Project:
         )
 
     def start(self, *command: str, **environment: str) -> subprocess.Popen[str]:
-        """Start a command in it as a process group of its own, to be killed or interrupted."""
+        """Start a command in a new process group, to be killed or interrupted."""
         return subprocess.Popen(
             command,
             cwd=self.root,
@@ -409,13 +401,13 @@ class Project:
         )
 
     def repro(self, *arguments: str, **environment: str) -> str:
-        """`dvc repro`, which must succeed; what it printed."""
+        """Run `dvc repro`, which must succeed, and return what it printed."""
         ran = self.run("dvc", "repro", *arguments, **environment)
         assert ran.returncode == 0, ran.stdout + ran.stderr
         return ran.stdout + ran.stderr
 
     def stages_to_run(self) -> set[str]:
-        """What `dvc status` says has changed since it ran."""
+        """Return the stages that `dvc status` reports as changed."""
         ran = self.run("dvc", "status", "--json")
         assert ran.returncode == 0, ran.stdout + ran.stderr
         return set(json.loads(ran.stdout))
@@ -435,7 +427,7 @@ class Project:
         )
 
     def without_mlflow(self) -> Project:
-        """From now on a stage's calls do nothing: MLflow takes most of a small training."""
+        """Replace MLflow, which takes most of the time of a small training, by nothing."""
         worker = "def __getattr__(name):\n    return lambda *arguments: None\n"
         (self.root / "src/photofinish/tracking/mlflow_worker.py").write_text(
             worker, encoding="utf-8"
@@ -463,8 +455,7 @@ def clone_project(root: Path) -> Project:
     environment = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("MLFLOW_", "DVC_"))
-        and name not in CPU_VARIABLES  # which make another host of this one
+        if not name.startswith(("MLFLOW_", "DVC_")) and name not in CPU_VARIABLES
     }
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     environment["PYTHONPATH"] = str(root / "src")
@@ -488,12 +479,12 @@ def project(make_project: Callable[[str], Project]) -> Project:
 
 @dataclass(frozen=True)
 class OwnFiles:
-    """Files of a user's own code, in a folder that is the project's for as long as a test runs."""
+    """Files of custom code, in a folder that is the project during a test."""
 
     folder: Path
 
     def write(self, name: str, text: str) -> str:
-        """The file's name as params.yaml has it."""
+        """Write a file, and return its name in params.yaml."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
@@ -502,7 +493,7 @@ class OwnFiles:
 
 @pytest.fixture
 def own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OwnFiles]:
-    """Python forgets afterwards what it imported from there."""
+    """Give a folder for custom code, whose imports are undone afterwards."""
     monkeypatch.chdir(tmp_path)
     before, paths = set(sys.modules), [*sys.path]
     yield OwnFiles(tmp_path)

@@ -1,4 +1,4 @@
-"""What a team shares, for real and on this machine alone: an SSH server as DVC's remote, MLflow on PostgreSQL."""
+"""Services of a team, on this machine: an SSH server as DVC's remote, MLflow on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Subsystem sftp internal-sftp
 """
 _IS_ROOT = os.geteuid() == 0
 _AS_POSTGRES = ("runuser", "-u", "postgres", "--") if _IS_ROOT else ()
-"""which refuses to run as root"""
+"""PostgreSQL refuses to run as root."""
 
 
 def free_port() -> int:
@@ -39,7 +39,7 @@ def free_port() -> int:
 
 
 def answers(address: str) -> bool:
-    """Whether something listens there; or, of a web server, is healthy."""
+    """Return True if the port or the web server answers."""
     with suppress(OSError):
         if address.startswith("http"):
             return bool(urllib.request.urlopen(f"{address}/health", timeout=5))  # noqa: S310
@@ -52,7 +52,7 @@ def answers(address: str) -> bool:
 def running(
     *command: str, address: str, folder: Path, ending: int = signal.SIGKILL
 ) -> Iterator[None]:
-    """A server, from when it answers to its end by that signal."""
+    """Run a server, and end it by a signal."""
     with (folder / "server.log").open("ab") as log:
         server = subprocess.Popen(command, cwd="/", stdout=log, stderr=log, start_new_session=True)
     try:
@@ -67,7 +67,7 @@ def running(
 
 @contextmanager
 def ssh_server(folder: Path) -> Iterator[dict[str, str]]:
-    """As DVC's settings have it: a remote in `folder`, by a key of its own."""
+    """Give DVC's settings of a remote in `folder`, with a new key."""
     program = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
     if program is None:
         pytest.skip("no sshd: Debian's openssh-server has it")
@@ -80,7 +80,7 @@ def ssh_server(folder: Path) -> Iterator[dict[str, str]]:
     config = folder / "sshd_config"
     config.write_text(SSHD_CONFIG.format(port=port, folder=folder), encoding="utf-8")
     if _IS_ROOT:
-        Path("/run/sshd").mkdir(exist_ok=True)  # which Debian's start of the service makes
+        Path("/run/sshd").mkdir(exist_ok=True)
     user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
     (remote := folder / "remote").mkdir()
     with running(program, "-D", "-e", "-f", str(config), address=str(port), folder=folder):
@@ -89,12 +89,12 @@ def ssh_server(folder: Path) -> Iterator[dict[str, str]]:
 
 @contextmanager
 def postgres(folder: Path) -> Iterator[str]:
-    """The address of an empty database."""
+    """Give the address of an empty database."""
     programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
     if not programs:
         pytest.skip("no PostgreSQL: Debian's postgresql has it")
     pytest.importorskip("psycopg2")
-    made = [*_AS_POSTGRES, "mktemp", "--directory", "--tmpdir=/tmp"]  # where its user may look, too
+    made = [*_AS_POSTGRES, "mktemp", "--directory", "--tmpdir=/tmp"]
     data = subprocess.run(made, cwd="/", capture_output=True, text=True, check=True).stdout.strip()
     init = [
         *_AS_POSTGRES,
@@ -121,7 +121,7 @@ def postgres(folder: Path) -> Iterator[str]:
 
 @contextmanager
 def mlflow_server(folder: Path, database: str) -> Iterator[str]:
-    """Its address; artifacts go through it."""
+    """Give the address of a server that also stores artifacts."""
     address = f"http://127.0.0.1:{(port := free_port())}"
     command = [sys.executable, "-m", "mlflow", "server", "--port", str(port), "--workers", "1"]
     command += [

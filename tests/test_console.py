@@ -1,4 +1,4 @@
-"""What a person sees of a training: a line an epoch in a log, a bar with the time left on a terminal."""
+"""A training prints a line an epoch to a log, and a bar with the time left to a terminal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DEADLINE_SECONDS = 30.0
 
 
 class Terminal:
-    """The far end of a pseudo-terminal: reads what a program draws."""
+    """The other end of a pseudo-terminal, which reads what a program draws."""
 
     def __init__(self, descriptor: int, stderr: TextIO) -> None:
         self._descriptor, self.stderr = descriptor, stderr
@@ -55,7 +55,7 @@ def display(steps_done: Callable[[], int] = lambda: 0) -> TrainingDisplay:
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
-    """Of 200 columns; a program's stderr when it is redirected there."""
+    """Give a terminal of 200 columns."""
     ours, theirs = pty.openpty()
     for name, value in {"TERM": "xterm-256color", "COLUMNS": "200"}.items():
         monkeypatch.setenv(name, value)
@@ -82,7 +82,7 @@ def test_in_a_log_each_epoch_and_message_is_one_plain_line(
     ]
 
 
-def test_on_a_terminal_a_bar_follows_the_steps_and_tells_the_time_left(
+def test_on_a_terminal_a_bar_shows_the_steps_and_the_time_left(
     terminal: Terminal, capsys: pytest.CaptureFixture[str]
 ) -> None:
     steps = iter(range(1, 1000))
@@ -95,7 +95,7 @@ def test_on_a_terminal_a_bar_follows_the_steps_and_tells_the_time_left(
     assert capsys.readouterr().out == ""
 
 
-def test_the_bar_is_let_go_of_when_training_fails(terminal: Terminal) -> None:
+def test_the_bar_ends_when_training_fails(terminal: Terminal) -> None:
     def fail() -> None:
         with redirect_stderr(terminal.stderr), display():
             terminal.wait_for("small on cpu")

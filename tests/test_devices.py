@@ -68,7 +68,7 @@ def _restored_policy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ],
     ids=str,
 )
-def test_tf32_is_off_unless_it_is_asked_for_where_there_is_such_a_thing(
+def test_tf32_is_on_only_for_cuda_and_by_setting(
     device: torch.device, precision: str, allowed: bool
 ) -> None:
     torch.set_float32_matmul_precision("medium" if not allowed else "highest")
@@ -82,7 +82,7 @@ def test_tf32_is_off_unless_it_is_asked_for_where_there_is_such_a_thing(
 @pytest.mark.parametrize(
     ("given", "order"), [(None, "PCI_BUS_ID"), ("FASTEST_FIRST", "FASTEST_FIRST")]
 )
-def test_cuda_numbers_gpus_as_the_driver_does_unless_told_otherwise(
+def test_cuda_numbers_gpus_as_the_driver_does_by_default(
     monkeypatch: pytest.MonkeyPatch, given: str | None, order: str
 ) -> None:
     seen = []
@@ -98,7 +98,7 @@ def test_cuda_numbers_gpus_as_the_driver_does_unless_told_otherwise(
 
 
 @pytest.mark.usefixtures("_restored_policy")
-def test_what_repeats_bit_for_bit_is_chosen_over_what_is_faster() -> None:
+def test_deterministic_algorithms_are_chosen_over_faster_ones() -> None:
     torch.backends.cudnn.benchmark = True
     configure_torch(CPU, "fp32", threads=1)
     assert torch.are_deterministic_algorithms_enabled()
@@ -121,7 +121,7 @@ def test_only_images_have_an_order_in_memory() -> None:
 
 
 @pytest.mark.usefixtures("_restored_policy")
-def test_a_cublas_workspace_of_the_users_own_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cublas_workspace_that_is_set_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
     configure_torch(CPU, "fp32", threads=1)
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
@@ -129,7 +129,7 @@ def test_a_cublas_workspace_of_the_users_own_is_kept(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.usefixtures("_restored_policy")
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_torch_computes_with_the_threads_it_is_given(threads: int) -> None:
+def test_torch_uses_the_number_of_threads_in_the_settings(threads: int) -> None:
     configure_torch(CPU, "fp32", threads)
     assert torch.get_num_threads() == threads
 
@@ -177,9 +177,7 @@ def test_matrices_are_multiplied_in_the_precision_asked_for_and_only_the_loss_of
     assert gradient_scaler(CPU, precision).is_enabled() is scaled
 
 
-def test_colours_lie_innermost_where_a_network_convolves_and_nowhere_else(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_only_convolutional_networks_use_channels_last(monkeypatch: pytest.MonkeyPatch) -> None:
     convolves = nn.Sequential(nn.Sequential(nn.Conv2d(3, 4, 3)), nn.Flatten())
     assert (
         memory_format(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), CPU, "fp32")
@@ -304,7 +302,7 @@ def two_xpus(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         (None, UnusableAcceleratorError, r"torch .* finds no accelerator.* run `dvc repro` again"),
     ],
 )
-def test_why_torch_can_not_use_what_the_driver_lists_is_told_in_its_own_words(
+def test_a_gpu_that_torch_cannot_use_has_the_reason_of_torch(
     monkeypatch: pytest.MonkeyPatch, error: Exception | None, kind: type[Exception], said: str
 ) -> None:
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
@@ -330,7 +328,7 @@ def test_each_process_takes_the_device_of_its_own_number_or_the_first(
     ],
     ids=["beyond those that torch sees", "of another kind"],
 )
-def test_no_other_device_is_taken_instead_of_one_that_is_not_there(
+def test_a_missing_device_is_not_replaced_by_another(
     asked: tuple[Any, ...], kind: type[Exception], said: str
 ) -> None:
     with pytest.raises(kind, match=said):
@@ -357,7 +355,7 @@ def test_the_peak_memory_on_the_cpu_is_that_of_the_process_in_bytes() -> None:
 
 
 @pytest.mark.parametrize(("platform", "unit_bytes"), [("linux", 1024), ("darwin", 1)])
-def test_the_systems_count_the_peak_in_units_of_their_own(
+def test_each_system_counts_the_peak_in_another_unit(
     monkeypatch: pytest.MonkeyPatch, platform: str, unit_bytes: int
 ) -> None:
     monkeypatch.setattr("resource.getrusage", lambda _who: SimpleNamespace(ru_maxrss=7))
@@ -365,14 +363,12 @@ def test_the_systems_count_the_peak_in_units_of_their_own(
     assert peak_memory_bytes(CPU) == 7 * unit_bytes
 
 
-def test_apples_gpus_tell_what_is_taken_and_how_much_there_is_to_take(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_memory_of_apples_gpus_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.mps, "current_allocated_memory", lambda: 3)
     monkeypatch.setattr(torch.mps, "recommended_max_memory", lambda: 8)
     assert memory_bytes(MPS) == (3, 8)
 
 
-def test_what_a_device_does_not_tell_is_left_out() -> None:
+def test_memory_that_a_device_does_not_report_is_left_out() -> None:
     assert peak_memory_bytes(MPS) is None
     assert device_name(MPS) == "mps"

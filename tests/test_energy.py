@@ -65,10 +65,6 @@ def test_a_gpu_without_a_figure_has_a_reason(
     assert reason in str(found.reason)
 
 
-def test_a_meter_that_was_not_started_has_no_figure() -> None:
-    assert EnergyMeter(["one"]).training_ended().status == "unavailable"
-
-
 def test_processes_are_added_up_and_one_without_a_figure_leaves_none() -> None:
     one = Energy(of="gpu", status="measured", joules=2.0, source="nvml")
     none = Energy(of="gpu", status="unavailable", reason="made up")

@@ -1,4 +1,4 @@
-"""A file is either whole or not there, and its sha256 is that of its bytes."""
+"""Files are written atomically, and JSON is canonical."""
 
 from __future__ import annotations
 
@@ -20,14 +20,6 @@ def test_a_file_is_written_with_the_folders_above_it(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o644
 
 
-def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    files.write_bytes_atomically(path, b"something long")
-    files.write_bytes_atomically(path, b"new")
-    assert path.read_bytes() == b"new"
-    assert list(tmp_path.iterdir()) == [path]
-
-
 FULL = OSError(28, "No space left on device")
 
 
@@ -42,7 +34,7 @@ FULL = OSError(28, "No space left on device")
     ],
     ids=str,
 )
-def test_a_failed_or_interrupted_write_leaves_what_was_there_and_nothing_beside_it(
+def test_a_failed_or_interrupted_write_leaves_the_old_file_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, error: BaseException
 ) -> None:
     path = tmp_path / "file"
@@ -54,7 +46,7 @@ def test_a_failed_or_interrupted_write_leaves_what_was_there_and_nothing_beside_
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize("size", [0, 1, (1 << 20) - 1, 1 << 20, (1 << 20) + 1])
+@pytest.mark.parametrize("size", [0, (1 << 20) + 1])
 def test_the_sha256_of_a_file_is_that_of_its_bytes(tmp_path: Path, size: int) -> None:
     data = bytes(index % 251 for index in range(size))
     path = tmp_path / "file"
@@ -66,7 +58,7 @@ def test_the_sha256_of_a_file_is_that_of_its_bytes(tmp_path: Path, size: int) ->
     )
 
 
-def test_the_same_value_gives_the_same_json_whatever_the_order_of_its_keys(tmp_path: Path) -> None:
+def test_equal_values_give_identical_json(tmp_path: Path) -> None:
     files.write_json_atomically(tmp_path / "a.json", {"b": 1, "a": "größe"})
     files.write_json_atomically(tmp_path / "b.json", {"a": "größe", "b": 1})
     text = (tmp_path / "a.json").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""When a busy machine makes times unreliable, and what is read for it."""
+"""A busy machine makes times unreliable."""
 
 from __future__ import annotations
 
@@ -77,44 +77,35 @@ def test_what_happened_in_less_than_a_tenth_of_the_time_or_was_not_watched_does_
     assert load_warnings([]) == []
 
 
-def test_a_watch_sees_its_own_process_and_its_children_as_its_own() -> None:
-    observer = LoadMonitor(nvidia_gpu_state(None))
+def test_children_count_as_the_process_itself() -> None:
+    monitor = LoadMonitor(nvidia_gpu_state(None))
     subprocess.run([sys.executable, "-c", BURN_A_CORE], check=True)
-    observer.epoch_ended(1, 1)
-    observer.training_ended()
-    (seen,) = observer.windows
+    monitor.epoch_ended(1, 1)
+    monitor.training_ended()
+    (seen,) = monitor.windows
     assert (seen.repeat, seen.last_epoch) == (1, 1)
     assert seen.own_cpu_seconds > 0.25
     assert seen.wall_seconds > 0.3
 
 
-def test_a_watch_sees_what_others_do() -> None:
-    observer = LoadMonitor(nvidia_gpu_state(None))
+def test_other_programs_are_counted() -> None:
+    monitor = LoadMonitor(nvidia_gpu_state(None))
     orphan = f'"{sys.executable}" -c "{BURN_A_CORE}" &'  # its parent ends at once, so it belongs to nobody here
     subprocess.run(
         ["sh", "-c", orphan], capture_output=True, check=True
     )  # until it closes its output
-    observer.look(1, 1)
-    assert observer.windows[0].others_cpu_seconds > 0.25
+    monitor.sample(1, 1)
+    assert monitor.windows[0].others_cpu_seconds > 0.25
 
 
 def test_short_epochs_share_a_window() -> None:
-    observer = LoadMonitor(nvidia_gpu_state(None))
+    monitor = LoadMonitor(nvidia_gpu_state(None))
     for epoch in range(1, 1000):
-        observer.epoch_ended(1, epoch)
-    assert observer.windows == []
-    observer.training_ended()
-    observer.training_ended()
-    assert [seen.last_epoch for seen in observer.windows] == [999]
-
-
-def test_the_state_of_the_gpu_goes_into_the_window() -> None:
-    observer = LoadMonitor(lambda: (1980, ("heat",)))
-    observer.look(2, 3)
-    assert (observer.windows[0].gpu_clock_mhz, observer.windows[0].gpu_slowdowns) == (
-        1980,
-        ("heat",),
-    )
+        monitor.epoch_ended(1, epoch)
+    assert monitor.windows == []
+    monitor.training_ended()
+    monitor.training_ended()
+    assert [seen.last_epoch for seen in monitor.windows] == [999]
 
 
 def test_a_gpus_clock_and_what_holds_it_down_are_read_from_its_driver(
@@ -132,6 +123,9 @@ def test_a_gpus_clock_and_what_holds_it_down_are_read_from_its_driver(
         pynvml, "nvmlDeviceGetCurrentClocksThrottleReasons", lambda _handle: power_cap_and_heat
     )
     assert nvidia_gpu_state("a-b")() == (1200, ("heat",))
+    monitor = LoadMonitor(nvidia_gpu_state("a-b"))
+    monitor.sample(2, 3)
+    assert monitor.windows[0].gpu_slowdowns == ("heat",)
 
 
 def test_without_a_driver_a_gpu_has_no_state(monkeypatch: pytest.MonkeyPatch) -> None:

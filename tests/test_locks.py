@@ -1,4 +1,4 @@
-"""One writer of a result and one timed training at a time. A lock never outlives its process."""
+"""One writer of a result, and one timed training at a time. A lock ends with its process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -71,7 +70,7 @@ def hold(folder: Path, request: pytest.FixtureRequest) -> Hold:
 
 
 @pytest.mark.parametrize("wanted", [("results/a",), ("results/c", "results/b")])
-def test_the_second_writer_waits_with_a_message_and_ends(
+def test_a_second_writer_waits_with_a_message_and_fails(
     folder: Path,
     hold: Hold,
     wanted: tuple[str, ...],
@@ -90,7 +89,7 @@ def test_the_second_writer_waits_with_a_message_and_ends(
 
 @pytest.mark.parametrize("names", [("results/a", "results/b"), ()], ids=["writer", "machine"])
 @pytest.mark.parametrize("end", ["done", "killed"])
-def test_the_next_is_let_in_once_the_first_is_done_or_killed(
+def test_the_next_process_goes_on_once_the_first_is_done_or_killed(
     hold: Hold, names: tuple[str, ...], end: str
 ) -> None:
     read_until(first := hold(*names), "held")
@@ -109,19 +108,7 @@ def test_the_next_is_let_in_once_the_first_is_done_or_killed(
     read_until(second, "held")
 
 
-def test_a_process_that_waits_for_the_machine_ends_on_ctrl_c(folder: Path, hold: Hold) -> None:
-    with exclusive_machine("mine") as waited_seconds:
-        assert waited_seconds < 0.5
-        waiting = hold()
-        assert waiting.stderr is not None
-        assert str(folder / NAME) in waiting.stderr.readline()
-        started_seconds = time.monotonic()
-        waiting.send_signal(signal.SIGINT)
-        waiting.wait()
-        assert time.monotonic() - started_seconds < 30
-
-
-def test_every_user_of_the_machine_may_use_its_lock(folder: Path) -> None:
+def test_all_users_of_the_machine_share_its_lock(folder: Path) -> None:
     before = os.umask(0o077)
     try:
         with exclusive_machine("mine"):

@@ -56,7 +56,7 @@ def read(params_file: Path, machines: Path, name: str) -> Params:
     return read_params(params_file, partial(unknown_machines, folder=machines))
 
 
-def test_a_slot_holds_the_result_of_the_machine_that_it_names(
+def test_a_device_has_the_facts_of_the_machine_that_it_names(
     params_file: Path, machines: Path, lab: Machine
 ) -> None:
     params, folder = read(params_file, machines, "lab"), params_file.parent / "plan"
@@ -75,7 +75,7 @@ def test_a_misspelt_machine_is_reported_with_its_line_and_the_nearest_name(
     ):
         read(params_file, machines, "lap")
     (machines / "lab.json").unlink()
-    with pytest.raises(ConfigError, match=r"has no machine yet: `make machine NAME=lab`"):
+    with pytest.raises(ConfigError, match=r"has no machine yet; `make machine NAME=lab`"):
         read(params_file, machines, "lab")
 
 
@@ -101,7 +101,7 @@ def test_a_file_that_is_no_machine_is_refused(params_file: Path, machines: Path)
         read_machines(read(params_file, machines, "lab").devices, machines)
 
 
-def test_a_machine_is_what_was_planned_for_it_and_another_one_differs_by_name(lab: Machine) -> None:
+def test_another_machine_differs_from_the_plan_by_named_facts(lab: Machine) -> None:
     devices = Devices(cpu=CpuDevice(machine="lab"))
     planned, _ = fingerprint(devices, {"lab": lab})
     assert mismatches(planned, lab) == []
@@ -109,7 +109,7 @@ def test_a_machine_is_what_was_planned_for_it_and_another_one_differs_by_name(la
     assert f"cpu.usable_cores: 96, not {cores}" in mismatches(planned, Machine.here())
 
 
-def test_a_stage_of_dvc_trains_nothing_that_is_planned_for_another_machine(
+def test_a_stage_refuses_what_is_planned_for_another_machine(
     tmp_path: Path, lab: Machine, make_experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planned, _ = fingerprint(Devices(cpu=CpuDevice(machine="lab")), {"lab": lab})

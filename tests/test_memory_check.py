@@ -1,4 +1,4 @@
-"""Images that do not fit into the memory are refused before anything is loaded, with figures and a way out."""
+"""Samples that do not fit into memory are refused before anything is loaded."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_the_bytes_are_those_of_the_tensors(
     assert resident_bytes(experiment, size) == taken
 
 
-def test_a_border_for_random_crops_counts_and_other_types_keep_their_size(
+def test_the_size_has_the_border_of_random_crops_and_the_type_of_the_values(
     make_experiment: MakeExperiment,
 ) -> None:
     plain, cropped = make_experiment(), make_experiment(augmentation={"crop_padding": 2})
@@ -76,7 +76,7 @@ def test_a_border_for_random_crops_counts_and_other_types_keep_their_size(
     assert resident_bytes(plain, SplitSize((10,), train=10, validation=5, dtype="int64")) == 8 * 150
 
 
-def test_the_message_names_the_key_both_figures_and_the_alternative(
+def test_the_error_names_the_key_both_sizes_and_the_alternative(
     make_experiment: MakeExperiment,
 ) -> None:
     size = SplitSize((3, 224, 224), train=75_750, validation=10_000)
@@ -90,7 +90,7 @@ def test_the_message_names_the_key_both_figures_and_the_alternative(
         "`input: loader`",
     ):
         assert text in str(refused.value)
-    border = r"of 3x224x224, a border of 9 pixels added for training .*crop_padding\), take"
+    border = r"of 3x224x224 and augmentation.crop_padding 9 take"
     with pytest.raises(ConfigError, match=border):
         check_memory_needed(
             "food", make_experiment(augmentation={"crop_padding": 9}), size, [Room("it", GIB)]
@@ -111,7 +111,7 @@ def test_processes_that_share_the_memory_hold_a_copy_each_and_the_loader_none(
     )
 
 
-def test_room_is_the_gpus_own_memory_or_what_is_free_of_the_main_memory(
+def test_the_room_is_the_memory_of_each_gpu_or_the_free_main_memory(
     cpu_host: CpuTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory, "available_memory_bytes", lambda: GIB)
@@ -145,7 +145,7 @@ def test_memory_that_other_programs_hold_on_the_device_is_not_free(
     monkeypatch.setattr(setup, "free_memory_bytes", lambda _device: 1000)
     with pytest.raises(ConfigError, match=r"experiments\.small\.input .*; meta now has 1000 bytes"):
         setup.Setup(run, meta, World(meta))
-    monkeypatch.setattr(setup, "free_memory_bytes", lambda _device: None)  # it doesn't tell
+    monkeypatch.setattr(setup, "free_memory_bytes", lambda _device: None)
     assert run.resident_fits([])
     assert not run.resident_fits([Room("meta now", 1000)])
 

@@ -1,4 +1,4 @@
-"""A team with real parts: clones that share an SSH server as DVC's remote, and a MLflow server on PostgreSQL."""
+"""Clones share an SSH server as DVC's remote, and an MLflow server on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -35,17 +35,16 @@ class World(NamedTuple):
     first: Project
     second: Project
     pulled: str
-    """what the second printed when it pulled"""
+    """Output of the second one's pull."""
     tracking: str
 
     def runs(self) -> dict[str, str]:
-        """The names of all runs, by the number of cores they say they had."""
+        """Return the number of cores of all runs, by run id."""
         client = MlflowClient(self.tracking)
-        experiments = [each.experiment_id for each in client.search_experiments()]
-        found = client.search_runs(experiments, order_by=["attributes.start_time"])
+        experiments = [experiment.experiment_id for experiment in client.search_experiments()]
         return {
             run.info.run_id: run.data.tags.get("host.usable_cores", run.info.run_name)
-            for run in found
+            for run in client.search_runs(experiments, order_by=["attributes.start_time"])
         }
 
 
@@ -63,7 +62,7 @@ def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         first.write_params(PARAMS)
         join(first, remote)
         first.repro()
-        as_in(first, sync)  # what a busy machine's server was too slow for
+        as_in(first, sync)
         first.commit()
         assert first.run("dvc", "push", "--run-cache").returncode == 0
         root = folder / "second" / "project"
@@ -74,7 +73,7 @@ def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def join(project: Project, remote: dict[str, str]) -> None:
-    """As `dvc remote add --default --local` does, four times as quick."""
+    """Add a remote as `dvc remote add --default --local` does, four times as fast."""
     lines = [
         "[core]",
         "remote = shared",
@@ -115,10 +114,8 @@ def test_other_hardware_trains_for_itself_and_its_result_stands_beside_the_first
     team: World,
 ) -> None:
     core, cores = min(os.sched_getaffinity(0)), len(os.sched_getaffinity(0))
-    told = team.second.run(
-        "taskset", "-c", str(core), "dvc", "repro", "--pull", "plan", "train-cpu"
-    )
-    assert "Running stage 'train-cpu@small'" in told.stdout, told.stderr
+    ran = team.second.run("taskset", "-c", str(core), "dvc", "repro", "--pull", "plan", "train-cpu")
+    assert "Running stage 'train-cpu@small'" in ran.stdout, ran.stderr
     client = MlflowClient(team.tracking)
     found = [client.get_run(run_id) for run_id, where in team.runs().items() if where.isdigit()]
     assert {run.data.tags["host.usable_cores"] for run in found} == {"1", str(cores)}

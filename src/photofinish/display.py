@@ -11,7 +11,6 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
-    ProgressColumn,
     TextColumn,
     TimeRemainingColumn,
 )
@@ -44,28 +43,26 @@ class Display:
 
 
 class ReadingDisplay(Display):
-    """Progress of reading a data set's items."""
+    """Progress of reading the samples of a data set."""
 
     def __init__(self, name: str, count: int, what: str) -> None:
-        super().__init__(name, _bar(MofNCompleteColumn()), count, sys.stderr)
+        bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=16),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+        )
+        super().__init__(name, bar, count, sys.stderr)
         self._count, self._done = count, 0
-        self._said_seconds = time.monotonic()
+        self._printed_seconds = time.monotonic()
         self.say(f"reading {count:,} {what}")
 
     def advance(self) -> None:
-        """Add one item. Without a terminal, print a line now and then."""
+        """Add one sample. Without a terminal, print a line now and then."""
         self._done += 1
         self._bar.advance(self._task)
-        if self._bar.disable and time.monotonic() - self._said_seconds >= _SECONDS_BETWEEN_LINES:
-            self._said_seconds = time.monotonic()
+        passed_seconds = time.monotonic() - self._printed_seconds
+        if self._bar.disable and passed_seconds >= _SECONDS_BETWEEN_LINES:
+            self._printed_seconds = time.monotonic()
             self.say(f"{self._done:,} of {self._count:,}")
-
-
-def _bar(*columns: ProgressColumn) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=16),
-        *columns,
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-    )

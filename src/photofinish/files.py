@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from photofinish.errors import UserError
 from photofinish.wording import byte_size
@@ -34,24 +34,8 @@ def is_as_recorded(path: Path, sha256: str | None) -> bool:
 
 
 @contextmanager
-def atomic_file(path: Path) -> Iterator[IO[bytes]]:
-    """Give a temporary file that is synced and renamed to `path` at the end, or removed after an error."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
-
-
-@contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
-    """Give a new folder that takes the place of `folder` at the end, or is removed after an error."""
+    """Give a new folder that replaces `folder` at the end, or is removed after an error."""
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)  # a killed process may have left it
     unfinished.mkdir(parents=True)
@@ -64,9 +48,18 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 
 
 def write_bytes_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that it has all of `data` or, after an error, what it had before."""
-    with atomic_file(path) as file:
-        file.write(data)
+    """Write and sync a file. After an error, it has its old content."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
 
 
 def write_text_atomically(path: Path, text: str) -> None:
@@ -84,37 +77,32 @@ def to_json(value: Any) -> str:
     return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def free_bytes(folder: Path) -> int:
-    """Return the free space on the folder's disk."""
-    return shutil.disk_usage(folder).free
-
-
 @contextmanager
 def explained_when_full(folder: Path, what: str) -> Iterator[None]:
-    """Turn the error of a disk that is full into a UserError."""
+    """Raise UserError instead of OSError if the disk is full."""
     try:
         yield
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         raise UserError(
-            f"no room for {what}: the disk of {folder} is full, or your share of it"
-            f" ({byte_size(free_bytes(folder))} free); make room there, then run again"
+            f"no room for {what}: the disk of {folder} is full, or your share of it "
+            f"({byte_size(shutil.disk_usage(folder).free)} free); make room, then run again"
         ) from error
 
 
 def project_root() -> Path:
-    """Return the project's folder, also within the copies that `dvc exp run --temp` makes."""
+    """Return the project's folder, also within a copy that `dvc exp run --temp` makes."""
     return Path(os.environ.get("DVC_ROOT") or _checkout()).resolve()
 
 
-def in_project(given: str) -> Path:
-    """Return the path that a user wrote. Relative ones start at the project's folder."""
-    return project_root() / os.path.expanduser(given)  # noqa: PTH111  # pathlib's fails on an unknown user
+def in_project(path: str) -> Path:
+    """Return a path that a user wrote, relative to the project's folder."""
+    return project_root() / os.path.expanduser(path)  # noqa: PTH111  # an unknown user is no error
 
 
 def _checkout() -> Path:
-    """Return the project, or the copy of it, that has the present folder."""
+    """Return the project or its copy that has the current folder."""
     here = Path.cwd()
     return next((folder for folder in (here, *here.parents) if (folder / ".dvc").is_dir()), here)
 
@@ -131,5 +119,5 @@ def folders_with_results() -> list[Path]:
 
 
 def state_folder() -> Path:
-    """Return the folder of locks and checkpoints, which outlast a stage and are no results."""
+    """Return the folder of locks and checkpoints, which stay when a stage ends."""
     return project_root() / ".photofinish"

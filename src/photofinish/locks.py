@@ -23,36 +23,33 @@ _MOST_CHARACTERS = 200
 
 
 @contextmanager
-def exclusive(folder: Path, *held: str, patience_seconds: float | None = None) -> Iterator[float]:
-    """Hold a lock in `folder` for each of the names `held`. Gives the seconds that it waited for other processes."""
+def exclusive(folder: Path, *names: str, patience_seconds: float | None = None) -> Iterator[float]:
+    """Hold a lock in `folder` for each name. Give the seconds spent waiting."""
     patience_seconds = _PATIENCE_SECONDS if patience_seconds is None else patience_seconds
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         waited_seconds = 0.0
-        for name in sorted(held):
+        for name in sorted(names):
             lock = FileLock(folder / f"{sha256_of_bytes(name.encode())[:16]}.lock")
-            waited_seconds += _acquire(lock, f"another process is writing {name}", patience_seconds)
+            holder = f"another process is writing {name}"
+            waited_seconds += _acquire(lock, holder, patience_seconds)
             stack.callback(lock.release)
         yield waited_seconds
 
 
 @contextmanager
 def exclusive_machine(what: str) -> Iterator[float]:
-    """Wait until no other training is timed on this machine. Gives the seconds that it waited."""
+    """Wait until no other training is timed on this machine. Give the seconds spent waiting."""
     path = Path(tempfile.gettempdir()) / NAME
     lock = FileLock(path, mode=0o666, poll_interval=0.2)  # all users of the machine share it
-    holder = (
-        path.read_text(encoding="utf-8", errors="replace")[:_MOST_CHARACTERS]
-        if path.is_file()
-        else ""
-    )
-    waited_seconds = _acquire(
-        lock, f"{holder or 'another process'} has this machine to itself ({path})", math.inf
-    )
+    holder = ""
+    if path.is_file():
+        holder = path.read_text(encoding="utf-8", errors="replace")[:_MOST_CHARACTERS]
+    holder = f"{holder or 'another process'} has this machine to itself ({path})"
+    waited_seconds = _acquire(lock, holder, math.inf)
     try:
-        with path.open(
-            "r+", encoding="utf-8"
-        ) as file:  # not "w", which Linux refuses for another user's file in /tmp
+        # Linux refuses "w" for another user's file in /tmp.
+        with path.open("r+", encoding="utf-8") as file:
             file.truncate()
             file.write(f"process {os.getpid()}, {what},")
         yield waited_seconds
@@ -60,17 +57,16 @@ def exclusive_machine(what: str) -> Iterator[float]:
         lock.release()
 
 
-def _acquire(lock: FileLock, who: str, patience_seconds: float) -> float:
-    """Acquire `lock` within `patience_seconds`. Return how long that took."""
+def _acquire(lock: FileLock, holder: str, patience_seconds: float) -> float:
+    """Acquire the lock within `patience_seconds`. Return how long that took."""
     started_seconds = time.monotonic()
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        print(f"waiting: {who}", file=sys.stderr, flush=True)
+        print(f"waiting: {holder}", file=sys.stderr, flush=True)
         try:
             lock.acquire(timeout=-1 if math.isinf(patience_seconds) else patience_seconds)
         except Timeout:
-            raise UserError(
-                f"{who} still: wait until it is done, or end it, then run again"
-            ) from None
+            problem = f"{holder} still: wait until it is done, or end it, then run again"
+            raise UserError(problem) from None
     return time.monotonic() - started_seconds

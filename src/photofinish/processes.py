@@ -1,4 +1,4 @@
-"""A stage as a process: its rank among several, its start, and how it ends before its time."""
+"""The process of a stage: its rank, its start, and how it ends early."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import psutil
 
 from photofinish.errors import EXIT_TERMINATED, TerminatedError
 
-_GIVEN_BY_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_TORCHRUN_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _STARTED_AT = "PHOTOFINISH_STAGE_STARTED_AT_MONOTONIC_SECONDS"
-"""Environment variable by which the stage passes its start to the ranks. All processes share the monotonic clock."""
+"""Variable that passes a stage's start to its ranks, which share the monotonic clock."""
 _SHELLS = frozenset({"sh", "bash", "zsh", "dash", "fish", "ksh"})
 _POLL_SECONDS = 1.0
 _GRACE_SECONDS = 10.0
@@ -25,14 +25,14 @@ _GRACE_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Rank:
-    """Place of this process among those that train together."""
+    """Rank of this process among those that train together."""
 
     number: int
-    """Rank among all processes, from 0. Rank 0 writes, tracks and prints."""
+    """Rank from 0. Rank 0 writes, tracks and prints."""
     size: int
     """Number of processes."""
     local_number: int
-    """Rank among the processes of this machine, which selects the device."""
+    """Rank on this machine, which selects the device."""
 
     def __str__(self) -> str:
         return f"process {self.number} of {self.size}"
@@ -40,7 +40,7 @@ class Rank:
 
 def own_rank() -> Rank | None:
     """Return this process's rank, or None if torchrun did not start it."""
-    if not all(name in os.environ for name in _GIVEN_BY_TORCHRUN):
+    if not all(name in os.environ for name in _TORCHRUN_VARIABLES):
         return None
     return Rank(
         int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_RANK"])
@@ -48,7 +48,7 @@ def own_rank() -> Rank | None:
 
 
 def seconds_since_process_start() -> float:
-    """Return how long this process has run. psutil's start time is exact to a second only."""
+    """Return how long this process has run, to a hundredth of a second on Linux."""
     try:
         stat = Path("/proc/self/stat").read_text(encoding="utf-8")
     except OSError:
@@ -58,19 +58,19 @@ def seconds_since_process_start() -> float:
 
 
 def note_start_of_stage(waited_seconds: float) -> None:
-    """Pass the stage's start on to the ranks that it starts, without the time it waited for its turn."""
+    """Pass the stage's start to its ranks, without the time it waited for its turn."""
     os.environ[_STARTED_AT] = repr(
         time.monotonic() - seconds_since_process_start() + waited_seconds
     )
 
 
 def is_started_by_stage() -> bool:
-    """Return True for a rank that the stage started, False if torchrun was called by hand."""
+    """Return True for a rank of a stage, False if a user called torchrun."""
     return _STARTED_AT in os.environ and own_rank() is not None
 
 
 def seconds_since_stage_start() -> float:
-    """Return how long the job has run. Ranks count from the start of the stage that started them."""
+    """Return how long the job has run. Ranks count from the start of their stage."""
     if is_started_by_stage():
         return time.monotonic() - float(os.environ[_STARTED_AT])
     return seconds_since_process_start()
@@ -79,8 +79,8 @@ def seconds_since_stage_start() -> float:
 def end_on_sigterm() -> None:
     """Make SIGTERM raise TerminatedError in the main thread, as Ctrl-C raises KeyboardInterrupt.
 
-    Python drops an exception that is raised within a `__del__` or a fork hook, where a data loader spends part of its
-    time. So the exception is raised again each second until one is being handled.
+    Python drops an exception that is raised within a `__del__` or a fork hook, where a data loader
+    spends part of its time. So the exception is raised each second until one is being handled.
     """
     process = os.getpid()
     signals: list[int] = []
@@ -106,9 +106,9 @@ def end_on_sigterm() -> None:
 
 
 def end_with_parent() -> None:
-    """End this process in order on SIGTERM, and when DVC or torchrun, which started it, has died.
+    """End this process on SIGTERM, and when DVC or torchrun, which started it, has died.
 
-    DVC leaves its stage running when it is killed, and the next `dvc repro` would start a second one.
+    A killed DVC leaves its stage running, and the next `dvc repro` would start a second one.
     """
     end_on_sigterm()
     if "DVC_STAGE" in os.environ or own_rank():
@@ -117,13 +117,8 @@ def end_with_parent() -> None:
         ).start()
 
 
-def dvc_began_at_unix_seconds() -> float | None:
-    """Return when the DVC that runs this stage began, or None if DVC does not run it."""
-    return _starters()[-1].create_time() if "DVC_STAGE" in os.environ else None
-
-
 def _starters() -> list[psutil.Process]:
-    """Return the ancestors up to DVC, which may start its stage through a shell, or up to torchrun and its stage."""
+    """Return the ancestors up to DVC, including shells, or up to torchrun and its stage."""
     ancestors = psutil.Process().parents()
     if own_rank():
         return ancestors[: 2 if is_started_by_stage() else 1]
@@ -134,7 +129,7 @@ def _starters() -> list[psutil.Process]:
 
 
 def _end_after(starters: list[psutil.Process]) -> None:
-    """Send this process SIGTERM once one of `starters` has ended, and end it if it takes too long to follow."""
+    """Send this process SIGTERM once one of `starters` has ended. Kill it after a grace time."""
     parent = os.getppid()
     while os.getppid() == parent and all(map(_is_alive, starters)):
         time.sleep(_POLL_SECONDS)

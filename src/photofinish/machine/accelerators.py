@@ -1,7 +1,7 @@
 """The accelerators of this machine, as torch lists them.
 
-`plan` runs every time and must not wait seconds for `import torch`. So torch is asked in a subprocess
-(`python -m photofinish.machine.accelerators`), and its answer is cached until something changes that it depends on.
+`plan` runs every time and must not wait seconds for `import torch`. So a subprocess asks torch
+(`python -m photofinish.machine.accelerators`), and its answer is cached.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ if TYPE_CHECKING:
     from photofinish.config.devices import GpuDevice
 
 VISIBILITY_VARIABLES = (
-    "CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK",
+    "CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES",
+    "ZE_AFFINITY_MASK",
 )  # fmt: skip
 DEVICES = Path("/dev")
 NODES = ("nvidia[0-9]*", "nvhost-gpu", "dxg", "kfd", "dri/renderD*")
-"""Device nodes of GPUs on Linux: NVIDIA's, on Jetson boards, in WSL, AMD's, and those of any graphics driver."""
+"""Device nodes of GPUs on Linux: NVIDIA, Jetson boards, WSL, AMD, any graphics driver."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _NVIDIA_VERSION = Path("/sys/module/nvidia/version")
 _MOST_SECONDS = 120.0
@@ -43,7 +44,7 @@ class AcceleratorFacts:
     kind: Literal["cuda", "mps", "xpu"]
     name: str
     memory_bytes: int | None
-    """None if it shares the CPU's memory"""
+    """None if it shares the CPU's memory."""
     driver: str
 
 
@@ -52,103 +53,91 @@ Accelerators = dict[str, tuple[AcceleratorFacts, ...] | str]
 _ACCELERATORS: TypeAdapter[Accelerators] = TypeAdapter(Accelerators)
 
 
-class TorchFailedError(Exception):
-    """Torch could not be asked, for this reason."""
-
-
 def all_accelerators() -> Accelerators:
-    """Return the accelerators of this machine, from the cache if nothing has changed since torch was asked."""
+    """Return the accelerators of this machine, from the cache if nothing they depend on changed."""
     nodes = sorted(str(node) for pattern in NODES for node in DEVICES.glob(pattern))
     if platform.system() == "Linux" and not nodes:
         cuda = HIDDEN if _are_hidden() else "this machine has no NVIDIA or AMD GPU"
         return {"cuda": cuda, "mps": NO_MAC, "xpu": "this machine has no Intel GPU"}
-    # As the training has it, unless the user sets it: GPUs in the order of nvidia-smi.
+    # Training sets this too, unless the user does: GPUs in the order of nvidia-smi.
     environment = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} | os.environ
     key = {
         "boot": read_or_empty(_BOOT_ID).strip(),
         "driver": read_or_empty(_NVIDIA_VERSION).strip() or platform.release(),
         "nodes": nodes,
         "torch": build_version("torch"),
-        "variables": {
-            name: environment[name] for name in VISIBILITY_VARIABLES if name in environment
-        },
+        "variables": {name: environment.get(name) for name in VISIBILITY_VARIABLES},
     }
     file = state_folder() / "accelerators.json"
-    with suppress(
-        OSError, ValueError, KeyError, TypeError
-    ):  # missing or damaged: torch is asked again
+    with suppress(OSError, ValueError, KeyError, TypeError):  # missing or damaged
         cached = json.loads(file.read_bytes())
         if cached["key"] == key:
             return _ACCELERATORS.validate_python(cached["accelerators"])
-    try:
-        found = _ask_torch(environment)
-    except TorchFailedError as error:
-        return dict.fromkeys(("cuda", "mps", "xpu"), str(error))
-    # A driver that fails now may work in a minute, so its failure is not cached.
-    is_certain = (
-        isinstance(found["cuda"], tuple) or _are_hidden() or all("dri/" in node for node in nodes)
-    )
-    if is_certain:
+    listed = _ask_torch(environment)
+    if isinstance(listed, str):
+        return dict.fromkeys(("cuda", "mps", "xpu"), listed)
+    # A driver that fails now may work in a minute, so a failure is not cached.
+    only_graphics = all("dri/" in node for node in nodes)
+    if isinstance(listed["cuda"], tuple) or _are_hidden() or only_graphics:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_json_atomically(
-            file, {"key": key, "accelerators": _ACCELERATORS.dump_python(found, mode="json")}
-        )
-    return found
+        accelerators = _ACCELERATORS.dump_python(listed, mode="json")
+        write_json_atomically(file, {"key": key, "accelerators": accelerators})
+    return listed
 
 
 def _are_hidden() -> bool:
     return os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1")
 
 
-def _ask_torch(environment: dict[str, str]) -> Accelerators:
-    """Return the accelerators that torch lists in a subprocess."""
-    command = [sys.executable, "-m", "photofinish.machine.accelerators"]
+def _ask_torch(environment: dict[str, str]) -> Accelerators | str:
+    """Return the accelerators that torch lists in a subprocess, or why it failed."""
     try:
         ran = subprocess.run(
-            command,
+            [sys.executable, "-m", "photofinish.machine.accelerators"],
             env=environment,
             capture_output=True,
             text=True,
             check=False,
             timeout=_MOST_SECONDS,
         )
-    except subprocess.TimeoutExpired as error:
-        raise TorchFailedError(
-            f"torch did not list the GPUs within {_MOST_SECONDS:.0f} s"
-        ) from error
+    except subprocess.TimeoutExpired:
+        return f"torch did not list the GPUs within {_MOST_SECONDS:.0f} s"
     if ran.returncode:
         last_line = ran.stderr.strip().rpartition("\n")[2] or f"exit status {ran.returncode}"
-        raise TorchFailedError(f"torch failed to list the GPUs ({last_line})")
+        return f"torch failed to list the GPUs ({last_line})"
     return _ACCELERATORS.validate_json(ran.stdout.splitlines()[-1])
 
 
 def accelerators_to_use(
     gpu: GpuDevice, here: Accelerators
 ) -> tuple[list[AcceleratorFacts], str | None]:
-    """Return the accelerators that the settings ask for, or none and the reason. `auto` takes the first kind here."""
+    """Return the accelerators that the settings select, or none and the reason.
+
+    `auto` selects the first kind that is available.
+    """
     reasons = []
     for kind in here if gpu.kind == "auto" else (gpu.kind,):
-        found = here[kind]
-        if not isinstance(found, str):
+        available = here[kind]
+        if not isinstance(available, str):
             break
-        reasons.append(f"{kind}: {found}")
+        reasons.append(f"{kind}: {available}")
     else:
         return [], "; ".join(reasons)
-    highest = max(gpu.device_ids or (), default=0)
-    if highest >= len(found):
-        return (
-            [],
-            f"devices.gpu.device_ids names GPU {highest}, and the GPUs here are numbered 0 to {len(found) - 1}",
-        )
+    count = len(available)
     if gpu.device_ids is not None:
-        return [found[index] for index in gpu.device_ids], None
-    count = len(found) if gpu.wanted_count == "all" else gpu.wanted_count
-    if count > len(found):
-        return [], f"{count} GPUs asked for (devices.gpu.count), {len(found)} here"
-    return list(found[:count]), None
+        if (highest := max(gpu.device_ids)) >= count:
+            return [], (
+                f"devices.gpu.device_ids names GPU {highest}, "
+                f"and the GPUs here are numbered 0 to {count - 1}"
+            )
+        return [available[index] for index in gpu.device_ids], None
+    wanted = count if gpu.wanted_count == "all" else gpu.wanted_count
+    if wanted > count:
+        return [], f"{wanted} GPUs asked for (devices.gpu.count), {count} here"
+    return list(available[:wanted]), None
 
 
-# -- in the subprocess ----------------------------------------------------------------------------------
+# -- in the subprocess ---------------------------------------------------------------------------
 
 
 def listed_by_torch() -> Accelerators:
@@ -157,7 +146,7 @@ def listed_by_torch() -> Accelerators:
 
 
 def _cuda_gpus() -> tuple[AcceleratorFacts, ...] | str:
-    """Return NVIDIA's GPUs, or AMD's, which PyTorch reaches under the same name."""
+    """Return the GPUs of NVIDIA or AMD, which PyTorch both calls cuda."""
     import torch
 
     if torch.version.cuda is None and torch.version.hip is None:
@@ -167,14 +156,12 @@ def _cuda_gpus() -> tuple[AcceleratorFacts, ...] | str:
     try:
         torch.cuda.init()  # type: ignore[no-untyped-call]
         driver = _nvidia_driver() if torch.version.hip is None else platform.release()
-        gpus = [
-            torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())
-        ]
+        count = torch.cuda.device_count()
+        gpus = [torch.cuda.get_device_properties(index) for index in range(count)]
     except RuntimeError as error:
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        return str(error).partition("\n")[0] + (
-            f" (CUDA_VISIBLE_DEVICES={visible})" if visible else ""
-        )
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        reason = str(error).partition("\n")[0]
+        return f"{reason} (CUDA_VISIBLE_DEVICES={visible})" if visible else reason
     return tuple(AcceleratorFacts("cuda", gpu.name, gpu.total_memory, driver) for gpu in gpus)
 
 
@@ -184,7 +171,7 @@ def _nvidia_driver() -> str:
     try:
         pynvml.nvmlInit()
         return str(pynvml.nvmlSystemGetDriverVersion())
-    except pynvml.NVMLError:  # a container that has CUDA's driver alone
+    except pynvml.NVMLError:  # a container with CUDA's driver only
         return read_or_empty(_NVIDIA_VERSION).strip() or platform.release()
 
 
@@ -195,7 +182,8 @@ def _apple_gpu() -> tuple[AcceleratorFacts, ...] | str:
         return NO_MAC
     if not torch.backends.mps.is_available():
         return "torch can't use the GPU of this Mac"
-    return (AcceleratorFacts("mps", mac_cpu_name() or "Apple GPU", None, platform.mac_ver()[0]),)
+    name = mac_cpu_name() or "Apple GPU"
+    return (AcceleratorFacts("mps", name, None, platform.mac_ver()[0]),)
 
 
 def _intel_gpus() -> tuple[AcceleratorFacts, ...] | str:
@@ -203,9 +191,8 @@ def _intel_gpus() -> tuple[AcceleratorFacts, ...] | str:
 
     if not torch.xpu.is_available():
         return f"this torch ({torch.__version__}) sees no Intel GPU"
-    gpus: list[Any] = [
-        torch.xpu.get_device_properties(index) for index in range(torch.xpu.device_count())
-    ]
+    count = torch.xpu.device_count()
+    gpus: list[Any] = [torch.xpu.get_device_properties(index) for index in range(count)]
     return tuple(
         AcceleratorFacts("xpu", gpu.name, gpu.total_memory, gpu.driver_version) for gpu in gpus
     )

@@ -1,8 +1,8 @@
-"""The fingerprint of the machine: facts that determine speed and bits, and stay the same from run to run.
+"""The fingerprint of the machine: facts that determine speed and bits.
 
-It is part of DVC's cache key, so it holds no load, temperature or time. Every `dvc repro` makes it, so torch is not
-imported. Other machines have theirs in machines/<name>.json, which `python -m photofinish.machine.fingerprint`
-printed there.
+It is part of DVC's cache key, so it holds no load, temperature or time. Every `dvc repro` makes it,
+so torch is not imported. `python -m photofinish.machine.fingerprint` prints it, to be kept in
+machines/<name>.json for other machines to read.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class Machine(Record):
-    """machines/<name>.json: facts of a machine that determine speed and bits, before any settings."""
+    """machines/<name>.json: facts of a machine, before any settings."""
 
     cpu: CpuFacts
     accelerators: Accelerators
@@ -53,28 +53,31 @@ class CpuTarget(Record):
     """data/plan/hosts/cpu.json: the machine that `train-cpu` runs on."""
 
     processes: int = 1
-    """number of processes that train together"""
+    """Number of processes that train together."""
     threads: int
-    """per process"""
+    """Threads of each process."""
     cpu: CpuFacts
     software: Software
 
 
 class GpuTarget(Record):
-    """data/plan/hosts/gpu.json: the machine that `train-gpu` runs on. Without an accelerator, it has no CPU."""
+    """data/plan/hosts/gpu.json: the machine that `train-gpu` runs on.
+
+    Without an accelerator, threads, CPU and software are None.
+    """
 
     kind: Literal["auto", "cuda", "mps", "xpu"]
     count: int | Literal["all"]
-    """number of accelerators in use, or as in the settings if there are too few"""
+    """Number of accelerators in use, or the setting if there are too few."""
     strategy: Strategy = "ddp"
     device_ids: tuple[int, ...] | None = None
     output_device: int | None = None
     if_missing: Literal["skip", "fail"]
     accelerators: tuple[AcceleratorFacts, ...]
-    """in use"""
+    """Accelerators in use."""
     missing: str | None
     threads: int | None
-    """per process"""
+    """Threads of each process."""
     cpu: CpuFacts | None
     software: Software | None
 
@@ -87,21 +90,19 @@ class GpuTarget(Record):
 def fingerprint(
     devices: Devices, machines: Mapping[str, Machine] | None = None
 ) -> tuple[CpuTarget, GpuTarget]:
-    """Return the host of each device: this machine, or the one of `machines` that the device names."""
-    here = Machine.here()
-    machines = machines or {}
-    on_cpu, on_gpu = (
-        machines.get(name, here) if name else here
-        for name in (devices.cpu.machine, devices.gpu.machine)
-    )
+    """Return the host of each device: this machine, or the one that the device names."""
+    here, machines = Machine.here(), machines or {}
+    on_cpu = machines.get(devices.cpu.machine or "", here)
+    on_gpu = machines.get(devices.gpu.machine or "", here)
     return _cpu_host(devices.cpu, on_cpu), _gpu_host(devices.gpu, on_gpu)
 
 
 def _cpu_host(wanted: CpuDevice, machine: Machine) -> CpuTarget:
     software = machine.software.with_only(CPU_VARIABLES)
+    threads = usable_threads(machine.cpu, wanted.processes, software.variables)
     return CpuTarget(
         processes=wanted.processes,
-        threads=wanted.threads or usable_threads(machine.cpu, wanted.processes, software.variables),
+        threads=wanted.threads or threads,
         cpu=machine.cpu,
         software=software,
     )
@@ -109,58 +110,62 @@ def _cpu_host(wanted: CpuDevice, machine: Machine) -> CpuTarget:
 
 def _gpu_host(wanted: GpuDevice, machine: Machine) -> GpuTarget:
     used, missing = accelerators_to_use(wanted, machine.accelerators)
-    if wanted.strategy == "data_parallel" and used:
-        check_data_parallel(
-            used[0].kind, wanted.device_ids or range(len(used)), wanted.output_device
+    settings = wanted.model_dump(
+        include={"kind", "strategy", "device_ids", "output_device", "if_missing"}
+    )
+    if not used:
+        return GpuTarget(
+            **settings,
+            count=wanted.wanted_count,
+            accelerators=(),
+            missing=missing,
+            threads=None,
+            cpu=None,
+            software=None,
         )
+    if wanted.strategy == "data_parallel":
+        device_ids = wanted.device_ids or range(len(used))
+        check_data_parallel(used[0].kind, device_ids, wanted.output_device)
     processes = len(used) if wanted.strategy == "ddp" else 1
     return GpuTarget(
-        kind=wanted.kind,
-        count=len(used) or wanted.wanted_count,
-        strategy=wanted.strategy,
-        device_ids=wanted.device_ids,
-        output_device=wanted.output_device,
-        if_missing=wanted.if_missing,
+        **settings,
+        count=len(used),
         accelerators=tuple(used),
-        missing=missing,
-        threads=usable_threads(machine.cpu, processes, machine.software.variables)
-        if used
-        else None,
-        cpu=machine.cpu if used else None,
-        software=machine.software if used else None,
+        missing=None,
+        threads=usable_threads(machine.cpu, processes, machine.software.variables),
+        cpu=machine.cpu,
+        software=machine.software,
     )
 
 
 def mismatches(planned: CpuTarget | GpuTarget, machine: Machine) -> list[str]:
-    """Return the facts in which `machine` differs from the planned one, if they matter to the device."""
+    """Return the facts that matter to the device and differ between `machine` and the plan."""
+    own: CpuTarget | GpuTarget
     if isinstance(planned, CpuTarget):
-        wanted = CpuDevice(**planned.model_dump(include=set(CpuDevice.model_fields)))
-        own: CpuTarget | GpuTarget = _cpu_host(wanted, machine)
+        settings = planned.model_dump(include=set(CpuDevice.model_fields))
+        own = _cpu_host(CpuDevice(**settings), machine)
     elif planned.missing:
         return []  # nothing will be timed
     else:
-        own = _gpu_host(
-            GpuDevice(**planned.model_dump(include=set(GpuDevice.model_fields))), machine
-        )
-    wanted_facts, own_facts = (
-        _leaves(planned.model_dump(mode="json")),
-        _leaves(own.model_dump(mode="json")),
-    )
-    found = []
-    for key in {**wanted_facts, **own_facts}:
-        if wanted_facts.get(key) != own_facts.get(key):
-            found.append(f"{key}: {wanted_facts.get(key)}, not {own_facts.get(key)}")
-    return found
+        settings = planned.model_dump(include=set(GpuDevice.model_fields))
+        own = _gpu_host(GpuDevice(**settings), machine)
+    wanted, actual = _leaves(planned.model_dump(mode="json")), _leaves(own.model_dump(mode="json"))
+    return [
+        f"{key}: {wanted.get(key)}, not {actual.get(key)}"
+        for key in wanted | actual
+        if wanted.get(key) != actual.get(key)
+    ]
 
 
 def _leaves(facts: dict[str, Any], path: str = "") -> dict[str, Any]:
     """Return each single fact by its path."""
-    found: dict[str, Any] = {}
+    leaves: dict[str, Any] = {}
     for key, value in facts.items():
-        found |= (
-            _leaves(value, f"{path}{key}.") if isinstance(value, dict) else {f"{path}{key}": value}
-        )
-    return found
+        if isinstance(value, dict):
+            leaves |= _leaves(value, f"{path}{key}.")
+        else:
+            leaves[f"{path}{key}"] = value
+    return leaves
 
 
 def read_machines(devices: Devices, folder: Path) -> dict[str, Machine]:
@@ -173,14 +178,16 @@ def read_machines(devices: Devices, folder: Path) -> dict[str, Machine]:
         except (OSError, ValidationError) as error:
             problem = str(error).partition("\n")[0]
             raise ConfigError(
-                f"{path} can't be read as a machine ({problem}): write it again there, with `make machine NAME={name}`"
+                f"{path} can't be read as a machine ({problem}): "
+                f"write it again there, with `make machine NAME={name}`"
             ) from error
     return machines
 
 
 def unknown_machines(params: Params, folder: Path) -> Iterator[ConfigProblem]:
     """Yield the names in params.yaml that have no file in machines/."""
-    for device, name in (("cpu", params.devices.cpu.machine), ("gpu", params.devices.gpu.machine)):
+    for device in ("cpu", "gpu"):
+        name = getattr(params.devices, device).machine
         if problem := name and name_problem(name, folder):
             yield ConfigProblem(("devices", device, "machine"), problem, name)
 
@@ -190,11 +197,9 @@ def name_problem(name: str, folder: Path) -> str | None:
     known = sorted(path.stem for path in folder.glob("*.json"))
     if name in known:
         return None
-    how = f"`make machine NAME={name}` on it writes {folder}/{name}.json, to be committed"
+    problem = unknown_name("machine", name, known) if known else f"{folder}/ has no machine yet"
     return (
-        f"{unknown_name('machine', name, known)}; {how}"
-        if known
-        else f"{folder}/ has no machine yet: {how}"
+        f"{problem}; `make machine NAME={name}` on it writes {folder}/{name}.json, to be committed"
     )
 
 

@@ -1,4 +1,4 @@
-"""Facts of the host: its CPU and the software that determine speed and bits, package versions and the Git commit."""
+"""Facts of the host: CPU, software versions, environment variables and the Git commit."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ _INSTRUCTION_SETS = re.compile(
     r"^(avx|avx2|avx512.*|avx_vnni|amx_.*|fma|sse4_2|asimd.*|sve.*|bf16|i8mm)$"
 )
 CPU_VARIABLES = (
-    "ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "GOMP_CPU_AFFINITY", "KMP_AFFINITY", "KMP_BLOCKTIME", "LD_PRELOAD",
-    "MALLOC_CONF", "MKL_CBWR", "MKL_DYNAMIC", "MKL_NUM_THREADS", "OMP_DYNAMIC", "OMP_NUM_THREADS", "OMP_PLACES",
-    "OMP_PROC_BIND", "OMP_WAIT_POLICY", "ONEDNN_DEFAULT_FPMATH_MODE", "ONEDNN_MAX_CPU_ISA",
+    "ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "GOMP_CPU_AFFINITY", "KMP_AFFINITY", "KMP_BLOCKTIME",
+    "LD_PRELOAD", "MALLOC_CONF", "MKL_CBWR", "MKL_DYNAMIC", "MKL_NUM_THREADS", "OMP_DYNAMIC",
+    "OMP_NUM_THREADS", "OMP_PLACES", "OMP_PROC_BIND", "OMP_WAIT_POLICY",
+    "ONEDNN_DEFAULT_FPMATH_MODE", "ONEDNN_MAX_CPU_ISA",
 )  # fmt: skip
 GPU_VARIABLES = (
-    *CPU_VARIABLES, "CUBLAS_WORKSPACE_CONFIG", "CUDA_LAUNCH_BLOCKING", "NCCL_ALGO", "NCCL_IB_DISABLE", "NCCL_NTHREADS",
-    "NCCL_P2P_DISABLE", "NCCL_PROTO", "NVIDIA_TF32_OVERRIDE", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF",
-    "PYTORCH_ENABLE_MPS_FALLBACK", "PYTORCH_NO_CUDA_MEMORY_CACHING", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    *CPU_VARIABLES, "CUBLAS_WORKSPACE_CONFIG", "CUDA_LAUNCH_BLOCKING", "NCCL_ALGO",
+    "NCCL_IB_DISABLE", "NCCL_NTHREADS", "NCCL_P2P_DISABLE", "NCCL_PROTO", "NVIDIA_TF32_OVERRIDE",
+    "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ENABLE_MPS_FALLBACK",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
 )  # fmt: skip
-"""Without those that select GPUs, such as CUDA_VISIBLE_DEVICES: the name and memory of the selected GPU count."""
+"""Without those that select GPUs: the name and memory of the selected GPU count."""
 
 
 @dataclass(frozen=True)
@@ -64,16 +66,17 @@ class Software:
 
 def cpu_facts() -> CpuFacts:
     """Return the facts of this machine's CPU, within the limits of this process."""
-    info = read_or_empty(Path("/proc/cpuinfo"))
-    flags = set(_first_match(r"^(?:flags|Features)\s*:\s*(.*)$", info).split())
+    info = dict(
+        re.findall(r"^(\S[^:\n]*?)[ \t]*:[ \t]*(.*)$", read_or_empty(Path("/proc/cpuinfo")), re.M)
+    )
+    flags = set((info.get("flags") or info.get("Features", "")).split())
+    quota, _, period = read_or_empty(_CGROUPS / "cpu.max").partition(" ")
+    model = info.get("model name", "").strip() or mac_cpu_name() or platform.processor()
     return CpuFacts(
-        model=_first_match(r"^model name\s*:\s*(.*)$", info)
-        or mac_cpu_name()
-        or platform.processor()
-        or "unknown",
+        model=model or "unknown",
         architecture=platform.machine(),
         usable_cores=_usable_cores(),
-        cgroup_cores_limit=_cgroup_cores_limit(),
+        cgroup_cores_limit=int(quota) / int(period) if quota.isdecimal() else None,
         instruction_sets=tuple(sorted(flag for flag in flags if _INSTRUCTION_SETS.match(flag))),
         system=platform.system(),
     )
@@ -91,7 +94,7 @@ def software_facts() -> Software:
 
 
 def usable_threads(cpu: CpuFacts, processes: int, variables: Mapping[str, str]) -> int:
-    """Return the threads of each process: OMP_NUM_THREADS, as in torch, or an equal share of the usable cores."""
+    """Return the threads of each process: OMP_NUM_THREADS, or an equal share of the cores."""
     wanted = variables.get("OMP_NUM_THREADS", "")
     if wanted.isdecimal() and int(wanted) > 0:
         return int(wanted)
@@ -99,31 +102,20 @@ def usable_threads(cpu: CpuFacts, processes: int, variables: Mapping[str, str]) 
 
 
 def allowed_cores(cpu: CpuFacts) -> int:
-    """Return the number of whole cores that this process may use, within the limit of the container."""
+    """Return the number of whole cores that this process may use, also in a container."""
     return max(1, int(min(cpu.usable_cores, cpu.cgroup_cores_limit or cpu.usable_cores)))
 
 
 def _usable_cores() -> int:
-    """Return the number of physical cores, as torch counts its threads: hyper-threads share a core's units."""
+    """Return the number of physical cores, as torch counts its threads."""
     affinity = getattr(os, "sched_getaffinity", None)
     if affinity is None:
         return psutil.cpu_count(logical=False) or os.cpu_count() or 1
-    siblings = {
-        number: _TOPOLOGY / f"cpu{number}/topology/thread_siblings_list" for number in affinity(0)
-    }
-    return len({read_or_empty(path).strip() or str(number) for number, path in siblings.items()})
-
-
-def _cgroup_cores_limit() -> float | None:
-    quota, _, period = read_or_empty(_CGROUPS / "cpu.max").partition(" ")
-    if not quota:  # control groups version 1
-        quota = read_or_empty(_CGROUPS / "cpu/cpu.cfs_quota_us")
-        period = read_or_empty(_CGROUPS / "cpu/cpu.cfs_period_us")
-    try:
-        cores = int(quota) / int(period)
-    except ValueError:  # "max"
-        return None
-    return cores if cores > 0 else None
+    cores = set()
+    for number in affinity(0):
+        siblings = read_or_empty(_TOPOLOGY / f"cpu{number}/topology/thread_siblings_list")
+        cores.add(siblings.strip() or str(number))
+    return len(cores)
 
 
 def mac_cpu_name() -> str:
@@ -132,11 +124,6 @@ def mac_cpu_name() -> str:
         return ""
     command = ["sysctl", "-n", "machdep.cpu.brand_string"]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-
-
-def _first_match(pattern: str, text: str) -> str:
-    match = re.search(pattern, text, re.MULTILINE)
-    return match.group(1).strip() if match else ""
 
 
 def read_or_empty(path: Path) -> str:
@@ -168,18 +155,11 @@ def _build(package: str) -> dict[str, str]:
 def package_versions() -> dict[str, str]:
     """Return the versions of the installed packages that make results."""
     names = (
-        "dvc",
-        "mlflow",
-        "numpy",
-        "pandas",
-        "pydantic",
-        "safetensors",
-        "scikit-learn",
-        "torch",
+        "dvc", "mlflow", "numpy", "pandas", "pydantic", "safetensors", "scikit-learn", "torch",
         "torchvision",
-    )
-    installed = {name: package_version(name) for name in names}
-    return {name: version for name, version in installed.items() if version}
+    )  # fmt: skip
+    versions = {name: package_version(name) for name in names}
+    return {name: version for name, version in versions.items() if version}
 
 
 def package_version(name: str) -> str | None:
@@ -191,7 +171,7 @@ def package_version(name: str) -> str | None:
 
 
 def git_commit() -> str | None:
-    """Return the current commit, with `-dirty` if files differ. DVC writes dvc.lock meanwhile, so that is ignored."""
+    """Return the current commit, with `-dirty` if files other than dvc.lock differ."""
     try:
         head = _git("rev-parse", "HEAD")
         changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!dvc.lock")
@@ -201,7 +181,6 @@ def git_commit() -> str | None:
 
 
 def _git(*arguments: str) -> str:
-    ran = subprocess.run(
-        ["git", *arguments], capture_output=True, text=True, check=True, timeout=10
-    )
+    command = ["git", *arguments]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
     return ran.stdout.strip()

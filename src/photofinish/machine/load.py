@@ -1,13 +1,13 @@
-"""How busy the machine was while a network trained, and whether that makes its times unreliable."""
+"""How busy the machine was during a training run, and whether its times are unreliable."""
 
 from __future__ import annotations
 
 import os
 import resource
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +19,16 @@ from photofinish.machine.host import read_or_empty
 from photofinish.processes import own_rank
 
 MOST_SHARE_OF_OTHERS = 0.10
-"""of the cores' time"""
+"""Limit of other programs, of the cores' time."""
 MOST_SHARE_WAITED = 0.10
-"""of the time in which threads were ready to run"""
+"""Limit of waiting, of the time in which threads were ready to run."""
 MOST_PAGES_A_SECOND = 50
 DOUBTFUL_SHARE = 0.10
-"""of the time watched; medians are robust against less"""
+"""A shorter share of the time gives no warning: medians are robust against it."""
 _TICKS_SECONDS = 0.05
 """Tolerance for the system's counters, which advance in hundredths of a second."""
-LEAST_WINDOW_SECONDS = 0.5
-_COST_FACTOR = 200
-"""The next reading is at least this many times a reading's own duration away."""
+LEAST_WINDOW_SECONDS = 1.0
+"""A reading takes some milliseconds."""
 _PAGE_BYTES = 4096
 _SLOWDOWNS = {
     pynvml.nvmlClocksThrottleReasonHwSlowdown: "a brake of the hardware",
@@ -44,82 +43,66 @@ class LoadWindow(Record):
     """Load between two readings, which both lie between epochs."""
 
     repeat: int
-    """from 1"""
+    """Number of the repeat, from 1."""
     last_epoch: int
     wall_seconds: float
     cores: int
-    """that this process may use"""
+    """Number of cores that this process may use."""
     own_cpu_seconds: float
-    """of the training and all processes it started"""
+    """CPU time of the training run and all processes it started."""
     others_cpu_seconds: float
-    """of all other processes on the same cores"""
+    """CPU time of all other processes on these cores."""
     waited_for_core_seconds: float | None
-    """time in which this process's threads were ready to run but had no core. None if the system does not count it, or
-    if several processes of the training share the cores."""
+    """Time in which threads of this process were ready to run but had no core.
+
+    None if the system does not count it, or if processes of the training run share the cores.
+    """
     major_page_faults: int
-    """pages that had to be read from a disk"""
+    """Number of pages that were read from a disk."""
     swapped_pages: int | None
-    """of the whole machine, in and out"""
+    """Number of pages that the whole machine swapped in and out."""
     gpu_clock_mhz: int | None = None
     gpu_slowdowns: tuple[str, ...] = ()
-    """why the GPU held its clock down: heat or its power supply"""
-
-    @property
-    def core_seconds(self) -> float:
-        """Time that all these cores together had."""
-        return self.cores * self.wall_seconds
-
-    @property
-    def waited_seconds(self) -> float:
-        """Time waited for a core, 0 if it was not counted."""
-        return self.waited_for_core_seconds or 0.0
-
-    @property
-    def ready_seconds(self) -> float:
-        """Time in which this process's threads ran or waited for a core."""
-        return self.own_cpu_seconds + self.waited_seconds
-
-    @property
-    def pages(self) -> int:
-        """Number of pages read back as memory was short. Page faults count files too, so swapped pages come first."""
-        return self.major_page_faults if self.swapped_pages is None else self.swapped_pages
+    """Why the GPU reduced its clock."""
 
 
 def load_warnings(windows: Iterable[LoadWindow]) -> list[str]:
-    """Return the reasons why times measured in these windows are unreliable, or nothing if the machine was quiet."""
-    seen = list(windows)
-    busy = [
-        one
-        for one in seen
-        if one.others_cpu_seconds > MOST_SHARE_OF_OTHERS * one.core_seconds + _TICKS_SECONDS
+    """Return why times measured in these windows are unreliable, nothing on a quiet machine."""
+    windows = list(windows)
+    total_seconds = sum(window.wall_seconds for window in windows)
+    doubtful_seconds: defaultdict[str, float] = defaultdict(float)
+    others = cores = waited = ready = 0.0
+    for window in windows:
+        core_seconds = window.cores * window.wall_seconds
+        waited_seconds = window.waited_for_core_seconds or 0.0
+        ready_seconds = window.own_cpu_seconds + waited_seconds
+        # Page faults count mapped files too, so swapped pages come first.
+        pages = window.swapped_pages
+        pages = window.major_page_faults if pages is None else pages
+        if window.others_cpu_seconds > MOST_SHARE_OF_OTHERS * core_seconds + _TICKS_SECONDS:
+            doubtful_seconds["busy"] += window.wall_seconds
+            others, cores = others + window.others_cpu_seconds, cores + core_seconds
+        if waited_seconds > MOST_SHARE_WAITED * ready_seconds + _TICKS_SECONDS:
+            doubtful_seconds["waiting"] += window.wall_seconds
+            waited, ready = waited + waited_seconds, ready + ready_seconds
+        if pages > MOST_PAGES_A_SECOND * max(window.wall_seconds, 1.0):
+            doubtful_seconds["paging"] += window.wall_seconds
+        if window.gpu_slowdowns:
+            doubtful_seconds["slowed"] += window.wall_seconds
+    slowdowns = dict.fromkeys(reason for window in windows for reason in window.gpu_slowdowns)
+    share_of_others, share_waited = others / (cores or 1.0), waited / (ready or 1.0)
+    texts = {
+        "busy": f"other programs used {share_of_others:.0%} of the cores",
+        "waiting": f"its threads waited for a core for {share_waited:.0%} of the time "
+        "they wanted one,",
+        "paging": "memory was read back from a disk",
+        "slowed": f"the GPU held its clock down ({', '.join(slowdowns)})",
+    }
+    return [
+        f"{text} in {doubtful_seconds[key] / total_seconds:.0%} of the time"
+        for key, text in texts.items()
+        if 0 < doubtful_seconds[key] >= DOUBTFUL_SHARE * total_seconds
     ]
-    waiting = [
-        one
-        for one in seen
-        if one.waited_seconds > MOST_SHARE_WAITED * one.ready_seconds + _TICKS_SECONDS
-    ]
-    paging = [one for one in seen if one.pages > MOST_PAGES_A_SECOND * max(one.wall_seconds, 1.0)]
-    slowed = [one for one in seen if one.gpu_slowdowns]
-
-    used = sum(one.others_cpu_seconds for one in busy) / (
-        sum(one.core_seconds for one in busy) or 1.0
-    )
-    waited = sum(one.waited_seconds for one in waiting) / (
-        sum(one.ready_seconds for one in waiting) or 1.0
-    )
-    reasons = ", ".join(dict.fromkeys(reason for one in slowed for reason in one.gpu_slowdowns))
-    total_seconds = sum(one.wall_seconds for one in seen)
-    found = []
-    for doubtful, text in (
-        (busy, f"other programs used {used:.0%} of the cores"),
-        (waiting, f"its threads waited for a core for {waited:.0%} of the time they wanted one,"),
-        (paging, "memory was read back from a disk"),
-        (slowed, f"the GPU held its clock down ({reasons})"),
-    ):
-        doubtful_seconds = sum(one.wall_seconds for one in doubtful)
-        if doubtful_seconds > 0 and doubtful_seconds >= DOUBTFUL_SHARE * total_seconds:
-            found.append(f"{text} in {doubtful_seconds / total_seconds:.0%} of the time")
-    return found
 
 
 GpuState = tuple[int | None, tuple[str, ...]]
@@ -127,7 +110,7 @@ GpuState = tuple[int | None, tuple[str, ...]]
 
 
 def nvidia_gpu_state(uuid: str | None) -> Callable[[], GpuState]:
-    """Return a function that reads the state of this GPU; it returns `(None, ())` if there is none to read."""
+    """Return a function that reads this GPU's state, or returns `(None, ())` if NVML can't."""
     handle: Any = None
     if uuid:
         with suppress(pynvml.NVMLError):
@@ -142,19 +125,9 @@ def nvidia_gpu_state(uuid: str | None) -> Callable[[], GpuState]:
             reasons = int(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
         except pynvml.NVMLError:  # a virtual GPU, for example
             return None, ()
-        return clock_mhz, tuple(text for reason, text in _SLOWDOWNS.items() if reasons & reason)
+        return clock_mhz, tuple(text for bit, text in _SLOWDOWNS.items() if reasons & bit)
 
     return read
-
-
-@dataclass(frozen=True)
-class _Reading:
-    at_seconds: float
-    cores_busy_seconds: float
-    own_cpu_seconds: float
-    waited_for_core_seconds: float | None
-    major_page_faults: int
-    swapped_pages: int
 
 
 class LoadMonitor:
@@ -163,64 +136,58 @@ class LoadMonitor:
     def __init__(
         self, gpu_state: Callable[[], GpuState], *, own_processes_share_cores: bool = False
     ) -> None:
-        self._gpu_state, self._own_processes_share_cores = gpu_state, own_processes_share_cores
+        self._gpu_state = gpu_state
+        self._own_processes_share_cores = own_processes_share_cores
         affinity = getattr(os, "sched_getaffinity", None)
         self._cores = sorted(affinity(0)) if affinity else list(range(os.cpu_count() or 1))
-        # With several ranks, all processes below their common parent belong to the training.
+        # With several ranks, all processes below their common parent belong to the training run.
         self._root = psutil.Process(os.getppid()) if own_rank() else psutil.Process()
         self.windows: list[LoadWindow] = []
         self.begin()
 
     def begin(self) -> None:
         """Start a window."""
-        self._last = _Reading(
-            at_seconds=time.monotonic(),
-            cores_busy_seconds=_busy_seconds(self._cores),
-            own_cpu_seconds=_tree_cpu_seconds(self._root),
-            waited_for_core_seconds=None
-            if self._own_processes_share_cores
-            else _waited_for_core_seconds(),
-            major_page_faults=resource.getrusage(resource.RUSAGE_SELF).ru_majflt,
-            swapped_pages=_swapped_pages(),
-        )
-        self._cost_seconds = time.monotonic() - self._last.at_seconds
+        swap = psutil.swap_memory()
+        self._last = {
+            "wall_seconds": time.monotonic(),
+            "busy_seconds": _busy_seconds(self._cores),
+            "own_seconds": _tree_cpu_seconds(self._root),
+            "waited_seconds": _waited_for_core_seconds(),
+            "faults": resource.getrusage(resource.RUSAGE_SELF).ru_majflt,
+            "swapped": (swap.sin + swap.sout) // _PAGE_BYTES,
+        }
         self._pending: tuple[int, int] | None = None
 
     def epoch_ended(self, repeat: int, epoch: int) -> None:
         """End the window, unless it is too short."""
         self._pending = repeat, epoch
-        passed_seconds = time.monotonic() - self._last.at_seconds
-        if passed_seconds >= max(LEAST_WINDOW_SECONDS, _COST_FACTOR * self._cost_seconds):
-            self.look(repeat, epoch)
+        if time.monotonic() - self._last["wall_seconds"] >= LEAST_WINDOW_SECONDS:
+            self.sample(repeat, epoch)
 
     def training_ended(self) -> None:
         """End the last window."""
         if self._pending:
-            self.look(*self._pending)
+            self.sample(*self._pending)
 
-    def look(self, repeat: int, epoch: int) -> None:
+    def sample(self, repeat: int, epoch: int) -> None:
         """End the window, however short, and start the next one."""
         before = self._last
         self.begin()
-        now, (clock_mhz, slowdowns) = self._last, self._gpu_state()
-        own_seconds = max(0.0, now.own_cpu_seconds - before.own_cpu_seconds)
-        waited_seconds = None
-        if before.waited_for_core_seconds is not None and now.waited_for_core_seconds is not None:
-            # Negative if threads have ended: the system forgets how long they waited.
-            waited_seconds = max(0.0, now.waited_for_core_seconds - before.waited_for_core_seconds)
+        # Negative if threads have ended: the system forgets how long they waited.
+        passed = {name: max(0, value - before[name]) for name, value in self._last.items()}
+        counts_waiting = not self._own_processes_share_cores and self._last["waited_seconds"] > 0
+        clock_mhz, slowdowns = self._gpu_state()
         self.windows.append(
             LoadWindow(
                 repeat=repeat,
                 last_epoch=epoch,
-                wall_seconds=now.at_seconds - before.at_seconds,
+                wall_seconds=passed["wall_seconds"],
                 cores=len(self._cores),
-                own_cpu_seconds=own_seconds,
-                others_cpu_seconds=max(
-                    0.0, now.cores_busy_seconds - before.cores_busy_seconds - own_seconds
-                ),
-                waited_for_core_seconds=waited_seconds,
-                major_page_faults=now.major_page_faults - before.major_page_faults,
-                swapped_pages=now.swapped_pages - before.swapped_pages,
+                own_cpu_seconds=passed["own_seconds"],
+                others_cpu_seconds=max(0.0, passed["busy_seconds"] - passed["own_seconds"]),
+                waited_for_core_seconds=passed["waited_seconds"] if counts_waiting else None,
+                major_page_faults=int(passed["faults"]),
+                swapped_pages=int(passed["swapped"]),
                 gpu_clock_mhz=clock_mhz,
                 gpu_slowdowns=slowdowns,
             )
@@ -228,10 +195,12 @@ class LoadMonitor:
 
 
 def _busy_seconds(cores: list[int]) -> float:
-    """Return the CPU time of everything on these cores since boot, with the time that a hypervisor took away."""
+    """Return the CPU time of everything on these cores since boot, including stolen time."""
+    times = psutil.cpu_times(percpu=True)
     fields = ("user", "nice", "system", "irq", "softirq", "steal")
-    times = [each for core, each in enumerate(psutil.cpu_times(percpu=True)) if core in cores]
-    return sum(getattr(each, field, 0.0) for each in times for field in fields)
+    return sum(
+        getattr(times[core], field, 0.0) for core in cores if core < len(times) for field in fields
+    )
 
 
 def _tree_cpu_seconds(root: psutil.Process) -> float:
@@ -243,15 +212,11 @@ def _tree_cpu_seconds(root: psutil.Process) -> float:
     return total_seconds
 
 
-def _waited_for_core_seconds() -> float | None:
-    """Return how long this process's threads waited for a core (Linux: Documentation/scheduler/sched-stats)."""
-    fields = [
-        read_or_empty(thread / "schedstat").split() for thread in Path("/proc/self/task").glob("*")
-    ]
-    nanoseconds = [int(each[1]) for each in fields if len(each) > 1]
-    return sum(nanoseconds) / 1e9 if nanoseconds else None
+def _waited_for_core_seconds() -> float:
+    """Return how long this process's threads waited for a core, 0 if the system does not count it.
 
-
-def _swapped_pages() -> int:
-    swap = psutil.swap_memory()
-    return int(swap.sin + swap.sout) // _PAGE_BYTES
+    https://docs.kernel.org/scheduler/sched-stats.html
+    """
+    files = Path("/proc/self/task").glob("*/schedstat")
+    fields = [read_or_empty(file).split() for file in files]
+    return sum(int(waited) for _, waited, *_ in filter(None, fields)) / 1e9

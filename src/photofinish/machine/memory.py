@@ -1,4 +1,4 @@
-"""Whether a split fits where it is to lie with `input: resident`: in the main memory, or in each GPU's."""
+"""Check that a split fits into the memory that `input: resident` needs."""
 
 from __future__ import annotations
 
@@ -28,10 +28,8 @@ def available_memory_bytes() -> int:
     for folder in (_CGROUPS / part for part in (own, *own.parents)):
         limit = read_or_empty(folder / "memory.max").strip()
         if limit.isdecimal():
-            facts = dict(
-                line.split() for line in read_or_empty(folder / "memory.stat").splitlines()
-            )
-            used_bytes = int(facts.get("anon", 0))  # the page cache can be given back
+            lines = read_or_empty(folder / "memory.stat").splitlines()
+            used_bytes = int(dict(line.split() for line in lines).get("anon", 0))
             available_bytes = min(available_bytes, max(0, int(limit) - used_bytes))
     return available_bytes
 
@@ -41,12 +39,12 @@ class SplitSize:
     """Size of a split."""
 
     shape: tuple[int, ...]
-    """of an image: channels, height, width"""
+    """Shape of a sample: channels, height, width."""
     train: int
-    """number of images"""
+    """Number of samples."""
     validation: int
     dtype: str = "uint8"
-    """in the packed file: bytes become float32 on the device, int64 stays"""
+    """Type in the packed file."""
 
     @property
     def placed_dtype(self) -> str:
@@ -59,45 +57,42 @@ class Room:
     """Memory of a device."""
 
     what: str
-    """the device, for messages"""
+    """Name of the device, for messages."""
     available_bytes: int
     copies: int = 1
-    """number of processes that each hold all images"""
+    """Number of processes that each hold all samples."""
 
 
 def check_memory_needed(
     name: str, experiment: Experiment, split: SplitSize, rooms: list[Room]
 ) -> None:
-    """Raise ConfigError if images that are to lie on the device don't fit into one of the rooms."""
+    """Raise ConfigError if resident samples don't fit into one of the rooms."""
     if experiment.input.name != "resident":
         return
-    padding = experiment.augmentation.crop_padding
-    border = (
-        f", a border of {padding} pixels added for training (augmentation.crop_padding),"
-        if padding
-        else ""
-    )
     for room in rooms:
         needed_bytes = bytes_needed(experiment, split, room)
         if needed_bytes <= room.available_bytes:
             continue
-        extra = f", once in each of {room.copies} processes" if room.copies > 1 else ""
+        copies = f", once in each of {room.copies} processes" if room.copies > 1 else ""
+        padding = experiment.augmentation.crop_padding
+        border = f" and augmentation.crop_padding {padding}" if padding else ""
+        shape = "x".join(map(str, split.shape))
         raise ConfigError(
-            f"experiments.{name}.input is resident in params.yaml, and the images don't fit: {split.train:,} for "
-            f"training and {split.validation:,} for validation of {'x'.join(map(str, split.shape))}{border} take "
-            f"{byte_size(needed_bytes)} as {split.placed_dtype}{extra}; {room.what} has "
-            f"{byte_size(room.available_bytes)}. "
-            f"`input: loader` reads them from disk batch by batch and gives the same result"
+            f"experiments.{name}.input is resident, and the samples don't fit: "
+            f"{split.train:,} for training and {split.validation:,} for validation "
+            f"of {shape}{border} take {byte_size(needed_bytes)} as {split.placed_dtype}{copies}; "
+            f"{room.what} has {byte_size(room.available_bytes)}. "
+            f"`input: loader` reads them from disk and gives the same result"
         )
 
 
 def bytes_needed(experiment: Experiment, split: SplitSize, room: Room) -> int:
-    """Return the size of all images in the room. Batches come on top, and are small beside them."""
+    """Return the size of all samples in the room. Batches come on top, and are small."""
     return room.copies * resident_bytes(experiment, split)
 
 
 def resident_bytes(experiment: Experiment, split: SplitSize) -> int:
-    """Return the size of all images. Training images that are cropped at random have their border there."""
+    """Return the size of all samples, with the border of those that are cropped at random."""
     border = 2 * experiment.augmentation.crop_padding
     with_border = [*split.shape[:1], *(side + border for side in split.shape[1:])]
     values = split.train * math.prod(with_border) + split.validation * math.prod(split.shape)
@@ -105,14 +100,12 @@ def resident_bytes(experiment: Experiment, split: SplitSize) -> int:
 
 
 def room_now(host: CpuTarget | GpuTarget, processes: int) -> list[Room]:
-    """Return the memory that is free when the training starts: each GPU's, and the main memory if images lie there."""
+    """Return the free memory of each place that samples would be in."""
+    main_memory = "the main memory now"
     if isinstance(host, CpuTarget):
-        return [Room("the main memory now", available_memory_bytes(), processes)]
-    rooms = [
-        Room(f"the GPU ({gpu.name})", gpu.memory_bytes)
-        for gpu in host.accelerators
-        if gpu.memory_bytes
-    ]
-    if len(rooms) < len(host.accelerators):  # a GPU that shares the CPU's memory
-        rooms.append(Room("the main memory now", available_memory_bytes(), processes))
+        return [Room(main_memory, available_memory_bytes(), processes)]
+    gpus = [gpu for gpu in host.accelerators if gpu.memory_bytes]
+    rooms = [Room(f"the GPU ({gpu.name})", gpu.memory_bytes or 0) for gpu in gpus]
+    if len(gpus) < len(host.accelerators):  # a GPU that shares the CPU's memory
+        rooms.append(Room(main_memory, available_memory_bytes(), processes))
     return rooms

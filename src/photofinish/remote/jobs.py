@@ -1,6 +1,6 @@
 """A job that the head sends to a worker, the clone it runs in, and the process that runs it.
 
-`python -m photofinish.remote.jobs` is that process. It reads the job from standard input and ends when that is closed.
+`python -m photofinish.remote.jobs` is that process. It ends when its standard input is closed.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from photofinish.locks import exclusive
 
 PLAN = Path("data/plan")
 PROGRESS = "photofinish-progress"
-"""Topic of the messages that carry a training's last line to the head."""
+"""Topic of the messages with a job's last line."""
 _NO_INPUT_OF_A_STAGE = ("dvc.lock", "metrics", "plots", "reference")
 _LOCK = Path("dvc.lock")
 _LAST_LINES = 5
-_SECONDS_BETWEEN_MESSAGES = 1.0
+_SECONDS_BETWEEN_MESSAGES = 10.0
 _running: list[subprocess.Popen[str]] = []
 is_leaving = threading.Event()
 """Set when this worker leaves its head. The scheduler then gives its job to another worker."""
 
 
 class Job(Record):
-    """Stages that a worker brings up to date, and all that its clone does not have."""
+    """Stages that a worker runs, and the files that its clone lacks."""
 
     title: str
     stages: tuple[str, ...]
-    """Names of the stages, as DVC has them. Those that the remote has a result of are restored."""
+    """Names of DVC's stages. Those with a result in the remote are restored."""
     experiment: Name
     dataset: Name
     commit: str
     plan: dict[str, str]
-    """Files below data/plan, because `plan` needs the user's images and the head's machine."""
+    """Files below data/plan, which `plan` makes on the head only."""
     lock: str
     """Entries of dvc.lock about the data, as JSON."""
     tracked_in: str
@@ -50,10 +50,7 @@ class Job(Record):
 
 
 def run_job(text: str) -> None:
-    """Run the job on this worker, as Dask calls it. Raise RuntimeError with the stage's own error if it fails.
-
-    Nothing is returned: a result would stay on the worker, and be lost with it.
-    """
+    """Run the job on this worker. Raise RuntimeError with the stage's error if it fails."""
     from distributed import Reschedule, get_worker
 
     job, worker = Job.model_validate_json(text), get_worker()
@@ -82,11 +79,11 @@ def run_job(text: str) -> None:
                 last.append(line.strip())
                 if line.startswith("error: "):
                     errors.append(line.strip().removeprefix("error: "))
-                if time.monotonic() - sent_seconds > _SECONDS_BETWEEN_MESSAGES:
+                is_due = time.monotonic() - sent_seconds > _SECONDS_BETWEEN_MESSAGES
+                if is_due and isinstance(worker.name, str):  # a number names the head's worker
                     sent_seconds = time.monotonic()
-                    worker.log_event(
-                        PROGRESS, {"title": job.title, "worker": worker.name, "line": line.strip()}
-                    )
+                    message = {"title": job.title, "worker": worker.name, "line": line.strip()}
+                    worker.log_event(PROGRESS, message)
     if is_leaving.is_set():
         raise Reschedule
     if process.returncode:
@@ -95,7 +92,7 @@ def run_job(text: str) -> None:
 
 
 def stop_job() -> None:
-    """End what this worker runs. Checkpoints stay."""
+    """End this worker's job. Checkpoints stay."""
     is_leaving.set()
     for process in _running:
         if process.stdin:
@@ -103,7 +100,7 @@ def stop_job() -> None:
 
 
 def main() -> None:
-    """Pull the data, run the stages and push their results, in the present folder, a clone at the job's commit."""
+    """Pull the data, run the stages and push their results, in a clone at the job's commit."""
     from dvc.cli import main as dvc
 
     job = Job.model_validate_json(sys.stdin.buffer.readline())
@@ -116,14 +113,12 @@ def main() -> None:
     if dvc(["pull", "--force", *data]) or dvc(["repro", "--pull", "--single-item", *job.stages]):
         sys.exit(1)
     if dvc(["push", "--run-cache", *job.stages]):
-        print(
-            "error: DVC's remote did not take the result, which is kept on its machine", flush=True
-        )
+        print("error: `dvc push` failed; the result stays on this machine", flush=True)
         sys.exit(1)
 
 
 def _end_with_input() -> None:
-    """End this process and all that it has started once the worker closes its input or is gone."""
+    """End this process and its children once the worker closes its input or is gone."""
     while os.read(0, 1):
         pass
     os.killpg(0, signal.SIGTERM)
@@ -131,7 +126,7 @@ def _end_with_input() -> None:
 
 def git(folder: Path, *arguments: str) -> str:
     """Return what git prints, or raise its message."""
-    # Else git would take a clone that was cut off for a part of the project around it.
+    # Without this, git takes an unfinished clone for a part of the project around it.
     environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(folder.resolve().parent)}
     command = ["git", *arguments]
     ran = subprocess.run(
@@ -145,7 +140,7 @@ def git(folder: Path, *arguments: str) -> str:
 
 
 def committed(folder: Path) -> str:
-    """Return the project's commit. Raise UserError if there are changes, which no other machine has."""
+    """Return the project's commit. Raise UserError if there are uncommitted changes."""
     inputs = (".", *(f":!{path}" for path in _NO_INPUT_OF_A_STAGE))
     if changed := git(folder, "status", "--porcelain", "--", *inputs):
         raise UserError(f"these are not committed: commit and push them, then run again\n{changed}")
@@ -153,27 +148,20 @@ def committed(folder: Path) -> str:
 
 
 def clone_at(source: Path, folder: Path, commit: str) -> None:
-    """Bring `folder`, a clone of the project in `source` with the same DVC remotes and cache, to a commit."""
+    """Bring `folder`, a clone of `source` that shares its DVC remotes and cache, to a commit."""
     source = source.resolve()
     if not (folder / ".git").is_dir():
         git(source, "clone", "--quiet", "--no-checkout", str(source), str(folder.resolve()))
-    if not _has(folder, commit):
-        origins = [str(source)]
-        if "origin" in git(source, "remote").split():
-            origins.append(git(source, "remote", "get-url", "origin"))
-        for origin in origins:
-            git(
-                folder,
-                "fetch",
-                "--quiet",
-                origin,
-                "+HEAD:refs/fleet/HEAD",
-                "+refs/heads/*:refs/fleet/*",
-            )
+    origins = [str(source)]
+    if "origin" in git(source, "remote").split():
+        origins.append(git(source, "remote", "get-url", "origin"))
+    for origin in origins:
         if not _has(folder, commit):
-            raise UserError(
-                f"the commit {commit[:12]} is not in {origins[-1]}: `git push` it, then `make spread` again"
-            )
+            refs = ("+HEAD:refs/spread/HEAD", "+refs/heads/*:refs/spread/*")
+            git(folder, "fetch", "--quiet", origin, *refs)
+    if not _has(folder, commit):
+        problem = f"the commit {commit[:12]} is not in {origins[-1]}"
+        raise UserError(f"{problem}: `git push` it, then `make spread` again")
     if not (folder / "dvc.yaml").is_file() or git(folder, "rev-parse", "HEAD") != commit:
         git(folder, "checkout", "--quiet", "--force", "--detach", commit)
     _share_dvc(source / ".dvc", folder / ".dvc")
@@ -187,29 +175,28 @@ def _has(folder: Path, commit: str) -> bool:
     return True
 
 
-def _share_dvc(own: Path, clones: Path) -> None:
-    """Write the project's remotes and cache into the clone's settings, with absolute paths."""
+def _share_dvc(own: Path, cloned: Path) -> None:
+    """Write the project's remotes and cache to the clone's settings, with absolute paths."""
     settings = ConfigParser(interpolation=None)
     settings.read_dict({"cache": {"dir": "cache"}})
     settings.read([own / "config", own / "config.local"], encoding="utf-8")
     for section in settings.sections():
         for key in {"url", "dir"} & set(settings[section]):
-            place = settings[section][key]
-            if "://" not in place and not place.startswith("~"):
-                settings[section][key] = str((own / place).resolve())
-    with (clones / "config.local").open("w", encoding="utf-8") as file:
+            location = settings[section][key]
+            if "://" not in location and not location.startswith("~"):
+                settings[section][key] = str((own / location).resolve())
+    with (cloned / "config.local").open("w", encoding="utf-8") as file:
         settings.write(file)
 
 
 def environment_of(clone: Path) -> dict[str, str]:
-    """Return the environment for programs in a clone: this Python, with the clone's own code."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith("DVC_")}
-    for name, folder in (
-        ("PATH", Path(sys.executable).parent),
-        ("PYTHONPATH", (clone / "src").resolve()),
-    ):
-        own[name] = os.pathsep.join(filter(None, [str(folder), own.get(name)]))
-    return own
+    """Return the environment for programs in a clone: this Python, with the clone's code."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("DVC_")}
+    folders = {"PATH": Path(sys.executable).parent, "PYTHONPATH": (clone / "src").resolve()}
+    for name, folder in folders.items():
+        paths = [str(folder), environment.get(name)]
+        environment[name] = os.pathsep.join(filter(None, paths))
+    return environment
 
 
 if __name__ == "__main__":

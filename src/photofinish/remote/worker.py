@@ -1,6 +1,6 @@
-"""A worker: runs what a head sends, one job at a time, and pushes each result to DVC's remote.
+"""A worker: runs the jobs of a head one by one, and pushes each result to DVC's remote.
 
-`python -m photofinish.remote.worker tcp://head:8786` waits for the head, and for the next one after that.
+`python -m photofinish.remote.worker tcp://head:8786` serves one head after another.
 """
 
 from __future__ import annotations
@@ -9,17 +9,16 @@ import argparse
 import asyncio
 import logging
 import platform
+import re
 import signal
 import time
 import uuid
-from contextlib import suppress
 from importlib import metadata, util
 from typing import Any
-from urllib.parse import urlsplit
 
 from photofinish.errors import ConfigError, TerminatedError, UserError, run_stage
 from photofinish.files import sha256_of_bytes, state_folder
-from photofinish.machine.fingerprint import CpuTarget, GpuTarget, Machine, mismatches
+from photofinish.machine.fingerprint import Machine
 from photofinish.machine.host import CPU_VARIABLES
 from photofinish.remote.jobs import is_leaving, stop_job
 from photofinish.results.records import DEVICE_LABELS, DeviceLabel
@@ -27,48 +26,43 @@ from photofinish.source_code import our_code
 
 HEAD = "tcp://127.0.0.1:8786"
 PLANNED = "photofinish"
-"""Key of the metadata in which the scheduler has the head's code and what it plans for which machine."""
+"""Key of the scheduler's metadata: the head's code, and the keys of the planned trainings."""
+_LOGGERS = ("distributed", "distributed.client", "distributed.gc")
 DASK = {
     "distributed.worker.profile.enabled": False,  # it would take time from timed trainings
     "distributed.scheduler.allowed-failures": 2,
     "distributed.comm.timeouts.tcp": "20s",  # after which a cut network is noticed
-    "distributed.logging": dict.fromkeys(
-        ("distributed", "distributed.client", "distributed.gc"), logging.CRITICAL + 1
-    ),
+    "distributed.logging": dict.fromkeys(_LOGGERS, logging.CRITICAL + 1),
 }
 _RETRY_SECONDS = 2.0
-_MOST_DIFFERENCES = 3
 
 
 def require_dask() -> None:
-    """Raise UserError if Dask is not installed, which a project on one machine does without."""
+    """Raise UserError if Dask, which a project on one machine does not need, is missing."""
     if util.find_spec("distributed") is None:
         raise UserError(
-            "spreading over machines needs Dask: `python -m pip install distributed`, on each of them"
+            "several machines need Dask: `python -m pip install distributed` on each of them"
         )
 
 
 def require_address(address: str, setting: str) -> None:
     """Raise ConfigError unless this is the address of a scheduler."""
-    with suppress(ValueError):  # a port beyond 65535
-        parts = urlsplit(address)
-        if parts.scheme in ("tcp", "tls") and parts.hostname and parts.port:
-            return
-    raise ConfigError(f"{setting}={address}: a head's address is as tcp://name:8786")
+    match = re.fullmatch(r"(?:tcp|tls)://[^:/]+:(\d+)", address)
+    if not match or int(match[1]) > 65535:
+        raise ConfigError(f"{setting}={address}: must be like tcp://name:8786")
 
 
-def fleet_code() -> str:
-    """Return a hash of the code that head and worker must have in common, and of Dask's version."""
+def code_version() -> str:
+    """Return a hash of the code that head and worker must share, and of Dask's version."""
     code = our_code("remote").sha256
     return sha256_of_bytes(f"{code} {metadata.version('distributed')}".encode())[:16]
 
 
 def key_of(machine: Machine, device: DeviceLabel) -> str:
-    """Return the Dask resource of machines that may stand for each other on this device."""
+    """Return the Dask resource of machines that are alike for this device."""
     if device == "cpu":
-        machine = machine.model_copy(
-            update={"accelerators": {}, "software": machine.software.with_only(CPU_VARIABLES)}
-        )
+        software = machine.software.with_only(CPU_VARIABLES)
+        machine = machine.model_copy(update={"accelerators": {}, "software": software})
     return f"{device}-{sha256_of_bytes(machine.model_dump_json().encode())[:16]}"
 
 
@@ -78,30 +72,18 @@ def resources_of(machine: Machine) -> dict[str, float]:
 
 
 def check_planned(planned: dict[str, Any], machine: Machine) -> None:
-    """Raise UserError if the head runs other code. Print how this machine differs if no training is planned for it."""
-    if planned["code"] != fleet_code():
+    """Raise UserError if the head runs other code. Print if no training is for this machine."""
+    if planned["code"] != code_version():
         raise UserError(
-            "refused: the head has another version of photofinish or Dask; `git pull`, then start again"
+            "refused: the head has another version of photofinish or Dask; "
+            "`git pull`, then start again"
         )
-    trainings = planned["trainings"]
-    if not trainings or resources_of(machine).keys() & trainings.keys():
-        return
-    hosts = [
-        (
-            where,
-            CpuTarget.model_validate_json(host)
-            if device == "cpu"
-            else GpuTarget.model_validate_json(host),
+    if planned["keys"] and not resources_of(machine).keys() & set(planned["keys"]):
+        print(
+            "no training is planned for this machine: it only evaluates. If one should be, "
+            "`make machine NAME=...` here and `git diff machines/` show what differs",
+            flush=True,
         )
-        for device, where, host in trainings.values()
-    ]
-    found = [(mismatches(host, machine), where) for where, host in hosts]
-    fewest, where = min(found, key=lambda each: len(each[0]))
-    how = "; ".join(fewest[:_MOST_DIFFERENCES]) or "write it down again by `make machine`"
-    print(
-        f"no training is planned for this machine, which isn't {where} ({how}): it only evaluates",
-        flush=True,
-    )
 
 
 async def _planned_at(head: str) -> dict[str, Any]:

@@ -158,7 +158,7 @@ def _train_own_seed(
                 precision, seed = experiment.precision, experiment.seed
                 loss = trainer.criterion
                 first = first_step(network, loss, batch, device, precision, labels, seed)
-            load.look(experiment.repeats, experiment.epochs)
+            load.sample(experiment.repeats, experiment.epochs)
         if batch is None:  # not rank 0
             return None
         for warning in load_warnings(load.windows):
