@@ -57,7 +57,7 @@ _SECTIONS: list[tuple[str, Callable[[Comparison], Table], str]] = [
     (
         "Recorded elsewhere",
         tables.elsewhere_table,
-        "Measured on other machines. These records decide no verdict.",
+        "Measured on other machines. A GPU's record counts only where no GPU trained.",
     ),
     ("Figures", tables.figures_table, ""),
 ]
