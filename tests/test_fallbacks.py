@@ -42,7 +42,7 @@ def test_the_verdict_names_what_the_cpu_computed_for_the_gpu(make_result: MakeRe
     pair = pair_of(cpu, replace(gpu, first_step=step))
     text = verdict(pair).text
     assert (
-        "Not all of a step ran on the GPU: the CPU computed cumsum.out (2 a step) and unfold (1 a step)."
+        "The CPU computed some of the GPU's step: cumsum.out (2 per step) and unfold (1 per step)."
         in text
     )
     without = pair_of(cpu, gpu)

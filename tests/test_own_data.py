@@ -277,7 +277,7 @@ def test_code_that_changed_since_plan_read_it_is_not_run(pack: Pack, own_files: 
     settings = {"source": "./scans.py:Scans", "validation": 4, "test": 4}
     dataset, code = OwnDataset.model_validate(settings), {"scans.py": "0" * 64}
     plan = DatasetPlan(name="scans", dataset=dataset, local_files=None, custom_code=code)
-    with pytest.raises(UserError, match=r"scans\.py is not what it was"):
+    with pytest.raises(UserError, match=r"scans\.py changed after `plan` read it"):
         read_raw(plan, own_files.folder / "data/raw/scans")
 
 

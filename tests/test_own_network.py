@@ -119,13 +119,6 @@ FAULTY = {
         "not in its state_dict",
     ),
     "a lambda": (network_file("self.late = lambda x: x"), "can't be pickled"),
-    "sparse gradients": (
-        network_file(
-            "self.e = nn.Embedding(2, 3, sparse=True)",
-            "return self.inner(x) + self.e(x[:, 0, 0, 0].long())",
-        ),
-        r"sparse or complex gradients \(e\.weight\)",
-    ),
     "in place": (
         network_file(forward="y = self.inner(x).exp(); y += 1; return y"),
         "(?s)fails in a step.*inplace",

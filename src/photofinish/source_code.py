@@ -36,7 +36,7 @@ _INFERENCE = (
 )
 CODE_OF_STAGES = {
     "plan": ("data", "machine", "plan"),
-    "download": ("data", "display", "locks"),
+    "download": ("data", "locks"),
     "split": ("data", "display", "locks"),
     "download_weights": ("models",),
     "train": (*_NETWORKS, "display", "locks", "profiling", "runs", "training"),
