@@ -22,7 +22,7 @@ from photofinish.errors import EXIT_INTERRUPTED, ConfigError, UserError
 from photofinish.machine.fingerprint import Machine, fingerprint
 from photofinish.remote import spread, worker
 from photofinish.remote.jobs import clone_at, committed, git
-from photofinish.remote.worker import check_planned, fleet_code, key_of, require_dask
+from photofinish.remote.worker import check_planned, key_of, require_dask, shared_code
 
 LIKE_LAB = {"OMP_NUM_THREADS": "1", "OMP_DYNAMIC": "false"}
 """Variables of the fingerprint: with these, this machine is the one called lab."""
@@ -53,7 +53,7 @@ def test_a_worker_with_other_code_is_refused_and_one_unlike_all_planned_machines
     lab = machine_with(96)
     host, _ = fingerprint(Devices(cpu=CpuDevice(machine="lab")), {"lab": lab})
     planned = {
-        "code": fleet_code(),
+        "code": shared_code(),
         "trainings": {key_of(lab, "cpu"): ("cpu", "lab", host.model_dump_json())},
     }
     check_planned(planned, lab)

@@ -287,7 +287,7 @@ def test_a_custom_loss_that_cant_be_made_is_named(tmp_path: Path) -> None:
         "class Mine:\n    def __init__(self):\n        raise KeyError('no table')\n",
         encoding="utf-8",
     )
-    settings = params.OwnLoss.model_validate({"name": f"{file}:Mine"})
+    settings = params.CustomLoss.model_validate({"name": f"{file}:Mine"})
     with pytest.raises(
         UserError, match=r"(?s)^loss \S+loss\.py:Mine can't be made:.*KeyError: 'no table'"
     ):

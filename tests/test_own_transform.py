@@ -17,7 +17,7 @@ from photofinish.config.experiment import ExperimentPlan
 from photofinish.config.loader import read_params
 from photofinish.data import PartName
 from photofinish.errors import ConfigError, UserError
-from photofinish.plan import faults_in_own_code, write_plan
+from photofinish.plan import check_custom_code_calls, write_plan
 from photofinish.training.batches import Batches, Normaliser, Part
 from photofinish.training.input_paths import make_batches
 from photofinish.training.torch_device import CPU
@@ -150,7 +150,7 @@ def params_with(own_files: OwnFiles, **given: Any) -> Path:
 
 def test_its_code_counts_to_the_experiment(own_files: OwnFiles) -> None:
     params = read_params(
-        params_with(own_files, name="loader", transform="./t.py:noise"), faults_in_own_code
+        params_with(own_files, name="loader", transform="./t.py:noise"), check_custom_code_calls
     )
     write_plan(params, own_files.folder / "plan", ROOT / "stages")
     plan = read_plan(own_files.folder / "plan/experiments/mine.json", ExperimentPlan)
@@ -170,5 +170,5 @@ def test_plan_reports_problems_with_it(
     own_files: OwnFiles, given: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError) as error:
-        read_params(params_with(own_files, **given), faults_in_own_code)
+        read_params(params_with(own_files, **given), check_custom_code_calls)
     assert message in str(error.value)

@@ -204,7 +204,7 @@ class FolderDataset(_LocalDataset):
     source: Literal["folder"]
 
 
-class OwnDataset(CallsCode, _DatasetSettings):
+class CustomDataset(CallsCode, _DatasetSettings):
     """A custom map-style data set, or a function that returns one. Unknown keys are arguments."""
 
     model_config = CallsCode.model_config  # of two classes, pydantic takes the last one's
@@ -239,7 +239,7 @@ _BuiltIn = Annotated[
     Field(discriminator="source"),
 ]
 Dataset = Annotated[
-    Annotated[_BuiltIn, Tag(BUILT_IN)] | Annotated[OwnDataset, Tag(OWN)],
+    Annotated[_BuiltIn, Tag(BUILT_IN)] | Annotated[CustomDataset, Tag(OWN)],
     built_in_or_own("source"),
 ]
 

@@ -10,10 +10,10 @@ from photofinish.config.base import (
     BUILT_IN,
     OWN,
     CallsCode,
+    CustomCode,
     Decay,
     Name,
     NonNegativeFloat,
-    OwnCode,
     PositiveFloat,
     PositiveInt,
     Seed,
@@ -102,7 +102,7 @@ class BceWithLogits(Settings):
     """Weight of a yes of each label, where a no has weight 1. A mean is over the items."""
 
 
-class OwnLoss(OwnCode):
+class CustomLoss(CustomCode):
     """Custom class or function of (outputs, targets).
 
     It returns the mean over the batch, or a sum and the weight to divide it by.
@@ -113,11 +113,12 @@ _BuiltInLoss = Annotated[
     CrossEntropy | ValueLoss | SmoothL1 | BceWithLogits, Field(discriminator="name")
 ]
 Loss = Annotated[
-    Annotated[_BuiltInLoss, Tag(BUILT_IN)] | Annotated[OwnLoss, Tag(OWN)], built_in_or_own("name")
+    Annotated[_BuiltInLoss, Tag(BUILT_IN)] | Annotated[CustomLoss, Tag(OWN)],
+    built_in_or_own("name"),
 ]
 
 
-class Metric(OwnCode):
+class Metric(CustomCode):
     """Function of torchmetrics.functional by its name, or a custom function of (outputs, targets)."""
 
     name: Annotated[str, AfterValidator(lambda name: _metric_reference(name) and name)]
@@ -205,7 +206,7 @@ class ResidentInput(Settings):
     name: Literal["resident"]
 
 
-class CustomTransform(OwnCode):
+class CustomTransform(CustomCode):
     """Custom function of a packed sample, a tensor, that returns it changed."""
 
 

@@ -10,9 +10,9 @@ from pydantic import Field, Tag, ValidationError, ValidationInfo, field_validato
 from photofinish.config.base import (
     BUILT_IN,
     OWN,
+    CustomCode,
     Name,
     NonNegativeInt,
-    OwnCode,
     PositiveInt,
     Settings,
     built_in_or_own,
@@ -84,7 +84,7 @@ class TorchvisionModel(_Network):
         return weights
 
 
-class CustomModel(_Network, OwnCode):
+class CustomModel(_Network, CustomCode):
     """Custom class or function that returns an nn.Module, or a network such as `timm:resnet18`."""
 
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from photofinish.config.datasets import (
     CsvDataset,
+    CustomDataset,
     Dataset,
     FolderDataset,
     LocalDataset,
-    OwnDataset,
     TorchvisionDataset,
     places,
 )
@@ -101,7 +101,7 @@ def _paths(dataset: Dataset) -> Iterator[tuple[tuple[str | int, ...], str, str]]
         kind = "folder" if isinstance(dataset, FolderDataset) else "CSV file"
         for place in places(dataset):
             yield place.key, place.given, kind
-    elif isinstance(dataset, OwnDataset):
+    elif isinstance(dataset, CustomDataset):
         for number, file in enumerate(dataset.files):
             yield ("files", number), file, "file or folder"
     elif isinstance(dataset, TorchvisionDataset) and dataset.root is not None:
@@ -138,7 +138,7 @@ def _states(dataset: Dataset) -> Iterator[str]:
                     yield f"{name}/"
                     for image in images:
                         yield _state(place.path, image)
-    elif isinstance(dataset, OwnDataset):
+    elif isinstance(dataset, CustomDataset):
         for given in dataset.files:
             yield given
             path = in_project(given)

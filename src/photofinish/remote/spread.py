@@ -44,11 +44,11 @@ from photofinish.remote.worker import (
     DASK,
     HEAD,
     PLANNED,
-    fleet_code,
     key_of,
     require_address,
     require_dask,
     resources_of,
+    shared_code,
 )
 from photofinish.results.records import DEVICE_LABELS, DeviceLabel
 from photofinish.results.references import record_all
@@ -249,7 +249,7 @@ def _run_all(tasks: dict[str, Task], listen: str) -> list[str]:
     }
     own = resources_of(Machine.here())
     with _scheduler(listen, own if own.keys() & trainings.keys() else None) as (client, address):
-        client.set_metadata([PLANNED], {"code": fleet_code(), "trainings": trainings})
+        client.set_metadata([PLANNED], {"code": shared_code(), "trainings": trainings})
         progress = Progress()
         client.subscribe_topic(PROGRESS, lambda event: progress.update(**event[1]))
         running = {title: _submit(client, task) for title, task in tasks.items() if task.key}

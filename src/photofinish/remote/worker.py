@@ -57,7 +57,7 @@ def require_address(address: str, setting: str) -> None:
     raise ConfigError(f"{setting}={address}: a head's address is as tcp://name:8786")
 
 
-def fleet_code() -> str:
+def shared_code() -> str:
     """Return a hash of the code that head and worker must have in common, and of Dask's version."""
     code = our_code("remote").sha256
     return sha256_of_bytes(f"{code} {metadata.version('distributed')}".encode())[:16]
@@ -79,7 +79,7 @@ def resources_of(machine: Machine) -> dict[str, float]:
 
 def check_planned(planned: dict[str, Any], machine: Machine) -> None:
     """Raise UserError if the head runs other code. Print how this machine differs if no training is planned for it."""
-    if planned["code"] != fleet_code():
+    if planned["code"] != shared_code():
         raise UserError(
             "refused: the head has another version of photofinish or Dask; `git pull`, then start again"
         )

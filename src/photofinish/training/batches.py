@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from photofinish.custom_code import Reference, users_code
+from photofinish.custom_code import Reference, run_custom_code
 from photofinish.errors import UserError
 
 if TYPE_CHECKING:
@@ -184,14 +184,14 @@ class Transform:
         custom = Reference.of(settings.name).load()
         self._call: Callable[..., Any] = partial(custom, **settings.arguments)
         if isinstance(custom, type):
-            with users_code(f"transform {settings.name} can't be made"):
+            with run_custom_code(f"transform {settings.name} can't be made"):
                 self._call = self._call()
 
     def __call__(self, item: torch.Tensor, epoch: int, row: int) -> torch.Tensor:
         """Transform a packed sample. Raises UserError if its shape or dtype changes."""
         seed = derived_seed("transform", self._seed, epoch, row) % _SEEDS
         failing = f"transform {self._name} fails on training item {row}"
-        with _seeded(seed), users_code(failing):
+        with _seeded(seed), run_custom_code(failing):
             changed: torch.Tensor = self._call(item.clone())
         if _kind(changed) != _kind(item):
             raise UserError(
