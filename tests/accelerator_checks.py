@@ -146,7 +146,7 @@ def devices_of(network: nn.Module) -> set[torch.device]:
     return {tensor.device for tensor in network.state_dict().values()}
 
 
-# -- the same as on the CPU ------------------------------------------------------------------------
+# -- the same as on the CPU ----------
 
 
 class FusedSgd(SGD):
@@ -268,7 +268,7 @@ def test_a_second_device_is_used_alone(make_job: MakeJob, device: torch.device) 
     )
 
 
-# -- what the host waits for -----------------------------------------------------------------------
+# -- what the host waits for ----------
 
 
 @pytest.fixture
@@ -389,7 +389,7 @@ def test_one_operation_takes_all_parameters_a_step_further(
     )
 
 
-# -- tensors on two devices ------------------------------------------------------------------------
+# -- tensors on two devices ----------
 
 
 class _ImagesStay:

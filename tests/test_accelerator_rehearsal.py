@@ -89,7 +89,7 @@ def test_the_trainer_passes_its_checks_and_those_of_real_gpus_on_a_simulated_one
     assert set(skipped) == {*of_nvidia, "fewer than two CUDA devices here"}
 
 
-# -- the stage -------------------------------------------------------------------------------------
+# -- the stage ----------
 
 
 class Stage:

@@ -181,7 +181,7 @@ def test_a_checkpoint_runs_no_code_when_it_is_read(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-# -- weights of each epoch ------------------------------------------------------------------
+# -- weights of each epoch ----------
 
 WEIGHTS = [f"weights of epoch {epoch}".encode() for epoch in (1, 2, 3)]
 

@@ -202,7 +202,7 @@ def test_a_batch_with_fewer_images_than_processes_is_an_error_that_names_both_ke
         run.check()
 
 
-# -- DataParallel, whose GPUs are made up -------------------------------------------------------------
+# -- DataParallel, whose GPUs are made up ----------
 
 
 def test_data_parallel_uses_the_listed_devices_and_keeps_the_names_of_weights(

@@ -36,7 +36,7 @@ def machine_with(cores: int) -> Machine:
     )
 
 
-# -- who may run what ----------------------------------------------------------------------------------
+# -- who may run what ----------
 
 
 def test_machines_that_are_alike_have_the_same_keys_and_others_do_not() -> None:
@@ -93,7 +93,7 @@ def test_without_dask_the_error_says_what_to_install(monkeypatch: pytest.MonkeyP
         require_dask()
 
 
-# -- clones --------------------------------------------------------------------------------------------
+# -- clones ----------
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ def test_a_clone_that_was_cut_off_is_not_taken_for_the_project_around_it(reposit
     assert "not committed" in (repository / "dvc.yaml").read_text(encoding="utf-8")
 
 
-# -- for real ------------------------------------------------------------------------------------------
+# -- for real ----------
 
 PARAMS: dict[str, Any] = {
     "defaults": {"epochs": 1, "batch_size": 128, "optimizer": {"name": "sgd", "lr": 0.1}},

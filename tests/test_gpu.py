@@ -337,7 +337,7 @@ def test_an_nvidia_gpu_counts_the_energy_of_its_work(device: torch.device) -> No
     assert 5 < found.joules / passed_seconds < 2000  # watts
 
 
-# -- several GPUs -------------------------------------------------------------------------------------
+# -- several GPUs ----------
 
 two_gpus = pytest.mark.skipif(
     not torch.cuda.is_available() or torch.cuda.device_count() < 2,

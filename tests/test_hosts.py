@@ -168,7 +168,7 @@ def test_what_needs_no_network_to_train_imports_neither_torch_nor_mlflow(code: s
     assert heavy == "set()"
 
 
-# -- accelerators -------------------------------------------------------------------------------------
+# -- accelerators ----------
 
 FAKE_TORCH = """
 from pathlib import Path
@@ -364,7 +364,7 @@ def test_without_an_accelerator_the_host_has_the_reason_for_each_kind_and_nothin
     assert host.missing == "cuda: no NVIDIA GPU; mps: no Apple silicon; xpu: no Intel GPU"
 
 
-# -- several accelerators -----------------------------------------------------------------------------
+# -- several accelerators ----------
 
 
 @pytest.mark.usefixtures("four_gpus")
@@ -428,7 +428,7 @@ def test_data_parallel_is_a_mistake_where_auto_stands_for_another_kind(
         host_of(strategy="data_parallel")
 
 
-# -- the CPU ------------------------------------------------------------------------------------------
+# -- the CPU ----------
 
 
 def test_a_mac_has_no_proc_and_is_asked_for_its_cpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,7 +54,7 @@ def assert_same_bits(make_job: MakeJob, network: nn.Module | None = None, **sett
     assert eager.steps_done == eager.experiment.epochs * eager.steps_per_epoch
 
 
-# -- the same bits ---------------------------------------------------------------------------------
+# -- the same bits ----------
 
 TORCHVISION = {"images": 6, "batch_size": 2, "epochs": 1}
 
@@ -185,7 +185,7 @@ def test_an_unused_trainer_is_freed_at_once(make_job: MakeJob, kind: str) -> Non
     assert seen() is None
 
 
-# -- what is taken one by one ----------------------------------------------------------------------
+# -- what is taken one by one ----------
 
 
 def reads_back(_network: nn.Module, _images: object, outputs: torch.Tensor) -> torch.Tensor:
@@ -338,7 +338,7 @@ def test_steps_are_eager_without_cuda_and_with_cuda_graphs_off(
         )
 
 
-# -- how often they run, and how they are measured ---------------------------------------------
+# -- how often they run, and how they are measured ----------
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ Loss = Annotated[
 
 
 class Metric(CustomCode):
-    """Function of torchmetrics.functional by its name, or a custom function of (outputs, targets)."""
+    """Function of torchmetrics.functional, or a custom function of (outputs, targets)."""
 
     name: Annotated[str, AfterValidator(lambda name: _metric_reference(name) and name)]
 
@@ -269,7 +269,7 @@ class Experiment(Settings):
     """Launch a GPU's operators one by one (off), or capture steps in CUDA graphs (on)."""
     save_weights: Literal["last", "every_epoch"] = "last"
     metrics: Metrics = Field(default=(), exclude=True)
-    """Metrics that `evaluate` adds. They have a plan of their own and do not change the training."""
+    """Metrics that `evaluate` adds. They are planned apart and do not change the training."""
     repeats: Annotated[int, Field(ge=1, le=100)] = 1
     """Number of timed training runs from the same start."""
     seeds: Annotated[int, Field(ge=1, le=100)] = 1

@@ -1,7 +1,8 @@
 """The accelerators of this machine, as torch lists them.
 
-`plan` runs every time and must not wait seconds for `import torch`. So torch is asked in a subprocess
-(`python -m photofinish.machine.accelerators`), and its answer is cached until something changes that it depends on.
+`plan` runs every time and must not wait seconds for `import torch`. So torch lists them in a
+subprocess (`python -m photofinish.machine.accelerators`). The list is cached until the boot,
+the driver, the device nodes, torch or the variables change.
 """
 
 from __future__ import annotations
@@ -25,11 +26,15 @@ if TYPE_CHECKING:
     from photofinish.config.devices import GpuDevice
 
 VISIBILITY_VARIABLES = (
-    "CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK",
-)  # fmt: skip
+    "CUDA_DEVICE_ORDER",
+    "CUDA_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "ZE_AFFINITY_MASK",
+)
 DEVICES = Path("/dev")
 NODES = ("nvidia[0-9]*", "nvhost-gpu", "dxg", "kfd", "dri/renderD*")
-"""Device nodes of GPUs on Linux: NVIDIA's, on Jetson boards, in WSL, AMD's, and those of any graphics driver."""
+"""Device nodes of GPUs on Linux: NVIDIA, Jetson, WSL, AMD, and any graphics driver."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _NVIDIA_VERSION = Path("/sys/module/nvidia/version")
 _MOST_SECONDS = 120.0
@@ -43,7 +48,7 @@ class AcceleratorFacts:
     kind: Literal["cuda", "mps", "xpu"]
     name: str
     memory_bytes: int | None
-    """None if it shares the CPU's memory"""
+    """Size of its memory, or None if it shares the CPU's."""
     driver: str
 
 
@@ -53,11 +58,11 @@ _ACCELERATORS: TypeAdapter[Accelerators] = TypeAdapter(Accelerators)
 
 
 class TorchFailedError(Exception):
-    """Torch could not be asked, for this reason."""
+    """Error of the subprocess in which torch lists the accelerators."""
 
 
 def all_accelerators() -> Accelerators:
-    """Return the accelerators of this machine, from the cache if nothing has changed since torch was asked."""
+    """Return the accelerators of this machine, from the cache if nothing has changed."""
     nodes = sorted(str(node) for pattern in NODES for node in DEVICES.glob(pattern))
     if platform.system() == "Linux" and not nodes:
         cuda = HIDDEN if _are_hidden() else "this machine has no NVIDIA or AMD GPU"
@@ -74,9 +79,8 @@ def all_accelerators() -> Accelerators:
         },
     }
     file = state_folder() / "accelerators.json"
-    with suppress(
-        OSError, ValueError, KeyError, TypeError
-    ):  # missing or damaged: torch is asked again
+    # If the cache is missing or damaged, torch lists them again.
+    with suppress(OSError, ValueError, KeyError, TypeError):
         cached = json.loads(file.read_bytes())
         if cached["key"] == key:
             return _ACCELERATORS.validate_python(cached["accelerators"])
@@ -125,7 +129,10 @@ def _ask_torch(environment: dict[str, str]) -> Accelerators:
 def accelerators_to_use(
     gpu: GpuDevice, here: Accelerators
 ) -> tuple[list[AcceleratorFacts], str | None]:
-    """Return the accelerators that the settings ask for, or none and the reason. `auto` takes the first kind here."""
+    """Return the accelerators that the settings select, or none and the reason.
+
+    `auto` selects the first kind that this machine has.
+    """
     reasons = []
     for kind in here if gpu.kind == "auto" else (gpu.kind,):
         found = here[kind]
@@ -136,10 +143,9 @@ def accelerators_to_use(
         return [], "; ".join(reasons)
     highest = max(gpu.device_ids or (), default=0)
     if highest >= len(found):
-        return (
-            [],
-            f"devices.gpu.device_ids names GPU {highest}, and the GPUs here are numbered 0 to {len(found) - 1}",
-        )
+        last = len(found) - 1
+        reason = f"devices.gpu.device_ids names GPU {highest}, and the GPUs here are 0 to {last}"
+        return [], reason
     if gpu.device_ids is not None:
         return [found[index] for index in gpu.device_ids], None
     count = len(found) if gpu.wanted_count == "all" else gpu.wanted_count
@@ -148,7 +154,7 @@ def accelerators_to_use(
     return list(found[:count]), None
 
 
-# -- in the subprocess ----------------------------------------------------------------------------------
+# -- in the subprocess ----------
 
 
 def listed_by_torch() -> Accelerators:

@@ -1,6 +1,7 @@
-"""The head: finds what is missing, spreads it over the workers, and brings everything back.
+"""The head: finds missing results, spreads them over the workers, and brings them back.
 
-`python -m photofinish.remote.spread`, as `make spread` runs it, in a project whose changes are committed and pushed.
+`make spread` runs `python -m photofinish.remote.spread`. The project's changes must be committed
+and pushed.
 """
 
 from __future__ import annotations
@@ -69,14 +70,14 @@ class Task:
     where: str
     """Name of its machine, or `this machine`."""
     key: str | None = None
-    """Resource of Dask's that its machine has. Any worker may evaluate."""
+    """Dask resource of its machine, or None for a job that any worker may run."""
     device: DeviceLabel = "cpu"
     host: str = ""
-    """The plan's file about the device."""
+    """Content of the plan's file about the device."""
 
 
 def spread(on: list[str], listen: str) -> None:
-    """Train what is missing, here and on further machines, and write one report."""
+    """Train experiments without a result, here and on further machines, and write one report."""
     commit = committed(Path())
     projects = [Project(Path()), *(Project.on(machine, commit) for machine in on)]
     found = [task for project in projects for task in project.missing(commit)]
@@ -84,12 +85,11 @@ def spread(on: list[str], listen: str) -> None:
     print(f"{sum(task.key is not None for task in tasks.values())} to be trained", flush=True)
     if tasks and (failed := _run_all(tasks, listen)):
         raise UserError(
-            f"{len(failed)} failed, as printed above ({', '.join(failed)}). The rest is in the remote: "
-            f"`make spread` again runs only what failed"
+            f"{len(failed)} failed, as printed above ({', '.join(failed)}). "
+            "The rest is in the remote: `make spread` again runs only what failed"
         )
-    for project in reversed(
-        projects
-    ):  # the project's own report shows the records of the further machines
+    # The project comes last: its report shows the records of the further machines.
+    for project in reversed(projects):
         project.bring_back()
 
 
@@ -99,7 +99,7 @@ class Project:
 
     folder: Path
     further: str | None = None
-    """The machine whose results are brought back as records."""
+    """Name of the machine whose results are brought back as records."""
 
     @classmethod
     def on(cls, machine: str, commit: str) -> Project:
@@ -113,13 +113,12 @@ class Project:
         params["devices"] = {
             name: {**(devices.get(name) or {}), "machine": machine} for name in DEVICE_LABELS
         }
-        (folder / _PARAMS).write_text(
-            json.dumps(params, indent=2, default=str), encoding="utf-8"
-        )  # which is YAML too
+        # JSON is YAML.
+        (folder / _PARAMS).write_text(json.dumps(params, indent=2, default=str), encoding="utf-8")
         return cls(folder, machine)
 
     def missing(self, commit: str) -> list[Task]:
-        """Return what neither this clone nor the remote has a result of. Push the data for it."""
+        """Return the tasks whose result neither this clone nor the remote has. Push their data."""
         self._dvc("repro", "--pull", "split", "download-weights")
         self._dvc("push", "--run-cache", "split", "download-weights")
         trainings = [
@@ -135,7 +134,10 @@ class Project:
         return [*trainings, *(self._evaluation(name, commit) for name in names)]
 
     def _without_result(self) -> list[tuple[str, DeviceLabel]]:
-        """Ask DVC to restore every training. It runs the stage of one that it has no result of, which notes itself."""
+        """Let DVC restore every training run, and return those it has no result of.
+
+        DVC runs the stages of those, which note themselves in a file instead of training.
+        """
         note = (self.folder / ".photofinish" / "missing").resolve()
         note.parent.mkdir(exist_ok=True)
         note.write_text("", encoding="utf-8")
@@ -144,7 +146,8 @@ class Project:
         noted = {tuple(line.split()) for line in note.read_text(encoding="utf-8").splitlines()}
         if ran.returncode and not noted:
             raise UserError(
-                f"dvc {' '.join(command)} in {self.folder.resolve()} failed:\n{ran.stdout}{ran.stderr}"
+                f"dvc {' '.join(command)} in {self.folder.resolve()} failed:\n"
+                f"{ran.stdout}{ran.stderr}"
             )
         return [
             (name, device)
@@ -288,7 +291,10 @@ def _run_all(tasks: dict[str, Task], listen: str) -> list[str]:
 
 
 def _submit(client: Any, task: Task) -> Any:
-    """Submit a job without `retries`, because what failed once fails again. Dask replaces lost workers."""
+    """Submit a job without `retries`, because a failed job fails again.
+
+    Dask replaces lost workers.
+    """
     resources = {task.key: 1} if task.key else None
     return client.submit(
         run_job, task.job.model_dump_json(), key=task.job.title, resources=resources
@@ -297,7 +303,10 @@ def _submit(client: Any, task: Task) -> Any:
 
 @contextmanager
 def _scheduler(listen: str, resources: dict[str, float] | None) -> Iterator[tuple[Any, str]]:
-    """Give a client of Dask's, and the address that workers reach it at. With `resources`, a worker runs here too."""
+    """Give a Dask client, and the address at which workers reach it.
+
+    With `resources`, a worker runs on this machine too.
+    """
     from distributed import Client, LocalCluster
 
     address = urlsplit(listen)
@@ -327,14 +336,14 @@ def _scheduler(listen: str, resources: dict[str, float] | None) -> Iterator[tupl
 
 
 class Progress:
-    """Table of what runs now, with the time left by the epochs that are done."""
+    """Table of the running jobs, with the time left as estimated from the finished epochs."""
 
     def __init__(self) -> None:
         self.rows: dict[str, tuple[str, str, str]] = {}
         self._first: dict[str, tuple[float, int]] = {}
 
     def update(self, title: str, worker: str, line: str) -> None:
-        """Take in the last line that a job printed."""
+        """Store the last line that a job printed."""
         left = ""
         if found := re.search(r"epoch (\d+)/(\d+)", line):
             done, total, now_seconds = int(found[1]), int(found[2]), time.monotonic()
@@ -352,7 +361,7 @@ class Progress:
 
 
 def main() -> None:
-    """Spread, as the command line asks."""
+    """Parse the command line and spread the training runs."""
     parser = argparse.ArgumentParser(
         prog="python -m photofinish.remote.spread", description=__doc__
     )

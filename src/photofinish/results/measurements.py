@@ -30,7 +30,7 @@ class StepsTaken(Record):
 
 
 class StepParts(Record):
-    """Parts of training steps with the training's own input path: a value for each step of an epoch.
+    """Parts of training steps with the training's input path: a value for each step of an epoch.
 
     Accelerators time the parts by events. Without events, the host synchronizes after each part,
     and the duration of an empty synchronization is subtracted.
@@ -103,7 +103,7 @@ class Operations(Record):
 
 
 class Overhead(Record):
-    """Time of the training loop outside the timed passes, in the process that ended the training."""
+    """Time of the training loop outside the timed passes, in the last process of the training."""
 
     passes_seconds: float
     display_seconds: float

@@ -143,7 +143,10 @@ class Timings(Record):
     warm_up_seconds: float
     epochs: tuple[EpochTiming, ...]
     total_seconds: float
-    """from the process's start to the last result, less tracking; a resumed run's processes add up"""
+    """Time from the process's start to the last result, less tracking.
+
+    The processes of a resumed run add up.
+    """
     tracking_seconds: float
     """time that training waited for MLflow"""
     resumed_at_epochs: tuple[int, ...]
@@ -162,7 +165,10 @@ class Timings(Record):
     steps_taken: StepsTaken | None = None
     overhead: Overhead
     load: tuple[LoadWindow, ...]
-    """load between readings after epochs; the last window has the measurements after the training"""
+    """Load between readings after epochs.
+
+    The last window has the measurements after the training.
+    """
     energy: tuple[Energy, ...] = ()
     """energy of the first training, for each part of the machine"""
     attribution: StepBreakdown | None = None

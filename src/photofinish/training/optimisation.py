@@ -163,7 +163,8 @@ def _custom_loss(settings: params.CustomLoss, device: torch.device) -> Callable[
         loss = loss.to(device)
     if any(True for _ in loss.parameters()):
         raise UserError(
-            f"loss {settings.name} has parameters, which no optimizer gets: move them to the network"
+            f"loss {settings.name} has parameters, which no optimizer gets: "
+            "move them to the network"
         )
     return loss
 
