@@ -40,7 +40,8 @@ import numpy as np, torch
 
 class Scans:
     def __init__(self, folder, part):
-        self.images, self.labels = (np.load(f"{folder}/{part}-{what}.npy") for what in ("images", "labels"))
+        self.images = np.load(f"{folder}/{part}-images.npy")
+        self.labels = np.load(f"{folder}/{part}-labels.npy")
     def __len__(self):
         return len(self.labels)
     def __getitem__(self, index):
@@ -68,7 +69,8 @@ def main() -> None:
             ratio = spread(ratios)
             reached = "reached" if ratio.median <= MOST else "NOT reached"
             print(
-                f"input {source}: an epoch takes {ratio.median:.3f}x ({ratio.lowest:.3f} to {ratio.highest:.3f}) of "
+                f"input {source}: an epoch takes {ratio.median:.3f}x "
+                f"({ratio.lowest:.3f} to {ratio.highest:.3f}) of "
                 f"what it takes with the built-in source, at most {MOST}x: {reached}",
                 flush=True,
             )

@@ -1,7 +1,7 @@
-"""The trainer on an accelerator, simulated: run by test_accelerator_rehearsal.py in a process that has one.
+"""Checks of the trainer on a simulated accelerator, run by test_accelerator_rehearsal.py.
 
-It computes on the CPU, so it must learn the same bits as the CPU. What a real one would suffer from is counted: how
-often the host waits, reads values back or copies something in.
+The accelerator computes on the CPU, so it must learn the same bits as the CPU. It counts how often
+the host waits, reads values back or copies to the device, which would slow a real one down.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What many tests share: a small data set that can be learned, an experiment, a host, and a project of one's own."""
+"""Fixtures of many tests: a small data set, an experiment, a host, and a project."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parent.parent
 PARTS: tuple[PartName, ...] = ("train", "validation", "test")
 
-# Tests run side by side, and torch's threads wait for each other by spinning: with more of them than cores, a training
-# of seconds takes minutes.
+# Tests run in parallel, and torch's threads wait for each other by spinning. With more threads than
+# cores, a training run of seconds takes minutes.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 ONE_THREAD = {"cpu": {"threads": 1}}
 """The same for the `devices` of a project's params.yaml."""
 
-# MLflow's server starts ten processes of 2 s for jobs (of language models' judges) that nobody here has.
+# MLflow's server starts ten processes of 2 s for jobs of language models' judges, unused here.
 os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")
 
 # By itself, hypothesis times each example by the wall's clock.
@@ -73,13 +73,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests come first: the quick ones then fill what is left of the time on each core."""
+    """Run files with slow tests first, so that quick ones fill the remaining time of each core."""
     slow_files = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow_files)
 
 
 def pytest_collection_finish() -> None:
-    """What was imported is no garbage: to look through it took half the time of each small training."""
+    """Freeze the imported objects: collecting them took half the time of each small training."""
     gc.freeze()
 
 
@@ -156,7 +156,10 @@ def make_experiment() -> MakeExperiment:
 
 @pytest.fixture
 def make_trainer(packed_split: PackedSplit) -> MakeTrainer:
-    """A trainer on the CPU for an experiment on the small data set, with the network it names or one of one's own."""
+    """Make a trainer on the CPU for an experiment on the small data set.
+
+    It trains the experiment's network, or a given one.
+    """
     import torch
 
     from photofinish.models.registry import build_model
@@ -185,12 +188,15 @@ def make_trainer(packed_split: PackedSplit) -> MakeTrainer:
 
 @pytest.fixture
 def trainer_of(make_trainer: MakeTrainer, make_experiment: MakeExperiment) -> MakeTrainer:
-    """The same by the settings of the experiment: `trainer_of(epochs=2)`, `trainer_of(network, seed=1)`."""
+    """Make a trainer from settings: `trainer_of(epochs=2)`, `trainer_of(network, seed=1)`."""
     return lambda network=None, **settings: make_trainer(make_experiment(**settings), network)
 
 
 def network_with_state() -> nn.Module:
-    """Dropout draws random numbers and batch-norm keeps running means: what a warm-up or a resume could disturb."""
+    """Return a network with dropout, which draws random numbers, and batch-norm's running means.
+
+    A warm-up or a resume could disturb both.
+    """
     import torch
     from torch.nn import BatchNorm1d, Dropout, Flatten, Linear, Sequential
 
@@ -210,7 +216,10 @@ def assert_same_run(one: Trainer, other: Trainer) -> None:
 
 @pytest.fixture(scope="session")
 def make_result(make_experiment: MakeExperiment, cpu_host: CpuTarget) -> MakeResult:
-    """What is on disk of one experiment on one device, made up: `make_result(device="gpu", epoch_seconds=(1.0,))`."""
+    """Make up the files of one experiment on one device.
+
+    For example, `make_result(device="gpu", epoch_seconds=(1.0,))`.
+    """
     from photofinish.comparing.device_results import NotTrained, Predictions, Trained
     from photofinish.results import EpochMetrics, EpochTiming, measurements, records
 
@@ -332,7 +341,7 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def store(tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """The project's own store; its database was made in another folder, so that it has followed a move."""
+    """Return the project's store, whose database was made in another folder and moved."""
     from photofinish.tracking.store import open_store
 
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
@@ -364,7 +373,7 @@ def params_file(tmp_path: Path) -> Path:
 
 
 def run_stage(script: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """A stage's script as DVC runs it, but in a folder that is no clone of the project; output is captured."""
+    """Run a stage's script as DVC does, but in a folder that is no clone of the project."""
     environment = {name: value for name, value in os.environ.items() if name != "DVC_ROOT"}
     return subprocess.run(
         [sys.executable, str(ROOT / "stages" / f"{script}.py"), *arguments],
@@ -384,7 +393,7 @@ class Project:
     environment: dict[str, str]
 
     def run(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        """Run a command in it, as a user with the environment activated, but with a warm Python; output is captured."""
+        """Run a command in the project with its environment activated and a warm Python."""
         return subprocess.run(
             command,
             cwd=self.root,
@@ -444,7 +453,7 @@ class Project:
 
 
 def clone_project(root: Path) -> Project:
-    """Clone this project's tracked and new files into `root`, as `git clone` of the next commit would."""
+    """Clone the tracked and new files into `root`, as `git clone` of the next commit would."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,

@@ -1,4 +1,4 @@
-"""One of several processes that train together, without torchrun: they find each other through a file."""
+"""A rank without torchrun: the processes find each other through a file."""
 
 from __future__ import annotations
 

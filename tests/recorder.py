@@ -1,9 +1,9 @@
-"""In place of CUDA graphs, on machines without a GPU: records the operations of some work and does them again.
+"""Recorder that captures and replays operations on machines without a GPU, as CUDA graphs do.
 
-As with a graph, nothing of the work is done while it is recorded, none of its Python runs when it is replayed, every
-tensor keeps its place, and numbers that aren't tensors are those of the recording. What the recording made is filled
-with NaN, so that a read before the first write shows. What it found, it holds no more than a graph does: a replay
-that would read memory which has been freed since fails. It has no streams, and draws from the CPU's generator.
+Capturing computes nothing. A replay runs no Python, keeps every tensor's address, and uses the
+numbers of the capture. Tensors that the capture makes are filled with NaN, so that a read before
+the first write shows. Tensors from outside are not kept alive: a replay that reads freed memory
+fails. The recorder has no streams, and draws from the CPU's generator.
 """
 
 from __future__ import annotations

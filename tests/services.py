@@ -1,4 +1,4 @@
-"""What a team shares, for real and on this machine alone: an SSH server as DVC's remote, MLflow on PostgreSQL."""
+"""Services that a team shares, on this machine: SSH as DVC's remote, MLflow on PostgreSQL."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Training on an accelerator, on machines that have none: a simulated one, which computes on the CPU, stands in.
+"""Training on a simulated accelerator, which computes on the CPU.
 
-It is a plug-in of PyTorch (see rehearsal/), built here, and found by the processes that are started with its folder on
-their path. The tests' own process never has it.
+It is a plug-in of PyTorch (see rehearsal/). The tests build it and start processes with its folder
+on their path. The tests' process never loads it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Flips and crops: evenly drawn, decided by seed, epoch and image alone, and equal on every input path."""
+"""Flips and crops are drawn evenly, from (seed, epoch, sample), and equal on every input path."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_crops_fall_on_every_place_equally_often_and_down_and_across_independent
 
 
 def assert_even(counts: npt.NDArray[np.int64], kinds: int) -> None:
-    """Pearson's chi-square, which for even draws has a mean of kinds - 1 and a variance of twice that."""
+    """Check Pearson's chi-square: for even draws its mean is kinds - 1, its variance twice that."""
     assert len(counts) == kinds
     expected = counts.sum() / kinds
     chi_square = ((counts - expected) ** 2 / expected).sum()

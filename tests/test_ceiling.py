@@ -33,9 +33,12 @@ def on_cpu(make_result: MakeResult, make_experiment: MakeExperiment) -> Any:
         epoch_seconds = changed.pop("epoch_seconds", (STEPS * (waiting + 0.01),) * epochs)
         total_seconds = changed.pop("total_seconds", 2.5 + sum(epoch_seconds))
         result = trained(
-            make_result, epoch_seconds=epoch_seconds, step_seconds=(0.01,) * 3, total_seconds=total_seconds,
+            make_result,
+            epoch_seconds=epoch_seconds,
+            step_seconds=(0.01,) * 3,
+            total_seconds=total_seconds,
             attribution=attribution,
-        )  # fmt: skip
+        )
         settings = (
             {"name": "resident"} if workers is None else {"name": "loader", "workers": workers}
         )

@@ -1,4 +1,4 @@
-"""Checkpoints: the last two are kept, damage is always noticed, and a full disk leaves nothing half-written."""
+"""Checkpoints: two are kept, damage is always noticed, and a full disk leaves no partial file."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def no_space_left(call: str) -> Iterator[None]:
 
 @contextmanager
 def file_size_limit(size_bytes: int) -> Iterator[None]:
-    """Files of this process can't grow further than this; the write that tries to fails, as on a full disk."""
+    """Limit the size of this process's files: a write beyond it fails, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
     try:

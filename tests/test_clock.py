@@ -1,4 +1,4 @@
-"""The clock waits for an accelerator to finish before it reads the time, and for the CPU it needn't."""
+"""The clock waits for an accelerator to finish before it reads the time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person sees of a training: a line an epoch in a log, a bar with the time left on a terminal."""
+"""The output of a training: a line per epoch in a log, a bar with the time left on a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The policy of a process: threads, TF32, determinism; and which accelerator is taken, or why none is."""
+"""The policy of a process (threads, TF32, determinism), and the choice of an accelerator."""
 
 from __future__ import annotations
 
@@ -278,8 +278,9 @@ def two_xpus(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     [
         (
             RuntimeError(
-                "The NVIDIA driver on your system is too old (found version 11040). Please update your GPU driver by "
-                "downloading and installing a new version from the URL: http://www.nvidia.com/Download/index.aspx"
+                "The NVIDIA driver on your system is too old (found version 11040). "
+                "Please update your GPU driver by downloading and installing a new version "
+                "from the URL: http://www.nvidia.com/Download/index.aspx"
             ),
             NoAcceleratorError,
             r"found version 11040.*torch is built for CUDA [\d.]+",
@@ -296,7 +297,8 @@ def two_xpus(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         ),
         (
             RuntimeError(
-                "CUDA unknown error - this may be due to an incorrectly set up environment, e.g. ..."
+                "CUDA unknown error - this may be due to an incorrectly set up environment, "
+                "e.g. ..."
             ),
             UnusableAcceleratorError,
             r"CUDA unknown error .*see nvidia-smi, then run `dvc repro` again",

@@ -35,7 +35,7 @@ Train = Callable[..., list[dict[str, Any]]]
 
 @pytest.fixture
 def train(make_experiment: MakeExperiment, packed_split: PackedSplit, tmp_path: Path) -> Train:
-    """Train with so many processes; what each of them saw and has at the end, in the order of ranks."""
+    """Train with several processes, and return the observations and the result of each rank."""
 
     def together(processes: int, case: str = "plain", **settings: Any) -> list[dict[str, Any]]:
         experiment = make_experiment(**settings)

@@ -47,7 +47,7 @@ def test_machines_that_are_alike_have_the_same_keys_and_others_do_not() -> None:
     assert key_of(without_gpu, "gpu") != key_of(lab, "gpu")
 
 
-def test_a_worker_with_other_code_is_refused_and_one_unlike_all_planned_machines_says_how_it_differs(
+def test_a_worker_with_other_code_is_refused_and_an_unplanned_machine_prints_how_it_differs(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     lab = machine_with(96)

@@ -1,4 +1,4 @@
-"""On an accelerator: the same start and the same batches as on the CPU, repeatable, and measured by a clock that waits.
+"""On an accelerator: the CPU's start and batches, repeatable bits, and a clock that waits.
 
 Needs torch, NumPy and pytest only, so that it also runs on a bare GPU machine:
 `PYTHONPATH=src pytest --noconftest -c /dev/null tests/test_gpu.py`.

@@ -39,7 +39,8 @@ BUSY = QUIET.model_copy(update={"others_cpu_seconds": 40.0})
         (
             {"waited_for_core_seconds": 10.0},
             [
-                "its threads waited for a core for 50% of the time they wanted one, in 100% of the time"
+                "its threads waited for a core for 50% of the time they wanted one, "
+                "in 100% of the time"
             ],
         ),
         ({"waited_for_core_seconds": None, "swapped_pages": None}, []),
@@ -90,7 +91,8 @@ def test_a_watch_sees_its_own_process_and_its_children_as_its_own() -> None:
 
 def test_a_watch_sees_what_others_do() -> None:
     observer = LoadMonitor(nvidia_gpu_state(None))
-    orphan = f'"{sys.executable}" -c "{BURN_A_CORE}" &'  # its parent ends at once, so it belongs to nobody here
+    # Its parent ends at once, so it belongs to no process of the test.
+    orphan = f'"{sys.executable}" -c "{BURN_A_CORE}" &'
     subprocess.run(
         ["sh", "-c", orphan], capture_output=True, check=True
     )  # until it closes its output

@@ -1,4 +1,4 @@
-"""Images that do not fit into the memory are refused before anything is loaded, with figures and a way out."""
+"""Samples that do not fit into the memory are refused before loading, with figures and advice."""
 
 from __future__ import annotations
 

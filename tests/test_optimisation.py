@@ -159,7 +159,7 @@ def test_an_optimizer_gets_every_setting_and_pytorchs_defaults(
 def test_the_steps_are_those_of_pytorchs_plain_loop_over_the_parameters(
     name: str, memory_format: torch.memory_format
 ) -> None:
-    """Whatever order the weights lie in: a fused kernel goes through memory, not through rows and columns."""
+    """A fused kernel goes through memory in any layout, not through rows and columns."""
     start = torch.linspace(-1, 1, 3 * 2 * 5 * 5).reshape(3, 2, 5, 5)
     ours, theirs = (nn.Parameter(start.clone()) for _ in range(2))
     ours.data = ours.data.contiguous(memory_format=memory_format)

@@ -71,7 +71,10 @@ def test_a_sample_changes_each_epoch_and_equally_for_any_number_of_workers(load:
     assert [changes(beside, epoch) for epoch in (1, 0)] == [second, first]
 
 
-BY_A_CLASS = "class noise:\n    def __init__(self, by): self.by = by\n    def __call__(self, item): return item + self.by\n"
+BY_A_CLASS = (
+    "class noise:\n    def __init__(self, by): self.by = by\n"
+    "    def __call__(self, item): return item + self.by\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +122,8 @@ def test_what_is_not_trained_on_stays_as_it_is(load: Load) -> None:
 FAULTS = {
     "raises": (
         "1 / 0",
-        r"(?s)^transform \./t\.py:noise fails on training item \d+:\n  File .*t\.py.*ZeroDivisionError",
+        r"(?s)^transform \./t\.py:noise fails on training item \d+:\n"
+        r"  File .*t\.py.*ZeroDivisionError",
     ),
     "another shape": (
         "item[:, :1]",
@@ -160,12 +164,18 @@ def test_its_code_counts_to_the_experiment(own_files: OwnFiles) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"name": "loader", "transform": "./t.py:nose"}, "./t.py has no nose; did you mean 'noise'?"),
-        ({"name": "loader", "transform": {"name": "./t.py:noise", "strenght": 1}}, "did you mean 'strength'?"),
+        (
+            {"name": "loader", "transform": "./t.py:nose"},
+            "./t.py has no nose; did you mean 'noise'?",
+        ),
+        (
+            {"name": "loader", "transform": {"name": "./t.py:noise", "strenght": 1}},
+            "did you mean 'strength'?",
+        ),
         ({"name": "loader", "transform": "noise"}, "name code as file.py:Name"),
         ({"name": "resident", "transform": "./t.py:noise"}, "unknown key"),
     ],
-)  # fmt: skip
+)
 def test_plan_reports_problems_with_it(
     own_files: OwnFiles, given: dict[str, Any], message: str
 ) -> None:

@@ -67,7 +67,7 @@ TORCHVISION = {"images": 6, "batch_size": 2, "epochs": 1}
         {"model": {"name": "cnn", "channels": (3,), "hidden": (4,)}},
         {"model": {"name": "lenet"}, "shape": (1, 16, 16)},
         {"model": {"name": "resnet18"}, "shape": (3, 32, 32), **TORCHVISION},
-        # What looks on at PyTorch's operations changes how it adds up gradients of images that came down to one pixel.
+        # A dispatch mode changes the order in which PyTorch adds up gradients of one-pixel images.
         {"model": {"name": "mobilenet_v3_small"}, "shape": (3, 64, 64), **TORCHVISION},
     ],
     ids=lambda settings: settings["model"]["name"],
@@ -121,7 +121,7 @@ def test_every_setting_learns_the_same_bits(make_job: MakeJob, settings: dict[st
 
 @pytest.mark.parametrize("reads", ["freed", "held"])
 def test_a_replay_reads_current_memory_and_fails_if_it_was_freed(reads: str) -> None:
-    """As on a GPU, whose allocator gives freed memory to others; the tests of this file rely on it."""
+    """A GPU's allocator reuses freed memory. The tests of this file rely on the failure."""
     found = torch.ones(2)
     captured = OperationRecorder().record(lambda: found + 1)
     found.fill_(3.0)
@@ -178,7 +178,7 @@ def test_steps_are_captured_again_after_a_checkpoint_is_loaded(make_job: MakeJob
 
 @pytest.mark.parametrize("kind", ["off", "auto"])
 def test_an_unused_trainer_is_freed_at_once(make_job: MakeJob, kind: str) -> None:
-    """Else its memory, and its loader's workers, would stay until Python looks for circles, in whichever process."""
+    """A trainer in a reference cycle would keep its memory and its workers until a collection."""
     trainer = trained(make_job(cuda_graphs=kind))
     seen = weakref.ref(trainer)
     del trainer

@@ -1,4 +1,4 @@
-"""A team with real parts: clones that share an SSH server as DVC's remote, and a MLflow server on PostgreSQL."""
+"""A team with real services: clones share DVC's remote over SSH and MLflow on PostgreSQL."""
 
 from __future__ import annotations
 

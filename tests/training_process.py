@@ -1,4 +1,4 @@
-"""Training stages in processes forked from one that has imported torch: they start seconds sooner."""
+"""Training stages in processes forked from one with torch imported, which saves seconds each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FILE_OPERATIONS = frozenset({"os.remove", "os.rename", "os.rmdir", "shutil.rmtre
 RENAMES = frozenset({"os.rename"})
 
 FORK_SERVER = multiprocessing.get_context("forkserver")
-# What takes long to import, the optimizers' first use of torch._dynamo included. Tests' own modules aren't found there.
+# Slow imports, with torch._dynamo, which the optimizers import. Tests' modules aren't found there.
 _STAGES = [f"photofinish.runs.{name}" for name in ("stage", "train")]
 FORK_SERVER.set_forkserver_preload(["pytest", "torch._dynamo", *_STAGES])
 
@@ -131,8 +131,10 @@ def _run(
     python: str,
     output: Connection,
 ) -> None:
-    """The stage's script, and by that Python what it starts; what it does to files is left in `operations.txt`, if it
-    gets so far."""
+    """Run the stage's script, and the programs that it starts with `python`.
+
+    At its end, it writes its file operations to `operations.txt`.
+    """
     for descriptor in (1, 2):
         os.dup2(output.fileno(), descriptor)
     output.close()

@@ -53,8 +53,10 @@ class TrainingStage:
         return contents(self.out / "model")
 
     def start(self, *python: str, **environment: str) -> subprocess.Popen[str]:
-        """Start it as dvc does, in the project's folder, but by a warm Python; `python` replaces the script by another
-        start, that of code (`-c`) by a cold one."""
+        """Start the stage in the project's folder, as dvc does, but with a warm Python.
+
+        `python` replaces the script. Code (`-c`) starts in a cold Python.
+        """
         return subprocess.Popen(
             [warm_python.executable(), *(python or (str(STAGE),)), *self.arguments()],
             cwd=self.folder,

@@ -1,8 +1,8 @@
-"""A Python that begins with torch and MLflow imported: the suite starts hundreds, and imports take most of their time.
+"""A Python that starts with torch and MLflow imported.
 
-The process started here imports them once, then waits at a socket. A `python` in a folder for the front of PATH asks it
-for a fork of itself, which goes on as the script or module that the call names, with the caller's folder, environment
-and files. What a test kills or interrupts is better started without.
+The suite starts hundreds of Pythons, and imports take most of their time. A server imports once and
+waits at a socket. The `python` in front of PATH lets it fork. The fork runs the script or module,
+with the caller's folder, environment and files. Start programs that a test kills without it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ sys.exit(status)
 
 
 def executable() -> str:
-    """A warm Python, as are those that it starts by sys.executable; where the system can't have one, this one."""
+    """Return the path of a warm Python, or of this Python if the system can't have one."""
     if not hasattr(os, "pidfd_open"):
         return sys.executable
     if _FOLDER not in os.environ:
@@ -110,7 +110,7 @@ def _import_what_takes_long() -> None:
 
 
 def _fork_for_each_call(listener: socket.socket) -> Call:
-    """Returns in the forks alone. A caller that is killed takes its fork with it, the tests' end the server."""
+    """Return in the forks alone. A killed caller ends its fork, the end of the tests the server."""
     running = selectors.DefaultSelector()
     running.register(listener, selectors.EVENT_READ)
     running.register(sys.stdin, selectors.EVENT_READ)
@@ -176,7 +176,7 @@ def _run(command: list[str], environment: dict[str, str]) -> None:
 
 
 class _QuickEnd:
-    """Python itself takes half a second to take all modules down: this ends it when all else is done at its exit."""
+    """Exit hook that ends Python at once: tearing all modules down takes half a second."""
 
     def __init__(self) -> None:
         self.status = 1

@@ -1,6 +1,6 @@
 """Count what a step of each published network computes and keeps, with timm's networks (minutes).
 
-Writes networks.csv, and products.csv with each product's values: so many whatever the batch, and so many an image.
+Writes networks.csv, and products.csv with each product's values, as a constant and per sample.
 """
 
 from __future__ import annotations
