@@ -29,7 +29,7 @@ from photofinish.files import own_sweep, project_root
 from photofinish.wording import did_you_mean
 
 TIMM = "timm"
-"""timm's networks are named as timm does: timm:resnet18."""
+"""Prefix of timm's networks, as in timm:resnet18."""
 _REFERENCE = re.compile(r"[^:]+\.py:[^\W\d]\w*|[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d][\w.]*")
 _INSTALLED = re.compile(r"/(site|dist)-packages/(?P<package>\w*)")
 _EMPTY_BASES = ("object", "Module", "nn.Module", "torch.nn.Module")

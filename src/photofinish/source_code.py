@@ -58,7 +58,7 @@ _HERE = Path(__file__).parent
 
 
 class StageCode(RootModel[dict[str, str]]):
-    """sha256 of each source file of a stage, by its path."""
+    """SHA-256 of each source file of a stage, by its path."""
 
     @property
     def sha256(self) -> str:

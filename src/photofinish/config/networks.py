@@ -116,7 +116,7 @@ def published_weights(model: Model) -> PublishedWeights | None:
 
 
 class WeightsPlan(Settings):
-    """data/plan/weights.json: plan of `download-weights`."""
+    """Plan of `download-weights`: data/plan/weights.json."""
 
     experiments: dict[Name, PublishedWeights | None]
 
@@ -129,7 +129,7 @@ class FetchedWeights(PublishedWeights):
 
 
 class InitialWeights(Settings):
-    """data/weights/<experiment>/weights.json, which every experiment has."""
+    """Weights of an experiment: data/weights/<experiment>/weights.json, always present."""
 
     published: FetchedWeights | None
 

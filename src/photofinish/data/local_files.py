@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from photofinish.config.loader import Params
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-"""torchvision's IMG_EXTENSIONS."""
+"""File extensions, as in torchvision's IMG_EXTENSIONS."""
 
 
 def read_csv(path: Path) -> Iterator[tuple[int, dict[str, str]]]:

@@ -1,4 +1,4 @@
-"""From a source to a packed split: the one path that every data set takes.
+"""Split of a source into packed parts, for every data set.
 
 1. `open_source` returns a map-style data set of (input, target) pairs.
 2. `read_raw` reads each pair once, in order. The first faulty ones are reported together.

@@ -29,7 +29,7 @@ _TICKS_SECONDS = 0.05
 """Tolerance for the system's counters, which advance in hundredths of a second."""
 LEAST_WINDOW_SECONDS = 0.5
 _COST_FACTOR = 200
-"""The next reading is at least this many times a reading's own duration away."""
+"""Least ratio of the time between two readings to the duration of one."""
 _PAGE_BYTES = 4096
 _SLOWDOWNS = {
     pynvml.nvmlClocksThrottleReasonHwSlowdown: "a brake of the hardware",
@@ -37,7 +37,7 @@ _SLOWDOWNS = {
     pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown: "power supply",
     pynvml.nvmlClocksThrottleReasonSwThermalSlowdown: "heat",
 }
-"""Without the power limit, which a GPU at full load reaches as intended."""
+"""Reasons for a slow GPU, without the power limit, which full load reaches as intended."""
 
 
 class LoadWindow(Record):

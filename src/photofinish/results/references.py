@@ -34,7 +34,7 @@ class Reference(Record):
 
     schema_version: Literal[1] = 1
     machine: Name
-    """name of its folder"""
+    """Name of its folder."""
     experiment: Name
     recorded_at_unix_seconds: float
     photofinish_version: str

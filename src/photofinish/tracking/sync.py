@@ -57,7 +57,7 @@ from photofinish.tracking.store import (
 
 _HARDWARE = ("host.cpu", "host.usable_cores", "host.accelerator")
 _START_ERROR_MS = 1000
-"""largest difference between the start of a training in its record and in MLflow"""
+"""Largest difference between the start of a training in its record and in MLflow."""
 
 
 def sync_all(

@@ -1,4 +1,4 @@
-"""Which samples each batch holds, in which order, and how a sample becomes a network's input.
+"""Batches: their samples, the order, and the conversion to a network's input.
 
 All randomness is stateless: generators are seeded from (seed, epoch), and custom transforms from
 (seed, epoch, row).
@@ -89,7 +89,7 @@ class Normaliser:
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """Which samples each batch holds and how they are augmented, on every device and input."""
+    """Samples of each batch and their augmentation, equal on every device and input."""
 
     image_count: int
     batch_size: int
