@@ -75,7 +75,7 @@ ui: setup ## bring MLflow up to date and start its UI (PORT=5001 instead of 5000
 reference: setup ## record this machine's results in reference/ for others (MACHINE=name: the folder's name)
 	python -m photofinish.results.references $(if $(MACHINE),--machine $(MACHINE))
 
-machine: setup ## record what this machine is, for params.yaml to name (NAME=lab: machines/lab.json)
+machine: setup ## record this machine's facts, for params.yaml to name (NAME=lab: machines/lab.json)
 	@[[ "$(NAME)" =~ ^[A-Za-z0-9][A-Za-z0-9_-]*$$ ]] || \
 		{ echo "error: give it a name of letters, digits, '-' and '_': make machine NAME=lab"; exit 2; }
 	@mkdir -p machines
@@ -84,7 +84,7 @@ machine: setup ## record what this machine is, for params.yaml to name (NAME=lab
 worker: setup ## train here for a head (HEAD=tcp://head:8786; by default on this machine)
 	@python -m photofinish.remote.worker $(HEAD)
 
-spread: setup ## train what is missing on all machines at once (LISTEN=tcp://0.0.0.0:8786: for other machines; ON="t4 mac": on those too)
+spread: setup ## train missing results on all machines at once (LISTEN=tcp://0.0.0.0:8786: for other machines; ON="t4 mac": on those too)
 	@python stages/plan.py
 	@python -m photofinish.remote.spread $(if $(LISTEN),--listen $(LISTEN)) $(if $(ON),--on "$(ON)")
 

@@ -96,7 +96,7 @@ def check_paths(params: Params, references: Path) -> Iterator[ConfigProblem]:
 
 
 def _paths(dataset: Dataset) -> Iterator[tuple[tuple[str | int, ...], str, str]]:
-    """Yield each path of a data set: its key, the path as written, and what it must be."""
+    """Yield each path of a data set: its key, the path as written, and its required kind."""
     if isinstance(dataset, LocalDataset):
         kind = "folder" if isinstance(dataset, FolderDataset) else "CSV file"
         for place in places(dataset):
