@@ -27,7 +27,7 @@ class Row:
     epoch_seconds_lowest: float
     epoch_seconds_highest: float
     ratio: float
-    """Its time over ours; for the bare loop, ours over its time."""
+    """The other loop's time over ours. For the bare loop, our time over the loop's."""
     ratio_lowest: float
     ratio_highest: float
     target: float | None

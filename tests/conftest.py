@@ -44,7 +44,7 @@ PARTS: tuple[PartName, ...] = ("train", "validation", "test")
 # cores, a training run of seconds takes minutes.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 ONE_THREAD = {"cpu": {"threads": 1}}
-"""The same for the `devices` of a project's params.yaml."""
+"""Section `devices` of params.yaml for one thread."""
 
 # MLflow's server starts ten processes of 2 s for jobs of language models' judges, unused here.
 os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")
@@ -85,9 +85,9 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_temporary_folder() -> Iterator[None]:
-    """For the programs that tests start: they don't wait for what trains on this machine besides.
+    """Set a temporary folder for the programs that tests start.
 
-    What they import is compiled once, not by each of them.
+    They then don't wait for other training runs on this machine, and share compiled modules.
     """
     with (
         tempfile.TemporaryDirectory(prefix="pf-") as folder,
@@ -104,7 +104,7 @@ def from_array(
     class_names: tuple[str, ...],
     own_parts: Mapping[PartName, Int64Array] | None = None,
 ) -> RawData:
-    """Of images that lie in memory."""
+    """Return raw data whose images lie in memory."""
     return RawData(
         images.shape[1:], labels, class_names, lambda rows: images[rows], own_parts or {}
     )
@@ -206,7 +206,7 @@ def network_with_state() -> nn.Module:
 
 
 def assert_same_run(one: Trainer, other: Trainer) -> None:
-    """To the last bit."""
+    """Check that two runs are bit-identical."""
     from photofinish.results.learned import weights_of
 
     assert one.progress.metrics == other.progress.metrics
@@ -351,7 +351,7 @@ def store(tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch)
 
 @dataclass
 class HeldClock:
-    """In place of what trainings are timed with: time passes only where a test says so."""
+    """Clock for timing training runs, which advances only when a test advances it."""
 
     now_seconds: float = 0.0
 
@@ -368,7 +368,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> HeldClock:
 
 @pytest.fixture
 def params_file(tmp_path: Path) -> Path:
-    """Where a test may write a params file of its own."""
+    """Return the path for a test's params.yaml."""
     return tmp_path / "params.yaml"
 
 
@@ -424,7 +424,7 @@ class Project:
         return ran.stdout + ran.stderr
 
     def stages_to_run(self) -> set[str]:
-        """What `dvc status` says has changed since it ran."""
+        """Return the stages that `dvc status` lists as changed."""
         ran = self.run("dvc", "status", "--json")
         assert ran.returncode == 0, ran.stdout + ran.stderr
         return set(json.loads(ran.stdout))
@@ -444,7 +444,7 @@ class Project:
         )
 
     def without_mlflow(self) -> Project:
-        """From now on a stage's calls do nothing: MLflow takes most of a small training."""
+        """Turn MLflow's calls off, which take most of a small training."""
         worker = "def __getattr__(name):\n    return lambda *arguments: None\n"
         (self.root / "src/photofinish/tracking/mlflow_worker.py").write_text(
             worker, encoding="utf-8"

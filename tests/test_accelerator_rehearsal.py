@@ -39,7 +39,7 @@ pytestmark = pytest.mark.slow
 TESTS, SCRIPT = Path(__file__).parent, ROOT / "stages" / "train.py"
 CNN = {"name": "cnn", "channels": (4,), "hidden": (8,)}
 ADAM = {"name": "adam", "lr": 2**-7}
-"""at a rate that float32 holds, as an accelerator reads it"""
+"""Optimizer with a learning rate that is exact in float32."""
 _WITHOUT_MLFLOW = f"""
 import runpy, sys
 sys.path[:0] = {[str(TESTS), str(SCRIPT.parent)]!r}
@@ -52,7 +52,7 @@ runpy.run_path({str(SCRIPT)!r}, run_name="__main__")
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Of a process that has the accelerator."""
+    """Return the environment of a process with the accelerator."""
     found = compiler()
     if found is None:
         pytest.skip("no C++ compiler here to build the simulated accelerator with")

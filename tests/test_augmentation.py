@@ -20,7 +20,7 @@ from photofinish.training.torch_device import CPU
 IMAGES, SHAPE = 22, (3, 6, 5)
 MANY = 50_000
 EVENLY_DRAWN_BELOW = 5.0
-"""standard deviations from what is expected"""
+"""Limit of the deviation, in standard deviations."""
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +44,7 @@ def part(name: PartName = "train") -> Part:
 def batches(
     request: pytest.FixtureRequest, make_experiment: MakeExperiment
 ) -> Callable[..., Batches]:
-    """By settings, on one input path after the other: `batches("validation", batch_size=5)`."""
+    """Make batches on each input path: `batches("validation", batch_size=5)`."""
 
     def make(name: PartName = "train", *process: int, **settings: Any) -> Batches:
         return make_batches(

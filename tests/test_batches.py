@@ -61,7 +61,7 @@ def numbered(make_experiment: MakeExperiment) -> MakeBatches:
 
 @pytest.fixture(params=["resident", "loader", "persistent"])
 def on_each_path(request: pytest.FixtureRequest, numbered: MakeBatches) -> MakeBatches:
-    """The same, on one input path after the other."""
+    """Make batches of noise on each input path."""
     return partial(numbered, input=LOADERS.get(request.param, {"name": "resident"}))
 
 

@@ -182,7 +182,7 @@ def test_tables_have_the_bounds(on_cpu: Any, make_result: MakeResult) -> None:
 def test_a_device_that_computes_in_no_time_seldom_beats_the_bound(
     on_cpu: Any, batches: int, wobble: float
 ) -> None:
-    """It beats at most 5 in 100 of the bounds of 200 trainings.
+    """At most 5 % of the bounds of 200 training runs are beaten.
 
     Batches vary by `wobble`, whole runs by 7 % and start-ups by 30 %.
     """

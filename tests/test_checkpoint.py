@@ -51,7 +51,7 @@ def flip_a_bit(data: bytes, bit: int) -> bytes:
 
 @contextmanager
 def no_space_left(call: str) -> Iterator[None]:
-    """From this call of the operating system on."""
+    """Let this system call fail for lack of space."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(
             os, call, Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
@@ -72,7 +72,7 @@ def file_size_limit(size_bytes: int) -> Iterator[None]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> CheckpointStore:
-    """With checkpoints of the first three epochs saved, one after the other."""
+    """Return a store in which checkpoints of three epochs were saved."""
     store = CheckpointStore(tmp_path / "checkpoints")
     for epoch in (1, 2, 3):
         store.save(epoch, state(epoch))

@@ -13,7 +13,7 @@ from photofinish.training.torch_device import Clock
 
 @pytest.fixture
 def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the clock does, in order."""
+    """Return the list of the clock's actions."""
     events: list[str] = []
 
     def read_time() -> float:

@@ -55,7 +55,7 @@ def display(steps_done: Callable[[], int] = lambda: 0) -> TrainingDisplay:
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
-    """Of 200 columns; a program's stderr when it is redirected there."""
+    """Open a terminal of 200 columns for a program's stderr."""
     ours, theirs = pty.openpty()
     for name, value in {"TERM": "xterm-256color", "COLUMNS": "200"}.items():
         monkeypatch.setenv(name, value)

@@ -219,7 +219,7 @@ def test_data_parallel_uses_the_listed_devices_and_keeps_the_names_of_weights(
 
 @pytest.fixture
 def run_on_gpus(make_experiment: MakeExperiment, tmp_path: Path) -> Callable[..., Run]:
-    """By what is known of them: `run_on_gpus(strategy="ddp")`."""
+    """Make a run on made-up GPUs: `run_on_gpus(strategy="ddp")`."""
 
     def make(**facts: Any) -> Run:
         host = GpuTarget.model_construct(kind="auto", missing=None, **facts)

@@ -1,4 +1,4 @@
-"""On an accelerator: the CPU's start and batches, repeatable bits, and a clock that waits.
+"""Training on an accelerator: the CPU's start and batches, repeatable bits, a clock that waits.
 
 Needs torch, NumPy and pytest only, so that it also runs on a bare GPU machine:
 `PYTHONPATH=src pytest --noconftest -c /dev/null tests/test_gpu.py`.
@@ -92,7 +92,7 @@ def device() -> torch.device:
 
 
 def experiment(**changes: Any) -> Any:
-    """With the settings that the trainer reads; the schema of params.yaml would need pydantic."""
+    """Return the settings that the trainer reads, without pydantic."""
     settings: dict[str, Any] = {
         "model": CNN,
         "loss": None,

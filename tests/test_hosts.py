@@ -88,12 +88,12 @@ def host_of(**gpu: Any) -> hosts.GpuTarget:
 
 
 def threads_of(**cpu: Any) -> int:
-    """On the CPU, with these settings of it."""
+    """Return the planned threads for these settings of the CPU."""
     return hosts.fingerprint(Devices(cpu=CpuDevice.model_validate(cpu)))[0].threads
 
 
 def python(code: str) -> str:
-    """What the code prints in a process of its own."""
+    """Run the code in a new process and return its output."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", code]
     return subprocess.run(

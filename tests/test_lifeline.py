@@ -126,7 +126,7 @@ def _rows(project: Project, query: str) -> list[tuple[Any, ...]]:
 
 
 def _status_in_mlflow(project: Project) -> str:
-    """Of the only run that it shows."""
+    """Return the status of the only run."""
     [(status,)] = _rows(project, "SELECT status FROM runs")
     return str(status)
 

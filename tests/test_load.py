@@ -1,4 +1,4 @@
-"""When a busy machine makes times unreliable, and what is read for it."""
+"""Load of the machine: its readings, and when they make times unreliable."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ Loaded = Callable[..., Batches]
 
 
 def explained() -> AbstractContextManager[None]:
-    """What explains the failures of an experiment, whichever it is."""
+    """Return the context manager that explains failures."""
     return failures_explained("small", cast(Experiment, None), World(CPU))
 
 

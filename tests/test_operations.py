@@ -60,7 +60,7 @@ def test_a_stride_that_leaves_places_out_does_not_read_them() -> None:
 
 
 def test_groups_share_no_work() -> None:
-    """torch's formula counts the weight gradient of a grouped convolution `groups` times."""
+    """PyTorch's formula counts the weight gradient of a grouped convolution `groups` times."""
     found = counted(nn.Conv2d(8, 8, 3, groups=8, bias=False), 8, 10, 10)
     assert found.flops == 2 * 2 * IMAGES * 8 * 8 * 8 * 9
 

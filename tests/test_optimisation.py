@@ -119,7 +119,7 @@ def learning_rates(
 
 
 def their_learning_rates(name: str, optimizer: Optimizer) -> list[float]:
-    """As PyTorch's documentation has its loops."""
+    """Return the learning rates of the loop in PyTorch's documentation."""
     scheduler, rates = THEIR_SCHEDULERS[name](optimizer), []
     for epoch in range(EPOCHS):
         for _ in range(STEPS):
@@ -186,7 +186,7 @@ def _as_on_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize("dampening", [0.0, 0.5])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_first_step_that_overflows_leaves_nothing_behind(name: str, dampening: float) -> None:
-    """As the first steps in fp16 often do, until the loss is scaled by less."""
+    """The first steps in fp16 often overflow, until the loss scale is lower."""
     momentum = {"momentum": 0.9, "dampening": dampening} if name == "sgd" else {}
     weight, other = (nn.Parameter(torch.ones(3)) for _ in range(2))
     for parameter, factors in ((weight, (math.inf, 2.0, 2.0)), (other, (2.0, 2.0))):

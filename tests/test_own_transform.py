@@ -49,7 +49,7 @@ def load(own_files: OwnFiles, make_experiment: MakeExperiment) -> Load:
 
 
 def changes(batches: Batches, epoch: int) -> dict[int, int]:
-    """By how much each image became brighter, by its row."""
+    """Return the increase of each image's brightness, by row."""
     pairs = [
         (row, image[0, 0, 0])
         for images, rows in batches.train_batches(epoch)

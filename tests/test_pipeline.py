@@ -40,7 +40,7 @@ _FROM_NOTHING = {*_EVERY_TIME, "download@digits", "split@digits", "download-weig
 
 @pytest.fixture(scope="module")
 def first_output() -> list[str]:
-    """What the very first `dvc repro` printed."""
+    """List that receives the output of the first `dvc repro`."""
     return []
 
 
@@ -62,7 +62,7 @@ def reproduced(tmp_path_factory: pytest.TempPathFactory, first_output: list[str]
 
 @pytest.fixture
 def project(reproduced: Project) -> Project:
-    """As the commit has it, whatever the test before did."""
+    """Restore the project to its commit after the previous test."""
     changed = reproduced.git("status", "--porcelain")
     reproduced.git("checkout", ".")
     if " M dvc.lock\n" in changed:

@@ -43,7 +43,7 @@ def train(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Train:
-    """As a training stage does; the folder `learned` of it."""
+    """Train as a stage does, and return its result folder."""
     monkeypatch.chdir(tmp_path)
 
     def train(name: str, **settings: Any) -> Path:

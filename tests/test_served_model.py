@@ -88,7 +88,7 @@ def results(
 
 @pytest.fixture
 def custom_results(results: Path, own_files: OwnFiles, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The same network as a class in a file, whose neighbour imports a file from elsewhere."""
+    """Write the network as a custom class whose neighbour imports a file from elsewhere."""
     own_files.write("lib/widths.py", "HIDDEN = 8\n")
     monkeypatch.syspath_prepend(str(own_files.folder / "lib"))
     own_files.write("parts.py", "from torch import nn\nfrom widths import HIDDEN\n")

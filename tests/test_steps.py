@@ -416,7 +416,7 @@ def test_eager_steps_of_an_epoch_are_rehearsed_after_the_capture(
     settings: dict[str, Any],
     training_sizes: set[int],
 ) -> None:
-    """Its memory is beside the graph's, and would be allocated within the first epoch's time."""
+    """Memory outside the graph's pool would be allocated during the first timed epoch."""
     trainer, ran = make_job(**settings), set()
     trainer.network.register_forward_pre_hook(
         lambda network, inputs: ran.add(
@@ -522,7 +522,7 @@ def test_few_windows_leave_few_steps_over(
 
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
-    """What a recorder of CUDA graphs calls."""
+    """Replace the functions that a recorder of CUDA graphs calls."""
     made = MagicMock()
     for name in (
         "Stream",

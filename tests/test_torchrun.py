@@ -85,7 +85,7 @@ def undisturbed(make_stage: MakeStage) -> TrainingStage:
 
 
 def _ranks_of(process: ForkedProcess) -> list[psutil.Process]:
-    """In the order of their ranks."""
+    """Return the processes in the order of their ranks."""
     torchrun = [
         child
         for child in psutil.Process(process.pid).children()

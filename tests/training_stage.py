@@ -67,7 +67,7 @@ class TrainingStage:
         )
 
     def fork(self, start: Start = WITHOUT_MLFLOW, **environment: str) -> ForkedProcess:
-        """The same script in a process that is forked from one that has torch imported already."""
+        """Run the script in a process forked from one with torch imported."""
         return ForkedProcess(self.folder, self.arguments(), _environment() | environment, start)
 
     def arguments(self) -> list[str]:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 _FOLDER = "WARM_PYTHON"
-"""the variable with the folder of a `python` that is served"""
+"""Variable with the folder of the warm `python`."""
 _CALLED = """\
 #!{base} -IS
 import json, os, signal, socket, sys
@@ -66,7 +66,7 @@ def path(folders: str) -> str:
 
 
 def start() -> None:
-    """For this process and those that it starts; the server ends with this one."""
+    """Start a server for this process and its children. The server ends with this process."""
     folder = Path(tempfile.mkdtemp(prefix="warm-"))
     called, address = folder / "python", folder / "socket"
     base = Path(sys.executable).resolve()
@@ -87,7 +87,7 @@ def start() -> None:
 
 
 class Call(NamedTuple):
-    """What a fork is to go on as."""
+    """Program that a fork runs."""
 
     command: list[str]
     folder: str

@@ -44,12 +44,12 @@ class Published:
 
     @property
     def step_seconds(self) -> float:
-        """As it was measured."""
+        """Measured time of a step."""
         return self.operations.images / self.images_per_second
 
     @property
     def floor(self) -> MinimumStepTime:
-        """By the data sheet."""
+        """Minimum time of a step by the data sheet."""
         return least_steps(self.operations, self.accelerator, self.precision)
 
 
@@ -79,7 +79,7 @@ def published() -> list[Published]:
 
 
 def rows(name: str) -> Iterator[dict[str, str]]:
-    """Of one of the tables."""
+    """Yield the rows of a table."""
     with (FOLDER / name).open(encoding="utf-8", newline="") as file:
         yield from csv.DictReader(file)
 

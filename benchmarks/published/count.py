@@ -22,7 +22,7 @@ _CLASSES = 1000
 
 
 def main() -> None:
-    """Of each network and size of images in training.csv, once."""
+    """Count each network and sample size of training.csv once."""
     networks, products = [], []
     for model, side in dict.fromkeys(
         (row["model"], int(row["image_size"])) for row in rows("training.csv")

@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def errors(speeds: list[Published]) -> list[tuple[Published, float]]:
-    """By which factor each is estimated too high or too low."""
+    """Return each speed with the factor by which its estimate is too high or too low."""
     found = []
     for name in dict.fromkeys(each.accelerator.name for each in speeds):
         constants = fitted([each for each in speeds if each.accelerator.name != name])

@@ -14,14 +14,14 @@ _LIBRARY = Path(__file__).with_name("device.so")
 
 @dataclass(frozen=True)
 class Counts:
-    """What happened since the process began."""
+    """Counts since the start of the process."""
 
     operations: int
-    """that the device computed"""
+    """Number of operations that the device computed."""
     waits: int
-    """of the host until the device had finished, because the program said so"""
+    """Number of explicit synchronizations."""
     reads: int
-    """of values by the host: copies from the device, and what depends on values, as `nonzero`"""
+    """Number of copies to the host, and of operations such as `nonzero` that depend on values."""
     copies_in: int
     """Number of copies from the main memory to the device."""
     waiting_copies_in: int
