@@ -74,7 +74,7 @@ def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def join(project: Project, remote: dict[str, str]) -> None:
-    """Add the default remote as `dvc remote add --default --local` does, in a quarter of the time."""
+    """Add the default remote as `dvc remote add --default --local` does, but faster."""
     lines = [
         "[core]",
         "remote = shared",

@@ -143,9 +143,10 @@ def accelerators_to_use(
         return [], "; ".join(reasons)
     highest = max(gpu.device_ids or (), default=0)
     if highest >= len(found):
-        last = len(found) - 1
-        reason = f"devices.gpu.device_ids names GPU {highest}, and the GPUs here are 0 to {last}"
-        return [], reason
+        return [], (
+            f"devices.gpu.device_ids names GPU {highest}, "
+            f"and the GPUs here are numbered 0 to {len(found) - 1}"
+        )
     if gpu.device_ids is not None:
         return [found[index] for index in gpu.device_ids], None
     count = len(found) if gpu.wanted_count == "all" else gpu.wanted_count
