@@ -105,7 +105,7 @@ class Stage:
             kind="auto",
             count=1,
             if_missing="fail",
-            # The driver would list a kind that plan knows; torch then tells what it really is.
+            # The driver would list a known kind, and torch then reports the real one.
             accelerators=(
                 AcceleratorFacts(kind="cuda", name="Rehearsal", memory_bytes=None, driver="1.0"),
             ),

@@ -215,12 +215,12 @@ def test_but_on_the_cpu_where_the_library_writes_past_its_memory(
 def test_free_memory_is_what_others_leave_and_the_allocator_has_in_reserve(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    tells = SimpleNamespace(
+    module = SimpleNamespace(
         mem_get_info=lambda _device: (7 * GIB, 80 * GIB),
         memory_reserved=lambda _device: 3 * GIB,
         memory_allocated=lambda _device: GIB,
     )
-    monkeypatch.setattr(torch, "get_device_module", lambda _device: tells)
+    monkeypatch.setattr(torch, "get_device_module", lambda _device: module)
     assert free_memory_bytes(CUDA) == 9 * GIB
 
 

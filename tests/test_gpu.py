@@ -171,7 +171,7 @@ def test_it_sees_the_same_batches_in_the_same_order_as_on_the_cpu(
     settings = experiment(input=source, augmentation=augmentation)
     configure_torch(
         device, settings.precision, threads=1
-    )  # which refuses whatever does not repeat bit for bit
+    )  # which refuses operators that do not repeat bit for bit
     on_cpu, there = (
         list(batches(settings, place, "train").train_batches(3)) for place in (CPU, device)
     )

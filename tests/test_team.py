@@ -31,7 +31,7 @@ PARAMS: dict[str, Any] = {
 RESULT, REPORT = "results/small/cpu/timings/timings.json", "report/index.html"
 
 
-class World(NamedTuple):
+class Team(NamedTuple):
     first: Project
     second: Project
     pulled: str
@@ -50,7 +50,7 @@ class World(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
     """Two clones: the first has trained, committed and pushed, the second has pulled."""
     folder = tmp_path_factory.mktemp("team")
     with (
@@ -70,7 +70,7 @@ def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         first.git("clone", "--quiet", ".", str(root))
         second = Project(root, first.environment | {"PYTHONPATH": str(root / "src")})
         join(second, remote)
-        yield World(first, second, second.repro("--pull"), tracking)
+        yield Team(first, second, second.repro("--pull"), tracking)
 
 
 def join(project: Project, remote: dict[str, str]) -> None:
@@ -96,7 +96,7 @@ def as_in(project: Project, program: Any, *arguments: str) -> None:
 
 
 def test_a_fresh_clone_shows_results_and_report_without_training_and_mlflow_has_each_once(
-    team: World,
+    team: Team,
 ) -> None:
     before = team.runs()
     assert "Running stage 'train" not in team.pulled
@@ -112,13 +112,11 @@ def test_a_fresh_clone_shows_results_and_report_without_training_and_mlflow_has_
     reason="needs Linux with two cores, to be another machine with one",
 )
 def test_other_hardware_trains_for_itself_and_its_result_stands_beside_the_first_ones(
-    team: World,
+    team: Team,
 ) -> None:
     core, cores = min(os.sched_getaffinity(0)), len(os.sched_getaffinity(0))
-    told = team.second.run(
-        "taskset", "-c", str(core), "dvc", "repro", "--pull", "plan", "train-cpu"
-    )
-    assert "Running stage 'train-cpu@small'" in told.stdout, told.stderr
+    ran = team.second.run("taskset", "-c", str(core), "dvc", "repro", "--pull", "plan", "train-cpu")
+    assert "Running stage 'train-cpu@small'" in ran.stdout, ran.stderr
     client = MlflowClient(team.tracking)
     found = [client.get_run(run_id) for run_id, where in team.runs().items() if where.isdigit()]
     assert {run.data.tags["host.usable_cores"] for run in found} == {"1", str(cores)}

@@ -158,7 +158,7 @@ def _take_on(call: Call, files: list[int]) -> None:
     os.chdir(call.folder)
     os.environ.clear()
     os.environ.update(call.environment)
-    tempfile.tempdir = None  # found anew, by the caller's variables
+    tempfile.tempdir = None  # found again, by the caller's variables
 
 
 def _run(command: list[str], environment: dict[str, str]) -> None:

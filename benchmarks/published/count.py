@@ -28,7 +28,7 @@ def main() -> None:
         (row["model"], int(row["image_size"])) for row in rows("training.csv")
     ):
         name = {"model": model, "image_size": side}
-        counted = _step(model, side, 2, "cpu")  # without values, storages can't be told apart
+        counted = _step(model, side, 2, "cpu")  # without values, storages can't be distinguished
         parameter_bytes = sum(
             each.nbytes for each in timm.create_model(model, num_classes=_CLASSES).parameters()
         )
