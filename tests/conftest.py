@@ -1,4 +1,4 @@
-"""Fixtures of many tests: a small data set, an experiment, a host, and a project."""
+"""What many tests share: a small data set that can be learned, an experiment, a host, and a project of one's own."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parent.parent
 PARTS: tuple[PartName, ...] = ("train", "validation", "test")
 
-# Tests run in parallel, and torch's threads wait for each other by spinning. With more threads than
-# cores, a training run of seconds takes minutes.
+# Tests run side by side, and torch's threads wait for each other by spinning: with more of them than cores, a training
+# of seconds takes minutes.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 ONE_THREAD = {"cpu": {"threads": 1}}
-"""Section `devices` of params.yaml for one thread."""
+"""The same for the `devices` of a project's params.yaml."""
 
-# MLflow's server starts ten processes of 2 s for jobs of language models' judges, unused here.
+# MLflow's server starts ten processes of 2 s for jobs (of language models' judges) that nobody here has.
 os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")
 
 # By itself, hypothesis times each example by the wall's clock.
@@ -73,21 +73,21 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run files with slow tests first, so that quick ones fill the remaining time of each core."""
+    """Files with slow tests come first: the quick ones then fill what is left of the time on each core."""
     slow_files = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow_files)
 
 
 def pytest_collection_finish() -> None:
-    """Freeze the imported objects: collecting them took half the time of each small training."""
+    """What was imported is no garbage: to look through it took half the time of each small training."""
     gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
 def own_temporary_folder() -> Iterator[None]:
-    """Set a temporary folder for the programs that tests start.
+    """For the programs that tests start: they don't wait for what trains on this machine besides.
 
-    They then don't wait for other training runs on this machine, and share compiled modules.
+    What they import is compiled once, not by each of them.
     """
     with (
         tempfile.TemporaryDirectory(prefix="pf-") as folder,
@@ -104,7 +104,7 @@ def from_array(
     class_names: tuple[str, ...],
     own_parts: Mapping[PartName, Int64Array] | None = None,
 ) -> RawData:
-    """Return raw data whose images lie in memory."""
+    """Of images that lie in memory."""
     return RawData(
         images.shape[1:], labels, class_names, lambda rows: images[rows], own_parts or {}
     )
@@ -156,10 +156,7 @@ def make_experiment() -> MakeExperiment:
 
 @pytest.fixture
 def make_trainer(packed_split: PackedSplit) -> MakeTrainer:
-    """Make a trainer on the CPU for an experiment on the small data set.
-
-    It trains the experiment's network, or a given one.
-    """
+    """A trainer on the CPU for an experiment on the small data set, with the network it names or one of one's own."""
     import torch
 
     from photofinish.models.registry import build_model
@@ -188,15 +185,12 @@ def make_trainer(packed_split: PackedSplit) -> MakeTrainer:
 
 @pytest.fixture
 def trainer_of(make_trainer: MakeTrainer, make_experiment: MakeExperiment) -> MakeTrainer:
-    """Make a trainer from settings: `trainer_of(epochs=2)`, `trainer_of(network, seed=1)`."""
+    """The same by the settings of the experiment: `trainer_of(epochs=2)`, `trainer_of(network, seed=1)`."""
     return lambda network=None, **settings: make_trainer(make_experiment(**settings), network)
 
 
 def network_with_state() -> nn.Module:
-    """Return a network with dropout, which draws random numbers, and batch-norm's running means.
-
-    A warm-up or a resume could disturb both.
-    """
+    """Dropout draws random numbers and batch-norm keeps running means: what a warm-up or a resume could disturb."""
     import torch
     from torch.nn import BatchNorm1d, Dropout, Flatten, Linear, Sequential
 
@@ -206,7 +200,7 @@ def network_with_state() -> nn.Module:
 
 
 def assert_same_run(one: Trainer, other: Trainer) -> None:
-    """Check that two runs are bit-identical."""
+    """To the last bit."""
     from photofinish.results.learned import weights_of
 
     assert one.progress.metrics == other.progress.metrics
@@ -216,10 +210,7 @@ def assert_same_run(one: Trainer, other: Trainer) -> None:
 
 @pytest.fixture(scope="session")
 def make_result(make_experiment: MakeExperiment, cpu_host: CpuTarget) -> MakeResult:
-    """Make up the files of one experiment on one device.
-
-    For example, `make_result(device="gpu", epoch_seconds=(1.0,))`.
-    """
+    """What is on disk of one experiment on one device, made up: `make_result(device="gpu", epoch_seconds=(1.0,))`."""
     from photofinish.comparing.device_results import NotTrained, Predictions, Trained
     from photofinish.results import EpochMetrics, EpochTiming, measurements, records
 
@@ -341,7 +332,7 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def store(tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """Return the project's store, whose database was made in another folder and moved."""
+    """The project's own store; its database was made in another folder, so that it has followed a move."""
     from photofinish.tracking.store import open_store
 
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
@@ -351,7 +342,7 @@ def store(tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch)
 
 @dataclass
 class HeldClock:
-    """Clock for timing training runs, which advances only when a test advances it."""
+    """In place of what trainings are timed with: time passes only where a test says so."""
 
     now_seconds: float = 0.0
 
@@ -368,12 +359,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> HeldClock:
 
 @pytest.fixture
 def params_file(tmp_path: Path) -> Path:
-    """Return the path for a test's params.yaml."""
+    """Where a test may write a params file of its own."""
     return tmp_path / "params.yaml"
 
 
 def run_stage(script: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run a stage's script as DVC does, but in a folder that is no clone of the project."""
+    """A stage's script as DVC runs it, but in a folder that is no clone of the project; output is captured."""
     environment = {name: value for name, value in os.environ.items() if name != "DVC_ROOT"}
     return subprocess.run(
         [sys.executable, str(ROOT / "stages" / f"{script}.py"), *arguments],
@@ -393,7 +384,7 @@ class Project:
     environment: dict[str, str]
 
     def run(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        """Run a command in the project with its environment activated and a warm Python."""
+        """Run a command in it, as a user with the environment activated, but with a warm Python; output is captured."""
         return subprocess.run(
             command,
             cwd=self.root,
@@ -424,7 +415,7 @@ class Project:
         return ran.stdout + ran.stderr
 
     def stages_to_run(self) -> set[str]:
-        """Return the stages that `dvc status` lists as changed."""
+        """What `dvc status` says has changed since it ran."""
         ran = self.run("dvc", "status", "--json")
         assert ran.returncode == 0, ran.stdout + ran.stderr
         return set(json.loads(ran.stdout))
@@ -444,7 +435,7 @@ class Project:
         )
 
     def without_mlflow(self) -> Project:
-        """Turn MLflow's calls off, which take most of a small training."""
+        """From now on a stage's calls do nothing: MLflow takes most of a small training."""
         worker = "def __getattr__(name):\n    return lambda *arguments: None\n"
         (self.root / "src/photofinish/tracking/mlflow_worker.py").write_text(
             worker, encoding="utf-8"

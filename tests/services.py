@@ -1,4 +1,4 @@
-"""Services that a team shares, on this machine: SSH as DVC's remote, MLflow on PostgreSQL."""
+"""What a team shares, for real and on this machine alone: an SSH server as DVC's remote, MLflow on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Subsystem sftp internal-sftp
 """
 _IS_ROOT = os.geteuid() == 0
 _AS_POSTGRES = ("runuser", "-u", "postgres", "--") if _IS_ROOT else ()
-"""Prefix of commands: PostgreSQL refuses to run as root."""
+"""which refuses to run as root"""
 
 
 def free_port() -> int:
@@ -39,7 +39,7 @@ def free_port() -> int:
 
 
 def answers(address: str) -> bool:
-    """Return True if a server listens at the address. A web server must be healthy."""
+    """Whether something listens there; or, of a web server, is healthy."""
     with suppress(OSError):
         if address.startswith("http"):
             return bool(urllib.request.urlopen(f"{address}/health", timeout=5))  # noqa: S310
@@ -67,7 +67,7 @@ def running(
 
 @contextmanager
 def ssh_server(folder: Path) -> Iterator[dict[str, str]]:
-    """Start an SSH server, and give DVC's settings of a remote in `folder`."""
+    """As DVC's settings have it: a remote in `folder`, by a key of its own."""
     program = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
     if program is None:
         pytest.skip("no sshd: Debian's openssh-server has it")
@@ -121,7 +121,7 @@ def postgres(folder: Path) -> Iterator[str]:
 
 @contextmanager
 def mlflow_server(folder: Path, database: str) -> Iterator[str]:
-    """Start a MLflow server that serves artifacts, and give its address."""
+    """Its address; artifacts go through it."""
     address = f"http://127.0.0.1:{(port := free_port())}"
     command = [sys.executable, "-m", "mlflow", "server", "--port", str(port), "--workers", "1"]
     command += [

@@ -1,4 +1,4 @@
-"""The output of a training: a line per epoch in a log, a bar with the time left on a terminal."""
+"""What a person sees of a training: a line an epoch in a log, a bar with the time left on a terminal."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def display(steps_done: Callable[[], int] = lambda: 0) -> TrainingDisplay:
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
-    """Open a terminal of 200 columns for a program's stderr."""
+    """Of 200 columns; a program's stderr when it is redirected there."""
     ours, theirs = pty.openpty()
     for name, value in {"TERM": "xterm-256color", "COLUMNS": "200"}.items():
         monkeypatch.setenv(name, value)

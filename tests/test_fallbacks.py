@@ -1,4 +1,4 @@
-"""Operators that fall back to the CPU are counted, and the verdict names them."""
+"""Operators that a device lacks are counted where the CPU takes them over, and the verdict names them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,7 @@ from photofinish.comparing.device_results import Trained
 from photofinish.profiling.first_step import fallbacks_counted
 from photofinish.report.sentences import verdict
 
-SAID = (
-    "The operator 'aten::{}' is not currently supported on the MPS backend "
-    "and will fall back to run on the CPU."
-)
+SAID = "The operator 'aten::{}' is not currently supported on the MPS backend and will fall back to run on the CPU."
 
 
 def counted_while_warned() -> Counter[str]:

@@ -22,7 +22,7 @@ from photofinish.errors import EXIT_INTERRUPTED, ConfigError, UserError
 from photofinish.machine.fingerprint import Machine, fingerprint
 from photofinish.remote import spread, worker
 from photofinish.remote.jobs import clone_at, committed, git
-from photofinish.remote.worker import check_planned, key_of, require_dask, shared_code
+from photofinish.remote.worker import check_planned, fleet_code, key_of, require_dask
 
 LIKE_LAB = {"OMP_NUM_THREADS": "1", "OMP_DYNAMIC": "false"}
 """Variables of the fingerprint: with these, this machine is the one called lab."""
@@ -47,13 +47,13 @@ def test_machines_that_are_alike_have_the_same_keys_and_others_do_not() -> None:
     assert key_of(without_gpu, "gpu") != key_of(lab, "gpu")
 
 
-def test_a_worker_with_other_code_is_refused_and_an_unplanned_machine_prints_how_it_differs(
+def test_a_worker_with_other_code_is_refused_and_one_unlike_all_planned_machines_says_how_it_differs(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     lab = machine_with(96)
     host, _ = fingerprint(Devices(cpu=CpuDevice(machine="lab")), {"lab": lab})
     planned = {
-        "code": shared_code(),
+        "code": fleet_code(),
         "trainings": {key_of(lab, "cpu"): ("cpu", "lab", host.model_dump_json())},
     }
     check_planned(planned, lab)

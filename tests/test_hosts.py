@@ -88,12 +88,12 @@ def host_of(**gpu: Any) -> hosts.GpuTarget:
 
 
 def threads_of(**cpu: Any) -> int:
-    """Return the planned threads for these settings of the CPU."""
+    """On the CPU, with these settings of it."""
     return hosts.fingerprint(Devices(cpu=CpuDevice.model_validate(cpu)))[0].threads
 
 
 def python(code: str) -> str:
-    """Run the code in a new process and return its output."""
+    """What the code prints in a process of its own."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", code]
     return subprocess.run(
@@ -428,7 +428,7 @@ def test_data_parallel_is_a_mistake_where_auto_stands_for_another_kind(
         host_of(strategy="data_parallel")
 
 
-# -- the CPU ----------
+# -- the CPU ------------------------------------------------------------------------------------------
 
 
 def test_a_mac_has_no_proc_and_is_asked_for_its_cpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Load of the machine: its readings, and when they make times unreliable."""
+"""When a busy machine makes times unreliable, and what is read for it."""
 
 from __future__ import annotations
 
@@ -91,8 +91,7 @@ def test_a_watch_sees_its_own_process_and_its_children_as_its_own() -> None:
 
 def test_a_watch_sees_what_others_do() -> None:
     observer = LoadMonitor(nvidia_gpu_state(None))
-    # Its parent ends at once, so it belongs to no process of the test.
-    orphan = f'"{sys.executable}" -c "{BURN_A_CORE}" &'
+    orphan = f'"{sys.executable}" -c "{BURN_A_CORE}" &'  # its parent ends at once, so it belongs to nobody here
     subprocess.run(
         ["sh", "-c", orphan], capture_output=True, check=True
     )  # until it closes its output

@@ -1,4 +1,4 @@
-"""Samples that do not fit into the memory are refused before loading, with figures and advice."""
+"""Images that do not fit into the memory are refused before anything is loaded, with figures and a way out."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_memory_that_other_programs_hold_on_the_device_is_not_free(
     monkeypatch.setattr(setup, "free_memory_bytes", lambda _device: 1000)
     with pytest.raises(ConfigError, match=r"experiments\.small\.input .*; meta now has 1000 bytes"):
         setup.Setup(run, meta, World(meta))
-    monkeypatch.setattr(setup, "free_memory_bytes", lambda _device: None)  # unknown
+    monkeypatch.setattr(setup, "free_memory_bytes", lambda _device: None)  # it doesn't tell
     assert run.resident_fits([])
     assert not run.resident_fits([Room("meta now", 1000)])
 

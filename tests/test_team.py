@@ -1,4 +1,4 @@
-"""A team with real services: clones share DVC's remote over SSH and MLflow on PostgreSQL."""
+"""A team with real parts: clones that share an SSH server as DVC's remote, and a MLflow server on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Team(NamedTuple):
     first: Project
     second: Project
     pulled: str
-    """Output of the second clone's pull."""
+    """what the second printed when it pulled"""
     tracking: str
 
     def runs(self) -> dict[str, str]:
@@ -74,7 +74,7 @@ def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
 
 
 def join(project: Project, remote: dict[str, str]) -> None:
-    """Add the default remote as `dvc remote add --default --local` does, but faster."""
+    """As `dvc remote add --default --local` does, four times as quick."""
     lines = [
         "[core]",
         "remote = shared",
@@ -115,8 +115,10 @@ def test_other_hardware_trains_for_itself_and_its_result_stands_beside_the_first
     team: Team,
 ) -> None:
     core, cores = min(os.sched_getaffinity(0)), len(os.sched_getaffinity(0))
-    ran = team.second.run("taskset", "-c", str(core), "dvc", "repro", "--pull", "plan", "train-cpu")
-    assert "Running stage 'train-cpu@small'" in ran.stdout, ran.stderr
+    told = team.second.run(
+        "taskset", "-c", str(core), "dvc", "repro", "--pull", "plan", "train-cpu"
+    )
+    assert "Running stage 'train-cpu@small'" in told.stdout, told.stderr
     client = MlflowClient(team.tracking)
     found = [client.get_run(run_id) for run_id, where in team.runs().items() if where.isdigit()]
     assert {run.data.tags["host.usable_cores"] for run in found} == {"1", str(cores)}

@@ -1,8 +1,8 @@
-"""A Python that starts with torch and MLflow imported.
+"""A Python that begins with torch and MLflow imported: the suite starts hundreds, and imports take most of their time.
 
-The suite starts hundreds of Pythons, and imports take most of their time. A server imports once and
-waits at a socket. The `python` in front of PATH lets it fork. The fork runs the script or module,
-with the caller's folder, environment and files. Start programs that a test kills without it.
+The process started here imports them once, then waits at a socket. A `python` in a folder for the front of PATH asks it
+for a fork of itself, which goes on as the script or module that the call names, with the caller's folder, environment
+and files. What a test kills or interrupts is better started without.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 _FOLDER = "WARM_PYTHON"
-"""Variable with the folder of the warm `python`."""
+"""the variable with the folder of a `python` that is served"""
 _CALLED = """\
 #!{base} -IS
 import json, os, signal, socket, sys
@@ -52,7 +52,7 @@ sys.exit(status)
 
 
 def executable() -> str:
-    """Return the path of a warm Python, or of this Python if the system can't have one."""
+    """A warm Python, as are those that it starts by sys.executable; where the system can't have one, this one."""
     if not hasattr(os, "pidfd_open"):
         return sys.executable
     if _FOLDER not in os.environ:
@@ -66,7 +66,7 @@ def path(folders: str) -> str:
 
 
 def start() -> None:
-    """Start a server for this process and its children. The server ends with this process."""
+    """For this process and those that it starts; the server ends with this one."""
     folder = Path(tempfile.mkdtemp(prefix="warm-"))
     called, address = folder / "python", folder / "socket"
     base = Path(sys.executable).resolve()
@@ -87,7 +87,7 @@ def start() -> None:
 
 
 class Call(NamedTuple):
-    """Program that a fork runs."""
+    """What a fork is to go on as."""
 
     command: list[str]
     folder: str
@@ -110,7 +110,7 @@ def _import_what_takes_long() -> None:
 
 
 def _fork_for_each_call(listener: socket.socket) -> Call:
-    """Return in the forks alone. A killed caller ends its fork, the end of the tests the server."""
+    """Returns in the forks alone. A caller that is killed takes its fork with it, the tests' end the server."""
     running = selectors.DefaultSelector()
     running.register(listener, selectors.EVENT_READ)
     running.register(sys.stdin, selectors.EVENT_READ)
@@ -158,7 +158,7 @@ def _take_on(call: Call, files: list[int]) -> None:
     os.chdir(call.folder)
     os.environ.clear()
     os.environ.update(call.environment)
-    tempfile.tempdir = None  # found again, by the caller's variables
+    tempfile.tempdir = None  # found anew, by the caller's variables
 
 
 def _run(command: list[str], environment: dict[str, str]) -> None:
@@ -176,7 +176,7 @@ def _run(command: list[str], environment: dict[str, str]) -> None:
 
 
 class _QuickEnd:
-    """Exit hook that ends Python at once: tearing all modules down takes half a second."""
+    """Python itself takes half a second to take all modules down: this ends it when all else is done at its exit."""
 
     def __init__(self) -> None:
         self.status = 1

@@ -35,10 +35,7 @@ def is_as_recorded(path: Path, sha256: str | None) -> bool:
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
-    """Give a temporary file that is synced and renamed to `path` at the end.
-
-    It is removed after an error.
-    """
+    """Give a temporary file that is synced and renamed to `path` at the end, or removed after an error."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -54,7 +51,7 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
-    """Give a new folder that replaces `folder` at the end, or is removed after an error."""
+    """Give a new folder that takes the place of `folder` at the end, or is removed after an error."""
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)  # a killed process may have left it
     unfinished.mkdir(parents=True)
@@ -67,7 +64,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 
 
 def write_bytes_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that it has all of `data` or, after an error, its old content."""
+    """Write a file so that it has all of `data` or, after an error, what it had before."""
     with atomic_file(path) as file:
         file.write(data)
 
@@ -113,8 +110,7 @@ def project_root() -> Path:
 
 def in_project(given: str) -> Path:
     """Return the path that a user wrote. Relative ones start at the project's folder."""
-    # pathlib's expanduser fails on an unknown user.
-    return project_root() / os.path.expanduser(given)  # noqa: PTH111
+    return project_root() / os.path.expanduser(given)  # noqa: PTH111  # pathlib's fails on an unknown user
 
 
 def _checkout() -> Path:

@@ -1,4 +1,4 @@
-"""Locks: one writer of a result at a time, and one timed training at a time on a machine."""
+"""Two locks: one writer of a result at a time, and one timed training at a time on a machine."""
 
 from __future__ import annotations
 
@@ -24,10 +24,7 @@ _MOST_CHARACTERS = 200
 
 @contextmanager
 def exclusive(folder: Path, *held: str, patience_seconds: float | None = None) -> Iterator[float]:
-    """Hold a lock in `folder` for each of the names `held`.
-
-    Gives the seconds that it waited for other processes.
-    """
+    """Hold a lock in `folder` for each of the names `held`. Gives the seconds that it waited for other processes."""
     patience_seconds = _PATIENCE_SECONDS if patience_seconds is None else patience_seconds
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
@@ -53,8 +50,9 @@ def exclusive_machine(what: str) -> Iterator[float]:
         lock, f"{holder or 'another process'} has this machine to itself ({path})", math.inf
     )
     try:
-        # Linux refuses "w" for another user's file in /tmp.
-        with path.open("r+", encoding="utf-8") as file:
+        with path.open(
+            "r+", encoding="utf-8"
+        ) as file:  # not "w", which Linux refuses for another user's file in /tmp
             file.truncate()
             file.write(f"process {os.getpid()}, {what},")
         yield waited_seconds

@@ -17,10 +17,7 @@ from photofinish.errors import EXIT_TERMINATED, TerminatedError
 
 _GIVEN_BY_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _STARTED_AT = "PHOTOFINISH_STAGE_STARTED_AT_MONOTONIC_SECONDS"
-"""Environment variable by which the stage passes its start to the ranks.
-
-All processes share the monotonic clock.
-"""
+"""Environment variable by which the stage passes its start to the ranks. All processes share the monotonic clock."""
 _SHELLS = frozenset({"sh", "bash", "zsh", "dash", "fish", "ksh"})
 _POLL_SECONDS = 1.0
 _GRACE_SECONDS = 10.0
@@ -61,7 +58,7 @@ def seconds_since_process_start() -> float:
 
 
 def note_start_of_stage(waited_seconds: float) -> None:
-    """Pass the stage's start on to its ranks, without the time it waited for its turn."""
+    """Pass the stage's start on to the ranks that it starts, without the time it waited for its turn."""
     os.environ[_STARTED_AT] = repr(
         time.monotonic() - seconds_since_process_start() + waited_seconds
     )
@@ -73,7 +70,7 @@ def is_started_by_stage() -> bool:
 
 
 def seconds_since_stage_start() -> float:
-    """Return how long the job has run. Ranks count from the start of their stage."""
+    """Return how long the job has run. Ranks count from the start of the stage that started them."""
     if is_started_by_stage():
         return time.monotonic() - float(os.environ[_STARTED_AT])
     return seconds_since_process_start()
@@ -82,8 +79,8 @@ def seconds_since_stage_start() -> float:
 def end_on_sigterm() -> None:
     """Make SIGTERM raise TerminatedError in the main thread, as Ctrl-C raises KeyboardInterrupt.
 
-    Python drops an exception that is raised within a `__del__` or a fork hook, where a data loader
-    spends part of its time. So it is raised again each second until one is being handled.
+    Python drops an exception that is raised within a `__del__` or a fork hook, where a data loader spends part of its
+    time. So the exception is raised again each second until one is being handled.
     """
     process = os.getpid()
     signals: list[int] = []
@@ -102,15 +99,16 @@ def end_on_sigterm() -> None:
 
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGALRM, end)
-    # A shell's background jobs ignore Ctrl-C.
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+    if (
+        signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+    ):  # a shell's background jobs ignore Ctrl-C
         signal.signal(signal.SIGINT, end)
 
 
 def end_with_parent() -> None:
     """End this process in order on SIGTERM, and when DVC or torchrun, which started it, has died.
 
-    When DVC is killed, its stage keeps running, and the next `dvc repro` would start a second one.
+    DVC leaves its stage running when it is killed, and the next `dvc repro` would start a second one.
     """
     end_on_sigterm()
     if "DVC_STAGE" in os.environ or own_rank():
@@ -125,10 +123,7 @@ def dvc_began_at_unix_seconds() -> float | None:
 
 
 def _starters() -> list[psutil.Process]:
-    """Return the ancestors up to DVC, or up to torchrun and its stage.
-
-    DVC may start its stage through a shell.
-    """
+    """Return the ancestors up to DVC, which may start its stage through a shell, or up to torchrun and its stage."""
     ancestors = psutil.Process().parents()
     if own_rank():
         return ancestors[: 2 if is_started_by_stage() else 1]
@@ -139,7 +134,7 @@ def _starters() -> list[psutil.Process]:
 
 
 def _end_after(starters: list[psutil.Process]) -> None:
-    """Send this process SIGTERM once one of `starters` has ended, and kill it if it stays."""
+    """Send this process SIGTERM once one of `starters` has ended, and end it if it takes too long to follow."""
     parent = os.getppid()
     while os.getppid() == parent and all(map(_is_alive, starters)):
         time.sleep(_POLL_SECONDS)

@@ -1,8 +1,7 @@
 """The accelerators of this machine, as torch lists them.
 
-`plan` runs every time and must not wait seconds for `import torch`. So torch lists them in a
-subprocess (`python -m photofinish.machine.accelerators`). The list is cached until the boot,
-the driver, the device nodes, torch or the variables change.
+`plan` runs every time and must not wait seconds for `import torch`. So torch is asked in a subprocess
+(`python -m photofinish.machine.accelerators`), and its answer is cached until something changes that it depends on.
 """
 
 from __future__ import annotations
@@ -26,15 +25,11 @@ if TYPE_CHECKING:
     from photofinish.config.devices import GpuDevice
 
 VISIBILITY_VARIABLES = (
-    "CUDA_DEVICE_ORDER",
-    "CUDA_VISIBLE_DEVICES",
-    "HIP_VISIBLE_DEVICES",
-    "ROCR_VISIBLE_DEVICES",
-    "ZE_AFFINITY_MASK",
-)
+    "CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK",
+)  # fmt: skip
 DEVICES = Path("/dev")
 NODES = ("nvidia[0-9]*", "nvhost-gpu", "dxg", "kfd", "dri/renderD*")
-"""Device nodes of GPUs on Linux: NVIDIA, Jetson, WSL, AMD, and any graphics driver."""
+"""Device nodes of GPUs on Linux: NVIDIA's, on Jetson boards, in WSL, AMD's, and those of any graphics driver."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _NVIDIA_VERSION = Path("/sys/module/nvidia/version")
 _MOST_SECONDS = 120.0
@@ -48,21 +43,21 @@ class AcceleratorFacts:
     kind: Literal["cuda", "mps", "xpu"]
     name: str
     memory_bytes: int | None
-    """Size of its memory, or None if it shares the CPU's."""
+    """None if it shares the CPU's memory"""
     driver: str
 
 
 Accelerators = dict[str, tuple[AcceleratorFacts, ...] | str]
-"""Accelerators of this machine by kind, or the reason why there is none."""
+"""For each kind, the accelerators of this machine, or the reason why there is none."""
 _ACCELERATORS: TypeAdapter[Accelerators] = TypeAdapter(Accelerators)
 
 
 class TorchFailedError(Exception):
-    """Error of the subprocess in which torch lists the accelerators."""
+    """Torch could not be asked, for this reason."""
 
 
 def all_accelerators() -> Accelerators:
-    """Return the accelerators of this machine, from the cache if nothing has changed."""
+    """Return the accelerators of this machine, from the cache if nothing has changed since torch was asked."""
     nodes = sorted(str(node) for pattern in NODES for node in DEVICES.glob(pattern))
     if platform.system() == "Linux" and not nodes:
         cuda = HIDDEN if _are_hidden() else "this machine has no NVIDIA or AMD GPU"
@@ -79,8 +74,9 @@ def all_accelerators() -> Accelerators:
         },
     }
     file = state_folder() / "accelerators.json"
-    # If the cache is missing or damaged, torch lists them again.
-    with suppress(OSError, ValueError, KeyError, TypeError):
+    with suppress(
+        OSError, ValueError, KeyError, TypeError
+    ):  # missing or damaged: torch is asked again
         cached = json.loads(file.read_bytes())
         if cached["key"] == key:
             return _ACCELERATORS.validate_python(cached["accelerators"])
@@ -129,10 +125,7 @@ def _ask_torch(environment: dict[str, str]) -> Accelerators:
 def accelerators_to_use(
     gpu: GpuDevice, here: Accelerators
 ) -> tuple[list[AcceleratorFacts], str | None]:
-    """Return the accelerators that the settings select, or none and the reason.
-
-    `auto` selects the first kind that this machine has.
-    """
+    """Return the accelerators that the settings ask for, or none and the reason. `auto` takes the first kind here."""
     reasons = []
     for kind in here if gpu.kind == "auto" else (gpu.kind,):
         found = here[kind]
@@ -143,9 +136,9 @@ def accelerators_to_use(
         return [], "; ".join(reasons)
     highest = max(gpu.device_ids or (), default=0)
     if highest >= len(found):
-        return [], (
-            f"devices.gpu.device_ids names GPU {highest}, "
-            f"and the GPUs here are numbered 0 to {len(found) - 1}"
+        return (
+            [],
+            f"devices.gpu.device_ids names GPU {highest}, and the GPUs here are numbered 0 to {len(found) - 1}",
         )
     if gpu.device_ids is not None:
         return [found[index] for index in gpu.device_ids], None
@@ -155,7 +148,7 @@ def accelerators_to_use(
     return list(found[:count]), None
 
 
-# -- in the subprocess ----------
+# -- in the subprocess ----------------------------------------------------------------------------------
 
 
 def listed_by_torch() -> Accelerators:

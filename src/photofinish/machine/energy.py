@@ -1,7 +1,4 @@
-"""The energy of a training, from the counters of NVIDIA's GPUs (NVML).
-
-They count everything that runs on the GPU.
-"""
+"""The energy of a training, from the counters of NVIDIA's GPUs (NVML). They count everything that runs on the GPU."""
 
 from __future__ import annotations
 
@@ -21,16 +18,16 @@ class Energy(Record):
     """Energy of one part of the machine, from the first epoch's start to the last one's end."""
 
     of: Literal["cpu", "gpu"]
-    """Part of the machine. `cpu` is only in records of earlier versions."""
+    """`cpu` only in records of earlier versions"""
     status: Literal["measured", "unavailable"]
     joules: float | None = None
     source: Literal["nvml", "rapl"] | None = None
     reason: str | None = None
-    """Reason why there is no figure."""
+    """why there is no figure"""
 
 
 class EnergyMeter:
-    """Meter for the energy of a process's GPUs, by UUID. None is a GPU that NVML does not list."""
+    """Measures the energy of a process's GPUs, by their UUIDs; None is a GPU that NVML does not have."""
 
     def __init__(self, uuids: Sequence[str | None]) -> None:
         self._uuids = uuids
@@ -92,5 +89,5 @@ def added_up(energies: Iterable[Energy]) -> tuple[Energy, ...]:
 
 
 def unavailable(energies: Iterable[Energy], reason: str) -> tuple[Energy, ...]:
-    """Return these parts of the machine without their figures, and why."""
+    """Return the same parts of the machine without their figures, and why."""
     return tuple(Energy(of=energy.of, status="unavailable", reason=reason) for energy in energies)

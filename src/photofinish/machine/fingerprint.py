@@ -1,8 +1,8 @@
-"""The fingerprint of the machine: constant facts that determine speed and bits.
+"""The fingerprint of the machine: facts that determine speed and bits, and stay the same from run to run.
 
-It is part of DVC's cache key, so it holds no load, temperature or time. Every `dvc repro` makes
-it, so torch is not imported. `python -m photofinish.machine.fingerprint` prints it for
-machines/<name>.json, by which other machines are planned.
+It is part of DVC's cache key, so it holds no load, temperature or time. Every `dvc repro` makes it, so torch is not
+imported. Other machines have theirs in machines/<name>.json, which `python -m photofinish.machine.fingerprint`
+printed there.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class Machine(Record):
-    """Facts of a machine that determine speed and bits, before settings: machines/<name>.json."""
+    """machines/<name>.json: facts of a machine that determine speed and bits, before any settings."""
 
     cpu: CpuFacts
     accelerators: Accelerators
@@ -50,34 +50,31 @@ class Machine(Record):
 
 
 class CpuTarget(Record):
-    """Machine that `train-cpu` runs on: data/plan/hosts/cpu.json."""
+    """data/plan/hosts/cpu.json: the machine that `train-cpu` runs on."""
 
     processes: int = 1
-    """Number of processes that train together."""
+    """number of processes that train together"""
     threads: int
-    """Number of threads per process."""
+    """per process"""
     cpu: CpuFacts
     software: Software
 
 
 class GpuTarget(Record):
-    """Machine that `train-gpu` runs on: data/plan/hosts/gpu.json.
-
-    Without an accelerator, it has no CPU.
-    """
+    """data/plan/hosts/gpu.json: the machine that `train-gpu` runs on. Without an accelerator, it has no CPU."""
 
     kind: Literal["auto", "cuda", "mps", "xpu"]
     count: int | Literal["all"]
-    """Number of accelerators in use, or as in the settings if there are too few."""
+    """number of accelerators in use, or as in the settings if there are too few"""
     strategy: Strategy = "ddp"
     device_ids: tuple[int, ...] | None = None
     output_device: int | None = None
     if_missing: Literal["skip", "fail"]
     accelerators: tuple[AcceleratorFacts, ...]
-    """Accelerators in use."""
+    """in use"""
     missing: str | None
     threads: int | None
-    """Number of threads per process."""
+    """per process"""
     cpu: CpuFacts | None
     software: Software | None
 
@@ -90,7 +87,7 @@ class GpuTarget(Record):
 def fingerprint(
     devices: Devices, machines: Mapping[str, Machine] | None = None
 ) -> tuple[CpuTarget, GpuTarget]:
-    """Return the host of each device: this machine, or the one that the device names."""
+    """Return the host of each device: this machine, or the one of `machines` that the device names."""
     here = Machine.here()
     machines = machines or {}
     on_cpu, on_gpu = (
@@ -135,7 +132,7 @@ def _gpu_host(wanted: GpuDevice, machine: Machine) -> GpuTarget:
 
 
 def mismatches(planned: CpuTarget | GpuTarget, machine: Machine) -> list[str]:
-    """Return the facts in which `machine` differs from the plan, if they matter to the device."""
+    """Return the facts in which `machine` differs from the planned one, if they matter to the device."""
     if isinstance(planned, CpuTarget):
         wanted = CpuDevice(**planned.model_dump(include=set(CpuDevice.model_fields)))
         own: CpuTarget | GpuTarget = _cpu_host(wanted, machine)
@@ -176,8 +173,7 @@ def read_machines(devices: Devices, folder: Path) -> dict[str, Machine]:
         except (OSError, ValidationError) as error:
             problem = str(error).partition("\n")[0]
             raise ConfigError(
-                f"{path} can't be read as a machine ({problem}): "
-                f"write it again there, with `make machine NAME={name}`"
+                f"{path} can't be read as a machine ({problem}): write it again there, with `make machine NAME={name}`"
             ) from error
     return machines
 

@@ -1,4 +1,4 @@
-"""Facts of the host: the CPU, the software, package versions and the Git commit."""
+"""Facts of the host: its CPU and the software that determine speed and bits, package versions and the Git commit."""
 
 from __future__ import annotations
 
@@ -20,45 +20,16 @@ _INSTRUCTION_SETS = re.compile(
     r"^(avx|avx2|avx512.*|avx_vnni|amx_.*|fma|sse4_2|asimd.*|sve.*|bf16|i8mm)$"
 )
 CPU_VARIABLES = (
-    "ATEN_CPU_CAPABILITY",
-    "DNNL_MAX_CPU_ISA",
-    "GOMP_CPU_AFFINITY",
-    "KMP_AFFINITY",
-    "KMP_BLOCKTIME",
-    "LD_PRELOAD",
-    "MALLOC_CONF",
-    "MKL_CBWR",
-    "MKL_DYNAMIC",
-    "MKL_NUM_THREADS",
-    "OMP_DYNAMIC",
-    "OMP_NUM_THREADS",
-    "OMP_PLACES",
-    "OMP_PROC_BIND",
-    "OMP_WAIT_POLICY",
-    "ONEDNN_DEFAULT_FPMATH_MODE",
-    "ONEDNN_MAX_CPU_ISA",
-)
+    "ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "GOMP_CPU_AFFINITY", "KMP_AFFINITY", "KMP_BLOCKTIME", "LD_PRELOAD",
+    "MALLOC_CONF", "MKL_CBWR", "MKL_DYNAMIC", "MKL_NUM_THREADS", "OMP_DYNAMIC", "OMP_NUM_THREADS", "OMP_PLACES",
+    "OMP_PROC_BIND", "OMP_WAIT_POLICY", "ONEDNN_DEFAULT_FPMATH_MODE", "ONEDNN_MAX_CPU_ISA",
+)  # fmt: skip
 GPU_VARIABLES = (
-    *CPU_VARIABLES,
-    "CUBLAS_WORKSPACE_CONFIG",
-    "CUDA_LAUNCH_BLOCKING",
-    "NCCL_ALGO",
-    "NCCL_IB_DISABLE",
-    "NCCL_NTHREADS",
-    "NCCL_P2P_DISABLE",
-    "NCCL_PROTO",
-    "NVIDIA_TF32_OVERRIDE",
-    "PYTORCH_ALLOC_CONF",
-    "PYTORCH_CUDA_ALLOC_CONF",
-    "PYTORCH_ENABLE_MPS_FALLBACK",
-    "PYTORCH_NO_CUDA_MEMORY_CACHING",
-    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
-)
-"""Environment variables that matter to a GPU.
-
-Those that select GPUs, such as CUDA_VISIBLE_DEVICES, are missing, because the name and memory of
-the selected GPU count.
-"""
+    *CPU_VARIABLES, "CUBLAS_WORKSPACE_CONFIG", "CUDA_LAUNCH_BLOCKING", "NCCL_ALGO", "NCCL_IB_DISABLE", "NCCL_NTHREADS",
+    "NCCL_P2P_DISABLE", "NCCL_PROTO", "NVIDIA_TF32_OVERRIDE", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_ENABLE_MPS_FALLBACK", "PYTORCH_NO_CUDA_MEMORY_CACHING", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+)  # fmt: skip
+"""Without those that select GPUs, such as CUDA_VISIBLE_DEVICES: the name and memory of the selected GPU count."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +91,7 @@ def software_facts() -> Software:
 
 
 def usable_threads(cpu: CpuFacts, processes: int, variables: Mapping[str, str]) -> int:
-    """Return the threads of each process: OMP_NUM_THREADS, or an equal share of the cores."""
+    """Return the threads of each process: OMP_NUM_THREADS, as in torch, or an equal share of the usable cores."""
     wanted = variables.get("OMP_NUM_THREADS", "")
     if wanted.isdecimal() and int(wanted) > 0:
         return int(wanted)
@@ -128,12 +99,12 @@ def usable_threads(cpu: CpuFacts, processes: int, variables: Mapping[str, str]) 
 
 
 def allowed_cores(cpu: CpuFacts) -> int:
-    """Return the number of whole cores within the limits of this process and its container."""
+    """Return the number of whole cores that this process may use, within the limit of the container."""
     return max(1, int(min(cpu.usable_cores, cpu.cgroup_cores_limit or cpu.usable_cores)))
 
 
 def _usable_cores() -> int:
-    """Return the number of physical cores, which is torch's default number of threads."""
+    """Return the number of physical cores, as torch counts its threads: hyper-threads share a core's units."""
     affinity = getattr(os, "sched_getaffinity", None)
     if affinity is None:
         return psutil.cpu_count(logical=False) or os.cpu_count() or 1
@@ -220,10 +191,7 @@ def package_version(name: str) -> str | None:
 
 
 def git_commit() -> str | None:
-    """Return the current commit, with `-dirty` if tracked files differ.
-
-    dvc.lock is ignored, because DVC writes it while the pipeline runs.
-    """
+    """Return the current commit, with `-dirty` if files differ. DVC writes dvc.lock meanwhile, so that is ignored."""
     try:
         head = _git("rev-parse", "HEAD")
         changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!dvc.lock")

@@ -1,4 +1,4 @@
-"""The load of the machine while a network trains, and when it makes times unreliable."""
+"""How busy the machine was while a network trained, and whether that makes its times unreliable."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from photofinish.machine.host import read_or_empty
 from photofinish.processes import own_rank
 
 MOST_SHARE_OF_OTHERS = 0.10
-"""Share of the cores' time."""
+"""of the cores' time"""
 MOST_SHARE_WAITED = 0.10
-"""Share of the time in which threads were ready to run."""
+"""of the time in which threads were ready to run"""
 MOST_PAGES_A_SECOND = 50
 DOUBTFUL_SHARE = 0.10
-"""Share of the measured time. Medians are robust against less."""
+"""of the time watched; medians are robust against less"""
 _TICKS_SECONDS = 0.05
 """Tolerance for the system's counters, which advance in hundredths of a second."""
 LEAST_WINDOW_SECONDS = 0.5
 _COST_FACTOR = 200
-"""Least ratio of the time between two readings to the duration of one."""
+"""The next reading is at least this many times a reading's own duration away."""
 _PAGE_BYTES = 4096
 _SLOWDOWNS = {
     pynvml.nvmlClocksThrottleReasonHwSlowdown: "a brake of the hardware",
@@ -37,34 +37,32 @@ _SLOWDOWNS = {
     pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown: "power supply",
     pynvml.nvmlClocksThrottleReasonSwThermalSlowdown: "heat",
 }
-"""Reasons for a slow GPU, without the power limit, which full load reaches as intended."""
+"""Without the power limit, which a GPU at full load reaches as intended."""
 
 
 class LoadWindow(Record):
     """Load between two readings, which both lie between epochs."""
 
     repeat: int
-    """Number of the repeat, from 1."""
+    """from 1"""
     last_epoch: int
     wall_seconds: float
     cores: int
-    """Number of cores that this process may use."""
+    """that this process may use"""
     own_cpu_seconds: float
-    """CPU time of the training and all processes it started."""
+    """of the training and all processes it started"""
     others_cpu_seconds: float
-    """CPU time of all other processes on the same cores."""
+    """of all other processes on the same cores"""
     waited_for_core_seconds: float | None
-    """Time in which this process's threads were ready to run but had no core.
-
-    None if the system does not count it, or if several processes of the training share the cores.
-    """
+    """time in which this process's threads were ready to run but had no core. None if the system does not count it, or
+    if several processes of the training share the cores."""
     major_page_faults: int
-    """Number of pages read from a disk."""
+    """pages that had to be read from a disk"""
     swapped_pages: int | None
-    """Number of pages that the whole machine swapped, in and out."""
+    """of the whole machine, in and out"""
     gpu_clock_mhz: int | None = None
     gpu_slowdowns: tuple[str, ...] = ()
-    """Reasons why the GPU held its clock down: heat or the power supply."""
+    """why the GPU held its clock down: heat or its power supply"""
 
     @property
     def core_seconds(self) -> float:
@@ -83,15 +81,12 @@ class LoadWindow(Record):
 
     @property
     def pages(self) -> int:
-        """Number of pages read back because memory was short.
-
-        Page faults count files too, so the swapped pages are preferred.
-        """
+        """Number of pages read back as memory was short. Page faults count files too, so swapped pages come first."""
         return self.major_page_faults if self.swapped_pages is None else self.swapped_pages
 
 
 def load_warnings(windows: Iterable[LoadWindow]) -> list[str]:
-    """Return why times in these windows are unreliable, or nothing if the machine was quiet."""
+    """Return the reasons why times measured in these windows are unreliable, or nothing if the machine was quiet."""
     seen = list(windows)
     busy = [
         one
@@ -132,7 +127,7 @@ GpuState = tuple[int | None, tuple[str, ...]]
 
 
 def nvidia_gpu_state(uuid: str | None) -> Callable[[], GpuState]:
-    """Return a function that reads the state of this GPU, or returns `(None, ())` if unreadable."""
+    """Return a function that reads the state of this GPU; it returns `(None, ())` if there is none to read."""
     handle: Any = None
     if uuid:
         with suppress(pynvml.NVMLError):
@@ -233,10 +228,10 @@ class LoadMonitor:
 
 
 def _busy_seconds(cores: list[int]) -> float:
-    """Return the CPU time of all processes on these cores since boot, stolen time included."""
+    """Return the CPU time of everything on these cores since boot, with the time that a hypervisor took away."""
     fields = ("user", "nice", "system", "irq", "softirq", "steal")
-    times = [core for index, core in enumerate(psutil.cpu_times(percpu=True)) if index in cores]
-    return sum(getattr(core, field, 0.0) for core in times for field in fields)
+    times = [each for core, each in enumerate(psutil.cpu_times(percpu=True)) if core in cores]
+    return sum(getattr(each, field, 0.0) for each in times for field in fields)
 
 
 def _tree_cpu_seconds(root: psutil.Process) -> float:
@@ -249,14 +244,11 @@ def _tree_cpu_seconds(root: psutil.Process) -> float:
 
 
 def _waited_for_core_seconds() -> float | None:
-    """Return how long this process's threads waited for a core.
-
-    https://docs.kernel.org/scheduler/sched-stats.html describes the counter.
-    """
+    """Return how long this process's threads waited for a core (Linux: Documentation/scheduler/sched-stats)."""
     fields = [
         read_or_empty(thread / "schedstat").split() for thread in Path("/proc/self/task").glob("*")
     ]
-    nanoseconds = [int(values[1]) for values in fields if len(values) > 1]
+    nanoseconds = [int(each[1]) for each in fields if len(each) > 1]
     return sum(nanoseconds) / 1e9 if nanoseconds else None
 
 

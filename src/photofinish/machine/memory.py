@@ -1,4 +1,4 @@
-"""Memory check for `input: resident`: a split must fit into the main memory or each GPU's."""
+"""Whether a split fits where it is to lie with `input: resident`: in the main memory, or in each GPU's."""
 
 from __future__ import annotations
 
@@ -41,13 +41,12 @@ class SplitSize:
     """Size of a split."""
 
     shape: tuple[int, ...]
-    """Shape of a sample: channels, height, width."""
+    """of an image: channels, height, width"""
     train: int
-    """Number of training samples."""
+    """number of images"""
     validation: int
-    """Number of validation samples."""
     dtype: str = "uint8"
-    """Type in the packed file. On the device, uint8 becomes float32 and int64 stays."""
+    """in the packed file: bytes become float32 on the device, int64 stays"""
 
     @property
     def placed_dtype(self) -> str:
@@ -60,16 +59,16 @@ class Room:
     """Memory of a device."""
 
     what: str
-    """Name of the device, for messages."""
+    """the device, for messages"""
     available_bytes: int
     copies: int = 1
-    """Number of processes that each hold all samples."""
+    """number of processes that each hold all images"""
 
 
 def check_memory_needed(
     name: str, experiment: Experiment, split: SplitSize, rooms: list[Room]
 ) -> None:
-    """Raise ConfigError if `input` is resident and the samples don't fit into one of `rooms`."""
+    """Raise ConfigError if images that are to lie on the device don't fit into one of the rooms."""
     if experiment.input.name != "resident":
         return
     padding = experiment.augmentation.crop_padding
@@ -84,22 +83,21 @@ def check_memory_needed(
             continue
         extra = f", once in each of {room.copies} processes" if room.copies > 1 else ""
         raise ConfigError(
-            f"experiments.{name}.input is resident in params.yaml, and the images don't fit: "
-            f"{split.train:,} for training and {split.validation:,} for validation "
-            f"of {'x'.join(map(str, split.shape))}{border} take "
-            f"{byte_size(needed_bytes)} as {split.placed_dtype}{extra}; "
-            f"{room.what} has {byte_size(room.available_bytes)}. "
+            f"experiments.{name}.input is resident in params.yaml, and the images don't fit: {split.train:,} for "
+            f"training and {split.validation:,} for validation of {'x'.join(map(str, split.shape))}{border} take "
+            f"{byte_size(needed_bytes)} as {split.placed_dtype}{extra}; {room.what} has "
+            f"{byte_size(room.available_bytes)}. "
             f"`input: loader` reads them from disk batch by batch and gives the same result"
         )
 
 
 def bytes_needed(experiment: Experiment, split: SplitSize, room: Room) -> int:
-    """Return the size of all samples in the room. Batches, which are small, come on top."""
+    """Return the size of all images in the room. Batches come on top, and are small beside them."""
     return room.copies * resident_bytes(experiment, split)
 
 
 def resident_bytes(experiment: Experiment, split: SplitSize) -> int:
-    """Return the size of all samples, with the border of randomly cropped training samples."""
+    """Return the size of all images. Training images that are cropped at random have their border there."""
     border = 2 * experiment.augmentation.crop_padding
     with_border = [*split.shape[:1], *(side + border for side in split.shape[1:])]
     values = split.train * math.prod(with_border) + split.validation * math.prod(split.shape)
@@ -107,10 +105,7 @@ def resident_bytes(experiment: Experiment, split: SplitSize) -> int:
 
 
 def room_now(host: CpuTarget | GpuTarget, processes: int) -> list[Room]:
-    """Return the memory that is free when the training starts.
-
-    The main memory counts on the CPU, and for GPUs that share it.
-    """
+    """Return the memory that is free when the training starts: each GPU's, and the main memory if images lie there."""
     if isinstance(host, CpuTarget):
         return [Room("the main memory now", available_memory_bytes(), processes)]
     rooms = [

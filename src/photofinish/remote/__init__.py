@@ -1,1 +1,1 @@
-"""Other machines: a head that spreads training runs, and workers that run them."""
+"""Other machines: a head that spreads what is to be trained, and workers that train it. Nothing of training itself."""

@@ -1,7 +1,6 @@
 """A job that the head sends to a worker, the clone it runs in, and the process that runs it.
 
-The process, `python -m photofinish.remote.jobs`, reads the job from standard input and ends when
-that is closed.
+`python -m photofinish.remote.jobs` is that process. It reads the job from standard input and ends when that is closed.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ is_leaving = threading.Event()
 
 
 class Job(Record):
-    """Stages that a worker brings up to date, and all files that its clone lacks."""
+    """Stages that a worker brings up to date, and all that its clone does not have."""
 
     title: str
     stages: tuple[str, ...]
-    """Names of the stages in DVC. Results that the remote has are restored."""
+    """Names of the stages, as DVC has them. Those that the remote has a result of are restored."""
     experiment: Name
     dataset: Name
     commit: str
@@ -51,7 +50,7 @@ class Job(Record):
 
 
 def run_job(text: str) -> None:
-    """Run the job on this worker. Raise RuntimeError with the stage's error if it fails.
+    """Run the job on this worker, as Dask calls it. Raise RuntimeError with the stage's own error if it fails.
 
     Nothing is returned: a result would stay on the worker, and be lost with it.
     """
@@ -96,7 +95,7 @@ def run_job(text: str) -> None:
 
 
 def stop_job() -> None:
-    """End the job of this worker. Checkpoints stay."""
+    """End what this worker runs. Checkpoints stay."""
     is_leaving.set()
     for process in _running:
         if process.stdin:
@@ -104,10 +103,7 @@ def stop_job() -> None:
 
 
 def main() -> None:
-    """Pull the data, run the stages and push their results.
-
-    The working directory is a clone at the job's commit.
-    """
+    """Pull the data, run the stages and push their results, in the present folder, a clone at the job's commit."""
     from dvc.cli import main as dvc
 
     job = Job.model_validate_json(sys.stdin.buffer.readline())
@@ -127,15 +123,15 @@ def main() -> None:
 
 
 def _end_with_input() -> None:
-    """End this process and its children once the worker closes its input or is gone."""
+    """End this process and all that it has started once the worker closes its input or is gone."""
     while os.read(0, 1):
         pass
     os.killpg(0, signal.SIGTERM)
 
 
 def git(folder: Path, *arguments: str) -> str:
-    """Return git's output. Raise UserError with its message if it fails."""
-    # Without the ceiling, git would use the surrounding project for an incomplete clone.
+    """Return what git prints, or raise its message."""
+    # Else git would take a clone that was cut off for a part of the project around it.
     environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(folder.resolve().parent)}
     command = ["git", *arguments]
     ran = subprocess.run(
@@ -149,7 +145,7 @@ def git(folder: Path, *arguments: str) -> str:
 
 
 def committed(folder: Path) -> str:
-    """Return the project's commit. Raise UserError if there are uncommitted changes."""
+    """Return the project's commit. Raise UserError if there are changes, which no other machine has."""
     inputs = (".", *(f":!{path}" for path in _NO_INPUT_OF_A_STAGE))
     if changed := git(folder, "status", "--porcelain", "--", *inputs):
         raise UserError(f"these are not committed: commit and push them, then run again\n{changed}")
@@ -157,10 +153,7 @@ def committed(folder: Path) -> str:
 
 
 def clone_at(source: Path, folder: Path, commit: str) -> None:
-    """Check out a commit in `folder`, a clone of the project in `source`.
-
-    The clone uses the project's DVC remotes and cache.
-    """
+    """Bring `folder`, a clone of the project in `source` with the same DVC remotes and cache, to a commit."""
     source = source.resolve()
     if not (folder / ".git").is_dir():
         git(source, "clone", "--quiet", "--no-checkout", str(source), str(folder.resolve()))
@@ -179,8 +172,7 @@ def clone_at(source: Path, folder: Path, commit: str) -> None:
             )
         if not _has(folder, commit):
             raise UserError(
-                f"the commit {commit[:12]} is not in {origins[-1]}: "
-                "`git push` it, then `make spread` again"
+                f"the commit {commit[:12]} is not in {origins[-1]}: `git push` it, then `make spread` again"
             )
     if not (folder / "dvc.yaml").is_file() or git(folder, "rev-parse", "HEAD") != commit:
         git(folder, "checkout", "--quiet", "--force", "--detach", commit)

@@ -1,7 +1,6 @@
-"""The head: finds missing results, spreads them over the workers, and brings them back.
+"""The head: finds what is missing, spreads it over the workers, and brings everything back.
 
-`make spread` runs `python -m photofinish.remote.spread`. The project's changes must be committed
-and pushed.
+`python -m photofinish.remote.spread`, as `make spread` runs it, in a project whose changes are committed and pushed.
 """
 
 from __future__ import annotations
@@ -45,11 +44,11 @@ from photofinish.remote.worker import (
     DASK,
     HEAD,
     PLANNED,
+    fleet_code,
     key_of,
     require_address,
     require_dask,
     resources_of,
-    shared_code,
 )
 from photofinish.results.records import DEVICE_LABELS, DeviceLabel
 from photofinish.results.references import record_all
@@ -70,14 +69,14 @@ class Task:
     where: str
     """Name of its machine, or `this machine`."""
     key: str | None = None
-    """Dask resource of its machine, or None for a job that any worker may run."""
+    """Resource of Dask's that its machine has. Any worker may evaluate."""
     device: DeviceLabel = "cpu"
     host: str = ""
-    """Content of the plan's file about the device."""
+    """The plan's file about the device."""
 
 
 def spread(on: list[str], listen: str) -> None:
-    """Train experiments without a result, here and on further machines, and write one report."""
+    """Train what is missing, here and on further machines, and write one report."""
     commit = committed(Path())
     projects = [Project(Path()), *(Project.on(machine, commit) for machine in on)]
     found = [task for project in projects for task in project.missing(commit)]
@@ -85,11 +84,12 @@ def spread(on: list[str], listen: str) -> None:
     print(f"{sum(task.key is not None for task in tasks.values())} to be trained", flush=True)
     if tasks and (failed := _run_all(tasks, listen)):
         raise UserError(
-            f"{len(failed)} failed, as printed above ({', '.join(failed)}). "
-            "The rest is in the remote: `make spread` again runs only what failed"
+            f"{len(failed)} failed, as printed above ({', '.join(failed)}). The rest is in the remote: "
+            f"`make spread` again runs only what failed"
         )
-    # The project comes last: its report shows the records of the further machines.
-    for project in reversed(projects):
+    for project in reversed(
+        projects
+    ):  # the project's own report shows the records of the further machines
         project.bring_back()
 
 
@@ -99,7 +99,7 @@ class Project:
 
     folder: Path
     further: str | None = None
-    """Name of the machine whose results are brought back as records."""
+    """The machine whose results are brought back as records."""
 
     @classmethod
     def on(cls, machine: str, commit: str) -> Project:
@@ -113,12 +113,13 @@ class Project:
         params["devices"] = {
             name: {**(devices.get(name) or {}), "machine": machine} for name in DEVICE_LABELS
         }
-        # JSON is YAML.
-        (folder / _PARAMS).write_text(json.dumps(params, indent=2, default=str), encoding="utf-8")
+        (folder / _PARAMS).write_text(
+            json.dumps(params, indent=2, default=str), encoding="utf-8"
+        )  # which is YAML too
         return cls(folder, machine)
 
     def missing(self, commit: str) -> list[Task]:
-        """Return the tasks whose result neither this clone nor the remote has. Push their data."""
+        """Return what neither this clone nor the remote has a result of. Push the data for it."""
         self._dvc("repro", "--pull", "split", "download-weights")
         self._dvc("push", "--run-cache", "split", "download-weights")
         trainings = [
@@ -134,10 +135,7 @@ class Project:
         return [*trainings, *(self._evaluation(name, commit) for name in names)]
 
     def _without_result(self) -> list[tuple[str, DeviceLabel]]:
-        """Let DVC restore every training run, and return those it has no result of.
-
-        DVC runs the stages of those, which note themselves in a file instead of training.
-        """
+        """Ask DVC to restore every training. It runs the stage of one that it has no result of, which notes itself."""
         note = (self.folder / ".photofinish" / "missing").resolve()
         note.parent.mkdir(exist_ok=True)
         note.write_text("", encoding="utf-8")
@@ -146,8 +144,7 @@ class Project:
         noted = {tuple(line.split()) for line in note.read_text(encoding="utf-8").splitlines()}
         if ran.returncode and not noted:
             raise UserError(
-                f"dvc {' '.join(command)} in {self.folder.resolve()} failed:\n"
-                f"{ran.stdout}{ran.stderr}"
+                f"dvc {' '.join(command)} in {self.folder.resolve()} failed:\n{ran.stdout}{ran.stderr}"
             )
         return [
             (name, device)
@@ -252,7 +249,7 @@ def _run_all(tasks: dict[str, Task], listen: str) -> list[str]:
     }
     own = resources_of(Machine.here())
     with _scheduler(listen, own if own.keys() & trainings.keys() else None) as (client, address):
-        client.set_metadata([PLANNED], {"code": shared_code(), "trainings": trainings})
+        client.set_metadata([PLANNED], {"code": fleet_code(), "trainings": trainings})
         progress = Progress()
         client.subscribe_topic(PROGRESS, lambda event: progress.update(**event[1]))
         running = {title: _submit(client, task) for title, task in tasks.items() if task.key}
@@ -291,10 +288,7 @@ def _run_all(tasks: dict[str, Task], listen: str) -> list[str]:
 
 
 def _submit(client: Any, task: Task) -> Any:
-    """Submit a job without `retries`, because a failed job fails again.
-
-    Dask replaces lost workers.
-    """
+    """Submit a job without `retries`, because what failed once fails again. Dask replaces lost workers."""
     resources = {task.key: 1} if task.key else None
     return client.submit(
         run_job, task.job.model_dump_json(), key=task.job.title, resources=resources
@@ -303,10 +297,7 @@ def _submit(client: Any, task: Task) -> Any:
 
 @contextmanager
 def _scheduler(listen: str, resources: dict[str, float] | None) -> Iterator[tuple[Any, str]]:
-    """Give a Dask client, and the address at which workers reach it.
-
-    With `resources`, a worker runs on this machine too.
-    """
+    """Give a client of Dask's, and the address that workers reach it at. With `resources`, a worker runs here too."""
     from distributed import Client, LocalCluster
 
     address = urlsplit(listen)
@@ -336,14 +327,14 @@ def _scheduler(listen: str, resources: dict[str, float] | None) -> Iterator[tupl
 
 
 class Progress:
-    """Table of the running jobs, with the time left as estimated from the finished epochs."""
+    """Table of what runs now, with the time left by the epochs that are done."""
 
     def __init__(self) -> None:
         self.rows: dict[str, tuple[str, str, str]] = {}
         self._first: dict[str, tuple[float, int]] = {}
 
     def update(self, title: str, worker: str, line: str) -> None:
-        """Store the last line that a job printed."""
+        """Take in the last line that a job printed."""
         left = ""
         if found := re.search(r"epoch (\d+)/(\d+)", line):
             done, total, now_seconds = int(found[1]), int(found[2]), time.monotonic()
@@ -361,7 +352,7 @@ class Progress:
 
 
 def main() -> None:
-    """Parse the command line and spread the training runs."""
+    """Spread, as the command line asks."""
     parser = argparse.ArgumentParser(
         prog="python -m photofinish.remote.spread", description=__doc__
     )

@@ -1,6 +1,6 @@
-"""A worker: runs the jobs of a head, one at a time, and pushes each result to DVC's remote.
+"""A worker: runs what a head sends, one job at a time, and pushes each result to DVC's remote.
 
-`python -m photofinish.remote.worker tcp://head:8786` waits for the head, and then for the next.
+`python -m photofinish.remote.worker tcp://head:8786` waits for the head, and for the next one after that.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from photofinish.source_code import our_code
 
 HEAD = "tcp://127.0.0.1:8786"
 PLANNED = "photofinish"
-"""Key of the scheduler's metadata with the head's code and its plan for each machine."""
+"""Key of the metadata in which the scheduler has the head's code and what it plans for which machine."""
 DASK = {
     "distributed.worker.profile.enabled": False,  # it would take time from timed trainings
     "distributed.scheduler.allowed-failures": 2,
@@ -41,16 +41,15 @@ _MOST_DIFFERENCES = 3
 
 
 def require_dask() -> None:
-    """Raise UserError if Dask, which a project on one machine does not need, is not installed."""
+    """Raise UserError if Dask is not installed, which a project on one machine does without."""
     if util.find_spec("distributed") is None:
         raise UserError(
-            "spreading over machines needs Dask: "
-            "`python -m pip install distributed`, on each of them"
+            "spreading over machines needs Dask: `python -m pip install distributed`, on each of them"
         )
 
 
 def require_address(address: str, setting: str) -> None:
-    """Raise ConfigError unless `address` is a scheduler's, such as tcp://name:8786."""
+    """Raise ConfigError unless this is the address of a scheduler."""
     with suppress(ValueError):  # a port beyond 65535
         parts = urlsplit(address)
         if parts.scheme in ("tcp", "tls") and parts.hostname and parts.port:
@@ -58,14 +57,14 @@ def require_address(address: str, setting: str) -> None:
     raise ConfigError(f"{setting}={address}: a head's address is as tcp://name:8786")
 
 
-def shared_code() -> str:
-    """Return a hash of the code and the Dask version that head and worker must share."""
+def fleet_code() -> str:
+    """Return a hash of the code that head and worker must have in common, and of Dask's version."""
     code = our_code("remote").sha256
     return sha256_of_bytes(f"{code} {metadata.version('distributed')}".encode())[:16]
 
 
 def key_of(machine: Machine, device: DeviceLabel) -> str:
-    """Return the Dask resource for a device. Machines that are equal for it share the key."""
+    """Return the Dask resource of machines that may stand for each other on this device."""
     if device == "cpu":
         machine = machine.model_copy(
             update={"accelerators": {}, "software": machine.software.with_only(CPU_VARIABLES)}
@@ -79,14 +78,10 @@ def resources_of(machine: Machine) -> dict[str, float]:
 
 
 def check_planned(planned: dict[str, Any], machine: Machine) -> None:
-    """Raise UserError if the head runs other code.
-
-    If no training is planned for this machine, print how it differs from a planned one.
-    """
-    if planned["code"] != shared_code():
+    """Raise UserError if the head runs other code. Print how this machine differs if no training is planned for it."""
+    if planned["code"] != fleet_code():
         raise UserError(
-            "refused: the head has another version of photofinish or Dask; "
-            "`git pull`, then start again"
+            "refused: the head has another version of photofinish or Dask; `git pull`, then start again"
         )
     trainings = planned["trainings"]
     if not trainings or resources_of(machine).keys() & trainings.keys():
@@ -101,7 +96,7 @@ def check_planned(planned: dict[str, Any], machine: Machine) -> None:
         for device, where, host in trainings.values()
     ]
     found = [(mismatches(host, machine), where) for where, host in hosts]
-    fewest, where = min(found, key=lambda match: len(match[0]))
+    fewest, where = min(found, key=lambda each: len(each[0]))
     how = "; ".join(fewest[:_MOST_DIFFERENCES]) or "write it down again by `make machine`"
     print(
         f"no training is planned for this machine, which isn't {where} ({how}): it only evaluates",
@@ -118,7 +113,7 @@ async def _planned_at(head: str) -> dict[str, Any]:
 
 
 async def _work(head: str, machine: Machine) -> None:
-    """Run jobs for a head until it is gone."""
+    """Work for a head until it is gone."""
     from distributed import Worker
 
     this = asyncio.current_task()
@@ -143,7 +138,7 @@ async def _work(head: str, machine: Machine) -> None:
 
 
 def serve(head: str) -> None:
-    """Run jobs for one head after another at this address."""
+    """Work for one head after another at this address."""
     import dask
 
     dask.config.set(DASK)
@@ -161,7 +156,7 @@ def serve(head: str) -> None:
 
 
 def main() -> None:
-    """Parse the command line and work for the head."""
+    """Work for the head that the command line names."""
     parser = argparse.ArgumentParser(
         prog="python -m photofinish.remote.worker", description=__doc__
     )
