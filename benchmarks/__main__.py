@@ -67,7 +67,8 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     options.rounds = options.rounds or (2 if options.quick else 11)
     if options.processor_time and options.threads != 1:
         parser.error(
-            "--processor-time needs --threads 1: it is the sum over all threads, those that wait included"
+            "--processor-time needs --threads 1: "
+            "it is the sum over all threads, those that wait included"
         )
     return options
 

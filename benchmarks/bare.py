@@ -15,7 +15,7 @@ from benchmarks.workloads import Workload
 
 WARM_UP_STEPS = 3
 VALIDATION_BATCH = 1000
-"""of what was tried, the quickest for LeNet"""
+"""Quickest of the sizes tried for LeNet."""
 
 
 def run(workload: Workload, now_seconds: NowSeconds) -> tuple[list[float], nn.Module]:

@@ -30,7 +30,7 @@ class Part:
     """(count, channels, height, width)"""
     labels: Int64Array
     csv_file: Path | None = None
-    """lists the same images as files, where the data set consists of files"""
+    """List of the images as files, if the data set consists of files."""
 
 
 @dataclass(frozen=True)

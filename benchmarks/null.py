@@ -38,16 +38,16 @@ def main() -> None:
     )
     epoch_seconds = statistics.median(pairs[0][0].epoch_seconds)
     print(
-        f"the ratio's standard deviation: {off:.3f}; an epoch takes {epoch_seconds * 1e3:.1f} ms; busy: {busy}"
+        f"the ratio's standard deviation: {off:.3f}; "
+        f"an epoch takes {epoch_seconds * 1e3:.1f} ms; busy: {busy}"
     )
     for what, margin in (
         ("by the epochs alone", 1.0),
         (f"with {RUN_TO_RUN - 1:.0%} for a whole run", RUN_TO_RUN),
     ):
         print(f"{what}: {_count_winners(pairs, margin, margin)} false winners of {COMPARISONS}")
-    print(
-        f"as the report has it: {_count_winners(pairs, RUN_TO_RUN, BUSY)} false winners of {COMPARISONS}"
-    )
+    reported = _count_winners(pairs, RUN_TO_RUN, BUSY)
+    print(f"as the report has it: {reported} false winners of {COMPARISONS}")
 
 
 def _count_winners(pairs: list[tuple[Run, Run]], margin: float, busy_margin: float) -> int:

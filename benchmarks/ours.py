@@ -1,4 +1,4 @@
-"""photofinish's trainer, as the training stage uses it."""
+"""Training with photofinish's trainer, as in the training stage."""
 
 from __future__ import annotations
 

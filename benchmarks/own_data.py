@@ -18,14 +18,14 @@ import torch
 
 from benchmarks.data import Data, Part
 from benchmarks.timing import spread
-from photofinish.config.datasets import DatasetPlan, OwnDataset
+from photofinish.config.datasets import CustomDataset, DatasetPlan
 from photofinish.config.experiment import Experiment
 from photofinish.data.packed import PackedSplit
 from photofinish.data.sources import download
 from photofinish.data.split import read_raw, split
 from photofinish.models.registry import build_model
 from photofinish.profiling.scratch import warm_up
-from photofinish.source_code import code_of_users
+from photofinish.source_code import custom_code_hashes
 from photofinish.training.torch_device import CPU, configure_torch
 from photofinish.training.trainer import Trainer
 
@@ -40,7 +40,8 @@ import numpy as np, torch
 
 class Scans:
     def __init__(self, folder, part):
-        self.images, self.labels = (np.load(f"{folder}/{part}-{what}.npy") for what in ("images", "labels"))
+        self.images = np.load(f"{folder}/{part}-images.npy")
+        self.labels = np.load(f"{folder}/{part}-labels.npy")
     def __len__(self):
         return len(self.labels)
     def __getitem__(self, index):
@@ -68,7 +69,8 @@ def main() -> None:
             ratio = spread(ratios)
             reached = "reached" if ratio.median <= MOST else "NOT reached"
             print(
-                f"input {source}: an epoch takes {ratio.median:.3f}x ({ratio.lowest:.3f} to {ratio.highest:.3f}) of "
+                f"input {source}: an epoch takes {ratio.median:.3f}x "
+                f"({ratio.lowest:.3f} to {ratio.highest:.3f}) of "
                 f"what it takes with the built-in source, at most {MOST}x: {reached}",
                 flush=True,
             )
@@ -78,8 +80,8 @@ def _packed(name: str, settings: Mapping[str, object]) -> PackedSplit:
     plan = DatasetPlan.model_validate_json(
         json.dumps({"name": name, "dataset": settings, "local_files": None})
     )
-    if isinstance(plan.dataset, OwnDataset):
-        plan = plan.model_copy(update={"custom_code": code_of_users([plan.dataset.reference])})
+    if isinstance(plan.dataset, CustomDataset):
+        plan = plan.model_copy(update={"custom_code": custom_code_hashes([plan.dataset.reference])})
     download(plan, Path(f"raw-{name}"))
     split(plan, read_raw(plan, Path(f"raw-{name}")), Path(name))
     return PackedSplit(Path(name))

@@ -70,7 +70,8 @@ def train(path: Path) -> None:
     seconds = (time.process_time() - started_seconds) / (experiment.epochs * len(images))
     size, allowed = images.nbytes / 1e6, ALLOWED_BYTES / 1e6
     print(
-        f"{len(images):,} images ({size:,.0f} MB, {allowed:.0f} MB allowed): {seconds * 1e6:.1f} us an image",
+        f"{len(images):,} images ({size:,.0f} MB, {allowed:.0f} MB allowed): "
+        f"{seconds * 1e6:.1f} us an image",
         flush=True,
     )
 

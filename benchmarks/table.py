@@ -27,7 +27,7 @@ class Row:
     epoch_seconds_lowest: float
     epoch_seconds_highest: float
     ratio: float
-    """Its time over ours; for the bare loop, ours over its time."""
+    """The other loop's time over ours. For the bare loop, our time over the loop's."""
     ratio_lowest: float
     ratio_highest: float
     target: float | None
@@ -85,9 +85,11 @@ def markdown(rows: Sequence[Row], machine: dict[str, str]) -> str:
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for row in rows:
-        seconds = f"{row.epoch_seconds:.3g} s ({row.epoch_seconds_lowest:.3g} to {row.epoch_seconds_highest:.3g})"
+        span = f"{row.epoch_seconds_lowest:.3g} to {row.epoch_seconds_highest:.3g}"
+        seconds = f"{row.epoch_seconds:.3g} s ({span})"
         lines.append(
-            f"| {row.title} | {row.data} | {row.side} | {seconds} | {_ratio(row)} | {_target(row)} |"
+            f"| {row.title} | {row.data} | {row.side} "
+            f"| {seconds} | {_ratio(row)} | {_target(row)} |"
         )
     facts = ", ".join(f"{name} {value}" for name, value in machine.items())
     return "\n".join(
@@ -136,7 +138,8 @@ def plot(rows: Sequence[Row], machine: dict[str, str], path: Path) -> None:
     axes.invert_yaxis()
     axes.set_xscale("log")
     axes.set_xlabel(
-        f"seconds an epoch (median, lowest to highest); {machine['processor']}, {machine['threads']} threads"
+        "seconds an epoch (median, lowest to highest); "
+        f"{machine['processor']}, {machine['threads']} threads"
     )
     axes.legend()
     figure.savefig(path, dpi=120)

@@ -11,7 +11,7 @@ from _start import run_stage
 from photofinish.config.loader import read_params
 from photofinish.data.local_files import check_paths
 from photofinish.machine.fingerprint import read_machines, unknown_machines
-from photofinish.plan import faults_in_own_code, write_plan
+from photofinish.plan import check_custom_code_calls, write_plan
 
 
 def main() -> None:
@@ -30,7 +30,7 @@ def main() -> None:
         args.params,
         partial(check_paths, references=args.references),
         partial(unknown_machines, folder=args.machines),
-        faults_in_own_code,
+        check_custom_code_calls,
     )
     write_plan(params, args.out, args.stages, read_machines(params.devices, args.machines))
 

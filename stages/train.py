@@ -32,15 +32,13 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
-    if note := os.environ.get(
-        "PHOTOFINISH_NOTE_MISSING"
-    ):  # `make spread` asks whether DVC has the result
+    # `make spread` sets it to find out which results DVC lacks.
+    if note := os.environ.get("PHOTOFINISH_NOTE_MISSING"):
         with Path(note).open("a", encoding="utf-8") as file:
             file.write(f"{args.device} {args.experiment.stem}\n")
         sys.exit(1)
-    from photofinish.runs.stage import (
-        train,
-    )  # not for the question above, which is asked for each experiment
+    # Imported late: `make spread` starts this script for each experiment.
+    from photofinish.runs.stage import train
 
     end_with_parent()
     train(args.device, args.experiment, args.host, args.data, args.weights, args.out, args.metrics)

@@ -1,7 +1,7 @@
-"""The trainer on an accelerator, simulated: run by test_accelerator_rehearsal.py in a process that has one.
+"""Checks of the trainer on a simulated accelerator, run by test_accelerator_rehearsal.py.
 
-It computes on the CPU, so it must learn the same bits as the CPU. What a real one would suffer from is counted: how
-often the host waits, reads values back or copies something in.
+The accelerator computes on the CPU, so it must learn the same bits as the CPU. It counts how often
+the host waits, reads values back or copies to the device, which would slow a real one down.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from photofinish.training.world import World
 MakeJob = Callable[..., Setup]
 CNN = {"name": "cnn", "channels": (4,), "hidden": (8,)}
 ADAM, ADAMW = ({"name": name, "lr": 2**-7} for name in ("adam", "adamw"))
-"""at a rate that float32 holds, as an accelerator reads it, and the CPU's float64 holds too"""
+"""Optimizers with a learning rate that is exact in float32 and float64."""
 AUGMENTATION = {"flip": 0.5, "crop_padding": 2}
 LOADER = {
     "name": "loader",
@@ -97,7 +97,7 @@ def small_split(tmp_path_factory: pytest.TempPathFactory) -> PackedSplit:
 
 @pytest.fixture(autouse=True)
 def awake_after_seconds(monkeypatch: pytest.MonkeyPatch) -> float:
-    """How long a warm-up lasts at least: not here, as the simulated device never sleeps."""
+    """Remove the least duration of a warm-up, because the simulated device never sleeps."""
     seconds = scratch.WARM_UP_SECONDS
     monkeypatch.setattr(scratch, "WARM_UP_SECONDS", 0.0)
     return seconds
@@ -117,7 +117,7 @@ def make_job(
     device: torch.device,
     tmp_path: Path,
 ) -> Iterator[MakeJob]:
-    """On the accelerator, or on another device: `make_job(epochs=2)`, `make_job(CPU, epochs=2)`."""
+    """Make a job on the accelerator, or on another device: `make_job(CPU, epochs=2)`."""
 
     def make(on: torch.device = device, **settings: Any) -> Setup:
         experiment = make_experiment(**settings)
@@ -146,7 +146,7 @@ def devices_of(network: nn.Module) -> set[torch.device]:
     return {tensor.device for tensor in network.state_dict().values()}
 
 
-# -- the same as on the CPU ------------------------------------------------------------------------
+# -- the same as on the CPU ----------
 
 
 class FusedSgd(SGD):
@@ -268,12 +268,12 @@ def test_a_second_device_is_used_alone(make_job: MakeJob, device: torch.device) 
     )
 
 
-# -- what the host waits for -----------------------------------------------------------------------
+# -- what the host waits for ----------
 
 
 @pytest.fixture
 def count_epoch(make_job: MakeJob) -> Callable[..., Counts]:
-    """What one epoch of a trained network takes, by its batch size: 90 images."""
+    """Count the operations and waits of one epoch of 90 samples, by batch size."""
 
     def count(batch_size: int, settings: dict[str, Any]) -> Counts:
         job = make_job(
@@ -389,7 +389,7 @@ def test_one_operation_takes_all_parameters_a_step_further(
     )
 
 
-# -- tensors on two devices ------------------------------------------------------------------------
+# -- tensors on two devices ----------
 
 
 class _ImagesStay:

@@ -436,7 +436,7 @@ class Project:
 
 
 def clone_project(root: Path) -> Project:
-    """Clone this project's tracked and new files into `root`, as `git clone` of the next commit would."""
+    """Clone the tracked and new files into `root`, as `git clone` of the next commit would."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,

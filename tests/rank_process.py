@@ -1,4 +1,4 @@
-"""One of several processes that train together, without torchrun: they find each other through a file."""
+"""A rank without torchrun: the processes find each other through a file."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class _Watched(Batches):
 def run_rank(
     folder: Path, rank: int, size: int, experiment: Experiment, data: Path, case: str
 ) -> None:
-    """What the process saw and has at the end goes to `<rank>.pt` in the folder."""
+    """Train as one rank. Write its observations and results to `<rank>.pt` in the folder."""
     configure_torch(CPU, experiment.precision, threads=1)
     team = World(CPU)
     if size > 1:

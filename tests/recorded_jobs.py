@@ -1,7 +1,7 @@
 """Trainers whose steps are recorded, without a GPU: for the tests of recorded steps.
 
-A recorder of operations stands in for CUDA graphs (see recorder.py), and the CPU for a GPU: its optimisers are fused,
-have their state from the start and read learning rates from tensors, recorded or not.
+A recorder of operations stands in for CUDA graphs (see recorder.py), and the CPU for a GPU. The
+optimizers are fused, have their state from the start and read learning rates from tensors.
 """
 
 from __future__ import annotations
@@ -30,9 +30,12 @@ from photofinish.training.torch_device import CPU
 from photofinish.training.trainer import Trainer
 
 IMAGES, BATCH = 16, 3
-"""five whole batches, in windows of two: one more, and a batch of one image, are left to be taken one by one"""
+"""Five whole batches and a batch of one sample.
+
+Two windows of two batches are recorded. The last two batches run one by one.
+"""
 LOADER = {"name": "loader", "workers": 0}
-"""whose batches are taken one at a time: only the one of one image is left over"""
+"""Input whose batches are recorded singly. Only the batch of one sample is left over."""
 SGD, ADAM, ADAMW = ({"name": name, "lr": 0.02} for name in ("sgd", "adam", "adamw"))
 DAMPED = SGD | {"momentum": 0.9, "dampening": 0.5}
 MakeJob = Callable[..., Trainer]

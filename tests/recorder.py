@@ -1,9 +1,9 @@
-"""In place of CUDA graphs, on machines without a GPU: records the operations of some work and does them again.
+"""Recorder that captures and replays operations on machines without a GPU, as CUDA graphs do.
 
-As with a graph, nothing of the work is done while it is recorded, none of its Python runs when it is replayed, every
-tensor keeps its place, and numbers that aren't tensors are those of the recording. What the recording made is filled
-with NaN, so that a read before the first write shows. What it found, it holds no more than a graph does: a replay
-that would read memory which has been freed since fails. It has no streams, and draws from the CPU's generator.
+Capturing computes nothing. A replay runs no Python, keeps every tensor's address, and uses the
+numbers of the capture. Tensors that the capture makes are filled with NaN, so that a read before
+the first write shows. Tensors from outside are not kept alive: a replay that reads freed memory
+fails. The recorder has no streams, and draws from the CPU's generator.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ READS = (
     "aten.masked_select",
     "aten._unique2",
 )
-"""for which the host must wait, as a graph can't"""
+"""Operators for which the host waits, so that a graph can't capture them."""
 
 
 class Outside(NamedTuple):
-    """Where a tensor lies that was there before the recording, which doesn't keep it."""
+    """Weak reference to a tensor that existed before the recording."""
 
     storage: Callable[[], torch.UntypedStorage | None]
     dtype: torch.dtype
@@ -63,9 +63,9 @@ class Operation:
     name: str
     again: Callable[[], Any]
     results: list[Any]
-    """None for what it did not make"""
+    """Results that the operation made, and None for others."""
     numbers: list[Any]
-    """arguments that are no tensors"""
+    """Arguments that are no tensors."""
 
 
 @dataclass
@@ -73,11 +73,11 @@ class OperationRecorder:
     """Stands in for `CudaRecorder`."""
 
     recordings: list[list[Operation]] = field(default_factory=list)
-    """of each, what is done again: nothing that only looks at the same memory in another way"""
+    """Operations to replay, for each recording. Views are left out."""
     fails: bool = False
-    """at the end"""
+    """Raise an error at the end of a recording."""
     fails_in: str = "nothing"
-    """the first operation whose name begins so"""
+    """Prefix of the operation at which a recording fails."""
     times_done: int = 0
 
     def beside(self) -> AbstractContextManager[None]:
@@ -120,9 +120,9 @@ class _Recording(TorchDispatchMode):
         self._fails_in = fails_in
         self.operations: list[Operation] = []
         self._made: dict[int, torch.Tensor] = {}
-        """by their places; kept, so that no place is taken twice"""
+        """Tensors made, by address. They are kept, so that no address is reused."""
         self._found: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
-        """what was there already, and how it was"""
+        """Storages from outside, with copies of their content."""
 
     def __torch_dispatch__(
         self, operation: Any, _types: Any, arguments: Any = (), named: Any = None
@@ -159,7 +159,7 @@ class _Recording(TorchDispatchMode):
         return results
 
     def undo(self) -> None:
-        """As if nothing had been done, and what was made is rubbish."""
+        """Restore the tensors from outside, and fill the recorded ones with NaN."""
         for now, before in self._found.values():
             now.copy_(before)
         self._found.clear()

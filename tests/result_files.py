@@ -217,9 +217,14 @@ def lively(
     epochs = 4 if index == 1 else 10  # too few for an interval
     seconds = tuple(float(second) for second in factor * random.normal(0.2, 0.01, epochs))
     result = trained(
-        make_result, name, device, epoch_seconds=seconds, step_seconds=tuple(0.1 * second for second in seconds),
-        total_seconds=20.0 * factor, device_name="Made-up processor" if device == "cpu" else "Made-up accelerator",
-    )  # fmt: skip
+        make_result,
+        name,
+        device,
+        epoch_seconds=seconds,
+        step_seconds=tuple(0.1 * second for second in seconds),
+        total_seconds=20.0 * factor,
+        device_name="Made-up processor" if device == "cpu" else "Made-up accelerator",
+    )
     classes = tuple(map(str, range(10)))
     confusion = 30 * np.eye(10, dtype=int) + random.integers(0, 4, (10, 10))
     losses = 2.3 * np.exp(-np.arange(1, epochs + 1) / 4) + random.normal(0.1, 0.01, epochs)

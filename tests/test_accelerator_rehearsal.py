@@ -1,7 +1,7 @@
-"""Training on an accelerator, on machines that have none: a simulated one, which computes on the CPU, stands in.
+"""Training on a simulated accelerator, which computes on the CPU.
 
-It is a plug-in of PyTorch (see rehearsal/), built here, and found by the processes that are started with its folder on
-their path. The tests' own process never has it.
+It is a plug-in of PyTorch (see rehearsal/). The tests build it and start processes with its folder
+on their path. The tests' process never loads it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.slow
 TESTS, SCRIPT = Path(__file__).parent, ROOT / "stages" / "train.py"
 CNN = {"name": "cnn", "channels": (4,), "hidden": (8,)}
 ADAM = {"name": "adam", "lr": 2**-7}
-"""at a rate that float32 holds, as an accelerator reads it"""
+"""Optimizer with a learning rate that is exact in float32."""
 _WITHOUT_MLFLOW = f"""
 import runpy, sys
 sys.path[:0] = {[str(TESTS), str(SCRIPT.parent)]!r}
@@ -52,7 +52,7 @@ runpy.run_path({str(SCRIPT)!r}, run_name="__main__")
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Of a process that has the accelerator."""
+    """Return the environment of a process with the accelerator."""
     found = compiler()
     if found is None:
         pytest.skip("no C++ compiler here to build the simulated accelerator with")
@@ -89,7 +89,7 @@ def test_the_trainer_passes_its_checks_and_those_of_real_gpus_on_a_simulated_one
     assert set(skipped) == {*of_nvidia, "fewer than two CUDA devices here"}
 
 
-# -- the stage -------------------------------------------------------------------------------------
+# -- the stage ----------
 
 
 class Stage:
@@ -105,7 +105,7 @@ class Stage:
             kind="auto",
             count=1,
             if_missing="fail",
-            # The driver would list a kind that plan knows; torch then tells what it really is.
+            # The driver would list a known kind, and torch then reports the real one.
             accelerators=(
                 AcceleratorFacts(kind="cuda", name="Rehearsal", memory_bytes=None, driver="1.0"),
             ),

@@ -1,4 +1,4 @@
-"""Flips and crops: evenly drawn, decided by seed, epoch and image alone, and equal on every input path."""
+"""Flips and crops are drawn evenly, from (seed, epoch, sample), and equal on every input path."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from photofinish.training.torch_device import CPU
 IMAGES, SHAPE = 22, (3, 6, 5)
 MANY = 50_000
 EVENLY_DRAWN_BELOW = 5.0
-"""standard deviations from what is expected"""
+"""Limit of the deviation, in standard deviations."""
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +44,7 @@ def part(name: PartName = "train") -> Part:
 def batches(
     request: pytest.FixtureRequest, make_experiment: MakeExperiment
 ) -> Callable[..., Batches]:
-    """By settings, on one input path after the other: `batches("validation", batch_size=5)`."""
+    """Make batches on each input path: `batches("validation", batch_size=5)`."""
 
     def make(name: PartName = "train", *process: int, **settings: Any) -> Batches:
         return make_batches(
@@ -148,7 +148,7 @@ def test_crops_fall_on_every_place_equally_often_and_down_and_across_independent
 
 
 def assert_even(counts: npt.NDArray[np.int64], kinds: int) -> None:
-    """Pearson's chi-square, which for even draws has a mean of kinds - 1 and a variance of twice that."""
+    """Check Pearson's chi-square: for even draws its mean is kinds - 1, its variance twice that."""
     assert len(counts) == kinds
     expected = counts.sum() / kinds
     chi_square = ((counts - expected) ** 2 / expected).sum()

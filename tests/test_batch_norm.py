@@ -1,4 +1,4 @@
-"""A batch of one image is refused before training, but only where batch-norm can't learn from it."""
+"""A batch of one sample is refused before training if batch-norm can't learn from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every input path gives the same batches, bit for bit, in an order that the seed and the epoch decide."""
+"""Every input path gives bit-identical batches, in an order drawn from seed and epoch."""
 
 from __future__ import annotations
 
@@ -44,7 +44,10 @@ AS_THEY_ARE_AND_AUGMENTED = pytest.mark.parametrize(
 
 @pytest.fixture
 def numbered(make_experiment: MakeExperiment) -> MakeBatches:
-    """Batches of noise, each image labelled with its own number: `numbered("validation", batch_size=5)`."""
+    """Make batches of noise, each sample labelled with its index.
+
+    For example, `numbered("validation", batch_size=5)`.
+    """
 
     def make(
         name: PartName = "train", *process: int, device: torch.device = CPU, **settings: Any
@@ -58,7 +61,7 @@ def numbered(make_experiment: MakeExperiment) -> MakeBatches:
 
 @pytest.fixture(params=["resident", "loader", "persistent"])
 def on_each_path(request: pytest.FixtureRequest, numbered: MakeBatches) -> MakeBatches:
-    """The same, on one input path after the other."""
+    """Make batches of noise on each input path."""
     return partial(numbered, input=LOADERS.get(request.param, {"name": "resident"}))
 
 

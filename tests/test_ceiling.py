@@ -33,9 +33,12 @@ def on_cpu(make_result: MakeResult, make_experiment: MakeExperiment) -> Any:
         epoch_seconds = changed.pop("epoch_seconds", (STEPS * (waiting + 0.01),) * epochs)
         total_seconds = changed.pop("total_seconds", 2.5 + sum(epoch_seconds))
         result = trained(
-            make_result, epoch_seconds=epoch_seconds, step_seconds=(0.01,) * 3, total_seconds=total_seconds,
+            make_result,
+            epoch_seconds=epoch_seconds,
+            step_seconds=(0.01,) * 3,
+            total_seconds=total_seconds,
             attribution=attribution,
-        )  # fmt: skip
+        )
         settings = (
             {"name": "resident"} if workers is None else {"name": "loader", "workers": workers}
         )
@@ -179,7 +182,7 @@ def test_tables_have_the_bounds(on_cpu: Any, make_result: MakeResult) -> None:
 def test_a_device_that_computes_in_no_time_seldom_beats_the_bound(
     on_cpu: Any, batches: int, wobble: float
 ) -> None:
-    """It beats at most 5 in 100 of the bounds of 200 trainings.
+    """At most 5 % of the bounds of 200 training runs are beaten.
 
     Batches vary by `wobble`, whole runs by 7 % and start-ups by 30 %.
     """

@@ -1,4 +1,4 @@
-"""Checkpoints: the last two are kept, damage is always noticed, and a full disk leaves nothing half-written."""
+"""Checkpoints: two are kept, damage is always noticed, and a full disk leaves no partial file."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def flip_a_bit(data: bytes, bit: int) -> bytes:
 
 @contextmanager
 def no_space_left(call: str) -> Iterator[None]:
-    """From this call of the operating system on."""
+    """Let this system call fail for lack of space."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(
             os, call, Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
@@ -61,7 +61,7 @@ def no_space_left(call: str) -> Iterator[None]:
 
 @contextmanager
 def file_size_limit(size_bytes: int) -> Iterator[None]:
-    """Files of this process can't grow further than this; the write that tries to fails, as on a full disk."""
+    """Limit the size of this process's files: a write beyond it fails, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
     try:
@@ -72,7 +72,7 @@ def file_size_limit(size_bytes: int) -> Iterator[None]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> CheckpointStore:
-    """With checkpoints of the first three epochs saved, one after the other."""
+    """Return a store in which checkpoints of three epochs were saved."""
     store = CheckpointStore(tmp_path / "checkpoints")
     for epoch in (1, 2, 3):
         store.save(epoch, state(epoch))
@@ -181,7 +181,7 @@ def test_a_checkpoint_runs_no_code_when_it_is_read(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-# -- weights of each epoch ------------------------------------------------------------------
+# -- weights of each epoch ----------
 
 WEIGHTS = [f"weights of epoch {epoch}".encode() for epoch in (1, 2, 3)]
 

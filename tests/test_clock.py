@@ -1,4 +1,4 @@
-"""The clock waits for an accelerator to finish before it reads the time, and for the CPU it needn't."""
+"""The clock waits for an accelerator to finish before it reads the time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from photofinish.training.torch_device import Clock
 
 @pytest.fixture
 def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the clock does, in order."""
+    """Return the list of the clock's actions."""
     events: list[str] = []
 
     def read_time() -> float:

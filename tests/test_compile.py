@@ -1,4 +1,4 @@
-"""`compile: true`: the network that trains is the one that was compiled, before anything is timed."""
+"""`compile: true` trains the compiled network, and compiles it before anything is timed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COMPILED = {"name": "mlp", "hidden": (8,), "compile": True}
 
 @pytest.fixture
 def shapes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
-    """What networks are called with, compiled or not: how many images, and whether gradients are taken."""
+    """List each call of a network, compiled or not: the batch size, and if gradients are on."""
     seen: list[tuple[int, bool]] = []
 
     def compile_as_torch_does(network: nn.Module, *, dynamic: bool) -> None:

@@ -1,4 +1,4 @@
-"""params.yaml is checked as a whole: each problem is reported with its line, key and value."""
+"""Checks of params.yaml as a whole: each problem is reported with its line, key and value."""
 
 from __future__ import annotations
 

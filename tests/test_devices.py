@@ -1,4 +1,4 @@
-"""The policy of a process: threads, TF32, determinism; and which accelerator is taken, or why none is."""
+"""The policy of a process (threads, TF32, determinism), and the choice of an accelerator."""
 
 from __future__ import annotations
 
@@ -213,12 +213,12 @@ def test_but_on_the_cpu_where_the_library_writes_past_its_memory(
 def test_free_memory_is_what_others_leave_and_the_allocator_has_in_reserve(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    tells = SimpleNamespace(
+    module = SimpleNamespace(
         mem_get_info=lambda _device: (7 * GIB, 80 * GIB),
         memory_reserved=lambda _device: 3 * GIB,
         memory_allocated=lambda _device: GIB,
     )
-    monkeypatch.setattr(torch, "get_device_module", lambda _device: tells)
+    monkeypatch.setattr(torch, "get_device_module", lambda _device: module)
     assert free_memory_bytes(CUDA) == 9 * GIB
 
 
@@ -276,8 +276,9 @@ def two_xpus(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     [
         (
             RuntimeError(
-                "The NVIDIA driver on your system is too old (found version 11040). Please update your GPU driver by "
-                "downloading and installing a new version from the URL: http://www.nvidia.com/Download/index.aspx"
+                "The NVIDIA driver on your system is too old (found version 11040). "
+                "Please update your GPU driver by downloading and installing a new version "
+                "from the URL: http://www.nvidia.com/Download/index.aspx"
             ),
             NoAcceleratorError,
             r"found version 11040.*torch is built for CUDA [\d.]+",
@@ -294,7 +295,8 @@ def two_xpus(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         ),
         (
             RuntimeError(
-                "CUDA unknown error - this may be due to an incorrectly set up environment, e.g. ..."
+                "CUDA unknown error - this may be due to an incorrectly set up environment, "
+                "e.g. ..."
             ),
             UnusableAcceleratorError,
             r"CUDA unknown error .*see nvidia-smi, then run `dvc repro` again",

@@ -35,7 +35,7 @@ Train = Callable[..., list[dict[str, Any]]]
 
 @pytest.fixture
 def train(make_experiment: MakeExperiment, packed_split: PackedSplit, tmp_path: Path) -> Train:
-    """Train with so many processes; what each of them saw and has at the end, in the order of ranks."""
+    """Train with several processes, and return the observations and the result of each rank."""
 
     def together(processes: int, case: str = "plain", **settings: Any) -> list[dict[str, Any]]:
         experiment = make_experiment(**settings)
@@ -202,7 +202,7 @@ def test_a_batch_with_fewer_images_than_processes_is_an_error_that_names_both_ke
         run.check()
 
 
-# -- DataParallel, whose GPUs are made up -------------------------------------------------------------
+# -- DataParallel, whose GPUs are made up ----------
 
 
 def test_data_parallel_uses_the_listed_devices_and_keeps_the_names_of_weights(
@@ -219,7 +219,7 @@ def test_data_parallel_uses_the_listed_devices_and_keeps_the_names_of_weights(
 
 @pytest.fixture
 def run_on_gpus(make_experiment: MakeExperiment, tmp_path: Path) -> Callable[..., Run]:
-    """By what is known of them: `run_on_gpus(strategy="ddp")`."""
+    """Make a run on made-up GPUs: `run_on_gpus(strategy="ddp")`."""
 
     def make(**facts: Any) -> Run:
         host = GpuTarget.model_construct(kind="auto", missing=None, **facts)

@@ -1,4 +1,4 @@
-"""dvc.yaml names what each stage reads, no more and no less."""
+"""The dependencies in dvc.yaml are exactly the files that each stage reads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def deps(name: str, start: str = "") -> list[str]:
 
 
 def test_plan_alone_runs_every_time_and_depends_on_all_of_params_yaml() -> None:
-    """As a file, since 1, 1.0 and true are equal among DVC's parameters."""
+    """The file is a dependency, because DVC's parameters treat 1, 1.0 and true as equal."""
     assert [name for name in STAGES if STAGES[name].get("always_changed")] == ["plan"]
     assert deps("plan") == ["params.yaml"]
 

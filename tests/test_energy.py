@@ -15,7 +15,7 @@ MeasureEnergy = Callable[..., Energy]
 
 @pytest.fixture
 def energy_of(monkeypatch: pytest.MonkeyPatch) -> MeasureEnergy:
-    """Measures GPUs that count so many millijoules meanwhile; the driver does not report that of `silent`."""
+    """Measure made-up GPUs, which count millijoules. The driver does not report `silent`."""
     millijoules, clock = {"GPU-one": 5_000, "GPU-two": 7_000}, HeldClock()
 
     def find(uuid: str) -> str:

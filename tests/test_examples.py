@@ -16,7 +16,7 @@ from torchvision.models import get_model
 from training_process import NoTracker
 
 from photofinish.config.base import read_plan
-from photofinish.config.datasets import DatasetPlan, OwnDataset
+from photofinish.config.datasets import CustomDataset, DatasetPlan
 from photofinish.config.experiment import Experiment, ExperimentPlan
 from photofinish.config.loader import read_params
 from photofinish.config.networks import FetchedWeights, InitialWeights
@@ -110,7 +110,7 @@ def train_an_epoch(example: str, name: str, host: CpuTarget) -> tuple[Path, Expe
     experiment = params.experiments[name].model_copy(update={"epochs": 1})
     dataset = params.datasets[experiment.dataset]
     data, weights = Path("split"), Path("weights")
-    if isinstance(dataset, OwnDataset):
+    if isinstance(dataset, CustomDataset):
         plan = DatasetPlan(name=experiment.dataset, dataset=dataset, local_files=None)
         download(plan, Path("raw"))
         split(plan, read_raw(plan, Path("raw")), data)

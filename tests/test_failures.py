@@ -1,4 +1,4 @@
-"""Errors that end a training name the experiment, what happened and the line of params.yaml to change."""
+"""Errors of a training name the experiment, the problem and the line of params.yaml to change."""
 
 from __future__ import annotations
 
@@ -122,15 +122,18 @@ def test_a_network_on_another_device_is_recognised_from_the_real_error(
     [
         ("Expected all tensors to be on the same device, but found cuda:0 and cpu!", True),
         (
-            "Input type (torch.cuda.FloatTensor) and weight type (torch.FloatTensor) should be the same",
+            "Input type (torch.cuda.FloatTensor) and weight type (torch.FloatTensor) "
+            "should be the same",
             True,
         ),
         (
-            "Input type (torch.FloatTensor) and weight type (torch.cuda.FloatTensor) should be the same",
+            "Input type (torch.FloatTensor) and weight type (torch.cuda.FloatTensor) "
+            "should be the same",
             True,
         ),
         (
-            "module must have its parameters and buffers on device cuda:0 (device_ids[0]) but found",
+            "module must have its parameters and buffers on device cuda:0 (device_ids[0]) "
+            "but found",
             True,
         ),
         ("Input type (float) and bias type (c10::Half) should be the same", False),

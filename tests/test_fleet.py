@@ -35,7 +35,7 @@ def machine_with(cores: int) -> Machine:
     )
 
 
-# -- who may run what ----------------------------------------------------------------------------------
+# -- who may run what ----------
 
 
 def test_only_machines_that_are_alike_have_the_same_keys() -> None:
@@ -88,7 +88,7 @@ def test_without_dask_the_error_says_what_to_install(monkeypatch: pytest.MonkeyP
         require_dask()
 
 
-# -- clones --------------------------------------------------------------------------------------------
+# -- clones ----------
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def test_an_unfinished_clone_does_not_change_the_project_around_it(repository: P
     assert "not committed" in (repository / "dvc.yaml").read_text(encoding="utf-8")
 
 
-# -- for real ------------------------------------------------------------------------------------------
+# -- for real ----------
 
 PARAMS: dict[str, Any] = {
     "defaults": {"epochs": 1, "batch_size": 128, "optimizer": {"name": "sgd", "lr": 0.1}},

@@ -47,7 +47,7 @@ STEP = Operations(
     resident_bytes=0,
 )
 OPTIMISER = (30 - 4 + 20 - 4) * MIB / 100e9
-"""reads gradients, weights and its own state, and writes all but the gradients"""
+"""Time of a step that reads gradients, weights and state, and writes the last two."""
 
 
 def test_arithmetic_takes_the_fewest_operations_above_the_peak_rate() -> None:
@@ -140,7 +140,7 @@ def test_no_published_speed_beats_the_bound(speed: Published) -> None:
 
 
 def test_the_bound_has_the_documented_distance_from_published_speeds() -> None:
-    """docs/before-you-rent.md has these figures."""
+    """The figures are those of docs/before-you-rent.md."""
     shares = [each.floor.seconds / each.step_seconds for each in published()]
     assert len(shares) == 99
     assert round(statistics.median(shares), 2) == 0.14

@@ -58,7 +58,7 @@ def take_first_step(network: nn.Module, batch: Batch, precision: str = "fp32") -
     return first_step(network, loss, batch, CPU, precision, labels, seed=0)
 
 
-# -- steps -----------------------------------------------------------------------------------------
+# -- steps ----------
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_the_optimizer_makes_room_for_measurements(trained: Trainer) -> None:
     assert all(weight.grad is None for weight in trained.network.parameters())
 
 
-# -- repeats ---------------------------------------------------------------------------------------
+# -- repeats ----------
 
 
 def test_a_repeat_has_its_own_times_and_reports_its_epochs(
@@ -157,7 +157,7 @@ def test_a_repeat_that_learns_something_else_is_an_error(
         repeat_training(trained, again, "small", 2, lambda _epoch: None)
 
 
-# -- the first step --------------------------------------------------------------------------------
+# -- the first step ----------
 
 
 def test_the_first_step_is_that_of_the_training(

@@ -1,7 +1,8 @@
-"""What users rely on stays: weights, history, comparison.csv, causes, MLflow's names, and what an edit reruns.
+"""Results that users rely on: weights, history, comparison.csv, causes, MLflow's names, reruns.
 
-Everything is compared with golden/pipeline.json. `PHOTOFINISH_UPDATE_GOLDEN=1 pytest tests/test_golden.py` rewrites it:
-read the difference before you commit it. Bits hold on one kind of machine; elsewhere numbers are compared loosely.
+All are compared with golden/pipeline.json. Rewrite it with `PHOTOFINISH_UPDATE_GOLDEN=1 pytest
+tests/test_golden.py`, and read the difference before you commit it. Bits hold on one kind of
+machine. On others, numbers are compared with a tolerance.
 """
 
 from __future__ import annotations
@@ -94,9 +95,8 @@ NOT_ELSEWHERE = (
 GOLDEN = Path(__file__).parent / "golden" / "pipeline.json"
 PART_SIZES = {"validation": 0.2, "test": 0.2}
 MADE = {"source": "synthetic", "images": 60, "classes": 4, **PART_SIZES}
-SYSTEMS: dict[
-    str, tuple[str, str, dict[str, Any]]
-] = {  # an experiment here: the file and the experiment it is a tiny version of, and its small data set
+# For each experiment: the file and experiment it is a small version of, and its small data set.
+SYSTEMS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "mnist-linear": (
         "mnist-linear",
         "mnist-linear",
@@ -133,8 +133,8 @@ EDITS: dict[str, tuple[str, str, str]] = {  # file, what stands there, what take
         "\n  renamed:\n    dataset",
     ),
 }
-# Made-up seconds of a CPU's step: start-up, waiting for a batch, copying it, the step, the step on the other batch;
-# then cores, and the share of them that other programs used.
+# Made-up seconds of a CPU's step: start-up, waiting for a batch, copying it, the step, the step on
+# the other batch. Then cores, and the share of them that other programs used.
 CAUSES = {
     "digits": (1000.0, 0.01, 0.0, 0.1, 0.2, 1, 0.0),
     "mnist-linear": (0.1, 0.01, 0.0, 0.1, 0.1, 1, 0.0),
@@ -145,7 +145,7 @@ CAUSES = {
     "own-network": (0.1, 0.01, 0.0, 0.1, 0.2, 1, 0.9),
     "own-table": (0.1, 0.01, 0.0, 0.1, 0.1, 1, 0.0),
 }
-# Made-up GPUs: how many times as large their first gradients are as the CPU's, and a digit of their initial weights.
+# Made-up GPUs: ratio of their first gradients to the CPU's, and a digit of their first weights.
 GPUS = {
     "mnist-linear": (1.0, ""),
     "cnn": (1 + 1e-7, ""),
@@ -161,7 +161,7 @@ def merged(below: Any, above: Any) -> Any:
 
 
 def params() -> dict[str, Any]:
-    """Return the tutorials' systems, each with a small data set and two epochs, beside one experiment on digits."""
+    """Return the tutorials' systems on small data sets for two epochs, and one run on digits."""
     datasets: dict[str, Any] = {"digits": {"source": "digits", **PART_SIZES}}
     rate = {"name": "sgd", "lr": 0.125, "momentum": 0.9}
     experiments = {"digits": {"dataset": "digits", "model": "linear", "seed": 7}}
@@ -395,7 +395,7 @@ def change_json(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
 
 
 def make_up_gpu(folder: Path, name: str) -> None:
-    """Turn a copy of the CPU's model into a GPU's, with other first gradients or initial weights."""
+    """Turn a copy of the CPU's model into a GPU's, with changed gradients or initial weights."""
     factor, digit = GPUS[name]
 
     def change_record(record: dict[str, Any]) -> None:

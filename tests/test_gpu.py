@@ -1,4 +1,4 @@
-"""On an accelerator: the same start and the same batches as on the CPU, repeatable, and measured by a clock that waits.
+"""Training on an accelerator: the CPU's start and batches, repeatable bits, a clock that waits.
 
 Needs torch, NumPy and pytest only, so that it also runs on a bare GPU machine:
 `PYTHONPATH=src pytest --noconftest -c /dev/null tests/test_gpu.py`.
@@ -92,7 +92,7 @@ def device() -> torch.device:
 
 
 def experiment(**changes: Any) -> Any:
-    """With the settings that the trainer reads; the schema of params.yaml would need pydantic."""
+    """Return the settings that the trainer reads, without pydantic."""
     settings: dict[str, Any] = {
         "model": CNN,
         "loss": None,
@@ -171,7 +171,7 @@ def test_it_sees_the_same_batches_in_the_same_order_as_on_the_cpu(
     settings = experiment(input=source, augmentation=augmentation)
     configure_torch(
         device, settings.precision, threads=1
-    )  # which refuses whatever does not repeat bit for bit
+    )  # which refuses operators that do not repeat bit for bit
     on_cpu, there = (
         list(batches(settings, place, "train").train_batches(3)) for place in (CPU, device)
     )
@@ -337,7 +337,7 @@ def test_an_nvidia_gpu_counts_the_energy_of_its_work(device: torch.device) -> No
     assert 5 < found.joules / passed_seconds < 2000  # watts
 
 
-# -- several GPUs -------------------------------------------------------------------------------------
+# -- several GPUs ----------
 
 two_gpus = pytest.mark.skipif(
     not torch.cuda.is_available() or torch.cuda.device_count() < 2,

@@ -1,4 +1,4 @@
-"""The fingerprint of the machine holds facts that determine speed and bits, and nothing that changes by itself."""
+"""The fingerprint of the machine holds constant facts that determine speed and bits."""
 
 from __future__ import annotations
 
@@ -95,7 +95,8 @@ def keys_of(value: Any) -> set[str]:
 def test_the_fingerprint_is_the_same_at_every_call_and_in_another_process() -> None:
     here = hosts.fingerprint(Devices())
     code = (
-        "from photofinish.machine import fingerprint as hosts; from photofinish.config.devices import Devices; "
+        "from photofinish.machine import fingerprint as hosts; "
+        "from photofinish.config.devices import Devices; "
         "print(hosts.fingerprint(Devices())[0].model_dump_json())"
     )
     assert hosts.fingerprint(Devices()) == here
@@ -108,9 +109,9 @@ def test_the_fingerprint_holds_only_what_stays_the_same() -> None:
     variables = set().union(*(document["software"]["variables"] for document in documents))
     assert keys_of(documents) - variables == {
         "processes", "threads", "cpu", "software", "kind", "count", "strategy", "missing",
-        "device_ids", "output_device", "if_missing", "accelerators", "model", "architecture", "usable_cores", "system",
-        "cgroup_cores_limit", "instruction_sets", "python", "torch", "torchvision", "cuda", "variables", "name",
-        "memory_bytes", "driver",
+        "device_ids", "output_device", "if_missing", "accelerators", "model", "architecture",
+        "usable_cores", "system", "cgroup_cores_limit", "instruction_sets", "python", "torch",
+        "torchvision", "cuda", "variables", "name", "memory_bytes", "driver",
     }  # fmt: skip
     assert variables <= set(facts.GPU_VARIABLES)
 
@@ -147,13 +148,12 @@ def test_a_variable_changes_the_fingerprint_of_the_devices_whose_speed_or_bits_i
     ],
 )
 def test_what_needs_no_network_to_train_imports_neither_torch_nor_mlflow(code: str) -> None:
-    heavy = python(
-        f"{code}; import sys; print({{'torch', 'torchvision', 'mlflow', 'sklearn'}} & sys.modules.keys())"
-    )
+    packages = {"torch", "torchvision", "mlflow", "sklearn"}
+    heavy = python(f"{code}; import sys; print({packages} & sys.modules.keys())")
     assert heavy == "set()"
 
 
-# -- accelerators -------------------------------------------------------------------------------------
+# -- accelerators ----------
 
 FAKE_TORCH = """
 from pathlib import Path
@@ -178,7 +178,7 @@ xpu = Thing(is_available=lambda: {xpu} > 0, device_count=lambda: {xpu}, get_devi
 
 @dataclass
 class FakeMachine:
-    """A machine whose device nodes and torch are made up; torch is really imported in a subprocess."""
+    """Machine with made-up device nodes and torch. Subprocesses import the real torch."""
 
     folder: Path
 
@@ -321,7 +321,7 @@ def test_without_an_accelerator_the_host_has_a_reason_for_each_kind_and_no_cpu()
     assert host.missing == "cuda: no NVIDIA GPU; mps: no Apple silicon; xpu: no Intel GPU"
 
 
-# -- several accelerators -----------------------------------------------------------------------------
+# -- several accelerators ----------
 
 
 @pytest.mark.usefixtures("four_gpus")
@@ -403,7 +403,8 @@ def test_the_cpu_of_a_mac_is_read_by_sysctl(monkeypatch: pytest.MonkeyPatch) -> 
     ("info", "model", "instruction_sets"),
     [
         (
-            "processor\t: 0\nmodel name\t: AMD EPYC 9654\nflags\t\t: fpu sse4_2 avx2 avx avx512f fma rdtscp\n",
+            "processor\t: 0\nmodel name\t: AMD EPYC 9654\n"
+            "flags\t\t: fpu sse4_2 avx2 avx avx512f fma rdtscp\n",
             "AMD EPYC 9654",
             ("avx", "avx2", "avx512f", "fma", "sse4_2"),
         ),

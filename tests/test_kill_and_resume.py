@@ -33,7 +33,7 @@ class Trainings:
         self.environment: dict[str, str] = {}
 
     def start(self, kill: KillBefore = NEVER) -> ForkedProcess:
-        """As dvc does, which deletes a stage's outs before it runs."""
+        """Start the stage as dvc does, which deletes its outs first."""
         shutil.rmtree(self.folder / "results", ignore_errors=True)
         return self.stage.fork(Start(settings=CHECKPOINT_EACH_EPOCH, kill=kill), **self.environment)
 

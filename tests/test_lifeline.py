@@ -1,4 +1,4 @@
-"""A training ends soon after the dvc that started it, and cleanly on Ctrl-C and SIGTERM; the next one goes on."""
+"""A training ends soon after its DVC, and cleanly on Ctrl-C and SIGTERM. The next resumes it."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
 def _training(
     project: Project, said: str
 ) -> Iterator[tuple[subprocess.Popen[str], psutil.Process]]:
-    """dvc, and the process that trains, once that has said something and then written a checkpoint."""
+    """Start dvc, and give it and its training once that printed `said` and saved a checkpoint."""
     checkpoints = project.root / ".photofinish" / "checkpoints"
     before = set(checkpoints.rglob("epoch-*.pt"))
     with project.start("dvc", "repro", "train-cpu@short") as dvc:
@@ -126,12 +126,12 @@ def _rows(project: Project, query: str) -> list[tuple[Any, ...]]:
 
 
 def _status_in_mlflow(project: Project) -> str:
-    """Of the only run that it shows."""
+    """Return the status of the only run."""
     [(status,)] = _rows(project, "SELECT status FROM runs")
     return str(status)
 
 
-def test_a_training_that_outlives_its_dvc_or_is_ended_is_one_run_with_every_epoch_once_and_learns_the_same(
+def test_a_training_that_outlives_its_dvc_or_is_ended_resumes_as_one_run_with_the_same_bits(
     project: Project,
 ) -> None:
     with _training(project, "epoch 1/") as (dvc, trainer):
@@ -155,7 +155,7 @@ def test_a_training_that_outlives_its_dvc_or_is_ended_is_one_run_with_every_epoc
         output, _ = dvc.communicate()
     assert not _runs(trainer)
     assert output.count("interrupted\n") == 1
-    # dvc tells how its shell ended: with the stage's own status, or, if it outlived the stage, by the same signal.
+    # dvc prints how its shell ended: with the stage's status, or by the signal if it outlived it.
     assert "exited with 130" in output or f"exited with {-signal.SIGINT}" in output
     assert "Traceback" not in output
     assert _status_in_mlflow(project) == "KILLED"
@@ -214,7 +214,10 @@ def test_ctrl_c_during_the_imports_ends_in_one_line(
 
 @pytest.mark.parametrize("script", _SCRIPTS, ids=lambda script: str(script.stem))
 def test_a_python_without_the_package_or_too_old_is_explained_in_one_line(script: Path) -> None:
-    old = "import runpy, sys; sys.version_info = (3, 10, 0); sys.path.insert(0, {!r}); runpy.run_path({!r})"
+    old = (
+        "import runpy, sys; sys.version_info = (3, 10, 0); "
+        "sys.path.insert(0, {!r}); runpy.run_path({!r})"
+    )
     for command, said in (
         ([sys.executable, "-E", "-S", str(script)], "No module named"),
         (

@@ -39,7 +39,8 @@ BUSY = QUIET.model_copy(update={"others_cpu_seconds": 40.0})
         (
             {"waited_for_core_seconds": 10.0},
             [
-                "its threads waited for a core for 50% of the time they wanted one, in 100% of the time"
+                "its threads waited for a core for 50% of the time they wanted one, "
+                "in 100% of the time"
             ],
         ),
         ({"waited_for_core_seconds": None, "swapped_pages": None}, []),

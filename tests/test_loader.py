@@ -1,4 +1,4 @@
-"""The loader's worker processes: how long they live, how many threads they use, and what is said when one dies."""
+"""The loader's workers: their lifetime, their threads, and the error when one dies."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Loaded = Callable[..., Batches]
 
 
 def explained() -> AbstractContextManager[None]:
-    """What explains the failures of an experiment, whichever it is."""
+    """Return the context manager that explains failures."""
     return failures_explained("small", cast(Experiment, None), World(CPU))
 
 
@@ -142,7 +142,8 @@ class _FullSharedMemory(Normaliser):
 
     def __call__(self, _image: torch.Tensor) -> torch.Tensor:
         raise RuntimeError(
-            "unable to allocate shared memory(shm) for file </torch_1>: No space left on device (28)"
+            "unable to allocate shared memory(shm) for file </torch_1>: "
+            "No space left on device (28)"
         )
 
 

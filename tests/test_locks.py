@@ -27,7 +27,8 @@ import os, sys, time
 from pathlib import Path
 from photofinish.locks import exclusive, exclusive_machine
 
-with exclusive_machine("which trains small") if not sys.argv[1:] else exclusive(Path(), *sys.argv[1:]):
+names = sys.argv[1:]
+with exclusive(Path(), *names) if names else exclusive_machine("which trains small"):
     if os.fork() == 0:
         time.sleep(60)  # a child must not keep the lock
         os._exit(0)

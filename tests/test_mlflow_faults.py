@@ -1,4 +1,4 @@
-"""If MLflow fails, the training goes on, and the next sync completes what MLflow shows."""
+"""Faults of MLflow: the training goes on, and the next sync completes MLflow's runs."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def test_a_server_that_hangs_delays_a_training_little_and_changes_no_result(
     make_tracked: MakeTracked, trained_once: Tracked, hanging: str
 ) -> None:
     tracked = make_tracked(epochs=EPOCHS)
-    start = Start(mlflow=True, tells_waiting=True)
+    start = Start(mlflow=True, reports_waiting=True)
     process = tracked.stage.fork(start, MLFLOW_TRACKING_URI=hanging)
     output, _ = process.communicate()
     assert process.returncode == 0, output

@@ -60,7 +60,7 @@ def test_a_stride_that_leaves_places_out_does_not_read_them() -> None:
 
 
 def test_groups_share_no_work() -> None:
-    """torch's own formula counts the gradient of a grouped convolution's weights so many times too often."""
+    """PyTorch's formula counts the weight gradient of a grouped convolution `groups` times."""
     found = counted(nn.Conv2d(8, 8, 3, groups=8, bias=False), 8, 10, 10)
     assert found.flops == 2 * 2 * IMAGES * 8 * 8 * 8 * 9
 
@@ -110,9 +110,13 @@ def test_products_of_many_small_matrices_count_two_fifths() -> None:
 
 def test_inputs_of_layers_are_saved_once_and_masks_do_not_count() -> None:
     layers = nn.Sequential(
-        nn.Conv2d(1, 2, 3, padding=1), nn.BatchNorm2d(2), nn.ReLU(inplace=True), nn.Dropout(), nn.Conv2d(2, 2, 1),
+        nn.Conv2d(1, 2, 3, padding=1),
+        nn.BatchNorm2d(2),
+        nn.ReLU(inplace=True),
+        nn.Dropout(),
+        nn.Conv2d(2, 2, 1),
         nn.MaxPool2d(2),
-    )  # fmt: skip
+    )
     found, image = counted(layers, 1, 8, 8), IMAGES * 64
     assert (
         found.saved_activations == image + 2 * 2 * image

@@ -119,7 +119,7 @@ def learning_rates(
 
 
 def their_learning_rates(name: str, optimizer: Optimizer) -> list[float]:
-    """As PyTorch's documentation has its loops."""
+    """Return the learning rates of the loop in PyTorch's documentation."""
     scheduler, rates = THEIR_SCHEDULERS[name](optimizer), []
     for epoch in range(EPOCHS):
         for _ in range(STEPS):
@@ -159,7 +159,7 @@ def test_an_optimizer_gets_every_setting_and_pytorchs_defaults(
 def test_the_steps_are_those_of_pytorchs_plain_loop_over_the_parameters(
     name: str, memory_format: torch.memory_format
 ) -> None:
-    """Whatever order the weights lie in: a fused kernel goes through memory, not through rows and columns."""
+    """A fused kernel goes through memory in any layout, not through rows and columns."""
     start = torch.linspace(-1, 1, 3 * 2 * 5 * 5).reshape(3, 2, 5, 5)
     ours, theirs = (nn.Parameter(start.clone()) for _ in range(2))
     ours.data = ours.data.contiguous(memory_format=memory_format)
@@ -186,7 +186,7 @@ def _as_on_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize("dampening", [0.0, 0.5])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_first_step_that_overflows_leaves_nothing_behind(name: str, dampening: float) -> None:
-    """As the first steps in fp16 often do, until the loss is scaled by less."""
+    """The first steps in fp16 often overflow, until the loss scale is lower."""
     momentum = {"momentum": 0.9, "dampening": dampening} if name == "sgd" else {}
     weight, other = (nn.Parameter(torch.ones(3)) for _ in range(2))
     for parameter, factors in ((weight, (math.inf, 2.0, 2.0)), (other, (2.0, 2.0))):
@@ -287,7 +287,7 @@ def test_a_custom_loss_that_cant_be_made_is_named(tmp_path: Path) -> None:
         "class Mine:\n    def __init__(self):\n        raise KeyError('no table')\n",
         encoding="utf-8",
     )
-    settings = params.OwnLoss.model_validate({"name": f"{file}:Mine"})
+    settings = params.CustomLoss.model_validate({"name": f"{file}:Mine"})
     with pytest.raises(
         UserError, match=r"(?s)^loss \S+loss\.py:Mine can't be made:.*KeyError: 'no table'"
     ):

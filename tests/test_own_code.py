@@ -18,8 +18,8 @@ from photofinish.config.loader import read_params
 from photofinish.custom_code import Reference
 from photofinish.errors import ConfigError, UserError
 from photofinish.files import sha256_of_bytes
-from photofinish.plan import faults_in_own_code
-from photofinish.source_code import check_code_unchanged, code_of_users
+from photofinish.plan import check_custom_code_calls
+from photofinish.source_code import check_code_unchanged, custom_code_hashes
 
 FILES = {
     "net.py": "from torch import nn\nclass Net(nn.Module):\n"
@@ -43,7 +43,7 @@ def problems_of(own_files: OwnFiles, **settings: Any) -> str:
     path = own_files.folder / "params.yaml"
     path.write_text(yaml.safe_dump(document), encoding="utf-8")
     try:
-        read_params(path, faults_in_own_code)
+        read_params(path, check_custom_code_calls)
     except ConfigError as error:
         return str(error)
     return ""
@@ -129,9 +129,11 @@ def test_the_code_of_a_network_is_each_file_it_imports_and_the_versions_of_packa
     del files["nets/unused.py"]
     expected = {name: sha256_of_bytes(text.encode()) for name, text in files.items()}
     expected |= {f"package {name}": version(name) for name in ("torch", "pillow")}
-    assert code_of_users([Reference.of("./nets/net.py:Net")]) == expected
-    assert code_of_users([Reference.of("nets.net:Net")]) == expected
-    assert code_of_users([Reference.of("torch.nn:Linear")]) == {"package torch": version("torch")}
+    assert custom_code_hashes([Reference.of("./nets/net.py:Net")]) == expected
+    assert custom_code_hashes([Reference.of("nets.net:Net")]) == expected
+    assert custom_code_hashes([Reference.of("torch.nn:Linear")]) == {
+        "package torch": version("torch")
+    }
 
 
 def test_two_files_that_python_would_confuse_are_refused(own_files: OwnFiles) -> None:
@@ -139,14 +141,14 @@ def test_two_files_that_python_would_confuse_are_refused(own_files: OwnFiles) ->
         own_files.write(name, "class Net: pass\n")
     both = [Reference.of("./a/net.py:Net"), Reference.of("./b/net.py:Net")]
     with pytest.raises(ConfigError, match=r"net\.py and .*net\.py have the same name"):
-        code_of_users(both)
+        custom_code_hashes(both)
     both[0].load()
     with pytest.raises(UserError, match="has the same name"):
         both[1].load()
 
 
 def test_code_that_changed_after_plan_read_it_is_refused(own_files: OwnFiles) -> None:
-    code = code_of_users([Reference.of(own_files.write("net.py", FILES["net.py"]) + ":Net")])
+    code = custom_code_hashes([Reference.of(own_files.write("net.py", FILES["net.py"]) + ":Net")])
     check_code_unchanged(code)
     own_files.write("net.py", f"{FILES['net.py']}# a comment\n")
     with pytest.raises(UserError, match=r"net\.py changed after `plan` read it"):

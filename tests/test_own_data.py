@@ -14,7 +14,7 @@ import yaml
 from conftest import PARTS, MakeExperiment, OwnFiles
 from training_stage import TrainingStage, contents
 
-from photofinish.config.datasets import DatasetPlan, DigitsDataset, OwnDataset
+from photofinish.config.datasets import CustomDataset, DatasetPlan, DigitsDataset
 from photofinish.config.loader import read_params
 from photofinish.data.local_files import check_paths, sha256_of_local_files
 from photofinish.data.packed import PackedSplit
@@ -22,11 +22,11 @@ from photofinish.data.sources import download
 from photofinish.data.split import read_raw, split
 from photofinish.errors import ConfigError, UserError
 from photofinish.machine.fingerprint import CpuTarget
-from photofinish.plan import faults_in_own_code
+from photofinish.plan import check_custom_code_calls
 from photofinish.results import records
 from photofinish.runs.evaluation import evaluate
 from photofinish.runs.run import Run
-from photofinish.source_code import code_of_users
+from photofinish.source_code import custom_code_hashes
 
 HEAD = "import io, os, random, threading\nimport numpy as np, torch\nfrom PIL import Image\n"
 Pack = Callable[..., PackedSplit]
@@ -49,8 +49,10 @@ def pack(own_files: OwnFiles) -> Pack:
     def run(source: str, *, name: str = "Scans", **settings: Any) -> PackedSplit:
         file = own_files.write("scans.py", source)
         sizes = {"validation": 0.25, "test": 0.25} | settings
-        dataset = OwnDataset.model_validate_json(json.dumps({"source": f"{file}:{name}", **sizes}))
-        code = code_of_users([dataset.reference])
+        dataset = CustomDataset.model_validate_json(
+            json.dumps({"source": f"{file}:{name}", **sizes})
+        )
+        code = custom_code_hashes([dataset.reference])
         plan = DatasetPlan(name="scans", dataset=dataset, local_files=None, custom_code=code)
         raw, out = own_files.folder / "data/raw/scans", own_files.folder / "data/splits/scans"
         download(plan, raw)
@@ -275,7 +277,7 @@ def test_a_mean_needs_a_number_for_each_channel(pack: Pack, item: str) -> None:
 def test_code_that_changed_since_plan_read_it_is_not_run(pack: Pack, own_files: OwnFiles) -> None:
     pack(image_and("i % 2"))
     settings = {"source": "./scans.py:Scans", "validation": 4, "test": 4}
-    dataset, code = OwnDataset.model_validate(settings), {"scans.py": "0" * 64}
+    dataset, code = CustomDataset.model_validate(settings), {"scans.py": "0" * 64}
     plan = DatasetPlan(name="scans", dataset=dataset, local_files=None, custom_code=code)
     with pytest.raises(UserError, match=r"scans\.py changed after `plan` read it"):
         read_raw(plan, own_files.folder / "data/raw/scans")
@@ -294,7 +296,7 @@ def mistakes_in(own_files: OwnFiles, **dataset: Any) -> str:
     params = {"datasets": {"scans": dataset}, "experiments": {"one": one}}
     own_files.write("params.yaml", yaml.safe_dump(params))
     folder = own_files.folder
-    checks = (lambda params: check_paths(params, folder), faults_in_own_code)
+    checks = (lambda params: check_paths(params, folder), check_custom_code_calls)
     with pytest.raises(ConfigError) as error:
         read_params(folder / "params.yaml", *checks)
     return str(error.value)
@@ -333,7 +335,7 @@ def test_plan_reports_mistakes_without_running_the_code(
 def test_files_named_under_files_count(own_files: OwnFiles) -> None:
     own_files.write("scans/a/1.txt", "1")
     table = own_files.write("labels.csv", "1")
-    dataset = OwnDataset.model_validate({**SCANS, "files": ("scans", table)})
+    dataset = CustomDataset.model_validate({**SCANS, "files": ("scans", table)})
     seen = {sha256_of_local_files({"scans": dataset})["scans"]}
     for name in ("scans/a/1.txt", "labels.csv"):
         os.utime(own_files.folder / name, ns=(1, 1))

@@ -12,7 +12,7 @@ from torch import nn
 
 from photofinish.config.networks import CustomModel
 from photofinish.errors import UserError
-from photofinish.models.own import check_same_network
+from photofinish.models.custom import check_same_network
 from photofinish.models.registry import build_model
 from photofinish.profiling.first_step import validate_custom_model
 from photofinish.results.learned import weights_of

@@ -51,7 +51,8 @@ class Block(nn.Module):
     def __init__(self, width):
         super().__init__()
         self.norm, self.qkv = nn.LayerNorm(width), nn.Linear(width, 3 * width)
-        self.out = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.GELU(), nn.Linear(width, width))
+        self.out = nn.Sequential(
+            nn.LayerNorm(width), nn.Linear(width, width), nn.GELU(), nn.Linear(width, width))
     def forward(self, x):
         q, k, v = self.qkv(self.norm(x)).split(x.shape[-1], dim=-1)
         x = x + scaled_dot_product_attention(q, k, v, is_causal=True)

@@ -17,7 +17,7 @@ from photofinish.config.experiment import ExperimentPlan
 from photofinish.config.loader import read_params
 from photofinish.data import PartName
 from photofinish.errors import ConfigError, UserError
-from photofinish.plan import faults_in_own_code, write_plan
+from photofinish.plan import check_custom_code_calls, write_plan
 from photofinish.training.batches import Batches, Normaliser, Part
 from photofinish.training.input_paths import make_batches
 from photofinish.training.torch_device import CPU
@@ -49,7 +49,7 @@ def load(own_files: OwnFiles, make_experiment: MakeExperiment) -> Load:
 
 
 def changes(batches: Batches, epoch: int) -> dict[int, int]:
-    """By how much each image became brighter, by its row."""
+    """Return the increase of each image's brightness, by row."""
     pairs = [
         (row, image[0, 0, 0])
         for images, rows in batches.train_batches(epoch)
@@ -71,7 +71,10 @@ def test_a_sample_changes_each_epoch_and_equally_for_any_number_of_workers(load:
     assert [changes(beside, epoch) for epoch in (1, 0)] == [second, first]
 
 
-BY_A_CLASS = "class noise:\n    def __init__(self, by): self.by = by\n    def __call__(self, item): return item + self.by\n"
+BY_A_CLASS = (
+    "class noise:\n    def __init__(self, by): self.by = by\n"
+    "    def __call__(self, item): return item + self.by\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +122,8 @@ def test_what_is_not_trained_on_stays_as_it_is(load: Load) -> None:
 FAULTS = {
     "raises": (
         "1 / 0",
-        r"(?s)^transform \./t\.py:noise fails on training item \d+:\n  File .*t\.py.*ZeroDivisionError",
+        r"(?s)^transform \./t\.py:noise fails on training item \d+:\n"
+        r"  File .*t\.py.*ZeroDivisionError",
     ),
     "another shape": (
         "item[:, :1]",
@@ -150,7 +154,7 @@ def params_with(own_files: OwnFiles, **given: Any) -> Path:
 
 def test_its_code_counts_to_the_experiment(own_files: OwnFiles) -> None:
     params = read_params(
-        params_with(own_files, name="loader", transform="./t.py:noise"), faults_in_own_code
+        params_with(own_files, name="loader", transform="./t.py:noise"), check_custom_code_calls
     )
     write_plan(params, own_files.folder / "plan", ROOT / "stages")
     plan = read_plan(own_files.folder / "plan/experiments/mine.json", ExperimentPlan)
@@ -160,15 +164,21 @@ def test_its_code_counts_to_the_experiment(own_files: OwnFiles) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"name": "loader", "transform": "./t.py:nose"}, "./t.py has no nose; did you mean 'noise'?"),
-        ({"name": "loader", "transform": {"name": "./t.py:noise", "strenght": 1}}, "did you mean 'strength'?"),
+        (
+            {"name": "loader", "transform": "./t.py:nose"},
+            "./t.py has no nose; did you mean 'noise'?",
+        ),
+        (
+            {"name": "loader", "transform": {"name": "./t.py:noise", "strenght": 1}},
+            "did you mean 'strength'?",
+        ),
         ({"name": "loader", "transform": "noise"}, "name code as file.py:Name"),
         ({"name": "resident", "transform": "./t.py:noise"}, "unknown key"),
     ],
-)  # fmt: skip
+)
 def test_plan_reports_problems_with_it(
     own_files: OwnFiles, given: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError) as error:
-        read_params(params_with(own_files, **given), faults_in_own_code)
+        read_params(params_with(own_files, **given), check_custom_code_calls)
     assert message in str(error.value)

@@ -1,4 +1,4 @@
-"""When a longer start-up is repaid, and how soon an accuracy is reached."""
+"""Break-even of a longer start-up, and the time to an accuracy."""
 
 from __future__ import annotations
 

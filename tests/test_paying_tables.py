@@ -19,7 +19,7 @@ PRICED = Comparing(target_accuracy=0.5, prices=Prices(cpu_hour=0.36, gpu_hour=3.
 
 @pytest.fixture
 def pair(make_result: MakeResult) -> Comparison:
-    """On the GPU an epoch takes a second less, validation included, and the start-up 4.5 s more."""
+    """Compare devices: the GPU takes 1 s less for an epoch, and 4.5 s more to start."""
     gpu = trained(make_result, device="gpu", epoch_seconds=(0.9,) * 5, total_seconds=20.0)
     energy = Energy(of="gpu", status="measured", joules=500.0, source="nvml")
     timings = gpu.timings.model_copy(update={"startup_seconds": 7.0, "energy": (energy,)})

@@ -1,4 +1,4 @@
-"""The whole pipeline as a user of DVC meets it: `dvc repro` runs what a change touches, and nothing else."""
+"""The whole pipeline: `dvc repro` runs the stages that a change touches, and no others."""
 
 from __future__ import annotations
 
@@ -40,14 +40,16 @@ _FROM_NOTHING = {*_EVERY_TIME, "download@digits", "split@digits", "download-weig
 
 @pytest.fixture(scope="module")
 def first_output() -> list[str]:
-    """What the very first `dvc repro` printed."""
+    """List that receives the output of the first `dvc repro`."""
     return []
 
 
 @pytest.fixture(scope="module")
 def reproduced(tmp_path_factory: pytest.TempPathFactory, first_output: list[str]) -> Project:
-    """One project for the whole module, with two experiments of seconds, on a machine whose NVIDIA GPUs are hidden:
-    everything has run once, and dvc.lock is committed."""
+    """Make one project for the module, run everything once and commit dvc.lock.
+
+    It has two experiments of seconds, on a machine whose NVIDIA GPUs are hidden.
+    """
     project = clone_project(tmp_path_factory.mktemp("pipeline") / "project").without_mlflow()
     project.environment["CUDA_VISIBLE_DEVICES"] = ""
     project.write_params(_PARAMS)
@@ -60,7 +62,7 @@ def reproduced(tmp_path_factory: pytest.TempPathFactory, first_output: list[str]
 
 @pytest.fixture
 def project(reproduced: Project) -> Project:
-    """As the commit has it, whatever the test before did."""
+    """Restore the project to its commit after the previous test."""
     changed = reproduced.git("status", "--porcelain")
     reproduced.git("checkout", ".")
     if " M dvc.lock\n" in changed:
@@ -116,13 +118,13 @@ def test_a_changed_source_file_reruns_only_the_stages_that_import_it(project: Pr
     assert project.stages_to_run() == {*_EVERY_TIME, "compare"}
 
 
-def test_a_changed_default_run_elsewhere_reruns_what_inherits_it_learns_the_same_bits_and_tells_this_mlflow(
+def test_a_changed_default_reruns_its_heirs_elsewhere_with_the_same_bits_and_logs_to_this_mlflow(
     project: Project,
 ) -> None:
     state = project.root / ".photofinish"
     shutil.copy(ROOT / _WORKER, project.root / _WORKER)
     git_status, locks_before = project.git("status", "--porcelain"), set(state.rglob("*.lock"))
-    # What inherits becomes what the other experiment is, which has no part in it: a key that is new is added.
+    # The heir becomes equal to the other experiment, which does not inherit. A new key is added.
     changes = (
         "defaults.epochs=3",
         "defaults.optimizer.lr=0.05",
@@ -221,12 +223,15 @@ def test_a_missing_accelerator_is_an_error_if_asked_for(project: Project) -> Non
     project.write_params({**_PARAMS, "devices": devices})
     ran = project.run("dvc", "repro", f"train-gpu@{_OWN}")
     assert ran.returncode != 0
-    message = r"^error: no accelerator: cuda: CUDA_VISIBLE_DEVICES hides every GPU \(devices.gpu.if_missing .*'fail'"
+    message = (
+        r"^error: no accelerator: cuda: CUDA_VISIBLE_DEVICES hides every GPU "
+        r"\(devices.gpu.if_missing .*'fail'"
+    )
     assert re.search(message, ran.stdout + ran.stderr, re.MULTILINE)
     assert "Traceback" not in ran.stdout + ran.stderr
 
 
-def test_mistakes_in_params_stop_everything_before_it_starts_though_dvcs_parser_needs_what_they_name(
+def test_mistakes_in_params_stop_everything_at_once_although_dvcs_parser_needs_the_names(
     project: Project,
 ) -> None:
     before = contents(project.root / "data")

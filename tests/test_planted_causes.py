@@ -43,22 +43,22 @@ SAMPLES = SamplePlan(3, 1)
 
 @dataclass(frozen=True)
 class Job:
-    """What a remedy may change, and what the work takes."""
+    """Job with its settings, and the durations of its parts."""
 
     experiment: Experiment
     host: CpuTarget
     startup_seconds: float = 0.01
     loading_seconds: float = 0.001
-    """of a batch, where there is a loader"""
+    """Time of loading a batch, if there is a loader."""
     copying_seconds: float = 0.001
-    """the same"""
+    """Time of copying a batch, if there is a loader."""
     step_seconds: float = 0.001
-    """of a step, for any batch"""
+    """Constant time of a step."""
     image_seconds: float = 0.0001
-    """of each image in it, on one thread"""
+    """Time per sample in a step, on one thread."""
 
     def cured(self, diagnosis: Diagnosis) -> Job:
-        """With its remedy's line in place; `auto` stands for all cores."""
+        """Return the job with the remedy's line applied. `auto` means all cores."""
         assert diagnosis.remedy
         key, value = diagnosis.remedy.key, diagnosis.remedy.value
         if key == "devices.cpu.threads":
@@ -209,7 +209,7 @@ def test_arithmetic_on_all_cores_is_compute_bound(
 def test_the_bound_on_a_gpu_comes_from_the_planted_loading_time(
     job: Callable[..., Job], measured: Measure, loading_seconds: float
 ) -> None:
-    """An epoch has 8 batches of 128; the job has two epochs, after a start of 3 s of which a warm-up took 0.25 s."""
+    """Two epochs of 8 batches of 128, after a start of 3 s of which a warm-up took 0.25 s."""
     slow = measured(
         job(settings={"input": LOADER}, loading_seconds=loading_seconds, startup_seconds=3.0)
     )

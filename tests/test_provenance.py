@@ -16,7 +16,10 @@ from photofinish.processes import note_start_of_stage, seconds_since_stage_start
 
 
 def test_the_start_of_the_process_is_known_to_a_few_hundredths() -> None:
-    code = "from photofinish.processes import seconds_since_process_start as s; import time; print(time.time() - s())"
+    code = (
+        "from photofinish.processes import seconds_since_process_start as s; "
+        "import time; print(time.time() - s())"
+    )
     before = time.time()
     with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True

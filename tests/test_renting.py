@@ -25,10 +25,17 @@ from photofinish.results.measurements import Operations, Product
 
 GIB = 2**30
 STEP = Operations(
-    images=16, flops=10**12, products=(Product(count=3, least_flops=10**10, read_values=10**6, written_values=10**6),),
-    parameter_bytes=GIB, gradient_bytes=GIB, optimizer_bytes=GIB, saved_activations=GIB // 2, saved_tensor_bytes=3 * GIB,
-    batch_bytes=0, resident_bytes=GIB,
-)  # fmt: skip
+    images=16,
+    flops=10**12,
+    products=(Product(count=3, least_flops=10**10, read_values=10**6, written_values=10**6),),
+    parameter_bytes=GIB,
+    gradient_bytes=GIB,
+    optimizer_bytes=GIB,
+    saved_activations=GIB // 2,
+    saved_tensor_bytes=3 * GIB,
+    batch_bytes=0,
+    resident_bytes=GIB,
+)
 EPOCHS = 5
 MakePair = Callable[..., Comparison]
 
@@ -39,9 +46,12 @@ def make_pair(make_result: MakeResult, make_experiment: MakeExperiment) -> MakeP
 
     def make(operations: Operations | None = STEP, **settings: Any) -> Comparison:
         made_up = trained(
-            make_result, epoch_seconds=(0.38,) * EPOCHS, step_seconds=(0.01,) * 5, total_seconds=4.4,
+            make_result,
+            epoch_seconds=(0.38,) * EPOCHS,
+            step_seconds=(0.01,) * 5,
+            total_seconds=4.4,
             attribution=made_up_attribution(0.0),
-        )  # fmt: skip
+        )
         record = made_up.record.model_copy(update={"experiment": make_experiment(epochs=EPOCHS)})
         why = None if operations else "several processes"
         timings = made_up.timings.model_copy(

@@ -118,9 +118,13 @@ def test_the_page_has_every_figure_of_both_devices(pair: list[Comparison], tmp_p
     write_report([pair_of(cpu, with_timings(gpu, steps_taken=steps))], tmp_path)
     of_cpu, of_gpu = (Page(tmp_path).column("Figures", device) for device in ("CPU", "GPU"))
     expected = {
-        "hardware": "Some GPU", "epoch (median)": "500 ms", "samples/s": "1,200", "began": "2023-11-14 22:13 UTC",
-        "warm-up": "250 ms", "steps": "in graphs of 130",
-    }  # fmt: skip
+        "hardware": "Some GPU",
+        "epoch (median)": "500 ms",
+        "samples/s": "1,200",
+        "began": "2023-11-14 22:13 UTC",
+        "warm-up": "250 ms",
+        "steps": "in graphs of 130",
+    }
     assert {name: of_gpu[name] for name in expected} == expected
     assert of_cpu["steps"] == "one by one"
     assert of_cpu["epoch (median)"] == "3.0 s"
@@ -321,7 +325,15 @@ def test_equal_results_give_an_equal_report(
 
 
 def test_columns_of_numbers_are_found() -> None:
-    first = {"time": "1,234 s", "long": "2.5 min", "share": "70 ms (0.7%)", "ratio": "2.0x", "bound": "≤ 2.0x",
-             "date": "2023-11-14 22:13 UTC", "interval": "1.50 to 2.5", "nothing": "n/a"}  # fmt: skip
+    first = {
+        "time": "1,234 s",
+        "long": "2.5 min",
+        "share": "70 ms (0.7%)",
+        "ratio": "2.0x",
+        "bound": "≤ 2.0x",
+        "date": "2023-11-14 22:13 UTC",
+        "interval": "1.50 to 2.5",
+        "nothing": "n/a",
+    }
     second = dict.fromkeys(first, "n/a") | {"share": "1.0 s (10.0%)"}
     assert number_columns([first, second]) == {"time", "long", "share", "ratio", "bound"}

@@ -1,4 +1,4 @@
-"""A run that goes on from a checkpoint ends with the same bits as one that was never interrupted."""
+"""A run that resumes from a checkpoint ends with the bits of an uninterrupted one."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def only(pairs: list[Comparison]) -> Series:
 
 
 def test_the_break_even_lies_between_its_neighbours_on_logarithms(timed: Timed) -> None:
-    """From 0.5 at 16 to 2 at 64, the line between the logarithms crosses 1 midway, at 32."""
+    """The logarithms of 0.5 at 16 and 2 at 64 have their middle, 1, at 32."""
     (series,) = all_series(with_speedups(timed, {64: 2.0, 16: 0.5, 256: 4.0}))
     found = series.break_even
     assert found.size == pytest.approx(32)

@@ -43,7 +43,7 @@ def train(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Train:
-    """As a training stage does; the folder `learned` of it."""
+    """Train as a stage does, and return its result folder."""
     monkeypatch.chdir(tmp_path)
 
     def train(name: str, **settings: Any) -> Path:
@@ -160,7 +160,8 @@ def test_the_devices_difference_is_compared_with_that_of_two_seeds(make_result: 
     cpu = with_seeds(trained(make_result, accuracy=0.80), 0.84, 0.88)
     gpu = with_seeds(trained(make_result, device="gpu", accuracy=0.83), 0.87, 0.91)
     assert (
-        "Over 3 seeds the test accuracy differs by 3.00% between the devices and by 5.33% between two seeds."
+        "Over 3 seeds the test accuracy differs by 3.00% between the devices "
+        "and by 5.33% between two seeds."
     ) in verdict(pair_of(cpu, gpu)).text
 
 

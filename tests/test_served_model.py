@@ -23,13 +23,13 @@ from result_files import trained, write_scores, write_trained
 from torch.nn.functional import cross_entropy
 
 from photofinish.config.networks import CustomModel
-from photofinish.custom_code import imports_forgotten
+from photofinish.custom_code import forget_imports
 from photofinish.data.packed import PackedSplit
 from photofinish.files import sha256_of_bytes, write_bytes_atomically
 from photofinish.results import records
 from photofinish.results.learned import weights_of
 from photofinish.runs.evaluation import Judged, evaluate
-from photofinish.source_code import code_of_users
+from photofinish.source_code import custom_code_hashes
 from photofinish.tracking.model import as_served
 from photofinish.tracking.store import Store
 from photofinish.tracking.sync import sync_all
@@ -88,7 +88,7 @@ def results(
 
 @pytest.fixture
 def custom_results(results: Path, own_files: OwnFiles, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The same network as a class in a file, whose neighbour imports a file from elsewhere."""
+    """Write the network as a custom class whose neighbour imports a file from elsewhere."""
     own_files.write("lib/widths.py", "HIDDEN = 8\n")
     monkeypatch.syspath_prepend(str(own_files.folder / "lib"))
     own_files.write("parts.py", "from torch import nn\nfrom widths import HIDDEN\n")
@@ -96,7 +96,7 @@ def custom_results(results: Path, own_files: OwnFiles, monkeypatch: pytest.Monke
     path = results / NAME / "cpu" / records.MODEL / records.RECORD
     record = records.read_record(path, records.Training)
     experiment = record.experiment.model_copy(update={"model": model})
-    code = code_of_users([model.reference])
+    code = custom_code_hashes([model.reference])
     changes = {"experiment": experiment, "custom_code": code}
     records.write_record(path, record.model_copy(update=changes))
     return results
@@ -139,7 +139,7 @@ def test_a_custom_network_is_logged_with_its_files_and_loads_without_this_packag
     own_files: OwnFiles,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with imports_forgotten():
+    with forget_imports():
         expected = judge(custom_results, packed_split).predicted["cpu"].tolist()
     mirror(store, custom_results, with_models=False)  # as `compare` does
     network = own_files.folder / "net.py"

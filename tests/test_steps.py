@@ -54,7 +54,7 @@ def assert_same_bits(make_job: MakeJob, network: nn.Module | None = None, **sett
     assert eager.steps_done == eager.experiment.epochs * eager.steps_per_epoch
 
 
-# -- the same bits ---------------------------------------------------------------------------------
+# -- the same bits ----------
 
 TORCHVISION = {"images": 6, "batch_size": 2, "epochs": 1}
 
@@ -67,7 +67,7 @@ TORCHVISION = {"images": 6, "batch_size": 2, "epochs": 1}
         {"model": {"name": "cnn", "channels": (3,), "hidden": (4,)}},
         {"model": {"name": "lenet"}, "shape": (1, 16, 16)},
         {"model": {"name": "resnet18"}, "shape": (3, 32, 32), **TORCHVISION},
-        # What looks on at PyTorch's operations changes how it adds up gradients of images that came down to one pixel.
+        # A dispatch mode changes the order in which PyTorch adds up gradients of one-pixel images.
         {"model": {"name": "mobilenet_v3_small"}, "shape": (3, 64, 64), **TORCHVISION},
     ],
     ids=lambda settings: settings["model"]["name"],
@@ -121,7 +121,7 @@ def test_every_setting_learns_the_same_bits(make_job: MakeJob, settings: dict[st
 
 @pytest.mark.parametrize("reads", ["freed", "held"])
 def test_a_replay_reads_current_memory_and_fails_if_it_was_freed(reads: str) -> None:
-    """As on a GPU, whose allocator gives freed memory to others; the tests of this file rely on it."""
+    """A GPU's allocator reuses freed memory. The tests of this file rely on the failure."""
     found = torch.ones(2)
     captured = OperationRecorder().record(lambda: found + 1)
     found.fill_(3.0)
@@ -178,14 +178,14 @@ def test_steps_are_captured_again_after_a_checkpoint_is_loaded(make_job: MakeJob
 
 @pytest.mark.parametrize("kind", ["off", "auto"])
 def test_an_unused_trainer_is_freed_at_once(make_job: MakeJob, kind: str) -> None:
-    """Else its memory, and its loader's workers, would stay until Python looks for circles, in whichever process."""
+    """A trainer in a reference cycle would keep its memory and its workers until a collection."""
     trainer = trained(make_job(cuda_graphs=kind))
     seen = weakref.ref(trainer)
     del trainer
     assert seen() is None
 
 
-# -- what is taken one by one ----------------------------------------------------------------------
+# -- what is taken one by one ----------
 
 
 def reads_back(_network: nn.Module, _images: object, outputs: torch.Tensor) -> torch.Tensor:
@@ -338,7 +338,7 @@ def test_steps_are_eager_without_cuda_and_with_cuda_graphs_off(
         )
 
 
-# -- how often they run, and how they are measured ---------------------------------------------
+# -- how often they run, and how they are measured ----------
 
 
 @pytest.mark.parametrize(
@@ -416,7 +416,7 @@ def test_eager_steps_of_an_epoch_are_rehearsed_after_the_capture(
     settings: dict[str, Any],
     training_sizes: set[int],
 ) -> None:
-    """Its memory is beside the graph's, and would be allocated within the first epoch's time."""
+    """Memory outside the graph's pool would be allocated during the first timed epoch."""
     trainer, ran = make_job(**settings), set()
     trainer.network.register_forward_pre_hook(
         lambda network, inputs: ran.add(
@@ -522,7 +522,7 @@ def test_few_windows_leave_few_steps_over(
 
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
-    """What a recorder of CUDA graphs calls."""
+    """Replace the functions that a recorder of CUDA graphs calls."""
     made = MagicMock()
     for name in (
         "Stream",

@@ -343,13 +343,13 @@ def test_custom_metrics_are_functions_or_classes(
     assert found == pytest.approx({"worst": 9.0, "Bias": 0.5})
     assert further(make_experiment, "values", f"{file}:nothing") == {}  # a record holds no NaN
     assert "note: metric ./metrics.py:nothing gives nan" in capsys.readouterr().out
-    for name, told in {
+    for name, problem in {
         "both": r"gives tensor\(.*\)",
         "none": "gives None",
         "named": r"gives {'a': 1}",
     }.items():
         with pytest.raises(
-            UserError, match=rf"metric \./metrics\.py:{name} {told}: it must give one number"
+            UserError, match=rf"metric \./metrics\.py:{name} {problem}: it must give one number"
         ):
             further(make_experiment, "values", f"{file}:{name}")
 

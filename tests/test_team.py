@@ -31,7 +31,7 @@ PARAMS: dict[str, Any] = {
 RESULT, REPORT = "results/small/cpu/timings/timings.json", "report/index.html"
 
 
-class World(NamedTuple):
+class Team(NamedTuple):
     first: Project
     second: Project
     pulled: str
@@ -49,7 +49,7 @@ class World(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
     """Two clones: the first has trained, committed and pushed, the second has pulled."""
     folder = tmp_path_factory.mktemp("team")
     with (
@@ -69,7 +69,7 @@ def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         first.git("clone", "--quiet", ".", str(root))
         second = Project(root, first.environment | {"PYTHONPATH": str(root / "src")})
         join(second, remote)
-        yield World(first, second, second.repro("--pull"), tracking)
+        yield Team(first, second, second.repro("--pull"), tracking)
 
 
 def join(project: Project, remote: dict[str, str]) -> None:
@@ -95,7 +95,7 @@ def as_in(project: Project, program: Any, *arguments: str) -> None:
 
 
 def test_a_fresh_clone_shows_results_and_report_without_training_and_mlflow_has_each_once(
-    team: World,
+    team: Team,
 ) -> None:
     before = team.runs()
     assert "Running stage 'train" not in team.pulled
@@ -111,7 +111,7 @@ def test_a_fresh_clone_shows_results_and_report_without_training_and_mlflow_has_
     reason="needs Linux with two cores, to be another machine with one",
 )
 def test_other_hardware_trains_for_itself_and_its_result_stands_beside_the_first_ones(
-    team: World,
+    team: Team,
 ) -> None:
     core, cores = min(os.sched_getaffinity(0)), len(os.sched_getaffinity(0))
     ran = team.second.run("taskset", "-c", str(core), "dvc", "repro", "--pull", "plan", "train-cpu")

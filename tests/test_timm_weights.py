@@ -1,4 +1,4 @@
-"""timm's published weights are fetched from a hub, checked, and loaded where they fit."""
+"""Published weights of timm are fetched from a hub, checked, and loaded where they fit."""
 
 from __future__ import annotations
 

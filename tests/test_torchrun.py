@@ -71,7 +71,7 @@ def make_stage(
 
 @pytest.fixture(scope="module")
 def undisturbed(make_stage: MakeStage) -> TrainingStage:
-    """Trained by two processes; what they printed is kept beside it, and the time when they had begun at the latest."""
+    """Train with two processes, and keep their output and the time at which both had begun."""
     stage = make_stage("undisturbed")
     with stage.fork(Start(mlflow=True)) as process:
         begun_at_unix_seconds = time.time()
@@ -85,7 +85,7 @@ def undisturbed(make_stage: MakeStage) -> TrainingStage:
 
 
 def _ranks_of(process: ForkedProcess) -> list[psutil.Process]:
-    """In the order of their ranks."""
+    """Return the processes in the order of their ranks."""
     torchrun = [
         child
         for child in psutil.Process(process.pid).children()
@@ -161,7 +161,7 @@ def test_two_processes_say_as_much_as_one_and_learn_the_same_within_rounding(
     ]
 
 
-def test_killed_in_every_way_all_end_soon_and_the_next_run_goes_on_and_two_nodes_by_hand_end_with_the_same_bits(
+def test_ranks_killed_in_every_way_all_end_and_resume_and_two_nodes_by_hand_give_the_same_bits(
     make_stage: MakeStage, undisturbed: TrainingStage
 ) -> None:
     stage = make_stage("killed")
@@ -187,9 +187,8 @@ def test_killed_in_every_way_all_end_soon_and_the_next_run_goes_on_and_two_nodes
         assert (process.returncode, _said(process)) == (EXIT_INTERRUPTED, ["interrupted"])
 
     with _training(stage, said) as (process, ranks):
-        ranks[
-            1
-        ].suspend()  # so that the other waits for it in a collective, where Python handles no signal
+        # The other rank then waits in a collective, where Python handles no signal.
+        ranks[1].suspend()
         process.send_signal(signal.SIGTERM)
         wait_for(lambda: not _runs(ranks[0]))
         _wait_for_all_to_end(process, ranks)

@@ -1,4 +1,4 @@
-"""torchvision's code unpacks and loads small archives in the real formats."""
+"""Small archives in the real formats are unpacked and loaded by torchvision's code."""
 
 from __future__ import annotations
 

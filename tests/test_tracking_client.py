@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 LIMIT_SECONDS = 2.0
 MARGIN_SECONDS = 20.0
-"""for the start of a Python on a busy machine; the workers here would keep a stage for minutes"""
+"""Time for the start of a Python on a busy machine. The workers here take minutes."""
 ANSWERING = """
 import json, os, time
 from pathlib import Path

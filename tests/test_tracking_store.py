@@ -1,4 +1,4 @@
-"""Which store is opened, which experiment in it, and what is reported if there is none."""
+"""Choice of the store and the experiment in it, and the report if there is none."""
 
 from __future__ import annotations
 

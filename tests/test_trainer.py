@@ -1,4 +1,4 @@
-"""The training loop: it learns, repeats bit for bit, and computes what a loop written out by hand computes."""
+"""The training loop learns, repeats bit for bit, and agrees with a plain loop."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class SecondOfTwo(World):
 
 
 class FailsAtStep(nn.Module):
-    """Gives something that is not a number at one training step, counted from 1; at step 0 means in validation."""
+    """Network that returns NaN at one training step, from 1, or in validation (0)."""
 
     def __init__(self, step: int) -> None:
         super().__init__()
@@ -56,14 +56,26 @@ class FailsAtStep(nn.Module):
 
 
 def convolutions() -> nn.Sequential:
-    """With one input channel, several, a 1x1 kernel, batch-norm and pooling: where layouts differ, or seem not to. The
-    last convolution has one position left."""
+    """Return layers whose memory layouts differ or seem equal.
+
+    They have one input channel, several, a 1x1 kernel, batch-norm and pooling. The last convolution
+    has one position left.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
         return nn.Sequential(
-            nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 5, 1), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(5, 6, 2), nn.ReLU(), nn.Conv2d(6, 7, 3, padding=1, stride=2), nn.Flatten(), nn.Linear(7, 3),
-        )  # fmt: skip
+            nn.Conv2d(1, 4, 3),
+            nn.BatchNorm2d(4),
+            nn.ReLU(),
+            nn.Conv2d(4, 5, 1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(5, 6, 2),
+            nn.ReLU(),
+            nn.Conv2d(6, 7, 3, padding=1, stride=2),
+            nn.Flatten(),
+            nn.Linear(7, 3),
+        )
 
 
 def trained(trainer: Trainer) -> Trainer:

@@ -73,7 +73,7 @@ def md5_of(data: bytes) -> str:
 
 
 Files = dict[str, bytes]
-"""By their place below torchvision's root."""
+"""Content of files, by their path below torchvision's root."""
 Patch = pytest.MonkeyPatch
 
 

@@ -1,4 +1,4 @@
-"""Training stages in processes forked from one that has imported torch: they start seconds sooner."""
+"""Training stages in processes forked from one with torch imported, which saves seconds each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FILE_OPERATIONS = frozenset({"os.remove", "os.rename", "os.rmdir", "shutil.rmtre
 RENAMES = frozenset({"os.rename"})
 
 FORK_SERVER = multiprocessing.get_context("forkserver")
-# What takes long to import, the optimizers' first use of torch._dynamo included. Tests' own modules aren't found there.
+# Slow imports, with torch._dynamo, which the optimizers import. Tests' modules aren't found there.
 _STAGES = [f"photofinish.runs.{name}" for name in ("stage", "train")]
 FORK_SERVER.set_forkserver_preload(["pytest", "torch._dynamo", *_STAGES])
 
@@ -40,16 +40,16 @@ NEVER = KillBefore(0)
 
 @dataclass(frozen=True)
 class Start:
-    """How a stage is run that is forked."""
+    """Settings for a forked stage."""
 
     mlflow: bool = False
-    """MLflow's start would take most of the time of a test that kills dozens of trainings"""
-    tells_waiting: bool = False
-    """at its end: how long it stood still for MLflow"""
+    """Use MLflow, whose start takes most of the time of a test that kills dozens of trainings."""
+    reports_waiting: bool = False
+    """Report the time waited for MLflow at the end."""
     settings: dict[str, object] = field(default_factory=dict)
-    """of modules, by their full names"""
+    """Values of module attributes, by their full names."""
     ranks: tuple[str, ...] = ()
-    """how Python starts several processes, if not with the stage's script"""
+    """Arguments with which Python starts several processes, instead of the stage's script."""
     kill: KillBefore = NEVER
 
 
@@ -60,7 +60,7 @@ CHECKPOINT_EACH_EPOCH: dict[str, object] = {
 
 
 class NoTracker:
-    """In the tracker's place."""
+    """Tracker that does nothing."""
 
     waited_seconds = 0.0
 
@@ -131,8 +131,10 @@ def _run(
     python: str,
     output: Connection,
 ) -> None:
-    """The stage's script, and by that Python what it starts; what it does to files is left in `operations.txt`, if it
-    gets so far."""
+    """Run the stage's script, and the programs that it starts with `python`.
+
+    At its end, it writes its file operations to `operations.txt`.
+    """
     for descriptor in (1, 2):
         os.dup2(output.fileno(), descriptor)
     output.close()
@@ -149,7 +151,7 @@ def _run(
         setattr(importlib.import_module(module), setting, value)
     if not start.mlflow:
         stage.Tracker = NoTracker  # type: ignore[assignment, misc]
-    waited_seconds = _time_all_of(stage.Tracker) if start.tells_waiting else []
+    waited_seconds = _time_all_of(stage.Tracker) if start.reports_waiting else []
     seen: list[str] = []
 
     def note(event: str, _arguments: tuple[object, ...]) -> None:
@@ -168,12 +170,12 @@ def _run(
     runpy.run_path(str(STAGE), run_name="__main__")
     operations = "\n".join(seen)
     (folder / "operations.txt").write_text(operations, encoding="utf-8")
-    if start.tells_waiting:
+    if start.reports_waiting:
         print(f"waited {sum(waited_seconds):.2f} s for MLflow")
 
 
 def _time_all_of(tracker: type[Any]) -> list[float]:
-    """What each call will have taken that the stage makes."""
+    """Return a list that receives the duration of each call of the stage."""
     taken_seconds: list[float] = []
 
     def timed(method: Callable[..., Any]) -> Callable[..., Any]:

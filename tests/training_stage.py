@@ -53,8 +53,10 @@ class TrainingStage:
         return contents(self.out / "model")
 
     def start(self, *python: str, **environment: str) -> subprocess.Popen[str]:
-        """Start it as dvc does, in the project's folder, but by a warm Python; `python` replaces the script by another
-        start, that of code (`-c`) by a cold one."""
+        """Start the stage in the project's folder, as dvc does, but with a warm Python.
+
+        `python` replaces the script. Code (`-c`) starts in a cold Python.
+        """
         return subprocess.Popen(
             [warm_python.executable(), *(python or (str(STAGE),)), *self.arguments()],
             cwd=self.folder,
@@ -65,7 +67,7 @@ class TrainingStage:
         )
 
     def fork(self, start: Start = WITHOUT_MLFLOW, **environment: str) -> ForkedProcess:
-        """The same script in a process that is forked from one that has torch imported already."""
+        """Run the script in a process forked from one with torch imported."""
         return ForkedProcess(self.folder, self.arguments(), _environment() | environment, start)
 
     def arguments(self) -> list[str]:

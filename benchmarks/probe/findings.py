@@ -29,7 +29,7 @@ class Finding:
     what: str
     variant: str
     value: float | str | None
-    """none where it could not be checked"""
+    """None if it could not be checked."""
     unit: str
     note: str
 

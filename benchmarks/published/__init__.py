@@ -1,9 +1,10 @@
-"""Training speeds that others published, to hold bounds and estimates against. Facts, each with its source.
+"""Training speeds that others published, each with its source, to test bounds and estimates.
 
-`training.csv` has a row for each: images a second of which network, batch and accelerator. `networks.csv` and
-`products.csv` have what a step of each network computes, moves and keeps, which `python -m benchmarks.published.count`
-counts anew with timm's networks.
-`fp16` rows are mixed precision; `tf32` rows are called FP32 where they were published, by NVIDIA's containers, in which
+`training.csv` has a row for each: images per second of a network, batch and accelerator.
+`networks.csv` and `products.csv` have the operations, the traffic and the saved memory of each
+network's step. `python -m benchmarks.published.count` counts them with timm's networks.
+
+`fp16` rows are mixed precision. `tf32` rows are published as FP32 by NVIDIA, in whose containers
 TF32 is on. Rows without an optimiser are forward and backward passes alone.
 """
 
@@ -22,12 +23,16 @@ FOLDER = Path(__file__).parent
 _XEON = Accelerator(
     "2x-Xeon-E5-2630-v3", "2x Intel Xeon E5-2630 v3", "cpu", 64, 118.0, {"fp32": 1.64}, 40, None
 )
-"""16 cores, 32 operations a cycle each, at 3.2 GHz; a cache of 20 MiB and four channels of DDR4-1866 each"""
+"""Two processors with 16 cores in all.
+
+A core does 32 operations a cycle at 3.2 GHz. A processor has 20 MiB of cache and four channels of
+DDR4-1866.
+"""
 
 
 @dataclass(frozen=True)
 class Published:
-    """One speed, and the step that it was of."""
+    """Speed of one training step."""
 
     model: str
     precision: str
@@ -39,12 +44,12 @@ class Published:
 
     @property
     def step_seconds(self) -> float:
-        """As it was measured."""
+        """Measured time of a step."""
         return self.operations.images / self.images_per_second
 
     @property
     def floor(self) -> MinimumStepTime:
-        """By the data sheet."""
+        """Minimum time of a step by the data sheet."""
         return least_steps(self.operations, self.accelerator, self.precision)
 
 
@@ -74,7 +79,7 @@ def published() -> list[Published]:
 
 
 def rows(name: str) -> Iterator[dict[str, str]]:
-    """Of one of the tables."""
+    """Yield the rows of a table."""
     with (FOLDER / name).open(encoding="utf-8", newline="") as file:
         yield from csv.DictReader(file)
 
@@ -82,7 +87,7 @@ def rows(name: str) -> Iterator[dict[str, str]]:
 def _step(
     network: dict[str, str], products: list[dict[str, int]], images: int, has_optimiser: bool
 ) -> Operations:
-    """With so many images; which optimiser it was isn't always known, so its own state isn't counted."""
+    """Return the step's operations without the optimizer's state, which is not always published."""
     times, parameter_bytes = images / int(network["images"]), int(network["parameter_bytes"])
     return Operations(
         images=images,

@@ -16,7 +16,8 @@ def main() -> None:
         print(f"{shares[-1]:.2f} of the bound's speed ({each.floor.held_by}): {what}")
     highest, middle = max(shares), statistics.median(shares)
     print(
-        f"{len(shares)} published speeds: {highest:.2f} of their bound at most, {middle:.2f} in the middle"
+        f"{len(shares)} published speeds: "
+        f"{highest:.2f} of their bound at most, {middle:.2f} in the middle"
     )
 
 

@@ -1,6 +1,6 @@
 """Count what a step of each published network computes and keeps, with timm's networks (minutes).
 
-Writes networks.csv, and products.csv with each product's values: so many whatever the batch, and so many an image.
+Writes networks.csv, and products.csv with each product's values, as a constant and per sample.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _CLASSES = 1000
 
 
 def main() -> None:
-    """Of each network and size of images in training.csv, once."""
+    """Count each network and sample size of training.csv once."""
     networks, products = [], []
     for model, side in dict.fromkeys(
         (row["model"], int(row["image_size"])) for row in rows("training.csv")
     ):
         name = {"model": model, "image_size": side}
-        counted = _step(model, side, 2, "cpu")  # without values, storages can't be told apart
+        counted = _step(model, side, 2, "cpu")  # without values, storages can't be distinguished
         parameter_bytes = sum(
             each.nbytes for each in timm.create_model(model, num_classes=_CLASSES).parameters()
         )

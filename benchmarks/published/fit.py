@@ -1,8 +1,8 @@
-"""How far off is an estimate of a GPU's step from its data sheet? `python -m benchmarks.published.fit`.
+"""Error of estimating a GPU's step from its data sheet: `python -m benchmarks.published.fit`.
 
-A step takes so much of what its operations would take at the peak rate, by precision, and so much of what its kept
-tensors would take to be written and read. The constants are fitted on published speeds, each time without the
-accelerator that is then estimated. The report shows no estimate where 9 of 10 aren't within a factor of 2.
+The estimate is a weighted sum of two times: the operations at the peak rate, by precision, and
+writing and reading the saved tensors. The weights are fitted on published speeds, without those of
+the estimated accelerator. The report shows an estimate if 9 of 10 are within a factor of 2.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from scipy.optimize import nnls
 from benchmarks.published import Published, published
 
 _BYTES = {"fp32": 1.0, "tf32": 1.0, "fp16": 0.5}
-"""of what was counted in fp32"""
+"""Share of the bytes counted in fp32."""
 
 
 def main() -> None:
-    """The error of each, and of all."""
+    """Print the error of each estimate, and of all."""
     speeds = [each for each in published() if each.accelerator.kind != "cpu"]
     found = errors(speeds)
     for each, factor in found:
@@ -29,13 +29,12 @@ def main() -> None:
         )
     print("constants:", fitted(speeds).round(2))
     factors = [factor for _, factor in found]
-    print(
-        f"{len(factors)}: median {statistics.median(factors):.2f}, 90 % {np.quantile(factors, 0.9):.2f}"
-    )
+    middle, most = statistics.median(factors), np.quantile(factors, 0.9)
+    print(f"{len(factors)}: median {middle:.2f}, 90 % {most:.2f}")
 
 
 def errors(speeds: list[Published]) -> list[tuple[Published, float]]:
-    """By which factor each is estimated too high or too low."""
+    """Return each speed with the factor by which its estimate is too high or too low."""
     found = []
     for name in dict.fromkeys(each.accelerator.name for each in speeds):
         constants = fitted([each for each in speeds if each.accelerator.name != name])

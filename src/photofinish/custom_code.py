@@ -29,7 +29,7 @@ from photofinish.files import own_sweep, project_root
 from photofinish.wording import did_you_mean
 
 TIMM = "timm"
-"""timm's networks are named as timm does: timm:resnet18."""
+"""Prefix of timm's networks, as in timm:resnet18."""
 _REFERENCE = re.compile(r"[^:]+\.py:[^\W\d]\w*|[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d][\w.]*")
 _INSTALLED = re.compile(r"/(site|dist)-packages/(?P<package>\w*)")
 _EMPTY_BASES = ("object", "Module", "nn.Module", "torch.nn.Module")
@@ -142,7 +142,7 @@ class Reference:
             raise UserError(f"{self.module}:{self.name}: {problem}")
         if self.root and str(self.root) not in sys.path:
             sys.path.insert(0, str(self.root))
-        with users_code(f"{self.module}:{self.name} can't be imported"):
+        with run_custom_code(f"{self.module}:{self.name} can't be imported"):
             module = importlib.import_module(self.module_name)
             if self.root and Path(module.__file__ or "").resolve() != self.file:
                 raise UserError(
@@ -152,7 +152,7 @@ class Reference:
             return attrgetter(self.name)(module)
 
 
-def with_what_it_takes(
+def accepted_arguments(
     build: Callable[..., Any], offered: Mapping[str, Any], given: dict[str, Any]
 ) -> dict[str, Any]:
     """Return `given`, plus those of `offered` that `build` accepts."""
@@ -164,7 +164,7 @@ def with_what_it_takes(
 
 
 @contextmanager
-def imports_forgotten() -> Iterator[None]:
+def forget_imports() -> Iterator[None]:
     """Forget custom modules afterwards: other experiments may have files of the same names."""
     before, paths = set(sys.modules), [*sys.path]
     try:
@@ -178,7 +178,7 @@ def imports_forgotten() -> Iterator[None]:
 
 
 @contextmanager
-def users_code(what: str) -> Iterator[None]:
+def run_custom_code(what: str) -> Iterator[None]:
     """Run custom code. Turn any exception into a UserError with `what` and its traceback.
 
     Afterwards the working directory is restored, since results have relative paths.
@@ -205,7 +205,7 @@ def user_traceback(error: BaseException) -> str:
     return "".join(lines).rstrip()
 
 
-def runs_through_users_code(error: BaseException) -> bool:
+def has_user_frame(error: BaseException) -> bool:
     """Return True if the traceback has a line of the user, or of a package that they name."""
     frames = traceback.extract_tb(error.__traceback__)
     return any(is_user_file(frame.filename) for frame in frames)

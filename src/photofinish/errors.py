@@ -28,7 +28,7 @@ class ConfigError(UserError):
 
 
 class TerminatedError(BaseException):
-    """SIGTERM arrived. Not an Exception, so that nobody handles it as a failure."""
+    """Arrival of SIGTERM. Not an Exception, so that no code handles it as a failure."""
 
 
 def run_stage(main: Callable[[], None]) -> None:

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from photofinish.config.base import CallsCode
 from photofinish.config.catalogue import GIVEN_TO_TORCHMETRICS
 from photofinish.config.compare import ComparePlan
-from photofinish.config.datasets import GIVEN_TO_DATASETS, PART, SIZES, DatasetPlan, OwnDataset
+from photofinish.config.datasets import GIVEN_TO_DATASETS, PART, SIZES, CustomDataset, DatasetPlan
 from photofinish.config.experiment import (
     TORCHMETRICS,
     CustomTransform,
@@ -29,7 +29,7 @@ from photofinish.config.problems import REQUIRED, ConfigProblem, unknown_name
 from photofinish.custom_code import Signature
 from photofinish.data.local_files import sha256_of_local_files
 from photofinish.machine.fingerprint import Machine, fingerprint
-from photofinish.source_code import code_of_users, stage_code
+from photofinish.source_code import custom_code_hashes, stage_code
 
 
 def write_plan(
@@ -66,19 +66,19 @@ def _plans(params: Params, stages: Path) -> dict[str, BaseModel]:
     for name, experiment in params.experiments.items():
         metrics = experiment.metrics
         parts = custom_code_of(experiment.model_copy(update={"metrics": ()}))
-        code = code_of_users([part.reference for part in parts.values()])
+        code = custom_code_hashes([part.reference for part in parts.values()])
         plans[f"experiments/{name}"] = ExperimentPlan(**dict(experiment), custom_code=code)
-        code = code_of_users([metric.reference for metric in metrics])
+        code = custom_code_hashes([metric.reference for metric in metrics])
         plans[f"metrics/{name}"] = MetricsPlan(metrics=metrics, custom_code=code)
     for name, dataset in params.datasets.items():
-        code = code_of_users([dataset.reference]) if isinstance(dataset, OwnDataset) else {}
+        code = custom_code_hashes([dataset.reference]) if isinstance(dataset, CustomDataset) else {}
         plans[f"datasets/{name}"] = DatasetPlan(
             name=name, dataset=dataset, local_files=local_files.get(name), custom_code=code
         )
     return plans
 
 
-def faults_in_own_code(params: Params) -> Iterator[ConfigProblem]:
+def check_custom_code_calls(params: Params) -> Iterator[ConfigProblem]:
     """Yield problems in how params.yaml calls custom code, as far as its source shows them."""
     for path, code in params.custom_code.items():
         reference, arguments = code.reference, code.arguments
@@ -88,7 +88,7 @@ def faults_in_own_code(params: Params) -> Iterator[ConfigProblem]:
         signature = reference.takes()
         if signature is None:
             continue
-        settings = OwnDataset.model_fields if isinstance(code, OwnDataset) else {}
+        settings = CustomDataset.model_fields if isinstance(code, CustomDataset) else {}
         for name, value in arguments.items():
             if name not in signature.names and not signature.any_more:
                 problem = unknown_name("argument", name, (*signature.names, *settings))
@@ -102,7 +102,7 @@ def faults_in_own_code(params: Params) -> Iterator[ConfigProblem]:
                     f"{reference.name} takes {name}, which is a key of its own here: rename it"
                 )
             yield ConfigProblem((*path, name), problem)
-        if isinstance(code, OwnDataset) and not code.makes_parts:
+        if isinstance(code, CustomDataset) and not code.makes_parts:
             for part, size in (("validation", code.validation), ("test", code.test)):
                 if size is None:
                     problem = f"{REQUIRED}: {SIZES}; or give {reference.name} an argument {PART}"
@@ -113,7 +113,7 @@ def _offered(code: CallsCode, signature: Signature) -> frozenset[str]:
     """Return the arguments that photofinish passes if they are accepted."""
     if isinstance(code, CustomModel):
         return GIVEN_TO_NETWORKS
-    if isinstance(code, OwnDataset):
+    if isinstance(code, CustomDataset):
         return GIVEN_TO_DATASETS
     count = 1 if isinstance(code, CustomTransform) else 2  # a sample; or outputs and targets
     names = () if signature.is_class else signature.names[:count]

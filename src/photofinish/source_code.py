@@ -58,7 +58,7 @@ _HERE = Path(__file__).parent
 
 
 class StageCode(RootModel[dict[str, str]]):
-    """sha256 of each source file of a stage, by its path."""
+    """SHA-256 of each source file of a stage, by its path."""
 
     @property
     def sha256(self) -> str:
@@ -84,18 +84,18 @@ def our_code(stage: str) -> StageCode:
     return StageCode({name: _sha256(path) for name, path in names.items()})
 
 
-def code_of_users(references: list[Reference]) -> dict[str, str]:
+def custom_code_hashes(references: list[Reference]) -> dict[str, str]:
     """Return the sha256 of each custom file that runs, and the versions of packages that they name.
 
     Files are named by their path from the project's folder. None of them is run.
     """
-    files, packages = users_files(references)
+    files, packages = custom_files(references)
     code = {Path(os.path.relpath(path)).as_posix(): _sha256(path) for path in files.values()}
     code |= {f"{PACKAGE}{name}": version for name, version in packages.items()}
     return dict(sorted(code.items()))
 
 
-def users_files(references: list[Reference]) -> tuple[dict[Path, Path], dict[str, str]]:
+def custom_files(references: list[Reference]) -> tuple[dict[Path, Path], dict[str, str]]:
     """Return the custom files that run, and the versions of packages that they name.
 
     The files' keys are their paths below the folder that Python imports them from.

@@ -1,4 +1,7 @@
-"""Builds the simulated accelerator as a plug-in of PyTorch: found by every Python that has its folder on its path."""
+"""Build of the simulated accelerator as a plug-in of PyTorch.
+
+Every Python that has its folder on its path finds it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulated accelerator, as PyTorch loads it: it looks for plug-ins of its group `torch.backends` when imported."""
+"""The simulated accelerator, which PyTorch loads from the entry points `torch.backends`."""
 
 from __future__ import annotations
 
@@ -14,18 +14,21 @@ _LIBRARY = Path(__file__).with_name("device.so")
 
 @dataclass(frozen=True)
 class Counts:
-    """What happened since the process began."""
+    """Counts since the start of the process."""
 
     operations: int
-    """that the device computed"""
+    """Number of operations that the device computed."""
     waits: int
-    """of the host until the device had finished, because the program said so"""
+    """Number of explicit synchronizations."""
     reads: int
-    """of values by the host: copies from the device, and what depends on values, as `nonzero`"""
+    """Number of copies to the host, and of operations such as `nonzero` that depend on values."""
     copies_in: int
-    """from the main memory to the device"""
+    """Number of copies from the main memory to the device."""
     waiting_copies_in: int
-    """of these, the ones that the host waits for: of memory that isn't pinned, or not `non_blocking`"""
+    """Number of those that the host waits for.
+
+    They are not `non_blocking`, or their memory isn't pinned.
+    """
 
     def __sub__(self, earlier: Counts) -> Counts:
         return Counts(

@@ -27,7 +27,12 @@ from photofinish.config.compare import Comparing
 from photofinish.errors import UserError
 from photofinish.results import records
 from photofinish.results.records import DeviceLabel
-from photofinish.results.references import Reference, hardware, nobodys_code, without_folders
+from photofinish.results.references import (
+    Reference,
+    code_without_folders,
+    hardware,
+    without_folders,
+)
 from photofinish.source_code import PACKAGE
 
 _MAY_DIFFER = {"dataset", "repeats", "seeds"}
@@ -151,7 +156,7 @@ def same_training(one: records.Training, other: records.Training) -> bool:
 def _what_trained(record: records.Training) -> tuple[Any, ...]:
     code = {
         name: sha256
-        for name, sha256 in nobodys_code(record.custom_code).items()
+        for name, sha256 in code_without_folders(record.custom_code).items()
         if not name.startswith(PACKAGE)
     }
     settings = without_folders(record.experiment.model_dump(exclude=_MAY_DIFFER))

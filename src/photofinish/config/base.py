@@ -91,7 +91,7 @@ CodeName = Annotated[str, AfterValidator(_check_code_name)]
 """`file.py:Name` or `package.module:Name`."""
 
 
-class OwnCode(CallsCode):
+class CustomCode(CallsCode):
     """Custom code whose name is under `name`."""
 
     name: CodeName

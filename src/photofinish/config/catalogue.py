@@ -1,6 +1,6 @@
 """Names of torchvision's classifiers, their weights and its data sets; losses of each task.
 
-They are written out so that `plan` need not import torchvision. Tests compare them with torchvision.
+They are literals so that `plan` need not import torchvision. Tests compare them with torchvision.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ GIVEN_TO_TORCHMETRICS = ("task", "num_classes", "num_labels")
 
 
 def loss_problem(loss: str | None, task: Task) -> str | None:
-    """Return why the loss does not fit the targets, or None if it does. A custom loss may fit any."""
+    """Return why the loss does not fit the targets, or None. A custom loss may fit any."""
     if loss is None or is_reference(loss) or loss in LOSSES[task]:
         return None
     return (

@@ -57,7 +57,7 @@ class Accelerator:
 
 @dataclass(frozen=True)
 class ListPrice:
-    """On-demand price of an hour of a whole machine."""
+    """Price of a whole machine for an hour, on demand."""
 
     accelerator: str
     cloud: str
@@ -159,7 +159,7 @@ class Comparing(Settings):
 
 
 class ComparePlan(Comparing):
-    """data/plan/compare.json."""
+    """Plan of the comparison: data/plan/compare.json."""
 
     experiments: tuple[Name, ...]
     """Names in the order of params.yaml."""

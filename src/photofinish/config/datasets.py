@@ -114,7 +114,7 @@ class _ImageSettings(_DatasetSettings):
 
 
 class DigitsDataset(_DatasetSettings):
-    """scikit-learn's 1,797 handwritten digits of 8x8 pixels."""
+    """Dataset of scikit-learn's 1,797 handwritten digits of 8x8 pixels."""
 
     source: Literal["digits"]
 
@@ -204,7 +204,7 @@ class FolderDataset(_LocalDataset):
     source: Literal["folder"]
 
 
-class OwnDataset(CallsCode, _DatasetSettings):
+class CustomDataset(CallsCode, _DatasetSettings):
     """A custom map-style data set, or a function that returns one. Unknown keys are arguments."""
 
     model_config = CallsCode.model_config  # of two classes, pydantic takes the last one's
@@ -239,7 +239,7 @@ _BuiltIn = Annotated[
     Field(discriminator="source"),
 ]
 Dataset = Annotated[
-    Annotated[_BuiltIn, Tag(BUILT_IN)] | Annotated[OwnDataset, Tag(OWN)],
+    Annotated[_BuiltIn, Tag(BUILT_IN)] | Annotated[CustomDataset, Tag(OWN)],
     built_in_or_own("source"),
 ]
 
@@ -289,14 +289,14 @@ def drawn_counts(dataset: _DatasetSettings, images: int) -> dict[PartName, int]:
 
 
 class DatasetPlan(Settings):
-    """data/plan/datasets/<name>.json, which `download` and `split` read."""
+    """Plan of `download` and `split`: data/plan/datasets/<name>.json."""
 
     name: Name
     dataset: Dataset
     local_files: str | None
     """Hash of the names, sizes and times of the local files that the data set is made of."""
     custom_code: dict[str, str] = Field(default_factory=dict)
-    """sha256 of each file of custom code, and versions of the packages that it imports."""
+    """SHA-256 of each file of custom code, and versions of the packages that it imports."""
 
 
 class Place(NamedTuple):

@@ -44,7 +44,7 @@ class GpuDevice(Settings):
 
     kind: Literal["auto", "cuda", "mps", "xpu"] = "auto"
     count: Annotated[int | Literal["all"] | None, BeforeValidator(_check_gpu_count)] = None
-    """By default the number of `device_ids`, or 1."""
+    """Number of GPUs. Default: the number of `device_ids`, or 1."""
     if_missing: Literal["skip", "fail"] = "skip"
     machine: Name | None = None
     """Machine whose result this is, by its file in machines/. By default this one."""

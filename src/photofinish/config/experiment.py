@@ -10,10 +10,10 @@ from photofinish.config.base import (
     BUILT_IN,
     OWN,
     CallsCode,
+    CustomCode,
     Decay,
     Name,
     NonNegativeFloat,
-    OwnCode,
     PositiveFloat,
     PositiveInt,
     Seed,
@@ -35,7 +35,7 @@ def spelled_out(block: Any) -> Any:
 
 
 class Sgd(Settings):
-    """torch.optim.SGD."""
+    """Optimizer torch.optim.SGD."""
 
     name: Literal["sgd"]
     lr: PositiveFloat
@@ -52,7 +52,7 @@ class Sgd(Settings):
 
 
 class Adam(Settings):
-    """torch.optim.Adam."""
+    """Optimizer torch.optim.Adam."""
 
     name: Literal["adam"]
     lr: PositiveFloat
@@ -62,7 +62,7 @@ class Adam(Settings):
 
 
 class AdamW(Adam):
-    """torch.optim.AdamW."""
+    """Optimizer torch.optim.AdamW."""
 
     name: Literal["adamw"]  # type: ignore[assignment]  # the other settings are Adam's
     weight_decay: NonNegativeFloat = 0.01
@@ -73,7 +73,7 @@ NumberForEach = Annotated[tuple[PositiveFloat, ...], Field(min_length=1)] | None
 
 
 class CrossEntropy(Settings):
-    """torch.nn.CrossEntropyLoss, for one class per sample."""
+    """Loss torch.nn.CrossEntropyLoss, for one class per sample."""
 
     name: Literal["cross_entropy"]
     label_smoothing: Share = 0.0
@@ -82,27 +82,27 @@ class CrossEntropy(Settings):
 
 
 class ValueLoss(Settings):
-    """torch.nn.MSELoss or L1Loss, for values."""
+    """Loss torch.nn.MSELoss or L1Loss, for values."""
 
     name: Literal["mse", "l1"]
 
 
 class SmoothL1(Settings):
-    """torch.nn.SmoothL1Loss, for values."""
+    """Loss torch.nn.SmoothL1Loss, for values."""
 
     name: Literal["smooth_l1"]
     beta: PositiveFloat = 1.0
 
 
 class BceWithLogits(Settings):
-    """torch.nn.BCEWithLogitsLoss, for several labels per sample."""
+    """Loss torch.nn.BCEWithLogitsLoss, for several labels per sample."""
 
     name: Literal["bce_with_logits"]
     pos_weight: NumberForEach = None
     """Weight of a yes of each label, where a no has weight 1. A mean is over the items."""
 
 
-class OwnLoss(OwnCode):
+class CustomLoss(CustomCode):
     """Custom class or function of (outputs, targets).
 
     It returns the mean over the batch, or a sum and the weight to divide it by.
@@ -113,12 +113,13 @@ _BuiltInLoss = Annotated[
     CrossEntropy | ValueLoss | SmoothL1 | BceWithLogits, Field(discriminator="name")
 ]
 Loss = Annotated[
-    Annotated[_BuiltInLoss, Tag(BUILT_IN)] | Annotated[OwnLoss, Tag(OWN)], built_in_or_own("name")
+    Annotated[_BuiltInLoss, Tag(BUILT_IN)] | Annotated[CustomLoss, Tag(OWN)],
+    built_in_or_own("name"),
 ]
 
 
-class Metric(OwnCode):
-    """Function of torchmetrics.functional by its name, or a custom function of (outputs, targets)."""
+class Metric(CustomCode):
+    """Function of torchmetrics.functional, or a custom function of (outputs, targets)."""
 
     name: Annotated[str, AfterValidator(lambda name: _metric_reference(name) and name)]
 
@@ -149,7 +150,7 @@ Metrics = Annotated[
 
 
 class MetricsPlan(Settings):
-    """data/plan/metrics/<experiment>.json: metrics that `evaluate` adds, and their code."""
+    """Metrics that `evaluate` adds, and their code: data/plan/metrics/<experiment>.json."""
 
     metrics: Metrics
     custom_code: dict[str, str]
@@ -205,7 +206,7 @@ class ResidentInput(Settings):
     name: Literal["resident"]
 
 
-class CustomTransform(OwnCode):
+class CustomTransform(CustomCode):
     """Custom function of a packed sample, a tensor, that returns it changed."""
 
 
@@ -251,7 +252,7 @@ class Experiment(Settings):
     dataset: Name
     model: Model
     loss: Loss | None = None
-    """By default the loss that fits the data set's targets."""
+    """Loss function. Default: the one that fits the data set's targets."""
     optimizer: Optimizer
     schedule: Schedule = ConstantSchedule()
     input: Input
@@ -259,7 +260,7 @@ class Experiment(Settings):
     epochs: PositiveInt
     batch_size: PositiveInt
     validation_batch_size: PositiveInt | None = None
-    """By default `batch_size`, or as many samples as fill 4 MiB as float32 if those are more."""
+    """Batch size. Default: `batch_size`, or the samples that fill 4 MiB as float32, if more."""
     seed: Seed
     augmentation: Augmentation = Augmentation()
     deterministic: bool = True
@@ -268,7 +269,7 @@ class Experiment(Settings):
     """Launch a GPU's operators one by one (off), or capture steps in CUDA graphs (on)."""
     save_weights: Literal["last", "every_epoch"] = "last"
     metrics: Metrics = Field(default=(), exclude=True)
-    """Metrics that `evaluate` adds. They have a plan of their own and do not change the training."""
+    """Metrics that `evaluate` adds. They are planned apart and do not change the training."""
     repeats: Annotated[int, Field(ge=1, le=100)] = 1
     """Number of timed training runs from the same start."""
     seeds: Annotated[int, Field(ge=1, le=100)] = 1
@@ -289,7 +290,7 @@ def custom_code_of(experiment: Experiment) -> dict[tuple[str | int, ...], CallsC
 
 
 class ExperimentPlan(Experiment):
-    """data/plan/experiments/<name>.json: settings of the training stages."""
+    """Settings of the training stages: data/plan/experiments/<name>.json."""
 
     custom_code: dict[str, str] = Field(default_factory=dict)
-    """sha256 of each custom file that the training runs, and the versions of packages it names."""
+    """SHA-256 of each custom file that the training runs, and the versions of packages it names."""

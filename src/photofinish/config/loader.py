@@ -17,7 +17,7 @@ from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
 from photofinish.config.base import NAME_PATTERN, CallsCode, is_name
 from photofinish.config.catalogue import loss_problem, shape_problem
 from photofinish.config.compare import Comparing
-from photofinish.config.datasets import Dataset, OwnDataset, known_images
+from photofinish.config.datasets import CustomDataset, Dataset, known_images
 from photofinish.config.devices import Devices, check_devices
 from photofinish.config.experiment import SHORTHAND_KEYS, Experiment, custom_code_of, spelled_out
 from photofinish.config.problems import (
@@ -138,7 +138,7 @@ class _Loader:
             dataset = self._validated(Dataset, ("datasets", name), settings)
             if dataset is not None:
                 datasets[name] = dataset
-            if isinstance(dataset, OwnDataset):
+            if isinstance(dataset, CustomDataset):
                 self._custom_code["datasets", name] = dataset
         defaults = self._defaults()
         experiments = {}

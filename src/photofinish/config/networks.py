@@ -10,9 +10,9 @@ from pydantic import Field, Tag, ValidationError, ValidationInfo, field_validato
 from photofinish.config.base import (
     BUILT_IN,
     OWN,
+    CustomCode,
     Name,
     NonNegativeInt,
-    OwnCode,
     PositiveInt,
     Settings,
     built_in_or_own,
@@ -84,7 +84,7 @@ class TorchvisionModel(_Network):
         return weights
 
 
-class CustomModel(_Network, OwnCode):
+class CustomModel(_Network, CustomCode):
     """Custom class or function that returns an nn.Module, or a network such as `timm:resnet18`."""
 
 
@@ -116,7 +116,7 @@ def published_weights(model: Model) -> PublishedWeights | None:
 
 
 class WeightsPlan(Settings):
-    """data/plan/weights.json: plan of `download-weights`."""
+    """Plan of `download-weights`: data/plan/weights.json."""
 
     experiments: dict[Name, PublishedWeights | None]
 
@@ -129,7 +129,7 @@ class FetchedWeights(PublishedWeights):
 
 
 class InitialWeights(Settings):
-    """data/weights/<experiment>/weights.json, which every experiment has."""
+    """Weights of an experiment: data/weights/<experiment>/weights.json, always present."""
 
     published: FetchedWeights | None
 

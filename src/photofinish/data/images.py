@@ -29,7 +29,7 @@ UNREADABLE = (
 
 
 def to_pixels(image: Image.Image, size: Size | None, channels: int) -> UInt8Array:
-    """Return the pixels as (channels, height, width). Transparency is dropped, as by torchvision."""
+    """Return the pixels as (channels, height, width), without transparency, as torchvision does."""
     if _has_16_bits(image):  # PIL would clip at 255
         shades = np.asarray(image).astype(np.int64)
         if 0 < shades.max() < _FEWEST_16_BIT_SHADES:  # 12 bits saved as 16, for example

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from photofinish.config.datasets import (
     CsvDataset,
+    CustomDataset,
     Dataset,
     FolderDataset,
     LocalDataset,
-    OwnDataset,
     TorchvisionDataset,
     places,
 )
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from photofinish.config.loader import Params
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-"""torchvision's IMG_EXTENSIONS."""
+"""File extensions, as in torchvision's IMG_EXTENSIONS."""
 
 
 def read_csv(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
@@ -96,12 +96,12 @@ def check_paths(params: Params, references: Path) -> Iterator[ConfigProblem]:
 
 
 def _paths(dataset: Dataset) -> Iterator[tuple[tuple[str | int, ...], str, str]]:
-    """Yield each path of a data set: its key, the path as written, and what it must be."""
+    """Yield each path of a data set: its key, the path as written, and its required kind."""
     if isinstance(dataset, LocalDataset):
         kind = "folder" if isinstance(dataset, FolderDataset) else "CSV file"
         for place in places(dataset):
             yield place.key, place.given, kind
-    elif isinstance(dataset, OwnDataset):
+    elif isinstance(dataset, CustomDataset):
         for number, file in enumerate(dataset.files):
             yield ("files", number), file, "file or folder"
     elif isinstance(dataset, TorchvisionDataset) and dataset.root is not None:
@@ -138,7 +138,7 @@ def _states(dataset: Dataset) -> Iterator[str]:
                     yield f"{name}/"
                     for image in images:
                         yield _state(place.path, image)
-    elif isinstance(dataset, OwnDataset):
+    elif isinstance(dataset, CustomDataset):
         for given in dataset.files:
             yield given
             path = in_project(given)

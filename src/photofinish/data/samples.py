@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from torch.utils.data import Dataset
 
-from photofinish.custom_code import users_code
+from photofinish.custom_code import run_custom_code
 from photofinish.data import PartName, Task
 from photofinish.data.images import UNREADABLE, Int64Array, pixels_of
 from photofinish.errors import ConfigError, UserError
@@ -71,7 +71,7 @@ class Samples(Dataset[Sample | str]):
         if self._seed is not None:
             seed_generators(int(np.random.SeedSequence((self._seed, row)).generate_state(1)[0]))
         try:
-            with users_code("it raises"):
+            with run_custom_code("it raises"):
                 pair = self._dataset[row]
             return to_sample(pair)
         except (UserError, TypeError, RuntimeError, *UNREADABLE) as error:

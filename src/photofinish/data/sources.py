@@ -14,14 +14,14 @@ from torch.utils.data import ConcatDataset
 from photofinish.config.datasets import (
     PART,
     CsvDataset,
+    CustomDataset,
     DatasetPlan,
     DigitsDataset,
     FolderDataset,
-    OwnDataset,
     SyntheticDataset,
     TorchvisionDataset,
 )
-from photofinish.custom_code import users_code, with_what_it_takes
+from photofinish.custom_code import accepted_arguments, run_custom_code
 from photofinish.data.images import Int64Array, UInt8Array
 from photofinish.data.local_images import open_csv, open_folder
 from photofinish.data.samples import Source, seed_generators
@@ -43,7 +43,7 @@ def download(plan: DatasetPlan, folder: Path) -> None:
     if isinstance(plan.dataset, TorchvisionDataset):
         open_torchvision(plan)
     folder.mkdir(parents=True, exist_ok=True)
-    arguments = plan.dataset.arguments if isinstance(plan.dataset, OwnDataset) else {}
+    arguments = plan.dataset.arguments if isinstance(plan.dataset, CustomDataset) else {}
     record = {"source": plan.dataset.source, "arguments": arguments}
     write_json_atomically(folder / "source.json", record)
 
@@ -62,7 +62,7 @@ def open_source(plan: DatasetPlan) -> Source:
             return open_folder(plan)
         case TorchvisionDataset():
             return open_torchvision(plan)
-        case OwnDataset() as custom:
+        case CustomDataset() as custom:
             return _open_custom(plan, custom)
 
 
@@ -121,7 +121,7 @@ def _random_bytes(seed: int, purpose: int, number: int, count: int) -> UInt8Arra
     return np.asarray(words, dtype="<u8").view(np.uint8)[:count]
 
 
-def _open_custom(plan: DatasetPlan, dataset: OwnDataset) -> Source:
+def _open_custom(plan: DatasetPlan, dataset: CustomDataset) -> Source:
     """Return a custom data set, built once, or once for each part if its code takes `part`."""
     check_code_unchanged(plan.custom_code)
     seed_generators(dataset.seed)
@@ -132,8 +132,8 @@ def _open_custom(plan: DatasetPlan, dataset: OwnDataset) -> Source:
     parts: dict[Any, Any] = {}
     for part in names:
         offered = {PART: part, "seed": dataset.seed}
-        arguments = with_what_it_takes(build, offered, dataset.arguments)
-        with users_code(f"data set {dataset.source} can't be built"):
+        arguments = accepted_arguments(build, offered, dataset.arguments)
+        with run_custom_code(f"data set {dataset.source} can't be built"):
             parts[part] = built = build(**arguments)
         if not (hasattr(built, "__getitem__") and hasattr(built, "__len__")):
             raise UserError(

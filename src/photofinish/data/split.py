@@ -1,4 +1,4 @@
-"""From a source to a packed split: the one path that every data set takes.
+"""Split of a source into packed parts, for every data set.
 
 1. `open_source` returns a map-style data set of (input, target) pairs.
 2. `read_raw` reads each pair once, in order. The first faulty ones are reported together.
@@ -22,7 +22,7 @@ import numpy as np
 from sklearn.model_selection import train_test_split
 from torch.utils.data import DataLoader
 
-from photofinish.config.datasets import DatasetPlan, LocalDataset, OwnDataset, drawn_counts
+from photofinish.config.datasets import CustomDataset, DatasetPlan, LocalDataset, drawn_counts
 from photofinish.data import MANIFEST, Dtype, PartName, Task
 from photofinish.data.images import Int64Array
 from photofinish.data.packed import Manifest, part_file
@@ -225,7 +225,7 @@ def _check_duplicates(
 ) -> None:
     """Print which parts share inputs. Raise ConfigError if the user divided them so."""
     dataset = plan.dataset
-    may_raise = isinstance(dataset, LocalDataset | OwnDataset) and not dataset.allow_duplicates
+    may_raise = isinstance(dataset, LocalDataset | CustomDataset) and not dataset.allow_duplicates
     what = "images" if raw.dtype == "uint8" else "items"
     for first, second in combinations(rows, 2):
         shared = np.flatnonzero(np.isin(hashes[second], hashes[first]))

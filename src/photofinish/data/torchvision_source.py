@@ -1,4 +1,4 @@
-"""torchvision's data sets, downloaded, checked, unpacked and read by torchvision itself."""
+"""Source of torchvision's data sets. torchvision downloads, checks and reads them."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from torch import nn
 from photofinish.config.catalogue import input_problem
 from photofinish.custom_code import is_reference
 from photofinish.errors import ConfigError
-from photofinish.models.own import Shape, blank, build_own, generators_seeded
+from photofinish.models.custom import Shape, blank, build_custom, generators_seeded
 
 if TYPE_CHECKING:
     from photofinish.config.networks import CustomModel, Model, TorchvisionModel
@@ -49,7 +49,7 @@ def build_model(
         raise ConfigError(problem)
     with generators_seeded(seed):
         if is_reference(model.name):
-            return build_own(cast("CustomModel", model), shape, classes, dtype, weights)
+            return build_custom(cast("CustomModel", model), shape, classes, dtype, weights)
         if model.name in _BUILT_IN:
             return _built_in(model, shape, classes)
         return _torchvision_classifier(cast("TorchvisionModel", model), shape, classes, weights)

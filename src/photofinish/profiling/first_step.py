@@ -25,10 +25,10 @@ import torch
 from torch import nn
 
 from photofinish.config.experiment import Experiment
-from photofinish.custom_code import users_code
+from photofinish.custom_code import run_custom_code
 from photofinish.errors import UserError
 from photofinish.files import sha256_of_bytes
-from photofinish.models.own import same_bits, tensors_in
+from photofinish.models.custom import same_bits, tensors_in
 from photofinish.results.records import FirstStep, TensorFingerprint
 from photofinish.training.batches import Batch, Batches, batch_order, seed_epoch
 from photofinish.training.failures import nondeterminism_explained
@@ -237,9 +237,9 @@ def validate_custom_model(
     name, precision = f"model {experiment.model.name}", experiment.precision
     images, targets = batch
     device = images.device
-    with users_code(f"{name} can't be copied, as copy.deepcopy does"):
+    with run_custom_code(f"{name} can't be copied, as copy.deepcopy does"):
         one, other, restored = (copy.deepcopy(network) for _ in range(3))
-    with users_code(f"{name} can't be pickled, which MLflow keeps it as"):
+    with run_custom_code(f"{name} can't be pickled, which MLflow keeps it as"):
         pickle.dumps(network)
     layout = memory_format(network, device, precision)
     images = to_memory_format(images, layout)
@@ -249,7 +249,7 @@ def validate_custom_model(
         return _run_step(network, criterion, (images, targets), precision, outputs)
 
     failing = f"{name} fails in a step on {len(images)} images of shape {tuple(images.shape[1:])}"
-    with users_code(failing), nondeterminism_explained(experiment):
+    with run_custom_code(failing), nondeterminism_explained(experiment):
         first, again = step(one), step(other)
         restored.load_state_dict(other.state_dict())
         second, second_restored = step(other), step(restored)
@@ -267,7 +267,7 @@ def validate_custom_model(
                 f"checkpoint or result has it: a second step gives another {what} where a new "
                 f"network gets the state after the first. Keep it in a buffer (register_buffer)"
             )
-    in_evaluation = users_code(f"{name} fails in evaluation (after eval(), in inference mode)")
+    in_evaluation = run_custom_code(f"{name} fails in evaluation (after eval(), in inference mode)")
     with in_evaluation, torch.inference_mode(), autocast(device, precision):
         one.eval()(images)
 

@@ -10,7 +10,7 @@ from itertools import islice
 import torch
 
 from photofinish.errors import UserError
-from photofinish.models.own import same_bits
+from photofinish.models.custom import same_bits
 from photofinish.training.batches import Batch, Batches, seed_epoch
 from photofinish.training.steps import (
     GraphedSteps,

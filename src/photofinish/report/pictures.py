@@ -60,10 +60,10 @@ class Picture:
     """One figure."""
 
     name: str
-    """name of its file, without the extension"""
+    """Name of its file, without the extension."""
     caption: str
     description: str
-    """text for those who cannot see it"""
+    """Text for those who cannot see it."""
     svg: str
 
     @property

@@ -65,13 +65,13 @@ _SECTIONS: list[tuple[str, Callable[[Comparison], Table], str]] = [
 
 @dataclass(frozen=True)
 class Details:
-    """What the page shows of one experiment."""
+    """Part of the page about one experiment."""
 
     verdict: Verdict
     remedies: list[tuple[str, str, str]]
-    """each suggestion: line of params.yaml, predicted gain, commands that try it"""
+    """Suggestions: line of params.yaml, predicted gain, commands that try it."""
     tables: list[tuple[str, Table, str]]
-    """title, table and note"""
+    """Title, table and note."""
     curves: Picture
     steps: Table
     steps_note: str

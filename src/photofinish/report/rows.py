@@ -290,7 +290,8 @@ def seed_rows(pairs: Iterable[Comparison]) -> Rows:
                 target = over.targets[index] if over.targets else None
                 rows.append((
                     pair.experiment, device, seed, over.score.values[index], over.score_name,
-                    over.test_loss.values[index], target and target.epoch, target and target.seconds,
+                    over.test_loss.values[index],
+                    target and target.epoch, target and target.seconds,
                 ))  # fmt: skip
     return _named("seeds.csv", rows)
 

@@ -15,9 +15,9 @@ class EpochMetrics:
     """Metrics of one epoch: a row of history.csv."""
 
     epoch: int
-    """from 1"""
+    """Number of the epoch, from 1."""
     learning_rate: float
-    """at the epoch's first step"""
+    """Learning rate at the epoch's first step."""
     training_loss: float
     validation_loss: float
     validation_accuracy: float | None = None

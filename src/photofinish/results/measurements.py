@@ -21,27 +21,27 @@ class SteadyState(Record):
 
 
 class StepsTaken(Record):
-    """How the training's steps were launched: one by one, or captured in a CUDA graph."""
+    """Launching of the training's steps: one by one, or captured in a CUDA graph."""
 
     kind: Literal["eager", "graph"]
     at_once: int
-    """steps in a graph"""
+    """Number of steps in a graph."""
     why: str
 
 
 class StepParts(Record):
-    """Parts of training steps with the training's own input path: a value for each step of an epoch.
+    """Parts of training steps with the training's input path: a value for each step of an epoch.
 
     Accelerators time the parts by events. Without events, the host synchronizes after each part,
     and the duration of an empty synchronization is subtracted.
     """
 
     waiting_seconds: tuple[float, ...]
-    """wait for the batch; the mean on an accelerator"""
+    """Wait for the batch, the mean on an accelerator."""
     copying_seconds: tuple[float, ...]
-    """host-to-device copy; the mean on an accelerator"""
+    """Host-to-device copy, the mean on an accelerator."""
     forward_seconds: tuple[float, ...]
-    """with the loss"""
+    """Forward pass, with the loss."""
     backward_seconds: tuple[float, ...]
     optimizer_seconds: tuple[float, ...]
     rest_seconds: tuple[float, ...]
@@ -57,26 +57,26 @@ class StepBreakdown(Record):
 
     parts: StepParts
     batch_alone_seconds: tuple[float, ...]
-    """time of each batch with no step between; the mean on an accelerator"""
+    """Time of each batch with no step between, the mean on an accelerator."""
     other_batch_images: int
     same_batch: SteadyState
     other_batch: SteadyState
-    """steps on `other_batch_images` samples, in turns with those on the batch"""
+    """Steps on `other_batch_images` samples, in turns with those on the batch."""
     launch_seconds: tuple[float, ...] = ()
-    """host time of single steps, on an accelerator without captured steps"""
+    """Host time of single steps, on an accelerator without captured steps."""
     bf16: SteadyState | None = None
-    """steps in bfloat16, if the device supports it and the training does not use it"""
+    """Steps in bfloat16, if the device supports it and the training does not use it."""
     resident: SteadyState | None = None
-    """steps with batches gathered on the device, if a loader is used and the samples would fit"""
+    """Steps with batches gathered on the device, if a loader is used and the samples would fit."""
 
 
 class Product(Record):
     """Matrix product or convolution, or a gradient of one; see profiling/operations.py."""
 
     count: int
-    """number of equal ones in a step"""
+    """Number of equal products in a step."""
     least_flops: int
-    """operations by the fastest known algorithm; a multiply-add counts two"""
+    """Operations by the fastest known algorithm. A multiply-add counts two."""
     read_values: int
     written_values: int
 
@@ -85,33 +85,33 @@ class Operations(Record):
     """Operations, memory traffic and saved tensors of one training step."""
 
     images: int
-    """batch size"""
+    """Batch size."""
     flops: int
-    """operations of all products, forward and backward, counted as usual"""
+    """Operations of all products, forward and backward, counted as usual."""
     products: tuple[Product, ...]
     parameter_bytes: int
     gradient_bytes: int
     optimizer_bytes: int
     saved_activations: int
-    """numbers that layers with weights save for the backward pass, each counted once"""
+    """Numbers that layers with weights save for the backward pass, each counted once."""
     saved_tensor_bytes: int
-    """bytes of all tensors but parameters saved for the backward pass"""
+    """Bytes of all tensors but parameters saved for the backward pass."""
     batch_bytes: int
-    """bytes copied to the device for each step"""
+    """Bytes copied to the device for each step."""
     resident_bytes: int
-    """bytes of the samples that stay on the device"""
+    """Bytes of the samples that stay on the device."""
 
 
 class Overhead(Record):
-    """Time of the training loop outside the timed passes, in the process that ended the training."""
+    """Time of the training loop outside the timed passes, in the last process of the training."""
 
     passes_seconds: float
     display_seconds: float
     saving_seconds: float
-    """checkpoints and weights of epochs"""
+    """Checkpoints and weights of epochs."""
     tracking_seconds: float
     watching_seconds: float
-    """reading the machine's load"""
+    """Reading the machine's load."""
     rest_seconds: float
 
     @property

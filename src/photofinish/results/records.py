@@ -48,32 +48,32 @@ _ModelT = TypeVar("_ModelT", bound=BaseModel)
 
 
 class Training(Record):
-    """model/record.json of a run that trained."""
+    """Record of a run that trained: model/record.json."""
 
     status: Literal["trained"] = "trained"
     device: DeviceLabel
     device_kind: str
     experiment: Experiment
     precision: str
-    """effective precision: tf32 falls back to fp32 on hardware without TF32"""
+    """Effective precision. tf32 falls back to fp32 on hardware without TF32."""
     memory_format: Literal["contiguous", "channels_last"] = "contiguous"
     parameter_count: int
     task: Task = "classes"
     image_shape: tuple[int, ...]
     dtype: Dtype = "uint8"
-    """type of the packed samples; images are bytes"""
+    """Type of the packed samples. Images are bytes."""
     class_names: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
     data_sha256: str
-    """sha256 of the split's manifest, which has that of each data file"""
+    """SHA-256 of the split's manifest, which has that of each data file."""
     published_weights_sha256: str | None = None
     initial_weights_sha256: str
     weights_sha256: str
     epoch_weights_sha256: tuple[str, ...] = ()
-    """sha256 of each file in model/epochs, if every epoch's weights are kept"""
+    """SHA-256 of each file in model/epochs, if every epoch's weights are kept."""
     custom_code: dict[str, str] = Field(default_factory=dict)
-    """sha256 of each file of custom code, and version of each package that it imports"""
+    """SHA-256 of each file of custom code, and version of each package that it imports."""
 
 
 class SeedRun(Record):
@@ -85,13 +85,13 @@ class SeedRun(Record):
 
 
 class FurtherSeeds(Record):
-    """model/seeds.json of an experiment with several seeds: all but the record's own."""
+    """Records of the further seeds: model/seeds.json."""
 
     runs: tuple[SeedRun, ...]
 
 
 class Unavailable(Record):
-    """model/record.json of a device that is not there."""
+    """Record of a missing device: model/record.json."""
 
     status: Literal["unavailable"] = "unavailable"
     device: DeviceLabel
@@ -100,7 +100,7 @@ class Unavailable(Record):
 
 
 class _EitherRecord(RootModel[Annotated[Training | Unavailable, Field(discriminator="status")]]):
-    """model/record.json of either status."""
+    """Record of either status: model/record.json."""
 
 
 TensorFingerprint = tuple[float, float]
@@ -108,27 +108,27 @@ TensorFingerprint = tuple[float, float]
 
 
 class FirstStep(Record):
-    """model/first_step.json: the start of the training, layer by layer."""
+    """Start of the training, layer by layer: model/first_step.json."""
 
     batch_order_sha256: str
-    """sha256 of the first epoch's row numbers and labels, in order"""
+    """SHA-256 of the first epoch's row numbers and labels, in order."""
     first_batch_sha256: str
     loss: float
     weights: dict[str, TensorFingerprint]
-    """parameters before the first step"""
+    """Parameters before the first step."""
     outputs: dict[str, TensorFingerprint]
-    """outputs of the innermost modules, in the order in which they run"""
+    """Outputs of the innermost modules, in the order in which they run."""
     gradients: dict[str, TensorFingerprint]
     output_rounding: dict[str, float] = Field(default_factory=dict)
-    """change of each output when all weights move by a little; measured on the CPU only"""
+    """Change of each output when all weights move by a little, measured on the CPU only."""
     gradient_rounding: dict[str, float] = Field(default_factory=dict)
-    """change of each gradient in the same step"""
+    """Change of each gradient in the same step."""
     cpu_fallbacks: dict[str, int] = Field(default_factory=dict)
-    """number of times that operators which the device lacks ran on the CPU"""
+    """Number of times that operators which the device lacks ran on the CPU."""
 
 
 class Timings(Record):
-    """timings/timings.json: how long a training took, where and when."""
+    """Duration, place and date of a training: timings/timings.json."""
 
     host: CpuTarget | GpuTarget
     host_name: str
@@ -137,42 +137,48 @@ class Timings(Record):
     packages: dict[str, str]
     started_at_unix_seconds: float
     startup_seconds: float
-    """from the process's start to the first timed step"""
+    """Time from the process's start to the first timed step."""
     data_seconds: float
-    """part of the start-up: reading, normalising and placing the split"""
+    """Part of the start-up: reading, normalising and placing the split."""
     warm_up_seconds: float
     epochs: tuple[EpochTiming, ...]
     total_seconds: float
-    """from the process's start to the last result, less tracking; a resumed run's processes add up"""
+    """Time from the process's start to the last result, less tracking.
+
+    The processes of a resumed run add up.
+    """
     tracking_seconds: float
-    """time that training waited for MLflow"""
+    """Time that training waited for MLflow."""
     resumed_at_epochs: tuple[int, ...]
     training_image_count: int
     images_per_second: float
-    """training samples over the median epoch's training time, all repeats included"""
+    """Training samples over the median epoch's training time, all repeats included."""
     device_count: int = 1
     """GPUs, or processes on the CPU, that shared the training"""
     peak_memory_bytes: int | None
-    """peak of the device, or of the process on the CPU; the largest of several"""
+    """Peak memory of the device, or of the process on the CPU. The largest of several."""
     repeats: tuple[tuple[EpochTiming, ...], ...] = ()
-    """epochs of each further training from the same start"""
+    """Epochs of each further training from the same start."""
     seeds: tuple[tuple[EpochTiming, ...], ...] = ()
-    """epochs of the training from each further seed"""
+    """Epochs of the training from each further seed."""
     steady_state: SteadyState
     steps_taken: StepsTaken | None = None
     overhead: Overhead
     load: tuple[LoadWindow, ...]
-    """load between readings after epochs; the last window has the measurements after the training"""
+    """Load between readings after epochs.
+
+    The last window has the measurements after the training.
+    """
     energy: tuple[Energy, ...] = ()
-    """energy of the first training, for each part of the machine"""
+    """Energy of the first training, for each part of the machine."""
     attribution: StepBreakdown | None = None
     not_attributed: str | None = None
-    """reason why there is no attribution"""
+    """Reason why there is no attribution."""
     operations: Operations | None = None
     not_counted: str | None = None
-    """reason why there are no operations"""
+    """Reason why there are no operations."""
     identity: str | None = None
-    """sha256 of all that determines the training, except its name"""
+    """SHA-256 of all that determines the training, except its name."""
 
     @property
     def all_epochs(self) -> list[EpochTiming]:
@@ -211,7 +217,7 @@ class Timings(Record):
 
 
 class Untimed(Record):
-    """timings/timings.json if nothing ran."""
+    """Content of timings/timings.json if nothing ran."""
 
     status: Literal["unavailable"] = "unavailable"
 
@@ -244,13 +250,13 @@ class DeviceEvaluation(Record):
     test_loss: float
     macro_f1: float | None
     metrics: dict[str, float] = Field(default_factory=dict)
-    """custom metrics by name, and errors of values"""
+    """Custom metrics by name, and errors of values."""
     classes: dict[str, ClassScores]
-    """scores of each class or label"""
+    """Scores of each class or label."""
     confusion: tuple[tuple[int, ...], ...]
-    """rows: true class; columns: predicted class"""
+    """Confusion matrix, with a row for each true class."""
     seeds: tuple[SeedScores, ...] = ()
-    """scores of the networks from further seeds"""
+    """Scores of the networks from further seeds."""
 
     @property
     def figure(self) -> tuple[str, str]:
@@ -269,7 +275,7 @@ class DeviceEvaluation(Record):
 
 
 class Evaluation(Record):
-    """evaluation/evaluation.json of an experiment; a device that was unavailable has no entry."""
+    """Evaluation of the available devices: evaluation/evaluation.json."""
 
     experiment: str
     class_names: tuple[str, ...]

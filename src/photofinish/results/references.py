@@ -34,7 +34,7 @@ class Reference(Record):
 
     schema_version: Literal[1] = 1
     machine: Name
-    """name of its folder"""
+    """Name of its folder."""
     experiment: Name
     recorded_at_unix_seconds: float
     photofinish_version: str
@@ -137,7 +137,7 @@ def reference_of(
     """
     settings = without_folders(training.experiment.model_dump(mode="json"))
     experiment = Experiment.model_validate_json(to_json(settings))
-    custom_code = nobodys_code(training.custom_code)
+    custom_code = code_without_folders(training.custom_code)
     host = timings.host
     if host.software:
         variables = {
@@ -171,7 +171,7 @@ def without_folders(settings: Any) -> Any:
     return settings
 
 
-def nobodys_code(custom_code: dict[str, str]) -> dict[str, str]:
+def code_without_folders(custom_code: dict[str, str]) -> dict[str, str]:
     """Return the code by names in the project, and files outside by their sha256 alone."""
     return {
         sha256 if without_folders(name) != name else name: sha256

@@ -21,7 +21,7 @@ from torch import nn
 
 from photofinish.config.base import read_plan
 from photofinish.config.experiment import TORCHMETRICS, Metric, Metrics, MetricsPlan
-from photofinish.custom_code import is_reference, users_code, with_what_it_takes
+from photofinish.custom_code import accepted_arguments, is_reference, run_custom_code
 from photofinish.data import Task
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError, run_stage
@@ -101,7 +101,7 @@ def _score(
     normalise = Normaliser(record.mean, record.std, len(record.image_shape))
     inputs = split.images("test")
     batches = []
-    with users_code(f"model {name} fails in evaluation"):
+    with run_custom_code(f"model {name} fails in evaluation"):
         for start in range(0, len(inputs), _BATCH_SIZE):
             batch = normalise(torch.from_numpy(np.array(inputs[start : start + _BATCH_SIZE])))
             # Whole numbers stay: a network looks something up by them.
@@ -110,7 +110,7 @@ def _score(
     actual: Array = np.array(split.labels("test"))
     targets = torch.from_numpy(actual)
     criterion = Loss(record.experiment.loss, record.task, CPU)
-    with users_code("the loss fails in evaluation"):
+    with run_custom_code("the loss fails in evaluation"):
         loss = criterion.mean(outputs.float() if criterion.has_tensors else outputs, targets).item()
     if not math.isfinite(loss):
         raise UserError(f"the loss on the test data is {loss}: check the test part of the data")
@@ -235,10 +235,10 @@ def _custom_score(
             offered["task"] = "multiclass" if is_classes else "multilabel"
             outputs = outputs.softmax(1) if is_classes else outputs.sigmoid()
             targets = targets.long()
-        arguments = with_what_it_takes(compute, offered, arguments)
+        arguments = accepted_arguments(compute, offered, arguments)
     else:
         outputs = outputs.float()  # tensors of a custom metric have single precision
-    with users_code(f"metric {metric.name} fails"):
+    with run_custom_code(f"metric {metric.name} fails"):
         if isinstance(compute, type):
             score = compute(**arguments)(outputs, targets)
         else:

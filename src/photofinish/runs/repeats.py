@@ -82,7 +82,7 @@ def _difference(first: Trainer, again: Trainer) -> str | None:
 def train_further_seeds(
     run: Run, device: torch.device, team: World, checkpoints: Path
 ) -> dict[int, State]:
-    """Train each seed after the experiment's own, and return what its trainer ended with."""
+    """Train each further seed, and return the result of its trainer."""
     states = {}
     for seed in range(run.experiment.seed + 1, run.experiment.seed + run.experiment.seeds):
         alone = {"seed": seed, "seeds": 1, "repeats": 1, "save_weights": "last"}

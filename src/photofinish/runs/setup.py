@@ -13,7 +13,7 @@ from photofinish.data import PartName
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import ConfigError
 from photofinish.machine.memory import Room
-from photofinish.models.own import check_same_network
+from photofinish.models.custom import check_same_network
 from photofinish.models.registry import build_model, check_batch_norm
 from photofinish.profiling.first_step import validate_custom_model
 from photofinish.runs.run import Run

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from photofinish.config.experiment import Experiment
 
 REMOTE_SECONDS = 8.0
-"""longest wait of a stage for a server, all calls together"""
+"""Longest wait of a stage for a server, all calls together."""
 FLUSH_SECONDS = 1.0
 WORKER = "photofinish.tracking.mlflow_worker"
 _LOCAL_SECONDS = 120.0
-"""longest wait for a database on disk, at each call: it may be slow, but does not hang"""
+"""Longest wait for a database on disk, at each call. It may be slow, but does not hang."""
 _INTERRUPTED_SECONDS = 5.0
-"""longest wait of a stage that Ctrl-C or SIGTERM ends, for its run to be closed"""
+"""Longest wait of a stage that Ctrl-C or SIGTERM ends, for its run to be closed."""
 _SERVERS = ("http", "databricks", "postgresql", "mysql", "mssql")
 
 

@@ -19,9 +19,9 @@ from photofinish.results import EpochMetrics, EpochTiming, records
 from photofinish.wording import seconds
 
 COMPARISON = "comparison"
-"""name and identity of the one run that each `compare` brings up to date"""
+"""Name and identity of the one run that each `compare` brings up to date."""
 REPORT = "report"
-"""artifact folder of the comparison"""
+"""Artifact folder of the comparison."""
 REPORT_TABLE = "comparison.csv"
 _COMPARED = (
     *("test_accuracy", "step_seconds", "epoch_seconds", "total_seconds", "busy_share", "mcnemar_p"),
@@ -34,16 +34,16 @@ TAG_EXPERIMENT = "photofinish.experiment"
 TAG_DEVICE = "photofinish.device"
 TAG_HOST = "host.name"
 TAG_CURRENT = "photofinish.current"
-"""true for the experiment's result as it is on disk, false for an earlier one"""
+"""True for the experiment's result as it is on disk, false for an earlier one."""
 TAG_TRAINING_KEY = "sha256.training_key"  # MLflow sorts by name: these are below the others
 TAG_RESULT = "sha256.result"
 TAG_MIRRORED = "sha256.mirrored"
 TAG_NOTE = "mlflow.note.content"
 TAG_PROCESS = "photofinish.process"
 OURS = "**photofinish**"
-"""start of each description written here; others are the user's"""
+"""Start of each description that photofinish writes."""
 ONCE = 0
-"""step of a value that a run has once: MLflow draws a bar for it, and a line for several steps"""
+"""Step of a value that a run has once. MLflow draws a bar for it."""
 _TIMED_ONCE = (
     *("startup_seconds", "data_seconds", "warm_up_seconds", "total_seconds"),
     *("median_epoch_seconds", "peak_memory_bytes"),
@@ -61,13 +61,13 @@ class RunDocument:
     params: dict[str, str]
     metrics: list[Metric]
     files: list[tuple[Path, str]]
-    """each with its artifact folder"""
+    """Figures by path, each with its artifact folder."""
     result: str
-    """identity of the run: the sha256 of a training's records"""
+    """Identity of the run: the sha256 of a training's records."""
     mirrored: str
-    """sha256 of what may change: a run tagged with it is complete"""
+    """SHA-256 of the mutable files. A run tagged with it is complete."""
     model: Path | None = None
-    """folder with the weights of a training"""
+    """Folder with the weights of a training."""
     started_ms: int | None = None
     duration_ms: int | None = None
 

@@ -20,7 +20,7 @@ from photofinish.tracking.store import Store, close_abandoned_runs, is_live, ope
 from photofinish.tracking.sync import create_run, mirror_run, set_note, sync_all
 
 _SAMPLE_SECONDS = 5.0
-"""least time between two samples of the system's metrics, which are taken between epochs"""
+"""Least time between two samples of the system's metrics, which are taken between epochs."""
 
 
 class _LiveRun:

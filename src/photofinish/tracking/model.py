@@ -15,10 +15,10 @@ from mlflow.types import Schema, TensorSpec
 from torch import nn
 
 from photofinish.config.networks import CustomModel
-from photofinish.custom_code import Reference, imports_forgotten
+from photofinish.custom_code import Reference, forget_imports
 from photofinish.results import records
 from photofinish.results.learned import load_network
-from photofinish.source_code import PACKAGE, users_files
+from photofinish.source_code import PACKAGE, custom_files
 from photofinish.tracking.documents import ONCE, RunDocument
 from photofinish.tracking.store import Store
 
@@ -31,7 +31,7 @@ def log_model(store: Store, run: Run, document: RunDocument) -> str:
     client, run_id = store.client, str(run.info.run_id)
     name = document.name.replace("/", "-")  # MLflow refuses a slash
     record = records.read_record(document.model / records.RECORD, records.Training)
-    with imports_forgotten(), tempfile.TemporaryDirectory() as folder:
+    with forget_imports(), tempfile.TemporaryDirectory() as folder:
         network = load_network(document.model, record)
         if outputs := run.outputs.model_outputs:  # unfinished, or its files were deleted
             logged = client.get_logged_model(outputs[0].model_id)
@@ -63,7 +63,7 @@ def _save(
         example = np.zeros((1, *shape), np.int64)
     code = folder / "code"
     if isinstance(record.experiment.model, CustomModel):
-        files, _ = users_files([Reference.of(record.experiment.model.name)])
+        files, _ = custom_files([Reference.of(record.experiment.model.name)])
         for place, path in files.items():
             (code / place).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, code / place)

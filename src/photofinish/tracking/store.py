@@ -22,9 +22,9 @@ from mlflow.exceptions import MlflowException
 from photofinish.tracking.documents import TAG_PROCESS
 
 MLFLOW_ERRORS = (MlflowException, OSError)
-"""errors of a store or server; those of `requests` are OSErrors"""
+"""Errors of a store or server. Those of `requests` are OSErrors."""
 _OWN_EXPERIMENT = "photofinish"
-"""name in the project's own store; in others, the experiment is named after the project's folder"""
+"""Experiment in the project's store. In others, it has the name of the project's folder."""
 _SQLITE = "sqlite:///"
 _RACE_SIGNS = ("UniqueViolation", "already exists")
 _RACE_SECONDS = 2.0
@@ -37,9 +37,9 @@ class Store:
     client: MlflowClient
     experiment_id: str
     local_artifacts: Path | None
-    """folder of the artifacts in the project's own store, None in one that others may share"""
+    """Folder of the artifacts in the project's store, None in a shared one."""
     lock: FileLock
-    """held while a result is searched and mirrored, so that two processes do not both create it"""
+    """Lock of searching and mirroring a result, so that only one process creates it."""
 
     def find_runs(self, filter_string: str = "") -> list[Run]:
         """Return every run of this project that matches, the newest first."""

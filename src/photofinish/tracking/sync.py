@@ -57,7 +57,7 @@ from photofinish.tracking.store import (
 
 _HARDWARE = ("host.cpu", "host.usable_cores", "host.accelerator")
 _START_ERROR_MS = 1000
-"""largest difference between the start of a training in its record and in MLflow"""
+"""Largest difference between the start of a training in its record and in MLflow."""
 
 
 def sync_all(
@@ -218,7 +218,7 @@ def _is_whole(store: Store, run: Run, document: RunDocument) -> bool:
 
 
 def _has_artifacts(store: Store, run: Run) -> bool:
-    """Return False if `mlruns/` was deleted. Another store is trusted to keep what it has."""
+    """Return False if `mlruns/` was deleted. Another store is trusted to keep its runs."""
     return store.local_artifacts is None or (store.local_artifacts / run.info.run_id).is_dir()
 
 

@@ -1,1 +1,1 @@
-"""The one loop, and what it needs: batches, steps, optimisers, devices, checkpoints."""
+"""The training loop with its batches, steps, optimizers, devices and checkpoints."""

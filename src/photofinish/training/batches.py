@@ -1,4 +1,4 @@
-"""Which samples each batch holds, in which order, and how a sample becomes a network's input.
+"""Batches: their samples, the order, and the conversion to a network's input.
 
 All randomness is stateless: generators are seeded from (seed, epoch), and custom transforms from
 (seed, epoch, row).
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from photofinish.custom_code import Reference, users_code
+from photofinish.custom_code import Reference, run_custom_code
 from photofinish.errors import UserError
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Normaliser:
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """Which samples each batch holds and how they are augmented, on every device and input."""
+    """Samples of each batch and their augmentation, equal on every device and input."""
 
     image_count: int
     batch_size: int
@@ -184,14 +184,14 @@ class Transform:
         custom = Reference.of(settings.name).load()
         self._call: Callable[..., Any] = partial(custom, **settings.arguments)
         if isinstance(custom, type):
-            with users_code(f"transform {settings.name} can't be made"):
+            with run_custom_code(f"transform {settings.name} can't be made"):
                 self._call = self._call()
 
     def __call__(self, item: torch.Tensor, epoch: int, row: int) -> torch.Tensor:
         """Transform a packed sample. Raises UserError if its shape or dtype changes."""
         seed = derived_seed("transform", self._seed, epoch, row) % _SEEDS
         failing = f"transform {self._name} fails on training item {row}"
-        with _seeded(seed), users_code(failing):
+        with _seeded(seed), run_custom_code(failing):
             changed: torch.Tensor = self._call(item.clone())
         if _kind(changed) != _kind(item):
             raise UserError(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
-from photofinish.custom_code import runs_through_users_code, user_traceback
+from photofinish.custom_code import has_user_frame, user_traceback
 from photofinish.errors import EXIT_PEER_LOST, PEER_LOST, UserError
 from photofinish.training.torch_device import CPU, device_name, memory_bytes, peak_memory_bytes
 from photofinish.wording import byte_size
@@ -69,7 +69,7 @@ def failures_explained(
     except Exception as error:
         if explained := _explained(name, experiment, team, error):
             raise explained from error
-        if runs_custom_code and runs_through_users_code(error):
+        if runs_custom_code and has_user_frame(error):
             traceback = user_traceback(error)
             raise UserError(f"experiments.{name}: custom code failed:\n{traceback}") from error
         if isinstance(error, RuntimeError) and _BACKEND.search(str(error)):

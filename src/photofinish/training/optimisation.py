@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.optim import SGD, Adam, AdamW, Optimizer, lr_scheduler
 
 from photofinish.config.catalogue import LOSSES, loss_problem
-from photofinish.custom_code import Reference, is_reference, users_code
+from photofinish.custom_code import Reference, is_reference, run_custom_code
 from photofinish.errors import ConfigError, UserError
 from photofinish.training.torch_device import is_accelerator, to_device
 
@@ -57,7 +57,7 @@ class Loss:
         self._task, self._is_custom = task, is_reference(self.name)
         arguments: dict[str, Any] = {}
         if settings and self._is_custom:
-            self._loss = _custom_loss(cast("params.OwnLoss", settings), device)
+            self._loss = _custom_loss(cast("params.CustomLoss", settings), device)
         else:
             if settings:
                 arguments = settings.model_dump(exclude={"name"}, exclude_defaults=True)
@@ -151,19 +151,20 @@ def check_class_weights(settings: params.Loss | None, names: tuple[str, ...]) ->
             )
 
 
-def _custom_loss(settings: params.OwnLoss, device: torch.device) -> Callable[..., Any]:
+def _custom_loss(settings: params.CustomLoss, device: torch.device) -> Callable[..., Any]:
     """Return a custom loss: an instance of a class, or a function with its arguments."""
     custom = Reference.of(settings.name).load()
     if not isinstance(custom, type):
         return partial(custom, **settings.arguments)
-    with users_code(f"loss {settings.name} can't be made"):
+    with run_custom_code(f"loss {settings.name} can't be made"):
         loss = custom(**settings.arguments)
         if not isinstance(loss, nn.Module):
             return loss  # type: ignore[no-any-return]
         loss = loss.to(device)
     if any(True for _ in loss.parameters()):
         raise UserError(
-            f"loss {settings.name} has parameters, which no optimizer gets: move them to the network"
+            f"loss {settings.name} has parameters, which no optimizer gets: "
+            "move them to the network"
         )
     return loss
 

@@ -1,4 +1,4 @@
-"""How devices share a step: one device, DataParallel, or a process for each device (DDP).
+"""Worlds of devices that share a step: one device, DataParallel, or DDP.
 
 A single device is a world of size one: the model is not wrapped and collectives are no-ops.
 """
@@ -18,7 +18,7 @@ from photofinish.models.registry import BATCH_NORMS
 from photofinish.training.torch_device import Clock, forget_peak_memory, peak_memory_bytes
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=10)
-"""For ranks that hang, or write a checkpoint. A lost process is noticed at once."""
+"""Timeout for ranks that hang, or write a checkpoint. A lost process is noticed at once."""
 
 
 class World:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from photofinish.custom_code import TIMM, users_code, with_what_it_takes
+from photofinish.custom_code import TIMM, accepted_arguments, run_custom_code
 from photofinish.errors import UserError
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ Shape = tuple[int, ...]
 """Shape of a sample; for images, channels, height, width."""
 
 
-def build_own(
+def build_custom(
     model: CustomModel, shape: Shape, classes: int, dtype: Dtype, weights: Path | None = None
 ) -> nn.Module:
     """Build the network and initialize its lazy modules. All generators must be seeded before.
@@ -44,15 +44,15 @@ def build_own(
     else:
         build = reference.load()
         offered = {"classes": classes, "shape": tuple(shape)}
-        arguments = with_what_it_takes(build, offered, model.arguments)
-    with users_code(f"model {model.name} can't be built"):
+        arguments = accepted_arguments(build, offered, model.arguments)
+    with run_custom_code(f"model {model.name} can't be built"):
         network = build(**arguments)
     if not isinstance(network, nn.Module):
         kind = type(network).__name__
         raise UserError(f"model {model.name} gives a {kind}: it must give a torch.nn.Module")
     if any(map(is_lazy, (*network.parameters(), *network.buffers()))):
         what = f"model {model.name} can't take an image of shape {tuple(shape)}"
-        with users_code(what), torch.no_grad():
+        with run_custom_code(what), torch.no_grad():
             network.eval()(blank(shape, dtype))
     for key, value in network.state_dict().items():
         if not isinstance(value, torch.Tensor):
