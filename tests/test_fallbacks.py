@@ -15,7 +15,10 @@ from photofinish.comparing.device_results import Trained
 from photofinish.profiling.first_step import fallbacks_counted
 from photofinish.report.sentences import verdict
 
-WARNING = "The operator 'aten::{}' is not currently supported on the MPS backend and will fall back to run on the CPU."
+WARNING = (
+    "The operator 'aten::{}' is not currently supported on the MPS backend "
+    "and will fall back to run on the CPU."
+)
 
 
 def counted_while_warned() -> Counter[str]:

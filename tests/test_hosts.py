@@ -378,7 +378,7 @@ def test_an_output_device_beyond_all_the_gpus_is_a_mistake() -> None:
         host_of(count="all", strategy="data_parallel", output_device=30)
 
 
-# -- the CPU ------------------------------------------------------------------------------------------
+# -- the CPU ----------
 
 
 def test_the_cpu_of_a_mac_is_read_by_sysctl(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -481,7 +481,7 @@ def test_auto_threads_are_the_usable_cores_divided_by_processes(
     assert (host.threads, host.processes) == (threads, cpu.processes)
 
 
-# -- builds -------------------------------------------------------------------------------------------
+# -- builds ----------
 
 
 def test_the_builds_of_torch_and_torchvision_are_those_of_the_packages() -> None:

@@ -91,7 +91,8 @@ def test_children_count_as_the_process_itself() -> None:
 
 def test_other_programs_are_counted() -> None:
     monitor = LoadMonitor(nvidia_gpu_state(None))
-    orphan = f'"{sys.executable}" -c "{BURN_A_CORE}" &'  # its parent ends at once, so it belongs to nobody here
+    # Its parent ends at once, so it belongs to no process of the test.
+    orphan = f'"{sys.executable}" -c "{BURN_A_CORE}" &'
     subprocess.run(
         ["sh", "-c", orphan], capture_output=True, check=True
     )  # until it closes its output

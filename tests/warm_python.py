@@ -1,9 +1,9 @@
 """A Python with torch and MLflow imported, which forks for each call.
 
 The suite starts hundreds of programs, and imports take most of their time: one project test takes
-14 instead of 46 CPU seconds. A server imports once and waits at a socket. A `python` in a folder for
-the front of PATH asks it for a fork, which runs the caller's script or module with the caller's
-folder, environment and files. Programs that a test kills are better started without it.
+14 instead of 46 CPU seconds. A server imports once and waits at a socket. The `python` in front of
+PATH lets it fork. The fork runs the script or module with the caller's folder, environment and
+files. Programs that a test kills are better started without it.
 """
 
 from __future__ import annotations

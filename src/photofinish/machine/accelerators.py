@@ -49,7 +49,7 @@ class AcceleratorFacts:
 
 
 Accelerators = dict[str, tuple[AcceleratorFacts, ...] | str]
-"""For each kind, the accelerators of this machine, or the reason why there is none."""
+"""Accelerators of this machine by kind, or the reason why there is none."""
 _ACCELERATORS: TypeAdapter[Accelerators] = TypeAdapter(Accelerators)
 
 

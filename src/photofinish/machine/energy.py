@@ -23,7 +23,7 @@ class Energy(Record):
     joules: float | None = None
     source: Literal["nvml", "rapl"] | None = None
     reason: str | None = None
-    """Why there is no figure."""
+    """Reason why there is no figure."""
 
 
 class EnergyMeter:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class Machine(Record):
-    """machines/<name>.json: facts of a machine, before any settings."""
+    """Facts of a machine, before any settings: machines/<name>.json."""
 
     cpu: CpuFacts
     accelerators: Accelerators
@@ -50,7 +50,7 @@ class Machine(Record):
 
 
 class CpuTarget(Record):
-    """data/plan/hosts/cpu.json: the machine that `train-cpu` runs on."""
+    """Machine that `train-cpu` runs on: data/plan/hosts/cpu.json."""
 
     processes: int = 1
     """Number of processes that train together."""
@@ -61,7 +61,7 @@ class CpuTarget(Record):
 
 
 class GpuTarget(Record):
-    """data/plan/hosts/gpu.json: the machine that `train-gpu` runs on.
+    """Machine that `train-gpu` runs on: data/plan/hosts/gpu.json.
 
     Without an accelerator, threads, CPU and software are None.
     """

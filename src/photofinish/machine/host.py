@@ -31,7 +31,7 @@ GPU_VARIABLES = (
     "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ENABLE_MPS_FALLBACK",
     "PYTORCH_NO_CUDA_MEMORY_CACHING", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
 )  # fmt: skip
-"""Without those that select GPUs: the name and memory of the selected GPU count."""
+"""Variables that matter to a GPU, except those that select one: its name and memory count."""
 
 
 @dataclass(frozen=True)

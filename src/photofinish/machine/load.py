@@ -1,4 +1,4 @@
-"""How busy the machine was during a training run, and whether its times are unreliable."""
+"""The load of the machine during a training run, and when it makes times unreliable."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SLOWDOWNS = {
     pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown: "power supply",
     pynvml.nvmlClocksThrottleReasonSwThermalSlowdown: "heat",
 }
-"""Without the power limit, which a GPU at full load reaches as intended."""
+"""Reasons for a slow GPU, except the power limit, which full load reaches as intended."""
 
 
 class LoadWindow(Record):
@@ -63,7 +63,7 @@ class LoadWindow(Record):
     """Number of pages that the whole machine swapped in and out."""
     gpu_clock_mhz: int | None = None
     gpu_slowdowns: tuple[str, ...] = ()
-    """Why the GPU reduced its clock."""
+    """Reasons why the GPU reduced its clock."""
 
 
 def load_warnings(windows: Iterable[LoadWindow]) -> list[str]:
