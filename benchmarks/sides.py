@@ -52,7 +52,7 @@ def side_processes(
 @contextmanager
 def _process(side: str, conditions: Conditions, scratch: Path) -> Iterator[Connection]:
     context = get_context("forkserver")
-    # Torch is imported once, with its compiler, which optimisers import (seconds), and nothing set.
+    # Torch is imported once, with its compiler, which optimizers import (seconds), and nothing set.
     context.set_forkserver_preload(["benchmarks.__main__", "torch._dynamo"])
     here, there = context.Pipe()
     process = context.Process(target=_serve, args=(there, side, conditions, scratch))

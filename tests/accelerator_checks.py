@@ -34,7 +34,7 @@ from photofinish.results.records import FirstStep
 from photofinish.runs.repeats import repeat_training
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup
-from photofinish.training import optimisation
+from photofinish.training import optimization
 from photofinish.training.checkpoint import CheckpointStore, on_cpu
 from photofinish.training.failures import failures_explained
 from photofinish.training.torch_device import (
@@ -166,7 +166,7 @@ def test_it_learns_the_same_bits_as_the_cpu(
     assert (counts() - before).operations > 100
     assert devices_of(there.network) == {device}
     monkeypatch.setattr(
-        optimisation, "SGD", FusedSgd
+        optimization, "SGD", FusedSgd
     )  # as on every accelerator; the CPU's own rounds otherwise
     on_cpu = trained(make_job(CPU, **settings))
     assert_same_run(there, on_cpu)
@@ -378,7 +378,7 @@ def test_one_operation_takes_all_parameters_a_step_further(
     network = job.new_network().to(device)
     for parameter in network.parameters():
         parameter.grad = torch.ones_like(parameter)
-    optimizer = optimisation.build_optimizer(job.run.experiment.optimizer, network.parameters())
+    optimizer = optimization.build_optimizer(job.run.experiment.optimizer, network.parameters())
     optimizer.step()
     found = counted(optimizer.step)
     counters = (

@@ -22,7 +22,7 @@ from photofinish.data import PartName
 from photofinish.models.registry import build_model
 from photofinish.profiling import scratch
 from photofinish.profiling.scratch import warm_up
-from photofinish.training import optimisation
+from photofinish.training import optimization
 from photofinish.training.batches import Batches, Normaliser, Part
 from photofinish.training.input_paths import make_batches
 from photofinish.training.steps import GraphedSteps
@@ -45,7 +45,7 @@ MakeJob = Callable[..., Trainer]
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> OperationRecorder:
     made = OperationRecorder()
     monkeypatch.setattr(scratch, "recorder_of", lambda _device: made)
-    monkeypatch.setattr(optimisation, "is_accelerator", lambda _device: True)
+    monkeypatch.setattr(optimization, "is_accelerator", lambda _device: True)
     monkeypatch.setattr(scratch, "TRIED_STEPS", 2)
     torch.set_num_threads(1)
     return made

@@ -31,7 +31,7 @@ from photofinish.runs.setup import Setup
 from photofinish.training import trainer as trainer_module
 from photofinish.training.batches import Batch
 from photofinish.training.input_paths import LoaderBatches
-from photofinish.training.optimisation import Schedule
+from photofinish.training.optimization import Schedule
 from photofinish.training.torch_device import CPU
 from photofinish.training.trainer import Trainer
 from photofinish.training.world import World

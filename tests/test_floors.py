@@ -46,7 +46,7 @@ STEP = Operations(
     batch_bytes=10**6,
     resident_bytes=0,
 )
-OPTIMISER = (30 - 4 + 20 - 4) * MIB / 100e9
+OPTIMIZER = (30 - 4 + 20 - 4) * MIB / 100e9
 """Time of a step that reads gradients, weights and state, and writes the last two."""
 
 
@@ -61,15 +61,15 @@ def test_arithmetic_takes_the_fewest_operations_above_the_peak_rate() -> None:
 
 def test_memory_takes_what_exceeds_the_cache() -> None:
     floor = least_steps(STEP, MADE_UP, "fp32")
-    assert floor.memory_seconds == pytest.approx((2 * 16 + 196 + 100) * MIB / 100e9 + OPTIMISER)
+    assert floor.memory_seconds == pytest.approx((2 * 16 + 196 + 100) * MIB / 100e9 + OPTIMIZER)
     short = least_steps(STEP, MADE_UP, "bf16")
-    assert short.memory_seconds == pytest.approx((2 * 6 + 96 + 48) * MIB / 100e9 + OPTIMISER)
+    assert short.memory_seconds == pytest.approx((2 * 6 + 96 + 48) * MIB / 100e9 + OPTIMIZER)
     assert least_steps(STEP, replace(MADE_UP, cache_mib=200), "fp32").memory_seconds == 0
 
 
 def test_products_run_in_sequence() -> None:
     floor = least_steps(STEP, MADE_UP, "fp32")
-    assert floor.computing_seconds == pytest.approx(2 * 0.008 + 296 * MIB / 100e9 + OPTIMISER)
+    assert floor.computing_seconds == pytest.approx(2 * 0.008 + 296 * MIB / 100e9 + OPTIMIZER)
     assert floor.computing_seconds > max(floor.arithmetic_seconds, floor.memory_seconds)
     assert floor.seconds == floor.computing_seconds
 

@@ -32,7 +32,7 @@ from photofinish.runs.run import Run
 from photofinish.runs.train import train as train_run
 from photofinish.tracking.client import Tracker
 from photofinish.training.batches import Batch
-from photofinish.training.optimisation import Loss
+from photofinish.training.optimization import Loss
 from photofinish.training.torch_device import CPU, memory_format
 from photofinish.training.trainer import Trainer
 from photofinish.training.world import World

@@ -25,7 +25,7 @@ RUNS_WITHOUT = {
     "the trainer": (
         *("profiling.scratch", "models.registry", "results", "training.batches"),
         *("training.checkpoint", "training.failures", "training.input_paths"),
-        *("training.optimisation", "training.world", "training.torch_device", "training.trainer"),
+        *("training.optimization", "training.world", "training.torch_device", "training.trainer"),
     ),
     "what only reads files": (
         *("comparing.pairs", "comparing.renting", "report.sentences", "config.loader"),

@@ -35,7 +35,7 @@ from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup
 from photofinish.runs.train import train
 from photofinish.tracking.client import Tracker
-from photofinish.training.optimisation import Loss
+from photofinish.training.optimization import Loss
 from photofinish.training.torch_device import CPU
 from photofinish.training.world import World
 

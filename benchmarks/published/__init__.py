@@ -5,7 +5,7 @@
 network's step. `python -m benchmarks.published.count` counts them with timm's networks.
 
 `fp16` rows are mixed precision. `tf32` rows are published as FP32 by NVIDIA, in whose containers
-TF32 is on. Rows without an optimiser are forward and backward passes alone.
+TF32 is on. Rows without an optimizer are forward and backward passes alone.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def rows(name: str) -> Iterator[dict[str, str]]:
 
 
 def _step(
-    network: dict[str, str], products: list[dict[str, int]], images: int, has_optimiser: bool
+    network: dict[str, str], products: list[dict[str, int]], images: int, has_optimizer: bool
 ) -> Operations:
     """Return the step's operations without the optimizer's state, which is not always published."""
     times, parameter_bytes = images / int(network["images"]), int(network["parameter_bytes"])
@@ -94,7 +94,7 @@ def _step(
         flops=round(times * int(network["flops"])),
         products=tuple(_product(each, images) for each in products),
         parameter_bytes=parameter_bytes,
-        gradient_bytes=parameter_bytes if has_optimiser else 0,
+        gradient_bytes=parameter_bytes if has_optimizer else 0,
         optimizer_bytes=0,
         saved_activations=round(times * int(network["kept_values"])),
         saved_tensor_bytes=round(times * int(network["all_kept_bytes"])),

@@ -31,7 +31,7 @@ _NETWORKS = ("data/__init__", "data/packed", "machine", "models", "results")
 _INFERENCE = (
     "training/__init__",
     "training/batches",
-    "training/optimisation",
+    "training/optimization",
     "training/torch_device",
 )
 CODE_OF_STAGES = {

@@ -26,7 +26,7 @@ PARTS = {
     "copying to the device": "copying_seconds",
     "forward": "forward_seconds",
     "backward": "backward_seconds",
-    "optimiser": "optimizer_seconds",
+    "optimizer": "optimizer_seconds",
     "the rest": "rest_seconds",
 }
 """Parts of a step in their order, with their names in the record."""

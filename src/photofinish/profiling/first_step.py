@@ -32,7 +32,7 @@ from photofinish.models.custom import same_bits, tensors_in
 from photofinish.results.records import FirstStep, TensorFingerprint
 from photofinish.training.batches import Batch, Batches, batch_order, seed_epoch
 from photofinish.training.failures import nondeterminism_explained
-from photofinish.training.optimisation import Loss
+from photofinish.training.optimization import Loss
 from photofinish.training.torch_device import autocast, memory_format, to_memory_format
 from photofinish.training.world import World
 

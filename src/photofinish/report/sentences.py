@@ -198,8 +198,7 @@ def _evidence_of_cpu(pair: Comparison) -> list[str]:
     )
     if pair.ceiling.job:
         trained += (
-            " This is an upper bound: no GPU in this machine can exceed it, and a real one may "
-            "fall well short."
+            " The bound holds for any GPU in this machine, and a real one may fall well short."
         )
     rent = rental(pair.renting)
     why = _why("Why it takes so long", pair.diagnoses["cpu"])

@@ -29,7 +29,7 @@ from photofinish.files import write_text_atomically
 from photofinish.results import records
 from photofinish.results.learned import load_network
 from photofinish.training.batches import Normaliser
-from photofinish.training.optimisation import Loss
+from photofinish.training.optimization import Loss
 from photofinish.training.torch_device import CPU
 
 _BATCH_SIZE = 1000

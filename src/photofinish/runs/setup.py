@@ -19,7 +19,7 @@ from photofinish.profiling.first_step import validate_custom_model
 from photofinish.runs.run import Run
 from photofinish.training.batches import Batches, Normaliser, Part
 from photofinish.training.input_paths import make_batches
-from photofinish.training.optimisation import Loss, check_class_weights
+from photofinish.training.optimization import Loss, check_class_weights
 from photofinish.training.torch_device import free_memory_bytes
 from photofinish.training.trainer import Trainer
 from photofinish.training.world import World

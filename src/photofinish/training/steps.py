@@ -18,7 +18,7 @@ import torch
 from photofinish.custom_code import is_reference
 from photofinish.machine import most_steps_at_once
 from photofinish.training.batches import Batch
-from photofinish.training.optimisation import DeviceLearningRates, override_group
+from photofinish.training.optimization import DeviceLearningRates, override_group
 
 if TYPE_CHECKING:
     from photofinish.training.trainer import Trainer, TrainState

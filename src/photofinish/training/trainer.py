@@ -18,7 +18,7 @@ from torch import nn
 from photofinish.errors import UserError
 from photofinish.results import EpochMetrics, EpochTiming
 from photofinish.training.batches import Batch, Batches, seed_epoch
-from photofinish.training.optimisation import Loss, Schedule, build_optimizer
+from photofinish.training.optimization import Loss, Schedule, build_optimizer
 from photofinish.training.steps import Steps
 from photofinish.training.torch_device import (
     autocast,

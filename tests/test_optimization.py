@@ -1,4 +1,4 @@
-"""Optimisers and schedules are PyTorch's own, with the settings that were asked for."""
+"""Optimizers and schedules are PyTorch's own, with the settings that were asked for."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from torch.optim import Optimizer, lr_scheduler
 
 from photofinish.config import experiment as params
 from photofinish.errors import ConfigError, UserError
-from photofinish.training import optimisation
-from photofinish.training.optimisation import (
+from photofinish.training import optimization
+from photofinish.training.optimization import (
     DeviceLearningRates,
     Loss,
     Schedule,
@@ -174,7 +174,7 @@ def test_the_steps_are_those_of_pytorchs_plain_loop_over_the_parameters(
 @pytest.fixture
 def _as_on_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Memory that nothing was written to is no number."""
-    monkeypatch.setattr(optimisation, "is_accelerator", lambda _device: True)
+    monkeypatch.setattr(optimization, "is_accelerator", lambda _device: True)
     monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
     before = torch.get_deterministic_debug_mode()
     torch.set_deterministic_debug_mode("error")
