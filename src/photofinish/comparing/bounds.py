@@ -47,35 +47,43 @@ class SpeedupBound:
 
     @property
     def at_most(self) -> float:
-        if not self.staying_seconds:
-            return math.inf
-        return max(1.0, self.whole_seconds / self.staying_seconds)
+        """The speed-up that no GPU exceeds, whatever the machine did."""
+        return self._without(self.staying_seconds)
+
+    @property
+    def as_measured(self) -> float:
+        """The speed-up if everything else took no time."""
+        return self._without(self.measured_seconds)
+
+    def _without(self, seconds: float) -> float:
+        return max(1.0, self.whole_seconds / seconds) if seconds else math.inf
 
 
 @dataclass(frozen=True)
 class SpeedupBounds:
-    """Upper bounds for one training on the CPU, or why there are none."""
+    """Upper bounds for one training on the CPU."""
 
+    job: SpeedupBound
     epoch: SpeedupBound | None = None
-    """None if nothing of an epoch must stay."""
-    job: SpeedupBound | None = None
+    """None if nothing of an epoch must stay, or if that is not known."""
     job_if_resident: SpeedupBound | None = None
     """Bound with `input: resident`, if a loader is used and the samples would fit."""
-    not_known: NotKnown | None = None
+    loading_not_known: NotKnown | None = None
+    """Reason why only start-up counts as staying."""
 
 
 def ceiling(run: Recorded) -> SpeedupBounds:
-    """Return the bounds of a training on the CPU, or why the figures allow none."""
+    """Return the bounds of a training on the CPU; of its start-up alone if no steps were timed."""
     timings, costs, not_known = run.timings, run.costs, why_not_known(run)
-    if not_known or costs is None:
-        return SpeedupBounds(not_known=not_known)
     epochs = len(timings.epochs)
     startup_seconds = timings.startup_seconds - timings.warm_up_seconds
     _, job_seconds = spread(timings.end_to_end_seconds)
     startup = SpeedupBound(job_seconds, startup_seconds / BUSY, startup_seconds)
+    if not_known or costs is None:
+        return SpeedupBounds(startup, loading_not_known=not_known)
     settings = run.record.experiment.input
     if settings.name == "resident":
-        return SpeedupBounds(job=startup)
+        return SpeedupBounds(startup)
     loading_seconds = costs.steps_per_epoch * costs.batch_alone_seconds
     least_seconds = _least_loading_seconds(costs, settings.workers) / RUN_MARGIN
     epoch_seconds = costs.steps_per_epoch * costs.epoch_share_spread[1]

@@ -83,7 +83,7 @@ class RentalComparison:
     not_counted: str | None
     """Reason why there are no offers, from the training's record."""
     without: NotKnown | None
-    """Reason why start-up and loading, which stay on the CPU, are not included."""
+    """Reason why loading, which stays on the CPU, is not included, if there is a loader."""
 
 
 def renting(
@@ -98,7 +98,9 @@ def renting(
             offers.append(_offer(run, operations, stays, target, accelerators()[name], price))
     elif settings.accelerators:
         not_counted = timings.not_counted or "a step's operations were not counted"
-    return RentalComparison(tuple(offers), trained_on, not_counted, stays.not_known)
+    loads = run.record.experiment.input.name == "loader"
+    without = stays.loading_not_known if loads else None
+    return RentalComparison(tuple(offers), trained_on, not_counted, without)
 
 
 def _offer(
@@ -150,9 +152,9 @@ def _offer(
 def _on_cpu(
     stays: SpeedupBounds, epochs: int, which: Literal["staying_seconds", "measured_seconds"]
 ) -> tuple[float, float]:
-    """Return the start-up and an epoch's loading; 0 for what is unknown."""
+    """Return the start-up and an epoch's loading, 0 if that is unknown."""
     loading: float = getattr(stays.epoch, which, 0.0)
-    job: float = getattr(stays.job, which, epochs * loading)
+    job: float = getattr(stays.job, which)
     return job - epochs * loading, loading
 
 

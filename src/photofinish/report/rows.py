@@ -139,7 +139,7 @@ def comparison_rows(pairs: Iterable[Comparison]) -> Rows:
     for pair in pairs:
         cpu = _trained_row(pair, pair.cpu)
         cpu.epoch_ceiling = pair.ceiling.epoch.at_most if pair.ceiling.epoch else None
-        cpu.job_ceiling = pair.ceiling.job.at_most if pair.ceiling.job else None
+        cpu.job_ceiling = pair.ceiling.job.at_most
         rows.append(cpu)
         if pair.compared:
             gpu = _trained_row(pair, pair.compared.gpu)

@@ -139,7 +139,7 @@ def _estimated(pair: Comparison) -> tuple[str, str] | None:
         for offer in pair.renting.offers
         if offer.estimate and offer.fits != "no"
     ]
-    if not estimates or pair.renting.without:
+    if not estimates or pair.ceiling.loading_not_known:
         return None
     (job_seconds, name), here_seconds = min(estimates), pair.cpu.timings.total_seconds
     ratio = here_seconds / job_seconds
@@ -155,21 +155,22 @@ def _estimated(pair: Comparison) -> tuple[str, str] | None:
 def _bounded(pair: Comparison) -> tuple[str, str]:
     """Answer No if no GPU can be much faster in this machine."""
     job, epoch, resident = pair.ceiling.job, pair.ceiling.epoch, pair.ceiling.job_if_resident
-    if job is None:
-        unknown = pair.ceiling.not_known
-        return "Can't tell", f"no GPU trained it{f' ({not_known(unknown)})' if unknown else ''}."
-    staying, whole = duration(job.staying_seconds), duration(job.whole_seconds)
+    unknown = pair.ceiling.loading_not_known
+    staying, whole = duration(job.measured_seconds), duration(job.whole_seconds)
     staying = staying.removesuffix(f" {whole.split()[1]}")
     epochs = len(pair.cpu.timings.epochs)
     is_loading = epoch and 2 * epochs * epoch.staying_seconds > job.staying_seconds
     limit = f"{staying} of its {whole} stay on the CPU, so no GPU makes it more than "
-    limit += f"{bound(job.at_most)} faster."
+    limit += f"{bound(job.as_measured)} faster ({bound(job.at_most)} with all margins)."
     if is_loading and resident:
         limit += f" With `input: resident` it is {bound(resident.at_most)}."
     if job.at_most <= WORTHWHILE:
         return "No", f"The job is mostly {'loading data' if is_loading else 'start-up'}: {limit}"
+    reason = f" ({not_known(unknown)})" if unknown else ""
     if job.at_most <= HIGH:
-        return "Can't tell", f"no GPU trained it. {limit}"
+        return "Can't tell", f"no GPU trained it{reason}. {limit}"
+    if unknown or not pair.cpu.costs:
+        return "Can't tell", f"no GPU trained it{reason}."
     return "Can't tell", "no GPU trained it, and nothing measured here keeps one from being fast."
 
 
@@ -196,7 +197,7 @@ def _evidence_of_cpu(pair: Comparison) -> list[str]:
         f"{timings.device_name} trained it to {cpu.scores.in_words} in "
         f"{duration(timings.total_seconds)}, {duration(timings.startup_seconds)} of it start-up."
     )
-    if pair.ceiling.job:
+    if pair.ceiling.job.at_most <= HIGH:
         trained += (
             " The bound holds for any GPU in this machine, and a real one may fall well short."
         )
@@ -318,7 +319,7 @@ def rental(found: RentalComparison) -> str | None:
         cost, name, currency = min(costs)
         text += f", and costs {least_cost(cost, currency)} on {name}"
     if found.without:
-        text += f". Start-up and loading are not included ({not_known(found.without)})"
+        text += f". Loading is not included ({not_known(found.without)})"
     return f"{text}. A real GPU takes longer."
 
 

@@ -123,7 +123,7 @@ def why_table(pair: Comparison) -> Table:
 
 def ceiling_table(pair: Comparison) -> Table:
     """Return the bounds of an epoch and of the job, if no GPU trained the experiment."""
-    if pair.compared or not pair.ceiling.job:
+    if pair.compared:
         return []
     rows = []
     for of, bound in (("an epoch", pair.ceiling.epoch), ("the job", pair.ceiling.job)):
@@ -283,12 +283,11 @@ def elsewhere_table(pair: Comparison) -> Table:
 def renting_table(pair: Comparison) -> Table:
     """Return a row for each accelerator. renting.csv has more."""
     renting = pair.renting
-    loads = pair.cpu.record.experiment.input.name == "loader"
     rows = []
     for offer in renting.offers:
         memory_gib = offer.accelerator.memory_gib
         job = seconds(offer.job_seconds) if offer.job_seconds >= 1e-3 else "under 1 ms"
-        epoch = NOTHING if loads and renting.without else f"{at_most(offer.epoch_at_most)}x"
+        epoch = NOTHING if renting.without else f"{at_most(offer.epoch_at_most)}x"
         row = {
             "accelerator": offer.accelerator.name,
             "the job at most": NOTHING if renting.without else f"{at_most(offer.job_at_most)}x",
