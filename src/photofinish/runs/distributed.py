@@ -57,15 +57,20 @@ def launch(host: CpuTarget | GpuTarget, waited_seconds: float) -> None:
 
 
 def _first_failure(log: str, processes: int) -> str:
-    """Return which rank ended first and how, or all that torchrun logged."""
-    cause = log.partition("Root Cause (first observed failure):")[2]
-    facts = dict(re.findall(r"^\s+(\w+)\s+: (.+?)(?: \(.*)?$", cause, re.MULTILINE))
-    if "rank" not in facts:
+    """Return which rank ended first and how, or all that torchrun logged.
+
+    A rank that notices the end of a killed one may be seen to end before it.
+    """
+    failures = re.findall(r"^\[\d+\]:\n((?:  .*\n)+)", log, re.MULTILINE)
+    if not failures:
         return f"torchrun failed:\n{log.strip()}"
+    killed = [failure for failure in failures if re.search(r"Signal \d+ \((?!SIGTERM)", failure)]
+    first = (killed or failures)[-1]  # torchrun lists the root cause last
+    facts = dict(re.findall(r"^ +(\w+) +: (\S+)", first, re.MULTILINE))
     how = f"ended with exit status {facts['exitcode']}"
-    if killed := re.search(r"Signal \d+ \((\w+)\)", cause):
-        how = f"was killed by {killed[1]}"
-        if killed[1] == "SIGKILL":
+    if signal := re.search(r"Signal \d+ \((\w+)\)", first):
+        how = f"was killed by {signal[1]}"
+        if signal[1] == "SIGKILL":
             how += ", which Linux sends when memory runs out"
     return f"process {facts['rank']} of {processes} (counted from 0) {how}"
 
