@@ -478,7 +478,7 @@ def project(make_project: Callable[[str], Project]) -> Project:
 
 
 @dataclass(frozen=True)
-class OwnFiles:
+class CustomFiles:
     """Files of custom code, in a folder that is the project during a test."""
 
     folder: Path
@@ -492,11 +492,11 @@ class OwnFiles:
 
 
 @pytest.fixture
-def own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OwnFiles]:
+def custom_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CustomFiles]:
     """Give a folder for custom code, whose imports are undone afterwards."""
     monkeypatch.chdir(tmp_path)
     before, paths = set(sys.modules), [*sys.path]
-    yield OwnFiles(tmp_path)
+    yield CustomFiles(tmp_path)
     sys.path[:] = paths
     for name in set(sys.modules) - before:
         if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import MakeExperiment, MakeResult, OwnFiles, digits_plan, learnable_images
+from conftest import CustomFiles, MakeExperiment, MakeResult, digits_plan, learnable_images
 
 from photofinish.config.experiment import Experiment
 from photofinish.config.networks import CustomModel
@@ -144,9 +144,12 @@ class Net(nn.Module):
 
 
 def test_a_custom_network_keeps_its_precision(
-    leave: Leave, own_files: OwnFiles, make_experiment: MakeExperiment, packed_split: PackedSplit
+    leave: Leave,
+    custom_files: CustomFiles,
+    make_experiment: MakeExperiment,
+    packed_split: PackedSplit,
 ) -> None:
-    model = CustomModel(name=own_files.write("net.py", CUSTOM) + ":Net")
+    model = CustomModel(name=custom_files.write("net.py", CUSTOM) + ":Net")
     network = build_model(model, (1, 8, 8), 3, seed=5)
     folder = leave(network, make_experiment().model_copy(update={"model": model}))
     scores = evaluate("small-mlp", {"cpu": folder}, packed_split).evaluation.devices["cpu"]

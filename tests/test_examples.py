@@ -9,7 +9,7 @@ from typing import cast
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT, OwnFiles, digits_plan, from_array, learnable_images
+from conftest import ROOT, CustomFiles, digits_plan, from_array, learnable_images
 from image_files import write_picture
 from safetensors.torch import load_file
 from torchvision.models import get_model
@@ -57,7 +57,7 @@ def different_experiments() -> list[tuple[str, str]]:
 @pytest.fixture(autouse=True)
 def project_folder(
     tmp_path: Path,
-    own_files: OwnFiles,  # noqa: ARG001
+    custom_files: CustomFiles,  # noqa: ARG001
     monkeypatch: pytest.MonkeyPatch,
 ) -> Path:
     folder = tmp_path / "project"

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from conftest import MakeResult, MakeTrainer, OwnFiles
+from conftest import CustomFiles, MakeResult, MakeTrainer
 from mlflow.entities import LoggedModelStatus
 from mlflow.exceptions import MlflowException
 from mlflow.pyfunc.scoring_server import InvocationsResponse, invocations
@@ -87,12 +87,14 @@ def results(
 
 
 @pytest.fixture
-def custom_results(results: Path, own_files: OwnFiles, monkeypatch: pytest.MonkeyPatch) -> Path:
+def custom_results(
+    results: Path, custom_files: CustomFiles, monkeypatch: pytest.MonkeyPatch
+) -> Path:
     """Write the network as a custom class whose neighbour imports a file from elsewhere."""
-    own_files.write("lib/widths.py", "HIDDEN = 8\n")
-    monkeypatch.syspath_prepend(str(own_files.folder / "lib"))
-    own_files.write("parts.py", "from torch import nn\nfrom widths import HIDDEN\n")
-    model = CustomModel(name=own_files.write("net.py", NETWORK) + ":Net")
+    custom_files.write("lib/widths.py", "HIDDEN = 8\n")
+    monkeypatch.syspath_prepend(str(custom_files.folder / "lib"))
+    custom_files.write("parts.py", "from torch import nn\nfrom widths import HIDDEN\n")
+    model = CustomModel(name=custom_files.write("net.py", NETWORK) + ":Net")
     path = results / NAME / "cpu" / records.MODEL / records.RECORD
     record = records.read_record(path, records.Training)
     experiment = record.experiment.model_copy(update={"model": model})
@@ -136,13 +138,13 @@ def test_a_custom_network_is_logged_with_its_files_and_loads_without_this_packag
     store: Store,
     custom_results: Path,
     packed_split: PackedSplit,
-    own_files: OwnFiles,
+    custom_files: CustomFiles,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with forget_imports():
         expected = judge(custom_results, packed_split).predicted["cpu"].tolist()
     mirror(store, custom_results, with_models=False)  # as `compare` does
-    network = own_files.folder / "net.py"
+    network = custom_files.folder / "net.py"
     network.write_text(f"{NETWORK}# a comment\n", encoding="utf-8")
     mirror(store, custom_results)
     assert f"{NAME}/cpu goes without its model: net.py" in capsys.readouterr().err
@@ -152,10 +154,10 @@ def test_a_custom_network_is_logged_with_its_files_and_loads_without_this_packag
     mirror(store, custom_results)
     assert "parts" not in sys.modules  # another experiment's may have the same name
 
-    elsewhere = own_files.folder / "elsewhere"
+    elsewhere = custom_files.folder / "elsewhere"
     shutil.copytree(mlflow.artifacts.download_artifacts(model_address(store)), elsewhere / "model")
     for name in ("net.py", "parts.py", "lib/widths.py"):
-        (own_files.folder / name).unlink()
+        (custom_files.folder / name).unlink()
     np.save(elsewhere / "images.npy", packed_split.images("test"))
     command = [sys.executable, "-c", LOAD_WITHOUT_THIS_PACKAGE]
     ran = subprocess.run(command, cwd=elsewhere, capture_output=True, text=True, check=False)

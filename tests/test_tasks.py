@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 import pytest
 import torch
-from conftest import PARTS, MakeExperiment, OwnFiles
+from conftest import PARTS, CustomFiles, MakeExperiment
 from training_process import NoTracker
 
 from photofinish.comparing.pairs import read_pair
@@ -142,9 +142,9 @@ def parts(outputs, targets):
 
 
 def test_a_custom_loss_is_a_function_or_a_class(
-    own_files: OwnFiles, make_experiment: MakeExperiment
+    custom_files: CustomFiles, make_experiment: MakeExperiment
 ) -> None:
-    file = own_files.write("losses.py", OWN_LOSSES)
+    file = custom_files.write("losses.py", OWN_LOSSES)
 
     def loss(name: str, **arguments: Any) -> Loss:
         return Loss(
@@ -219,7 +219,7 @@ def test_a_training_on_values_or_labels_is_reported(
     make_experiment: MakeExperiment,
     cpu_host: CpuTarget,
     tmp_path: Path,
-    own_files: OwnFiles,
+    custom_files: CustomFiles,
 ) -> None:
     experiment, task, results = (
         make_experiment(epochs=3),
@@ -234,7 +234,9 @@ def test_a_training_on_values_or_labels_is_reported(
     folders = {
         device: results / "small" / device / records.MODEL for device in records.DEVICE_LABELS
     }
-    own_files.write("metrics.py", "def mean_absolute_error(outputs, targets):\n    return -1.0\n")
+    custom_files.write(
+        "metrics.py", "def mean_absolute_error(outputs, targets):\n    return -1.0\n"
+    )
     judged = evaluate(
         "small", folders, task_split, (Metric(name="./metrics.py:mean_absolute_error"),)
     )
@@ -269,14 +271,14 @@ class Weighted(torch.nn.CrossEntropyLoss):
 
 
 def test_a_custom_loss_with_tensors_is_evaluated(
-    own_files: OwnFiles,
+    custom_files: CustomFiles,
     packed_split: PackedSplit,
     make_experiment: MakeExperiment,
     cpu_host: CpuTarget,
     tmp_path: Path,
 ) -> None:
     loss = {
-        "name": own_files.write("losses.py", WEIGHTED) + ":Weighted",
+        "name": custom_files.write("losses.py", WEIGHTED) + ":Weighted",
         "weights": [1.0, 1.0, 1.0],
     }
     losses = []
@@ -331,9 +333,9 @@ def test_metrics_are_torchmetrics_by_name(make_experiment: MakeExperiment) -> No
 
 
 def test_custom_metrics_are_functions_or_classes(
-    own_files: OwnFiles, make_experiment: MakeExperiment, capsys: pytest.CaptureFixture[str]
+    custom_files: CustomFiles, make_experiment: MakeExperiment, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = own_files.write("metrics.py", METRICS)
+    file = custom_files.write("metrics.py", METRICS)
     found = further(
         make_experiment,
         "values",
@@ -355,13 +357,13 @@ def test_custom_metrics_are_functions_or_classes(
 
 
 def test_a_faulty_custom_metric_is_refused_before_the_training(
-    own_files: OwnFiles,
+    custom_files: CustomFiles,
     make_experiment: MakeExperiment,
     packed_split: PackedSplit,
     cpu_host: CpuTarget,
     tmp_path: Path,
 ) -> None:
-    own_files.write("metrics.py", METRICS)
+    custom_files.write("metrics.py", METRICS)
     run = Run(
         "small",
         "cpu",

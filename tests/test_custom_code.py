@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import OwnFiles
+from conftest import CustomFiles
 from source_imports import ROOT
 
 from photofinish.config.loader import read_params
@@ -33,14 +33,14 @@ FILES = {
 }
 
 
-def problems_of(own_files: OwnFiles, **settings: Any) -> str:
+def problems_of(custom_files: CustomFiles, **settings: Any) -> str:
     """Return what `plan` reports of an experiment with these settings."""
     experiment = {"dataset": "digits", "model": "linear", "optimizer": {"name": "sgd", "lr": 0.1}}
     document = {
         "datasets": {"digits": {"source": "digits", "validation": 0.1, "test": 0.1}},
         "experiments": {"mine": {**experiment, "epochs": 1, "batch_size": 8, **settings}},
     }
-    path = own_files.folder / "params.yaml"
+    path = custom_files.folder / "params.yaml"
     path.write_text(yaml.safe_dump(document), encoding="utf-8")
     try:
         read_params(path, check_custom_code_calls)
@@ -78,11 +78,11 @@ CALLS = [
 
 @pytest.mark.parametrize(("settings", "problem"), CALLS, ids=str)
 def test_a_wrong_call_of_custom_code_is_reported_with_its_line(
-    own_files: OwnFiles, settings: dict[str, Any], problem: str
+    custom_files: CustomFiles, settings: dict[str, Any], problem: str
 ) -> None:
     for name, text in FILES.items():
-        own_files.write(name, text)
-    problems = problems_of(own_files, **settings)
+        custom_files.write(name, text)
+    problems = problems_of(custom_files, **settings)
     assert (problems == "") == (problem == "")
     assert problem in problems
     key = f"experiments.mine.{next(iter(settings))}"
@@ -90,25 +90,29 @@ def test_a_wrong_call_of_custom_code_is_reported_with_its_line(
 
 
 def test_a_file_that_git_does_not_know_is_named_in_a_copy_of_dvc(
-    own_files: OwnFiles, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    custom_files: CustomFiles,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     project = tmp_path_factory.mktemp("project")
     (project / "net.py").touch()
     monkeypatch.setenv("DVC_ROOT", str(project))
-    assert "`git add ./net.py` first" in problems_of(own_files, model={"name": "./net.py:Net"})
+    assert "`git add ./net.py` first" in problems_of(custom_files, model={"name": "./net.py:Net"})
 
 
-def test_plan_runs_no_custom_code(own_files: OwnFiles) -> None:
-    own_files.write("net.py", f"{FILES['net.py']}open('it_ran', 'w')\nraise SystemExit('it ran')\n")
-    assert problems_of(own_files, model={"name": "./net.py:Net", "width": 8}) == ""
+def test_plan_runs_no_custom_code(custom_files: CustomFiles) -> None:
+    custom_files.write(
+        "net.py", f"{FILES['net.py']}open('it_ran', 'w')\nraise SystemExit('it ran')\n"
+    )
+    assert problems_of(custom_files, model={"name": "./net.py:Net", "width": 8}) == ""
     command = [sys.executable, str(ROOT / "stages/plan.py"), "--stages", "nowhere"]
     ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert (ran.returncode, ran.stderr) == (0, "")
-    assert not (own_files.folder / "it_ran").exists()
+    assert not (custom_files.folder / "it_ran").exists()
 
 
 def test_the_code_of_a_network_is_each_file_it_imports_and_the_versions_of_packages(
-    own_files: OwnFiles, monkeypatch: pytest.MonkeyPatch
+    custom_files: CustomFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = {
         "nets/__init__.py": "",
@@ -124,8 +128,8 @@ def test_the_code_of_a_network_is_each_file_it_imports_and_the_versions_of_packa
         "lib/deeper.py": "",  # on Python's path
     }
     for name, text in files.items():
-        own_files.write(name, text)
-    monkeypatch.syspath_prepend(str(own_files.folder / "lib"))
+        custom_files.write(name, text)
+    monkeypatch.syspath_prepend(str(custom_files.folder / "lib"))
     del files["nets/unused.py"]
     expected = {name: sha256_of_bytes(text.encode()) for name, text in files.items()}
     expected |= {f"package {name}": version(name) for name in ("torch", "pillow")}
@@ -136,9 +140,9 @@ def test_the_code_of_a_network_is_each_file_it_imports_and_the_versions_of_packa
     }
 
 
-def test_two_files_that_python_would_confuse_are_refused(own_files: OwnFiles) -> None:
+def test_two_files_that_python_would_confuse_are_refused(custom_files: CustomFiles) -> None:
     for name in ("a/net.py", "b/net.py"):
-        own_files.write(name, "class Net: pass\n")
+        custom_files.write(name, "class Net: pass\n")
     both = [Reference.of("./a/net.py:Net"), Reference.of("./b/net.py:Net")]
     with pytest.raises(ConfigError, match=r"net\.py and .*net\.py have the same name"):
         custom_code_hashes(both)
@@ -147,10 +151,12 @@ def test_two_files_that_python_would_confuse_are_refused(own_files: OwnFiles) ->
         both[1].load()
 
 
-def test_code_that_changed_after_plan_read_it_is_refused(own_files: OwnFiles) -> None:
-    code = custom_code_hashes([Reference.of(own_files.write("net.py", FILES["net.py"]) + ":Net")])
+def test_code_that_changed_after_plan_read_it_is_refused(custom_files: CustomFiles) -> None:
+    code = custom_code_hashes(
+        [Reference.of(custom_files.write("net.py", FILES["net.py"]) + ":Net")]
+    )
     check_code_unchanged(code)
-    own_files.write("net.py", f"{FILES['net.py']}# a comment\n")
+    custom_files.write("net.py", f"{FILES['net.py']}# a comment\n")
     with pytest.raises(UserError, match=r"net\.py changed after `plan` read it"):
         check_code_unchanged(code)
 
@@ -165,18 +171,18 @@ def test_code_that_changed_after_plan_read_it_is_refused(own_files: OwnFiles) ->
     ],
 )
 def test_an_error_of_custom_code_is_shown_from_the_users_first_line_on(
-    own_files: OwnFiles, source: str
+    custom_files: CustomFiles, source: str
 ) -> None:
-    own_files.write("net.py", f"{source}\nclass Net: pass\n")
+    custom_files.write("net.py", f"{source}\nclass Net: pass\n")
     with pytest.raises(UserError, match=r"can't be imported:\n  File \".*net\.py\"(.|\n)*no"):
         Reference.of("./net.py:Net").load()
-    assert Path.cwd() == own_files.folder
+    assert Path.cwd() == custom_files.folder
 
 
 def test_custom_code_that_closes_stdout_is_reported(
-    own_files: OwnFiles, monkeypatch: pytest.MonkeyPatch
+    custom_files: CustomFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own_files.write("net.py", "import sys\nsys.stdout.close()\ndef Net(): pass\n")
+    custom_files.write("net.py", "import sys\nsys.stdout.close()\ndef Net(): pass\n")
     monkeypatch.setattr("sys.stdout", io.StringIO())
     with pytest.raises(UserError, match=r"it closed sys\.stdout"):
         Reference.of("./net.py:Net").load()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from conftest import MakeExperiment, OwnFiles
+from conftest import CustomFiles, MakeExperiment
 from torch import nn
 
 from photofinish.config.networks import CustomModel
@@ -43,11 +43,11 @@ def a_batch() -> Batch:
 
 
 @pytest.fixture
-def build(own_files: OwnFiles) -> Build:
+def build(custom_files: CustomFiles) -> Build:
     def build_net(
         source: str, *, classes: int = CLASSES, seed: int = 0, **arguments: int
     ) -> nn.Module:
-        name = own_files.write("net.py", source) + ":Net"
+        name = custom_files.write("net.py", source) + ":Net"
         model = CustomModel.model_validate({"name": name, **arguments})
         return build_model(model, SHAPE, classes, seed)
 
@@ -151,10 +151,10 @@ def test_classes_and_shape_are_passed_next_to_the_arguments_of_params_yaml(build
     assert [tuple(parameter.shape) for parameter in network.parameters()] == [(32, 5), (32,)]
 
 
-def test_classes_and_shape_are_passed_to_an_heir(own_files: OwnFiles, build: Build) -> None:
+def test_classes_and_shape_are_passed_to_an_heir(custom_files: CustomFiles, build: Build) -> None:
     base = f"{HEAD}class Base(nn.Sequential):\n    def __init__(self, classes, shape):\n"
     body = "        super().__init__(nn.Flatten(), nn.Linear(64, classes))\n"
-    own_files.write("bases.py", base + body)
+    custom_files.write("bases.py", base + body)
     heir = build("import bases\nclass Net(bases.Base): pass\n")
     assert heir(torch.zeros(1, *SHAPE)).shape == (1, 3)
 
@@ -169,11 +169,11 @@ def test_a_seed_decides_the_weights_and_leaves_the_callers_generator_alone(build
     assert torch.equal(torch.rand(1), expected)
 
 
-def test_neighbours_packages_and_timm_are_imported(own_files: OwnFiles) -> None:
-    own_files.write("nets/__init__.py", "")
-    own_files.write("nets/parts.py", "WIDTH = 5\n")
+def test_neighbours_packages_and_timm_are_imported(custom_files: CustomFiles) -> None:
+    custom_files.write("nets/__init__.py", "")
+    custom_files.write("nets/parts.py", "WIDTH = 5\n")
     source = f"from .parts import WIDTH\n{HEAD}def Net(classes): return nn.Linear(WIDTH, classes)\n"
-    model = CustomModel(name=own_files.write("nets/net.py", source) + ":Net")
+    model = CustomModel(name=custom_files.write("nets/net.py", source) + ":Net")
     assert next(build_model(model, SHAPE, CLASSES, seed=0).parameters()).shape == (3, 5)
     model = CustomModel.model_validate(
         {"name": "torch.nn:Linear", "in_features": 4, "out_features": 2}
@@ -185,7 +185,7 @@ def test_neighbours_packages_and_timm_are_imported(own_files: OwnFiles) -> None:
 
 
 def test_a_loss_that_keeps_state_between_calls_is_refused_before_training(
-    own_files: OwnFiles, make_experiment: MakeExperiment
+    custom_files: CustomFiles, make_experiment: MakeExperiment
 ) -> None:
     source = (
         "calls = []\n"
@@ -193,7 +193,7 @@ def test_a_loss_that_keeps_state_between_calls_is_refused_before_training(
         "    calls.append(1)\n"
         "    return outputs.sum() / len(calls)\n"
     )
-    name = own_files.write("losses.py", source) + ":Fading"
+    name = custom_files.write("losses.py", source) + ":Fading"
     experiment = make_experiment(loss={"name": name})
     network = build_model(experiment.model, SHAPE, CLASSES, seed=0)
     loss = Loss(experiment.loss, "classes", CPU)

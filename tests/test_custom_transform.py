@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from conftest import ROOT, MakeExperiment, OwnFiles
+from conftest import ROOT, CustomFiles, MakeExperiment
 
 from photofinish.config.base import read_plan
 from photofinish.config.experiment import ExperimentPlan
@@ -34,13 +34,13 @@ Load = Callable[..., Batches]
 
 
 @pytest.fixture
-def load(own_files: OwnFiles, make_experiment: MakeExperiment) -> Load:
+def load(custom_files: CustomFiles, make_experiment: MakeExperiment) -> Load:
     """The batches of twelve images, each changed by `change` in a file of this source."""
 
     def batches(
         source: str, part: PartName = "train", workers: int = 0, seed: int = 0, **arguments: Any
     ) -> Batches:
-        transform = {"name": f"{own_files.write('t.py', source)}:noise", **arguments}
+        transform = {"name": f"{custom_files.write('t.py', source)}:noise", **arguments}
         given = {"name": "loader", "workers": workers, "transform": transform}
         packed = Part(part, IMAGES, np.arange(12), Normaliser((0.0,), (1 / 255,)))
         return make_batches(make_experiment(input=given, batch_size=5, seed=seed), packed, CPU)
@@ -141,23 +141,23 @@ def test_a_fault_names_the_sample(load: Load, result: str, message: str, workers
         changes(load(f"{HEAD}def noise(item): return {result}\n", workers=workers), 0)
 
 
-def params_with(own_files: OwnFiles, **given: Any) -> Path:
-    own_files.write("t.py", NOISE)
+def params_with(custom_files: CustomFiles, **given: Any) -> Path:
+    custom_files.write("t.py", NOISE)
     experiment = {"dataset": "digits", "model": "linear", "optimizer": {"name": "sgd", "lr": 0.1}}
     document = {
         "datasets": {"digits": {"source": "digits", "validation": 0.1, "test": 0.1}},
         "experiments": {"mine": {**experiment, "epochs": 1, "batch_size": 8, "input": given}},
     }
-    own_files.write("params.yaml", yaml.safe_dump(document))
-    return own_files.folder / "params.yaml"
+    custom_files.write("params.yaml", yaml.safe_dump(document))
+    return custom_files.folder / "params.yaml"
 
 
-def test_its_code_counts_to_the_experiment(own_files: OwnFiles) -> None:
+def test_its_code_counts_to_the_experiment(custom_files: CustomFiles) -> None:
     params = read_params(
-        params_with(own_files, name="loader", transform="./t.py:noise"), check_custom_code_calls
+        params_with(custom_files, name="loader", transform="./t.py:noise"), check_custom_code_calls
     )
-    write_plan(params, own_files.folder / "plan", ROOT / "stages")
-    plan = read_plan(own_files.folder / "plan/experiments/mine.json", ExperimentPlan)
+    write_plan(params, custom_files.folder / "plan", ROOT / "stages")
+    plan = read_plan(custom_files.folder / "plan/experiments/mine.json", ExperimentPlan)
     assert {"t.py", "package numpy", "package torch"} == plan.custom_code.keys()
 
 
@@ -177,8 +177,8 @@ def test_its_code_counts_to_the_experiment(own_files: OwnFiles) -> None:
     ],
 )
 def test_plan_reports_problems_with_it(
-    own_files: OwnFiles, given: dict[str, Any], message: str
+    custom_files: CustomFiles, given: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError) as error:
-        read_params(params_with(own_files, **given), check_custom_code_calls)
+        read_params(params_with(custom_files, **given), check_custom_code_calls)
     assert message in str(error.value)

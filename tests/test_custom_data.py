@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from conftest import PARTS, MakeExperiment, OwnFiles
+from conftest import PARTS, CustomFiles, MakeExperiment
 from training_stage import TrainingStage, contents
 
 from photofinish.config.datasets import CustomDataset, DatasetPlan, DigitsDataset
@@ -43,18 +43,18 @@ def image_and(target: str) -> str:
 
 
 @pytest.fixture
-def pack(own_files: OwnFiles) -> Pack:
+def pack(custom_files: CustomFiles) -> Pack:
     """Run `download` and `split` on a data set's source, with these settings and arguments."""
 
     def run(source: str, *, name: str = "Scans", **settings: Any) -> PackedSplit:
-        file = own_files.write("scans.py", source)
+        file = custom_files.write("scans.py", source)
         sizes = {"validation": 0.25, "test": 0.25} | settings
         dataset = CustomDataset.model_validate_json(
             json.dumps({"source": f"{file}:{name}", **sizes})
         )
         code = custom_code_hashes([dataset.reference])
         plan = DatasetPlan(name="scans", dataset=dataset, local_files=None, custom_code=code)
-        raw, out = own_files.folder / "data/raw/scans", own_files.folder / "data/splits/scans"
+        raw, out = custom_files.folder / "data/raw/scans", custom_files.folder / "data/splits/scans"
         download(plan, raw)
         split(plan, read_raw(plan, raw), out)
         return PackedSplit(out)
@@ -113,11 +113,11 @@ FAULTS = {
 
 @pytest.mark.parametrize(("source", "message"), FAULTS.values(), ids=FAULTS)
 def test_a_fault_is_reported_with_the_index_and_nothing_is_written(
-    pack: Pack, own_files: OwnFiles, source: str, message: str
+    pack: Pack, custom_files: CustomFiles, source: str, message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
         pack(source)
-    assert not (own_files.folder / "data/splits").exists()
+    assert not (custom_files.folder / "data/splits").exists()
 
 
 OPEN_FILE = (
@@ -246,14 +246,14 @@ DIGITS = items(
 
 
 def test_images_have_the_same_bits_as_those_of_a_built_in_source(
-    pack: Pack, own_files: OwnFiles
+    pack: Pack, custom_files: CustomFiles
 ) -> None:
     pack(DIGITS, validation=0.15, test=0.15)
     dataset = DigitsDataset(source="digits", validation=0.15, test=0.15)
     plan = DatasetPlan(name="digits", dataset=dataset, local_files=None)
-    split(plan, read_raw(plan, own_files.folder / "raw"), own_files.folder / "built-in")
-    packed = contents(own_files.folder / "data/splits/scans")
-    assert contents(own_files.folder / "built-in") == packed
+    split(plan, read_raw(plan, custom_files.folder / "raw"), custom_files.folder / "built-in")
+    packed = contents(custom_files.folder / "data/splits/scans")
+    assert contents(custom_files.folder / "built-in") == packed
 
 
 def test_random_items_follow_from_the_seed_and_are_noted(
@@ -274,18 +274,20 @@ def test_a_mean_needs_a_number_for_each_channel(pack: Pack, item: str) -> None:
         pack(items(f"return {item}, i % 2"), mean=[1.5], std=[1])
 
 
-def test_code_that_changed_since_plan_read_it_is_not_run(pack: Pack, own_files: OwnFiles) -> None:
+def test_code_that_changed_since_plan_read_it_is_not_run(
+    pack: Pack, custom_files: CustomFiles
+) -> None:
     pack(image_and("i % 2"))
     settings = {"source": "./scans.py:Scans", "validation": 4, "test": 4}
     dataset, code = CustomDataset.model_validate(settings), {"scans.py": "0" * 64}
     plan = DatasetPlan(name="scans", dataset=dataset, local_files=None, custom_code=code)
     with pytest.raises(UserError, match=r"scans\.py changed after `plan` read it"):
-        read_raw(plan, own_files.folder / "data/raw/scans")
+        read_raw(plan, custom_files.folder / "data/raw/scans")
 
 
-def mistakes_in(own_files: OwnFiles, **dataset: Any) -> str:
+def mistakes_in(custom_files: CustomFiles, **dataset: Any) -> str:
     """Return what `plan` reports for a data set with these settings."""
-    own_files.write(
+    custom_files.write(
         "scans.py",
         f"{HEAD}raise SystemExit('it ran')\n"
         "class Scans:\n    def __init__(self, root, size=3): ...\n"
@@ -294,8 +296,8 @@ def mistakes_in(own_files: OwnFiles, **dataset: Any) -> str:
     )
     one = {"dataset": "scans", "model": "cnn-of-nobody", "epochs": 1, "batch_size": 8}
     params = {"datasets": {"scans": dataset}, "experiments": {"one": one}}
-    own_files.write("params.yaml", yaml.safe_dump(params))
-    folder = own_files.folder
+    custom_files.write("params.yaml", yaml.safe_dump(params))
+    folder = custom_files.folder
     checks = (lambda params: check_paths(params, folder), check_custom_code_calls)
     with pytest.raises(ConfigError) as error:
         read_params(folder / "params.yaml", *checks)
@@ -326,23 +328,23 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("dataset", "message"), MISTAKES)
 def test_plan_reports_mistakes_without_running_the_code(
-    own_files: OwnFiles, dataset: dict[str, Any], message: str
+    custom_files: CustomFiles, dataset: dict[str, Any], message: str
 ) -> None:
-    mistakes = mistakes_in(own_files, **dataset)
+    mistakes = mistakes_in(custom_files, **dataset)
     assert message in mistakes if message else "datasets.scans" not in mistakes, mistakes
 
 
-def test_files_named_under_files_count(own_files: OwnFiles) -> None:
-    own_files.write("scans/a/1.txt", "1")
-    table = own_files.write("labels.csv", "1")
+def test_files_named_under_files_count(custom_files: CustomFiles) -> None:
+    custom_files.write("scans/a/1.txt", "1")
+    table = custom_files.write("labels.csv", "1")
     dataset = CustomDataset.model_validate({**SCANS, "files": ("scans", table)})
     seen = {sha256_of_local_files({"scans": dataset})["scans"]}
     for name in ("scans/a/1.txt", "labels.csv"):
-        os.utime(own_files.folder / name, ns=(1, 1))
+        os.utime(custom_files.folder / name, ns=(1, 1))
         seen.add(sha256_of_local_files({"scans": dataset})["scans"])
-    own_files.write("scans/b/2.txt", "2")
+    custom_files.write("scans/b/2.txt", "2")
     seen.add(sha256_of_local_files({"scans": dataset})["scans"])
-    os.utime(own_files.folder / "scans", ns=(1, 1))  # its own time doesn't count
+    os.utime(custom_files.folder / "scans", ns=(1, 1))  # its own time doesn't count
     seen.add(sha256_of_local_files({"scans": dataset})["scans"])
     assert len(seen) == 4
 
@@ -360,23 +362,25 @@ TRAINED = {
 @pytest.mark.parametrize(("item", "model", "network"), TRAINED.values(), ids=TRAINED)
 def test_both_input_paths_train_the_same_on_any_shape(
     pack: Pack,
-    own_files: OwnFiles,
+    custom_files: CustomFiles,
     make_experiment: MakeExperiment,
     cpu_host: CpuTarget,
     item: str,
     model: dict[str, Any],
     network: str,
 ) -> None:
-    own_files.write("net.py", network)
+    custom_files.write("net.py", network)
     packed = pack(items(f"return {item}, i % 2"))
     weights = []
     for path in ("resident", "loader"):
         experiment = make_experiment(
             model=model, input={"name": path}, optimizer={"name": "adam", "lr": 0.02}, epochs=20
         )
-        stage = TrainingStage.prepare(own_files.folder / path, experiment, cpu_host, packed.folder)
+        stage = TrainingStage.prepare(
+            custom_files.folder / path, experiment, cpu_host, packed.folder
+        )
         if network:
-            (own_files.folder / path / "net.py").write_text(network)
+            (custom_files.folder / path / "net.py").write_text(network)
         with stage.fork() as process:
             output, _ = process.communicate()
         assert process.returncode == 0, output
