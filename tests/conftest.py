@@ -85,7 +85,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_temporary_folder() -> Iterator[None]:
-    """Give programs that tests start a lock of this session, and compiled imports."""
+    """Give programs that tests start a lock of this test run, and compiled imports."""
     with (
         tempfile.TemporaryDirectory(prefix="pf-") as folder,
         pytest.MonkeyPatch.context() as monkeypatch,

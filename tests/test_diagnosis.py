@@ -25,7 +25,7 @@ from result_files import (
 from photofinish.comparing.device_results import StepCosts, Trained, fixed_share, over_an_epoch
 from photofinish.comparing.diagnosis import Diagnosis, Remedy, diagnose
 from photofinish.config.experiment import Experiment
-from photofinish.report import sentences
+from photofinish.report import causes, sentences
 from photofinish.report.rows import comparison_rows
 from photofinish.report.tables import steps_note, steps_table
 from photofinish.results import EpochTiming
@@ -152,7 +152,7 @@ def test_workers_that_load_slower_than_steps_run_are_the_cause(slow: Change) -> 
     result = slow(38 * 0.012, waiting=0.002, settings=ahead, batch_alone_seconds=alone_seconds)
     found = only(diagnose(result))
     assert found.cause == "input-bound"
-    assert sentences.cause(found).startswith("the loader takes 100% of an epoch")
+    assert causes.cause(found).startswith("the loader takes 100% of an epoch")
     assert found.remedy
     assert found.remedy.predicted == pytest.approx((1.2 / 1.2, 1.2 * 1.2))
 
@@ -187,7 +187,7 @@ def test_figures_that_show_no_cause_name_none(
 ) -> None:
     found = only(diagnose(slow(**measured)))
     assert (found.of, found.cause, found.remedy) == ("an epoch", "not known", None)
-    assert why in sentences.cause(found)
+    assert why in causes.cause(found)
 
 
 def test_a_step_next_to_its_loader_may_be_slower_than_alone(slow: Change) -> None:
@@ -265,12 +265,12 @@ def test_each_cause_has_a_change_with_its_gain_or_none(
     assert (found.of, found.cause) == ("an epoch", cause)
     if found.remedy is None:
         assert found.no_remedy == change
-        assert sentences.advice(found).startswith("No setting helps: ")
+        assert causes.advice(found).startswith("No setting helps: ")
     else:
-        line = sentences.remedy_line(found.remedy)
+        line = causes.remedy_line(found.remedy)
         assert line.endswith(f".{change}")
         assert found.remedy.predicted == (gain and pytest.approx(gain))
-        assert sentences.advice(found).startswith(f"Try `{line}`: ")
+        assert causes.advice(found).startswith(f"Try `{line}`: ")
 
 
 @pytest.mark.parametrize(
@@ -289,10 +289,10 @@ def test_each_cause_has_a_change_with_its_gain_or_none(
 def test_a_cause_is_stated_with_its_times(
     slow: Change, measured: dict[str, Any], words: str
 ) -> None:
-    assert sentences.cause(only(diagnose(slow(**measured)))) == words
+    assert causes.cause(only(diagnose(slow(**measured)))) == words
 
 
-@pytest.mark.parametrize(("kind", "note"), [("graph", sentences.IN_GRAPHS), ("eager", "")])
+@pytest.mark.parametrize(("kind", "note"), [("graph", causes.IN_GRAPHS), ("eager", "")])
 def test_parts_of_captured_steps_are_marked_as_proportions(
     slow: Change, kind: Literal["graph", "eager"], note: str
 ) -> None:
@@ -306,7 +306,7 @@ def test_a_job_that_is_mostly_start_up_has_no_change(slow: Change) -> None:
     assert (job.of, job.cause, job.remedy, epoch.of) == (
         "the job", "start-up-bound", None, "an epoch",
     )  # fmt: skip
-    assert sentences.cause(job) == "start-up is 60% of the job's 10 s"
+    assert causes.cause(job) == "start-up is 60% of the job's 10 s"
 
 
 def test_the_verdict_says_why_the_gpu_is_not_faster(slow: Change) -> None:
@@ -347,9 +347,9 @@ def test_dvc_sets_the_value_of_a_suggestions_command(tmp_path: Path, value: obje
     params = tmp_path / "params.yaml"
     params.write_text("experiments:\n  small-mlp:\n    input: resident\n")
     remedy = Remedy("experiments.small-mlp.input", value, None, "resident")
-    for command in sentences.commands("small-mlp", remedy):
+    for command in causes.commands("small-mlp", remedy):
         *start, override = shlex.split(command)[:6]
         assert start == ["dvc", "exp", "run", "--temp", "-S"]
         apply_overrides(params, [override])
         assert yaml.safe_load(params.read_text())["experiments"]["small-mlp"]["input"] == value
-    assert yaml.safe_load(sentences.remedy_line(remedy)) == {remedy.key: value}
+    assert yaml.safe_load(causes.remedy_line(remedy)) == {remedy.key: value}

@@ -17,6 +17,7 @@ from result_files import changed_history, pair_of, trained, with_timings
 from photofinish.comparing.diagnosis import Diagnosis, Remedy
 from photofinish.comparing.pairs import Comparison
 from photofinish.files import write_json_atomically
+from photofinish.report.causes import commands
 from photofinish.report.report import (
     MOST_MARKDOWN_CHARACTERS,
     MOST_SHOWN,
@@ -25,7 +26,6 @@ from photofinish.report.report import (
     write_report,
 )
 from photofinish.report.rows import COLUMNS
-from photofinish.report.sentences import commands
 from photofinish.results.records import StepsTaken
 
 REASON = "no accelerator: cuda: no driver"

@@ -23,9 +23,10 @@ from photofinish.comparing.device_results import DeviceResult
 from photofinish.comparing.pairs import read_pair, with_settings
 from photofinish.config.compare import Comparing
 from photofinish.errors import UserError
-from photofinish.report.sentences import bound, duration, times, verdict
+from photofinish.report.sentences import verdict
 from photofinish.results.records import DeviceLabel
 from photofinish.results.references import reference_of
+from photofinish.wording import bound, seconds, times
 
 FIVE = (2.9, 3.0, 3.0, 3.0, 3.1)
 AS_FAST = (2.8, 2.9, 2.95, 3.05, 3.2)
@@ -187,7 +188,7 @@ def test_other_settings_change_only_what_depends_on_them(make_result: MakeResult
 
 
 def test_numbers_have_two_digits_unless_a_third_matters() -> None:
-    assert [duration(value) for value in (89.6, 9.96, 1.94, 0.418, 0.0021, 3e-6)] == [
+    assert [seconds(value) for value in (89.6, 9.96, 1.94, 0.418, 0.0021, 3e-6)] == [
         "90 s", "10 s", "1.9 s", "418 ms", "2.1 ms", "3.0 µs",
     ]  # fmt: skip
     assert [times(ratio) for ratio in (300.0, 12.2, 6.04, 1.04, 0.5)] == [

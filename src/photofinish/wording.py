@@ -69,6 +69,26 @@ def at_most(value: float) -> str:
     return f"{math.ceil(10 * value - 1e-9) / 10:.1f}"
 
 
+def times(value: float) -> str:
+    """Return `12x`, `6.0x`, `1.04x` or `0.012x`."""
+    return f"{ratio(value)}x"
+
+
+def bound(value: float) -> str:
+    """Return an upper bound of a ratio: `2.4x`."""
+    return f"{at_most(value)}x"
+
+
+def faster(speedup: float) -> str:
+    """Return `12x faster`, or `0.50x as fast`."""
+    return f"{times(speedup)} faster" if speedup >= 1 else f"{times(speedup)} as fast"
+
+
+def interval_text(interval: tuple[float, float]) -> str:
+    """Return `1.9 to 2.1`."""
+    return " to ".join(times(end).removesuffix("x") for end in interval)
+
+
 def byte_size(count: float) -> str:
     """Return a size with one decimal, in the largest binary unit below it."""
     for unit in ("bytes", "KiB", "MiB", "GiB"):
@@ -76,6 +96,11 @@ def byte_size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
         count /= 1024
     return f"{count:,.1f} TiB"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return `1 epoch` or `1,000 epochs`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def listed(texts: Sequence[str]) -> str:

@@ -47,7 +47,7 @@ class SpeedupBound:
 
     @property
     def at_most(self) -> float:
-        """The speed-up that no GPU exceeds, whatever the machine did."""
+        """The speed-up that no GPU exceeds, even if other programs slowed this training."""
         return self._without(self.staying_seconds)
 
     @property

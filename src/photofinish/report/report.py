@@ -17,8 +17,9 @@ from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.scaling import all_series, shared_trainings
 from photofinish.files import to_json, write_text_atomically
 from photofinish.report import pictures, rows, tables
+from photofinish.report.causes import commands, prediction, remedy_line
 from photofinish.report.pictures import Picture
-from photofinish.report.sentences import Verdict, commands, prediction, remedy_line, verdict
+from photofinish.report.sentences import Verdict, verdict
 from photofinish.report.tables import Table
 from photofinish.wording import markdown_text
 

@@ -1,4 +1,4 @@
-"""Findings of one experiment as sentences: the answer, its evidence, causes and suggestions."""
+"""Findings of one experiment as sentences: the answer and its evidence."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from photofinish.comparing.bounds import NINE_OF_TEN_WITHIN
 from photofinish.comparing.device_results import NotTrained
-from photofinish.comparing.diagnosis import LEAST_STEPS, Diagnosis, NotKnown, Remedy
+from photofinish.comparing.diagnosis import Diagnosis
 from photofinish.comparing.pairs import Compared, Comparison
 from photofinish.comparing.parity import Layer, OverSeeds, Parity
 from photofinish.comparing.renting import RentalComparison
@@ -18,14 +17,13 @@ from photofinish.comparing.scaling import Series
 from photofinish.comparing.speedups import (
     LEAST_VALUES,
     BreakEvenEpochs,
-    Interval,
     Kind,
     Speedup,
     run_margin,
 )
-from photofinish.machine.host import allowed_cores
 from photofinish.machine.load import load_warnings
-from photofinish.wording import listed, money
+from photofinish.report.causes import advice, cause, not_known
+from photofinish.wording import bound, counted, faster, interval_text, listed, money, seconds
 
 NAMES: dict[Kind, str] = {
     "step": "a step, its data on the device",
@@ -37,27 +35,7 @@ WORTHWHILE = 3.0
 """Smallest bound of a GPU that may be worth it."""
 HIGH = 20.0
 """Largest bound that is worth a number."""
-IN_GRAPHS = "Steps in CUDA graphs are taken apart one by one, so these are proportions, not times"
 _UNITS: dict[Kind, str] = {"step": "sample", "epoch": "epoch", "end_to_end": "repeat"}
-_NO_REMEDY = {
-    "start-up": "start-up happens once, so a longer training feels it less",
-    "resident": "the samples are on the device already",
-    "copies": "the samples don't fit into the device's memory, and copies are pinned already",
-    "workers": "the samples don't fit into the device's memory, and each core has a worker",
-    "small job": "the job is small, and a faster device would not help",
-    "used well": "only a faster device or a smaller network would",
-    "container": "raise the container's limit",
-    "no gain": "what was tried gains less than a tenth",
-}
-_REMEDIES = {
-    "resident": "tried; keeps the bits",
-    "pinned": "copies from pinned memory need not be waited for",
-    "workers": "if workers share the loading evenly",
-    "batch size": "tried; changes what is learned, so compare the accuracy",
-    "bf16": "tried; changes what is learned, so compare the accuracy",
-    "fewer threads": "threads that share a core wait for each other",
-    "more threads": "by Amdahl's law; changes the last bits",
-}
 
 
 @dataclass(frozen=True)
@@ -101,8 +79,8 @@ def _measured(compared: Compared) -> tuple[str, str]:
     """Answer by the whole job; by its epochs if the job was timed too seldom."""
     whole, epoch = compared.speedups["end_to_end"], compared.speedups["epoch"]
     reason = (
-        f"The job takes {duration(whole.device_seconds)} on the GPU and "
-        f"{duration(whole.cpu_seconds)} on the CPU. The models are {compared.parity.likeness}."
+        f"The job takes {seconds(whole.device_seconds)} on the GPU and "
+        f"{seconds(whole.cpu_seconds)} on the CPU. The models are {compared.parity.likeness}."
     )
     if whole.interval:
         answers = {True: "Yes", False: "No", None: "No difference"}
@@ -127,8 +105,8 @@ def _recorded(pair: Comparison) -> tuple[str, str] | None:
     if 1 / margin <= ratio <= margin:
         return None
     return "Probably yes" if ratio > 1 else "Probably no", (
-        f"{faster(ratio)}. The job took {duration(there.total_seconds)} on {best.hardware}, "
-        f"recorded elsewhere, and {duration(here.total_seconds)} on this CPU."
+        f"{faster(ratio)}. The job took {seconds(there.total_seconds)} on {best.hardware}, "
+        f"recorded elsewhere, and {seconds(here.total_seconds)} on this CPU."
     )
 
 
@@ -146,8 +124,8 @@ def _estimated(pair: Comparison) -> tuple[str, str] | None:
     if 1 / NINE_OF_TEN_WITHIN <= ratio <= NINE_OF_TEN_WITHIN:
         return None
     return "Probably yes" if ratio > 1 else "Probably no", (
-        f"{faster(ratio)}. By estimate the job takes {duration(job_seconds)} on {name} and "
-        f"{duration(here_seconds)} on this CPU. Nine in ten estimates are within a factor of "
+        f"{faster(ratio)}. By estimate the job takes {seconds(job_seconds)} on {name} and "
+        f"{seconds(here_seconds)} on this CPU. Nine in ten estimates are within a factor of "
         f"{NINE_OF_TEN_WITHIN}."
     )
 
@@ -156,7 +134,7 @@ def _bounded(pair: Comparison) -> tuple[str, str]:
     """Answer No if no GPU can be much faster in this machine."""
     job, epoch, resident = pair.ceiling.job, pair.ceiling.epoch, pair.ceiling.job_if_resident
     unknown = pair.ceiling.loading_not_known
-    staying, whole = duration(job.measured_seconds), duration(job.whole_seconds)
+    staying, whole = seconds(job.measured_seconds), seconds(job.whole_seconds)
     staying = staying.removesuffix(f" {whole.split()[1]}")
     epochs = len(pair.cpu.timings.epochs)
     is_loading = epoch and 2 * epochs * epoch.staying_seconds > job.staying_seconds
@@ -182,8 +160,8 @@ def _evidence_of_both(compared: Compared, diagnoses: Sequence[Diagnosis]) -> lis
         parted = f"The models first differ at the {divergence.name}: {finding}. "
     question = "Why the GPU is not faster" if epoch.interval else "What the GPU's epoch waits for"
     return [
-        f"An epoch takes {duration(epoch.device_seconds)} on {gpu.timings.device_name} and "
-        f"{duration(epoch.cpu_seconds)} on {cpu.timings.device_name}: {_faster(epoch)}; "
+        f"An epoch takes {seconds(epoch.device_seconds)} on {gpu.timings.device_name} and "
+        f"{seconds(epoch.cpu_seconds)} on {cpu.timings.device_name}: {_faster(epoch)}; "
         f"{in_words(epoch)}.",
         *_why(question, diagnoses),
         f"The GPU's start-up is repaid {payback(compared.payback)}.",
@@ -195,7 +173,7 @@ def _evidence_of_cpu(pair: Comparison) -> list[str]:
     cpu, timings = pair.cpu, pair.cpu.timings
     trained = (
         f"{timings.device_name} trained it to {cpu.scores.in_words} in "
-        f"{duration(timings.total_seconds)}, {duration(timings.startup_seconds)} of it start-up."
+        f"{seconds(timings.total_seconds)}, {seconds(timings.startup_seconds)} of it start-up."
     )
     if pair.ceiling.job.at_most <= HIGH:
         trained += (
@@ -209,16 +187,6 @@ def _evidence_of_cpu(pair: Comparison) -> list[str]:
 def _faster(speedup: Speedup) -> str:
     interval = f" ({interval_text(speedup.interval)})" if speedup.interval else ""
     return f"{faster(speedup.ratio)}{interval}"
-
-
-def faster(ratio: float) -> str:
-    """Return `12x faster`, or `0.50x as fast`."""
-    return f"{times(ratio)} faster" if ratio >= 1 else f"{times(ratio)} as fast"
-
-
-def interval_text(interval: Interval) -> str:
-    """Return `1.9 to 2.1`."""
-    return " to ".join(times(end).removesuffix("x") for end in interval)
 
 
 def in_words(speedup: Speedup) -> str:
@@ -243,7 +211,7 @@ def payback(found: BreakEvenEpochs) -> str:
     if not found.epochs:
         when = "at once"
     elif math.isfinite(found.epochs):
-        when = f"after {_count(math.ceil(found.epochs), 'epoch')}"
+        when = f"after {counted(math.ceil(found.epochs), 'epoch')}"
     if found.interval is None:
         return f"{when} (no interval: {_too_few(found.values, 'epoch')})"
     low, high = (f"{math.ceil(end):,}" if math.isfinite(end) else "never" for end in found.interval)
@@ -293,7 +261,7 @@ def layer_finding(layer: Layer, parity: Parity) -> str:
     if layer.same:
         return THE_SAME
     if layer.unequal is not None:
-        return f"other predictions for {_count(layer.unequal, 'item')} ({layer.difference:.2%})"
+        return f"other predictions for {counted(layer.unequal, 'item')} ({layer.difference:.2%})"
     if layer.difference is not None:
         where = f" in {layer.at}" if layer.at else ""
         return f"a relative difference of {layer.difference:.1g}{where}"
@@ -308,7 +276,7 @@ def rental(found: RentalComparison) -> str | None:
     if not options:
         return None
     best = min(options, key=lambda offer: offer.job_seconds)
-    text = f"By data sheets the job takes at least {duration(best.job_seconds)} on "
+    text = f"By data sheets the job takes at least {seconds(best.job_seconds)} on "
     text += best.accelerator.name
     costs = [
         (offer.cost, offer.accelerator.name, offer.price.currency)
@@ -341,97 +309,6 @@ def _why(question: str, diagnoses: Sequence[Diagnosis]) -> list[str]:
     return [" ".join(sentences)]
 
 
-def cause(found: Diagnosis) -> str:
-    """Return what a job or an epoch waits for, with its times."""
-    run, timings, costs = found.run, found.run.timings, found.run.costs
-    if found.cause == "start-up-bound":
-        share = timings.startup_seconds / timings.total_seconds
-        return f"start-up is {share:.0%} of the job's {duration(timings.total_seconds)}"
-    if found.not_known:
-        return not_known(found.not_known)
-    if costs is None:
-        return found.cause
-    step = duration(costs.step_alone_seconds)
-    if found.cause in ("copy-bound", "input-bound"):
-        what, batch_seconds = "copying to the device", costs.copying_seconds
-        if found.cause == "input-bound":
-            loads = run.record.experiment.input.name == "loader"
-            what = "the loader" if loads else "gathering batches"
-            batch_seconds = costs.input_seconds
-        share = min(1.0, batch_seconds / costs.epoch_share_seconds)
-        batch = duration(batch_seconds)
-        return f"{what} takes {share:.0%} of an epoch: {batch} per batch, and a step takes {step}"
-    if found.cause == "launch-bound":
-        return (
-            f"{duration(costs.fixed_seconds)} of a step's {step} do not depend on its samples: "
-            f"launching operations and updating {run.record.parameter_count:,} weights"
-        )
-    computing = f"arithmetic is {1 - costs.fixed_seconds / costs.step_alone_seconds:.0%} of a step"
-    if found.cause == "compute-bound":
-        return computing
-    cores = allowed_cores(timings.host.cpu) if timings.host.cpu else 1
-    threads = _count(timings.host.threads or 1, "thread")
-    return f"{computing}, with {threads} for {_count(cores, 'core')}"
-
-
-def advice(found: Diagnosis) -> str:
-    """Return what to change in params.yaml, or why nothing helps."""
-    if found.remedy:
-        return f"Try `{remedy_line(found.remedy)}`: {prediction(found.remedy)}."
-    return f"No setting helps: {no_remedy(found)}."
-
-
-def no_remedy(found: Diagnosis) -> str:
-    """Return why no change to params.yaml is suggested."""
-    return _NO_REMEDY[found.no_remedy] if found.no_remedy else "the cause is not known"
-
-
-def remedy_line(remedy: Remedy) -> str:
-    """Return the line of params.yaml, with dots for its levels."""
-    return f"{remedy.key}: {_yaml(remedy.value)}"
-
-
-def prediction(remedy: Remedy) -> str:
-    """Return the predicted gain of an epoch, and where it comes from."""
-    if remedy.predicted is None:
-        gain = "gain unknown"
-    elif remedy.predicted.low == 1:
-        gain = f"an epoch gets at most {bound(remedy.predicted.high)} faster"
-    else:
-        gain = f"an epoch gets {interval_text(remedy.predicted)}x faster"
-    return f"{gain} ({_REMEDIES[remedy.by]})"
-
-
-def commands(experiment: str, remedy: Remedy) -> tuple[str, str]:
-    """Return the commands that try a suggestion: with all epochs, and with three.
-
-    `++` sets a key that the experiment has, and adds one that it inherits.
-    """
-    command = f"dvc exp run --temp -S '++{remedy.key}={_yaml(remedy.value)}'"
-    return command, f"{command} -S '++experiments.{experiment}.epochs=3'"
-
-
-def _yaml(value: Any) -> str:
-    """Return a value on one line, as params.yaml and `dvc exp run -S` read it."""
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_yaml(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, bool) or value is None:
-        return {True: "true", False: "false", None: "null"}[value]
-    return str(value)
-
-
-def not_known(found: NotKnown) -> str:
-    """Return why the figures show no cause and no bound."""
-    apart, whole = duration(found.apart_seconds), duration(found.whole_seconds)
-    return {
-        "not taken apart": found.recorded or "no step was taken apart",
-        "busy": "the machine was busy",
-        "few steps": f"steps are so slow that fewer than {LEAST_STEPS} were timed",
-        "epoch": f"its steps take {apart} when taken apart, and an epoch took {whole}",
-        "step": f"a step takes {apart} when taken apart, and {whole} repeated on one batch",
-    }[found.reason]
-
-
 def _cautions(pair: Comparison) -> tuple[str, ...]:
     """Return reasons to doubt the figures."""
     cautions = []
@@ -462,33 +339,5 @@ def _cautions(pair: Comparison) -> tuple[str, ...]:
     return tuple(cautions)
 
 
-def duration(seconds: float) -> str:
-    """Return a time with two significant digits below ten: `1.9 s`, `22 ms`, `418 ms`."""
-    value, unit = seconds * 1e6, "µs"
-    if seconds >= 1:
-        value, unit = seconds, "s"
-    elif seconds >= 1e-3:
-        value, unit = seconds * 1e3, "ms"
-    return f"{value:,.1f} {unit}" if value < 9.95 else f"{value:,.0f} {unit}"
-
-
-def times(ratio: float) -> str:
-    """Return `12x`, `6.0x`, `1.04x` or `0.02x`."""
-    if ratio >= 9.95:
-        return f"{ratio:,.0f}x"
-    return f"{ratio:.1f}x" if ratio >= 2 else f"{ratio:.2f}x"
-
-
-def bound(ratio: float) -> str:
-    """Return an upper bound of a ratio with two significant digits, rounded up."""
-    if ratio > 9.9:
-        return f"{math.ceil(ratio):,}x"
-    return f"{math.ceil(10 * ratio - 1e-9) / 10:.1f}x"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def _too_few(number: int, noun: str) -> str:
-    return f"{_count(number, noun)}, and it takes {LEAST_VALUES}"
+    return f"{counted(number, noun)}, and it takes {LEAST_VALUES}"

@@ -17,7 +17,7 @@ from photofinish.comparing.scaling import Series, Shared
 from photofinish.comparing.speedups import Kind, ResourceUse
 from photofinish.machine.fingerprint import GpuTarget
 from photofinish.machine.load import load_warnings
-from photofinish.report import sentences
+from photofinish.report import causes, sentences
 from photofinish.report.rows import ComparisonRow, comparison_rows, is_known
 from photofinish.report.sentences import NAMES, THE_SAME, in_words, verdict
 from photofinish.results.records import DEVICE_LABELS
@@ -105,15 +105,15 @@ def why_table(pair: Comparison) -> Table:
     rows = []
     for device, diagnoses in pair.diagnoses.items():
         for diagnosis in diagnoses:
-            change, gain = f"none: {sentences.no_remedy(diagnosis)}", NOTHING
+            change, gain = f"none: {causes.no_remedy(diagnosis)}", NOTHING
             if remedy := diagnosis.remedy:
-                change = f"`{sentences.remedy_line(remedy)}`"
-                gain = sentences.prediction(remedy)
+                change = f"`{causes.remedy_line(remedy)}`"
+                gain = causes.prediction(remedy)
             row = {
                 "device": device,
                 "of": diagnosis.of,
                 "cause": diagnosis.cause,
-                "evidence": sentences.cause(diagnosis),
+                "evidence": causes.cause(diagnosis),
                 "change": change,
                 "predicted gain": gain,
             }
@@ -392,4 +392,4 @@ def steps_note(pair: Comparison) -> str:
     """Return how to read the parts of a step."""
     taken = [result.timings.steps_taken for result in pair.trained]
     is_captured = any(steps and steps.kind == "graph" for steps in taken)
-    return sentences.IN_GRAPHS if is_captured else ""
+    return causes.IN_GRAPHS if is_captured else ""

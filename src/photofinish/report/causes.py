@@ -1,0 +1,121 @@
+"""Causes and suggestions of one experiment as sentences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from photofinish.comparing.diagnosis import LEAST_STEPS, Diagnosis, NotKnown, Remedy
+from photofinish.machine.host import allowed_cores
+from photofinish.wording import bound, counted, interval_text, seconds
+
+IN_GRAPHS = "Steps in CUDA graphs are taken apart one by one, so these are proportions, not times"
+_NO_REMEDY = {
+    "start-up": "start-up happens once, so a longer training feels it less",
+    "resident": "the samples are on the device already",
+    "copies": "the samples don't fit into the device's memory, and copies are pinned already",
+    "workers": "the samples don't fit into the device's memory, and each core has a worker",
+    "small job": "the job is small, and a faster device would not help",
+    "used well": "only a faster device or a smaller network would",
+    "container": "raise the container's limit",
+    "no gain": "what was tried gains less than a tenth",
+}
+_REMEDIES = {
+    "resident": "tried; keeps the bits",
+    "pinned": "copies from pinned memory need not be waited for",
+    "workers": "if workers share the loading evenly",
+    "batch size": "tried; changes what is learned, so compare the accuracy",
+    "bf16": "tried; changes what is learned, so compare the accuracy",
+    "fewer threads": "threads that share a core wait for each other",
+    "more threads": "by Amdahl's law; changes the last bits",
+}
+
+
+def cause(found: Diagnosis) -> str:
+    """Return what a job or an epoch waits for, with its times."""
+    run, timings, costs = found.run, found.run.timings, found.run.costs
+    if found.cause == "start-up-bound":
+        share = timings.startup_seconds / timings.total_seconds
+        return f"start-up is {share:.0%} of the job's {seconds(timings.total_seconds)}"
+    if found.not_known:
+        return not_known(found.not_known)
+    if costs is None:
+        return found.cause
+    step = seconds(costs.step_alone_seconds)
+    if found.cause in ("copy-bound", "input-bound"):
+        what, batch_seconds = "copying to the device", costs.copying_seconds
+        if found.cause == "input-bound":
+            loads = run.record.experiment.input.name == "loader"
+            what = "the loader" if loads else "gathering batches"
+            batch_seconds = costs.input_seconds
+        share = min(1.0, batch_seconds / costs.epoch_share_seconds)
+        batch = seconds(batch_seconds)
+        return f"{what} takes {share:.0%} of an epoch: {batch} per batch, and a step takes {step}"
+    if found.cause == "launch-bound":
+        return (
+            f"{seconds(costs.fixed_seconds)} of a step's {step} do not depend on its samples: "
+            f"launching operations and updating {run.record.parameter_count:,} weights"
+        )
+    computing = f"arithmetic is {1 - costs.fixed_seconds / costs.step_alone_seconds:.0%} of a step"
+    if found.cause == "compute-bound":
+        return computing
+    cores = allowed_cores(timings.host.cpu) if timings.host.cpu else 1
+    threads = counted(timings.host.threads or 1, "thread")
+    return f"{computing}, with {threads} for {counted(cores, 'core')}"
+
+
+def advice(found: Diagnosis) -> str:
+    """Return what to change in params.yaml, or why nothing helps."""
+    if found.remedy:
+        return f"Try `{remedy_line(found.remedy)}`: {prediction(found.remedy)}."
+    return f"No setting helps: {no_remedy(found)}."
+
+
+def no_remedy(found: Diagnosis) -> str:
+    """Return why no change to params.yaml is suggested."""
+    return _NO_REMEDY[found.no_remedy] if found.no_remedy else "the cause is not known"
+
+
+def remedy_line(remedy: Remedy) -> str:
+    """Return the line of params.yaml, with dots for its levels."""
+    return f"{remedy.key}: {_yaml(remedy.value)}"
+
+
+def prediction(remedy: Remedy) -> str:
+    """Return the predicted gain of an epoch, and where it comes from."""
+    if remedy.predicted is None:
+        gain = "gain unknown"
+    elif remedy.predicted.low == 1:
+        gain = f"an epoch gets at most {bound(remedy.predicted.high)} faster"
+    else:
+        gain = f"an epoch gets {interval_text(remedy.predicted)}x faster"
+    return f"{gain} ({_REMEDIES[remedy.by]})"
+
+
+def commands(experiment: str, remedy: Remedy) -> tuple[str, str]:
+    """Return the commands that try a suggestion: with all epochs, and with three.
+
+    `++` sets a key that the experiment has, and adds one that it inherits.
+    """
+    command = f"dvc exp run --temp -S '++{remedy.key}={_yaml(remedy.value)}'"
+    return command, f"{command} -S '++experiments.{experiment}.epochs=3'"
+
+
+def _yaml(value: Any) -> str:
+    """Return a value on one line, as params.yaml and `dvc exp run -S` read it."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_yaml(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    return str(value)
+
+
+def not_known(found: NotKnown) -> str:
+    """Return why the figures show no cause and no bound."""
+    apart, whole = seconds(found.apart_seconds), seconds(found.whole_seconds)
+    return {
+        "not taken apart": found.recorded or "no step was taken apart",
+        "busy": "the machine was busy",
+        "few steps": f"steps are so slow that fewer than {LEAST_STEPS} were timed",
+        "epoch": f"its steps take {apart} when taken apart, and an epoch took {whole}",
+        "step": f"a step takes {apart} when taken apart, and {whole} repeated on one batch",
+    }[found.reason]
