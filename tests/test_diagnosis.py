@@ -312,7 +312,7 @@ def test_a_job_that_is_mostly_start_up_has_no_change(slow: Change) -> None:
 def test_the_verdict_says_why_the_gpu_is_not_faster(slow: Change) -> None:
     loading = {"waiting": 0.09, "settings": {"input": LOADER}}
     text = sentences.verdict(pair_of(slow(**loading), slow(device="gpu", **loading))).text
-    assert "Why the GPU is not faster: the loader takes 90% of an epoch" in text
+    assert "On the GPU, the loader takes 90% of an epoch" in text
     assert "(input-bound). Try `experiments.small-mlp.input: resident`: an epoch gets" in text
 
 

@@ -6,12 +6,18 @@ import re
 from xml.etree import ElementTree
 
 import pytest
+from conftest import MakeResult
+from result_files import made_up_attribution, pair_of
 
+from photofinish.comparing.decision import decide
+from photofinish.comparing.scaling import Cell, Grid
 from photofinish.report.pictures import (
     DEVICE_COLOURS,
+    PART_COLOURS,
     Picture,
+    heat_map,
+    job_times,
     learning_curves,
-    speedup_pictures,
 )
 from photofinish.report.rows import Rows
 
@@ -32,12 +38,6 @@ def history(name: str = "mlp", **training_seconds: list[float]) -> Rows:
         for device, seconds in training_seconds.items()
         for epoch, so_far in enumerate(seconds, 1)
     ]  # fmt: skip
-
-
-def ratios(*rows: tuple[str, str, float, float | None, float | None]) -> Rows:
-    return [
-        dict(zip(("experiment", "of", "speedup", "low", "high"), row, strict=True)) for row in rows
-    ]
 
 
 def test_loss_is_drawn_against_epochs_and_for_two_devices_against_seconds() -> None:
@@ -64,33 +64,31 @@ def test_a_loss_that_is_not_finite_is_left_out_of_the_curve() -> None:
     ElementTree.fromstring(learning_curves(rows).file)  # noqa: S314
 
 
-def test_each_kind_of_speed_up_is_a_figure_with_a_row_for_each_experiment() -> None:
-    step, epoch = speedup_pictures(
-        ratios(
-            ("mlp", "step", 2.0, 1.5, 2.5),
-            ("mlp", "epoch", 0.02, None, None),
-            ("cnn", "step", 31.0, 30.0, 32.0),
-        )
-    )
-    assert {"mlp: 2.0 (1.50 to 2.5)", "cnn: 31 (30 to 32)"} <= set(texts(step))
-    assert "mlp 0.02 (no interval)" in epoch.description
-    assert f"fill: {GPU}" in step.svg
-    assert f"fill: {GPU}" not in epoch.svg  # an open point
-    assert speedup_pictures(ratios()) == []
+def test_the_job_is_a_bar_for_each_device_split_into_its_parts(make_result: MakeResult) -> None:
+    pair = pair_of(make_result(), make_result(device="gpu", total_seconds=20.0))
+    picture = job_times(pair, decide(pair))
+    assert {"CPU here, measured: 30 s", "GPU here, measured: 20 s"} <= set(texts(picture))
+    assert "CPU here, measured: start-up 2.5 s, training 9.0 s" in picture.description
+    assert PART_COLOURS["loading"] not in picture.svg
+    alone = pair_of(make_result(attribution=made_up_attribution(0.01)))
+    picture = job_times(alone, decide(alone))
+    assert "no GPU here takes less than 2.2 s" in picture.description
+    assert PART_COLOURS["loading"] in picture.svg
 
 
-def test_many_speed_ups_are_drawn_in_order_without_names() -> None:
-    (picture,) = speedup_pictures(
-        ratios(*((f"e{number}", "epoch", 1.0 + number, None, None) for number in range(99)))
-    )
-    assert not [text for text in texts(picture) if text.startswith("e")]
+def test_two_settings_that_vary_give_a_heat_map() -> None:
+    places = [(row, column) for row in ("0.1", "0.01") for column in ("16", "32")]
+    cells = {place: Cell(2.0, place == places[0], "Yes") for place in places}
+    picture = heat_map(Grid("optimizer.lr", "batch_size", ("0.1", "0.01"), ("16", "32"), cells))
+    assert {"optimizer.lr", "batch_size", "≤ 2.0x", "2.0x", "Yes"} <= set(texts(picture))
+    assert "0.01, 32: 2.0x Yes" in picture.description
 
 
-def test_figures_on_one_page_share_no_ids_and_have_the_pages_colours() -> None:
-    pictures = [
-        *speedup_pictures(ratios(("mlp", "step", 2.0, 1.5, 2.5))),
-        learning_curves(history(cpu=[1.0, 2.0])),
-    ]
+def test_figures_on_one_page_share_no_ids_and_have_the_pages_colours(
+    make_result: MakeResult,
+) -> None:
+    pair = pair_of(make_result())
+    pictures = [job_times(pair, decide(pair)), learning_curves(history(cpu=[1.0, 2.0]))]
     ids = [set(re.findall(r'\bid="([^"]*)"', picture.inline)) for picture in pictures]
     assert sum(map(len, ids)) == len(set().union(*ids))
     for picture, named in zip(pictures, ids, strict=True):
@@ -102,9 +100,6 @@ def test_figures_on_one_page_share_no_ids_and_have_the_pages_colours() -> None:
 @pytest.mark.parametrize("name", ['<b a="1">&', "$x^2$", "很长的名称"])
 def test_any_name_gives_a_valid_figure(name: str) -> None:
     picture = learning_curves(history(name, cpu=[1.0, 2.0]))
-    (speedup,) = speedup_pictures(ratios((name, "step", 2.0, 1.5, 2.5)))
     assert re.fullmatch(r"[\w.-]+", picture.name)
-    for each in (picture, speedup):
-        assert ElementTree.fromstring(each.inline).attrib["aria-label"] == each.description  # noqa: S314
-        ElementTree.fromstring(each.file)  # noqa: S314
-    assert any("2.0 (1.50 to 2.5)" in text for text in texts(speedup))
+    assert ElementTree.fromstring(picture.inline).attrib["aria-label"] == picture.description  # noqa: S314
+    ElementTree.fromstring(picture.file)  # noqa: S314

@@ -44,12 +44,14 @@ MakePair = Callable[..., Comparison]
 def make_pair(make_result: MakeResult, make_experiment: MakeExperiment) -> MakePair:
     """Make five epochs of 38 steps of 10 ms, and 2.25 s of start-up without its warm-up."""
 
-    def make(operations: Operations | None = STEP, **settings: Any) -> Comparison:
+    def make(
+        operations: Operations | None = STEP, extra_seconds: float = 0.0, **settings: Any
+    ) -> Comparison:
         made_up = trained(
             make_result,
             epoch_seconds=(0.38,) * EPOCHS,
             step_seconds=(0.01,) * 5,
-            total_seconds=4.4,
+            total_seconds=4.4 + extra_seconds,
             attribution=made_up_attribution(0.0),
         )
         record = made_up.record.model_copy(update={"experiment": make_experiment(epochs=EPOCHS)})
@@ -86,7 +88,6 @@ def test_without_timed_steps_start_up_and_the_data_sheet_count(make_pair: MakePa
     (offer,) = pair.renting.offers
     startup_seconds = pair.ceiling.job.staying_seconds
     assert offer.job_seconds == pytest.approx(startup_seconds + EPOCHS * offer.epoch_seconds)
-    assert verdict(pair).answer.startswith("Can't tell: no GPU trained it. 2.2 of its 4.4 s stay")
 
 
 def test_an_epoch_takes_at_least_its_loading(make_pair: MakePair) -> None:
@@ -172,7 +173,7 @@ def test_a_cost_is_a_lower_bound() -> None:
 def test_the_report_has_bounds_and_the_dates_of_their_prices(
     make_pair: MakePair, tmp_path: Path
 ) -> None:
-    pair = make_pair(target_accuracy=0.5)
+    pair = make_pair(extra_seconds=20.0, target_accuracy=0.5)
     found = verdict(pair)
     assert "By data sheets the job takes at least " in found.text
     write_report([pair], tmp_path)
@@ -194,7 +195,7 @@ def test_an_old_price_is_marked(make_pair: MakePair) -> None:
 
 
 def test_a_busy_machine_gives_no_speed_up_of_a_job_that_loads(make_pair: MakePair) -> None:
-    quiet = make_pair()
+    quiet = make_pair(extra_seconds=20.0)
     busy = pair_of(with_timings(quiet.cpu, load=(BUSY,)))
     settings = {"input": LoaderInput(name="loader")}
     loader = quiet.cpu.record.experiment.model_copy(update=settings)
@@ -208,13 +209,13 @@ def test_a_busy_machine_gives_no_speed_up_of_a_job_that_loads(make_pair: MakePai
 
 
 def test_the_verdict_says_why_there_are_no_bounds_by_data_sheets(make_pair: MakePair) -> None:
-    pair, none = make_pair(None), "There are no bounds by data sheets: "
+    pair, none = make_pair(None, 20.0), "There are no bounds by data sheets: "
     assert renting_table(pair) == []
     assert f"{none}several processes." in verdict(pair).text
-    assert none not in verdict(make_pair(None, accelerators=())).text
+    assert none not in verdict(make_pair(None, 20.0, accelerators=())).text
 
 
-def test_a_long_step_is_estimated_with_its_error_and_answers_probably(make_pair: MakePair) -> None:
+def test_a_long_step_is_estimated_with_its_error(make_pair: MakePair) -> None:
     changed = {"flops": 8 * 10**11, "saved_tensor_bytes": 32 * 10**8}
     long, hourly = STEP.model_copy(update=changed), Prices(accelerator_hour={"T4": 3.6})
     pair = make_pair(long, accelerators=("T4", "M1"), prices=hourly)
@@ -228,9 +229,6 @@ def test_a_long_step_is_estimated_with_its_error_and_answers_probably(make_pair:
     assert on_t4.estimate.cost == pytest.approx(job_seconds / 1000)
     assert on_m1.estimate is None
     assert "an epoch, estimated (9 of 10 within a factor of 1.44)" in renting_table(pair)[0]
-    found = verdict(pair)
-    assert found.short == "Probably no"
-    assert "By estimate the job takes 51 s on T4 and 4.4 s on this CPU." in found.answer
     in_euros = make_pair(long, accelerators=("T4",), prices=Prices(currency="EUR"))
     assert in_euros.renting.offers[0].estimate
     assert in_euros.renting.offers[0].estimate.cost is None

@@ -11,7 +11,7 @@ from conftest import MakeExperiment, MakeResult
 from result_files import pair_of, trained, with_record
 
 from photofinish.comparing.pairs import Comparison
-from photofinish.comparing.scaling import Series, all_series, crossing
+from photofinish.comparing.scaling import Series, all_series, crossing, grid
 from photofinish.report import sentences
 
 Timed = Callable[..., Comparison]
@@ -194,3 +194,20 @@ def test_the_interval_holds_the_true_break_even_as_often_as_it_says(
         assert found.high is not None
         held += found.low <= 48 <= found.high
     assert held >= 0.9 * tries
+
+
+def test_experiments_that_differ_in_two_settings_are_a_grid(timed: Timed) -> None:
+    rates, sizes = (0.1, 0.01), (16, 32, 64)
+    pairs = [
+        timed(f"n-{rate}-{size}", (9.0,) * 5, (1.0,) * 5, batch_size=size,
+              optimizer={"name": "sgd", "lr": rate})
+        for rate in rates
+        for size in sizes
+    ]  # fmt: skip
+    found = grid(pairs)
+    assert found
+    assert (found.row_key, found.rows) == ("optimizer.lr", ("0.1", "0.01"))
+    assert (found.column_key, found.columns) == ("batch_size", ("16", "32", "64"))
+    assert not found.cells["0.1", "16"].is_bound
+    assert grid(pairs[:-1]) is None  # a cell is missing
+    assert grid(pairs[:3]) is None  # one setting varies

@@ -11,6 +11,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Literal
 
 from photofinish.comparing.bounds import (
+    NINE_OF_TEN_WITHIN,
     MinimumStepTime,
     SpeedupBounds,
     estimated_step_seconds,
@@ -46,11 +47,13 @@ class Price:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Estimated times and cost; bounds.NINE_OF_TEN_WITHIN is their error."""
+    """Estimated times and cost."""
 
     epoch_seconds: float
     job_seconds: float
     """Time with this machine's start-up and loading as they were measured."""
+    job_interval: tuple[float, float]
+    """Job times if the step is as far off as nine of ten estimates are."""
     cost: float | None
 
 
@@ -125,9 +128,14 @@ def _offer(
     estimate = None
     if step_seconds := estimated_step_seconds(operations, accelerator, precision):
         startup, loading = _on_cpu(stays, epochs, "measured_seconds")
-        epoch = max(samples / operations.images * step_seconds, loading)
+        steps = samples / operations.images
+        low, epoch, high = (
+            max(factor * steps * step_seconds, loading)
+            for factor in (1 / NINE_OF_TEN_WITHIN, 1.0, NINE_OF_TEN_WITHIN)
+        )
         job = startup + epochs * epoch
-        estimate = Estimate(epoch, job, cost_of(job, price))
+        interval = startup + epochs * low, startup + epochs * high
+        estimate = Estimate(epoch, job, interval, cost_of(job, price))
 
     _, slow_epoch_seconds = spread(timings.epoch_seconds)
     _, slow_job_seconds = spread(timings.end_to_end_seconds)

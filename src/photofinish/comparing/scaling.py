@@ -10,9 +10,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
+from photofinish.comparing.decision import Answer, decide
 from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.speedups import (
     LEAST_VALUES,
@@ -140,6 +142,59 @@ def _sizes(experiment: Experiment) -> Iterator[tuple[str, int, str]]:
             others = {**model, key: [*widths[:index], None, *widths[index + 1 :]]}
             key_of_others = json.dumps({**settings, "model": others}, sort_keys=True)
             yield f"{noun} {index + 1}", width, key_of_others
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Speed-up of one experiment of a grid, or its bound."""
+
+    figure: float
+    is_bound: bool
+    answer: Answer
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Experiments that differ in two settings, one for each pair of their values."""
+
+    row_key: str
+    column_key: str
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    cells: dict[tuple[str, str], Cell]
+    """By row and column."""
+
+
+def grid(pairs: Sequence[Comparison]) -> Grid | None:
+    """Return the experiments as a grid, or None if not exactly two settings vary."""
+    settings = [dict(_leaves(pair.cpu.record.experiment.model_dump(mode="json"))) for pair in pairs]
+    values: dict[str, list[str]] = defaultdict(list)
+    for key in dict.fromkeys(key for each in settings for key in each):
+        values[key] = list(dict.fromkeys(str(each.get(key)) for each in settings))
+    varying = [key for key, found in values.items() if len(found) > 1]
+    if len(varying) != 2:
+        return None
+    row_key, column_key = sorted(varying, key=lambda key: len(values[key]))
+    cells = {}
+    for pair, each in zip(pairs, settings, strict=True):
+        decision = decide(pair)
+        is_bound = decision.speedup is None
+        figure = decision.speedup or pair.ceiling.job.as_measured
+        place = str(each.get(row_key)), str(each.get(column_key))
+        cells[place] = Cell(figure, is_bound, decision.answer)
+    rows, columns = values[row_key], values[column_key]
+    if len(cells) < len(rows) * len(columns):
+        return None
+    return Grid(row_key, column_key, tuple(rows), tuple(columns), cells)
+
+
+def _leaves(settings: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each setting with its dotted key."""
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 @dataclass(frozen=True)

@@ -152,6 +152,8 @@ class Comparing(Settings):
     """Validation accuracy whose time to reach is reported."""
     prices: Prices = Prices()
     watts: Watts = Watts()
+    worth_it: PositiveFloat = 1.2
+    """Smallest estimated speed-up of the whole job for which a GPU is worth it."""
     references: Annotated[References, BeforeValidator(_check_references)] = "all"
     """Records in reference/ that are compared with this machine's results."""
     accelerators: AcceleratorNames = SHORT_LIST

@@ -13,14 +13,26 @@ from typing import Any
 from matplotlib import rc_context, rcParams
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from photofinish.comparing.decision import Decision, estimated_options
+from photofinish.comparing.device_results import StepCosts
+from photofinish.comparing.pairs import Comparison
+from photofinish.comparing.scaling import Grid
 from photofinish.report.rows import Rows, grouped
-from photofinish.report.sentences import NAMES
+from photofinish.results.records import Timings
 from photofinish.wording import listed, ratio, seconds
 
 INK, SOFT, LINE = "#1c2127", "#555d67", "#d8dde3"
 DEVICE_COLOURS = {"cpu": "#0072b2", "gpu": "#c75000"}
+PART_COLOURS = {
+    "start-up": "#8a929b",
+    "loading": "#c9930a",
+    "training": "#2a8f83",
+    "validation": "#7b68ae",
+    "the rest": "#c9ced4",
+}
 _VARIABLES = {INK: "--ink", SOFT: "--soft", LINE: "--line"} | {
     colour: f"--{device}" for device, colour in DEVICE_COLOURS.items()
 }
@@ -45,14 +57,15 @@ _STYLE: Any = {
     "savefig.facecolor": "none",
     "legend.frameon": False,
     "lines.markersize": 4,
+    "hatch.linewidth": 0.6,
 }
 _LINES = {"cpu": "-", "gpu": "--"}
 _MARKERS = {"cpu": "o", "gpu": "s"}
 _WIDTH = 4.2
 """Width of each figure, in inches."""
 _MOST_MARKED_EPOCHS = 30
-_MOST_NAMED = 15
-_LONGEST_NAME = 44
+_MOST_BARS = 8
+_LONGEST_NAME = 60
 
 
 @dataclass(frozen=True)
@@ -105,55 +118,119 @@ def _axes(height: float, count: int = 1) -> tuple[Figure, list[Axes]]:
 
 
 @rc_context(_STYLE)
-def speedup_pictures(speedups: Rows) -> list[Picture]:
-    """Draw a figure for each kind of speed-up, all to one scale, with a row for each experiment."""
-    pictures = []
-    ends = [row[end] for row in speedups for end in ("speedup", "low", "high") if row[end]]
-    low, high = min([0.5, *ends]) / 1.2, max([2.0, *ends]) * 1.2
-    for kind, rows in grouped(speedups, "of").items():
-        has_names = len(rows) <= _MOST_NAMED
-        if not has_names:
-            rows = sorted(rows, key=lambda row: row["speedup"])
-        figure, (axes,) = _axes(0.9 + 0.3 * len(rows) if has_names else 3.0)
-        figure.subplots_adjust(left=0.03)
-        axes.set_xscale("log")
-        axes.set_xlim(low, high)
-        is_wide = high / low > 300
-        axes.xaxis.set_major_locator(LogLocator(subs=(1.0,) if is_wide else (1.0, 2.0, 5.0)))
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-        axes.set_ylim(len(rows) - 0.4, -0.75)
-        axes.set_yticks([])
-        axes.grid(axis="y", visible=False)
-        axes.axvline(1.0, color=SOFT, linewidth=1)
-        axes.set_xlabel("CPU faster  ←  speed-up  →  GPU faster")
-        for y, row in enumerate(rows):
-            _draw_speedup(axes, row, y)
-            if has_names:
-                text = f"{row['experiment'][:_LONGEST_NAME]}: {_speedup(row)}"
-                axes.text(0, y - 0.22, text, transform=axes.get_yaxis_transform())
-        noun: str = NAMES[kind]  # type: ignore[index]
-        description = "; ".join(f"{row['experiment']} {_speedup(row)}" for row in rows)
-        caption = noun[0].upper() + noun[1:]
-        name = f"speedup-{kind}"
-        pictures.append(_picture(figure, name, caption, f"Speed-up of {noun}: {description}"))
-    return pictures
+def job_times(pair: Comparison, decision: Decision) -> Picture:
+    """Draw the job's time as a bar for each device: measured solid, estimated hatched."""
+    bars = _bars(pair, decision)
+    figure, (axes,) = _axes(0.85 + 0.42 * len(bars))
+    figure.subplots_adjust(left=0.03)
+    descriptions = []
+    for y, bar in enumerate(bars):
+        start_seconds = 0.0
+        for part, part_seconds in bar.parts.items():
+            axes.barh(
+                y,
+                part_seconds,
+                left=start_seconds,
+                height=0.4,
+                color=PART_COLOURS[part],
+                alpha=0.55 if bar.is_estimated else 1.0,
+                hatch="////" if bar.is_estimated else None,
+                edgecolor=INK,
+                linewidth=0,
+                label=part,
+            )
+            start_seconds += part_seconds
+        text = f"{bar.label[:_LONGEST_NAME]}: {seconds(sum(bar.parts.values()))}"
+        axes.text(0, y - 0.3, text, transform=axes.get_yaxis_transform())
+        parts = listed([f"{part} {seconds(value)}" for part, value in bar.parts.items()])
+        descriptions.append(f"{bar.label}: {parts}")
+    limit_seconds = pair.ceiling.job.measured_seconds
+    if not pair.compared:
+        axes.axvline(limit_seconds, color=INK, linewidth=1, linestyle=":")
+        descriptions.append(f"no GPU here takes less than {seconds(limit_seconds)}")
+    axes.set_ylim(len(bars) - 0.6, -0.7)
+    axes.set_yticks([])
+    axes.grid(axis="y", visible=False)
+    axes.set_xlim(left=0)
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: seconds(value) if value else "0"))
+    handles, labels = axes.get_legend_handles_labels()
+    shown = {label: handle for handle, label in zip(handles, labels, strict=True)}
+    figure.legend(
+        shown.values(), shown.keys(), loc="lower left", ncols=5, fontsize=8, borderaxespad=0.1,
+        handlelength=1, columnspacing=1,
+    )  # fmt: skip
+    caption = "The whole job" if pair.compared else "The whole job (dotted: no GPU here is faster)"
+    description = f"Time of the job. {'; '.join(descriptions)}"
+    return _picture(figure, f"job-{pair.experiment}", caption, description)
 
 
-def _draw_speedup(axes: Axes, row: dict[str, Any], y: int) -> None:
-    """Draw a ratio with its interval, or an open point if it has none."""
-    colour, has_interval = DEVICE_COLOURS["gpu"], row["low"] is not None
-    axes.plot(
-        row["speedup"], y, "o", color=colour, markerfacecolor=colour if has_interval else "none"
-    )
-    if has_interval:
-        axes.hlines(y, row["low"], row["high"], color=colour, linewidth=1.5)
+@dataclass(frozen=True)
+class _Bar:
+    label: str
+    parts: dict[str, float]
+    is_estimated: bool = False
 
 
-def _speedup(row: dict[str, Any]) -> str:
-    if row["low"] is None:
-        return f"{ratio(row['speedup'])} (no interval)"
-    return f"{ratio(row['speedup'])} ({ratio(row['low'])} to {ratio(row['high'])})"
+def _bars(pair: Comparison, decision: Decision) -> list[_Bar]:
+    """Return a bar for each device: trained here, recorded elsewhere, or estimated."""
+    bars = []
+    for run in pair.trained:
+        bars.append(_Bar(f"{run.device.upper()} here, measured", _parts(run.timings, run.costs)))
+    for each in pair.elsewhere:
+        bars.append(_Bar(f"{each.hardware}, recorded", _parts(each.reference.timings, None)))
+    for option, estimate in estimated_options(pair):
+        mark = ", best value" if option is decision.option else ""
+        startup_seconds = min(pair.cpu.timings.startup_seconds, estimate.job_seconds)
+        parts = {"start-up": startup_seconds, "training": estimate.job_seconds - startup_seconds}
+        bars.append(_Bar(f"{option.accelerator.name}, estimated{mark}", parts, is_estimated=True))
+    return bars[:_MOST_BARS]
+
+
+def _parts(timings: Timings, costs: StepCosts | None) -> dict[str, float]:
+    """Return the parts of a job that was measured."""
+    training_seconds = sum(epoch.training_seconds for epoch in timings.epochs)
+    loading_seconds = 0.0
+    if costs:
+        shares = costs.shares
+        loading_seconds = training_seconds * (
+            shares["waiting for data"] + shares["copying to the device"]
+        )
+    parts = {
+        "start-up": timings.startup_seconds,
+        "loading": loading_seconds,
+        "training": training_seconds - loading_seconds,
+        "validation": sum(epoch.validation_seconds for epoch in timings.epochs),
+    }
+    parts["the rest"] = max(0.0, timings.total_seconds - sum(parts.values()))
+    return {part: value for part, value in parts.items() if value}
+
+
+@rc_context(_STYLE)
+def heat_map(grid: Grid) -> Picture:
+    """Draw how much faster a GPU is, or at most could be, where two settings vary."""
+    columns, rows = len(grid.columns), len(grid.rows)
+    figure, (axes,) = _axes(1.0 + 0.45 * rows)
+    logs = {place: math.log(cell.figure) for place, cell in grid.cells.items()}
+    most = max(0.7, *map(abs, logs.values()))
+    axes.set(xlim=(0, columns), ylim=(0, rows))
+    axes.set_xticks([column + 0.5 for column in range(columns)], grid.columns)
+    axes.set_yticks([row + 0.5 for row in range(rows)], grid.rows)
+    axes.set(xlabel=grid.column_key, ylabel=grid.row_key)
+    axes.grid(visible=False)
+    descriptions = []
+    for y, row in enumerate(grid.rows):
+        for x, column in enumerate(grid.columns):
+            cell = grid.cells[row, column]
+            text = f"{'≤ ' if cell.is_bound else ''}{ratio(cell.figure)}x\n{cell.answer}"
+            log = logs[row, column]
+            colour = DEVICE_COLOURS["gpu" if log > 0 else "cpu"]
+            alpha = 0.6 * abs(log) / most
+            axes.add_patch(Rectangle((x, y), 1, 1, color=colour, alpha=alpha, linewidth=0))
+            axes.text(x + 0.5, y + 0.5, text, ha="center", va="center", fontsize=7)
+            descriptions.append(f"{row}, {column}: {text}".replace("\n", " "))
+    caption = f"By {grid.row_key} and {grid.column_key}"
+    return _picture(figure, "grid", caption, f"{caption}: {'; '.join(descriptions)}")
 
 
 @rc_context(_STYLE)

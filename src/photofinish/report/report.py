@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +13,9 @@ from markupsafe import Markup, escape
 
 from photofinish.comparing.diagnosis import Remedy
 from photofinish.comparing.pairs import Comparison
-from photofinish.comparing.scaling import all_series, shared_trainings
+from photofinish.comparing.scaling import all_series, grid, shared_trainings
 from photofinish.files import to_json, write_text_atomically
-from photofinish.report import pictures, rows, tables
+from photofinish.report import pictures, rows, sentences, tables
 from photofinish.report.causes import commands, prediction, remedy_line
 from photofinish.report.pictures import Picture
 from photofinish.report.sentences import Verdict, verdict
@@ -73,7 +72,7 @@ class Details:
     """Suggestions: line of params.yaml, predicted gain, commands that try it."""
     tables: list[tuple[str, Table, str]]
     """Title, table and note."""
-    curves: Picture
+    pictures: list[Picture]
     steps: Table
     steps_note: str
 
@@ -91,15 +90,14 @@ def write_report(pairs: list[Comparison], folder: Path) -> list[Verdict]:
     for name, content in files.items():
         write_text_atomically(folder / name, rows.as_csv(name, content))
     verdicts = [verdict(pair) for pair in pairs]
-    drawn = pictures.speedup_pictures(files["speedups.csv"])
+    found = grid(pairs)
+    drawn = [pictures.heat_map(found)] if found else []
     details = [_details(*each) for each in zip(pairs[:MOST_SHOWN], verdicts, strict=False)]
     shutil.rmtree(folder / FIGURES, ignore_errors=True)
-    for picture in [*drawn, *(each.curves for each in details)]:
+    for picture in [*drawn, *(picture for each in details for picture in each.pictures)]:
         _write(folder / FIGURES / f"{picture.name}.svg", picture.file)
-    overview = tables.overview_table(pairs)
-    counts = Counter(each.short for each in verdicts).most_common()
-    answers = ", ".join(f"{short}: {count}" for short, count in counts)
-    summary = f"{len(pairs)} experiment{'s' if len(pairs) > 1 else ''}. {answers}."
+    overview = tables.overview_table(verdicts, pairs)
+    summary = sentences.summary([each.decision for each in verdicts])
     page = _template().render(
         summary=summary,
         reasons=_reasons(verdicts),
@@ -122,13 +120,18 @@ def _reasons(verdicts: list[Verdict]) -> list[str]:
 
 
 def _details(pair: Comparison, answer: Verdict) -> Details:
-    diagnoses = [each for found in pair.diagnoses.values() for each in found]
+    remedies = [each.remedy for found in pair.diagnoses.values() for each in found if each.remedy]
+    if answer.decision.reason == "short job":
+        remedies = []
     sections = [(title, table(pair), note) for title, table, note in _SECTIONS]
     return Details(
         answer,
-        [_suggestion(pair.experiment, each.remedy) for each in diagnoses if each.remedy],
+        [_suggestion(pair.experiment, remedy) for remedy in remedies],
         [section for section in sections if section[1]],
-        pictures.learning_curves(rows.history_rows([pair])),
+        [
+            pictures.job_times(pair, answer.decision),
+            pictures.learning_curves(rows.history_rows([pair])),
+        ],
         tables.steps_table(pair),
         tables.steps_note(pair),
     )
@@ -183,7 +186,7 @@ def _template() -> jinja2.Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals["number_columns"] = number_columns
+    environment.globals |= {"number_columns": number_columns, "ANSWER": tables.ANSWER}
     environment.filters["with_code"] = _with_code
     return environment.get_template("report.html.j2")
 

@@ -10,6 +10,7 @@ from dataclasses import astuple, dataclass, field, fields
 from itertools import accumulate
 from typing import Any
 
+from photofinish.comparing.decision import decide
 from photofinish.comparing.device_results import PARTS, NotTrained, Trained
 from photofinish.comparing.pairs import Compared, Comparison
 from photofinish.machine.load import load_warnings
@@ -46,6 +47,9 @@ class ComparisonRow:
     experiment: str
     device: str
     status: str
+    answer: str
+    answer_by: str
+    answer_reason: str | None
     device_name: str | None = _column("hardware")
     precision: str | None = _column("precision")
     parameters: int | None = _column("weights", _thousands)
@@ -146,16 +150,19 @@ def comparison_rows(pairs: Iterable[Comparison]) -> Rows:
             _add_comparison(gpu, pair.compared)
             rows.append(gpu)
         elif isinstance(pair.gpu, NotTrained):
-            rows.append(ComparisonRow(**_identity(pair.gpu), reason=pair.gpu.record.reason))
+            rows.append(ComparisonRow(**_identity(pair, pair.gpu), reason=pair.gpu.record.reason))
     return [vars(row) for row in rows]
 
 
-def _identity(result: Trained | NotTrained) -> dict[str, Any]:
-    record = result.record
+def _identity(pair: Comparison, result: Trained | NotTrained) -> dict[str, Any]:
+    record, decision = result.record, decide(pair)
     return {
         "experiment": result.experiment,
         "device": record.device,
         "status": record.status,
+        "answer": decision.answer,
+        "answer_by": decision.basis,
+        "answer_reason": decision.reason,
         "epochs": record.experiment.epochs,
     }
 
@@ -164,7 +171,7 @@ def _trained_row(pair: Comparison, result: Trained) -> ComparisonRow:
     timings, scores, spent = result.timings, result.scores, pair.outlays[result.device]
     metrics = [f"{name} {value:.4g}" for name, value in scores.metrics.items()]
     row = ComparisonRow(
-        **_identity(result),
+        **_identity(pair, result),
         device_name=timings.device_name,
         precision=result.record.precision,
         parameters=result.record.parameter_count,

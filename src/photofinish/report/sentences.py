@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from photofinish.comparing.bounds import NINE_OF_TEN_WITHIN
+from photofinish.comparing.decision import Decision, decide
 from photofinish.comparing.device_results import NotTrained
 from photofinish.comparing.diagnosis import Diagnosis
 from photofinish.comparing.pairs import Compared, Comparison
@@ -19,10 +20,10 @@ from photofinish.comparing.speedups import (
     BreakEvenEpochs,
     Kind,
     Speedup,
-    run_margin,
 )
 from photofinish.machine.load import load_warnings
 from photofinish.report.causes import advice, cause, not_known
+from photofinish.results.records import DeviceLabel
 from photofinish.wording import bound, counted, faster, interval_text, listed, money, seconds
 
 NAMES: dict[Kind, str] = {
@@ -31,11 +32,8 @@ NAMES: dict[Kind, str] = {
     "end_to_end": "the whole job with start-up",
 }
 THE_SAME = "the same"
-WORTHWHILE = 3.0
-"""Smallest bound of a GPU that may be worth it."""
 HIGH = 20.0
 """Largest bound that is worth a number."""
-_UNITS: dict[Kind, str] = {"step": "sample", "epoch": "epoch", "end_to_end": "repeat"}
 
 
 @dataclass(frozen=True)
@@ -43,8 +41,7 @@ class Verdict:
     """Answer for one experiment."""
 
     experiment: str
-    short: str
-    """The answer in a word or two."""
+    decision: Decision
     answer: str
     """The answer, a number and a reason."""
     details: tuple[str, ...]
@@ -63,93 +60,80 @@ class Verdict:
 def verdict(pair: Comparison) -> Verdict:
     """Answer whether the GPU is worth it, by what was measured, recorded, estimated or bounded."""
     missing = pair.gpu.record.reason if isinstance(pair.gpu, NotTrained) else None
+    decision = decide(pair)
     if compared := pair.compared:
-        short, reason = _measured(compared)
         details = _evidence_of_both(compared, pair.diagnoses["gpu"])
     else:
-        short, reason = _recorded(pair) or _estimated(pair) or _bounded(pair)
-        details = _evidence_of_cpu(pair)
+        details = _evidence_of_cpu(pair, decision)
     if "cpu" in pair.seeds:
         details.append(chance(pair.seeds["cpu"], pair.seeds.get("gpu")))
-    answer = f"{short}{'. ' if reason[0].isupper() else ': '}{reason}"
-    return Verdict(pair.experiment, short, answer, tuple(details), _cautions(pair), missing)
+    answer = f"{decision.answer}: {_reason(pair, decision)}"
+    cautions = _cautions(pair, decision)
+    return Verdict(pair.experiment, decision, answer, tuple(details), cautions, missing)
 
 
-def _measured(compared: Compared) -> tuple[str, str]:
-    """Answer by the whole job; by its epochs if the job was timed too seldom."""
-    whole, epoch = compared.speedups["end_to_end"], compared.speedups["epoch"]
-    reason = (
-        f"The job takes {seconds(whole.device_seconds)} on the GPU and "
-        f"{seconds(whole.cpu_seconds)} on the CPU. The models are {compared.parity.likeness}."
-    )
-    if whole.interval:
-        answers = {True: "Yes", False: "No", None: "No difference"}
-        return answers[whole.is_faster], f"{_faster(whole)}. {reason}"
-    if not epoch.interval:
-        return "Can't tell", f"no interval of an epoch ({no_interval(epoch)}). {reason}"
-    reason = f"an epoch is {_faster(epoch)}. {reason}"
-    reason += f" The job has no interval: {no_interval(whole)}."
-    if epoch.is_faster is False and whole.ratio > 1:  # slower epochs in a job that took less time
-        return "Can't tell", reason
-    return "Probably yes" if epoch.is_faster and whole.ratio > 1 else "Probably no", reason
+def summary(decisions: Sequence[Decision]) -> str:
+    """Return one answer over all experiments: `40 experiments: 38 No (start-up), 2 Yes`."""
+    parts = []
+    for answer, count in Counter(each.answer for each in decisions).most_common():
+        found = [each.reason for each in decisions if each.answer == answer and each.reason]
+        reasons = ", ".join(reason for reason, _ in Counter(found).most_common())
+        parts.append(f"{count} {answer}{f' ({reasons})' if reasons else ''}")
+    text = f"{counted(len(decisions), 'experiment')}: {', '.join(parts)}."
+    if saved_seconds := sum(each.saved_seconds for each in decisions):
+        whole_seconds = sum(each.cpu_seconds for each in decisions)
+        text += f" GPUs save {seconds(saved_seconds)} of {seconds(whole_seconds)}."
+    return text
 
 
-def _recorded(pair: Comparison) -> tuple[str, str] | None:
-    """Answer by the fastest record of a GPU elsewhere, if it shows a difference."""
-    records = [each for each in pair.elsewhere if each.reference.training.device == "gpu"]
-    if not records:
-        return None
-    best = min(records, key=lambda each: each.reference.timings.total_seconds)
-    here, there = pair.cpu.timings, best.reference.timings
-    ratio, margin = here.total_seconds / there.total_seconds, run_margin(here, there)
-    if 1 / margin <= ratio <= margin:
-        return None
-    return "Probably yes" if ratio > 1 else "Probably no", (
-        f"{faster(ratio)}. The job took {seconds(there.total_seconds)} on {best.hardware}, "
-        f"recorded elsewhere, and {seconds(here.total_seconds)} on this CPU."
-    )
+def _reason(pair: Comparison, decision: Decision) -> str:
+    """Return the number and the reason of an answer."""
+    whole, startup = decision.cpu_seconds, pair.cpu.timings.startup_seconds
+    if decision.reason == "short job":
+        return f"the whole job takes {seconds(whole)}, {seconds(startup)} of it start-up."
+    if decision.gpu_seconds is None or decision.speedup is None:
+        return _bounded(pair, decision)
+    number = faster(decision.speedup)
+    if decision.interval:
+        number += f" ({interval_text(decision.interval)})"
+    there, here = f"{seconds(decision.gpu_seconds)} on {decision.gpu}", seconds(whole)
+    if decision.reason:
+        mostly = f", mostly {decision.reason}"
+        here, there = (here, f"{there}{mostly},") if decision.of_gpu else (f"{here}{mostly}", there)
+    times = f"{there} instead of {here}"
+    if decision.basis == "recorded":
+        return f"{number}. The job took {times}; the GPU's time was recorded elsewhere."
+    if decision.option and decision.option.estimate:
+        price, cost = decision.option.price, decision.option.estimate.cost
+        costs = f", for {money(cost, price.currency)}" if price and cost is not None else ""
+        return f"about {number}. By estimate the job takes {times}{costs}."
+    text = f"{number}. The job takes {times}."
+    if decision.answer == "Can't tell":
+        text += " `repeats: 5` on a quiet machine would settle it."
+    if pair.compared:
+        text += f" The models are {pair.compared.parity.likeness}."
+    return text
 
 
-def _estimated(pair: Comparison) -> tuple[str, str] | None:
-    """Answer by the fastest estimate, if its error leaves no doubt."""
-    estimates = [
-        (offer.estimate.job_seconds, offer.accelerator.name)
-        for offer in pair.renting.offers
-        if offer.estimate and offer.fits != "no"
-    ]
-    if not estimates or pair.ceiling.loading_not_known:
-        return None
-    (job_seconds, name), here_seconds = min(estimates), pair.cpu.timings.total_seconds
-    ratio = here_seconds / job_seconds
-    if 1 / NINE_OF_TEN_WITHIN <= ratio <= NINE_OF_TEN_WITHIN:
-        return None
-    return "Probably yes" if ratio > 1 else "Probably no", (
-        f"{faster(ratio)}. By estimate the job takes {seconds(job_seconds)} on {name} and "
-        f"{seconds(here_seconds)} on this CPU. Nine in ten estimates are within a factor of "
-        f"{NINE_OF_TEN_WITHIN}."
-    )
-
-
-def _bounded(pair: Comparison) -> tuple[str, str]:
-    """Answer No if no GPU can be much faster in this machine."""
-    job, epoch, resident = pair.ceiling.job, pair.ceiling.epoch, pair.ceiling.job_if_resident
+def _bounded(pair: Comparison, decision: Decision) -> str:
+    """Return why no GPU can be much faster in this machine, or that nothing shows it."""
+    job, resident = pair.ceiling.job, pair.ceiling.job_if_resident
     unknown = pair.ceiling.loading_not_known
     staying, whole = seconds(job.measured_seconds), seconds(job.whole_seconds)
     staying = staying.removesuffix(f" {whole.split()[1]}")
-    epochs = len(pair.cpu.timings.epochs)
-    is_loading = epoch and 2 * epochs * epoch.staying_seconds > job.staying_seconds
     limit = f"{staying} of its {whole} stay on the CPU, so no GPU makes it more than "
     limit += f"{bound(job.as_measured)} faster ({bound(job.at_most)} with all margins)."
-    if is_loading and resident:
-        limit += f" With `input: resident` it is {bound(resident.at_most)}."
-    if job.at_most <= WORTHWHILE:
-        return "No", f"The job is mostly {'loading data' if is_loading else 'start-up'}: {limit}"
+    if decision.answer == "No":
+        is_loading = decision.reason == "loading"
+        if is_loading and resident:
+            limit += f" With `input: resident` it is {bound(resident.at_most)}."
+        return f"the job is mostly {'loading data' if is_loading else 'start-up'}. {limit}"
     reason = f" ({not_known(unknown)})" if unknown else ""
     if job.at_most <= HIGH:
-        return "Can't tell", f"no GPU trained it{reason}. {limit}"
+        return f"no GPU trained it{reason}. {limit}"
     if unknown or not pair.cpu.costs:
-        return "Can't tell", f"no GPU trained it{reason}."
-    return "Can't tell", "no GPU trained it, and nothing measured here keeps one from being fast."
+        return f"no GPU trained it{reason}."
+    return "no GPU trained it, and nothing measured here keeps one from being fast."
 
 
 def _evidence_of_both(compared: Compared, diagnoses: Sequence[Diagnosis]) -> list[str]:
@@ -158,29 +142,30 @@ def _evidence_of_both(compared: Compared, diagnoses: Sequence[Diagnosis]) -> lis
     if divergence := compared.parity.first_divergence:
         finding = layer_finding(divergence, compared.parity)
         parted = f"The models first differ at the {divergence.name}: {finding}. "
-    question = "Why the GPU is not faster" if epoch.interval else "What the GPU's epoch waits for"
     return [
         f"An epoch takes {seconds(epoch.device_seconds)} on {gpu.timings.device_name} and "
         f"{seconds(epoch.cpu_seconds)} on {cpu.timings.device_name}: {_faster(epoch)}; "
         f"{in_words(epoch)}.",
-        *_why(question, diagnoses),
+        *_why("gpu", diagnoses),
         f"The GPU's start-up is repaid {payback(compared.payback)}.",
         f"{parted}{name.capitalize()} is {gpu.scores.figure[1]} on the GPU and {score} on the CPU.",
     ]
 
 
-def _evidence_of_cpu(pair: Comparison) -> list[str]:
+def _evidence_of_cpu(pair: Comparison, decision: Decision) -> list[str]:
     cpu, timings = pair.cpu, pair.cpu.timings
     trained = (
         f"{timings.device_name} trained it to {cpu.scores.in_words} in "
         f"{seconds(timings.total_seconds)}, {seconds(timings.startup_seconds)} of it start-up."
     )
-    if pair.ceiling.job.at_most <= HIGH:
+    if decision.reason == "short job":
+        return [trained]
+    if decision.basis == "bound" and pair.ceiling.job.at_most <= HIGH:
         trained += (
             " The bound holds for any GPU in this machine, and a real one may fall well short."
         )
     rent = rental(pair.renting)
-    why = _why("Why it takes so long", pair.diagnoses["cpu"])
+    why = _why("cpu", pair.diagnoses["cpu"])
     return [trained, rent, *why] if rent else [trained, *why]
 
 
@@ -200,9 +185,7 @@ def in_words(speedup: Speedup) -> str:
 
 def no_interval(speedup: Speedup) -> str:
     """Return why a speed-up has no interval."""
-    if speedup.values >= LEAST_VALUES:
-        return "most of it is start-up, which happened once"
-    return _too_few(speedup.values, _UNITS[speedup.kind])
+    return _too_few(speedup.values, "sample" if speedup.kind == "step" else "epoch")
 
 
 def payback(found: BreakEvenEpochs) -> str:
@@ -296,24 +279,29 @@ def least_cost(amount: float, currency: str) -> str:
     return f"at least {money(amount, currency)}" if amount >= 0.01 else f"under 0.01 {currency}"
 
 
-def _why(question: str, diagnoses: Sequence[Diagnosis]) -> list[str]:
+def _why(device: DeviceLabel, diagnoses: Sequence[Diagnosis]) -> list[str]:
     """Return why an epoch takes its time, then why the job does."""
     if not diagnoses:
         return []
-    found = diagnoses[-1]
+    found, device_name = diagnoses[-1], device.upper()
     if found.not_known:
-        sentences = [f"{question} is not known: {cause(found)}."]
+        sentences = [f"What an epoch on the {device_name} waits for is not known: {cause(found)}."]
     else:
-        sentences = [f"{question}: {cause(found)} ({found.cause}).", advice(found)]
+        sentences = [f"On the {device_name}, {cause(found)} ({found.cause}).", advice(found)]
     sentences += [f"And {cause(other)}." for other in diagnoses[:-1]]
     return [" ".join(sentences)]
 
 
-def _cautions(pair: Comparison) -> tuple[str, ...]:
-    """Return reasons to doubt the figures."""
+def _cautions(pair: Comparison, decision: Decision) -> tuple[str, ...]:
+    """Return reasons to doubt the answer.
+
+    Yes and No have the margin of a busy machine already, so it is no reason to doubt them.
+    """
     cautions = []
     for result in pair.trained:
         device, load = result.device.upper(), result.timings.load
+        if decision.answer in ("Yes", "No"):
+            load = ()
         if warnings := load_warnings(load):
             # The stage of `mnist.lenet`, an experiment of a sweep, is named after `lenet`.
             stage = f"train-{result.device}@{result.experiment.rpartition('.')[2]}"

@@ -9,23 +9,26 @@ from dataclasses import fields
 import numpy as np
 
 from photofinish.comparing.bounds import NINE_OF_TEN_WITHIN, SpeedupBound
+from photofinish.comparing.decision import Decision
 from photofinish.comparing.device_results import PARTS, Trained
 from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.parity import Spread
 from photofinish.comparing.renting import RentalOption
 from photofinish.comparing.scaling import Series, Shared
-from photofinish.comparing.speedups import Kind, ResourceUse
+from photofinish.comparing.speedups import ResourceUse
 from photofinish.machine.fingerprint import GpuTarget
 from photofinish.machine.load import load_warnings
 from photofinish.report import causes, sentences
 from photofinish.report.rows import ComparisonRow, comparison_rows, is_known
-from photofinish.report.sentences import NAMES, THE_SAME, in_words, verdict
+from photofinish.report.sentences import NAMES, THE_SAME, Verdict, in_words
 from photofinish.results.records import DEVICE_LABELS
 from photofinish.results.references import hardware
 from photofinish.wording import (
     at_most,
+    bound,
     byte_size,
     energy,
+    interval_text,
     listed,
     money,
     ratio,
@@ -34,6 +37,7 @@ from photofinish.wording import (
 )
 
 NOTHING = "n/a"
+ANSWER = "worth a GPU?"
 _COMMIT_CHARACTERS = 10
 _MISTAKES_NAMED = 3
 _ESTIMATED = f"an epoch, estimated (9 of 10 within a factor of {NINE_OF_TEN_WITHIN})"
@@ -42,37 +46,51 @@ Table = list[dict[str, str]]
 """One dictionary per row: its cells by their headings, which are equal in all rows."""
 
 
-def overview_table(pairs: Sequence[Comparison]) -> Table:
+def overview_table(verdicts: Sequence[Verdict], pairs: Sequence[Comparison]) -> Table:
     """Return a row for each experiment, without columns that would be empty."""
     rows = []
-    any_compared = any(pair.compared for pair in pairs)
-    for pair in pairs:
+    for each, pair in zip(verdicts, pairs, strict=True):
+        decision, compared = each.decision, pair.compared
         row = {
-            "experiment": pair.experiment,
-            "worth it?": verdict(pair).short,
-            "CPU: total": seconds(pair.cpu.timings.total_seconds),
-            "GPU: total": NOTHING,
-            "whole job": _speedup(pair, "end_to_end", pair.ceiling.job),
-            "an epoch": _speedup(pair, "epoch", pair.ceiling.epoch),
-            "CPU: test": pair.cpu.scores.figure[1],
+            "experiment": each.experiment,
+            ANSWER: decision.answer,
+            "on this CPU": seconds(decision.cpu_seconds),
+            "on a GPU": _gpu_time(decision),
+            "speed-up": _speedup(decision, pair.ceiling.job),
+            "cost": _cost(pair, decision),
+            "why": decision.reason or NOTHING,
+            "the models": compared.parity.likeness if compared else NOTHING,
         }
-        if pair.compared:
-            row["GPU: total"] = seconds(pair.compared.gpu.timings.total_seconds)
-        if any_compared:
-            row["the models"] = pair.compared.parity.likeness if pair.compared else NOTHING
-        else:
-            diagnoses = pair.diagnoses["cpu"]
-            row["an epoch is"] = diagnoses[-1].cause if diagnoses else NOTHING
         rows.append(row)
     filled = [heading for heading in rows[0] if any(row[heading] != NOTHING for row in rows)]
     return [{heading: row[heading] for heading in filled} for row in rows]
 
 
-def _speedup(pair: Comparison, kind: Kind, bound: SpeedupBound | None) -> str:
-    """Return how much faster the GPU was, or at most could be."""
-    if pair.compared:
-        return f"{ratio(pair.compared.speedups[kind].ratio)}x"
-    return f"≤ {at_most(bound.at_most)}x" if bound else NOTHING
+def _gpu_time(decision: Decision) -> str:
+    """Return the job's time on the GPU that decides, and where it is from."""
+    if decision.gpu_seconds is None:
+        return NOTHING
+    time = seconds(decision.gpu_seconds)
+    if decision.basis == "measured":
+        return time
+    return f"{time} on {decision.gpu} ({decision.basis})"
+
+
+def _speedup(decision: Decision, limit: SpeedupBound) -> str:
+    """Return how much faster the GPU is, or at most could be."""
+    if decision.speedup is None:
+        return f"≤ {bound(limit.as_measured)}"
+    text = f"{ratio(decision.speedup)}x"
+    return f"{text} ({interval_text(decision.interval)})" if decision.interval else text
+
+
+def _cost(pair: Comparison, decision: Decision) -> str:
+    """Return what the job costs on the GPU that decides."""
+    if decision.option and decision.option.estimate and decision.option.price:
+        return _money(decision.option.estimate.cost, decision.option.price.currency)
+    if decision.basis == "measured" and "gpu" in pair.outlays:
+        return _money(pair.outlays["gpu"].cost.amount, pair.outlays["gpu"].currency)
+    return NOTHING
 
 
 def series_table(series: Iterable[Series]) -> Table:
@@ -126,13 +144,13 @@ def ceiling_table(pair: Comparison) -> Table:
     if pair.compared:
         return []
     rows = []
-    for of, bound in (("an epoch", pair.ceiling.epoch), ("the job", pair.ceiling.job)):
+    for of, limit in (("an epoch", pair.ceiling.epoch), ("the job", pair.ceiling.job)):
         row = {
             "of": of,
-            "whole": seconds(bound.whole_seconds) if bound else NOTHING,
-            "stays on the CPU (measured)": seconds(bound.measured_seconds) if bound else NOTHING,
-            "sure to stay": seconds(bound.staying_seconds) if bound else NOTHING,
-            "a GPU at most (bound)": f"{at_most(bound.at_most)}x" if bound else NOTHING,
+            "whole": seconds(limit.whole_seconds) if limit else NOTHING,
+            "stays on the CPU (measured)": seconds(limit.measured_seconds) if limit else NOTHING,
+            "sure to stay": seconds(limit.staying_seconds) if limit else NOTHING,
+            "a GPU at most (bound)": bound(limit.at_most) if limit else NOTHING,
         }
         rows.append(row)
     return rows

@@ -1,0 +1,190 @@
+"""The decision whether a GPU is worth it: one answer, one number, one reason.
+
+Measured beats recorded, recorded beats estimated, and an estimate beats a bound, which only ever
+says No. docs/verdict.md has these rules for users.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from photofinish.comparing.bounds import SpeedupBound
+from photofinish.comparing.diagnosis import Cause
+from photofinish.comparing.pairs import Comparison
+from photofinish.comparing.renting import Estimate, RentalOption
+from photofinish.comparing.speedups import Interval, job_speedup, run_margin
+from photofinish.results.records import DeviceLabel
+
+Answer = Literal["Yes", "No", "No difference", "Probably yes", "Probably no", "Can't tell"]
+Basis = Literal["measured", "recorded", "estimated", "bound"]
+Reason = Literal["short job", "start-up", "loading", "copying", "launch overhead", "arithmetic"]
+
+SHORT_JOB_SECONDS = 10.0
+"""A shorter job is not worth a GPU, unless one was seen to be faster."""
+NO_DIFFERENCE = 0.9, 1.1
+WORTHWHILE = 3.0
+"""Smallest bound of a GPU that may be worth it, as a bound has all margins."""
+_REASONS: dict[Cause, Reason] = {
+    "start-up-bound": "start-up",
+    "input-bound": "loading",
+    "copy-bound": "copying",
+    "launch-bound": "launch overhead",
+    "compute-bound": "arithmetic",
+    "CPU held back": "arithmetic",
+}
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Answer for one experiment. All times are those of the whole job."""
+
+    answer: Answer
+    basis: Basis
+    cpu_seconds: float
+    gpu_seconds: float | None = None
+    """Time on the GPU that decides; None for a bound."""
+    interval: Interval | None = None
+    """95 % interval of the speed-up."""
+    gpu: str | None = None
+    """Name of the GPU that decides."""
+    reason: Reason | None = None
+    of_gpu: bool = False
+    """True if the reason is the GPU's, not the CPU's."""
+    option: RentalOption | None = None
+    """Accelerator of the estimate."""
+
+    @property
+    def speedup(self) -> float | None:
+        return self.cpu_seconds / self.gpu_seconds if self.gpu_seconds else None
+
+    @property
+    def saved_seconds(self) -> float:
+        """Time that a GPU saves, if one is worth it."""
+        if self.gpu_seconds is None or self.answer not in ("Yes", "Probably yes"):
+            return 0.0
+        return self.cpu_seconds - self.gpu_seconds
+
+
+def decide(pair: Comparison) -> Decision:
+    """Decide by the best evidence that there is."""
+    return _measured(pair) or _recorded(pair) or _short(pair) or _estimated(pair) or _bounded(pair)
+
+
+def _measured(pair: Comparison) -> Decision | None:
+    if pair.compared is None:
+        return None
+    whole, answer = pair.compared.speedups["end_to_end"], _by_interval(pair)
+    of_gpu = answer != "Yes"
+    reason = _reason(pair, "gpu" if of_gpu else "cpu")
+    if answer == "Can't tell" and whole.cpu_seconds <= SHORT_JOB_SECONDS:
+        answer, reason = "No", "short job"
+    name = pair.compared.gpu.timings.device_name
+    seconds = whole.cpu_seconds, whole.device_seconds
+    return Decision(answer, "measured", *seconds, whole.interval, name, reason, of_gpu)
+
+
+def _by_interval(pair: Comparison) -> Answer:
+    assert pair.compared
+    low, high = pair.compared.speedups["end_to_end"].interval or (0.0, float("inf"))
+    if low > 1:
+        return "Yes"
+    if high < 1:
+        return "No"
+    least, most = NO_DIFFERENCE
+    return "No difference" if least <= low and high <= most else "Can't tell"
+
+
+def _recorded(pair: Comparison) -> Decision | None:
+    """Decide by the fastest record of a GPU elsewhere, if it shows a difference."""
+    records = [each for each in pair.elsewhere if each.reference.training.device == "gpu"]
+    if not records:
+        return None
+    best = min(records, key=lambda each: each.reference.timings.total_seconds)
+    whole = job_speedup(pair.cpu.timings, best.reference.timings)
+    if whole.is_faster is None:
+        return None
+    answer: Answer = "Probably yes" if whole.is_faster else "Probably no"
+    seconds = whole.cpu_seconds, whole.device_seconds
+    reason = _reason(pair, "cpu")
+    return Decision(answer, "recorded", *seconds, whole.interval, best.hardware, reason)
+
+
+def _short(pair: Comparison) -> Decision | None:
+    total_seconds = pair.cpu.timings.total_seconds
+    if total_seconds > SHORT_JOB_SECONDS:
+        return None
+    return Decision("No", "bound", total_seconds, reason="short job")
+
+
+def _estimated(pair: Comparison) -> Decision | None:
+    """Decide by the accelerator that is worth it for the least money, else by the fastest."""
+    options = estimated_options(pair)
+    if not options:
+        return None
+    worth_it = pair.settings.worth_it
+    worthwhile = [each for each in options if _interval(pair, each[1])[0] > worth_it]
+    if worthwhile:
+        best, estimate = min(worthwhile, key=lambda each: _money_and_time(each[1]))
+        answer: Answer = "Probably yes"
+    else:
+        best, estimate = min(options, key=lambda each: each[1].job_seconds)
+        answer = "Probably no"
+        if _interval(pair, estimate)[1] >= worth_it:
+            return None
+    return Decision(
+        answer,
+        "estimated",
+        pair.cpu.timings.total_seconds,
+        estimate.job_seconds,
+        _interval(pair, estimate),
+        best.accelerator.name,
+        _reason(pair, "cpu"),
+        option=best,
+    )
+
+
+def estimated_options(pair: Comparison) -> list[tuple[RentalOption, Estimate]]:
+    """Return accelerators whose memory may suffice, with their estimates of the job."""
+    if pair.renting.without:
+        return []
+    return [
+        (option, option.estimate)
+        for option in pair.renting.offers
+        if option.estimate and option.fits != "no"
+    ]
+
+
+def _interval(pair: Comparison, estimate: Estimate) -> Interval:
+    """Return the speed-up of the job if the estimate is as far off as nine of ten are."""
+    cpu_seconds, margin = pair.cpu.timings.total_seconds, run_margin(pair.cpu.timings)
+    low, high = estimate.job_interval
+    return cpu_seconds / high / margin, cpu_seconds / low * margin
+
+
+def _money_and_time(estimate: Estimate) -> tuple[float, float]:
+    return estimate.cost if estimate.cost is not None else 0.0, estimate.job_seconds
+
+
+def _bounded(pair: Comparison) -> Decision:
+    """Answer No if no GPU can be much faster in this machine."""
+    job, cpu_seconds = pair.ceiling.job, pair.cpu.timings.total_seconds
+    if job.at_most <= WORTHWHILE:
+        reason: Reason = "loading" if is_mostly_loading(pair) else "start-up"
+        return Decision("No", "bound", cpu_seconds, reason=reason)
+    return Decision("Can't tell", "bound", cpu_seconds, reason=_reason(pair, "cpu"))
+
+
+def is_mostly_loading(pair: Comparison) -> bool:
+    """Return True if most of what stays on the CPU is loading, not start-up."""
+    epoch: SpeedupBound | None = pair.ceiling.epoch
+    if epoch is None:
+        return False
+    epochs = len(pair.cpu.timings.epochs)
+    return 2 * epochs * epoch.staying_seconds > pair.ceiling.job.staying_seconds
+
+
+def _reason(pair: Comparison, device: DeviceLabel) -> Reason | None:
+    """Return what most of the device's job, or else of its epoch, is."""
+    diagnoses = pair.diagnoses[device]
+    return _REASONS.get(diagnoses[0].cause) if diagnoses else None
