@@ -33,6 +33,21 @@ BUSY = LoadWindow(
     swapped_pages=None,
 )
 """Other programs use 40 % of the cores."""
+STEP = measurements.Operations(
+    images=16,
+    flops=10**12,
+    kernels=100,
+    products=(
+        measurements.Product(count=3, least_flops=10**10, read_values=10**6, written_values=10**6),
+    ),
+    parameter_bytes=2**20,
+    gradient_bytes=2**20,
+    optimizer_bytes=2**20,
+    saved_activations=2**20,
+    saved_tensor_bytes=10**9,
+    batch_bytes=0,
+    resident_bytes=0,
+)
 QUIET = BUSY.model_copy(update={"wall_seconds": 1000.0, "others_cpu_seconds": 0.0})
 """A long time without other programs."""
 

@@ -13,6 +13,7 @@ from conftest import MakeExperiment, MakeResult
 from result_files import BUSY, made_up_attribution, pair_of, trained, with_record, with_timings
 
 from photofinish.comparing.bounds import least_steps
+from photofinish.comparing.estimates import estimate_step
 from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.renting import price_of
 from photofinish.config.compare import Comparing, Prices, accelerators
@@ -27,6 +28,7 @@ GIB = 2**30
 STEP = Operations(
     images=16,
     flops=10**12,
+    kernels=100,
     products=(Product(count=3, least_flops=10**10, read_values=10**6, written_values=10**6),),
     parameter_bytes=GIB,
     gradient_bytes=GIB,
@@ -215,24 +217,24 @@ def test_the_verdict_says_why_there_are_no_bounds_by_data_sheets(make_pair: Make
     assert none not in verdict(make_pair(None, 20.0, accelerators=())).text
 
 
-def test_a_long_step_is_estimated_with_its_error(make_pair: MakePair) -> None:
-    changed = {"flops": 8 * 10**11, "saved_tensor_bytes": 32 * 10**8}
-    long, hourly = STEP.model_copy(update=changed), Prices(accelerator_hour={"T4": 3.6})
-    pair = make_pair(long, accelerators=("T4", "M1"), prices=hourly)
+def test_an_estimate_of_the_job_has_its_start_up_its_error_and_its_cost(
+    make_pair: MakePair,
+) -> None:
+    hourly = Prices(accelerator_hour={"T4": 3.6})
+    pair = make_pair(accelerators=("T4", "M1"), prices=hourly)
     on_t4, on_m1 = pair.renting.offers
-    step_seconds = 0.87 * 0.8 / 8.1 + 17.4 * 3.2 / 320
+    step = estimate_step(STEP, accelerators()["T4"], pair.cpu.record.experiment)
+    assert step
     assert on_t4.estimate
-    assert on_t4.estimate.epoch_seconds == pytest.approx(600 / 16 * step_seconds)
-    assert pair.ceiling.job
-    job_seconds = pair.ceiling.job.measured_seconds + EPOCHS * on_t4.estimate.epoch_seconds
+    assert on_t4.estimate.epoch_seconds == pytest.approx(600 / 16 * step.seconds)
+    startup_seconds = pair.ceiling.job.measured_seconds
+    job_seconds = startup_seconds + EPOCHS * on_t4.estimate.epoch_seconds
     assert on_t4.estimate.job_seconds == pytest.approx(job_seconds)
+    slowest = startup_seconds + EPOCHS * on_t4.estimate.epoch_seconds * step.within
+    assert on_t4.estimate.job_interval[1] == pytest.approx(slowest)
     assert on_t4.estimate.cost == pytest.approx(job_seconds / 1000)
     assert on_m1.estimate is None
-    assert "an epoch, estimated (9 of 10 within a factor of 1.44)" in renting_table(pair)[0]
-    in_euros = make_pair(long, accelerators=("T4",), prices=Prices(currency="EUR"))
+    assert [row["the job, estimated"] != "n/a" for row in renting_table(pair)] == [True, False]
+    in_euros = make_pair(accelerators=("T4",), prices=Prices(currency="EUR"))
     assert in_euros.renting.offers[0].estimate
     assert in_euros.renting.offers[0].estimate.cost is None
-    changed = {"flops": 10**9, "saved_tensor_bytes": 10**6}
-    short = make_pair(STEP.model_copy(update=changed))
-    assert not any(offer.estimate for offer in short.renting.offers)
-    assert not any("estimated" in heading for heading in renting_table(short)[0])

@@ -92,6 +92,7 @@ def _step(
     return Operations(
         images=images,
         flops=round(times * int(network["flops"])),
+        kernels=int(network["kernels"]),
         products=tuple(_product(each, images) for each in products),
         parameter_bytes=parameter_bytes,
         gradient_bytes=parameter_bytes if has_optimizer else 0,

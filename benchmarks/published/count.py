@@ -34,6 +34,7 @@ def main() -> None:
         )
         step = {
             "flops": counted.flops,
+            "kernels": counted.kernels,
             "kept_values": counted.saved_activations,
             "all_kept_bytes": counted.saved_tensor_bytes,
         }

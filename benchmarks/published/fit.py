@@ -1,36 +1,50 @@
 """Error of estimating a GPU's step from its data sheet: `python -m benchmarks.published.fit`.
 
-The estimate is a weighted sum of two times: the operations at the peak rate, by precision, and
-writing and reading the saved tensors. The weights are fitted on published speeds, without those of
-the estimated accelerator. The report shows an estimate if 9 of 10 are within a factor of 2.
+A step takes the longer of two times. The device's is a weighted sum of the operations at the peak
+rate, by precision, and of moving the saved tensors. The host's is a launch for each kernel. The
+weights are fitted on published speeds, without those of the estimated accelerator.
 """
 
 from __future__ import annotations
 
 import statistics
+from collections import defaultdict
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from benchmarks.published import Published, published
+from photofinish.comparing.estimates import LONG_STEP_SECONDS
 
 _BYTES = {"fp32": 1.0, "tf32": 1.0, "fp16": 0.5}
 """Share of the bytes counted in fp32."""
+_FIRST_LAUNCH_SECONDS, _ROUNDS = 60e-6, 6
+
+Constants = tuple[NDArray[np.float64], float]
+"""Weights of the device's times, and seconds of a launch."""
 
 
 def main() -> None:
-    """Print the error of each estimate, and of all."""
+    """Print the error of each estimate, and of each kind."""
     speeds = [each for each in published() if each.accelerator.kind != "cpu"]
-    found = errors(speeds)
-    for each, factor in found:
-        print(
-            f"{factor:5.2f}  {each.model} {each.precision} {each.layout} on {each.accelerator.name}"
-        )
-    print("constants:", fitted(speeds).round(2))
-    factors = [factor for _, factor in found]
-    middle, most = statistics.median(factors), np.quantile(factors, 0.9)
-    print(f"{len(factors)}: median {middle:.2f}, 90 % {most:.2f}")
+    kinds = defaultdict(list)
+    for each, factor in errors(speeds):
+        what = f"{each.model} {each.precision} {each.layout} on {each.accelerator.name}"
+        print(f"{factor:5.2f}  {what}")
+        kinds[kind(each)].append(factor)
+    weights, launch_seconds = fitted(speeds)
+    print(f"weights: {weights.round(2)}, a launch: {launch_seconds * 1e6:.0f} µs")
+    for name, factors in kinds.items():
+        middle, most = statistics.median(factors), np.quantile(factors, 0.9)
+        print(f"{name}, {len(factors)}: median {middle:.2f}, 90 % {most:.2f}")
+
+
+def kind(each: Published) -> str:
+    """Return the kind of accelerator, and of CUDA's steps the kind by their length."""
+    length = "long" if each.step_seconds >= LONG_STEP_SECONDS else "short"
+    name = each.accelerator.kind
+    return f"{name}, {length} steps" if name == "cuda" else name
 
 
 def errors(speeds: list[Published]) -> list[tuple[Published, float]]:
@@ -39,23 +53,48 @@ def errors(speeds: list[Published]) -> list[tuple[Published, float]]:
     for name in dict.fromkeys(each.accelerator.name for each in speeds):
         constants = fitted([each for each in speeds if each.accelerator.name != name])
         for each in (each for each in speeds if each.accelerator.name == name):
-            ratio = float(np.array(_terms(each)) @ constants) / each.step_seconds
+            ratio = max(_times(each, constants)) / each.step_seconds
             found.append((each, max(ratio, 1 / ratio)))
     return found
 
 
-def fitted(speeds: list[Published]) -> NDArray[np.float64]:
-    """The least sum of squares of relative errors, none of the constants below 0."""
-    terms = np.array([np.array(_terms(each)) / each.step_seconds for each in speeds])
-    constants: NDArray[np.float64] = nnls(terms, np.ones(len(speeds)))[0]
+def fitted(speeds: list[Published]) -> Constants:
+    """Fit the device's weights and a launch in turn, each on the steps that it decides."""
+    long = [each for each in speeds if each.step_seconds >= LONG_STEP_SECONDS]
+    constants = _weights(long), _FIRST_LAUNCH_SECONDS
+    for _ in range(_ROUNDS):
+        waits_for_host = {
+            id(each): host > device for each in speeds for device, host in [_times(each, constants)]
+        }
+        launches = [
+            each.step_seconds / each.operations.kernels
+            for each in speeds
+            if waits_for_host[id(each)]
+        ]
+        weights = _weights([each for each in speeds if not waits_for_host[id(each)]])
+        constants = weights, statistics.median(launches)
     return constants
+
+
+def _weights(speeds: list[Published]) -> NDArray[np.float64]:
+    """Return the least sum of squares of relative errors, no weight below 0."""
+    terms = np.array([np.array(_terms(each)) / each.step_seconds for each in speeds])
+    weights: NDArray[np.float64] = nnls(terms, np.ones(len(speeds)))[0]
+    return weights
+
+
+def _times(each: Published, constants: Constants) -> tuple[float, float]:
+    """Return what the device needs and what the host needs."""
+    weights, launch_seconds = constants
+    device_seconds = float(np.array(_terms(each)) @ weights)
+    return device_seconds, launch_seconds * each.operations.kernels
 
 
 def _terms(each: Published) -> list[float]:
     sheet, step = each.accelerator, each.operations
     arithmetic = step.flops / ((sheet.best_tflops(each.precision) or np.inf) * 1e12)
     memory = step.saved_tensor_bytes * _BYTES[each.precision] / (sheet.memory_gb_per_s * 1e9)
-    return [arithmetic * (each.precision == kind) for kind in _BYTES] + [memory]
+    return [arithmetic * (each.precision == name) for name in _BYTES] + [memory]
 
 
 if __name__ == "__main__":

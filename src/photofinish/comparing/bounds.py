@@ -23,15 +23,6 @@ LEAST_KERNEL_SECONDS = 0.5e-6
 _VALUE_BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
 _GB, _MIB, _TERA = 1e9, 2**20, 1e12
 
-TIMES_THE_ARITHMETIC = {"fp32": 0.87, "tf32": 0.81, "fp16": 0.82}
-"""Estimated seconds per second that the operations take at the peak rate, by precision."""
-TIMES_WHAT_IS_KEPT = 17.4
-"""Estimated seconds per second that moving all saved tensors once takes at the peak rate."""
-NINE_OF_TEN_WITHIN = 1.44
-"""Factor that nine of ten estimates are within."""
-SHORTEST_SECONDS = 0.03
-"""Shortest of the published steps, and so of estimated ones."""
-
 
 @dataclass(frozen=True)
 class SpeedupBound:
@@ -194,17 +185,3 @@ def least_memory_bytes(operations: Operations, precision: str) -> int:
     passing_bytes = max(saved_bytes, operations.gradient_bytes)
     state_bytes = operations.parameter_bytes + operations.optimizer_bytes
     return state_bytes + passing_bytes + operations.batch_bytes + operations.resident_bytes
-
-
-def estimated_step_seconds(
-    operations: Operations, accelerator: Accelerator, precision: str
-) -> float | None:
-    """Return an estimate, or None for steps and accelerators unlike those that were fitted."""
-    tflops = accelerator.tflops.get(precision)
-    if accelerator.kind != "cuda" or tflops is None:
-        return None
-    factor = TIMES_THE_ARITHMETIC["fp16" if precision == "bf16" else precision]
-    arithmetic_seconds = factor * operations.flops / (tflops * _TERA)
-    saved_seconds = operations.saved_tensor_bytes / (accelerator.memory_gb_per_s * _GB)
-    step_seconds = arithmetic_seconds + TIMES_WHAT_IS_KEPT * saved_seconds
-    return step_seconds if step_seconds >= SHORTEST_SECONDS else None

@@ -11,15 +11,14 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Literal
 
 from photofinish.comparing.bounds import (
-    NINE_OF_TEN_WITHIN,
     MinimumStepTime,
     SpeedupBounds,
-    estimated_step_seconds,
     least_memory_bytes,
     least_steps,
 )
 from photofinish.comparing.device_results import Recorded, spread
 from photofinish.comparing.diagnosis import NotKnown
+from photofinish.comparing.estimates import estimate_step
 from photofinish.comparing.speedups import SECONDS_AN_HOUR, TimeToTarget
 from photofinish.config.compare import Accelerator, Comparing, Prices, accelerators, list_prices
 from photofinish.results.measurements import Operations
@@ -126,13 +125,10 @@ def _offer(
         target_seconds = startup_seconds + target.epoch * epoch_seconds
 
     estimate = None
-    if step_seconds := estimated_step_seconds(operations, accelerator, precision):
+    if step := estimate_step(operations, accelerator, run.record.experiment):
         startup, loading = _on_cpu(stays, epochs, "measured_seconds")
         steps = samples / operations.images
-        low, epoch, high = (
-            max(factor * steps * step_seconds, loading)
-            for factor in (1 / NINE_OF_TEN_WITHIN, 1.0, NINE_OF_TEN_WITHIN)
-        )
+        low, epoch, high = (max(steps * seconds, loading) for seconds in step.spread)
         job = startup + epochs * epoch
         interval = startup + epochs * low, startup + epochs * high
         estimate = Estimate(epoch, job, interval, cost_of(job, price))

@@ -26,6 +26,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import TorchDispatchMode  # documented under this name
 from torch.utils.flop_counter import FlopCounterMode
 
 from photofinish.models.registry import BATCH_NORMS
@@ -50,6 +51,7 @@ class StepCount(NamedTuple):
     """Counts of one forward and backward pass."""
 
     flops: int
+    kernels: int
     products: list[Product]
     saved_activations: int
     saved_tensor_bytes: int
@@ -63,13 +65,15 @@ def count_operations(trainer: Trainer) -> Operations:
     with scratch_copy(trainer) as state:
         loss = state.scaler.scale
         counts = count_step(state.network, lambda: loss(trainer.loss(state, 0, batch)))
-        state.scaler.step(state.optimizer)  # creates its state
+        with _Kernels() as of_optimizer:
+            state.scaler.step(state.optimizer)  # creates its state
         equal = Counter(counts.products).items()
         states = [value for values in state.optimizer.state.values() for value in values.values()]
         weights = list(state.network.parameters())
         return Operations(
             images=len(images),
             flops=counts.flops,
+            kernels=counts.kernels + of_optimizer.count,
             products=tuple(product.model_copy(update={"count": n}) for product, n in equal),
             parameter_bytes=_bytes(weights),
             gradient_bytes=_bytes(weight.grad for weight in weights),
@@ -95,7 +99,7 @@ def count_step(network: nn.Module, loss: Callable[[], torch.Tensor]) -> StepCoun
         aten.mm: products.mm,
         aten.addmm: products.addmm,
     }
-    with FlopCounterMode(display=False, custom_mapping=mapping) as counter:
+    with _Kernels() as kernels, FlopCounterMode(display=False, custom_mapping=mapping) as counter:
         with saved.watched():
             computed = loss()
         computed.backward()  # type: ignore[no-untyped-call]
@@ -107,7 +111,19 @@ def count_step(network: nn.Module, loss: Callable[[], torch.Tensor]) -> StepCoun
         products.all.append(_product(_BATCHED_SHARE * batched, 0, 0))
     flops = counter.get_total_flops()
     activations, tensor_bytes = sum(saved.activations.values()), sum(saved.bytes.values())
-    return StepCount(flops, products.all, activations, tensor_bytes)
+    return StepCount(flops, kernels.count, products.all, activations, tensor_bytes)
+
+
+class _Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts operators that compute something: about one kernel each."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += not func.is_view
+        return func(*args, **(kwargs or {}))
 
 
 def _product(least_flops: float, read_values: int, written_values: int) -> Product:

@@ -8,12 +8,12 @@ from dataclasses import fields
 
 import numpy as np
 
-from photofinish.comparing.bounds import NINE_OF_TEN_WITHIN, SpeedupBound
+from photofinish.comparing.bounds import SpeedupBound
 from photofinish.comparing.decision import Decision
 from photofinish.comparing.device_results import PARTS, Trained
 from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.parity import Spread
-from photofinish.comparing.renting import RentalOption
+from photofinish.comparing.renting import Estimate, RentalOption
 from photofinish.comparing.scaling import Series, Shared
 from photofinish.comparing.speedups import ResourceUse
 from photofinish.machine.fingerprint import GpuTarget
@@ -40,7 +40,7 @@ NOTHING = "n/a"
 ANSWER = "worth a GPU?"
 _COMMIT_CHARACTERS = 10
 _MISTAKES_NAMED = 3
-_ESTIMATED = f"an epoch, estimated (9 of 10 within a factor of {NINE_OF_TEN_WITHIN})"
+_ESTIMATED = "the job, estimated"
 
 Table = list[dict[str, str]]
 """One dictionary per row: its cells by their headings, which are equal in all rows."""
@@ -317,11 +317,15 @@ def renting_table(pair: Comparison) -> Table:
             "an epoch at most": epoch,
         }
         if any(each.estimate for each in renting.offers):
-            estimate = offer.estimate
-            row[_ESTIMATED] = seconds(estimate.epoch_seconds) if estimate else NOTHING
+            row[_ESTIMATED] = _estimated_job(offer.estimate) if offer.estimate else NOTHING
         row["an hour"] = _price_of_an_hour(pair, offer)
         rows.append(row)
     return rows
+
+
+def _estimated_job(estimate: Estimate) -> str:
+    low, high = map(seconds, estimate.job_interval)
+    return f"{seconds(estimate.job_seconds)} ({low} to {high})"
 
 
 def _price_of_an_hour(pair: Comparison, offer: RentalOption) -> str:

@@ -88,6 +88,8 @@ class Operations(Record):
     """Batch size."""
     flops: int
     """Operations of all products, forward and backward, counted as usual."""
+    kernels: int
+    """Operators that compute something, forward, backward and in the optimizer."""
     products: tuple[Product, ...]
     parameter_bytes: int
     gradient_bytes: int

@@ -1,0 +1,76 @@
+"""Estimates of a step on an accelerator, from its data sheet and the counted step.
+
+A step takes the longer of what the device needs and what the host needs to launch it. The constants
+are fitted on published training speeds: `python -m benchmarks.published.fit`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from photofinish.config.compare import Accelerator
+from photofinish.config.experiment import Experiment
+from photofinish.custom_code import is_reference
+from photofinish.results.measurements import Operations
+
+TIMES_THE_ARITHMETIC = {"fp32": 0.91, "tf32": 0.89, "fp16": 0.96}
+"""Seconds per second that the operations take at the peak rate, by precision."""
+TIMES_WHAT_IS_SAVED = 17.2
+"""Seconds per second that moving all saved tensors once takes at the peak rate."""
+LAUNCH_SECONDS = 69e-6
+"""Time for the host to launch one operator, step by step."""
+CAPTURED_LAUNCH_SECONDS = 2e-6
+"""The same in a CUDA graph. No published speed has it, and no GPU has measured it here."""
+LONG_STEP_SECONDS = 0.03
+LONG_STEPS_WITHIN, OTHERS_WITHIN = 1.54, 2.5
+"""Factors that nine of ten estimates are within: CUDA's long steps, and all others.
+
+Short steps on CUDA were within 1.96, steps on ROCm within 2.4. For captured steps 2.5 is a guess.
+"""
+_TERA, _GB = 1e12, 1e9
+
+
+@dataclass(frozen=True)
+class StepEstimate:
+    seconds: float
+    within: float
+    """Factor that nine of ten such estimates are within."""
+
+    @property
+    def spread(self) -> tuple[float, float, float]:
+        """Seconds of a fast step, the estimate, and of a slow step."""
+        return self.seconds / self.within, self.seconds, self.seconds * self.within
+
+
+def estimate_step(
+    operations: Operations, accelerator: Accelerator, experiment: Experiment
+) -> StepEstimate | None:
+    """Return an estimate, or None for kinds of accelerators that the published speeds don't fit."""
+    precision = experiment.precision
+    tflops = accelerator.tflops.get(precision)
+    if accelerator.kind not in ("cuda", "rocm") or tflops is None:
+        return None
+    launch_seconds = CAPTURED_LAUNCH_SECONDS if _may_be_captured(experiment) else LAUNCH_SECONDS
+    device_seconds = estimated_device_seconds(operations, accelerator, precision, tflops)
+    step_seconds = max(device_seconds, operations.kernels * launch_seconds)
+    is_long = accelerator.kind == "cuda" and step_seconds >= LONG_STEP_SECONDS
+    return StepEstimate(step_seconds, LONG_STEPS_WITHIN if is_long else OTHERS_WITHIN)
+
+
+def estimated_device_seconds(
+    operations: Operations, accelerator: Accelerator, precision: str, tflops: float
+) -> float:
+    """Return the time of arithmetic and memory traffic, however fast the host launches it."""
+    factor = TIMES_THE_ARITHMETIC["fp16" if precision == "bf16" else precision]
+    arithmetic_seconds = factor * operations.flops / (tflops * _TERA)
+    saved_seconds = operations.saved_tensor_bytes / (accelerator.memory_gb_per_s * _GB)
+    return arithmetic_seconds + TIMES_WHAT_IS_SAVED * saved_seconds
+
+
+def _may_be_captured(experiment: Experiment) -> bool:
+    """Return True if the trainer would capture steps in CUDA graphs, as far as settings show."""
+    if experiment.cuda_graphs == "off" or experiment.model.compile:
+        return False
+    names = experiment.model.name, experiment.loss.name if experiment.loss else ""
+    is_proven = experiment.deterministic and not any(map(is_reference, names))
+    return experiment.cuda_graphs == "on" or is_proven

@@ -1,0 +1,83 @@
+"""Estimates of a step on an accelerator, and their error on published training speeds."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+
+import numpy as np
+import pytest
+from conftest import MakeExperiment
+from result_files import STEP
+
+from benchmarks.published import published
+from benchmarks.published.fit import errors, fitted, kind
+from photofinish.comparing.estimates import (
+    CAPTURED_LAUNCH_SECONDS,
+    LAUNCH_SECONDS,
+    LONG_STEPS_WITHIN,
+    OTHERS_WITHIN,
+    TIMES_THE_ARITHMETIC,
+    TIMES_WHAT_IS_SAVED,
+    estimate_step,
+)
+from photofinish.config.compare import accelerators
+
+
+def test_constants_and_errors_are_those_of_published_speeds() -> None:
+    """Each accelerator is estimated by constants that were fitted without it."""
+    speeds = [each for each in published() if each.accelerator.kind != "cpu"]
+    weights, launch_seconds = fitted(speeds)
+    constants = [*TIMES_THE_ARITHMETIC.values(), TIMES_WHAT_IS_SAVED]
+    assert weights == pytest.approx(constants, rel=0.01)
+    assert launch_seconds == pytest.approx(LAUNCH_SECONDS, rel=0.01)
+    kinds = defaultdict(list)
+    for each, factor in errors(speeds):
+        kinds[kind(each)].append(factor)
+    within = {name: float(np.quantile(factors, 0.9)) for name, factors in kinds.items()}
+    assert within["cuda, long steps"] == pytest.approx(LONG_STEPS_WITHIN, abs=0.01)
+    assert max(within["cuda, short steps"], within["rocm"]) < OTHERS_WITHIN
+    assert within["mps"] > 3  # so that none is shown
+    assert statistics.median(kinds["cuda, short steps"]) < 1.5
+
+
+@pytest.mark.parametrize(("precision", "short"), [("fp32", 1), ("fp16", 65 / 8.1), ("tf32", None)])
+def test_a_long_step_takes_its_arithmetic_and_its_memory(
+    make_experiment: MakeExperiment, precision: str, short: float | None
+) -> None:
+    step = STEP.model_copy(update={"flops": 10**12, "saved_tensor_bytes": 10**9})
+    t4 = accelerators()["T4"]
+    found = estimate_step(step, t4, make_experiment(precision=precision))
+    if short is None:
+        assert found is None  # T4 has no TF32
+        return
+    assert found
+    arithmetic_seconds = TIMES_THE_ARITHMETIC[precision] / 8.1 / short
+    assert found.seconds == pytest.approx(arithmetic_seconds + TIMES_WHAT_IS_SAVED / 320)
+    assert found.within == LONG_STEPS_WITHIN
+
+
+@pytest.mark.parametrize(
+    ("settings", "launch_seconds"),
+    [
+        ({}, CAPTURED_LAUNCH_SECONDS),
+        ({"cuda_graphs": "off"}, LAUNCH_SECONDS),
+        ({"deterministic": False}, LAUNCH_SECONDS),
+        ({"deterministic": False, "cuda_graphs": "on"}, CAPTURED_LAUNCH_SECONDS),
+        ({"model": {"name": "linear", "compile": True}}, LAUNCH_SECONDS),
+    ],
+)
+def test_a_small_step_takes_as_long_as_its_launches(
+    make_experiment: MakeExperiment, settings: dict[str, object], launch_seconds: float
+) -> None:
+    step = STEP.model_copy(update={"flops": 10**6, "saved_tensor_bytes": 10**3, "kernels": 200})
+    found = estimate_step(step, accelerators()["H100"], make_experiment(**settings))
+    assert found
+    assert found.seconds == pytest.approx(200 * launch_seconds)
+    assert found.within == OTHERS_WITHIN
+
+
+def test_kinds_that_the_speeds_do_not_fit_have_no_estimate(make_experiment: MakeExperiment) -> None:
+    for name in ("M1", "Arc-A770"):
+        assert estimate_step(STEP, accelerators()[name], make_experiment()) is None
+    assert estimate_step(STEP, accelerators()["MI300X"], make_experiment())
