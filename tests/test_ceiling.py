@@ -113,7 +113,6 @@ def test_without_workers_the_faster_of_two_passes_counts(on_cpu: Any) -> None:
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        ({"load": (BUSY,)}, "the machine was busy"),
         ({"epoch_seconds": (38.0,) * 5}, "its steps take 3.8 s when taken apart"),
         ({"attribution": None, "not_attributed": "several processes"}, "several processes"),
     ],
@@ -125,6 +124,14 @@ def test_figures_that_show_no_cause_leave_the_bound_by_start_up(
     assert pair.ceiling.epoch is None
     assert pair.ceiling.job.measured_seconds == 2.25
     assert verdict(pair).answer.startswith(f"Can't tell: no GPU trained it ({why}")
+
+
+def test_on_a_busy_machine_loading_may_take_half_as_long(on_cpu: Any) -> None:
+    quiet, busy = (ceiling(on_cpu(load=load)).epoch for load in ((), (BUSY,)))
+    assert quiet
+    assert busy
+    assert busy.staying_seconds == pytest.approx(quiet.staying_seconds * RUN / 2)
+    assert verdict(pair_of(on_cpu(load=(BUSY,)))).answer.startswith("No: the job is mostly loading")
 
 
 def test_a_busy_machine_does_not_hide_that_a_job_is_all_start_up(on_cpu: Any) -> None:

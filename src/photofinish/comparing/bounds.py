@@ -1,6 +1,6 @@
 """Bounds on speed-ups by the work that stays on the CPU, and on step times by data sheets.
 
-docs/before-you-rent.md explains both. Only work that must stay on the CPU counts: data loading
+docs/verdict.md explains both. Only work that must stay on the CPU counts: data loading
 per epoch, as fast as with no steps in between, and start-up without its warm-up for the job.
 Launching operations, checkpoints and validation data do not count, as they may shrink.
 """
@@ -31,7 +31,7 @@ class SpeedupBound:
     whole_seconds: float
     """Time of slow epochs or jobs, if there are several."""
     staying_seconds: float
-    """Time of fast batches in a run that is faster by RUN_MARGIN, and half of the start-up.
+    """Time of fast batches in a run that is faster by a margin, and half of the start-up.
 
     Half, because nothing measures how busy the machine is during a start-up."""
     measured_seconds: float
@@ -64,19 +64,24 @@ class SpeedupBounds:
 
 
 def ceiling(run: Recorded) -> SpeedupBounds:
-    """Return the bounds of a training on the CPU; of its start-up alone if no steps were timed."""
+    """Return the bounds of a training on the CPU; of its start-up alone if no steps were timed.
+
+    On a busy machine, other programs may have doubled the time of loading.
+    """
     timings, costs, not_known = run.timings, run.costs, why_not_known(run)
     epochs = len(timings.epochs)
     startup_seconds = timings.startup_seconds - timings.warm_up_seconds
     _, job_seconds = spread(timings.end_to_end_seconds)
     startup = SpeedupBound(job_seconds, startup_seconds / BUSY, startup_seconds)
-    if not_known or costs is None:
+    is_busy = not_known is not None and not_known.reason == "busy"
+    if costs is None or (not_known and not is_busy):
         return SpeedupBounds(startup, loading_not_known=not_known)
     settings = run.record.experiment.input
     if settings.name == "resident":
         return SpeedupBounds(startup)
     loading_seconds = costs.steps_per_epoch * costs.batch_alone_seconds
-    least_seconds = _least_loading_seconds(costs, settings.workers) / RUN_MARGIN
+    margin = BUSY if is_busy else RUN_MARGIN
+    least_seconds = _least_loading_seconds(costs, settings.workers) / margin
     epoch_seconds = costs.steps_per_epoch * costs.epoch_share_spread[1]
     staying_seconds = startup.staying_seconds + epochs * least_seconds
     measured_seconds = startup_seconds + epochs * loading_seconds

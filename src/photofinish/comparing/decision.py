@@ -20,7 +20,7 @@ Answer = Literal["Yes", "No", "No difference", "Probably yes", "Probably no", "C
 Basis = Literal["measured", "recorded", "estimated", "bound"]
 Reason = Literal["short job", "start-up", "loading", "copying", "launch overhead", "arithmetic"]
 
-SHORT_JOB_SECONDS = 10.0
+SHORT_JOB_SECONDS = 5.0
 """A shorter job is not worth a GPU, unless one was seen to be faster."""
 NO_DIFFERENCE = 0.9, 1.1
 WORTHWHILE = 3.0

@@ -22,6 +22,7 @@ from photofinish.comparing.estimates import estimate_step
 from photofinish.comparing.speedups import SECONDS_AN_HOUR, TimeToTarget
 from photofinish.config.compare import Accelerator, Comparing, Prices, accelerators, list_prices
 from photofinish.results.measurements import Operations
+from photofinish.results.records import Timings
 
 _OLD = timedelta(days=183)
 _LIST_CURRENCY = "USD"
@@ -129,8 +130,9 @@ def _offer(
         startup, loading = _on_cpu(stays, epochs, "measured_seconds")
         steps = samples / operations.images
         low, epoch, high = (max(steps * seconds, loading) for seconds in step.spread)
-        job = startup + epochs * epoch
-        interval = startup + epochs * low, startup + epochs * high
+        passes = epochs * (1 + _validation_share(timings))
+        job = startup + passes * epoch
+        interval = startup + passes * low, startup + passes * high
         estimate = Estimate(epoch, job, interval, cost_of(job, price))
 
     _, slow_epoch_seconds = spread(timings.epoch_seconds)
@@ -151,6 +153,12 @@ def _offer(
         target_cost=cost_of(target_seconds, price),
         estimate=estimate,
     )
+
+
+def _validation_share(timings: Timings) -> float:
+    """Return how long validation takes as a share of training, here and so by estimate there."""
+    validation_seconds = sum(epoch.validation_seconds for epoch in timings.epochs)
+    return validation_seconds / sum(epoch.training_seconds for epoch in timings.epochs)
 
 
 def _on_cpu(
