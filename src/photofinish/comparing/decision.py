@@ -13,7 +13,7 @@ from photofinish.comparing.bounds import SpeedupBound
 from photofinish.comparing.diagnosis import Cause
 from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.renting import Estimate, RentalOption
-from photofinish.comparing.speedups import Interval, job_speedup, run_margin
+from photofinish.comparing.speedups import Interval, job_speedup, job_spread, run_margin
 from photofinish.results.records import DeviceLabel
 
 Answer = Literal["Yes", "No", "No difference", "Probably yes", "Probably no", "Can't tell"]
@@ -68,7 +68,12 @@ class Decision:
 
 def decide(pair: Comparison) -> Decision:
     """Decide by the best evidence that there is."""
-    return _measured(pair) or _recorded(pair) or _short(pair) or _estimated(pair) or _bounded(pair)
+    if decision := _measured(pair) or _recorded(pair) or _short(pair):
+        return decision
+    estimated, bounded = _estimated(pair), _bounded(pair)
+    if estimated is None or (bounded.answer == "No" and estimated.answer != "Probably yes"):
+        return bounded
+    return estimated
 
 
 def _measured(pair: Comparison) -> Decision | None:
@@ -129,9 +134,7 @@ def _estimated(pair: Comparison) -> Decision | None:
         answer: Answer = "Probably yes"
     else:
         best, estimate = min(options, key=lambda each: each[1].job_seconds)
-        answer = "Probably no"
-        if _interval(pair, estimate)[1] >= worth_it:
-            return None
+        answer = "Probably no" if _interval(pair, estimate)[1] < worth_it else "Can't tell"
     return Decision(
         answer,
         "estimated",
@@ -157,9 +160,10 @@ def estimated_options(pair: Comparison) -> list[tuple[RentalOption, Estimate]]:
 
 def _interval(pair: Comparison, estimate: Estimate) -> Interval:
     """Return the speed-up of the job if the estimate is as far off as nine of ten are."""
-    cpu_seconds, margin = pair.cpu.timings.total_seconds, run_margin(pair.cpu.timings)
+    timings = pair.cpu.timings
+    (fast, slow), margin = job_spread(timings), run_margin(timings)
     low, high = estimate.job_interval
-    return cpu_seconds / high / margin, cpu_seconds / low * margin
+    return fast / high / margin, slow / low * margin
 
 
 def _money_and_time(estimate: Estimate) -> tuple[float, float]:

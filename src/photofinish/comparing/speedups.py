@@ -76,18 +76,25 @@ def job_speedup(cpu: Timings, device: Timings) -> Speedup:
     """Return the speed-up of the whole job, whose interval needs no repeats."""
     margin = run_margin(cpu, device)
     jobs = cpu.end_to_end_seconds, device.end_to_end_seconds
-    (fast_cpu, slow_cpu), (fast_device, slow_device) = _job_spread(cpu, 0), _job_spread(device, 1)
+    (fast_cpu, slow_cpu), (fast_device, slow_device) = job_spread(cpu), job_spread(device, 1)
     interval = fast_cpu / slow_device / margin, slow_cpu / fast_device * margin
     return replace(_speedup("end_to_end", *jobs, margin), interval=interval)
 
 
-def _job_spread(run: Timings, seed: int) -> Interval:
-    """Return how long a fast and a slow run of the job take."""
+def job_spread(run: Timings, seed: int = 0) -> Interval:
+    """Return how long a fast and a slow run of the job take, before `run_margin`.
+
+    On a busy machine, they are as if all epochs were as fast, or as slow, as some were.
+    """
     once_seconds = run.once_seconds
     passes = [seconds - once_seconds for seconds in run.end_to_end_seconds]
     low = high = statistics.median(passes)
     if len(passes) >= LEAST_VALUES:
         low, high = percentile_interval(drawn_medians(passes, seed))
+    if load_warnings(run.load):
+        epochs = [passed_seconds([epoch]) for epoch in run.all_epochs]
+        fast, slow = np.quantile(epochs, [0.1, 0.9]) * len(run.epochs)
+        low, high = min(low, float(fast)), max(high, float(slow))
     return once_seconds / ONCE + low, once_seconds * ONCE + high
 
 
