@@ -241,3 +241,23 @@ def test_an_estimate_of_the_job_has_its_start_up_its_error_and_its_cost(
     in_euros = make_pair(accelerators=("T4",), prices=Prices(currency="EUR"))
     assert in_euros.renting.offers[0].estimate
     assert in_euros.renting.offers[0].estimate.cost is None
+
+
+def test_a_measured_gpu_scales_the_estimates_of_the_others(
+    make_pair: MakePair, make_result: MakeResult
+) -> None:
+    alone = make_pair(accelerators=("T4", "H100"))
+    step = estimate_step(STEP, accelerators()["T4"], alone.cpu.record.experiment)
+    assert step
+    gpu = trained(
+        make_result,
+        device="gpu",
+        device_name="Tesla T4",
+        step_seconds=(2 * step.seconds,) * 5,
+    )
+    measured = pair_of(alone.cpu, gpu, settings=alone.settings)
+    for estimated, scaled in zip(alone.renting.offers, measured.renting.offers, strict=True):
+        assert estimated.estimate
+        assert scaled.estimate
+        expected = 2 * estimated.estimate.epoch_seconds
+        assert scaled.estimate.epoch_seconds == pytest.approx(expected)

@@ -97,7 +97,11 @@ class Comparison:
 
     @cached_property
     def renting(self) -> RentalComparison:
-        return renting(self.cpu, self.ceiling, self.outlays["cpu"].target, self.settings)
+        target = self.outlays["cpu"].target
+        measured = [each.reference.timings for each in self.elsewhere]
+        if self.compared:
+            measured.insert(0, self.compared.gpu.timings)
+        return renting(self.cpu, self.ceiling, target, self.settings, measured)
 
     @cached_property
     def outlays(self) -> dict[DeviceLabel, ResourceUse]:

@@ -6,6 +6,8 @@ Each accelerator is assumed to be in this machine, so what must stay on its CPU 
 from __future__ import annotations
 
 import math
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Literal
@@ -21,6 +23,7 @@ from photofinish.comparing.diagnosis import NotKnown
 from photofinish.comparing.estimates import estimate_step
 from photofinish.comparing.speedups import SECONDS_AN_HOUR, TimeToTarget
 from photofinish.config.compare import Accelerator, Comparing, Prices, accelerators, list_prices
+from photofinish.config.experiment import Experiment
 from photofinish.results.measurements import Operations
 from photofinish.results.records import Timings
 
@@ -90,15 +93,24 @@ class RentalComparison:
 
 
 def renting(
-    run: Recorded, stays: SpeedupBounds, target: TimeToTarget | None, settings: Comparing
+    run: Recorded,
+    stays: SpeedupBounds,
+    target: TimeToTarget | None,
+    settings: Comparing,
+    measured: Sequence[Timings] = (),
 ) -> RentalComparison:
-    """Return the least time and cost of a training on each accelerator in the settings."""
+    """Return the least time and cost of a training on each accelerator in the settings.
+
+    Estimates are scaled by what the same training took on a GPU that was `measured`.
+    """
     timings, offers, not_counted = run.timings, [], None
     trained_on = datetime.fromtimestamp(timings.started_at_unix_seconds, UTC).date()
     if operations := timings.operations:
+        scale = _measured_over_estimated(run.record.experiment, operations, measured)
         for name in settings.accelerators:
             price = price_of(name, settings.prices)
-            offers.append(_offer(run, operations, stays, target, accelerators()[name], price))
+            accelerator = accelerators()[name]
+            offers.append(_offer(run, operations, stays, target, accelerator, price, scale))
     elif settings.accelerators:
         not_counted = timings.not_counted or "a step's operations were not counted"
     loads = run.record.experiment.input.name == "loader"
@@ -113,6 +125,7 @@ def _offer(
     target: TimeToTarget | None,
     accelerator: Accelerator,
     price: Price | None,
+    scale: float,
 ) -> RentalOption:
     timings, precision = run.timings, run.record.experiment.precision
     samples, epochs = timings.training_image_count, len(timings.epochs)
@@ -128,7 +141,7 @@ def _offer(
     estimate = None
     if step := estimate_step(operations, accelerator, run.record.experiment):
         startup, loading = _on_cpu(stays, epochs, "measured_seconds")
-        steps = samples / operations.images
+        steps = scale * samples / operations.images
         low, epoch, high = (max(steps * seconds, loading) for seconds in step.spread)
         passes = epochs * (1 + _validation_share(timings))
         job = startup + passes * epoch
@@ -153,6 +166,19 @@ def _offer(
         target_cost=cost_of(target_seconds, price),
         estimate=estimate,
     )
+
+
+def _measured_over_estimated(
+    experiment: Experiment, operations: Operations, measured: Sequence[Timings]
+) -> float:
+    """Return how much longer a measured GPU's step took than estimated; 1 if none is known."""
+    by_name = {each.full_name: each for each in accelerators().values()}
+    for timings in measured:
+        accelerator = by_name.get(timings.device_name)
+        is_one = timings.device_count == 1
+        if accelerator and is_one and (step := estimate_step(operations, accelerator, experiment)):
+            return statistics.median(timings.steady_state.step_seconds) / step.seconds
+    return 1.0
 
 
 def _validation_share(timings: Timings) -> float:

@@ -1,0 +1,122 @@
+"""Each of the six answers, planted in results on disk and read by the compare stage."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from conftest import ROOT, MakeResult
+from result_files import STEP, trained, with_record, with_timings, write_results
+
+from photofinish.comparing.device_results import NotTrained, Trained
+from photofinish.config.compare import ComparePlan
+from photofinish.files import write_json_atomically
+from photofinish.results.records import DeviceLabel, Unavailable
+from photofinish.results.references import reference_of, write_reference
+
+LONG_STEP = STEP.model_copy(update={"flops": 8 * 10**11, "saved_tensor_bytes": 32 * 10**8})
+"""Step that takes a T4 260 ms by estimate, and so 49 s in five epochs of 600 samples."""
+
+
+def job(
+    make_result: MakeResult, name: str, seconds: float, device: DeviceLabel = "cpu", **timings: Any
+) -> Trained:
+    """Make a job of five epochs, with 2.5 s of start-up."""
+    made_up = trained(
+        make_result,
+        name,
+        device,
+        epoch_seconds=((seconds - 2.5) / 5 - 0.1,) * 5,
+        total_seconds=seconds,
+        device_name=f"Some {device.upper()}",
+    )
+    return with_timings(made_up, **timings)
+
+
+def with_another_batch_size(result: Trained) -> Trained:
+    """Make it another training, so that no record fits the others."""
+    experiment = result.record.experiment.model_copy(update={"batch_size": 8})
+    return with_record(result, experiment=experiment)
+
+
+def compared(folder: Path, names: list[str], accelerators: tuple[str, ...]) -> str:
+    """Run the compare stage on `folder`, and return what it prints."""
+    plan = ComparePlan(experiments=tuple(names), accelerators=accelerators)
+    write_json_atomically(folder / "plan.json", plan.model_dump(mode="json"))
+    paths = {
+        "plan": "plan.json",
+        "references": "reference",
+        "results": "results",
+        "out": "report",
+        "metrics": "metrics",
+        "plots": "plots",
+    }
+    arguments = [part for key, path in paths.items() for part in (f"--{key}", path)]
+    done = subprocess.run(
+        [sys.executable, ROOT / "stages" / "compare.py", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}"},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_with_an_accelerator_the_job_decides(make_result: MakeResult, tmp_path: Path) -> None:
+    jobs = {
+        "yes": (125.0, 10.0, "Yes: 12x faster ("),
+        "no": (20.0, 40.0, "No: 0.50x as fast ("),
+        "same": (100.0, 98.0, "No difference: 1.02x faster ("),
+        "unclear": (20.0, 18.0, "Can't tell: 1.11x faster ("),
+        "short": (4.0, 3.9, "No: the whole job takes 4.0 s, 2.5 s of it start-up."),
+    }
+    for name, (cpu, gpu, _) in jobs.items():
+        results = [job(make_result, name, cpu), job(make_result, name, gpu, "gpu")]
+        write_results(results, tmp_path / "results")
+    printed = compared(tmp_path, list(jobs), ("T4",))
+    for name, (_, _, answer) in jobs.items():
+        assert f"{name}: {answer}" in printed
+    text = (tmp_path / "report" / "comparison.md").read_text(encoding="utf-8")
+    assert "5 experiments: 2 No (short job), 1 Yes, 1 No difference, 1 Can't tell." in text
+    assert "GPUs save 115 s of 4.5 min." in text
+    table = pd.read_csv(tmp_path / "report" / "comparison.csv").set_index("experiment")
+    assert table.loc["yes", "answer"].tolist() == ["Yes", "Yes"]
+
+
+def test_without_an_accelerator_estimates_records_and_bounds_decide(
+    make_result: MakeResult, tmp_path: Path
+) -> None:
+    cpus = {
+        "estimated": job(make_result, "estimated", 300.0, operations=LONG_STEP),
+        "slower": job(make_result, "slower", 31.0, operations=LONG_STEP),
+        "recorded": with_another_batch_size(job(make_result, "recorded", 100.0)),
+        "startup": job(make_result, "startup", 60.0, startup_seconds=56.0),
+        "unclear": job(make_result, "unclear", 62.0, operations=LONG_STEP),
+        "unknown": job(make_result, "unknown", 62.0),
+    }
+    for name, cpu in cpus.items():
+        record = Unavailable(device="gpu", experiment=cpu.record.experiment, reason="no driver")
+        write_results([cpu, NotTrained(name, record)], tmp_path / "results")
+    gpu = with_another_batch_size(job(make_result, "recorded", 10.0, "gpu"))
+    history = list(gpu.history)
+    reference = reference_of("recorded", gpu.record, gpu.timings, gpu.scores, history, "lab")
+    write_reference(tmp_path / "reference", reference)
+    answers = dict(
+        re.findall(r"^([a-z]+): (.*)$", compared(tmp_path, list(cpus), ("T4",)), re.MULTILINE)
+    )
+    expected = {
+        "estimated": "Probably yes: about 5.8x faster",
+        "slower": "Probably no: about 0.59x as fast",
+        "recorded": "Probably yes: 10x faster",
+        "startup": "No: the job is mostly start-up. 56 of its 60 s stay on the CPU",
+        "unclear": "Can't tell: about 1.20x faster (0.75 to 1.92)",
+        "unknown": "Can't tell: no GPU trained it",
+    }
+    assert {name: answers[name][: len(text)] for name, text in expected.items()} == expected
