@@ -33,6 +33,7 @@ MOST_UNEXPLAINED_SHARE = 0.25
 LEAST_STEPS = 3
 LEAST_GAIN = 1.1
 """Smallest predicted gain that is suggested, by the middle of the prediction."""
+_UNCLEAR_GAIN = 3.0
 RUN_MARGIN = 1.2
 """Factor that a prediction leaves at both ends for what differs between two runs.
 
@@ -59,6 +60,12 @@ class Gain(NamedTuple):
     @property
     def middle(self) -> float:
         return math.sqrt(self.low * self.high)
+
+    @property
+    def is_worth_it(self) -> bool:
+        """True if the gain is large enough, and not anything from a loss to a factor of 3."""
+        is_unclear = self.low < 1 and self.high > _UNCLEAR_GAIN
+        return self.middle >= LEAST_GAIN and not is_unclear
 
 
 @dataclass(frozen=True)
@@ -104,7 +111,7 @@ def diagnose(run: Recorded) -> tuple[Diagnosis, ...]:
     not_known = why_not_known(run)
     if run.costs and not not_known:
         cause, remedy = _cause(run, run.costs)
-        if isinstance(remedy, Remedy) and remedy.predicted and remedy.predicted.middle < LEAST_GAIN:
+        if isinstance(remedy, Remedy) and remedy.predicted and not remedy.predicted.is_worth_it:
             remedy = "no gain"
         if isinstance(remedy, Remedy):
             diagnoses.append(Diagnosis("an epoch", cause, run, remedy))

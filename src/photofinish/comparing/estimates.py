@@ -27,6 +27,12 @@ LONG_STEPS_WITHIN, OTHERS_WITHIN = 1.54, 2.5
 
 Short steps on CUDA were within 1.96, steps on ROCm within 2.4. For captured steps 2.5 is a guess.
 """
+CONTEXT_SECONDS = 1.0, 2.0, 4.0
+"""Time to start a GPU in a process: a fast one, the usual, a slow one.
+
+Users measured 1 to 2 s (pytorch#39005), over 2 s (discuss.pytorch.org/t/82521) and 4 s
+(pytorch#22583).
+"""
 _TERA, _GB = 1e12, 1e9
 
 

@@ -20,7 +20,7 @@ from photofinish.comparing.bounds import (
 )
 from photofinish.comparing.device_results import Recorded, spread
 from photofinish.comparing.diagnosis import NotKnown
-from photofinish.comparing.estimates import estimate_step
+from photofinish.comparing.estimates import CONTEXT_SECONDS, estimate_step
 from photofinish.comparing.speedups import SECONDS_AN_HOUR, TimeToTarget
 from photofinish.config.compare import Accelerator, Comparing, Prices, accelerators, list_prices
 from photofinish.config.experiment import Experiment
@@ -53,8 +53,10 @@ class Estimate:
     """Estimated times and cost."""
 
     epoch_seconds: float
+    startup_seconds: float
+    """Start-up as measured here, and that of a GPU."""
     job_seconds: float
-    """Time with this machine's start-up and loading as they were measured."""
+    """Time with this machine's loading as it was measured."""
     job_interval: tuple[float, float]
     """Job times if the step is as far off as nine of ten estimates are."""
     cost: float | None
@@ -141,12 +143,14 @@ def _offer(
     estimate = None
     if step := estimate_step(operations, accelerator, run.record.experiment):
         startup, loading = _on_cpu(stays, epochs, "measured_seconds")
-        steps = scale * samples / operations.images
-        low, epoch, high = (max(steps * seconds, loading) for seconds in step.spread)
-        passes = epochs * (1 + _validation_share(timings))
-        job = startup + passes * epoch
-        interval = startup + passes * low, startup + passes * high
-        estimate = Estimate(epoch, job, interval, cost_of(job, price))
+        epoch = max(scale * samples / operations.images * step.seconds, loading)
+        passes, jobs = epochs * (1 + _validation_share(timings)), []
+        for step_seconds, context_seconds in zip(step.spread, CONTEXT_SECONDS, strict=True):
+            steps_seconds = scale * samples / operations.images * step_seconds
+            jobs.append(startup + context_seconds + passes * max(steps_seconds, loading))
+        low, job, high = jobs
+        startup += CONTEXT_SECONDS[1]
+        estimate = Estimate(epoch, startup, job, (low, high), cost_of(job, price))
 
     _, slow_epoch_seconds = spread(timings.epoch_seconds)
     _, slow_job_seconds = spread(timings.end_to_end_seconds)

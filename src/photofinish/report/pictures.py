@@ -121,7 +121,7 @@ def _axes(height: float, count: int = 1) -> tuple[Figure, list[Axes]]:
 def job_times(pair: Comparison, decision: Decision) -> Picture:
     """Draw the job's time as a bar for each device: measured solid, estimated hatched."""
     bars = _bars(pair, decision)
-    figure, (axes,) = _axes(0.85 + 0.42 * len(bars))
+    figure, (axes,) = _axes(0.85 + 0.46 * len(bars))
     figure.subplots_adjust(left=0.03)
     descriptions = []
     for y, bar in enumerate(bars):
@@ -135,13 +135,13 @@ def job_times(pair: Comparison, decision: Decision) -> Picture:
                 color=PART_COLOURS[part],
                 alpha=0.55 if bar.is_estimated else 1.0,
                 hatch="////" if bar.is_estimated else None,
-                edgecolor=INK,
-                linewidth=0,
+                edgecolor=INK if bar.is_estimated else PART_COLOURS[part],
+                linewidth=0.0,
                 label=part,
             )
             start_seconds += part_seconds
         text = f"{bar.label[:_LONGEST_NAME]}: {seconds(sum(bar.parts.values()))}"
-        axes.text(0, y - 0.3, text, transform=axes.get_yaxis_transform())
+        axes.text(0, y - 0.26, text, transform=axes.get_yaxis_transform())
         parts = listed([f"{part} {seconds(value)}" for part, value in bar.parts.items()])
         descriptions.append(f"{bar.label}: {parts}")
     limit_seconds = pair.ceiling.job.measured_seconds
@@ -179,10 +179,14 @@ def _bars(pair: Comparison, decision: Decision) -> list[_Bar]:
         bars.append(_Bar(f"{run.device.upper()} here, measured", _parts(run.timings, run.costs)))
     for each in pair.elsewhere:
         bars.append(_Bar(f"{each.hardware}, recorded", _parts(each.reference.timings, None)))
-    for option, estimate in estimated_options(pair):
+    estimates = estimated_options(pair) if decision.reason != "short job" else []
+    fastest = min(estimates, key=lambda each: each[1].job_seconds, default=None)
+    for option, estimate in estimates:
+        if option is not decision.option and (option, estimate) != fastest:
+            continue
         mark = ", best value" if option is decision.option else ""
-        startup_seconds = min(pair.cpu.timings.startup_seconds, estimate.job_seconds)
-        parts = {"start-up": startup_seconds, "training": estimate.job_seconds - startup_seconds}
+        computing_seconds = estimate.job_seconds - estimate.startup_seconds
+        parts = {"start-up": estimate.startup_seconds, "training": computing_seconds}
         bars.append(_Bar(f"{option.accelerator.name}, estimated{mark}", parts, is_estimated=True))
     return bars[:_MOST_BARS]
 

@@ -164,7 +164,7 @@ def _evidence_of_cpu(pair: Comparison, decision: Decision) -> list[str]:
         trained += (
             " The bound holds for any GPU in this machine, and a real one may fall well short."
         )
-    rent = rental(pair.renting)
+    rent = None if decision.basis == "estimated" else rental(pair.renting)
     why = _why("cpu", pair.diagnoses["cpu"])
     return [trained, rent, *why] if rent else [trained, *why]
 
