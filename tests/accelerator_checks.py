@@ -6,14 +6,13 @@ the host waits, reads values back or copies to the device, which would slow a re
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conftest import HeldClock, MakeExperiment, assert_same_run, digits_plan, learnable_images
+from conftest import MakeExperiment, assert_same_run, digits_plan, learnable_images
 from recorder import OperationRecorder
 from rehearsal_device import Counts, counts
 from torch import nn
@@ -22,7 +21,6 @@ from torch.optim import SGD
 from photofinish import machine
 from photofinish.data.packed import PackedSplit
 from photofinish.data.split import split
-from photofinish.errors import UserError
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.profiling import scratch
 from photofinish.profiling.attribution import AttributionPlan, SamplePlan, profile, profile_step
@@ -36,13 +34,11 @@ from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup
 from photofinish.training import optimization
 from photofinish.training.checkpoint import CheckpointStore, on_cpu
-from photofinish.training.failures import failures_explained
 from photofinish.training.torch_device import (
     CPU,
     Clock,
     accelerator,
     configure_torch,
-    peak_memory_bytes,
 )
 from photofinish.training.trainer import Trainer
 from photofinish.training.world import World
@@ -315,10 +311,6 @@ def test_the_clock_waits_for_the_device_each_time_it_is_read(device: torch.devic
     assert counted(on_cpu.now_seconds).waits == 0
 
 
-def test_memory_that_the_device_does_not_count_is_unknown(device: torch.device) -> None:
-    assert peak_memory_bytes(device) is None
-
-
 def test_the_step_that_is_timed_alone_waits_at_the_ends_of_a_sample_only(make_job: MakeJob) -> None:
     trainer = trained(make_job(model=CNN, optimizer=ADAM))
     with scratch_steps(trainer) as (step,):
@@ -357,19 +349,6 @@ def test_captured_steps_learn_the_same_bits_without_waiting(
     assert (found.waits, found.reads, found.copies_in) == (0, 0, 0)
 
 
-def test_a_warm_up_lasts_until_an_idle_device_is_awake(
-    make_job: MakeJob, clock: HeldClock, awake_after_seconds: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(scratch, "WARM_UP_SECONDS", awake_after_seconds)
-    trainer = make_job(batch_size=16).new_trainer()
-    trainer.network.register_forward_pre_hook(
-        lambda network, _inputs: clock.take(0.03 * network.training)
-    )
-    assert warm_up(trainer) == pytest.approx(
-        2 * 4 * 0.03
-    )  # three steps, and one on as many images as the last batch
-
-
 @pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
 def test_one_operation_takes_all_parameters_a_step_further(
     make_job: MakeJob, device: torch.device, name: str
@@ -387,70 +366,6 @@ def test_one_operation_takes_all_parameters_a_step_further(
     assert found == Counts(
         operations=counters + 1, waits=0, reads=0, copies_in=0, waiting_copies_in=0
     )
-
-
-# -- tensors on two devices ----------
-
-
-class _ImagesStay:
-    """Batches whose images never reach the device."""
-
-    def __init__(self, batches: Any) -> None:
-        self.image_count, self.batch_size = batches.image_count, batches.batch_size
-        self._batches = batches
-
-    def train_batches(self, epoch: int, _at_once: int = 1) -> Iterator[Any]:
-        for images, labels in self._batches.train_batches(epoch):
-            yield images.cpu(), labels
-
-    eval_batches = train_batches
-
-
-def _explained(job: Setup, act: Callable[[], object]) -> str:
-    run = job.run
-    with pytest.raises(UserError) as raised, failures_explained(run.name, run.experiment, job.team):
-        act()
-    return str(raised.value)
-
-
-TWO_DEVICES = r"Expected all tensors to be on the same device, but got (mat1|mat2|target) is on "
-TWO_TYPES = (
-    r"Input type \(torch\.FloatTensor\) and weight type \(rehearsalFloatType\) should be the same"
-)
-
-
-@pytest.mark.parametrize(
-    ("settings", "cause"),
-    [({}, TWO_DEVICES), ({"model": CNN}, TWO_TYPES), ({"precision": "bf16"}, TWO_DEVICES)],
-    ids=["images", "images to convolve", "bf16"],
-)
-def test_a_batch_left_on_the_cpu_is_refused_in_words(
-    make_job: MakeJob, settings: dict[str, Any], cause: str
-) -> None:
-    job = make_job(**settings)
-    job.training = _ImagesStay(job.training)  # type: ignore[assignment]
-    message = _explained(job, lambda: warm_up(job.new_trainer()))
-    assert re.search(rf"one step had tensors on two devices \({cause}", message), message
-    assert message.startswith("experiments.small: ")
-    assert "on rehearsal:0" in message
-
-
-def test_a_constant_left_on_the_cpu_is_refused_in_words(make_job: MakeJob) -> None:
-    job, shift = make_job(), torch.zeros(16)
-    trainer = job.new_trainer()
-    trainer.network.register_forward_pre_hook(lambda _network, inputs: (inputs[0] + shift,))
-    message = _explained(job, lambda: warm_up(trainer))
-    assert "found at least two devices, rehearsal:0 and cpu" in message
-    assert "model mlp must create its tensors" in message
-
-
-def test_a_network_on_another_accelerator_is_refused(
-    make_job: MakeJob, device: torch.device
-) -> None:
-    job = make_job()
-    trainer = job.new_trainer()
-    trainer.network.to(torch.device(device.type, 1))
-    assert "rehearsal:0" in _explained(job, lambda: warm_up(trainer))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])

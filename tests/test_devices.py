@@ -22,16 +22,11 @@ from photofinish.training.torch_device import (
     configure_torch,
     device_name,
     effective_precision,
-    forget_peak_memory,
     free_memory_bytes,
     gradient_scaler,
     has_fast_bf16,
-    memory_bytes,
     memory_format,
-    nvidia_uuid,
     peak_memory_bytes,
-    to_device,
-    to_memory_format,
 )
 
 CUDA, MPS, XPU = torch.device("cuda"), torch.device("mps"), torch.device("xpu")
@@ -110,28 +105,6 @@ def test_deterministic_algorithms_are_chosen_over_faster_ones() -> None:
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
     configure_torch(CPU, "fp32", threads=1, deterministic=False)
     assert not torch.are_deterministic_algorithms_enabled()
-
-
-def test_only_images_have_an_order_in_memory() -> None:
-    images, rows = torch.zeros(2, 3, 4, 4), torch.zeros(2, 3)
-    assert to_memory_format(images, torch.channels_last).is_contiguous(
-        memory_format=torch.channels_last
-    )
-    assert to_memory_format(rows, torch.channels_last) is rows
-
-
-@pytest.mark.usefixtures("_restored_policy")
-def test_a_cublas_workspace_that_is_set_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
-    configure_torch(CPU, "fp32", threads=1)
-    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
-
-
-@pytest.mark.usefixtures("_restored_policy")
-@pytest.mark.parametrize("threads", [1, 2, 3])
-def test_torch_uses_the_number_of_threads_in_the_settings(threads: int) -> None:
-    configure_torch(CPU, "fp32", threads)
-    assert torch.get_num_threads() == threads
 
 
 @pytest.mark.parametrize(
@@ -222,27 +195,6 @@ def test_free_memory_is_what_others_leave_and_the_allocator_has_in_reserve(
     assert free_memory_bytes(CUDA) == 9 * GIB
 
 
-def test_of_several_gpus_the_one_that_is_meant_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    second, asked = torch.device("cuda", 1), Mock()
-    asked.get_device_name.return_value, asked.max_memory_allocated.return_value = "Some GPU", 5
-    asked.memory_allocated.return_value, asked.memory_reserved.return_value = 2, 3
-    asked.mem_get_info.return_value = (7, 80)
-    asked.get_device_properties.return_value = SimpleNamespace(total_memory=80, uuid="GPU-1")
-    module_of = Mock(return_value=asked)
-    monkeypatch.setattr(torch, "get_device_module", module_of)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", asked.get_device_properties)
-    forget_peak_memory(second)
-    asked.reset_peak_memory_stats.assert_called_once()
-    assert (device_name(second), peak_memory_bytes(second), nvidia_uuid(second)) == (
-        "Some GPU",
-        5,
-        "GPU-1",
-    )
-    assert (memory_bytes(second), free_memory_bytes(second)) == ((2, 80), 8)
-    assert {arguments for _name, arguments, _named in asked.method_calls} == {(second,)}
-    assert {call.args for call in module_of.call_args_list} == {(second,)}
-
-
 def test_only_a_gpu_that_has_bf16_itself_counts_as_quick_at_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -250,14 +202,6 @@ def test_only_a_gpu_that_has_bf16_itself_counts_as_quick_at_it(
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", has_it)
     assert (has_fast_bf16(CUDA), has_fast_bf16(CPU)) == (True, False)
     has_it.assert_called_once_with(including_emulation=False)
-
-
-def test_the_host_goes_on_before_cuda_has_what_it_sends() -> None:
-    tensor = Mock()
-    to_device(tensor, CUDA)
-    tensor.pin_memory().to.assert_called_once_with(CUDA, non_blocking=True)
-    to_device(tensor, MPS)
-    tensor.to.assert_called_once_with(MPS)
 
 
 @pytest.fixture
@@ -354,21 +298,6 @@ def test_the_peak_memory_on_the_cpu_is_that_of_the_process_in_bytes() -> None:
     peak_bytes = peak_memory_bytes(CPU)
     assert peak_bytes is not None
     assert 0.5 * process.memory_info().rss <= peak_bytes <= psutil.virtual_memory().total
-
-
-@pytest.mark.parametrize(("platform", "unit_bytes"), [("linux", 1024), ("darwin", 1)])
-def test_each_system_counts_the_peak_in_another_unit(
-    monkeypatch: pytest.MonkeyPatch, platform: str, unit_bytes: int
-) -> None:
-    monkeypatch.setattr("resource.getrusage", lambda _who: SimpleNamespace(ru_maxrss=7))
-    monkeypatch.setattr("sys.platform", platform)
-    assert peak_memory_bytes(CPU) == 7 * unit_bytes
-
-
-def test_the_memory_of_apples_gpus_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.mps, "current_allocated_memory", lambda: 3)
-    monkeypatch.setattr(torch.mps, "recommended_max_memory", lambda: 8)
-    assert memory_bytes(MPS) == (3, 8)
 
 
 def test_memory_that_a_device_does_not_report_is_left_out() -> None:

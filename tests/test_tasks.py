@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,7 +15,7 @@ from conftest import PARTS, CustomFiles, MakeExperiment
 from training_process import NoTracker
 
 from photofinish.comparing.pairs import read_pair
-from photofinish.config.experiment import Experiment, Metric, MetricsPlan
+from photofinish.config.experiment import Experiment, Metric
 from photofinish.data import PartName, Task
 from photofinish.data.packed import PackedSplit, part_file
 from photofinish.errors import ConfigError, UserError
@@ -354,39 +353,3 @@ def test_custom_metrics_are_functions_or_classes(
             UserError, match=rf"metric \./metrics\.py:{name} {problem}: it must give one number"
         ):
             further(make_experiment, "values", f"{file}:{name}")
-
-
-def test_a_faulty_custom_metric_is_refused_before_the_training(
-    custom_files: CustomFiles,
-    make_experiment: MakeExperiment,
-    packed_split: PackedSplit,
-    cpu_host: CpuTarget,
-    tmp_path: Path,
-) -> None:
-    custom_files.write("metrics.py", METRICS)
-    run = Run(
-        "small",
-        "cpu",
-        make_experiment(),
-        cpu_host,
-        packed_split.folder,
-        tmp_path,
-        metrics=tmp_path / "plan.json",
-    )
-
-    def plan(*names: str) -> None:
-        metrics = tuple(Metric(name=name) for name in names)
-        write_bytes_atomically(
-            tmp_path / "plan.json",
-            MetricsPlan(metrics=metrics, custom_code={}).model_dump_json().encode(),
-        )
-
-    plan("accuracy", "./metrics.py:nothing")
-    run.check_metrics()
-    plan("./metrics.py:both")
-    with pytest.raises(
-        UserError, match=r"^metric \./metrics\.py:both gives tensor.*: it must give one number$"
-    ):
-        train(run, CPU, World(CPU), cast(Tracker, NoTracker()), 0.0)
-    assert "metrics" not in sys.modules
-    assert not (tmp_path / "model").exists()

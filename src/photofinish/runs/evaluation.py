@@ -1,11 +1,7 @@
-"""Test metrics of the trained networks, all computed on the CPU.
-
-`python -m photofinish.runs.evaluation` tries an experiment's custom metrics before its training.
-"""
+"""Test metrics of the trained networks, all computed on the CPU."""
 
 from __future__ import annotations
 
-import argparse
 import csv
 import io
 import math
@@ -19,12 +15,11 @@ import torch
 from sklearn import metrics as sklearn_metrics
 from torch import nn
 
-from photofinish.config.base import read_plan
-from photofinish.config.experiment import TORCHMETRICS, Metric, Metrics, MetricsPlan
+from photofinish.config.experiment import TORCHMETRICS, Metric, Metrics
 from photofinish.custom_code import accepted_arguments, is_reference, run_custom_code
 from photofinish.data import Task
 from photofinish.data.packed import PackedSplit
-from photofinish.errors import UserError, run_stage
+from photofinish.errors import UserError
 from photofinish.files import write_text_atomically
 from photofinish.results import records
 from photofinish.results.learned import load_network
@@ -33,7 +28,6 @@ from photofinish.training.optimization import Loss
 from photofinish.training.torch_device import CPU
 
 _BATCH_SIZE = 1000
-_TRIAL_SAMPLES = 1000
 Array = npt.NDArray[Any]
 
 
@@ -249,28 +243,3 @@ def _custom_score(
         raise UserError(
             f"metric {metric.name} gives {score!r:.100}: it must give one number"
         ) from None
-
-
-def try_metrics(metrics: Metrics, split: PackedSplit) -> None:
-    """Compute each metric once, from validation targets and made-up outputs."""
-    targets, task = torch.from_numpy(split.labels("validation")), split.manifest.task
-    targets = targets[:: -(-len(targets) // _TRIAL_SAMPLES)]
-    outputs = targets.roll(1, dims=0)
-    if task != "values":
-        generator = torch.Generator().manual_seed(0)
-        shape = (len(targets), len(split.manifest.class_names))
-        outputs = torch.randn(shape, generator=generator)
-    custom_scores(metrics, task, outputs.double(), targets)
-
-
-def main() -> None:
-    """Try the metrics of a plan."""
-    parser = argparse.ArgumentParser(prog="python -m photofinish.runs.evaluation")
-    parser.add_argument("plan", type=Path, help="plan of an experiment's metrics, a JSON file")
-    parser.add_argument("data", type=Path, help="folder of the packed split")
-    args = parser.parse_args()
-    try_metrics(read_plan(args.plan, MetricsPlan).metrics, PackedSplit(args.data))
-
-
-if __name__ == "__main__":
-    run_stage(main)

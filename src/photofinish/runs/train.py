@@ -15,7 +15,12 @@ from typing import Any
 import torch
 
 from photofinish.errors import UserError
-from photofinish.files import sha256_of_bytes, state_folder, write_bytes_atomically
+from photofinish.files import (
+    sha256_of_bytes,
+    sha256_of_file,
+    state_folder,
+    write_bytes_atomically,
+)
 from photofinish.machine.energy import EnergyMeter, added_up, unavailable
 from photofinish.machine.host import git_commit, package_versions
 from photofinish.machine.load import LoadMonitor, load_warnings, nvidia_gpu_state
@@ -26,9 +31,9 @@ from photofinish.profiling.first_step import first_batch, first_step
 from photofinish.profiling.scratch import warm_up
 from photofinish.results import median_training_seconds, passed_seconds, records
 from photofinish.results.learned import weights_of
-from photofinish.results.measurements import StepsTaken
+from photofinish.results.measurements import Overhead, StepsTaken
 from photofinish.runs.distributed import failures_left_to_the_stage, team_for
-from photofinish.runs.job import Job, Laps
+from photofinish.runs.job import Job
 from photofinish.runs.repeats import train_further_seeds, train_repeats, write_further_seeds
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup
@@ -104,12 +109,11 @@ def _train_own_seed(
     with job.excluded():
         if is_main:
             setup.check_custom_code(network)
-            run.check_metrics()
     initial_weights_sha256 = sha256_of_bytes(weights_of(network))
     trainer = setup.new_trainer(network)
     display = TrainingDisplay(f"{run.name} on {run.device}", trainer)
     loader = experiment.input
-    shares_cores = run.processes > 1 or (loader.name == "loader" and loader.workers > 0)
+    shares_cores = run.host.processes > 1 or (loader.name == "loader" and loader.workers > 0)
     gpu_state = nvidia_gpu_state(nvidia_uuid(device))
     load = LoadMonitor(gpu_state, own_processes_share_cores=shares_cores)
     is_cpu = device.type == "cpu"
@@ -128,19 +132,15 @@ def _train_own_seed(
             energy_meter.begin()
 
         # The training. The overhead of its loop is recorded.
-        laps = Laps()
+        started_seconds = time.perf_counter()
         for metrics, timing in trainer.epochs():
-            laps.end("epoch")
             if tracker:
                 display.epoch_ended(metrics, timing)
-                laps.end("display")
-                job.epoch_ended(trainer)
-                laps.end("saving")
+                job.epoch_ended(trainer, metrics.epoch)
                 tracker.epoch_ended(metrics, timing)
-                laps.end("tracking")
                 load.epoch_ended(1, metrics.epoch)
-                laps.end("watching")
-        overhead = laps.overhead(passed_seconds(trainer.progress.timings[epochs_before:]))
+        loop_seconds = time.perf_counter() - started_seconds
+        passes_seconds = passed_seconds(trainer.progress.timings[epochs_before:])
         energy = team.all_gather_object(
             [energy_meter.training_ended() for energy_meter in energy_meters]
         )
@@ -148,7 +148,7 @@ def _train_own_seed(
         peak_memory_bytes = team.peak_memory_bytes()
 
         # Measurements of the trained network. They can't change what it learned.
-        with job.excluded(), _out_of_memory_explained(run, team):
+        with job.excluded(), _out_of_memory_explained(run):
             train_repeats(setup, trainer, job, load, display)
             load.begin()
             profiled = profile(trainer, setup.resident_batches)
@@ -180,7 +180,9 @@ def _train_own_seed(
         warm_up_seconds=warm_up_seconds,
         total_seconds=total_seconds,
         peak_memory_bytes=peak_memory_bytes,
-        overhead=overhead,
+        overhead=Overhead(
+            passes_seconds=passes_seconds, seconds=max(0.0, loop_seconds - passes_seconds)
+        ),
         energy=energies,
         load=tuple(load.windows),
         **profiled._asdict(),
@@ -188,14 +190,14 @@ def _train_own_seed(
 
 
 @contextmanager
-def _out_of_memory_explained(run: Run, team: World) -> Iterator[None]:
+def _out_of_memory_explained(run: Run) -> Iterator[None]:
     """Add to an error of memory after the training that the training is safe."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        message = out_of_memory(run.name, run.experiment, team, str(error))
+        message = out_of_memory(run.name, run.experiment, error)
         raise UserError(
             f"{message}. The training itself is done and kept. If other programs took the "
             f"memory, end them: the next `dvc repro` measures without training again"
@@ -214,7 +216,9 @@ def _write_model(
     folder = run.out / records.MODEL
     weights, published = weights_of(trainer.network), run.published_weights()
     write_bytes_atomically(folder / records.WEIGHTS, weights)
-    job.epoch_weights.copy_to(folder / records.EPOCHS)
+    epoch_weights = sorted(job.epoch_weights_folder.glob("epoch-*.safetensors"))
+    for path in epoch_weights:
+        write_bytes_atomically(folder / records.EPOCHS / path.name, path.read_bytes())
     records.write_history(folder, trainer.progress.metrics)
     is_channels_last = trainer.state.memory_format is torch.channels_last
     record = records.Training(
@@ -234,7 +238,7 @@ def _write_model(
         published_weights_sha256=published.sha256 if published else None,
         initial_weights_sha256=initial_weights_sha256,
         weights_sha256=sha256_of_bytes(weights),
-        epoch_weights_sha256=tuple(job.epoch_weights.sha256),
+        epoch_weights_sha256=tuple(map(sha256_of_file, epoch_weights)),
         custom_code=run.custom_code,
     )
     records.write_record(folder / records.RECORD, record)
