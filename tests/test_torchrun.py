@@ -1,6 +1,6 @@
 """Two processes train under the real torchrun and are killed in every way.
 
-Each start takes many seconds, so one training is killed in all ways, and ends as two nodes.
+Each start takes many seconds, so one training is killed in all ways.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ import signal
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import psutil
 import pytest
 from conftest import MakeExperiment
-from services import free_port
 from training_process import STAGE, ForkedProcess, Start
 from training_stage import TrainingStage, read_until, wait_for
 
@@ -161,7 +160,7 @@ def test_two_processes_say_as_much_as_one_and_learn_the_same_within_rounding(
     ]
 
 
-def test_ranks_killed_in_every_way_all_end_and_resume_and_two_nodes_by_hand_give_the_same_bits(
+def test_ranks_killed_in_every_way_all_end_and_resume_with_the_same_bits(
     make_stage: MakeStage, undisturbed: TrainingStage
 ) -> None:
     stage = make_stage("killed")
@@ -194,13 +193,9 @@ def test_ranks_killed_in_every_way_all_end_and_resume_and_two_nodes_by_hand_give
         _wait_for_all_to_end(process, ranks)
         assert (process.returncode, _said(process)) == (EXIT_TERMINATED, ["stopped: terminated"])
 
-    # A node has a folder of its own, and the first alone goes by it.
-    other = make_stage("other")
-    outputs = _two_nodes(stage, other)
-    assert "resumes after epoch" in outputs[0]
-    assert f"epoch {_EPOCHS}/{_EPOCHS}" in outputs[0]
-    assert outputs[1] == ""
-    assert not other.out.exists()
+    output, _ = stage.fork(Start(mlflow=True)).communicate()
+    assert "resumes after epoch" in output
+    assert f"epoch {_EPOCHS}/{_EPOCHS}" in output
     assert stage.learned() == undisturbed.learned()
     assert _statuses_in_mlflow(stage) == ["FINISHED"]
 
@@ -213,26 +208,3 @@ def test_the_processes_end_soon_after_the_stage_that_started_them_was_killed(
         process.kill()
         wait_for(lambda: not any(map(_runs, ranks)))
     assert process.returncode == -signal.SIGKILL
-
-
-def _two_nodes(first: TrainingStage, second: TrainingStage) -> list[str]:
-    """Run torchrun twice, as on two machines with a project folder each; what each of them said."""
-    group = [
-        "--nnodes",
-        "2",
-        "--nproc-per-node",
-        "1",
-        "--master-addr",
-        "127.0.0.1",
-        "--master-port",
-        str(free_port()),
-    ]
-    with ExitStack() as stack:
-        torchrun = "-m", "torch.distributed.run", *group, "--node-rank"
-        nodes = [
-            stack.enter_context(stage.start(*torchrun, str(rank), str(STAGE)))
-            for rank, stage in enumerate((first, second))
-        ]
-        outputs = [node.communicate()[0] for node in nodes]
-    assert [node.returncode for node in nodes] == [0, 0], outputs
-    return outputs
