@@ -81,29 +81,6 @@ def assert_same_batches(some: list[Batch], others: list[Batch]) -> None:
 
 
 @AS_THEY_ARE_AND_AUGMENTED
-def test_images_come_to_the_device_some_at_a_time_so_that_nothing_holds_a_second_copy(
-    make_experiment: MakeExperiment, augmentation: dict[str, Any]
-) -> None:
-    class Watched(Normaliser):
-        most_bytes = 0
-
-        def __call__(self, images: torch.Tensor) -> torch.Tensor:
-            normalised = super().__call__(images)
-            self.most_bytes = max(self.most_bytes, normalised.nbytes)
-            return normalised
-
-    images = np.random.default_rng(0).integers(0, 256, size=(5000, 1, 32, 32), dtype=np.uint8)
-    watched = Watched((0.5,), (0.2,))
-    part = Part("train", images, np.arange(len(images)), watched)
-    batches = make_batches(
-        make_experiment(augmentation=augmentation, batch_size=len(images)), part, CPU
-    )
-    ((placed, _),) = batches.eval_batches()
-    assert watched.most_bytes <= 16 << 20 < placed.nbytes
-    assert torch.equal(placed, Normaliser((0.5,), (0.2,))(torch.from_numpy(images)))
-
-
-@AS_THEY_ARE_AND_AUGMENTED
 @pytest.mark.parametrize("source", LOADERS.values(), ids=list(LOADERS))
 def test_the_loader_gives_the_resident_batches_bit_for_bit_in_the_same_order(
     numbered: MakeBatches, source: dict[str, Any], augmentation: dict[str, Any]
@@ -145,13 +122,6 @@ def test_validation_has_a_batch_size_of_its_own_if_asked(on_each_path: MakeBatch
         2,
     ]
     assert on_each_path(**own).batch_size == 5
-
-
-@pytest.mark.parametrize(("batch_size", "expected"), [(5, 21845), (30000, 30000)])
-def test_by_default_validation_batches_are_of_4_mib_unless_those_of_the_training_are_larger(
-    on_each_path: MakeBatches, batch_size: int, expected: int
-) -> None:
-    assert on_each_path("validation", batch_size=batch_size).batch_size == expected
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.float64])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import subprocess
 import sys
 from importlib.metadata import version
@@ -177,12 +176,3 @@ def test_an_error_of_custom_code_is_shown_from_the_users_first_line_on(
     with pytest.raises(UserError, match=r"can't be imported:\n  File \".*net\.py\"(.|\n)*no"):
         Reference.of("./net.py:Net").load()
     assert Path.cwd() == custom_files.folder
-
-
-def test_custom_code_that_closes_stdout_is_reported(
-    custom_files: CustomFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    custom_files.write("net.py", "import sys\nsys.stdout.close()\ndef Net(): pass\n")
-    monkeypatch.setattr("sys.stdout", io.StringIO())
-    with pytest.raises(UserError, match=r"it closed sys\.stdout"):
-        Reference.of("./net.py:Net").load()

@@ -26,7 +26,7 @@ from photofinish.runs.evaluation import (
     scores_of_labels,
     write_evaluation,
 )
-from photofinish.runs.run import Run, write_unavailable
+from photofinish.runs.run import Run
 from photofinish.training.batches import Normaliser
 
 ACTUAL = np.array([0, 0, 0, 1, 1, 2])
@@ -156,16 +156,6 @@ def test_a_custom_network_keeps_its_precision(
     outputs, labels = outputs_of(network, packed_split)
     expected = torch.nn.functional.cross_entropy(outputs, labels).item()
     assert scores.test_loss == pytest.approx(expected, rel=1e-5)
-
-
-def test_a_device_that_was_unavailable_is_left_out(
-    learned: Path, run: Run, packed_split: PackedSplit, tmp_path: Path
-) -> None:
-    gpu = Run(run.name, "gpu", run.experiment, run.host, run.data, tmp_path / "gpu")
-    write_unavailable(gpu, "no accelerator")
-    folders: dict[records.DeviceLabel, Path] = {"cpu": learned, "gpu": gpu.out / records.MODEL}
-    judged = evaluate("small-mlp", folders, packed_split)
-    assert list(judged.evaluation.devices) == list(judged.predicted) == ["cpu"]
 
 
 @pytest.mark.parametrize("name", [records.WEIGHTS, records.RECORD])

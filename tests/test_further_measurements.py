@@ -24,7 +24,7 @@ from photofinish.profiling.attribution import (
     plan_samples,
 )
 from photofinish.profiling.first_step import fingerprint_tensor, first_batch, first_step
-from photofinish.profiling.scratch import WARM_UP_STEPS, forget_optimizer
+from photofinish.profiling.scratch import WARM_UP_STEPS
 from photofinish.results.learned import weights_of
 from photofinish.results.records import FirstStep
 from photofinish.runs.repeats import repeat_training
@@ -118,13 +118,6 @@ def test_two_batch_sizes_are_timed_by_turns(
     assert [len(each.sample_seconds) for each in measured] == [3, 3]
 
 
-def test_the_optimizer_makes_room_for_measurements(trained: Trainer) -> None:
-    assert any(trained.state.optimizer.state.values())
-    forget_optimizer(trained)
-    assert not trained.state.optimizer.state
-    assert all(weight.grad is None for weight in trained.network.parameters())
-
-
 # -- repeats ----------
 
 
@@ -189,30 +182,6 @@ def test_the_first_step_has_the_memory_format_of_the_training(batch: Batch) -> N
     assert layouts == [True, True]  # in the step, and in the one that measures rounding
 
 
-class Scale(nn.Module):
-    """Returns a single number and a word."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.value = nn.Parameter(torch.tensor(2.0))
-
-    def forward(self) -> tuple[torch.Tensor, str]:
-        return self.value * 1, "twice"
-
-
-class Scaled(nn.Sequential):
-    def __init__(self) -> None:
-        super().__init__(nn.Flatten(), nn.Linear(64, 3))
-        self.add_module("scale", Scale())
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return self[1](self[0](images)) * self[2]()[0]
-
-
-def test_a_module_may_return_a_single_number_and_words(batch: Batch) -> None:
-    assert take_first_step(Scaled(), batch).outputs["scale"][0] == 2
-
-
 def test_the_first_step_repeats_bit_for_bit_also_with_dropout(batch: Batch) -> None:
     first = take_first_step(network_with_state(), batch, "bf16")
     torch.manual_seed(99)
@@ -248,12 +217,6 @@ def test_a_fingerprint_tells_tensors_apart(change: str) -> None:
         other.neg_()
     assert fingerprint_tensor(other) != fingerprint_tensor(tensor)
     assert fingerprint_tensor(tensor.view(10, 100).clone()) == fingerprint_tensor(tensor)
-
-
-def test_a_fingerprint_counts_what_is_not_finite_as_0() -> None:
-    masked = torch.tensor([1.0, -torch.inf, torch.nan, torch.inf, 2.0])
-    finite = torch.tensor([1.0, 0.0, 0.0, 0.0, 2.0])
-    assert fingerprint_tensor(masked) == fingerprint_tensor(finite)
 
 
 @pytest.mark.parametrize(

@@ -183,26 +183,6 @@ def coloured_split(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_weights_are_part_of_the_runs_key(
-    weights: Path,
-    coloured_split: Path,
-    cpu_host: CpuTarget,
-    make_experiment: MakeExperiment,
-    tmp_path: Path,
-) -> None:
-    experiment = make_experiment(model=ASKING)
-    run = Run("fine", "cpu", experiment, cpu_host, coloured_split, tmp_path / "out", weights)
-    before = run.key()
-    assert run.key() == before
-    record = (weights / "weights.json").read_text(encoding="utf-8")
-    fetched = run.published_weights()
-    assert fetched is not None
-    (weights / "weights.json").write_text(
-        record.replace(fetched.sha256, "0" * 64), encoding="utf-8"
-    )
-    assert run.key() != before
-
-
 def test_training_starts_from_them_and_its_record_says_so(
     weights: Path,
     published: Path,

@@ -192,9 +192,6 @@ def run_custom_code(what: str) -> Iterator[None]:
         raise UserError(f"{what}:\n{user_traceback(error)}") from error
     finally:
         os.chdir(folder)
-    if sys.stdout.closed:
-        sys.stdout = sys.stderr
-        raise UserError(f"{what}: it closed sys.stdout, which this stage prints to")
 
 
 def user_traceback(error: BaseException) -> str:

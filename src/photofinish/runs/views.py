@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import nn
@@ -25,9 +25,9 @@ from photofinish.training.trainer import Trainer
 
 MOST_IMAGES = 32
 _COLUMNS = 8
-_TILE_PIXELS = 96
-"""About the longer side of an image."""
-_LABEL_PIXELS, _GAP_PIXELS, _CHARACTER_PIXELS = 20, 4, 7
+_TILE_PIXELS, _GAP_PIXELS, _LABEL_PIXELS = 96, 8, 20
+_LABEL_CHARACTERS = 13
+"""Number of characters that fit below a tile."""
 
 Normalisation = tuple[tuple[float, ...], tuple[float, ...]]
 """Mean and standard deviation of each channel."""
@@ -74,31 +74,22 @@ def _training_bar(trainer: Trainer) -> Progress:
 
 
 def draw_grid(images: torch.Tensor, labels: Sequence[str], normalisation: Normalisation) -> bytes:
-    """Return a PNG of the first normalised images, each above its label.
-
-    Torchvision would do half of it, but its import takes each training a second.
-    """
+    """Return a PNG of the first normalised images, each above its label."""
     mean, std = (torch.tensor(values).view(-1, 1, 1) for values in normalisation)
     pixels = (images[:MOST_IMAGES].detach().cpu().float() * std + mean).clamp(0, 1)
     if pixels.shape[1] != 3:
         pixels = pixels.mean(dim=1, keepdim=True).expand(-1, 3, -1, -1)
     tiles = (pixels * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
-    height, width = tiles.shape[1:3]
-    scale = _TILE_PIXELS / max(height, width)
-    if scale > 1:  # whole multiples stay sharp
-        scale = int(scale)
-    size = max(1, int(width * scale)), max(1, int(height * scale))
-    right, down = size[0] + 2 * _GAP_PIXELS, size[1] + _GAP_PIXELS + _LABEL_PIXELS
+    right, down = _TILE_PIXELS + _GAP_PIXELS, _TILE_PIXELS + _LABEL_PIXELS
     columns = min(_COLUMNS, len(tiles))
     picture = Image.new("RGB", (columns * right, -(-len(tiles) // columns) * down), "white")
     draw, font = ImageDraw.Draw(picture), ImageFont.load_default(13)
     for index, (tile, label) in enumerate(zip(tiles, labels, strict=False)):
-        left, top = index % columns * right + _GAP_PIXELS, index // columns * down + _GAP_PIXELS
-        resampling = Image.Resampling.NEAREST if scale >= 1 else Image.Resampling.BOX
-        picture.paste(Image.fromarray(tile).resize(size, resampling), (left, top))
-        place = left, top + size[1] + _LABEL_PIXELS // 2
-        text = label[: right // _CHARACTER_PIXELS]
-        draw.text(place, text, fill="black", font=font, anchor="lm")
+        left, top = index % columns * right, index // columns * down
+        size = _TILE_PIXELS, _TILE_PIXELS
+        image = ImageOps.contain(Image.fromarray(tile), size, Image.Resampling.BOX)
+        picture.paste(image, (left, top))
+        draw.text((left, top + _TILE_PIXELS), label[:_LABEL_CHARACTERS], fill="black", font=font)
     png = io.BytesIO()
     picture.save(png, "PNG")
     return png.getvalue()
