@@ -187,8 +187,6 @@ def test_the_stage_leaves_what_it_learned_and_how_long_it_took(results: Stage) -
         records.WEIGHTS,
         records.HISTORY,
         records.FIRST_STEP,
-        records.FIRST_BATCH,
-        records.SUMMARY,
     } < files
 
 

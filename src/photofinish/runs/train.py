@@ -37,7 +37,7 @@ from photofinish.runs.job import Job
 from photofinish.runs.repeats import train_further_seeds, train_repeats, write_further_seeds
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup
-from photofinish.runs.views import TrainingDisplay, write_views
+from photofinish.runs.views import TrainingDisplay
 from photofinish.tracking.client import Tracker
 from photofinish.training.checkpoint import CheckpointStore, prune_checkpoints
 from photofinish.training.failures import failures_explained, is_out_of_memory, out_of_memory
@@ -164,10 +164,9 @@ def _train_own_seed(
         for warning in load_warnings(load.windows):
             display.say(f"take the times with care: {warning}")
 
-    # Results. The views are for people, so their time doesn't count.
+    # Results.
     _write_model(setup, trainer, job, initial_weights_sha256, first)
     total_seconds = job.elapsed_seconds()
-    write_views(run.out / records.MODEL, trainer.network, batch, setup.split.manifest)
     energies = added_up(chain.from_iterable(energy))
     if job.resumed_at_epochs:
         energies = unavailable(energies, "only the last part of the training was measured")
