@@ -25,18 +25,16 @@ from photofinish.machine.fingerprint import CpuTarget
 from photofinish.profiling import scratch
 from photofinish.profiling.attribution import AttributionPlan, SamplePlan, profile, profile_step
 from photofinish.profiling.first_step import first_batch, first_step
-from photofinish.profiling.operations import count_operations
-from photofinish.profiling.scratch import forget_optimizer, scratch_steps, warm_up
+from photofinish.profiling.scratch import scratch_steps, warm_up
 from photofinish.results.learned import weights_of
 from photofinish.results.records import FirstStep
 from photofinish.runs.repeats import repeat_training
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup
 from photofinish.training import optimization
-from photofinish.training.checkpoint import CheckpointStore, on_cpu
+from photofinish.training.checkpoint import CheckpointStore
 from photofinish.training.torch_device import (
     CPU,
-    Clock,
     accelerator,
     configure_torch,
 )
@@ -233,26 +231,6 @@ def test_the_parts_of_a_step_are_timed_by_the_devices_events(make_job: MakeJob) 
         assert all(seconds > 0 for parts in found for seconds in getattr(parts, name))
 
 
-def test_a_state_that_outlives_its_optimizer_holds_no_memory_of_the_device(
-    make_job: MakeJob, device: torch.device
-) -> None:
-    job = make_job(model=CNN, optimizer=ADAM)
-    trainer = trained(job)
-    state = trainer.state_dict() | {"optimizer": on_cpu(trainer.state_dict()["optimizer"])}
-    forget_optimizer(trainer)
-    kept = [tensor for each in state["optimizer"]["state"].values() for tensor in each.values()]
-    assert {tensor.device for tensor in kept} == {CPU}
-    resumed = job.new_trainer()
-    resumed.load_state_dict(state)
-    back = [
-        tensor
-        for each in resumed.state.optimizer.state.values()
-        for tensor in each.values()
-        if tensor.dim()
-    ]
-    assert {tensor.device for tensor in back} == {device}
-
-
 def test_a_second_device_is_used_alone(make_job: MakeJob, device: torch.device) -> None:
     second = accelerator("auto", 1)
     there = trained(make_job(second, model=CNN, optimizer=ADAM))
@@ -302,13 +280,6 @@ def test_the_host_neither_waits_nor_reads_nor_copies_more_often_the_more_steps_a
         assert few.waiting_copies_in == many.waiting_copies_in == 0
     else:  # the loader's defaults wait, as PyTorch's do
         assert many.waiting_copies_in == many.copies_in > few.copies_in
-
-
-def test_the_clock_waits_for_the_device_each_time_it_is_read(device: torch.device) -> None:
-    clock = Clock(device)
-    assert counted(lambda: [clock.now_seconds() for _ in range(3)]).waits == 3
-    on_cpu = Clock(CPU)
-    assert counted(on_cpu.now_seconds).waits == 0
 
 
 def test_the_step_that_is_timed_alone_waits_at_the_ends_of_a_sample_only(make_job: MakeJob) -> None:
@@ -365,19 +336,4 @@ def test_one_operation_takes_all_parameters_a_step_further(
     )  # a real device counts up all steps in one, too
     assert found == Counts(
         operations=counters + 1, waits=0, reads=0, copies_in=0, waiting_copies_in=0
-    )
-
-
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_a_step_counts_the_same_there(
-    make_job: MakeJob, device: torch.device, precision: str
-) -> None:
-    here, there = (
-        count_operations(make_job(each, model=CNN, precision=precision).new_trainer())
-        for each in (CPU, device)
-    )
-    assert (there.flops, there.products, there.saved_activations) == (
-        here.flops,
-        here.products,
-        here.saved_activations,
     )

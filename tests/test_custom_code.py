@@ -50,7 +50,6 @@ def problems_of(custom_files: CustomFiles, **settings: Any) -> str:
 
 CALLS = [
     ({"model": {"name": "./net.py:Net", "width": 8}}, ""),
-    ({"model": {"name": "./net.py:Net", "width": 8, "classes": 3}}, ""),
     ({"model": {"name": "./nets.py:Net"}}, "there is no file"),
     ({"model": {"name": "./net.py:Nett", "width": 8}}, "has no Nett; did you mean 'Net'?"),
     ({"model": {"name": "./net.py"}}, "name code as file.py:Name"),
@@ -64,11 +63,11 @@ CALLS = [
     ({"model": {"name": "nowhere.nets:Net"}}, "there is no module nowhere.nets"),
     ({"model": {"name": "torch.nn.modules.linear:Linear", "in_feature": 1}}, "'in_features'?"),
     ({"model": {"name": "timm:resnet18", "pretrained": True}}, ""),
-    ({"loss": "./losses.py:focal"}, ""),
     ({"loss": {"name": "./losses.py:focal", "gama": 1}}, "did you mean 'gamma'?"),
     ({"loss": "./losses.py:Focal"}, "takes gamma, and has no default"),
     ({"loss": "cross_entropi"}, "did you mean 'cross_entropy'?"),
     ({"metrics": ["accuracy", {"name": "f1_score", "average": "macro"}, "./losses.py:focal"]}, ""),
+    ({"input": {"name": "loader", "transform": "./losses.py:focl"}}, "it defines Focal, focal"),
     ({"metrics": ["mean_absolut_error"]}, "did you mean 'mean_absolute_error'?"),
     ({"metrics": ["./losses.py:focl"]}, "it defines Focal, focal"),
     ({"metrics": ["accuracy", "accuracy"]}, "two metrics have one name"),

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
-import psutil
 import pytest
 import torch
 from torch import nn
@@ -20,13 +18,9 @@ from photofinish.training.torch_device import (
     accelerator,
     autocast,
     configure_torch,
-    device_name,
     effective_precision,
-    free_memory_bytes,
     gradient_scaler,
-    has_fast_bf16,
     memory_format,
-    peak_memory_bytes,
 )
 
 CUDA, MPS, XPU = torch.device("cuda"), torch.device("mps"), torch.device("xpu")
@@ -124,16 +118,6 @@ def test_the_precision_on_record_is_the_one_really_computed_in(
 
 
 @pytest.mark.parametrize(
-    ("capability", "effective"), [((7, 5), "fp32"), ((8, 0), "tf32"), ((9, 0), "tf32")]
-)
-def test_tf32_is_on_record_only_where_the_gpu_has_it(
-    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], effective: str
-) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_capability", {CUDA: capability}.__getitem__)
-    assert effective_precision(CUDA, "tf32") == effective
-
-
-@pytest.mark.parametrize(
     ("precision", "dtype", "scaled"),
     [
         ("fp32", torch.float32, False),
@@ -181,27 +165,6 @@ def test_but_on_the_cpu_where_the_library_writes_past_its_memory(
     shortcut = nn.Sequential(nn.Conv2d(4, 8, kernel_size=1, stride=2))
     assert memory_format(shortcut, CPU, "fp32") is torch.contiguous_format
     assert memory_format(shortcut, XPU, "fp32") is torch.channels_last
-
-
-def test_free_memory_is_what_others_leave_and_the_allocator_has_in_reserve(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    module = SimpleNamespace(
-        mem_get_info=lambda _device: (7 * GIB, 80 * GIB),
-        memory_reserved=lambda _device: 3 * GIB,
-        memory_allocated=lambda _device: GIB,
-    )
-    monkeypatch.setattr(torch, "get_device_module", lambda _device: module)
-    assert free_memory_bytes(CUDA) == 9 * GIB
-
-
-def test_only_a_gpu_that_has_bf16_itself_counts_as_quick_at_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    has_it = Mock(return_value=True)
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", has_it)
-    assert (has_fast_bf16(CUDA), has_fast_bf16(CPU)) == (True, False)
-    has_it.assert_called_once_with(including_emulation=False)
 
 
 @pytest.fixture
@@ -291,15 +254,3 @@ def test_a_device_that_is_busy_is_a_failure_that_may_pass(monkeypatch: pytest.Mo
         UnusableAcceleratorError, match=r"(?s)^xpu:1: .* busy or unavailable.*nvidia-smi"
     ):
         accelerator("auto", 1)
-
-
-def test_the_peak_memory_on_the_cpu_is_that_of_the_process_in_bytes() -> None:
-    process = psutil.Process()
-    peak_bytes = peak_memory_bytes(CPU)
-    assert peak_bytes is not None
-    assert 0.5 * process.memory_info().rss <= peak_bytes <= psutil.virtual_memory().total
-
-
-def test_memory_that_a_device_does_not_report_is_left_out() -> None:
-    assert peak_memory_bytes(MPS) is None
-    assert device_name(MPS) == "mps"

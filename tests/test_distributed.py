@@ -24,8 +24,6 @@ from photofinish.training.world import DataParallelWorld, World
 
 GENTLE = {"name": "sgd", "lr": 0.003, "momentum": 0.9}
 _CUDA = torch.device("cuda", 0)
-_FOR_CUDA = r"is for cuda, and the accelerator here is {}: .*strategy to ddp"
-
 Train = Callable[..., list[dict[str, Any]]]
 
 
@@ -212,36 +210,6 @@ def run_on_gpus(make_experiment: MakeExperiment, tmp_path: Path) -> Callable[...
         return Run("small", "gpu", make_experiment(), host, tmp_path, tmp_path)
 
     return make
-
-
-@pytest.mark.parametrize(
-    ("device", "facts", "said"),
-    [
-        (
-            "xpu:0",
-            {"device_ids": None, "output_device": None, "accelerators": ()},
-            _FOR_CUDA.format("xpu"),
-        ),
-        (
-            "mps:0",
-            {"device_ids": None, "output_device": None, "accelerators": ()},
-            _FOR_CUDA.format("mps"),
-        ),
-        ("cuda:0", {"device_ids": (0, 1), "output_device": 30}, "output_device"),
-    ],
-    ids=["for xpu", "for mps", "with an output device that is not in use"],
-)
-def test_data_parallel_is_refused_before_training(
-    monkeypatch: pytest.MonkeyPatch,
-    run_on_gpus: Callable[..., Run],
-    device: str,
-    facts: dict[str, Any],
-    said: str,
-) -> None:
-    monkeypatch.setattr(distributed, "accelerator", lambda *_, **__: torch.device(device))
-    run = run_on_gpus(strategy="data_parallel", **facts)
-    with pytest.raises(ConfigError, match=said), distributed.team_for(run, None):
-        pytest.fail("it was let through")
 
 
 def test_data_parallel_on_one_gpu_wraps_nothing(

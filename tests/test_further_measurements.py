@@ -16,7 +16,6 @@ from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.models.registry import build_model
-from photofinish.profiling import scratch
 from photofinish.profiling.attribution import (
     SamplePlan,
     measure_by_turns,
@@ -33,7 +32,7 @@ from photofinish.runs.train import train as train_run
 from photofinish.tracking.client import Tracker
 from photofinish.training.batches import Batch
 from photofinish.training.optimization import Loss
-from photofinish.training.torch_device import CPU, memory_format
+from photofinish.training.torch_device import CPU
 from photofinish.training.trainer import Trainer
 from photofinish.training.world import World
 
@@ -94,16 +93,6 @@ def test_a_step_is_timed_without_waiting_for_data(
     measured = measure_steps(trained, SamplePlan(3, 4))
     assert (measured.sample_seconds, measured.step_seconds) == ((1.0,) * 3, [0.25] * 3)
     assert weights_of(trained.network) == before
-
-
-def test_an_accelerator_is_awake_before_its_steps_are_timed(
-    trained: Trainer, monkeypatch: pytest.MonkeyPatch, clock: HeldClock
-) -> None:
-    monkeypatch.setattr(scratch, "is_accelerator", lambda _device: True)
-    steps: list[None] = []
-    trained.network.register_forward_pre_hook(lambda *_: steps.append(clock.take(0.03)))
-    measure_steps(trained, SamplePlan(2, 1))
-    assert len(steps) == 7 + 2  # a fifth of a second, and the samples
 
 
 def test_two_batch_sizes_are_timed_by_turns(
@@ -167,19 +156,6 @@ def test_the_first_step_is_that_of_the_training(
         assert taken.gradients[name][0] == pytest.approx(weight.grad.norm().item(), rel=1e-5)
         assert taken.weights[name] == fingerprint_tensor(weight)
     assert list(taken.outputs) == ["0", "1", "2", "3"]
-
-
-def test_the_first_step_has_the_memory_format_of_the_training(batch: Batch) -> None:
-    second = nn.Conv2d(16, 16, 3)
-    network = nn.Sequential(nn.Conv2d(1, 16, 3), second, nn.Flatten(), nn.Linear(16 * 4 * 4, 3))
-    layout = memory_format(network, CPU, "fp32")
-    layouts: list[bool] = []
-    second.register_forward_pre_hook(
-        lambda _module, inputs: layouts.append(inputs[0].is_contiguous(memory_format=layout))
-    )
-    take_first_step(network, batch)
-    assert layout is torch.channels_last
-    assert layouts == [True, True]  # in the step, and in the one that measures rounding
 
 
 def test_the_first_step_repeats_bit_for_bit_also_with_dropout(batch: Batch) -> None:

@@ -195,7 +195,7 @@ def test_a_signal_ends_a_stage_also_where_python_drops_the_exception_and_lets_it
         assert ran.stderr.endswith(said)
 
 
-@pytest.mark.parametrize("module", ["photofinish.processes", "photofinish.runs.stage", "torch"])
+@pytest.mark.parametrize("module", ["photofinish.processes", "torch"])
 def test_ctrl_c_during_the_imports_ends_in_one_line(
     tmp_path: Path,
     packed_split: PackedSplit,

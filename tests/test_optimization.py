@@ -13,13 +13,11 @@ from torch import nn
 from torch.optim import Optimizer, lr_scheduler
 
 from photofinish.config import experiment as params
-from photofinish.errors import ConfigError
 from photofinish.training import optimization
 from photofinish.training.optimization import (
     DeviceLearningRates,
     Schedule,
     build_optimizer,
-    check_class_weights,
 )
 from photofinish.training.torch_device import CPU
 
@@ -234,10 +232,3 @@ def test_a_schedule_read_back_goes_on_where_it_was(name: str) -> None:
     assert learning_rates(resumed, resumed_optimizer, rest) == learning_rates(
         schedule, optimizer, rest
     )
-
-
-def test_a_weight_for_another_number_of_classes_is_refused_with_their_order() -> None:
-    weighted = params.CrossEntropy(name="cross_entropy", weight=(1.0, 2.0))
-    check_class_weights(weighted, ("cat", "dog"))
-    with pytest.raises(ConfigError, match=r"^loss\.weight has 2 numbers, .* 3 classes.* a, b, c$"):
-        check_class_weights(weighted, tuple("abc"))

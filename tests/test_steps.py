@@ -102,7 +102,6 @@ def test_every_optimizer_learns_the_same_bits(
         {"precision": "tf32"},
         {"precision": "fp16", "optimizer": SGD | {"momentum": 0.9}},
         {"precision": "fp16", "optimizer": ADAM},
-        {"augmentation": {"flip": 0.5, "crop_padding": 1}},
         {"loss": {"name": "cross_entropy", "label_smoothing": 0.1}},
         {"images": 12},  # whose windows leave nothing over
         {"input": LOADER, "optimizer": ADAM, "schedule": {"name": "one_cycle", "max_lr": 0.1}},

@@ -31,7 +31,6 @@ from photofinish.runs.evaluation import (
     write_evaluation,
 )
 from photofinish.runs.run import Run
-from photofinish.runs.setup import Setup
 from photofinish.runs.train import train
 from photofinish.tracking.client import Tracker
 from photofinish.training.optimization import Loss
@@ -102,16 +101,7 @@ def test_what_is_right_goes_by_the_task() -> None:
     assert right == {"classes": 1, "values": 0, "labels": 2.5}
 
 
-def test_a_loss_that_does_not_fit_the_data_is_refused_before_the_training(
-    packed_split: PackedSplit, make_experiment: MakeExperiment, cpu_host: CpuTarget, tmp_path: Path
-) -> None:
-    experiment = make_experiment(loss={"name": "cross_entropy", "weight": (1.0, 2.0)})
-    with pytest.raises(ConfigError, match=r"experiments\.small\.loss\.weight .*2.*3 classes"):
-        Setup(
-            Run("small", "cpu", experiment, cpu_host, packed_split.folder, tmp_path),
-            CPU,
-            World(CPU),
-        )
+def test_a_loss_that_does_not_fit_the_data_is_refused(make_experiment: MakeExperiment) -> None:
     with pytest.raises(ConfigError, match=r"mse .*cross_entropy"):
         Loss(make_experiment(loss={"name": "mse"}).loss, "classes", CPU)
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
 import torch
-import yaml
-from conftest import ROOT, MakeExperiment, digits_plan, from_array, learnable_images
+from conftest import MakeExperiment, digits_plan, from_array, learnable_images
 from torchvision.models import ShuffleNet_V2_X0_5_Weights, get_model
 from training_process import NoTracker
 
-from photofinish.config.loader import read_params
 from photofinish.config.networks import (
     InitialWeights,
     PublishedWeights,
@@ -27,7 +25,6 @@ from photofinish.errors import UserError
 from photofinish.files import sha256_of_file
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.models.weights_download import download_weights
-from photofinish.plan import write_plan
 from photofinish.results import records
 from photofinish.results.learned import load_network
 from photofinish.runs.run import Run
@@ -105,34 +102,6 @@ def test_a_file_with_another_sha256_is_refused_and_nothing_is_left(
     with pytest.raises(UserError, match=r"IMAGENET1K_V1 of shufflenet_v2_x0_5: .*TORCH_HOME"):
         download_weights(plan, tmp_path / "weights")
     assert not (tmp_path / "weights").exists()
-
-
-@pytest.mark.parametrize(
-    ("model", "expected"),
-    [("linear", None), (ASKING, SHUFFLENET), ({"name": "shufflenet_v2_x0_5"}, None)],
-    ids=["made here", "with weights", "without"],
-)
-def test_the_plan_has_the_weights_of_each_experiment(
-    model: Any, expected: PublishedWeights | None, params_file: Path, tmp_path: Path
-) -> None:
-    sizes = {"validation": 2, "test": 2}
-    settings = {
-        "defaults": {"epochs": 1, "optimizer": {"name": "sgd", "lr": 0.1}, "batch_size": 8},
-        "datasets": {
-            "made": {
-                "source": "synthetic",
-                "images": 9,
-                "shape": [3, 32, 32],
-                "classes": 2,
-                **sizes,
-            }
-        },
-        "experiments": {"one": {"dataset": "made", "model": model}},
-    }
-    params_file.write_text(yaml.safe_dump(settings), encoding="utf-8")
-    write_plan(read_params(params_file), tmp_path / "plan", ROOT / "stages")
-    plan = WeightsPlan.model_validate_json((tmp_path / "plan" / "weights.json").read_bytes())
-    assert plan.experiments == {"one": expected}
 
 
 @pytest.fixture

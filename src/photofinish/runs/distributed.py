@@ -13,7 +13,6 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 
-from photofinish.config.devices import check_data_parallel
 from photofinish.errors import EXIT_FAILED, TerminatedError, UserError
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.processes import Rank, note_start_of_stage, own_rank
@@ -125,7 +124,6 @@ def _world_of_one(run: Run, device: torch.device) -> World:
     if not isinstance(host, GpuTarget) or host.strategy != "data_parallel":
         return World(device)
     indices = host.device_ids or tuple(range(len(host.accelerators)))
-    check_data_parallel(device.type, indices, host.output_device)
     output = indices[0] if host.output_device is None else host.output_device
     if indices == (output,):  # steps of a wrapped network can't be captured
         return World(device)

@@ -138,19 +138,6 @@ class Loss:
         return torch.zeros((), device=outputs.device)
 
 
-def check_class_weights(settings: params.Loss | None, names: tuple[str, ...]) -> None:
-    """Raise ConfigError if the loss has numbers for classes or labels, but not one for each."""
-    if settings is None or is_reference(settings.name):
-        return
-    for key, kind in _PER_CLASS.items():
-        numbers = getattr(settings, key, None)
-        if numbers is not None and len(numbers) != len(names):
-            raise ConfigError(
-                f"loss.{key} has {len(numbers)} numbers, and there are {len(names)} {kind}: give "
-                f"one for each, in the order of {', '.join(names[:10])}"
-            )
-
-
 def _custom_loss(settings: params.CustomLoss, device: torch.device) -> Callable[..., Any]:
     """Return a custom loss: an instance of a class, or a function with its arguments."""
     custom = Reference.of(settings.name).load()
