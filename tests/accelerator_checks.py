@@ -32,7 +32,6 @@ from photofinish.runs.repeats import repeat_training
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup
 from photofinish.training import optimization
-from photofinish.training.checkpoint import CheckpointStore
 from photofinish.training.torch_device import (
     CPU,
     accelerator,
@@ -164,24 +163,6 @@ def test_it_learns_the_same_bits_as_the_cpu(
     )  # as on every accelerator; the CPU's own rounds otherwise
     on_cpu = trained(make_job(CPU, **settings))
     assert_same_run(there, on_cpu)
-
-
-@variants
-def test_a_resumed_run_ends_with_the_same_bits(
-    make_job: MakeJob, tmp_path: Path, settings: dict[str, Any]
-) -> None:
-    job, store = make_job(**settings), CheckpointStore(tmp_path)
-    whole = job.new_trainer()
-    for metrics, _timing in whole.epochs():
-        if metrics.epoch == 1:
-            store.save(1, whole.state_dict())
-    resumed, state = job.new_trainer(), store.load_latest(pytest.fail)
-    assert state is not None
-    resumed.load_state_dict(state)
-    assert resumed.progress.epochs_done == 1
-    warm_up(resumed)
-    list(resumed.epochs())
-    assert_same_run(resumed, whole)
 
 
 def record_first_step(job: Setup, trainer: Trainer) -> FirstStep:
@@ -318,22 +299,3 @@ def test_captured_steps_learn_the_same_bits_without_waiting(
         found = counted(four)
     assert found.operations > 20
     assert (found.waits, found.reads, found.copies_in) == (0, 0, 0)
-
-
-@pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
-def test_one_operation_takes_all_parameters_a_step_further(
-    make_job: MakeJob, device: torch.device, name: str
-) -> None:
-    job = make_job(optimizer={"name": name, "lr": 0.01})
-    network = job.new_network().to(device)
-    for parameter in network.parameters():
-        parameter.grad = torch.ones_like(parameter)
-    optimizer = optimization.build_optimizer(job.run.experiment.optimizer, network.parameters())
-    optimizer.step()
-    found = counted(optimizer.step)
-    counters = (
-        0 if name == "sgd" else len(list(network.parameters()))
-    )  # a real device counts up all steps in one, too
-    assert found == Counts(
-        operations=counters + 1, waits=0, reads=0, copies_in=0, waiting_copies_in=0
-    )

@@ -17,13 +17,11 @@ from training_process import FORK_SERVER
 
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import ConfigError
-from photofinish.machine.fingerprint import CpuTarget, GpuTarget
-from photofinish.runs import distributed
+from photofinish.machine.fingerprint import CpuTarget
 from photofinish.runs.run import Run
-from photofinish.training.world import DataParallelWorld, World
+from photofinish.training.world import DataParallelWorld
 
 GENTLE = {"name": "sgd", "lr": 0.003, "momentum": 0.9}
-_CUDA = torch.device("cuda", 0)
 Train = Callable[..., list[dict[str, Any]]]
 
 
@@ -199,26 +197,3 @@ def test_data_parallel_uses_the_listed_devices_and_keeps_the_names_of_weights(
     assert team.parallel(network) is wrap.return_value
     wrap.assert_called_once_with(network, list(devices), devices[1])
     assert (team.device_count, team.size, list(network.state_dict())) == (2, 1, ["weight", "bias"])
-
-
-@pytest.fixture
-def run_on_gpus(make_experiment: MakeExperiment, tmp_path: Path) -> Callable[..., Run]:
-    """Make a run on made-up GPUs: `run_on_gpus(strategy="ddp")`."""
-
-    def make(**facts: Any) -> Run:
-        host = GpuTarget.model_construct(kind="auto", missing=None, **facts)
-        return Run("small", "gpu", make_experiment(), host, tmp_path, tmp_path)
-
-    return make
-
-
-def test_data_parallel_on_one_gpu_wraps_nothing(
-    monkeypatch: pytest.MonkeyPatch, run_on_gpus: Callable[..., Run]
-) -> None:
-    """Whose network isn't wrapped, so that its steps can be captured."""
-    monkeypatch.setattr(distributed, "accelerator", lambda *_, **__: _CUDA)
-    run = run_on_gpus(
-        strategy="data_parallel", device_ids=None, output_device=None, accelerators=("one",)
-    )
-    with distributed.team_for(run, None) as (_device, team):
-        assert type(team) is World

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
 
 import pytest
 import torch
 from conftest import HeldClock, MakeExperiment, MakeTrainer, network_with_state
 from torch import nn
-from training_process import NoTracker
+from training_process import train_here
 
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
@@ -28,8 +27,6 @@ from photofinish.results.learned import weights_of
 from photofinish.results.records import FirstStep
 from photofinish.runs.repeats import repeat_training
 from photofinish.runs.run import Run
-from photofinish.runs.train import train as train_run
-from photofinish.tracking.client import Tracker
 from photofinish.training.batches import Batch
 from photofinish.training.optimization import Loss
 from photofinish.training.torch_device import CPU
@@ -213,10 +210,9 @@ def test_running_out_of_memory_after_the_training_does_not_cost_the_training(
     monkeypatch.chdir(tmp_path)
     out = tmp_path / "small" / "cpu"
     run = Run("small", "cpu", make_experiment(epochs=2), cpu_host, packed_split.folder, out)
-    arguments = run, CPU, World(CPU), cast(Tracker, NoTracker()), 0.0
     with monkeypatch.context() as patch:
         patch.setattr(f"photofinish.{measure}", out_of_memory)
         with pytest.raises(UserError, match=r"2\.00 GiB.*The training itself is done and kept"):
-            train_run(*arguments)
-    train_run(*arguments)
+            train_here(run)
+    train_here(run)
     assert "resumes after epoch 2" in capsys.readouterr().out

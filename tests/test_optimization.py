@@ -219,16 +219,3 @@ def test_every_step_has_the_learning_rate_of_pytorchs_own_scheduler(
 ) -> None:
     ours, theirs = built(optimizer_name), built(optimizer_name)
     assert learning_rates(schedule_for(name, ours), ours) == their_learning_rates(name, theirs)
-
-
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_a_schedule_read_back_goes_on_where_it_was(name: str) -> None:
-    optimizer, resumed_optimizer = built("sgd"), built("sgd")
-    schedule, resumed = schedule_for(name, optimizer), schedule_for(name, resumed_optimizer)
-    learning_rates(schedule, optimizer, range(3))
-    resumed_optimizer.load_state_dict(optimizer.state_dict())
-    resumed.load_state_dict(schedule.state_dict())
-    rest = range(3, EPOCHS)
-    assert learning_rates(resumed, resumed_optimizer, rest) == learning_rates(
-        schedule, optimizer, rest
-    )

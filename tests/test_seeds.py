@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 from conftest import MakeExperiment, MakeResult
 from result_files import pair_of, trained
-from training_process import NoTracker
+from training_process import train_here
 
 from photofinish.comparing.device_results import Trained
 from photofinish.comparing.pairs import read_pair, with_settings
@@ -25,11 +25,7 @@ from photofinish.report.tables import seeds_table
 from photofinish.results import EpochMetrics, EpochTiming, records
 from photofinish.runs.evaluation import evaluate, write_evaluation
 from photofinish.runs.run import Run
-from photofinish.runs.train import train as train_run
-from photofinish.tracking.client import Tracker
-from photofinish.training.torch_device import CPU
 from photofinish.training.trainer import Trainer
-from photofinish.training.world import World
 
 Train = Callable[..., Path]
 
@@ -54,7 +50,7 @@ def train(
             packed_split.folder,
             tmp_path / name / "cpu",
         )
-        train_run(run, CPU, World(CPU), cast(Tracker, NoTracker()), 0.0)
+        train_here(run)
         return run.out / records.MODEL
 
     return train

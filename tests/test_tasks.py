@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import torch
 from conftest import PARTS, CustomFiles, MakeExperiment
-from training_process import NoTracker
+from training_process import train_here
 
 from photofinish.comparing.pairs import read_pair
 from photofinish.config.experiment import Experiment, Metric
@@ -31,11 +31,8 @@ from photofinish.runs.evaluation import (
     write_evaluation,
 )
 from photofinish.runs.run import Run
-from photofinish.runs.train import train
-from photofinish.tracking.client import Tracker
 from photofinish.training.optimization import Loss
 from photofinish.training.torch_device import CPU
-from photofinish.training.world import World
 
 OUTPUTS = torch.tensor([[2.0, -1.0], [0.5, 3.0], [-1.0, -2.0]])
 VALUES = OUTPUTS + torch.tensor([1.0, -3.0])
@@ -219,7 +216,7 @@ def test_a_training_on_values_or_labels_is_reported(
         run = Run(
             "small", device, experiment, cpu_host, task_split.folder, results / "small" / device
         )
-        train(run, CPU, World(CPU), cast(Tracker, NoTracker()), 0.0)
+        train_here(run)
     folders = {
         device: results / "small" / device / records.MODEL for device in records.DEVICE_LABELS
     }
@@ -276,7 +273,7 @@ def test_a_custom_loss_with_tensors_is_evaluated(
         "built-in": make_experiment(),
     }.items():
         run = Run(name, "cpu", experiment, cpu_host, packed_split.folder, tmp_path / name)
-        train(run, CPU, World(CPU), cast(Tracker, NoTracker()), 0.0)
+        train_here(run)
         judged = evaluate(name, {"cpu": tmp_path / name / records.MODEL}, packed_split)
         losses.append(judged.evaluation.devices["cpu"].test_loss)
     assert losses[0] == pytest.approx(losses[1], rel=0.01)

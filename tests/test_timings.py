@@ -5,21 +5,16 @@ from __future__ import annotations
 import statistics
 import time
 from pathlib import Path
-from typing import cast
 
 import pytest
 from conftest import MakeExperiment
-from training_process import NoTracker, Start
+from training_process import Start, train_here
 from training_stage import TrainingStage
 
 from photofinish.data.packed import PackedSplit
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.results.records import Timings, read_record
 from photofinish.runs.run import Run
-from photofinish.runs.train import train
-from photofinish.tracking.client import Tracker
-from photofinish.training.torch_device import CPU
-from photofinish.training.world import World
 
 
 @pytest.mark.slow
@@ -82,7 +77,7 @@ def test_drawing_the_views_is_not_timed(
         tmp_path / "small" / "cpu",
     )
     before = time.time()
-    train(run, CPU, World(CPU), cast(Tracker, NoTracker()), 0.0)
+    train_here(run)
     assert (run.out / "model" / "drawn").is_file()
     timings = read_record(run.out / "timings" / "timings.json", Timings)
     assert timings.total_seconds < 100.0

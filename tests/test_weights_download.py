@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import pytest
 import torch
 from conftest import MakeExperiment, digits_plan, from_array, learnable_images
 from torchvision.models import ShuffleNet_V2_X0_5_Weights, get_model
-from training_process import NoTracker
+from training_process import train_here
 
 from photofinish.config.networks import (
     InitialWeights,
@@ -28,10 +27,6 @@ from photofinish.models.weights_download import download_weights
 from photofinish.results import records
 from photofinish.results.learned import load_network
 from photofinish.runs.run import Run
-from photofinish.runs.train import train
-from photofinish.tracking.client import Tracker
-from photofinish.training.torch_device import CPU
-from photofinish.training.world import World
 
 SHUFFLENET = PublishedWeights(model="shufflenet_v2_x0_5", weights="IMAGENET1K_V1")
 ASKING = {"name": "shufflenet_v2_x0_5", "weights": "IMAGENET1K_V1"}
@@ -170,7 +165,7 @@ def test_training_starts_from_them_and_its_record_says_so(
         tmp_path / "out" / "fine" / "cpu",
         weights,
     )
-    train(run, CPU, World(CPU), cast(Tracker, NoTracker()), 0.0)
+    train_here(run)
     record = records.read_training(run.out / records.MODEL)
     assert isinstance(record, records.Training)
     assert record.published_weights_sha256 == sha256_of_file(published)
