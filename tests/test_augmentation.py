@@ -93,24 +93,6 @@ def test_every_input_path_gives_what_is_worked_out_pixel_by_pixel(
         assert image.is_contiguous()
 
 
-def test_batch_size_and_process_share_change_nothing_about_an_image(
-    batches: Callable[..., Batches],
-) -> None:
-    augmentation = {"flip": 0.5, "crop_padding": 2}
-    whole = by_label(list(batches(augmentation=augmentation, batch_size=5).train_batches(1)))
-    shares = [
-        list(batches("train", rank, 2, augmentation=augmentation, batch_size=7).train_batches(1))
-        for rank in (0, 1)
-    ]
-    assert [[len(labels) for _, labels in share] for share in shares] == [
-        [4, 4, 4, 1],
-        [3, 3, 3, 0],
-    ]
-    shared = by_label(shares[0]) | by_label(shares[1])
-    assert shared.keys() == whole.keys()
-    assert all(torch.equal(image, whole[row]) for row, image in shared.items())
-
-
 def test_validation_images_and_images_in_order_are_left_as_they_are(
     batches: Callable[..., Batches],
 ) -> None:

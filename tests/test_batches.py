@@ -136,20 +136,6 @@ def test_items_that_are_no_images_keep_their_type_and_whole_numbers_their_batch_
     assert torch.cat([items for items, _ in batches.eval_batches()]).numpy().dtype == dtype
 
 
-@AS_THEY_ARE_AND_AUGMENTED
-@pytest.mark.parametrize(
-    "source", [{"name": "resident"}, LOADERS["loader"]], ids=["resident", "loader"]
-)
-def test_images_and_labels_come_on_the_device(
-    numbered: MakeBatches, source: dict[str, Any], augmentation: dict[str, Any]
-) -> None:
-    passed = three_passes(
-        numbered(input=source, batch_size=5, augmentation=augmentation, device=torch.device("meta"))
-    )
-    assert len(passed) == 15
-    assert {part.device.type for batch in passed for part in batch} == {"meta"}
-
-
 def test_the_order_depends_on_the_seed_and_the_epoch_and_on_nothing_else(
     numbered: MakeBatches,
 ) -> None:

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import yaml
 from conftest import PARTS, CustomFiles, MakeExperiment
-from training_stage import TrainingStage, contents
+from training_stage import TrainingStage
 
-from photofinish.config.datasets import CustomDataset, DatasetPlan, DigitsDataset
+from photofinish.config.datasets import CustomDataset, DatasetPlan
 from photofinish.config.loader import read_params
 from photofinish.data.local_files import check_paths, sha256_of_local_files
 from photofinish.data.packed import PackedSplit
@@ -204,27 +204,6 @@ def test_any_number_of_workers_packs_the_same_items(pack: Pack) -> None:
     alone, packed = (np.array(pack(drawing, workers=workers).images("train")) for workers in (0, 2))
     assert np.array_equal(packed, alone)
     assert len(np.unique(alone[:, 1:])) == 3 * len(alone)  # no two draws are the same
-
-
-DIGITS = items(
-    "return self.images[i], self.labels[i]",
-    count="len(self.labels)",
-    more="    def __init__(self):\n"
-    "        from sklearn.datasets import load_digits\n        digits = load_digits()\n"
-    "        self.images = np.round(digits.images * (255 / 16)).astype('u1')[:, None]\n"
-    "        self.labels = digits.target\n",
-)
-
-
-def test_images_have_the_same_bits_as_those_of_a_built_in_source(
-    pack: Pack, custom_files: CustomFiles
-) -> None:
-    pack(DIGITS, validation=0.15, test=0.15)
-    dataset = DigitsDataset(source="digits", validation=0.15, test=0.15)
-    plan = DatasetPlan(name="digits", dataset=dataset, local_files=None)
-    split(plan, read_raw(plan, custom_files.folder / "raw"), custom_files.folder / "built-in")
-    packed = contents(custom_files.folder / "data/splits/scans")
-    assert contents(custom_files.folder / "built-in") == packed
 
 
 def test_random_items_follow_from_the_seed_and_are_noted(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -182,18 +181,9 @@ def two_xpus(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     ("error", "kind", "said"),
     [
         (
-            RuntimeError(
-                "The NVIDIA driver on your system is too old (found version 11040). "
-                "Please update your GPU driver by downloading and installing a new version "
-                "from the URL: http://www.nvidia.com/Download/index.aspx"
-            ),
+            RuntimeError("The NVIDIA driver on your system is too old (found version 11040)."),
             NoAcceleratorError,
             r"found version 11040.*torch is built for CUDA [\d.]+",
-        ),
-        (
-            RuntimeError("Found no NVIDIA driver on your system.\nPlease check ..."),
-            UnusableAcceleratorError,
-            r": Found no NVIDIA driver on your system\. The driver lists a GPU",
         ),
         (
             AssertionError("Torch not compiled with CUDA enabled"),
@@ -201,18 +191,14 @@ def two_xpus(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             "Torch not compiled with CUDA",
         ),
         (
-            RuntimeError(
-                "CUDA unknown error - this may be due to an incorrectly set up environment, "
-                "e.g. ..."
-            ),
+            RuntimeError("CUDA unknown error - this may be due to an incorrectly set up"),
             UnusableAcceleratorError,
             r"CUDA unknown error .*see nvidia-smi, then run `dvc repro` again",
         ),
-        (None, UnusableAcceleratorError, r"torch .* finds no accelerator.* run `dvc repro` again"),
     ],
 )
 def test_a_gpu_that_torch_cannot_use_has_the_reason_of_torch(
-    monkeypatch: pytest.MonkeyPatch, error: Exception | None, kind: type[Exception], said: str
+    monkeypatch: pytest.MonkeyPatch, error: Exception, kind: type[Exception], said: str
 ) -> None:
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "init", Mock(side_effect=error))
@@ -220,37 +206,12 @@ def test_a_gpu_that_torch_cannot_use_has_the_reason_of_torch(
         accelerator("auto")
 
 
-@pytest.mark.parametrize(("asked", "number"), [(("auto",), 0), (("xpu",), 0), (("xpu", 1), 1)])
-def test_each_process_takes_the_device_of_its_own_number_or_the_first(
-    two_xpus: list[int], asked: tuple[Any, ...], number: int
+def test_a_device_is_taken_by_its_number_and_never_replaced_by_another(
+    two_xpus: list[int],
 ) -> None:
-    assert accelerator(*asked) == torch.device("xpu", number)
-    assert two_xpus == [number]
-
-
-@pytest.mark.usefixtures("two_xpus")
-@pytest.mark.parametrize(
-    ("asked", "kind", "said"),
-    [
-        (("auto", 2), UnusableAcceleratorError, "no xpu device 2 .*torch sees 2"),
-        (("cuda",), NoAcceleratorError, r"'xpu', and devices\.gpu\.kind is 'cuda'"),
-    ],
-    ids=["beyond those that torch sees", "of another kind"],
-)
-def test_a_missing_device_is_not_replaced_by_another(
-    asked: tuple[Any, ...], kind: type[Exception], said: str
-) -> None:
-    with pytest.raises(kind, match=said):
-        accelerator(*asked)
-
-
-@pytest.mark.usefixtures("two_xpus")
-def test_a_device_that_is_busy_is_a_failure_that_may_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    busy = RuntimeError(
-        "CUDA error: all CUDA-capable devices are busy or unavailable\nSearch for ..."
-    )
-    monkeypatch.setattr(torch.accelerator, "set_device_index", Mock(side_effect=busy))
-    with pytest.raises(
-        UnusableAcceleratorError, match=r"(?s)^xpu:1: .* busy or unavailable.*nvidia-smi"
-    ):
-        accelerator("auto", 1)
+    assert accelerator("xpu", 1) == torch.device("xpu", 1)
+    assert two_xpus == [1]
+    with pytest.raises(UnusableAcceleratorError, match=r"no xpu device 2 .*torch sees 2"):
+        accelerator("auto", 2)
+    with pytest.raises(NoAcceleratorError, match=r"'xpu', and devices\.gpu\.kind is 'cuda'"):
+        accelerator("cuda")

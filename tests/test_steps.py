@@ -347,25 +347,6 @@ def test_launching_captured_steps_is_not_timed(
     assert len(eager.launch_seconds) == 2
 
 
-@pytest.mark.parametrize(("kind", "at_once", "samples"), [("auto", 2, 5), ("off", 1, 10)])
-def test_resident_input_is_measured_with_its_own_number_of_steps_at_once(
-    make_job: MakeJob, recorder: OperationRecorder, kind: str, at_once: int, samples: int
-) -> None:
-    """Many at once, though the loader's own come one by one."""
-    trainer, resident = (
-        trained(make_job(input=LOADER, cuda_graphs=kind, images=33)),
-        make_job(images=33).training,
-    )
-    plan = AttributionPlan(10, 2, SamplePlan(1, 2), tries_bf16=False)
-    found = profile_step(trainer, plan, resident).resident
-    assert found
-    assert (found.steps_per_sample, len(found.sample_seconds)) == (at_once, samples)
-    recorder.fails = True
-    found = profile_step(trainer, plan, resident).resident
-    assert found
-    assert (found.steps_per_sample, len(found.sample_seconds)) == (1, 10)
-
-
 @pytest.mark.parametrize(
     ("images", "batch_size", "most_bytes", "layers", "at_once"),
     [
