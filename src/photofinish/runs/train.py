@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from itertools import chain
 from typing import Any
 
 import torch
 
-from photofinish.errors import UserError
 from photofinish.files import (
     sha256_of_bytes,
     sha256_of_file,
@@ -40,7 +38,7 @@ from photofinish.runs.setup import Setup
 from photofinish.runs.views import TrainingDisplay
 from photofinish.tracking.client import Tracker
 from photofinish.training.checkpoint import CheckpointStore, prune_checkpoints
-from photofinish.training.failures import failures_explained, is_out_of_memory, out_of_memory
+from photofinish.training.failures import failures_explained
 from photofinish.training.torch_device import (
     NoAcceleratorError,
     configure_torch,
@@ -148,7 +146,7 @@ def _train_own_seed(
         peak_memory_bytes = team.peak_memory_bytes()
 
         # Measurements of the trained network. They can't change what it learned.
-        with job.excluded(), _out_of_memory_explained(run):
+        with job.excluded():
             train_repeats(setup, trainer, job, load, display)
             load.begin()
             profiled = profile(trainer, setup.resident_batches)
@@ -186,21 +184,6 @@ def _train_own_seed(
         load=tuple(load.windows),
         **profiled._asdict(),
     )
-
-
-@contextmanager
-def _out_of_memory_explained(run: Run) -> Iterator[None]:
-    """Add to an error of memory after the training that the training is safe."""
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        message = out_of_memory(run.name, run.experiment, error)
-        raise UserError(
-            f"{message}. The training itself is done and kept. If other programs took the "
-            f"memory, end them: the next `dvc repro` measures without training again"
-        ) from error
 
 
 def _write_model(

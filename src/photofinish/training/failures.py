@@ -50,8 +50,13 @@ def failures_explained(
                 f"memory has run out, or the shared memory (/dev/shm) that batches pass through: "
                 f"enlarge it, or lower input.workers in params.yaml (input.workers: 0 needs none)"
             ) from error
-        if is_out_of_memory(error):
-            raise UserError(out_of_memory(name, experiment, error)) from error
+        if _is_out_of_memory(error):
+            line = next(filter(_OUT_OF_MEMORY.search, text.splitlines()), text or "out of memory")
+            raise UserError(
+                f"experiments.{name}: {line.rstrip('.')}. In params.yaml, lower its batch_size (it "
+                f"is {experiment.batch_size}), set its precision to bf16 or its input to loader, "
+                f"or choose a smaller model or smaller images"
+            ) from error
         if _NONDETERMINISTIC in text:
             key = f"experiments.{name}.model"
             raise UserError(_nondeterministic(experiment, key, text)) from error
@@ -65,22 +70,11 @@ def failures_explained(
         raise
 
 
-def is_out_of_memory(error: BaseException) -> bool:
+def _is_out_of_memory(error: Exception) -> bool:
     """Return True if memory ran out, the device's or the machine's."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and bool(_OUT_OF_MEMORY.search(str(error)))
-
-
-def out_of_memory(name: str, experiment: Experiment, error: BaseException) -> str:
-    """Return the message for an experiment whose memory ran out."""
-    text = str(error).strip() or "out of memory"
-    line = next(filter(_OUT_OF_MEMORY.search, text.splitlines()), text)
-    return (
-        f"experiments.{name}: {line.rstrip('.')}. In params.yaml, lower its batch_size (it is "
-        f"{experiment.batch_size}), set its precision to bf16 or its input to loader, "
-        f"or choose a smaller model or smaller images"
-    )
 
 
 @contextmanager
