@@ -20,15 +20,12 @@ from rehearsal.plug_in import build, compiler
 from training_process import WITHOUT_MLFLOW, ForkedProcess
 from training_stage import contents
 
-from photofinish.comparing.device_results import Trained
-from photofinish.comparing.pairs import read_pair
 from photofinish.data.packed import PackedSplit
 from photofinish.data.split import split
 from photofinish.files import write_bytes_atomically
 from photofinish.machine.accelerators import AcceleratorFacts
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget, software_facts
 from photofinish.machine.host import cpu_facts
-from photofinish.report.sentences import verdict
 from photofinish.results import records
 from photofinish.results.learned import load_network
 from photofinish.runs.evaluation import evaluate, write_evaluation
@@ -187,23 +184,6 @@ def test_the_stage_leaves_what_it_learned_and_how_long_it_took(results: Stage) -
         records.HISTORY,
         records.FIRST_STEP,
     } < files
-
-
-def test_the_verdict_has_both_devices_three_speedups_and_models_that_are_identical(
-    results: Stage,
-) -> None:
-    pair = read_pair("small", results.results / "small")
-    assert [(result.device, type(result)) for result in (pair.cpu, pair.gpu)] == [
-        ("cpu", Trained),
-        ("gpu", Trained),
-    ]
-    judged, compared = verdict(pair), pair.compared
-    assert compared
-    assert list(compared.speedups) == ["step", "epoch", "end_to_end"]
-    assert all(speedup.ratio > 0 for speedup in compared.speedups.values())
-    assert compared.parity.likeness == "identical", compared.parity
-    assert "The models are identical." in judged.text
-    assert "on rehearsal and" in judged.text
 
 
 def test_what_it_saved_loads_where_there_is_no_such_device(results: Stage) -> None:

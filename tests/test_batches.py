@@ -12,16 +12,12 @@ import pytest
 import torch
 from conftest import MakeExperiment
 
-from photofinish.config.experiment import Augmentation
 from photofinish.data import PartName
 from photofinish.training.batches import (
     Batch,
     Batches,
-    BatchPlan,
     Normaliser,
     Part,
-    batch_order,
-    derived_seed,
 )
 from photofinish.training.input_paths import make_batches
 from photofinish.training.torch_device import CPU
@@ -146,20 +142,6 @@ def test_the_order_depends_on_the_seed_and_the_epoch_and_on_nothing_else(
     assert numbers(batches, epoch=4) == order
     assert numbers(batches, epoch=5) != order
     assert numbers(numbered(seed=1), epoch=4) != order
-
-
-def test_what_is_drawn_is_what_earlier_versions_drew() -> None:
-    assert derived_seed("order", 0, 1) == 8783113041400999520
-    assert batch_order(5, seed=0, epoch=1).tolist() == [2, 3, 4, 1, 0]
-    draws = BatchPlan(8, 1, seed=0, augmentation=Augmentation(crop_padding=2, flip=0.5)).draws(
-        epoch=1
-    )
-    assert draws is not None
-    assert draws.T.tolist() == [
-        [2, 3, 1, 1, 3, 4, 3, 3],
-        [0, 1, 0, 0, 1, 4, 4, 1],
-        [0, 0, 0, 1, 0, 0, 0, 1],
-    ]
 
 
 def test_making_batches_draws_nothing_from_any_random_stream_of_the_process(
