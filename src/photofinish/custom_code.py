@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from itertools import dropwhile
@@ -161,6 +161,11 @@ def accepted_arguments(
     except (TypeError, ValueError):  # some functions written in C have no signature
         return given
     return {name: value for name, value in offered.items() if name in names} | given
+
+
+def as_function(custom: Any, arguments: Mapping[str, Any]) -> Callable[..., Any]:
+    """Return a function with its arguments, or an instance of a class that is made with them."""
+    return custom(**arguments) if isinstance(custom, type) else partial(custom, **arguments)
 
 
 @contextmanager

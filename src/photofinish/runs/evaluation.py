@@ -16,7 +16,7 @@ from sklearn import metrics as sklearn_metrics
 from torch import nn
 
 from photofinish.config.experiment import TORCHMETRICS, Metric, Metrics
-from photofinish.custom_code import accepted_arguments, is_reference, run_custom_code
+from photofinish.custom_code import accepted_arguments, as_function, is_reference, run_custom_code
 from photofinish.data import Task
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
@@ -228,10 +228,7 @@ def _custom_score(
     else:
         outputs = outputs.float()  # tensors of a custom metric have single precision
     with run_custom_code(f"metric {metric.name} fails"):
-        if isinstance(compute, type):
-            score = compute(**arguments)(outputs, targets)
-        else:
-            score = compute(outputs, targets, **arguments)
+        score = as_function(compute, arguments)(outputs, targets)
     try:
         return float(score)
     except (TypeError, ValueError, RuntimeError):

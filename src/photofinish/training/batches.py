@@ -7,16 +7,15 @@ All randomness is stateless: generators are seeded from (seed, epoch), and custo
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from photofinish.custom_code import Reference, run_custom_code
+from photofinish.custom_code import Reference, as_function, run_custom_code
 from photofinish.errors import UserError
 from photofinish.models.custom import generators_seeded
 
@@ -181,10 +180,8 @@ class Transform:
     def __init__(self, settings: CustomTransform, seed: int) -> None:
         self._name, self._seed = settings.name, seed
         custom = Reference.of(settings.name).load()
-        self._call: Callable[..., Any] = partial(custom, **settings.arguments)
-        if isinstance(custom, type):
-            with run_custom_code(f"transform {settings.name} can't be made"):
-                self._call = self._call()
+        with run_custom_code(f"transform {settings.name} can't be made"):
+            self._call = as_function(custom, settings.arguments)
 
     def __call__(self, item: torch.Tensor, epoch: int, row: int) -> torch.Tensor:
         """Transform a packed sample. Raises UserError if its shape or dtype changes."""
