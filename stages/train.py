@@ -27,9 +27,6 @@ def main() -> None:
         type=Path,
         help="the folder of the published weights, for a model that names some",
     )
-    parser.add_argument(
-        "--metrics", type=Path, help="the plan of its metrics, which are tried before"
-    )
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     # `make spread` sets it to find out which results DVC lacks.
@@ -41,7 +38,7 @@ def main() -> None:
     from photofinish.runs.stage import train
 
     end_with_parent()
-    train(args.device, args.experiment, args.host, args.data, args.weights, args.out, args.metrics)
+    train(args.device, args.experiment, args.host, args.data, args.weights, args.out)
 
 
 if __name__ == "__main__":

@@ -6,14 +6,13 @@ the host waits, reads values back or copies to the device, which would slow a re
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conftest import HeldClock, MakeExperiment, assert_same_run, digits_plan, learnable_images
+from conftest import MakeExperiment, assert_same_run, digits_plan, learnable_images
 from recorder import OperationRecorder
 from rehearsal_device import Counts, counts
 from torch import nn
@@ -22,27 +21,21 @@ from torch.optim import SGD
 from photofinish import machine
 from photofinish.data.packed import PackedSplit
 from photofinish.data.split import split
-from photofinish.errors import UserError
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.profiling import scratch
 from photofinish.profiling.attribution import AttributionPlan, SamplePlan, profile, profile_step
 from photofinish.profiling.first_step import first_batch, first_step
-from photofinish.profiling.operations import count_operations
-from photofinish.profiling.scratch import forget_optimizer, scratch_steps, warm_up
+from photofinish.profiling.scratch import scratch_steps, warm_up
 from photofinish.results.learned import weights_of
 from photofinish.results.records import FirstStep
 from photofinish.runs.repeats import repeat_training
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup
 from photofinish.training import optimization
-from photofinish.training.checkpoint import CheckpointStore, on_cpu
-from photofinish.training.failures import failures_explained
 from photofinish.training.torch_device import (
     CPU,
-    Clock,
     accelerator,
     configure_torch,
-    peak_memory_bytes,
 )
 from photofinish.training.trainer import Trainer
 from photofinish.training.world import World
@@ -172,24 +165,6 @@ def test_it_learns_the_same_bits_as_the_cpu(
     assert_same_run(there, on_cpu)
 
 
-@variants
-def test_a_resumed_run_ends_with_the_same_bits(
-    make_job: MakeJob, tmp_path: Path, settings: dict[str, Any]
-) -> None:
-    job, store = make_job(**settings), CheckpointStore(tmp_path)
-    whole = job.new_trainer()
-    for metrics, _timing in whole.epochs():
-        if metrics.epoch == 1:
-            store.save(1, whole.state_dict())
-    resumed, state = job.new_trainer(), store.load_latest(pytest.fail)
-    assert state is not None
-    resumed.load_state_dict(state)
-    assert resumed.progress.epochs_done == 1
-    warm_up(resumed)
-    list(resumed.epochs())
-    assert_same_run(resumed, whole)
-
-
 def record_first_step(job: Setup, trainer: Trainer) -> FirstStep:
     batch, labels = first_batch(job.training, job.team), job.split.labels("train")
     assert batch
@@ -235,26 +210,6 @@ def test_the_parts_of_a_step_are_timed_by_the_devices_events(make_job: MakeJob) 
     for name in ("forward_seconds", "backward_seconds", "optimizer_seconds", "rest_seconds"):
         assert [len(getattr(parts, name)) for parts in found] == [2, 5]
         assert all(seconds > 0 for parts in found for seconds in getattr(parts, name))
-
-
-def test_a_state_that_outlives_its_optimizer_holds_no_memory_of_the_device(
-    make_job: MakeJob, device: torch.device
-) -> None:
-    job = make_job(model=CNN, optimizer=ADAM)
-    trainer = trained(job)
-    state = trainer.state_dict() | {"optimizer": on_cpu(trainer.state_dict()["optimizer"])}
-    forget_optimizer(trainer)
-    kept = [tensor for each in state["optimizer"]["state"].values() for tensor in each.values()]
-    assert {tensor.device for tensor in kept} == {CPU}
-    resumed = job.new_trainer()
-    resumed.load_state_dict(state)
-    back = [
-        tensor
-        for each in resumed.state.optimizer.state.values()
-        for tensor in each.values()
-        if tensor.dim()
-    ]
-    assert {tensor.device for tensor in back} == {device}
 
 
 def test_a_second_device_is_used_alone(make_job: MakeJob, device: torch.device) -> None:
@@ -308,17 +263,6 @@ def test_the_host_neither_waits_nor_reads_nor_copies_more_often_the_more_steps_a
         assert many.waiting_copies_in == many.copies_in > few.copies_in
 
 
-def test_the_clock_waits_for_the_device_each_time_it_is_read(device: torch.device) -> None:
-    clock = Clock(device)
-    assert counted(lambda: [clock.now_seconds() for _ in range(3)]).waits == 3
-    on_cpu = Clock(CPU)
-    assert counted(on_cpu.now_seconds).waits == 0
-
-
-def test_memory_that_the_device_does_not_count_is_unknown(device: torch.device) -> None:
-    assert peak_memory_bytes(device) is None
-
-
 def test_the_step_that_is_timed_alone_waits_at_the_ends_of_a_sample_only(make_job: MakeJob) -> None:
     trainer = trained(make_job(model=CNN, optimizer=ADAM))
     with scratch_steps(trainer) as (step,):
@@ -355,114 +299,3 @@ def test_captured_steps_learn_the_same_bits_without_waiting(
         found = counted(four)
     assert found.operations > 20
     assert (found.waits, found.reads, found.copies_in) == (0, 0, 0)
-
-
-def test_a_warm_up_lasts_until_an_idle_device_is_awake(
-    make_job: MakeJob, clock: HeldClock, awake_after_seconds: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(scratch, "WARM_UP_SECONDS", awake_after_seconds)
-    trainer = make_job(batch_size=16).new_trainer()
-    trainer.network.register_forward_pre_hook(
-        lambda network, _inputs: clock.take(0.03 * network.training)
-    )
-    assert warm_up(trainer) == pytest.approx(
-        2 * 4 * 0.03
-    )  # three steps, and one on as many images as the last batch
-
-
-@pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
-def test_one_operation_takes_all_parameters_a_step_further(
-    make_job: MakeJob, device: torch.device, name: str
-) -> None:
-    job = make_job(optimizer={"name": name, "lr": 0.01})
-    network = job.new_network().to(device)
-    for parameter in network.parameters():
-        parameter.grad = torch.ones_like(parameter)
-    optimizer = optimization.build_optimizer(job.run.experiment.optimizer, network.parameters())
-    optimizer.step()
-    found = counted(optimizer.step)
-    counters = (
-        0 if name == "sgd" else len(list(network.parameters()))
-    )  # a real device counts up all steps in one, too
-    assert found == Counts(
-        operations=counters + 1, waits=0, reads=0, copies_in=0, waiting_copies_in=0
-    )
-
-
-# -- tensors on two devices ----------
-
-
-class _ImagesStay:
-    """Batches whose images never reach the device."""
-
-    def __init__(self, batches: Any) -> None:
-        self.image_count, self.batch_size = batches.image_count, batches.batch_size
-        self._batches = batches
-
-    def train_batches(self, epoch: int, _at_once: int = 1) -> Iterator[Any]:
-        for images, labels in self._batches.train_batches(epoch):
-            yield images.cpu(), labels
-
-    eval_batches = train_batches
-
-
-def _explained(job: Setup, act: Callable[[], object]) -> str:
-    run = job.run
-    with pytest.raises(UserError) as raised, failures_explained(run.name, run.experiment, job.team):
-        act()
-    return str(raised.value)
-
-
-TWO_DEVICES = r"Expected all tensors to be on the same device, but got (mat1|mat2|target) is on "
-TWO_TYPES = (
-    r"Input type \(torch\.FloatTensor\) and weight type \(rehearsalFloatType\) should be the same"
-)
-
-
-@pytest.mark.parametrize(
-    ("settings", "cause"),
-    [({}, TWO_DEVICES), ({"model": CNN}, TWO_TYPES), ({"precision": "bf16"}, TWO_DEVICES)],
-    ids=["images", "images to convolve", "bf16"],
-)
-def test_a_batch_left_on_the_cpu_is_refused_in_words(
-    make_job: MakeJob, settings: dict[str, Any], cause: str
-) -> None:
-    job = make_job(**settings)
-    job.training = _ImagesStay(job.training)  # type: ignore[assignment]
-    message = _explained(job, lambda: warm_up(job.new_trainer()))
-    assert re.search(rf"one step had tensors on two devices \({cause}", message), message
-    assert message.startswith("experiments.small: ")
-    assert "on rehearsal:0" in message
-
-
-def test_a_constant_left_on_the_cpu_is_refused_in_words(make_job: MakeJob) -> None:
-    job, shift = make_job(), torch.zeros(16)
-    trainer = job.new_trainer()
-    trainer.network.register_forward_pre_hook(lambda _network, inputs: (inputs[0] + shift,))
-    message = _explained(job, lambda: warm_up(trainer))
-    assert "found at least two devices, rehearsal:0 and cpu" in message
-    assert "model mlp must create its tensors" in message
-
-
-def test_a_network_on_another_accelerator_is_refused(
-    make_job: MakeJob, device: torch.device
-) -> None:
-    job = make_job()
-    trainer = job.new_trainer()
-    trainer.network.to(torch.device(device.type, 1))
-    assert "rehearsal:0" in _explained(job, lambda: warm_up(trainer))
-
-
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_a_step_counts_the_same_there(
-    make_job: MakeJob, device: torch.device, precision: str
-) -> None:
-    here, there = (
-        count_operations(make_job(each, model=CNN, precision=precision).new_trainer())
-        for each in (CPU, device)
-    )
-    assert (there.flops, there.products, there.saved_activations) == (
-        here.flops,
-        here.products,
-        here.saved_activations,
-    )

@@ -262,14 +262,7 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuTarget) -> MakeRes
                 tuple(EpochTiming(seconds, 0.1, 1.7e9) for seconds in repeat) for repeat in repeats
             ),
             steady_state=measurements.SteadyState(steps_per_sample=1, sample_seconds=step_seconds),
-            overhead=measurements.Overhead(
-                passes_seconds=10.0,
-                display_seconds=0.01,
-                saving_seconds=0.02,
-                tracking_seconds=0.03,
-                watching_seconds=0.0,
-                rest_seconds=0.01,
-            ),
+            overhead=measurements.Overhead(passes_seconds=10.0, seconds=0.07),
             load=load,
             attribution=attribution,
         )

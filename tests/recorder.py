@@ -64,8 +64,6 @@ class Operation:
     again: Callable[[], Any]
     results: list[Any]
     """Results that the operation made, and None for others."""
-    numbers: list[Any]
-    """Arguments that are no tensors."""
 
 
 @dataclass
@@ -153,9 +151,8 @@ class _Recording(TorchDispatchMode):
             "_"
         ) or name.endswith("out")
         if changes_what_it_was_given or any(each is not None for each in made):
-            numbers = [each for each in given if not isinstance(each, torch.Tensor)]
             again = partial(_replay, operation, kept)
-            self.operations.append(Operation(name, again, made, numbers))
+            self.operations.append(Operation(name, again, made))
         return results
 
     def undo(self) -> None:

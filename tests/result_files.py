@@ -198,14 +198,6 @@ def write_results(results: list[DeviceResult], folder: Path) -> None:
     )
 
 
-def change_a_digit(path: Path) -> None:
-    """Change the last digit of a file."""
-    data = bytearray(path.read_bytes())
-    last = max(place for place, byte in enumerate(data) if chr(byte).isdigit())
-    data[last] ^= 1
-    path.write_bytes(data)
-
-
 def several_results(
     make_result: MakeResult, count: int = 3, *, gpu: bool = True
 ) -> list[DeviceResult]:

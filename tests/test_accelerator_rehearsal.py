@@ -20,16 +20,12 @@ from rehearsal.plug_in import build, compiler
 from training_process import WITHOUT_MLFLOW, ForkedProcess
 from training_stage import contents
 
-from photofinish.comparing.device_results import Trained
-from photofinish.comparing.pairs import read_pair
 from photofinish.data.packed import PackedSplit
 from photofinish.data.split import split
 from photofinish.files import write_bytes_atomically
 from photofinish.machine.accelerators import AcceleratorFacts
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget, software_facts
 from photofinish.machine.host import cpu_facts
-from photofinish.report.report import write_report
-from photofinish.report.sentences import verdict
 from photofinish.results import records
 from photofinish.results.learned import load_network
 from photofinish.runs.evaluation import evaluate, write_evaluation
@@ -187,46 +183,7 @@ def test_the_stage_leaves_what_it_learned_and_how_long_it_took(results: Stage) -
         records.WEIGHTS,
         records.HISTORY,
         records.FIRST_STEP,
-        records.FIRST_BATCH,
-        records.SUMMARY,
     } < files
-
-
-def test_what_was_learned_is_the_same_as_on_the_cpu_but_for_where(results: Stage) -> None:
-    gpu, cpu = (contents(results.learned(device)) for device in ("gpu", "cpu"))
-    assert gpu.keys() == cpu.keys()
-    differing = {name for name in gpu if gpu[name] != cpu[name]}
-    assert differing == {records.RECORD, records.FIRST_STEP}
-    step, on_cpu = (
-        records.FirstStep.model_validate_json(each[records.FIRST_STEP]) for each in (gpu, cpu)
-    )
-    assert step == on_cpu.model_copy(update={"output_rounding": {}, "gradient_rounding": {}})
-    same = cpu[records.RECORD].replace(b'"device": "cpu"', b'"device": "gpu"')
-    assert gpu[records.RECORD] == same.replace(
-        b'"device_kind": "cpu"', b'"device_kind": "rehearsal"'
-    )
-
-
-def test_the_verdict_has_both_devices_three_speedups_and_models_that_are_identical(
-    results: Stage,
-) -> None:
-    pair = read_pair("small", results.results / "small")
-    assert [(result.device, type(result)) for result in (pair.cpu, pair.gpu)] == [
-        ("cpu", Trained),
-        ("gpu", Trained),
-    ]
-    judged, compared = verdict(pair), pair.compared
-    assert compared
-    assert list(compared.speedups) == ["step", "epoch", "end_to_end"]
-    assert all(speedup.ratio > 0 for speedup in compared.speedups.values())
-    assert compared.parity.likeness == "identical", compared.parity
-    assert "The models are identical." in judged.text
-    assert "on rehearsal and" in judged.text
-
-
-def test_the_report_is_written_of_its_results(results: Stage, tmp_path: Path) -> None:
-    write_report([read_pair("small", results.results / "small")], tmp_path / "report")
-    assert "rehearsal" in (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
 
 
 def test_what_it_saved_loads_where_there_is_no_such_device(results: Stage) -> None:

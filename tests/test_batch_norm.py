@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -38,30 +39,20 @@ ONE_DEVICE = World(CPU).normalised_images
 
 
 @pytest.mark.parametrize(
-    ("images", "batch_size", "normalised", "fitting"),
+    ("images", "batch_size", "normalised", "is_refused"),
     [
-        (65, 32, ONE_DEVICE, 33),
-        (65, 1, ONE_DEVICE, 3),
-        (33, 16, ONE_DEVICE, 17),
-        (67, 16, on_gpus(2), 17),
-        (90, 9, on_gpus(8), 10),  # two for each of five GPUs
-        (5, 5, on_gpus(3), None),
-        (1, 16, ONE_DEVICE, None),
-        (3, 16, on_gpus(2), None),
+        (65, 32, ONE_DEVICE, True),
+        (65, 33, ONE_DEVICE, False),
+        (67, 16, on_gpus(2), True),
+        (67, 17, on_gpus(2), False),
+        (1, 16, ONE_DEVICE, True),
     ],
 )
-def test_a_batch_size_that_leaves_one_image_is_refused_and_another_named_if_there_is_one(
-    images: int, batch_size: int, normalised: Callable[[int], int], fitting: int | None
+def test_a_batch_size_that_leaves_one_image_is_refused(
+    images: int, batch_size: int, normalised: Callable[[int], int], is_refused: bool
 ) -> None:
-    message = (
-        rf"batch_size {batch_size} in params\.yaml .* {fitting} for instance"
-        if fitting
-        else "too few"
-    )
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match="batch_size") if is_refused else nullcontext():
         check_batch_norm(network(), SHAPE, images, batch_size, normalised)
-    if fitting:
-        check_batch_norm(network(), SHAPE, images, fitting, normalised)
 
 
 @pytest.mark.parametrize("batch_images", range(1, 40))
@@ -86,14 +77,3 @@ def test_processes_that_train_together_normalise_over_the_whole_batch(tmp_path: 
 )
 def test_one_image_is_enough_for_a_network_that_can_learn_from_it(other: nn.Module) -> None:
     check_batch_norm(other, SHAPE, 65, 32)
-
-
-def test_trying_it_out_leaves_the_network_and_the_random_stream_as_they_were() -> None:
-    tried = network(pooled_to=2)
-    before, stream = (
-        [tensor.clone() for tensor in tried.state_dict().values()],
-        torch.get_rng_state(),
-    )
-    check_batch_norm(tried, SHAPE, 65, 32)
-    assert all(torch.equal(*pair) for pair in zip(before, tried.state_dict().values(), strict=True))
-    assert torch.equal(torch.get_rng_state(), stream)

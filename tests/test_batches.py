@@ -12,16 +12,12 @@ import pytest
 import torch
 from conftest import MakeExperiment
 
-from photofinish.config.experiment import Augmentation
 from photofinish.data import PartName
 from photofinish.training.batches import (
     Batch,
     Batches,
-    BatchPlan,
     Normaliser,
     Part,
-    batch_order,
-    derived_seed,
 )
 from photofinish.training.input_paths import make_batches
 from photofinish.training.torch_device import CPU
@@ -81,29 +77,6 @@ def assert_same_batches(some: list[Batch], others: list[Batch]) -> None:
 
 
 @AS_THEY_ARE_AND_AUGMENTED
-def test_images_come_to_the_device_some_at_a_time_so_that_nothing_holds_a_second_copy(
-    make_experiment: MakeExperiment, augmentation: dict[str, Any]
-) -> None:
-    class Watched(Normaliser):
-        most_bytes = 0
-
-        def __call__(self, images: torch.Tensor) -> torch.Tensor:
-            normalised = super().__call__(images)
-            self.most_bytes = max(self.most_bytes, normalised.nbytes)
-            return normalised
-
-    images = np.random.default_rng(0).integers(0, 256, size=(5000, 1, 32, 32), dtype=np.uint8)
-    watched = Watched((0.5,), (0.2,))
-    part = Part("train", images, np.arange(len(images)), watched)
-    batches = make_batches(
-        make_experiment(augmentation=augmentation, batch_size=len(images)), part, CPU
-    )
-    ((placed, _),) = batches.eval_batches()
-    assert watched.most_bytes <= 16 << 20 < placed.nbytes
-    assert torch.equal(placed, Normaliser((0.5,), (0.2,))(torch.from_numpy(images)))
-
-
-@AS_THEY_ARE_AND_AUGMENTED
 @pytest.mark.parametrize("source", LOADERS.values(), ids=list(LOADERS))
 def test_the_loader_gives_the_resident_batches_bit_for_bit_in_the_same_order(
     numbered: MakeBatches, source: dict[str, Any], augmentation: dict[str, Any]
@@ -147,13 +120,6 @@ def test_validation_has_a_batch_size_of_its_own_if_asked(on_each_path: MakeBatch
     assert on_each_path(**own).batch_size == 5
 
 
-@pytest.mark.parametrize(("batch_size", "expected"), [(5, 21845), (30000, 30000)])
-def test_by_default_validation_batches_are_of_4_mib_unless_those_of_the_training_are_larger(
-    on_each_path: MakeBatches, batch_size: int, expected: int
-) -> None:
-    assert on_each_path("validation", batch_size=batch_size).batch_size == expected
-
-
 @pytest.mark.parametrize("dtype", [np.int64, np.float64])
 def test_items_that_are_no_images_keep_their_type_and_whole_numbers_their_batch_size(
     make_experiment: MakeExperiment, dtype: type[Any]
@@ -166,20 +132,6 @@ def test_items_that_are_no_images_keep_their_type_and_whole_numbers_their_batch_
     assert torch.cat([items for items, _ in batches.eval_batches()]).numpy().dtype == dtype
 
 
-@AS_THEY_ARE_AND_AUGMENTED
-@pytest.mark.parametrize(
-    "source", [{"name": "resident"}, LOADERS["loader"]], ids=["resident", "loader"]
-)
-def test_images_and_labels_come_on_the_device(
-    numbered: MakeBatches, source: dict[str, Any], augmentation: dict[str, Any]
-) -> None:
-    passed = three_passes(
-        numbered(input=source, batch_size=5, augmentation=augmentation, device=torch.device("meta"))
-    )
-    assert len(passed) == 15
-    assert {part.device.type for batch in passed for part in batch} == {"meta"}
-
-
 def test_the_order_depends_on_the_seed_and_the_epoch_and_on_nothing_else(
     numbered: MakeBatches,
 ) -> None:
@@ -190,20 +142,6 @@ def test_the_order_depends_on_the_seed_and_the_epoch_and_on_nothing_else(
     assert numbers(batches, epoch=4) == order
     assert numbers(batches, epoch=5) != order
     assert numbers(numbered(seed=1), epoch=4) != order
-
-
-def test_what_is_drawn_is_what_earlier_versions_drew() -> None:
-    assert derived_seed("order", 0, 1) == 8783113041400999520
-    assert batch_order(5, seed=0, epoch=1).tolist() == [2, 3, 4, 1, 0]
-    draws = BatchPlan(8, 1, seed=0, augmentation=Augmentation(crop_padding=2, flip=0.5)).draws(
-        epoch=1
-    )
-    assert draws is not None
-    assert draws.T.tolist() == [
-        [2, 3, 1, 1, 3, 4, 3, 3],
-        [0, 1, 0, 0, 1, 4, 4, 1],
-        [0, 0, 0, 1, 0, 0, 0, 1],
-    ]
 
 
 def test_making_batches_draws_nothing_from_any_random_stream_of_the_process(

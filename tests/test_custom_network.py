@@ -100,14 +100,6 @@ FAULTY = {
         network_file("raise ValueError('no such width')"),
         r"(?s)can't be built:\n  File .*net\.py., line 7.*ValueError: no such width",
     ),
-    "state of another kind": (
-        network_file(forward="return self.inner(x)\n    def get_extra_state(self): return {}"),
-        r"its state_dict has _extra_state",
-    ),
-    "a sparse buffer": (
-        network_file("self.register_buffer('near', torch.eye(64).to_sparse())"),
-        r"its state_dict has near",
-    ),
     "too few scores": (network_file(forward="return self.inner(x)[:, :2]"), r"gives \(4, 2\)"),
     "a typo": (network_file(forward="return self.iner(x)"), "(?s)line 9, in forward.*'iner'"),
     "random in forward": (
@@ -149,14 +141,6 @@ def test_classes_and_shape_are_passed_next_to_the_arguments_of_params_yaml(build
     source = "def Net(shape, width, *, classes):\n    return nn.Linear(width, classes * shape[2])\n"
     network = build(HEAD + source, classes=4, width=5)
     assert [tuple(parameter.shape) for parameter in network.parameters()] == [(32, 5), (32,)]
-
-
-def test_classes_and_shape_are_passed_to_an_heir(custom_files: CustomFiles, build: Build) -> None:
-    base = f"{HEAD}class Base(nn.Sequential):\n    def __init__(self, classes, shape):\n"
-    body = "        super().__init__(nn.Flatten(), nn.Linear(64, classes))\n"
-    custom_files.write("bases.py", base + body)
-    heir = build("import bases\nclass Net(bases.Base): pass\n")
-    assert heir(torch.zeros(1, *SHAPE)).shape == (1, 3)
 
 
 def test_a_seed_decides_the_weights_and_leaves_the_callers_generator_alone(build: Build) -> None:

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-import yaml
-from conftest import ROOT, CustomFiles, MakeExperiment
+from conftest import CustomFiles, MakeExperiment
 
-from photofinish.config.base import read_plan
-from photofinish.config.experiment import ExperimentPlan
-from photofinish.config.loader import read_params
 from photofinish.data import PartName
-from photofinish.errors import ConfigError, UserError
-from photofinish.plan import check_custom_code_calls, write_plan
+from photofinish.errors import UserError
 from photofinish.training.batches import Batches, Normaliser, Part
 from photofinish.training.input_paths import make_batches
 from photofinish.training.torch_device import CPU
@@ -86,27 +79,11 @@ def test_arguments_reach_a_function_or_a_class(
     assert set(changes(load(source, **arguments), 0).values()) == {change}
 
 
-def test_a_class_that_cant_be_made_is_named(load: Load) -> None:
-    with pytest.raises(
-        UserError, match=r"^transform \./t\.py:noise can't be made:\n  File .*t\.py"
-    ):
-        load("class noise:\n    def __init__(self): 1 / 0\n")
-
-
 def test_what_it_draws_is_what_earlier_versions_drew(load: Load) -> None:
     drawn = changes(
         load(f"{HEAD}def noise(item): return item + random.randrange(100)\n", seed=3), 1
     )
     assert list(drawn.values())[:6] == [8, 15, 75, 33, 6, 72]
-
-
-def test_nothing_is_drawn_from_the_networks_stream(load: Load) -> None:
-    batches = load(NOISE)
-    torch.manual_seed(3)
-    expected = torch.rand(2)
-    torch.manual_seed(3)
-    changes(batches, 0)
-    assert torch.equal(torch.rand(2), expected)
 
 
 def test_what_is_not_trained_on_stays_as_it_is(load: Load) -> None:
@@ -139,46 +116,3 @@ FAULTS = {
 def test_a_fault_names_the_sample(load: Load, result: str, message: str, workers: int) -> None:
     with pytest.raises(UserError, match=message):
         changes(load(f"{HEAD}def noise(item): return {result}\n", workers=workers), 0)
-
-
-def params_with(custom_files: CustomFiles, **given: Any) -> Path:
-    custom_files.write("t.py", NOISE)
-    experiment = {"dataset": "digits", "model": "linear", "optimizer": {"name": "sgd", "lr": 0.1}}
-    document = {
-        "datasets": {"digits": {"source": "digits", "validation": 0.1, "test": 0.1}},
-        "experiments": {"mine": {**experiment, "epochs": 1, "batch_size": 8, "input": given}},
-    }
-    custom_files.write("params.yaml", yaml.safe_dump(document))
-    return custom_files.folder / "params.yaml"
-
-
-def test_its_code_counts_to_the_experiment(custom_files: CustomFiles) -> None:
-    params = read_params(
-        params_with(custom_files, name="loader", transform="./t.py:noise"), check_custom_code_calls
-    )
-    write_plan(params, custom_files.folder / "plan", ROOT / "stages")
-    plan = read_plan(custom_files.folder / "plan/experiments/mine.json", ExperimentPlan)
-    assert {"t.py", "package numpy", "package torch"} == plan.custom_code.keys()
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (
-            {"name": "loader", "transform": "./t.py:nose"},
-            "./t.py has no nose; did you mean 'noise'?",
-        ),
-        (
-            {"name": "loader", "transform": {"name": "./t.py:noise", "strenght": 1}},
-            "did you mean 'strength'?",
-        ),
-        ({"name": "loader", "transform": "noise"}, "name code as file.py:Name"),
-        ({"name": "resident", "transform": "./t.py:noise"}, "unknown key"),
-    ],
-)
-def test_plan_reports_problems_with_it(
-    custom_files: CustomFiles, given: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ConfigError) as error:
-        read_params(params_with(custom_files, **given), check_custom_code_calls)
-    assert message in str(error.value)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import platform
-import re
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
@@ -12,7 +10,6 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-import torch.distributed as dist
 from conftest import MakeExperiment
 from rank_process import run_rank
 from torch import nn
@@ -20,16 +17,11 @@ from training_process import FORK_SERVER
 
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import ConfigError
-from photofinish.machine.fingerprint import CpuTarget, GpuTarget
-from photofinish.runs import distributed
+from photofinish.machine.fingerprint import CpuTarget
 from photofinish.runs.run import Run
-from photofinish.training.torch_device import CPU
-from photofinish.training.world import DataParallelWorld, DistributedWorld, World
+from photofinish.training.world import DataParallelWorld
 
 GENTLE = {"name": "sgd", "lr": 0.003, "momentum": 0.9}
-_CUDA = torch.device("cuda", 0)
-_FOR_CUDA = r"is for cuda, and the accelerator here is {}: .*strategy to ddp"
-
 Train = Callable[..., list[dict[str, Any]]]
 
 
@@ -181,21 +173,11 @@ def test_batch_norm_across_processes_is_refused_on_the_cpu(train: Train) -> None
     assert all("set devices.cpu.processes to 1" in rank["error"] for rank in train(2, "batch norm"))
 
 
-@pytest.mark.parametrize("other", ["settings", "data"])
-def test_processes_that_read_different_projects_are_refused_by_name(
-    train: Train, other: str
-) -> None:
-    for rank in train(2, f"other {other} in rank 1"):
-        assert re.search(rf"process 1 \(on .*\) has other {other} than process 0", rank["error"])
-        assert platform.node() in rank["error"]
-
-
 def test_a_batch_with_fewer_images_than_processes_is_an_error_that_names_both_keys(
     make_experiment: MakeExperiment, cpu_host: CpuTarget, tmp_path: Path
 ) -> None:
-    run = Run(
-        "tiny", "cpu", make_experiment(batch_size=3), cpu_host, tmp_path, tmp_path, processes=4
-    )
+    host = cpu_host.model_copy(update={"processes": 4})
+    run = Run("tiny", "cpu", make_experiment(batch_size=3), host, tmp_path, tmp_path)
     with pytest.raises(
         ConfigError, match=r"experiments\.tiny\.batch_size is 3, and 4 .*devices\.cpu\.processes"
     ):
@@ -215,88 +197,3 @@ def test_data_parallel_uses_the_listed_devices_and_keeps_the_names_of_weights(
     assert team.parallel(network) is wrap.return_value
     wrap.assert_called_once_with(network, list(devices), devices[1])
     assert (team.device_count, team.size, list(network.state_dict())) == (2, 1, ["weight", "bias"])
-
-
-@pytest.fixture
-def run_on_gpus(make_experiment: MakeExperiment, tmp_path: Path) -> Callable[..., Run]:
-    """Make a run on made-up GPUs: `run_on_gpus(strategy="ddp")`."""
-
-    def make(**facts: Any) -> Run:
-        host = GpuTarget.model_construct(kind="auto", missing=None, **facts)
-        return Run("small", "gpu", make_experiment(), host, tmp_path, tmp_path)
-
-    return make
-
-
-@pytest.mark.parametrize(
-    ("device", "facts", "said"),
-    [
-        (
-            "xpu:0",
-            {"device_ids": None, "output_device": None, "accelerators": ()},
-            _FOR_CUDA.format("xpu"),
-        ),
-        (
-            "mps:0",
-            {"device_ids": None, "output_device": None, "accelerators": ()},
-            _FOR_CUDA.format("mps"),
-        ),
-        ("cuda:0", {"device_ids": (0, 1), "output_device": 30}, "output_device"),
-    ],
-    ids=["for xpu", "for mps", "with an output device that is not in use"],
-)
-def test_data_parallel_is_refused_before_training(
-    monkeypatch: pytest.MonkeyPatch,
-    run_on_gpus: Callable[..., Run],
-    device: str,
-    facts: dict[str, Any],
-    said: str,
-) -> None:
-    monkeypatch.setattr(distributed, "accelerator", lambda *_, **__: torch.device(device))
-    run = run_on_gpus(strategy="data_parallel", **facts)
-    with pytest.raises(ConfigError, match=said), distributed.team_for(run, None):
-        pytest.fail("it was let through")
-
-
-def test_data_parallel_on_one_gpu_wraps_nothing(
-    monkeypatch: pytest.MonkeyPatch, run_on_gpus: Callable[..., Run]
-) -> None:
-    """Whose network isn't wrapped, so that its steps can be captured."""
-    monkeypatch.setattr(distributed, "accelerator", lambda *_, **__: _CUDA)
-    run = run_on_gpus(
-        strategy="data_parallel", device_ids=None, output_device=None, accelerators=("one",)
-    )
-    with distributed.team_for(run, None) as (_device, team):
-        assert type(team) is World
-
-
-def test_processes_hand_on_what_they_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A group of one: with more, the tests above see what comes of it."""
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
-    try:
-        ranks = DistributedWorld(0, 1, CPU)
-        assert ranks.all_gather_object([1.0, 1 / 3]) == [[1.0, 1 / 3]]
-        assert ranks.all_gather_object(["a", None]) == [["a", None]]
-        assert ranks.broadcast_object({"a": 1}) == {"a": 1}
-        assert ranks.all_reduce(torch.tensor([2.0])).tolist() == [2.0]
-        monkeypatch.setattr(dist, "barrier", others_are_done := Mock())
-        assert ranks.clock().now_seconds() <= ranks.clock().now_seconds()
-        assert others_are_done.call_count == 2
-        assert isinstance(ranks.parallel(nn.Linear(2, 2)), nn.parallel.DistributedDataParallel)
-        assert 0 < (World(CPU).peak_memory_bytes() or 0) <= (ranks.peak_memory_bytes() or 0)
-        with pytest.raises(ConfigError) as caught:
-            ranks.adapt(nn.BatchNorm1d(2))
-    finally:
-        dist.destroy_process_group()
-    assert "set devices.cpu.processes to 1 in params.yaml" in str(caught.value)
-
-
-def test_where_no_process_knows_how_much_memory_it_took_none_is_told() -> None:
-    assert World(torch.device("meta")).peak_memory_bytes() is None
-
-
-def test_one_device_is_a_team_that_wraps_nothing() -> None:
-    team, network = World(CPU), nn.Linear(1, 1)
-    assert team.parallel(team.adapt(network)) is network
-    assert team.all_gather_object([1.0]) == [[1.0]]
-    assert team.broadcast_object("x") == "x"

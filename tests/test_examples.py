@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from conftest import ROOT, CustomFiles, digits_plan, from_array, learnable_image
 from image_files import write_picture
 from safetensors.torch import load_file
 from torchvision.models import get_model
-from training_process import NoTracker
+from training_process import train_here
 
 from photofinish.config.base import read_plan
 from photofinish.config.datasets import CustomDataset, DatasetPlan
@@ -27,10 +26,6 @@ from photofinish.machine.fingerprint import CpuTarget
 from photofinish.plan import write_plan
 from photofinish.results import records
 from photofinish.runs.run import Run
-from photofinish.runs.train import train
-from photofinish.tracking.client import Tracker
-from photofinish.training.torch_device import CPU
-from photofinish.training.world import World
 
 FILES = sorted((ROOT / "examples").glob("*.yaml"))
 CHANNELS_AND_SIDE = {
@@ -122,7 +117,7 @@ def train_an_epoch(example: str, name: str, host: CpuTarget) -> tuple[Path, Expe
     if getattr(experiment.model, "weights", None):
         write_weights(experiment, weights)
     run = Run(name, "cpu", experiment, host, data, Path("results", name, "cpu"), weights)
-    train(run, CPU, World(CPU), cast(Tracker, NoTracker()), 0.0)
+    train_here(run)
     return run.out / records.MODEL, experiment
 
 

@@ -31,7 +31,6 @@ from photofinish.training.torch_device import (
     configure_torch,
     device_name,
     nvidia_uuid,
-    peak_memory_bytes,
 )
 from photofinish.training.trainer import Trainer
 from photofinish.training.world import DataParallelWorld, DistributedWorld, World
@@ -307,15 +306,6 @@ def test_tf32_is_used_only_where_it_is_asked_for(device: torch.device) -> None:
                 ((one.to(device) @ other.to(device)).cpu().double() - exact).abs().max().item()
             )
     assert errors["fp32"] < errors["tf32"] / 10
-
-
-def test_the_device_tells_its_name_and_the_most_memory_it_used(device: torch.device) -> None:
-    run(experiment(epochs=1), device)
-    peak_bytes = peak_memory_bytes(device)
-    assert device_name(device)
-    if device.type in ("cuda", "xpu"):  # the others don't count it
-        assert peak_bytes is not None
-        assert peak_bytes > IMAGES * 16 * 16 * 4
 
 
 def test_an_nvidia_gpu_counts_the_energy_of_its_work(device: torch.device) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from dataclasses import replace
@@ -54,36 +53,6 @@ def test_a_refused_capture_is_a_failure(tmp_path: Path) -> None:
     assert "other bits" in finding.note
 
 
-def test_a_part_by_itself_keeps_the_findings_of_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gpu_probe, "start_part", lambda name, out, _data: note(name, out))
-
-    def note(name: str, out: Path) -> None:
-        Findings(name, out / f"{name}.jsonl").add("it ran", 1.0)
-
-    for arguments in (["--only", "tests", "steps"], ["--only", "networks"], ["--only", "steps"]):
-        monkeypatch.setattr(sys, "argv", ["gpu_probe", "--out", str(tmp_path), *arguments])
-        gpu_probe.main()
-    kept = json.loads((tmp_path / "probe.json").read_bytes())["findings"]
-    assert [each["part"] for each in kept] == ["tests", "steps", "networks"]
-    assert (
-        len(gpu_probe.PARTS) + len(["probe.json", "results.tar.gz"]) <= 8
-    )  # that a borrowed machine gives back
-
-
-def test_a_part_whose_packages_are_missing_names_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    there = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "pydantic" else there(name)
-    )
-    gpu_probe.run_part("stages", tmp_path, None)
-    (finding,) = findings.read([tmp_path / "stages.jsonl"])
-    assert (finding.value, finding.note) == (None, "not installed here: pydantic")
-
-
 def test_a_part_is_ended_when_its_time_is_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,18 +61,3 @@ def test_a_part_is_ended_when_its_time_is_over(
     kept = {finding.what: finding for finding in findings.read([tmp_path / "steps.jsonl"])}
     assert kept["the rest"].note == "not done within 0 s"
     assert kept["took"].unit == "s"
-
-
-def test_the_provenance_has_device_versions_commit_and_date() -> None:
-    facts = findings.provenance()
-    assert {
-        "date",
-        "device",
-        "driver",
-        "torch",
-        "CUDA",
-        "Python",
-        "commit",
-        "sources_sha256",
-        "processor",
-    } <= facts.keys()

@@ -195,7 +195,7 @@ def test_a_signal_ends_a_stage_also_where_python_drops_the_exception_and_lets_it
         assert ran.stderr.endswith(said)
 
 
-@pytest.mark.parametrize("module", ["photofinish.processes", "photofinish.runs.stage", "torch"])
+@pytest.mark.parametrize("module", ["photofinish.processes", "torch"])
 def test_ctrl_c_during_the_imports_ends_in_one_line(
     tmp_path: Path,
     packed_split: PackedSplit,
@@ -230,37 +230,3 @@ def test_a_python_without_the_package_or_too_old_is_explained_in_one_line(script
         assert said in ran.stderr
         assert "activate the environment" in ran.stderr
         assert ran.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize("script", ["download", "split"])
-def test_a_stage_of_the_data_ends_by_itself_after_its_dvc_was_killed(
-    tmp_path: Path, script: str
-) -> None:
-    plan = tmp_path / "plan.json"
-    os.mkfifo(plan)  # for which it waits
-    command = [
-        sys.executable,
-        str(ROOT / "stages" / f"{script}.py"),
-        "--dataset",
-        str(plan),
-        "--out",
-        "out",
-    ]
-    command += ["--raw", "raw"] * (script == "split")
-    parent = f"import subprocess; print(subprocess.Popen({command!r}).pid, flush=True); input()"
-    with subprocess.Popen(
-        [sys.executable, "-c", parent],
-        cwd=tmp_path,
-        env=os.environ | {"DVC_STAGE": script, "PYTHONPATH": os.pathsep.join(sys.path)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as dvc:
-        assert dvc.stdout is not None
-        stage = psutil.Process(int(dvc.stdout.readline()))
-        with plan.open("wb"):  # once the stage reads it
-            dvc.kill()
-            output, _ = dvc.communicate()
-    assert output == "stopped: terminated\n"
-    assert not _runs(stage)

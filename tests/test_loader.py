@@ -11,7 +11,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
-from unittest.mock import Mock
 
 import numpy as np
 import psutil
@@ -22,8 +21,7 @@ from training_process import FORK_SERVER
 from training_stage import wait_for
 
 from photofinish.config.experiment import Augmentation, Experiment, LoaderInput
-from photofinish.errors import EXIT_FAILED, UserError, run_stage
-from photofinish.training import input_paths
+from photofinish.errors import EXIT_FAILED, run_stage
 from photofinish.training.batches import Batches, Normaliser, Part
 from photofinish.training.failures import failures_explained
 from photofinish.training.input_paths import make_batches
@@ -103,17 +101,6 @@ def test_a_worker_that_dies_ends_the_run_in_one_line_that_names_the_setting(
     output = (tmp_path / "output.txt").read_text(encoding="utf-8")
     assert process.exitcode == EXIT_FAILED
     assert re.fullmatch(rf"error: .*{message}.*/dev/shm.*input\.workers: 0.*\n", output), output
-
-
-def test_a_broken_connection_to_a_worker_is_explained_without_a_signal_of_its_death(
-    loaded: Loaded, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(input_paths, "_DEATH_NOTICE_SECONDS", 0)
-    broken = Mock(side_effect=ConnectionResetError("Connection reset by peer"))
-    monkeypatch.setattr(torch.utils.data.DataLoader, "__iter__", broken)
-    message = r"DataLoader worker \(pid unknown\) broke off.* by peer\. Most often memory"
-    with pytest.raises(UserError, match=message), explained():
-        next(loaded().train_batches(0))
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,14 +13,11 @@ from torch import nn
 from torch.optim import Optimizer, lr_scheduler
 
 from photofinish.config import experiment as params
-from photofinish.errors import ConfigError, UserError
 from photofinish.training import optimization
 from photofinish.training.optimization import (
     DeviceLearningRates,
-    Loss,
     Schedule,
     build_optimizer,
-    check_class_weights,
 )
 from photofinish.training.torch_device import CPU
 
@@ -38,11 +34,6 @@ CLASSES: dict[str, Callable[..., Optimizer]] = {
     "sgd": torch.optim.SGD,
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
-}
-HOW: dict[str, dict[str, bool]] = {
-    "sgd": {"foreach": False, "fused": False},
-    "adam": {"fused": True},
-    "adamw": {"fused": True},
 }
 SCHEDULES: dict[str, dict[str, Any]] = {
     "constant": {},
@@ -132,26 +123,6 @@ def their_learning_rates(name: str, optimizer: Optimizer) -> list[float]:
         elif name != "one_cycle":
             scheduler.step()
     return rates
-
-
-@pytest.mark.parametrize(
-    ("name", "settings"),
-    [
-        *OPTIMIZERS.items(),
-        *((name, {}) for name in OPTIMIZERS),
-        ("sgd", {"momentum": 0.9, "nesterov": True}),
-    ],
-    ids=str,
-)
-def test_an_optimizer_gets_every_setting_and_pytorchs_defaults(
-    name: str, settings: dict[str, Any]
-) -> None:
-    ours, theirs = (
-        built(name, **settings),
-        CLASSES[name](a_weight(), lr=LR, **HOW[name], **settings),
-    )
-    assert isinstance(ours, type(theirs))
-    assert ours.defaults == theirs.defaults
 
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last], ids=str)
@@ -248,54 +219,3 @@ def test_every_step_has_the_learning_rate_of_pytorchs_own_scheduler(
 ) -> None:
     ours, theirs = built(optimizer_name), built(optimizer_name)
     assert learning_rates(schedule_for(name, ours), ours) == their_learning_rates(name, theirs)
-
-
-def test_one_cycle_leaves_the_momentum_as_the_user_set_it() -> None:
-    optimizer = built("sgd")
-    before = optimizer.param_groups[0]["momentum"]
-    learning_rates(schedule_for("one_cycle", optimizer), optimizer)
-    assert optimizer.param_groups[0]["momentum"] == before
-
-
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_a_schedule_read_back_goes_on_where_it_was(name: str) -> None:
-    optimizer, resumed_optimizer = built("sgd"), built("sgd")
-    schedule, resumed = schedule_for(name, optimizer), schedule_for(name, resumed_optimizer)
-    learning_rates(schedule, optimizer, range(3))
-    resumed_optimizer.load_state_dict(optimizer.state_dict())
-    resumed.load_state_dict(schedule.state_dict())
-    rest = range(3, EPOCHS)
-    assert learning_rates(resumed, resumed_optimizer, rest) == learning_rates(
-        schedule, optimizer, rest
-    )
-
-
-def test_a_loss_with_weights_of_single_precision_is_known_to_have_them() -> None:
-    plain, weighted = (
-        params.CrossEntropy(name="cross_entropy", weight=weight) for weight in (None, (1.0, 2.0))
-    )
-    assert [Loss(each, "classes", CPU).has_tensors for each in (None, plain, weighted)] == [
-        False,
-        False,
-        True,
-    ]
-
-
-def test_a_custom_loss_that_cant_be_made_is_named(tmp_path: Path) -> None:
-    file = tmp_path / "loss.py"
-    file.write_text(
-        "class Mine:\n    def __init__(self):\n        raise KeyError('no table')\n",
-        encoding="utf-8",
-    )
-    settings = params.CustomLoss.model_validate({"name": f"{file}:Mine"})
-    with pytest.raises(
-        UserError, match=r"(?s)^loss \S+loss\.py:Mine can't be made:.*KeyError: 'no table'"
-    ):
-        Loss(settings, "classes", CPU)
-
-
-def test_a_weight_for_another_number_of_classes_is_refused_with_their_order() -> None:
-    weighted = params.CrossEntropy(name="cross_entropy", weight=(1.0, 2.0))
-    check_class_weights(weighted, ("cat", "dog"))
-    with pytest.raises(ConfigError, match=r"^loss\.weight has 2 numbers, .* 3 classes.* a, b, c$"):
-        check_class_weights(weighted, tuple("abc"))

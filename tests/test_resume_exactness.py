@@ -89,29 +89,3 @@ def assert_resumes_exactly(
         assert again.steps_done == whole.steps_done
         for name, tensor in whole.network.state_dict().items():
             assert torch.equal(tensor, again.network.state_dict()[name]), name
-
-
-def test_the_timings_of_the_epochs_before_the_interruption_are_kept(
-    make_trainer: MakeTrainer, make_experiment: MakeExperiment, tmp_path: Path
-) -> None:
-    store, first = CheckpointStore(tmp_path), make_trainer(make_experiment(epochs=2))
-    list(first.epochs())
-    store.save(2, first.state_dict())
-    again = resumed(make_trainer(make_experiment(epochs=3)), store)
-    assert again.progress.timings[:2] == first.progress.timings
-    assert len(again.progress.timings) == 3
-
-
-def test_the_scale_that_fp16_has_settled_on_is_kept(
-    make_trainer: MakeTrainer, make_experiment: MakeExperiment, tmp_path: Path
-) -> None:
-    store, first = (
-        CheckpointStore(tmp_path),
-        make_trainer(make_experiment(precision="fp16", epochs=1)),
-    )
-    list(first.epochs())
-    first.state.scaler.update(new_scale=1024.0)  # as after gradients that were too large
-    store.save(1, first.state_dict())
-    again = resumed(make_trainer(make_experiment(precision="fp16", epochs=1)), store)
-    assert again.state_dict()["scaler"] == first.state_dict()["scaler"]
-    assert again.state_dict()["scaler"]["scale"] == 1024.0

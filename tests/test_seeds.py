@@ -9,11 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import pytest
 from conftest import MakeExperiment, MakeResult
 from result_files import pair_of, trained
-from training_process import NoTracker
+from training_process import train_here
 
 from photofinish.comparing.device_results import Trained
 from photofinish.comparing.pairs import read_pair, with_settings
@@ -26,11 +25,7 @@ from photofinish.report.tables import seeds_table
 from photofinish.results import EpochMetrics, EpochTiming, records
 from photofinish.runs.evaluation import evaluate, write_evaluation
 from photofinish.runs.run import Run
-from photofinish.runs.train import train as train_run
-from photofinish.tracking.client import Tracker
-from photofinish.training.torch_device import CPU
 from photofinish.training.trainer import Trainer
-from photofinish.training.world import World
 
 Train = Callable[..., Path]
 
@@ -55,7 +50,7 @@ def train(
             packed_split.folder,
             tmp_path / name / "cpu",
         )
-        train_run(run, CPU, World(CPU), cast(Tracker, NoTracker()), 0.0)
+        train_here(run)
         return run.out / records.MODEL
 
     return train
@@ -175,25 +170,8 @@ def test_seeds_of_values_differ_in_their_mean_absolute_error(make_result: MakeRe
     )
 
 
-def test_a_target_that_a_seed_missed_is_left_out(make_result: MakeResult) -> None:
-    cpu, gpu = with_seeds(trained(make_result), 0.95), make_result(device="gpu", unavailable="none")
-    pair = pair_of(cpu, gpu, Comparing(target_accuracy=0.9))
-    assert [row["of"] for row in seeds_table(pair)] == ["test accuracy", "test loss"]
-
-
 def test_the_interval_of_a_mean_is_students() -> None:
     """1, 2 and 3 have a standard deviation of 1, and t is 4.303 with 2 degrees of freedom."""
     assert Spread((1.0, 2.0, 3.0)).interval == pytest.approx(
         (2 - 4.303 / 3**0.5, 2 + 4.303 / 3**0.5)
-    )
-
-
-@pytest.mark.parametrize("count", [2, 5, 40])
-def test_the_interval_holds_the_mean_nineteen_times_in_twenty(count: int) -> None:
-    random = np.random.default_rng(count)
-    drawn = [
-        Spread(tuple(map(float, values))).interval for values in random.normal(size=(2000, count))
-    ]
-    assert sum(low <= 0 <= high for low, high in drawn) / len(drawn) == pytest.approx(
-        0.95, abs=0.015
     )

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import copy
 import re
-import weakref
 from collections.abc import Callable
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -35,13 +33,11 @@ from photofinish.profiling import scratch
 from photofinish.profiling.attribution import (
     AttributionPlan,
     SamplePlan,
-    measure_batches_alone,
     measure_by_turns,
     profile_step,
 )
 from photofinish.profiling.scratch import warm_up
 from photofinish.results.learned import weights_of
-from photofinish.training import batches as batches_module
 from photofinish.training import steps
 from photofinish.training.trainer import Trainer
 
@@ -106,7 +102,6 @@ def test_every_optimizer_learns_the_same_bits(
         {"precision": "tf32"},
         {"precision": "fp16", "optimizer": SGD | {"momentum": 0.9}},
         {"precision": "fp16", "optimizer": ADAM},
-        {"augmentation": {"flip": 0.5, "crop_padding": 1}},
         {"loss": {"name": "cross_entropy", "label_smoothing": 0.1}},
         {"images": 12},  # whose windows leave nothing over
         {"input": LOADER, "optimizer": ADAM, "schedule": {"name": "one_cycle", "max_lr": 0.1}},
@@ -117,21 +112,6 @@ def test_every_optimizer_learns_the_same_bits(
 )
 def test_every_setting_learns_the_same_bits(make_job: MakeJob, settings: dict[str, Any]) -> None:
     assert_same_bits(make_job, **settings)
-
-
-@pytest.mark.parametrize("reads", ["freed", "held"])
-def test_a_replay_reads_current_memory_and_fails_if_it_was_freed(reads: str) -> None:
-    """A GPU's allocator reuses freed memory. The tests of this file rely on the failure."""
-    found = torch.ones(2)
-    captured = OperationRecorder().record(lambda: found + 1)
-    found.fill_(3.0)
-    if reads == "freed":
-        del found
-        with pytest.raises(AssertionError, match="reads freed memory"):
-            captured.replay()
-    else:
-        captured.replay()
-        assert captured.output.tolist() == [4.0, 4.0]
 
 
 FOR_STATE: dict[str, Any] = {
@@ -162,27 +142,6 @@ def test_a_run_resumed_after_any_epoch_ends_with_the_same_bits(
         resumed.load_state_dict(state)
         assert_recorded(trained(resumed))
         assert_same_run(resumed, whole)
-
-
-def test_steps_are_captured_again_after_a_checkpoint_is_loaded(make_job: MakeJob) -> None:
-    optimizer = ADAM
-    whole, other = (
-        trained(make_job(optimizer=optimizer)),
-        trained(make_job(optimizer=optimizer, epochs=1)),
-    )
-    late = warmed(make_job(optimizer=optimizer))
-    late.load_state_dict(copy.deepcopy(other.state_dict()))
-    list(late.epochs())
-    assert weights_of(late.network) == weights_of(whole.network)
-
-
-@pytest.mark.parametrize("kind", ["off", "auto"])
-def test_an_unused_trainer_is_freed_at_once(make_job: MakeJob, kind: str) -> None:
-    """A trainer in a reference cycle would keep its memory and its workers until a collection."""
-    trainer = trained(make_job(cuda_graphs=kind))
-    seen = weakref.ref(trainer)
-    del trainer
-    assert seen() is None
 
 
 # -- what is taken one by one ----------
@@ -222,22 +181,6 @@ def test_steps_with_other_bits_in_the_trial_are_eager(
         UserError, match=rf"cuda_graphs is on in params.yaml, which can't be: {why}"
     ):
         trained(make_job(network, cuda_graphs="on"))
-
-
-def test_steps_are_eager_if_the_capture_fails(
-    make_job: MakeJob, recorder: OperationRecorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trainer = make_job()
-    monkeypatch.setattr(
-        trainer.team, "forget_peak_memory", lambda: setattr(recorder, "fails", True)
-    )
-    trained(trainer)
-    assert (
-        trainer.steps.why
-        == "recording them failed (operation not permitted when stream is capturing)"
-    )
-    recorder.fails = False
-    assert weights_of(trainer.network) == weights_of(trained(make_job(cuda_graphs="off")).network)
 
 
 def test_a_capture_that_fails_in_the_optimizer_leaves_nothing_behind(
@@ -380,19 +323,6 @@ def test_a_step_takes_no_more_operations_than_it_must(
     assert len(names) <= most * trainer.steps.at_once, names
 
 
-def test_the_step_that_is_measured_after_the_training_is_recorded_too(
-    make_job: MakeJob, recorder: OperationRecorder
-) -> None:
-    trainer = trained(make_job())
-    before, done = weights_of(trainer.network), recorder.times_done
-    recorded = len(recorder.recordings)
-    same, other = measure_by_turns(trainer, SamplePlan(5, 4), 2)
-    assert same.steps_per_sample == other.steps_per_sample == 4
-    assert len(recorder.recordings) - recorded == 2
-    assert recorder.times_done - done == 2 * (1 + 5) * 2  # two of each window make four steps
-    assert weights_of(trainer.network) == before
-
-
 def test_a_capture_that_fails_while_measuring_leaves_figures_and_a_reason(
     make_job: MakeJob, recorder: OperationRecorder
 ) -> None:
@@ -403,45 +333,6 @@ def test_a_capture_that_fails_while_measuring_leaves_figures_and_a_reason(
     reason = "; some were measured one by one, as recording them failed (operation not permitted"
     assert trainer.steps.why.count(reason) == 1
     assert trainer.steps.kind == "graph"  # as the training's own were
-
-
-@pytest.mark.parametrize(
-    ("settings", "training_sizes"),
-    [({}, {3, 1}), ({"images": 12}, set()), ({"input": LOADER}, {1})],
-    ids=str,
-)
-def test_eager_steps_of_an_epoch_are_rehearsed_after_the_capture(
-    make_job: MakeJob,
-    recorder: OperationRecorder,
-    settings: dict[str, Any],
-    training_sizes: set[int],
-) -> None:
-    """Memory outside the graph's pool would be allocated during the first timed epoch."""
-    trainer, ran = make_job(**settings), set()
-    trainer.network.register_forward_pre_hook(
-        lambda network, inputs: ran.add(
-            (len(recorder.recordings), network.training, len(inputs[0]))
-        )
-    )
-    warm_up(trainer)
-    after_capture = {(is_training, size) for recorded, is_training, size in ran if recorded == 2}
-    assert after_capture == {(True, size) for size in training_sizes} | {(False, 5)}
-
-
-def test_no_epochs_order_is_made_while_batches_are_timed(
-    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trainer, happened = trained(make_job()), []
-    order, now_seconds = batches_module.batch_order, trainer.clock.now_seconds
-    monkeypatch.setattr("photofinish.profiling.attribution.is_accelerator", lambda _device: True)
-    monkeypatch.setattr(
-        batches_module, "batch_order", lambda *given: happened.append("order") or order(*given)
-    )
-    monkeypatch.setattr(
-        trainer.clock, "now_seconds", lambda: happened.append("clock") or now_seconds()
-    )
-    measure_batches_alone(trainer, 4)
-    assert "order" not in happened[happened.index("clock") :]
 
 
 def test_launching_captured_steps_is_not_timed(
@@ -456,52 +347,13 @@ def test_launching_captured_steps_is_not_timed(
     assert len(eager.launch_seconds) == 2
 
 
-@pytest.mark.parametrize(("steps", "at_once"), [(1, [1]), (2, [2]), (3, [1, 1, 1]), (4, [2, 2])])
-def test_so_many_steps_are_repeated_on_a_batch_as_were_asked_for(
-    make_job: MakeJob, steps: int, at_once: list[int]
-) -> None:
-    for kind, expected in (("auto", at_once), ("off", [1] * steps)):
-        trainer = warmed(make_job(cuda_graphs=kind))
-        again: Any = trainer.steps.repeat(
-            trainer, trainer.state, next(trainer.training.train_batches(0)), steps
-        )
-        assert [losses.numel() for losses in again()] == expected
-
-
-@pytest.mark.parametrize(("kind", "at_once", "samples"), [("auto", 2, 5), ("off", 1, 10)])
-def test_resident_input_is_measured_with_its_own_number_of_steps_at_once(
-    make_job: MakeJob, recorder: OperationRecorder, kind: str, at_once: int, samples: int
-) -> None:
-    """Many at once, though the loader's own come one by one."""
-    trainer, resident = (
-        trained(make_job(input=LOADER, cuda_graphs=kind, images=33)),
-        make_job(images=33).training,
-    )
-    plan = AttributionPlan(10, 2, SamplePlan(1, 2), tries_bf16=False)
-    found = profile_step(trainer, plan, resident).resident
-    assert found
-    assert (found.steps_per_sample, len(found.sample_seconds)) == (at_once, samples)
-    recorder.fails = True
-    found = profile_step(trainer, plan, resident).resident
-    assert found
-    assert (found.steps_per_sample, len(found.sample_seconds)) == (1, 10)
-
-
 @pytest.mark.parametrize(
     ("images", "batch_size", "most_bytes", "layers", "at_once"),
     [
-        (
-            50_000,
-            128,
-            256 << 20,
-            2,
-            195,
-        ),  # of 390 whole batches: the operations of two layers allow 250
+        (50_000, 128, 256 << 20, 2, 195),  # of 390 whole batches: two layers allow 250
         (50_000, 128, 100 * 128 * 36 * 4, 2, 78),  # the bytes of a hundred batches
         (50_000, 128, 256 << 20, 62, 6),  # the operations of more layers
         (1_010, 10, 7 * 10 * 36 * 4, 2, 5),  # which leaves one over, as seven would three
-        (50_000, 128, 1, 2, 1),
-        (300, 100, 256 << 20, 2, 3),
     ],
 )
 def test_few_windows_leave_few_steps_over(
@@ -518,41 +370,3 @@ def test_few_windows_leave_few_steps_over(
     monkeypatch.setattr(machine, "MOST_BYTES", most_bytes)
     trainer.training.image_count = images
     assert steps.steps_per_graph(trainer) == at_once
-
-
-@pytest.fixture
-def cuda(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
-    """Replace the functions that a recorder of CUDA graphs calls."""
-    made = MagicMock()
-    for name in (
-        "Stream",
-        "CUDAGraph",
-        "graph",
-        "current_stream",
-        "set_stream",
-        "default_generators",
-    ):
-        monkeypatch.setattr(torch.cuda, name, getattr(made, name))
-    made.graph.return_value.__exit__.return_value = False
-    return made
-
-
-def test_a_loaders_thread_may_pin_memory_while_steps_are_recorded(cuda: MagicMock) -> None:
-    """CUDA otherwise refuses that, to it and to the recording."""
-    loss = torch.zeros(())
-    recorded = steps.CudaRecorder(torch.device("cuda", 0)).record(lambda: loss)
-    assert recorded == (loss, cuda.CUDAGraph.return_value.replay)
-    assert cuda.graph.call_args.kwargs["capture_error_mode"] == "thread_local"
-    assert cuda.graph.call_args.kwargs["stream"] is cuda.Stream.return_value
-    cuda.set_stream.assert_not_called()
-
-
-def test_after_a_recording_that_failed_steps_go_on_where_they_were_and_may_draw(
-    cuda: MagicMock,
-) -> None:
-    fail = MagicMock(side_effect=RuntimeError("operation not permitted when stream is capturing"))
-    with pytest.raises(RuntimeError, match="not permitted"):
-        steps.CudaRecorder(torch.device("cuda", 0)).record(fail)
-    cuda.set_stream.assert_called_once_with(cuda.current_stream.return_value)
-    generator = cuda.default_generators[0]
-    generator.graphsafe_set_state.assert_called_once_with(generator.clone_state.return_value)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,10 +12,10 @@ import pandas as pd
 import pytest
 import torch
 from conftest import PARTS, CustomFiles, MakeExperiment
-from training_process import NoTracker
+from training_process import train_here
 
 from photofinish.comparing.pairs import read_pair
-from photofinish.config.experiment import Experiment, Metric, MetricsPlan
+from photofinish.config.experiment import Experiment, Metric
 from photofinish.data import PartName, Task
 from photofinish.data.packed import PackedSplit, part_file
 from photofinish.errors import ConfigError, UserError
@@ -32,12 +31,8 @@ from photofinish.runs.evaluation import (
     write_evaluation,
 )
 from photofinish.runs.run import Run
-from photofinish.runs.setup import Setup
-from photofinish.runs.train import train
-from photofinish.tracking.client import Tracker
 from photofinish.training.optimization import Loss
 from photofinish.training.torch_device import CPU
-from photofinish.training.world import World
 
 OUTPUTS = torch.tensor([[2.0, -1.0], [0.5, 3.0], [-1.0, -2.0]])
 VALUES = OUTPUTS + torch.tensor([1.0, -3.0])
@@ -103,16 +98,7 @@ def test_what_is_right_goes_by_the_task() -> None:
     assert right == {"classes": 1, "values": 0, "labels": 2.5}
 
 
-def test_a_loss_that_does_not_fit_the_data_is_refused_before_the_training(
-    packed_split: PackedSplit, make_experiment: MakeExperiment, cpu_host: CpuTarget, tmp_path: Path
-) -> None:
-    experiment = make_experiment(loss={"name": "cross_entropy", "weight": (1.0, 2.0)})
-    with pytest.raises(ConfigError, match=r"experiments\.small\.loss\.weight .*2.*3 classes"):
-        Setup(
-            Run("small", "cpu", experiment, cpu_host, packed_split.folder, tmp_path),
-            CPU,
-            World(CPU),
-        )
+def test_a_loss_that_does_not_fit_the_data_is_refused(make_experiment: MakeExperiment) -> None:
     with pytest.raises(ConfigError, match=r"mse .*cross_entropy"):
         Loss(make_experiment(loss={"name": "mse"}).loss, "classes", CPU)
 
@@ -230,7 +216,7 @@ def test_a_training_on_values_or_labels_is_reported(
         run = Run(
             "small", device, experiment, cpu_host, task_split.folder, results / "small" / device
         )
-        train(run, CPU, World(CPU), cast(Tracker, NoTracker()), 0.0)
+        train_here(run)
     folders = {
         device: results / "small" / device / records.MODEL for device in records.DEVICE_LABELS
     }
@@ -287,7 +273,7 @@ def test_a_custom_loss_with_tensors_is_evaluated(
         "built-in": make_experiment(),
     }.items():
         run = Run(name, "cpu", experiment, cpu_host, packed_split.folder, tmp_path / name)
-        train(run, CPU, World(CPU), cast(Tracker, NoTracker()), 0.0)
+        train_here(run)
         judged = evaluate(name, {"cpu": tmp_path / name / records.MODEL}, packed_split)
         losses.append(judged.evaluation.devices["cpu"].test_loss)
     assert losses[0] == pytest.approx(losses[1], rel=0.01)
@@ -354,39 +340,3 @@ def test_custom_metrics_are_functions_or_classes(
             UserError, match=rf"metric \./metrics\.py:{name} {problem}: it must give one number"
         ):
             further(make_experiment, "values", f"{file}:{name}")
-
-
-def test_a_faulty_custom_metric_is_refused_before_the_training(
-    custom_files: CustomFiles,
-    make_experiment: MakeExperiment,
-    packed_split: PackedSplit,
-    cpu_host: CpuTarget,
-    tmp_path: Path,
-) -> None:
-    custom_files.write("metrics.py", METRICS)
-    run = Run(
-        "small",
-        "cpu",
-        make_experiment(),
-        cpu_host,
-        packed_split.folder,
-        tmp_path,
-        metrics=tmp_path / "plan.json",
-    )
-
-    def plan(*names: str) -> None:
-        metrics = tuple(Metric(name=name) for name in names)
-        write_bytes_atomically(
-            tmp_path / "plan.json",
-            MetricsPlan(metrics=metrics, custom_code={}).model_dump_json().encode(),
-        )
-
-    plan("accuracy", "./metrics.py:nothing")
-    run.check_metrics()
-    plan("./metrics.py:both")
-    with pytest.raises(
-        UserError, match=r"^metric \./metrics\.py:both gives tensor.*: it must give one number$"
-    ):
-        train(run, CPU, World(CPU), cast(Tracker, NoTracker()), 0.0)
-    assert "metrics" not in sys.modules
-    assert not (tmp_path / "model").exists()

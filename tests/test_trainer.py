@@ -15,11 +15,9 @@ from torch.nn.functional import cross_entropy
 from photofinish.data import PartName
 from photofinish.data.packed import PackedSplit
 from photofinish.models.registry import build_model
-from photofinish.profiling.scratch import WARM_UP_STEPS, warm_up
+from photofinish.profiling.scratch import warm_up
 from photofinish.training.batches import batch_order
-from photofinish.training.torch_device import CPU
 from photofinish.training.trainer import NonFiniteLossError, Trainer
-from photofinish.training.world import World
 
 SCHEDULES: dict[str, dict[str, Any]] = {
     "constant": {"name": "constant"},
@@ -27,18 +25,6 @@ SCHEDULES: dict[str, dict[str, Any]] = {
 }
 GENTLE = {"name": "sgd", "lr": 0.003}  # the small data set is learned within an epoch otherwise
 PRECISIONS = ["fp32", "tf32", "bf16", "fp16"]
-
-
-class SecondOfTwo(World):
-    """A world of two whose other rank computes equal values."""
-
-    rank, size = 1, 2
-
-    def all_reduce(self, value: torch.Tensor) -> torch.Tensor:
-        return value * 2
-
-    def all_gather_object(self, values: list[float]) -> list[list[float]]:
-        return [values, values]
 
 
 class FailsAtStep(nn.Module):
@@ -101,47 +87,6 @@ def test_training_again_gives_the_same_bits_in_every_precision(
     assert_same_run(first, trained(trainer_of(network(), precision=precision)))
 
 
-@pytest.mark.parametrize(("precision", "other"), [("bf16", True), ("fp16", True), ("tf32", False)])
-def test_on_the_cpu_half_precision_gives_other_bits_and_tf32_is_plain_fp32(
-    trainer_of: MakeTrainer, precision: str, other: bool
-) -> None:
-    plain, shorter = (trained(trainer_of(precision=name)) for name in ("fp32", precision))
-    assert (plain.progress.metrics != shorter.progress.metrics) is other
-    assert shorter.progress.metrics[-1].validation_loss == pytest.approx(
-        plain.progress.metrics[-1].validation_loss, rel=0.05
-    )
-
-
-@pytest.mark.parametrize("weight", [None, (1.0, 2.0, 4.0)])
-def test_the_mean_of_all_ranks_losses_is_the_batchs_loss(
-    trainer_of: MakeTrainer, weight: tuple[float, ...] | None
-) -> None:
-    loss = {"name": "cross_entropy", "weight": weight}
-    trainer = trainer_of(batch_size=16, loss=loss)
-    last = trainer.steps_per_epoch - 1
-    whole, *_, rest = trainer.training.eval_batches()
-    assert len(rest[1]) < len(whole[1])
-    alone = [trainer.loss(trainer.state, 0, batch).item() for batch in (whole, rest)]
-    trainer.team = SecondOfTwo(CPU)
-    parts = [
-        trainer.loss(trainer.state, step, batch).item()
-        for step, batch in ((0, whole), (last, rest))
-    ]
-    of_both = (
-        2 if weight is None else 1
-    )  # what the images weigh is added up, their number is the batch's
-    assert parts == pytest.approx([of_both * loss for loss in alone])
-
-
-def test_the_mean_loss_is_of_all_processes(trainer_of: MakeTrainer) -> None:
-    alone, second = (trainer_of(batch_size=10_000, epochs=1) for _ in range(2))
-    second.team = SecondOfTwo(CPU)
-    (of_one,), (of_two,) = trained(alone).progress.metrics, trained(second).progress.metrics
-    assert of_two.training_loss == pytest.approx(
-        2 * of_one.training_loss
-    )  # each image is there twice, yet is one
-
-
 @pytest.mark.parametrize(
     "augmentation", [{}, {"flip": 0.5, "crop_padding": 1}], ids=["as they are", "augmented"]
 )
@@ -157,20 +102,6 @@ def test_a_loader_trains_to_the_same_bits_as_resident_images(
     )
     warm_up(loaded)  # leaves its passes halfway
     assert_same_run(trained(resident), trained(loaded))
-
-
-def test_augmentation_leaves_validation_images_as_they_are(
-    trainer_of: MakeTrainer,
-) -> None:
-    still = {"name": "sgd", "lr": 1e-30}  # so small that no weight changes
-    plain, augmented = (
-        trained(trainer_of(optimizer=still, augmentation=augmentation)).progress.metrics
-        for augmentation in ({}, {"flip": 0.5, "crop_padding": 2})
-    )
-    assert [each.validation_loss for each in plain] == [each.validation_loss for each in augmented]
-    assert len({each.training_loss for each in augmented}) == len(
-        augmented
-    )  # each epoch draws again
 
 
 def trained_by_hand(
@@ -239,43 +170,15 @@ def test_validation_loss_and_accuracy_are_those_of_all_validation_images_at_once
     assert last.validation_accuracy == (outputs.argmax(1) == labels).sum().item() / len(labels)
 
 
-@pytest.mark.parametrize("batch_size", [16, 50, 71, 72, 1000])
-def test_each_sample_weighs_the_same_in_the_training_loss(
-    trainer_of: MakeTrainer, packed_split: PackedSplit, batch_size: int
-) -> None:
-    still = {"name": "sgd", "lr": 1e-30}  # so small that no weight changes
-    trainer = trained(trainer_of(optimizer=still, batch_size=batch_size, epochs=1))
-    images, labels = normalised(packed_split, "train")
-    with torch.inference_mode():
-        loss = cross_entropy(trainer.network(images), labels).item()
-    assert trainer.progress.metrics[0].training_loss == pytest.approx(loss, rel=1e-6)
-
-
 @pytest.mark.parametrize(
     ("failing_step", "where", "epochs_kept"),
-    [
-        (1, "epoch 1, at step 1 of 5", 0),
-        (8, "epoch 2, at step 3 of 5", 1),
-        (0, "epoch 1, in validation", 0),
-    ],
+    [(8, "epoch 2, at step 3 of 5", 1), (0, "epoch 1, in validation", 0)],
 )
-@pytest.mark.parametrize(
-    ("schedule", "key"),
-    [
-        ("constant", r"optimizer\.lr in params\.yaml \(it is 0\.1\)"),
-        ("one_cycle", r"schedule\.max_lr .*0\.05"),
-    ],
-)
-def test_a_non_finite_loss_ends_the_training_with_the_step_and_the_key_to_lower(
-    trainer_of: MakeTrainer,
-    failing_step: int,
-    where: str,
-    epochs_kept: int,
-    schedule: str,
-    key: str,
+def test_a_non_finite_loss_ends_the_training_with_the_step_and_the_rate_to_lower(
+    trainer_of: MakeTrainer, failing_step: int, where: str, epochs_kept: int
 ) -> None:
-    trainer = trainer_of(FailsAtStep(failing_step), schedule=SCHEDULES[schedule])
-    with pytest.raises(NonFiniteLossError, match=rf"{where}\..*lower {key}"):
+    trainer = trainer_of(FailsAtStep(failing_step))
+    with pytest.raises(NonFiniteLossError, match=rf"{where}\..*\(it is 0\.1\)"):
         trained(trainer)
     assert trainer.progress.epochs_done == len(trainer.progress.metrics) == epochs_kept
 
@@ -293,20 +196,6 @@ def test_warming_up_changes_no_result(
     )
     assert warm_up(warm) > 0
     assert_same_run(trained(cold), trained(warm))
-
-
-def test_a_warm_up_takes_a_few_steps_on_a_copy(
-    trainer_of: MakeTrainer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trainer, stepped = trainer_of(), list[nn.Module]()
-    step = trainer.step
-    monkeypatch.setattr(
-        trainer, "step", lambda state, *given: stepped.append(state.network) or step(state, *given)
-    )
-    warm_up(trainer)
-    assert len(stepped) == WARM_UP_STEPS + 1  # and one on as few images as the last batch has
-    assert not any(network is trainer.network for network in stepped)
-    assert (trainer.steps_done, trainer.progress.epochs_done) == (0, 0)
 
 
 @pytest.mark.parametrize(("batch_size", "validation"), [(16, 10), (24, 24), (36, 100), (100, 7)])

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
-import yaml
-from conftest import ROOT, MakeExperiment, digits_plan, from_array, learnable_images
+from conftest import MakeExperiment, digits_plan, from_array, learnable_images
 from torchvision.models import ShuffleNet_V2_X0_5_Weights, get_model
-from training_process import NoTracker
+from training_process import train_here
 
-from photofinish.config.loader import read_params
 from photofinish.config.networks import (
     InitialWeights,
     PublishedWeights,
@@ -27,14 +24,9 @@ from photofinish.errors import UserError
 from photofinish.files import sha256_of_file
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.models.weights_download import download_weights
-from photofinish.plan import write_plan
 from photofinish.results import records
 from photofinish.results.learned import load_network
 from photofinish.runs.run import Run
-from photofinish.runs.train import train
-from photofinish.tracking.client import Tracker
-from photofinish.training.torch_device import CPU
-from photofinish.training.world import World
 
 SHUFFLENET = PublishedWeights(model="shufflenet_v2_x0_5", weights="IMAGENET1K_V1")
 ASKING = {"name": "shufflenet_v2_x0_5", "weights": "IMAGENET1K_V1"}
@@ -107,34 +99,6 @@ def test_a_file_with_another_sha256_is_refused_and_nothing_is_left(
     assert not (tmp_path / "weights").exists()
 
 
-@pytest.mark.parametrize(
-    ("model", "expected"),
-    [("linear", None), (ASKING, SHUFFLENET), ({"name": "shufflenet_v2_x0_5"}, None)],
-    ids=["made here", "with weights", "without"],
-)
-def test_the_plan_has_the_weights_of_each_experiment(
-    model: Any, expected: PublishedWeights | None, params_file: Path, tmp_path: Path
-) -> None:
-    sizes = {"validation": 2, "test": 2}
-    settings = {
-        "defaults": {"epochs": 1, "optimizer": {"name": "sgd", "lr": 0.1}, "batch_size": 8},
-        "datasets": {
-            "made": {
-                "source": "synthetic",
-                "images": 9,
-                "shape": [3, 32, 32],
-                "classes": 2,
-                **sizes,
-            }
-        },
-        "experiments": {"one": {"dataset": "made", "model": model}},
-    }
-    params_file.write_text(yaml.safe_dump(settings), encoding="utf-8")
-    write_plan(read_params(params_file), tmp_path / "plan", ROOT / "stages")
-    plan = WeightsPlan.model_validate_json((tmp_path / "plan" / "weights.json").read_bytes())
-    assert plan.experiments == {"one": expected}
-
-
 @pytest.fixture
 def weights(plan: WeightsPlan, tmp_path: Path) -> Path:
     download_weights(plan, tmp_path / "weights")
@@ -183,26 +147,6 @@ def coloured_split(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_weights_are_part_of_the_runs_key(
-    weights: Path,
-    coloured_split: Path,
-    cpu_host: CpuTarget,
-    make_experiment: MakeExperiment,
-    tmp_path: Path,
-) -> None:
-    experiment = make_experiment(model=ASKING)
-    run = Run("fine", "cpu", experiment, cpu_host, coloured_split, tmp_path / "out", weights)
-    before = run.key()
-    assert run.key() == before
-    record = (weights / "weights.json").read_text(encoding="utf-8")
-    fetched = run.published_weights()
-    assert fetched is not None
-    (weights / "weights.json").write_text(
-        record.replace(fetched.sha256, "0" * 64), encoding="utf-8"
-    )
-    assert run.key() != before
-
-
 def test_training_starts_from_them_and_its_record_says_so(
     weights: Path,
     published: Path,
@@ -221,7 +165,7 @@ def test_training_starts_from_them_and_its_record_says_so(
         tmp_path / "out" / "fine" / "cpu",
         weights,
     )
-    train(run, CPU, World(CPU), cast(Tracker, NoTracker()), 0.0)
+    train_here(run)
     record = records.read_training(run.out / records.MODEL)
     assert isinstance(record, records.Training)
     assert record.published_weights_sha256 == sha256_of_file(published)

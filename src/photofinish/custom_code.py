@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from itertools import dropwhile
@@ -163,6 +163,11 @@ def accepted_arguments(
     return {name: value for name, value in offered.items() if name in names} | given
 
 
+def as_function(custom: Any, arguments: Mapping[str, Any]) -> Callable[..., Any]:
+    """Return a function with its arguments, or an instance of a class that is made with them."""
+    return custom(**arguments) if isinstance(custom, type) else partial(custom, **arguments)
+
+
 @contextmanager
 def forget_imports() -> Iterator[None]:
     """Forget custom modules afterwards: other experiments may have files of the same names."""
@@ -192,9 +197,6 @@ def run_custom_code(what: str) -> Iterator[None]:
         raise UserError(f"{what}:\n{user_traceback(error)}") from error
     finally:
         os.chdir(folder)
-    if sys.stdout.closed:
-        sys.stdout = sys.stderr
-        raise UserError(f"{what}: it closed sys.stdout, which this stage prints to")
 
 
 def user_traceback(error: BaseException) -> str:

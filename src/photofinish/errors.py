@@ -8,11 +8,8 @@ from collections.abc import Callable
 
 EXIT_MISTAKE = 2
 EXIT_FAILED = 1
-EXIT_PEER_LOST = 3
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
-PEER_LOST = "the connection to another process of this training was lost"
-"""Beginning of the error of a process that failed only because another one had."""
 
 
 class UserError(Exception):

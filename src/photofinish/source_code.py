@@ -49,8 +49,7 @@ CODE_OF_STAGES = {
 }
 """Packages and modules of photofinish that each stage runs. Tests compare them with the imports.
 
-Training also imports `tracking`, which copies results into MLflow, and starts `runs/evaluation`,
-which tries metrics. Neither influences its result.
+Training also imports `tracking`, which copies results into MLflow and does not influence them.
 """
 PACKAGE = "package "
 """Prefix of the names of installed packages in a list of custom code."""

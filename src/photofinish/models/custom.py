@@ -54,18 +54,6 @@ def build_custom(
         what = f"model {model.name} can't take an image of shape {tuple(shape)}"
         with run_custom_code(what), torch.no_grad():
             network.eval()(blank(shape, dtype))
-    for key, value in network.state_dict().items():
-        if not isinstance(value, torch.Tensor):
-            problem = f"a {type(value).__name__}, as get_extra_state gives: register a buffer"
-        elif value.is_meta:
-            problem = "on the meta device: give it values in __init__"
-        elif value.layout != torch.strided:
-            problem = "a sparse tensor: make it dense, or register it with persistent=False"
-        else:
-            continue
-        raise UserError(
-            f"model {model.name} can't be saved: its state_dict has {key}, which is {problem}"
-        )
     return network.train()
 
 
@@ -76,10 +64,13 @@ def blank(shape: Shape, dtype: Dtype) -> torch.Tensor:
 
 @contextmanager
 def generators_seeded(seed: int) -> Iterator[None]:
-    """Seed Python's, NumPy's and PyTorch's generators; restore their states afterwards."""
+    """Seed Python's, NumPy's and torch's CPU generators, and restore them at the end.
+
+    torch.manual_seed would also seed the GPU, from which the network draws in training.
+    """
     python, numpy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         random.seed(seed)
         np.random.seed(seed)
         try:

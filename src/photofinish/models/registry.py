@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -173,25 +172,12 @@ def check_batch_norm(
 
     `normalised` returns the least number of a batch's images that statistics are computed over.
     """
-
-    def leaves_one(size: int) -> bool:
-        batches = {min(size, image_count), image_count % size} - {0}
-        return any(normalised(images) < 2 for images in batches)
-
-    if not leaves_one(batch_size) or not _fails_on_one(network, blank(shape, dtype)):
-        return
-    larger = range(batch_size + 1, image_count + 1)
-    smaller = range(min(batch_size, image_count), 1, -1)
-    fitting = next((size for size in chain(larger, smaller) if not leaves_one(size)), None)
-    if fitting is None:
+    batches = {min(batch_size, image_count), image_count % batch_size} - {0}
+    if min(map(normalised, batches)) < 2 and _fails_on_one(network, blank(shape, dtype)):
         raise ConfigError(
-            f"batch-norm can't learn from one image, and every batch_size leaves one: "
-            f"{image_count} training images are too few for the devices that share a batch"
+            f"batch_size {batch_size} in params.yaml leaves a batch of one of the {image_count} "
+            f"training images, which batch-norm can't learn from: set another"
         )
-    raise ConfigError(
-        f"batch_size {batch_size} in params.yaml leaves a batch of one of the {image_count} "
-        f"training images, which batch-norm can't learn from: set {fitting} for instance"
-    )
 
 
 def _fails_on_one(network: nn.Module, sample: torch.Tensor) -> bool:

@@ -108,19 +108,8 @@ class Overhead(Record):
     """Time of the training loop outside the timed passes, in the last process of the training."""
 
     passes_seconds: float
-    display_seconds: float
-    saving_seconds: float
-    """Checkpoints and weights of epochs."""
-    tracking_seconds: float
-    watching_seconds: float
-    """Reading the machine's load."""
-    rest_seconds: float
-
-    @property
-    def seconds(self) -> float:
-        """Sum of all but the passes."""
-        named = self.display_seconds + self.saving_seconds + self.tracking_seconds
-        return named + self.watching_seconds + self.rest_seconds
+    seconds: float
+    """Time for display, checkpoints, tracking and watching the load."""
 
     @property
     def share(self) -> float:

@@ -37,7 +37,7 @@ from photofinish.results.measurements import (
 MODEL, TIMINGS_FOLDER, EVALUATED = "model", "timings", "evaluation"
 SEEDS = "seeds"
 RECORD, HISTORY, WEIGHTS = "record.json", "history.csv", "weights.safetensors"
-FIRST_BATCH, SUMMARY, EPOCHS = "first_batch.png", "summary.txt", "epochs"
+EPOCHS = "epochs"
 TIMINGS, FIRST_STEP = "timings.json", "first_step.json"
 EVALUATION, PREDICTIONS = "evaluation.json", "predictions.csv"
 MEAN_ABSOLUTE_ERROR = "mean_absolute_error"

@@ -1,11 +1,7 @@
-"""Test metrics of the trained networks, all computed on the CPU.
-
-`python -m photofinish.runs.evaluation` tries an experiment's custom metrics before its training.
-"""
+"""Test metrics of the trained networks, all computed on the CPU."""
 
 from __future__ import annotations
 
-import argparse
 import csv
 import io
 import math
@@ -19,12 +15,11 @@ import torch
 from sklearn import metrics as sklearn_metrics
 from torch import nn
 
-from photofinish.config.base import read_plan
-from photofinish.config.experiment import TORCHMETRICS, Metric, Metrics, MetricsPlan
-from photofinish.custom_code import accepted_arguments, is_reference, run_custom_code
+from photofinish.config.experiment import TORCHMETRICS, Metric, Metrics
+from photofinish.custom_code import accepted_arguments, as_function, is_reference, run_custom_code
 from photofinish.data import Task
 from photofinish.data.packed import PackedSplit
-from photofinish.errors import UserError, run_stage
+from photofinish.errors import UserError
 from photofinish.files import write_text_atomically
 from photofinish.results import records
 from photofinish.results.learned import load_network
@@ -33,7 +28,6 @@ from photofinish.training.optimization import Loss
 from photofinish.training.torch_device import CPU
 
 _BATCH_SIZE = 1000
-_TRIAL_SAMPLES = 1000
 Array = npt.NDArray[Any]
 
 
@@ -90,11 +84,6 @@ def _score(
     Double precision adds no rounding to what the devices learned. Custom networks and losses may
     hold tensors of other precisions, so they compute as in training.
     """
-    manifest = split.manifest
-    if (record.class_names, record.image_shape) != (manifest.class_names, manifest.shape):
-        raise UserError(
-            f"{split.folder} holds other data than the network was trained on: run `dvc repro`"
-        )
     name = record.experiment.model.name
     dtype = torch.float32 if is_reference(name) else torch.float64
     network = (network if is_reference(name) else network.to(dtype)).eval()
@@ -239,38 +228,10 @@ def _custom_score(
     else:
         outputs = outputs.float()  # tensors of a custom metric have single precision
     with run_custom_code(f"metric {metric.name} fails"):
-        if isinstance(compute, type):
-            score = compute(**arguments)(outputs, targets)
-        else:
-            score = compute(outputs, targets, **arguments)
+        score = as_function(compute, arguments)(outputs, targets)
     try:
         return float(score)
     except (TypeError, ValueError, RuntimeError):
         raise UserError(
             f"metric {metric.name} gives {score!r:.100}: it must give one number"
         ) from None
-
-
-def try_metrics(metrics: Metrics, split: PackedSplit) -> None:
-    """Compute each metric once, from validation targets and made-up outputs."""
-    targets, task = torch.from_numpy(split.labels("validation")), split.manifest.task
-    targets = targets[:: -(-len(targets) // _TRIAL_SAMPLES)]
-    outputs = targets.roll(1, dims=0)
-    if task != "values":
-        generator = torch.Generator().manual_seed(0)
-        shape = (len(targets), len(split.manifest.class_names))
-        outputs = torch.randn(shape, generator=generator)
-    custom_scores(metrics, task, outputs.double(), targets)
-
-
-def main() -> None:
-    """Try the metrics of a plan."""
-    parser = argparse.ArgumentParser(prog="python -m photofinish.runs.evaluation")
-    parser.add_argument("plan", type=Path, help="plan of an experiment's metrics, a JSON file")
-    parser.add_argument("data", type=Path, help="folder of the packed split")
-    args = parser.parse_args()
-    try_metrics(read_plan(args.plan, MetricsPlan).metrics, PackedSplit(args.data))
-
-
-if __name__ == "__main__":
-    run_stage(main)

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 
+from photofinish.files import write_bytes_atomically
 from photofinish.processes import seconds_since_stage_start
 from photofinish.results import EpochTiming, records
 from photofinish.results.learned import weights_of
-from photofinish.results.measurements import Overhead
 from photofinish.runs.run import Run
 from photofinish.runs.views import TrainingDisplay
 from photofinish.tracking.client import Tracker
-from photofinish.training.checkpoint import CheckpointStore, EpochWeights, State
+from photofinish.training.checkpoint import CheckpointStore, State
 from photofinish.training.trainer import Trainer
 from photofinish.training.world import World
 
@@ -33,7 +32,8 @@ class Job:
         self.repeats: list[tuple[EpochTiming, ...]] = []
         """Epochs of each further training from the same start."""
         self._store = CheckpointStore(run.checkpoint_folder())
-        self.epoch_weights = EpochWeights(self._store.folder / records.EPOCHS)
+        self.epoch_weights_folder = self._store.folder / records.EPOCHS
+        """Weights after each epoch, a file each, if they are kept."""
         self._keeps_every_epoch = run.experiment.save_weights == "every_epoch"
         self._epochs_saved = 0
 
@@ -52,11 +52,6 @@ class Job:
     def restore(self, trainer: Trainer, team: World, display: TrainingDisplay) -> None:
         """Load the last checkpoint on every rank, if rank 0 has one."""
         state = self._store.load_latest(display.say) if team.rank == 0 else None
-        damaged = self.epoch_weights.resume(state["epoch_weights_sha256"]) if state else None
-        if damaged:
-            display.say(f"{damaged} is missing or damaged: training starts over")
-            self._store.clear()
-            state = None
         state = team.broadcast_object(state)
         if state is None:
             return
@@ -70,10 +65,11 @@ class Job:
         if team.rank == 0:
             display.say(f"resumes after epoch {epochs_done}")
 
-    def epoch_ended(self, trainer: Trainer) -> None:
+    def epoch_ended(self, trainer: Trainer, epoch: int) -> None:
         """Save the epoch's weights if they are kept, and a checkpoint if one is due."""
         if self._keeps_every_epoch:
-            self.epoch_weights.save(weights_of(trainer.network))
+            path = self.epoch_weights_folder / f"epoch-{epoch:04d}.safetensors"
+            write_bytes_atomically(path, weights_of(trainer.network))
         if self._store.is_due():
             self.save(trainer.state_dict(), self.elapsed_seconds())
 
@@ -84,35 +80,9 @@ class Job:
             return
         state = {
             "trainer": trainer_state,
-            "epoch_weights_sha256": self.epoch_weights.sha256,
             "elapsed_seconds": elapsed_seconds,
             "resumed_at_epochs": list(self.resumed_at_epochs),
             "repeats": [[asdict(timing) for timing in timings] for timings in self.repeats],
         }
         self._store.save(epochs, state)
         self._epochs_saved = epochs
-
-
-class Laps:
-    """Seconds of the training loop, by purpose."""
-
-    def __init__(self) -> None:
-        self._seconds: dict[str, float] = defaultdict(float)
-        self._ended_seconds = time.perf_counter()
-
-    def end(self, purpose: str) -> None:
-        now_seconds = time.perf_counter()
-        self._seconds[purpose] += now_seconds - self._ended_seconds
-        self._ended_seconds = now_seconds
-
-    def overhead(self, passes_seconds: float) -> Overhead:
-        """Return the laps. Those named "epoch" hold the timed passes."""
-        laps = self._seconds
-        return Overhead(
-            passes_seconds=passes_seconds,
-            display_seconds=laps["display"],
-            saving_seconds=laps["saving"],
-            tracking_seconds=laps["tracking"],
-            watching_seconds=laps["watching"],
-            rest_seconds=max(0.0, laps["epoch"] - passes_seconds),
-        )

@@ -60,23 +60,18 @@ def repeat_training(
     warm_up(again)
     for metrics, _timing in again.epochs():
         on_epoch(metrics.epoch)
-    if first.experiment.deterministic and (difference := _difference(first, again)):
+    if not first.experiment.deterministic:
+        return tuple(again.progress.timings)
+    pairs = zip(first.progress.metrics, again.progress.metrics, strict=True)
+    differing = [before.epoch for before, now in pairs if before != now]
+    if differing or weights_of(first.network) != weights_of(again.network):
+        where = f"from epoch {differing[0]} on" if differing else "in its weights at the end"
         raise UserError(
-            f"{name}, repeat {number}: it did not learn the same as the first time, from the same "
-            f"start: {difference}. Times of different work cannot be compared. Something on this "
-            f"device does not repeat bit for bit. repeats: 1 in params.yaml does without"
+            f"{name}, repeat {number}: it learned something else than the first time, {where}, so "
+            f"its times can't be compared: something on this device does not repeat bit for bit. "
+            f"repeats: 1 in params.yaml does without"
         )
     return tuple(again.progress.timings)
-
-
-def _difference(first: Trainer, again: Trainer) -> str | None:
-    for before, now in zip(first.progress.metrics, again.progress.metrics, strict=True):
-        if before != now:
-            losses = f"training loss {now.training_loss!r}, was {before.training_loss!r}"
-            return f"from epoch {now.epoch} on ({losses})"
-    if weights_of(first.network) == weights_of(again.network):
-        return None
-    return "the weights differ at the end, though no epoch's figures do"
 
 
 def train_further_seeds(

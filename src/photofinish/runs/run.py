@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from photofinish.config.base import read_plan
 from photofinish.config.devices import batch_problem, sharing_key
-from photofinish.config.experiment import Experiment, ExperimentPlan, MetricsPlan
+from photofinish.config.experiment import Experiment, ExperimentPlan
 from photofinish.config.networks import FetchedWeights, checked_file, fetched_weights
 from photofinish.data import MANIFEST
 from photofinish.data.packed import PackedSplit
-from photofinish.errors import ConfigError, UserError
+from photofinish.errors import ConfigError
 from photofinish.files import sha256_of_bytes, sha256_of_file, state_folder, to_json
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.machine.memory import Room, SplitSize, bytes_needed, check_memory_needed, room_now
@@ -38,10 +35,6 @@ class Run:
     out: Path
     weights: Path | None = None
     """Folder of published weights, written by `download-weights`."""
-    processes: int = 1
-    """World size."""
-    metrics: Path | None = None
-    """Plan of custom metrics. They are tried before the training and do not influence it."""
 
     @property
     def custom_code(self) -> dict[str, str]:
@@ -54,7 +47,7 @@ class Run:
         experiment = self.experiment
         gpus = len(self.host.accelerators) if isinstance(self.host, GpuTarget) else 0
         # `plan` cannot count the devices if all GPUs are requested.
-        devices = max(self.processes, gpus)
+        devices = max(self.host.processes, gpus)
         key = sharing_key(self.device)
         if problem := batch_problem(experiment.batch_size, devices, key):
             raise ConfigError(
@@ -71,19 +64,6 @@ class Run:
         # A rank counts only itself: the others may have loaded their data already.
         processes = 1 if own_rank() else self.host.processes
         self.check_memory(room_now(self.host, processes))
-
-    def check_metrics(self) -> None:
-        """Raise UserError if a custom metric fails on made-up outputs.
-
-        This runs in a separate process, so that nothing in a metric's file can reach the network.
-        """
-        if self.metrics is None or not read_plan(self.metrics, MetricsPlan).metrics:
-            return
-        module = "photofinish.runs.evaluation"
-        command = [sys.executable, "-m", module, str(self.metrics), str(self.data)]
-        result = subprocess.run(command, capture_output=True, text=True, check=False)
-        if result.returncode:
-            raise UserError(result.stderr.strip().removeprefix("error: "))
 
     def check_memory(self, rooms: list[Room]) -> None:
         """Raise UserError if resident data does not fit into `rooms`."""
@@ -122,7 +102,6 @@ class Run:
             self.experiment.model_dump(exclude={"custom_code"}),
             self.custom_code,
             self.host.model_dump(),
-            self.processes,
             self.data_sha256(),
             published.sha256 if published else None,
             code_sha256(),

@@ -19,7 +19,7 @@ from photofinish.profiling.first_step import validate_custom_model
 from photofinish.runs.run import Run
 from photofinish.training.batches import Batches, Normaliser, Part
 from photofinish.training.input_paths import make_batches
-from photofinish.training.optimization import Loss, check_class_weights
+from photofinish.training.optimization import Loss
 from photofinish.training.torch_device import free_memory_bytes
 from photofinish.training.trainer import Trainer
 from photofinish.training.world import World
@@ -37,8 +37,6 @@ class Setup:
         self.training = self._batches("train", run.experiment)
         self.validation = self._batches("validation", run.experiment)
         self.data_seconds = clock.now_seconds() - started_seconds
-        with self._experiment_named():
-            check_class_weights(run.experiment.loss, self.split.manifest.class_names)
 
     def new_network(self) -> nn.Module:
         """Build the network with its initial weights, on the CPU."""

@@ -14,7 +14,7 @@ from photofinish.errors import UserError
 from photofinish.files import state_folder
 from photofinish.locks import exclusive, exclusive_machine
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget, Machine, mismatches
-from photofinish.processes import Rank, is_started_by_stage, own_rank
+from photofinish.processes import Rank, own_rank
 from photofinish.results.records import DeviceLabel
 from photofinish.runs.run import Run, write_unavailable
 from photofinish.tracking.client import Tracker
@@ -27,20 +27,18 @@ def train(
     data: Path,
     weights: Path | None,
     out: Path,
-    metrics: Path | None = None,
 ) -> None:
     """Train one experiment on one device, or record that the device is missing."""
     is_cpu = device == "cpu"
     host = read_plan(host_file, CpuTarget) if is_cpu else read_plan(host_file, GpuTarget)
     rank = own_rank()
-    processes = rank.size if rank else host.processes
     experiment = read_plan(experiment_file, ExperimentPlan)
     name = experiment_file.stem
-    run = Run(name, device, experiment, host, data, out, weights, processes, metrics)
+    run = Run(name, device, experiment, host, data, out, weights)
     if rank is None and "DVC_STAGE" in os.environ:
         _check_machine(run)
     run.check()
-    if rank is None and processes > 1:
+    if rank is None and host.processes > 1:
         # Torch takes seconds to import, and MLflow's process starts meanwhile: not at the top.
         from photofinish.runs.distributed import launch
 
@@ -76,7 +74,7 @@ def _train_with_mlflow(run: Run, rank: Rank | None) -> None:
             _record_unavailable(run, f"no accelerator: {run.host.missing}")
             return
         # The stage that starts several processes holds the machine for all of them.
-        machine = nullcontext(0.0) if is_started_by_stage() else exclusive_machine(_title(run))
+        machine = nullcontext(0.0) if rank else exclusive_machine(_title(run))
         with machine as waited_seconds, Tracker() as tracker:
             training_images = PackedSplit(run.data).manifest.counts["train"]
             tracker.start(run.name, run.device, run.experiment, run.key(), training_images)

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from itertools import chain
 from typing import Any
 
 import torch
 
-from photofinish.errors import UserError
-from photofinish.files import sha256_of_bytes, state_folder, write_bytes_atomically
+from photofinish.files import (
+    sha256_of_bytes,
+    sha256_of_file,
+    state_folder,
+    write_bytes_atomically,
+)
 from photofinish.machine.energy import EnergyMeter, added_up, unavailable
 from photofinish.machine.host import git_commit, package_versions
 from photofinish.machine.load import LoadMonitor, load_warnings, nvidia_gpu_state
@@ -26,16 +29,16 @@ from photofinish.profiling.first_step import first_batch, first_step
 from photofinish.profiling.scratch import warm_up
 from photofinish.results import median_training_seconds, passed_seconds, records
 from photofinish.results.learned import weights_of
-from photofinish.results.measurements import StepsTaken
+from photofinish.results.measurements import Overhead, StepsTaken
 from photofinish.runs.distributed import failures_left_to_the_stage, team_for
-from photofinish.runs.job import Job, Laps
+from photofinish.runs.job import Job
 from photofinish.runs.repeats import train_further_seeds, train_repeats, write_further_seeds
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup
-from photofinish.runs.views import TrainingDisplay, write_views
+from photofinish.runs.views import TrainingDisplay
 from photofinish.tracking.client import Tracker
 from photofinish.training.checkpoint import CheckpointStore, prune_checkpoints
-from photofinish.training.failures import failures_explained, is_out_of_memory, out_of_memory
+from photofinish.training.failures import failures_explained
 from photofinish.training.torch_device import (
     NoAcceleratorError,
     configure_torch,
@@ -104,12 +107,11 @@ def _train_own_seed(
     with job.excluded():
         if is_main:
             setup.check_custom_code(network)
-            run.check_metrics()
     initial_weights_sha256 = sha256_of_bytes(weights_of(network))
     trainer = setup.new_trainer(network)
     display = TrainingDisplay(f"{run.name} on {run.device}", trainer)
     loader = experiment.input
-    shares_cores = run.processes > 1 or (loader.name == "loader" and loader.workers > 0)
+    shares_cores = run.host.processes > 1 or (loader.name == "loader" and loader.workers > 0)
     gpu_state = nvidia_gpu_state(nvidia_uuid(device))
     load = LoadMonitor(gpu_state, own_processes_share_cores=shares_cores)
     is_cpu = device.type == "cpu"
@@ -128,19 +130,15 @@ def _train_own_seed(
             energy_meter.begin()
 
         # The training. The overhead of its loop is recorded.
-        laps = Laps()
+        started_seconds = time.perf_counter()
         for metrics, timing in trainer.epochs():
-            laps.end("epoch")
             if tracker:
                 display.epoch_ended(metrics, timing)
-                laps.end("display")
-                job.epoch_ended(trainer)
-                laps.end("saving")
+                job.epoch_ended(trainer, metrics.epoch)
                 tracker.epoch_ended(metrics, timing)
-                laps.end("tracking")
                 load.epoch_ended(1, metrics.epoch)
-                laps.end("watching")
-        overhead = laps.overhead(passed_seconds(trainer.progress.timings[epochs_before:]))
+        loop_seconds = time.perf_counter() - started_seconds
+        passes_seconds = passed_seconds(trainer.progress.timings[epochs_before:])
         energy = team.all_gather_object(
             [energy_meter.training_ended() for energy_meter in energy_meters]
         )
@@ -148,7 +146,7 @@ def _train_own_seed(
         peak_memory_bytes = team.peak_memory_bytes()
 
         # Measurements of the trained network. They can't change what it learned.
-        with job.excluded(), _out_of_memory_explained(run, team):
+        with job.excluded():
             train_repeats(setup, trainer, job, load, display)
             load.begin()
             profiled = profile(trainer, setup.resident_batches)
@@ -164,10 +162,9 @@ def _train_own_seed(
         for warning in load_warnings(load.windows):
             display.say(f"take the times with care: {warning}")
 
-    # Results. The views are for people, so their time doesn't count.
+    # Results.
     _write_model(setup, trainer, job, initial_weights_sha256, first)
     total_seconds = job.elapsed_seconds()
-    write_views(run.out / records.MODEL, trainer.network, batch, setup.split.manifest)
     energies = added_up(chain.from_iterable(energy))
     if job.resumed_at_epochs:
         energies = unavailable(energies, "only the last part of the training was measured")
@@ -180,26 +177,13 @@ def _train_own_seed(
         warm_up_seconds=warm_up_seconds,
         total_seconds=total_seconds,
         peak_memory_bytes=peak_memory_bytes,
-        overhead=overhead,
+        overhead=Overhead(
+            passes_seconds=passes_seconds, seconds=max(0.0, loop_seconds - passes_seconds)
+        ),
         energy=energies,
         load=tuple(load.windows),
         **profiled._asdict(),
     )
-
-
-@contextmanager
-def _out_of_memory_explained(run: Run, team: World) -> Iterator[None]:
-    """Add to an error of memory after the training that the training is safe."""
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        message = out_of_memory(run.name, run.experiment, team, str(error))
-        raise UserError(
-            f"{message}. The training itself is done and kept. If other programs took the "
-            f"memory, end them: the next `dvc repro` measures without training again"
-        ) from error
 
 
 def _write_model(
@@ -214,7 +198,9 @@ def _write_model(
     folder = run.out / records.MODEL
     weights, published = weights_of(trainer.network), run.published_weights()
     write_bytes_atomically(folder / records.WEIGHTS, weights)
-    job.epoch_weights.copy_to(folder / records.EPOCHS)
+    epoch_weights = sorted(job.epoch_weights_folder.glob("epoch-*.safetensors"))
+    for path in epoch_weights:
+        write_bytes_atomically(folder / records.EPOCHS / path.name, path.read_bytes())
     records.write_history(folder, trainer.progress.metrics)
     is_channels_last = trainer.state.memory_format is torch.channels_last
     record = records.Training(
@@ -234,7 +220,7 @@ def _write_model(
         published_weights_sha256=published.sha256 if published else None,
         initial_weights_sha256=initial_weights_sha256,
         weights_sha256=sha256_of_bytes(weights),
-        epoch_weights_sha256=tuple(job.epoch_weights.sha256),
+        epoch_weights_sha256=tuple(map(sha256_of_file, epoch_weights)),
         custom_code=run.custom_code,
     )
     records.write_record(folder / records.RECORD, record)

@@ -7,19 +7,17 @@ All randomness is stateless: generators are seeded from (seed, epoch), and custo
 from __future__ import annotations
 
 import hashlib
-import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from photofinish.custom_code import Reference, run_custom_code
+from photofinish.custom_code import Reference, as_function, run_custom_code
 from photofinish.errors import UserError
+from photofinish.models.custom import generators_seeded
 
 if TYPE_CHECKING:
     from photofinish.config.experiment import Augmentation, CustomTransform
@@ -182,16 +180,14 @@ class Transform:
     def __init__(self, settings: CustomTransform, seed: int) -> None:
         self._name, self._seed = settings.name, seed
         custom = Reference.of(settings.name).load()
-        self._call: Callable[..., Any] = partial(custom, **settings.arguments)
-        if isinstance(custom, type):
-            with run_custom_code(f"transform {settings.name} can't be made"):
-                self._call = self._call()
+        with run_custom_code(f"transform {settings.name} can't be made"):
+            self._call = as_function(custom, settings.arguments)
 
     def __call__(self, item: torch.Tensor, epoch: int, row: int) -> torch.Tensor:
         """Transform a packed sample. Raises UserError if its shape or dtype changes."""
         seed = derived_seed("transform", self._seed, epoch, row) % _SEEDS
         failing = f"transform {self._name} fails on training item {row}"
-        with _seeded(seed), run_custom_code(failing):
+        with generators_seeded(seed), run_custom_code(failing):
             changed: torch.Tensor = self._call(item.clone())
         if _kind(changed) != _kind(item):
             raise UserError(
@@ -205,22 +201,3 @@ def _kind(item: Any) -> str:
     if isinstance(item, torch.Tensor):
         return f"{item.dtype} of shape {tuple(item.shape)}"
     return f"a {type(item).__name__}"
-
-
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Seed Python's, NumPy's and torch's CPU generators, and restore them at the end.
-
-    torch.manual_seed would also seed the GPU, from which the network draws.
-    """
-    python_state, numpy_state = random.getstate(), np.random.get_state()
-    torch_state = torch.default_generator.get_state()
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.default_generator.manual_seed(seed)
-    try:
-        yield
-    finally:
-        random.setstate(python_state)
-        np.random.set_state(numpy_state)
-        torch.default_generator.set_state(torch_state)

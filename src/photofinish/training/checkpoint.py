@@ -15,8 +15,7 @@ from typing import Any
 
 import torch
 
-from photofinish.errors import UserError
-from photofinish.files import is_as_recorded, sha256_of_bytes, write_bytes_atomically
+from photofinish.files import explained_when_full, sha256_of_bytes, write_bytes_atomically
 
 CHECKPOINT_SECONDS = 1.0
 """Least time between two checkpoints, so that short epochs aren't spent on writing them."""
@@ -62,7 +61,8 @@ class CheckpointStore:
         torch.save(state, buffer)
         data = buffer.getvalue()
         path = self.folder / f"epoch-{epochs_done:06d}.{sha256_of_bytes(data)}.pt"
-        _write(path, data)
+        with explained_when_full(self.folder, "a checkpoint"):
+            write_bytes_atomically(path, data)
         for old in self.paths()[KEPT:]:
             old.unlink(missing_ok=True)
         self._saved_seconds = time.monotonic()
@@ -81,53 +81,3 @@ class CheckpointStore:
     def paths(self) -> list[Path]:
         """Return the existing checkpoints, the newest first."""
         return sorted(self.folder.glob("epoch-*.*.pt"), reverse=True)
-
-    def clear(self) -> None:
-        """Remove the checkpoints of a run that starts over."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def _write(path: Path, data: bytes) -> None:
-    try:
-        write_bytes_atomically(path, data)
-    except OSError as error:
-        raise UserError(
-            f"{path} can't be written: {error.strerror}. Make room, then `dvc repro` goes on from "
-            f"the last checkpoint"
-        ) from error
-
-
-class EpochWeights:
-    """The weights after each epoch, a file each."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.sha256: list[str] = []
-        """One for each epoch that was saved. Checkpoints and the record hold them."""
-
-    def save(self, weights: bytes) -> None:
-        """Save the next epoch's weights, before its checkpoint is written."""
-        _write(self._path(len(self.sha256) + 1), weights)
-        self.sha256.append(sha256_of_bytes(weights))
-
-    def resume(self, sha256: list[str]) -> Path | None:
-        """Continue after these epochs. Returns the path of a damaged or missing file, if any."""
-        for path, expected in self._files(sha256):
-            if not is_as_recorded(path, expected):
-                return path
-        self.sha256 = list(sha256)
-        return None
-
-    def copy_to(self, folder: Path) -> None:
-        """Copy the files of all epochs, each checked against its sha256."""
-        for path, expected in self._files(self.sha256):
-            weights = path.read_bytes()
-            if sha256_of_bytes(weights) != expected:
-                raise UserError(f"{path} was damaged during the training: run `dvc repro` again")
-            write_bytes_atomically(folder / path.name, weights)
-
-    def _files(self, sha256: list[str]) -> list[tuple[Path, str]]:
-        return [(self._path(epoch), expected) for epoch, expected in enumerate(sha256, start=1)]
-
-    def _path(self, epoch: int) -> Path:
-        return self._folder / f"epoch-{epoch:04d}.safetensors"

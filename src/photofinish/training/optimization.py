@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.optim import SGD, Adam, AdamW, Optimizer, lr_scheduler
 
 from photofinish.config.catalogue import LOSSES, loss_problem
-from photofinish.custom_code import Reference, is_reference, run_custom_code
+from photofinish.custom_code import Reference, as_function, is_reference, run_custom_code
 from photofinish.errors import ConfigError, UserError
 from photofinish.training.torch_device import is_accelerator, to_device
 
@@ -138,34 +138,18 @@ class Loss:
         return torch.zeros((), device=outputs.device)
 
 
-def check_class_weights(settings: params.Loss | None, names: tuple[str, ...]) -> None:
-    """Raise ConfigError if the loss has numbers for classes or labels, but not one for each."""
-    if settings is None or is_reference(settings.name):
-        return
-    for key, kind in _PER_CLASS.items():
-        numbers = getattr(settings, key, None)
-        if numbers is not None and len(numbers) != len(names):
-            raise ConfigError(
-                f"loss.{key} has {len(numbers)} numbers, and there are {len(names)} {kind}: give "
-                f"one for each, in the order of {', '.join(names[:10])}"
-            )
-
-
 def _custom_loss(settings: params.CustomLoss, device: torch.device) -> Callable[..., Any]:
     """Return a custom loss: an instance of a class, or a function with its arguments."""
     custom = Reference.of(settings.name).load()
-    if not isinstance(custom, type):
-        return partial(custom, **settings.arguments)
     with run_custom_code(f"loss {settings.name} can't be made"):
-        loss = custom(**settings.arguments)
-        if not isinstance(loss, nn.Module):
-            return loss  # type: ignore[no-any-return]
+        loss = as_function(custom, settings.arguments)
+    if isinstance(loss, nn.Module):
         loss = loss.to(device)
-    if any(True for _ in loss.parameters()):
-        raise UserError(
-            f"loss {settings.name} has parameters, which no optimizer gets: "
-            "move them to the network"
-        )
+        if any(True for _ in loss.parameters()):
+            raise UserError(
+                f"loss {settings.name} has parameters, which no optimizer gets: "
+                "move them to the network"
+            )
     return loss
 
 

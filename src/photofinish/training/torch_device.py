@@ -222,20 +222,6 @@ def peak_memory_bytes(device: torch.device) -> int | None:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit_bytes
 
 
-def memory_bytes(device: torch.device) -> tuple[int | None, int | None]:
-    """Return the bytes that this process uses, and the total."""
-    if device.type in _COUNTED:
-        module = torch.get_device_module(device)
-        return module.memory_allocated(device), module.get_device_properties(device).total_memory
-    if device.type == "mps":
-        return torch.mps.current_allocated_memory(), torch.mps.recommended_max_memory()
-    if device.type == "cpu":
-        import psutil  # a bare GPU machine may lack it
-
-        return psutil.Process().memory_info().rss, psutil.virtual_memory().total
-    return None, None
-
-
 def free_memory_bytes(device: torch.device) -> int | None:
     """Return how much of an accelerator's memory this process may still take, or None if unknown.
 
@@ -245,5 +231,9 @@ def free_memory_bytes(device: torch.device) -> int | None:
         module = torch.get_device_module(device)
         free_bytes, _total_bytes = module.mem_get_info(device)
         return int(free_bytes + module.memory_reserved(device) - module.memory_allocated(device))
-    used_bytes, total_bytes = memory_bytes(device)
-    return None if total_bytes is None else total_bytes - (used_bytes or 0)
+    if device.type == "xpu":
+        total_bytes = torch.xpu.get_device_properties(device).total_memory
+        return int(total_bytes - torch.xpu.memory_allocated(device))
+    if device.type == "mps":
+        return torch.mps.recommended_max_memory() - torch.mps.current_allocated_memory()
+    return None

@@ -247,24 +247,20 @@ class Trainer:
             *self.team.all_gather_object(own), strict=True
         )
         validation_loss = sum(loss_sums) / sum(weights)
+        where = None
         if math.isfinite(min(first)):
             where = f"at step {min(first) + 1} of {self.steps_per_epoch}"
-            raise self._diverged(f"epoch {epoch + 1}, {where}")
-        if not math.isfinite(validation_loss):
-            raise self._diverged(f"epoch {epoch + 1}, in validation")
+        elif not math.isfinite(validation_loss):
+            where = "in validation"
+        if where:
+            raise NonFiniteLossError(
+                f"the loss is no longer finite: epoch {epoch + 1}, {where}. The training has "
+                f"diverged: lower the learning rate in params.yaml "
+                f"(it is {self.state.schedule.learning_rate:g})"
+            )
         train_loss = sum(train_sums) / self.training.image_count
         accuracy = sum(all_correct) / self.validation.image_count
         return train_loss, validation_loss, None if self.task == "values" else accuracy
-
-    def _diverged(self, where: str) -> NonFiniteLossError:
-        schedule = self.experiment.schedule
-        key, rate = "optimizer.lr", self.experiment.optimizer.lr
-        if schedule.name == "one_cycle":  # ignores optimizer.lr
-            key, rate = "schedule.max_lr", schedule.max_lr
-        return NonFiniteLossError(
-            f"the loss is no longer finite: {where}. The training has diverged: "
-            f"lower {key} in params.yaml (it is {rate})"
-        )
 
     def _batch_images(self, number: int) -> int:
         """Return the number of samples in the batch of this number, over all ranks."""
