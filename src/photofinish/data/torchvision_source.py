@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 from functools import partial
 from operator import add
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from torch.utils.data import ConcatDataset, Subset
+from torch.utils.data import ConcatDataset
 
-from photofinish.config.catalogue import DATASETS
-from photofinish.config.datasets import DatasetPlan, EmnistDataset, TorchvisionDataset, known_images
+from photofinish.config.catalogue import DATASETS, GREY
+from photofinish.config.datasets import DatasetPlan, EmnistDataset, TorchvisionDataset
 from photofinish.data.images import decoding_processes, to_pixels
 from photofinish.data.samples import Source
 from photofinish.errors import UserError
@@ -25,8 +24,7 @@ def open_torchvision(plan: DatasetPlan) -> Source:
     """Return the images of all parts, one after the other."""
     dataset = plan.dataset
     assert isinstance(dataset, TorchvisionDataset)
-    channels = known_images(dataset).channels
-    assert channels is not None
+    channels = dataset.channels or (1 if dataset.source in GREY else 3)
     arguments: dict[str, Any] = {
         "transform": partial(to_pixels, size=dataset.size, channels=channels)
     }
@@ -40,8 +38,6 @@ def open_torchvision(plan: DatasetPlan) -> Source:
     # Imagenette has several names for each class.
     classes = tuple(name if isinstance(name, str) else name[0] for name in names)
     in_memory = hasattr(parts[0], "data")
-    if dataset.source == "SUN397":
-        parts = [_sorted_by_path(part) for part in parts]
     images: Any = ConcatDataset(parts)
     rows = np.split(np.arange(len(images)), np.cumsum([len(part) for part in parts]))
     return Source(
@@ -70,12 +66,3 @@ def _parts(plan: DatasetPlan, dataset: TorchvisionDataset, arguments: dict[str, 
                 f"{error}. Without internet, let datasets.{plan.name}.root in params.yaml name a "
                 f"folder that has its files"
             ) from error
-
-
-def _sorted_by_path(part: Any) -> Subset[Any]:
-    """Sort images that torchvision lists in the file system's order, which machines differ in."""
-    loader, transform = part.loader, part.transform
-    part.loader, part.transform = Path, None
-    paths = [part[row] for row in range(len(part))]
-    part.loader, part.transform = loader, transform
-    return Subset(part, sorted(range(len(part)), key=paths.__getitem__))
