@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from image_files import BLUE, GREEN, RED, picture, plan_of, run_split, through_pil, write_picture
 from PIL import Image
-from pydantic import ValidationError
 
 from photofinish.data.split import RawData, read_raw
 from photofinish.errors import ConfigError
@@ -60,9 +59,8 @@ def test_images_and_labels_are_those_of_the_rows(photos: Path) -> None:
         (b"\xef\xbb\xbfpath,label\r\nred.png,h\xc3\xa4n\r\n\r\ngreen.png,a\r\n", {}, ["hän", "a"]),
         (b'id,label,path\n1,"owl, ""barn""","red.png"', {}, ['owl, "barn"']),
         (b"file,kind\nred.png,owl\n", {"path_column": "file", "label_column": "kind"}, ["owl"]),
-        (b"path,label\nred.png,owl\n", {"classes": ["owl", "cat", "emu"]}, ["owl"]),
     ],
-    ids=["numbers stay text", "as Excel saves it", "quoted", "named columns", "classes"],
+    ids=["numbers stay text", "as Excel saves it", "quoted", "named columns"],
 )
 def test_every_usual_way_to_write_a_csv_is_read(
     photos: Path, data: bytes, settings: dict[str, Any], labels: list[str]
@@ -70,7 +68,7 @@ def test_every_usual_way_to_write_a_csv_is_read(
     (photos / "birds.csv").write_bytes(data)
     images = read(photos, **settings)
     assert labels_of(images) == labels
-    assert images.class_names == tuple(settings.get("classes", sorted(labels)))
+    assert images.class_names == tuple(sorted(labels))
 
 
 def test_a_column_can_name_the_parts(photos: Path) -> None:
@@ -143,7 +141,6 @@ FAULTY_ROWS = {
     "missing file": "nowhere.png,owl,train",
     "empty path": ",owl,train",
     "empty label": "green.png,,train",
-    "unknown label": "green.png,olw,train",
     "unknown part": "green.png,owl,tset",
     "cut short": "cut.jpg,owl,train",
 }
@@ -156,7 +153,7 @@ def test_a_faulty_row_is_reported_with_its_line(photos: Path, row: str) -> None:
     rows = ("red.png,owl,train", row, "blue.png,owl,test")
     write_csv(photos, "path,label,split", *rows)
     with pytest.raises(ConfigError, match=r"(?m)^photos/birds\.csv:3: "):
-        read(photos, split_column="split", classes=["owl"], validation=1)
+        read(photos, split_column="split", validation=1)
 
 
 def test_no_more_than_ten_faulty_images_are_reported_and_nothing_is_written(photos: Path) -> None:
@@ -167,12 +164,3 @@ def test_no_more_than_ten_faulty_images_are_reported_and_nothing_is_written(phot
     lines = [line for line in ran.stderr.splitlines() if line.startswith("photos/birds.csv:")]
     assert [int(line.split(":")[1]) for line in lines] == list(range(3, 13))
     assert not (photos.parent / "data/splits").exists()
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [{"classes": ["owl", "owl"]}, {"path": "a.csv", "parts": {"train": "a.csv"}, "test": 1}],
-)
-def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
-        plan_of(**csv_settings(**settings))

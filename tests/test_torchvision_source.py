@@ -21,26 +21,23 @@ from photofinish.data.split import RawData, divide, read_raw
 from photofinish.errors import ConfigError, UserError
 
 REAL = ROOT.parent / "shared" / "datasets"
-SHAPES = {"SVHN": (3, 32, 32), "EMNIST": (1, 28, 28), "MNIST": (1, 28, 28)}
+SHAPES = {"SVHN": (3, 32, 32), "MNIST": (1, 28, 28)}
 COUNTS = {
-    "EMNIST": (26, 0, 26), "Imagenette": (10, 10, 0), "MNIST": (20, 0, 10), "SVHN": (20, 0, 10),
+    "Imagenette": (10, 10, 0), "MNIST": (20, 0, 10), "SVHN": (20, 0, 10),
 }  # fmt: skip
 NAMES = {
     "Caltech101": ("anchor", "barrel"),
-    "EMNIST": tuple("abcdefghijklmnopqrstuvwxyz"),
     "SVHN": tuple("0123456789"),
 }
 FIRST_LABELS: dict[str, list[int]] = {
-    "EMNIST": [*range(26)],  # 1 to 26 in the file
     "SVHN": [1, 2, 3, 4, 5, 6, 7, 8, 9, 0],  # 1 to 10 in the file, of which 10 is the digit 0
 }
 
 
 def plan_of(source: str, root: Path | None, **settings: Any) -> DatasetPlan:
-    variant = {"variant": "letters"} if source == "EMNIST" else {}
     own = DATASETS.get(source, ())
     drawn = {part: 0.2 for part in ("validation", "test") if part not in own}
-    values = {"source": source, "root": root and str(root), **variant, **drawn, **settings}
+    values = {"source": source, "root": root and str(root), **drawn, **settings}
     return DatasetPlan(
         name="mine", dataset=TypeAdapter(Dataset).validate_python(values), local_files=None
     )

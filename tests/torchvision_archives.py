@@ -85,18 +85,6 @@ def mnist(_: Patch) -> Files:
     return files
 
 
-def emnist(_: Patch) -> Files:
-    packed = {}
-    for variant, labels in (("letters", np.arange(1, 27)), ("digits", np.arange(10))):
-        for part in ("train", "test"):
-            prefix = f"gzip/emnist-{variant}-{part}"
-            packed[f"{prefix}-images-idx3-ubyte.gz"] = gzip.compress(
-                idx(noise(len(labels), 28, 28))
-            )
-            packed[f"{prefix}-labels-idx1-ubyte.gz"] = gzip.compress(idx(labels.astype(np.uint8)))
-    return {"EMNIST/raw/gzip.zip": zipped(packed)}
-
-
 def svhn(patch: Patch) -> Files:
     files, split_list = {}, {}
     for part, count in (("train", 20), ("test", 10)):
@@ -136,7 +124,6 @@ def imagenette(_: Patch) -> Files:
 
 MAKERS: dict[str, Callable[[Patch], Files]] = {
     "Caltech101": caltech101,
-    "EMNIST": emnist,
     "Imagenette": imagenette,
     "MNIST": mnist,
     "SVHN": svhn,

@@ -86,7 +86,7 @@ def faster(speedup: float) -> str:
 
 def interval_text(interval: tuple[float, float]) -> str:
     """Return `1.9 to 2.1`."""
-    return " to ".join(times(end).removesuffix("x") for end in interval)
+    return " to ".join(map(ratio, interval))
 
 
 def byte_size(count: float) -> str:

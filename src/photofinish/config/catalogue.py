@@ -48,7 +48,7 @@ _BY_FLAG: PartArguments = {"train": {"train": True}, "test": {"train": False}}
 _BY_NAME: PartArguments = {"train": {"split": "train"}, "test": {"split": "test"}}
 _UNDIVIDED: PartArguments = {}
 _ALL_BY_NAME: PartArguments = {**_BY_NAME, "validation": {"split": "val"}}
-_MNIST_LIKE = ("EMNIST", "FashionMNIST", "KMNIST", "MNIST", "QMNIST")
+_MNIST_LIKE = ("FashionMNIST", "KMNIST", "MNIST", "QMNIST")
 
 DATASETS: dict[str, PartArguments] = {
     **dict.fromkeys(("CIFAR10", "CIFAR100", *_MNIST_LIKE, "USPS"), _BY_FLAG),
@@ -61,12 +61,12 @@ DATASETS: dict[str, PartArguments] = {
 }
 """Parts that each data set is divided into, and the arguments that select them.
 
-Left out are data sets that torchvision no longer downloads, that have an order of the file system,
+Left out are data sets that torchvision no longer downloads, that come in variants or in an order of
+the file system,
 whose test samples have no labels, whose parts have different classes, and those that are not for
 classification.
 """
 
-EMNIST_VARIANTS = ("balanced", "byclass", "bymerge", "digits", "letters", "mnist")
 GREY = frozenset({*_MNIST_LIKE, "SEMEION", "USPS"})
 """Data sets of one channel. torchvision converts the others' images to three."""
 

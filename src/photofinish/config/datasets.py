@@ -20,7 +20,7 @@ from photofinish.config.base import (
     built_in_or_own,
     is_whole_number,
 )
-from photofinish.config.catalogue import DATASETS, EMNIST_VARIANTS
+from photofinish.config.catalogue import DATASETS
 from photofinish.files import in_project
 
 if TYPE_CHECKING:
@@ -119,16 +119,9 @@ class SyntheticDataset(_DatasetSettings):
 class TorchvisionDataset(_ImageSettings):
     """A classification data set of torchvision, by the name of its class there."""
 
-    source: Literal[tuple(name for name in DATASETS if name != "EMNIST")]  # type: ignore[valid-type]  # names are one
+    source: Literal[tuple(DATASETS)]  # type: ignore[valid-type]  # mypy sees no names here
     root: str | None = None
     """Folder that has the files as torchvision keeps them; by default they are downloaded."""
-
-
-class EmnistDataset(TorchvisionDataset):
-    """EMNIST, which comes in several variants."""
-
-    source: Literal["EMNIST"]
-    variant: Literal[EMNIST_VARIANTS]  # type: ignore[valid-type]
 
 
 class Parts(Settings):
@@ -163,15 +156,6 @@ class CsvDataset(_LocalDataset):
     label_column: str = "label"
     split_column: str | None = None
     """Column with train, validation or test; without it the parts are drawn."""
-    classes: tuple[str, ...] | None = None
-    """Allowed labels, in this order; by default those of the training rows, sorted."""
-
-    @field_validator("classes")
-    @classmethod
-    def _each_class_once(cls, classes: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        if classes is not None and (not classes or len(set(classes)) != len(classes)):
-            raise ValueError("must name each class once")
-        return classes
 
 
 class FolderDataset(_LocalDataset):
@@ -206,12 +190,7 @@ class CustomDataset(CallsCode, _DatasetSettings):
 
 LocalDataset = CsvDataset | FolderDataset
 _BuiltIn = Annotated[
-    DigitsDataset
-    | TorchvisionDataset
-    | EmnistDataset
-    | CsvDataset
-    | FolderDataset
-    | SyntheticDataset,
+    DigitsDataset | TorchvisionDataset | CsvDataset | FolderDataset | SyntheticDataset,
     Field(discriminator="source"),
 ]
 Dataset = Annotated[

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -101,25 +102,19 @@ def sha256_of_local_files(datasets: Mapping[str, Dataset]) -> dict[str, str]:
 
 def _states(dataset: Dataset) -> Iterator[str]:
     """Yield the state of each file that a data set is made of."""
-    if isinstance(dataset, LocalDataset):
-        for place in places(dataset):
-            yield ".".join(place.key)
-            if isinstance(dataset, CsvDataset):
-                yield sha256_of_bytes(place.path.read_bytes())
-                try:
-                    for _, cells in read_csv(place.path):
-                        yield _state(place.path.parent, cells.get(dataset.path_column) or "")
-                except ConfigError:
-                    continue  # `split` reports it
-            else:
-                for name in _files_below(place.path):
-                    yield _state(place.path, name)
-    elif isinstance(dataset, CustomDataset):
-        for given in dataset.files:
-            yield given
-            path = in_project(given)
-            if path.is_file():
-                yield _state(path.parent, path.name)
+    if isinstance(dataset, TorchvisionDataset):
+        return
+    for key, given, _ in _paths(dataset):
+        path = in_project(given)
+        yield str(key)
+        if isinstance(dataset, CsvDataset):
+            yield sha256_of_bytes(path.read_bytes())
+            with suppress(ConfigError):  # `split` reports it
+                for _, cells in read_csv(path):
+                    yield _state(path.parent, cells.get(dataset.path_column) or "")
+        elif path.is_file():
+            yield _state(path.parent, path.name)
+        else:
             for name in _files_below(path):
                 yield _state(path, name)
 

@@ -65,7 +65,7 @@ def open_csv(plan: DatasetPlan) -> Source:
     assert isinstance(dataset, CsvDataset)
     rows = [row for place in places(dataset) for row in _rows_of_csv(place, dataset)]
     labels = {row.label for row in rows if row.part in ("train", None)}
-    return _source(dataset, rows, dataset.classes or tuple(sorted(labels)))
+    return _source(dataset, rows, tuple(sorted(labels)))
 
 
 def _rows_of_csv(place: Place, dataset: CsvDataset) -> Iterator[_Row]:
