@@ -90,18 +90,6 @@ def test_each_part_can_have_its_own_csv(photos: Path) -> None:
     assert images.inputs[np.array([0, 2])][:, :, 0, 0].tolist() == [list(RED), list(GREEN)]
 
 
-@pytest.mark.parametrize(("name", "mode"), [("a.png", "LA"), ("a.gif", "P"), ("a.jpg", "CMYK")])
-@pytest.mark.parametrize("channels", [3, 1])
-def test_an_image_is_read_like_by_torchvisions_loader(
-    photos: Path, name: str, mode: str, channels: int
-) -> None:
-    picture().convert(mode).save(photos / name)
-    write_csv(photos, "path,label", f"{name},owl")
-    images = read(photos, channels=channels)
-    expected = through_pil(photos / name, "RGB" if channels == 3 else "L")
-    assert np.array_equal(images.inputs[np.array([0])][0], expected)
-
-
 def test_a_photo_is_turned_as_its_exif_data_say_unless_they_are_damaged(photos: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6  # lies on its side

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from image_files import BLUE, CALTECH, GREEN, RED, plan_of, through_pil, write_picture
-from torchvision import datasets
+from image_files import BLUE, GREEN, RED, plan_of, through_pil, write_picture
 
 from photofinish.data.split import RawData, read_raw
 from photofinish.errors import ConfigError
@@ -65,17 +64,6 @@ def test_each_part_can_have_its_own_folder(in_parts: Path) -> None:
     assert parts == {"train": [0, 1, 2, 3], "test": [4, 5]}
     assert images.labels[images.own_parts["test"]].tolist() == [0, 1]
     assert images.inputs[np.array([5])][0, :, 0, 0].tolist() == list(GREEN)
-
-
-@pytest.mark.skipif(not CALTECH.is_dir(), reason=f"no real images at {CALTECH}")
-def test_real_jpegs_are_those_of_torchvisions_image_folder(photos: Path) -> None:
-    theirs = datasets.ImageFolder(CALTECH)
-    images = read(photos, path=CALTECH, size=[20, 30], validation=0.2, test=0.2)
-    assert images.class_names == tuple(theirs.classes)
-    assert images.labels.tolist() == theirs.targets
-    rows = np.array([0, 77, len(theirs) - 1])
-    expected = [np.asarray(theirs[row][0].resize((30, 20), 2)).transpose(2, 0, 1) for row in rows]
-    assert np.array_equal(images.inputs[rows], np.stack(expected))
 
 
 def test_faulty_files_are_reported_together(photos: Path) -> None:

@@ -109,23 +109,6 @@ def test_a_variable_changes_the_fingerprint_of_the_devices_whose_speed_or_bits_i
     assert name != "OMP_NUM_THREADS" or threads_of() == 7
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "from photofinish.machine.fingerprint import Devices, fingerprint; fingerprint(Devices())",
-        "import photofinish.config.loader",
-        "import photofinish.plan",
-        "import photofinish.comparing.pairs",
-    ],
-)
-def test_what_needs_no_network_to_train_imports_neither_torch_nor_mlflow(code: str) -> None:
-    packages = {"torch", "torchvision", "mlflow", "sklearn"}
-    heavy = python(f"{code}; import sys; print({packages} & sys.modules.keys())")
-    assert heavy == "set()"
-
-
-# -- accelerators ----------
-
 FAKE_TORCH = """
 from pathlib import Path
 from types import SimpleNamespace as Thing

@@ -95,12 +95,6 @@ def test_make_machine_takes_only_names_that_params_yaml_takes(tmp_path: Path, na
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_that_is_no_machine_is_refused(params_file: Path, machines: Path) -> None:
-    (machines / "lab.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"lab.json can't be read as a machine"):
-        read_machines(read(params_file, machines, "lab").devices, machines)
-
-
 def test_another_machine_differs_from_the_plan_by_named_facts(lab: Machine) -> None:
     devices = Devices(cpu=CpuDevice(machine="lab"))
     planned, _ = fingerprint(devices, {"lab": lab})

@@ -124,28 +124,6 @@ def test_another_gpu_changes_the_gpu_and_a_missing_one_is_recorded(
     assert missing == "cuda: it fell off the bus"
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (PARAMS.replace("0.1,", "-1,").replace("epochs: 50", "epoch: 50"), "has 2 mistakes"),
-        (None, "params.yaml can't be read"),
-    ],
-)
-def test_the_stage_refuses_a_faulty_file_and_writes_nothing(
-    folder: Path, params_file: Path, text: str | None, message: str
-) -> None:
-    params_file.unlink()
-    if text is not None:
-        params_file.write_text(text, encoding="utf-8")
-    arguments = ("--params", "params.yaml", "--out", folder.name)
-    ran = run_stage("plan", *arguments, cwd=folder.parent)
-    assert ran.returncode == 2
-    assert ran.stderr.startswith("error: params.yaml")
-    assert message in ran.stderr
-    assert "Traceback" not in ran.stderr + ran.stdout
-    assert written_files(folder) == set()
-
-
 def test_a_thousand_experiments_are_planned_in_seconds(tmp_path: Path, params_file: Path) -> None:
     lines = [
         f"  {width}-wide: {{dataset: digits, model: {{name: mlp, hidden: [{width}]}}}}\n"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import ROOT
-from PIL import Image
 from pydantic import TypeAdapter
 from torchvision import datasets
 from torchvision_archives import MAKERS, accept
@@ -17,8 +15,8 @@ from torchvision_archives import MAKERS, accept
 from photofinish.config.catalogue import DATASETS
 from photofinish.config.datasets import Dataset, DatasetPlan
 from photofinish.data.sources import download
-from photofinish.data.split import RawData, divide, read_raw
-from photofinish.errors import ConfigError, UserError
+from photofinish.data.split import RawData, read_raw
+from photofinish.errors import UserError
 
 REAL = ROOT.parent / "shared" / "datasets"
 SHAPES = {"SVHN": (3, 32, 32), "MNIST": (1, 28, 28)}
@@ -98,28 +96,6 @@ def test_images_are_those_that_torchvision_shows(
         assert raw.labels[row] == label
 
 
-@pytest.mark.parametrize(("size", "channels"), [(None, 3), ((9, 7), 1)])
-def test_size_and_channels_are_as_set(
-    size: tuple[int, int] | None,
-    channels: int | None,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    raw = read("SVHN", tmp_path, monkeypatch, size=size, channels=channels)
-    assert raw.shape == (channels or 3, *(size or (32, 32)))
-    (shown,) = raw.inputs[np.array([2])]
-    image = datasets.SVHN(root=str(tmp_path / "root"))[2][0].convert(
-        "L" if channels == 1 else "RGB"
-    )
-    image = image.resize(size[::-1], Image.Resampling.BILINEAR) if size else image
-    assert np.array_equal(shown.transpose(1, 2, 0).squeeze(), np.asarray(image))
-
-
-def test_images_of_many_sizes_need_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match=r"(?s)item 1: .*datasets\.mine\.size"):
-        read("Caltech101", tmp_path, monkeypatch)
-
-
 @pytest.mark.parametrize("root", [None, "root"])
 def test_a_failed_download_names_the_key_for_machines_without_internet(
     root: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -141,17 +117,3 @@ def test_downloads_are_kept_for_other_data_sets(
         archive.unlink()
     monkeypatch.setattr(datasets.MNIST, "mirrors", ["http://127.0.0.1:9/"])
     assert len(read_raw(plan_of("MNIST", None, validation=3), tmp_path / "raw").labels) == 30
-
-
-@pytest.mark.parametrize("source", ["MNIST", "FashionMNIST"])
-def test_the_real_files_give_60_000_and_10_000_images(source: str, tmp_path: Path) -> None:
-    if not (REAL / source).is_dir():
-        pytest.skip(f"{REAL / source} isn't there")
-    shutil.copytree(REAL / source, tmp_path / "root" / source)
-    plan = plan_of(source, tmp_path / "root", validation=10_000)
-    raw = read_raw(plan, tmp_path / "raw")
-    assert {part: len(rows) for part, rows in divide(raw, plan).items()} == {
-        "train": 50_000,
-        "validation": 10_000,
-        "test": 10_000,
-    }
