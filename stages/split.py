@@ -11,7 +11,7 @@ from photofinish.config.base import read_plan
 from photofinish.config.datasets import DatasetPlan
 from photofinish.data.split import read_raw, split
 from photofinish.processes import end_with_parent
-from photofinish.wording import all_or_some, printable
+from photofinish.wording import all_or_some
 
 
 def main() -> None:
@@ -27,8 +27,7 @@ def main() -> None:
     plan = read_plan(args.dataset, DatasetPlan)
     manifest = split(plan, read_raw(plan, args.raw), args.out)
     print(", ".join(f"{part} {count}" for part, count in manifest.counts.items()))
-    names = [printable(name) for name in manifest.class_names]
-    print(f"{len(names)} {manifest.task}: {all_or_some(names)}")
+    print(f"{len(manifest.class_names)} {manifest.task}: {all_or_some(manifest.class_names)}")
 
 
 if __name__ == "__main__":

@@ -101,9 +101,7 @@ def from_array(
     class_names: tuple[str, ...],
     own_parts: Mapping[PartName, Int64Array] | None = None,
 ) -> RawData:
-    return RawData(
-        images.shape[1:], labels, class_names, lambda rows: images[rows], own_parts or {}
-    )
+    return RawData(images, labels, class_names, own_parts or {})
 
 
 def learnable_images(count: int = 120, classes: int = 3, side: int = 8, seed: int = 0) -> RawData:

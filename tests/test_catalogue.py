@@ -16,6 +16,7 @@ LEFT_OUT = {
     "no longer downloaded": "FER2013 ImageNet LFWPeople PCAM StanfordCars",
     "no labelled test images": "CLEVRClassification INaturalist Places365",
     "other classes in each part": "Omniglot",
+    "variants, or an order of the file system": "EMNIST SUN397",
     "no images of their own": "DatasetFolder FakeData ImageFolder VisionDataset",
     "not for classification": """
         CREStereo CarlaStereo CelebA Cityscapes CocoCaptions CocoDetection ETH3DStereo

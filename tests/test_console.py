@@ -93,14 +93,3 @@ def test_on_a_terminal_a_bar_shows_the_steps_and_the_time_left(
         shown.say("checkpoint [a] is damaged")
         terminal.wait_for(r"small on cpu  checkpoint \[a\] is damaged\r\n")
     assert capsys.readouterr().out == ""
-
-
-def test_the_bar_ends_when_training_fails(terminal: Terminal) -> None:
-    def fail() -> None:
-        with redirect_stderr(terminal.stderr), display():
-            terminal.wait_for("small on cpu")
-            raise ValueError("it failed")
-
-    with pytest.raises(ValueError, match="it failed"):
-        fail()
-    terminal.wait_for(r"\x1b\[\?25h")  # the cursor is back

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from image_files import BLUE, GREEN, RED, picture, plan_of, run_split, through_pil, write_picture
 from PIL import Image
-from pydantic import ValidationError
 
 from photofinish.data.split import RawData, read_raw
 from photofinish.errors import ConfigError
@@ -50,7 +49,7 @@ def test_images_and_labels_are_those_of_the_rows(photos: Path) -> None:
     assert labels_of(images) == ["warm", "cold", "cold"]
     assert images.shape == (3, 6, 8)
     assert images.name_of(2) == "photos/birds.csv:4"
-    assert images.read(np.array([2, 0]))[:, :, 0, 0].tolist() == [list(BLUE), list(RED)]
+    assert images.inputs[np.array([2, 0])][:, :, 0, 0].tolist() == [list(BLUE), list(RED)]
 
 
 @pytest.mark.parametrize(
@@ -60,9 +59,8 @@ def test_images_and_labels_are_those_of_the_rows(photos: Path) -> None:
         (b"\xef\xbb\xbfpath,label\r\nred.png,h\xc3\xa4n\r\n\r\ngreen.png,a\r\n", {}, ["hän", "a"]),
         (b'id,label,path\n1,"owl, ""barn""","red.png"', {}, ['owl, "barn"']),
         (b"file,kind\nred.png,owl\n", {"path_column": "file", "label_column": "kind"}, ["owl"]),
-        (b"path,label\nred.png,owl\n", {"classes": ["owl", "cat", "emu"]}, ["owl"]),
     ],
-    ids=["numbers stay text", "as Excel saves it", "quoted", "named columns", "classes"],
+    ids=["numbers stay text", "as Excel saves it", "quoted", "named columns"],
 )
 def test_every_usual_way_to_write_a_csv_is_read(
     photos: Path, data: bytes, settings: dict[str, Any], labels: list[str]
@@ -70,12 +68,11 @@ def test_every_usual_way_to_write_a_csv_is_read(
     (photos / "birds.csv").write_bytes(data)
     images = read(photos, **settings)
     assert labels_of(images) == labels
-    assert images.class_names == tuple(settings.get("classes", sorted(labels)))
+    assert images.class_names == tuple(sorted(labels))
 
 
-@pytest.mark.parametrize("validation", ["validation", "Valid", "VAL"])
-def test_a_column_can_name_the_parts(photos: Path, validation: str) -> None:
-    rows = ("green.png,a,TEST", "red.png,a,train", f"blue.png,a,{validation}")
+def test_a_column_can_name_the_parts(photos: Path) -> None:
+    rows = ("green.png,a,TEST", "red.png,a,train", "blue.png,a,val")
     write_csv(photos, "path,label,split", *rows)
     parts = read(photos, split_column="split").own_parts
     expected = {"test": [0], "train": [1], "validation": [2]}
@@ -90,22 +87,7 @@ def test_each_part_can_have_its_own_csv(photos: Path) -> None:
     images = read(photos, parts=parts, validation=1)
     expected = {"train": [0, 1], "test": [2]}
     assert {part: rows.tolist() for part, rows in images.own_parts.items()} == expected
-    assert images.read(np.array([0, 2]))[:, :, 0, 0].tolist() == [list(RED), list(GREEN)]
-
-
-@pytest.mark.parametrize(
-    ("name", "mode"),
-    [("a.jpg", "RGB"), ("a.png", "L"), ("a.png", "LA"), ("a.gif", "P"), ("a.jpg", "CMYK")],
-)
-@pytest.mark.parametrize("channels", [3, 1])
-def test_an_image_is_read_like_by_torchvisions_loader(
-    photos: Path, name: str, mode: str, channels: int
-) -> None:
-    picture().convert(mode).save(photos / name)
-    write_csv(photos, "path,label", f"{name},owl")
-    images = read(photos, channels=channels)
-    expected = through_pil(photos / name, "RGB" if channels == 3 else "L")
-    assert np.array_equal(images.read(np.array([0]))[0], expected)
+    assert images.inputs[np.array([0, 2])][:, :, 0, 0].tolist() == [list(RED), list(GREEN)]
 
 
 def test_a_photo_is_turned_as_its_exif_data_say_unless_they_are_damaged(photos: Path) -> None:
@@ -114,7 +96,7 @@ def test_a_photo_is_turned_as_its_exif_data_say_unless_they_are_damaged(photos: 
     picture().save(photos / "a.jpg", exif=exif)
     write_csv(photos, "path,label", "a.jpg,owl")
     turned = np.rot90(through_pil(photos / "a.jpg"), -1, axes=(1, 2))
-    assert np.array_equal(read(photos).read(np.array([0]))[0], turned)
+    assert np.array_equal(read(photos).inputs[np.array([0])][0], turned)
     picture().save(photos / "a.jpg", exif=b"Exif\0\0nonsense")
     assert read(photos).shape == (3, 6, 8)
 
@@ -126,7 +108,7 @@ def test_images_of_many_sizes_are_resized_if_a_size_is_set(photos: Path) -> None
         read(photos)
     images = read(photos, size=[4, 5])
     expected = through_pil(photos / "wide.png", size=(4, 5))
-    assert np.array_equal(images.read(np.array([1]))[0], expected)
+    assert np.array_equal(images.inputs[np.array([1])][0], expected)
 
 
 @pytest.mark.parametrize(
@@ -147,56 +129,26 @@ FAULTY_ROWS = {
     "missing file": "nowhere.png,owl,train",
     "empty path": ",owl,train",
     "empty label": "green.png,,train",
-    "unknown label": "green.png,olw,train",
     "unknown part": "green.png,owl,tset",
-    "no part": "green.png,owl",
-    "no image": "text.png,owl,train",
     "cut short": "cut.jpg,owl,train",
 }
 
 
 @pytest.mark.parametrize("row", FAULTY_ROWS.values(), ids=FAULTY_ROWS)
 def test_a_faulty_row_is_reported_with_its_line(photos: Path, row: str) -> None:
-    (photos / "text.png").write_text("an owl")
     data = write_picture(photos / "whole.jpg", width=64, height=64).read_bytes()
     (photos / "cut.jpg").write_bytes(data[: len(data) // 2])
     rows = ("red.png,owl,train", row, "blue.png,owl,test")
     write_csv(photos, "path,label,split", *rows)
-    with pytest.raises(ConfigError, match=r"\nphotos/birds\.csv:3: "):
-        read(photos, split_column="split", classes=["owl"], validation=1)
+    with pytest.raises(ConfigError, match=r"(?m)^photos/birds\.csv:3: "):
+        read(photos, split_column="split", validation=1)
 
 
-def test_the_first_ten_faulty_rows_are_reported_and_nothing_is_written(photos: Path) -> None:
-    rows = ["red.png,owl", "red.png,", *(f"{number}.png,owl" for number in range(20))]
+def test_no_more_than_ten_faulty_images_are_reported_and_nothing_is_written(photos: Path) -> None:
+    rows = ["red.png,owl", *(f"{number}.png,owl" for number in range(20))]
     write_csv(photos, "path,label", *rows)
     ran = run_split(plan_of(**csv_settings()), photos.parent)
     assert ran.returncode == 2
     lines = [line for line in ran.stderr.splitlines() if line.startswith("photos/birds.csv:")]
     assert [int(line.split(":")[1]) for line in lines] == list(range(3, 13))
     assert not (photos.parent / "data/splits").exists()
-
-
-def test_a_label_that_no_training_row_has_is_refused(photos: Path) -> None:
-    rows = ("red.png,owl,train", "blue.png,own,test", "green.png,owl,val")
-    write_csv(photos, "path,label,split", *rows)
-    with pytest.raises(ConfigError, match=r"birds\.csv:3: 'own' is no class .*mean 'owl'"):
-        read(photos, split_column="split")
-
-
-PARTS = {"train": "a.csv", "test": "b.csv"}
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"split_column": "split", "parts": PARTS, "validation": 1},
-        {"classes": ["owl", "cat", "owl"]},
-        {"classes": []},
-        {"parts": PARTS, "validation": 1, "test": 1},
-        {"parts": {"train": "a.csv"}, "validation": 1},
-        {"path": "a.csv", "parts": {"train": "a.csv"}, "validation": 1, "test": 1},
-    ],
-)
-def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
-        plan_of(**csv_settings(**settings))

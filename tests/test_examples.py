@@ -112,7 +112,7 @@ def train_an_epoch(example: str, name: str, host: CpuTarget) -> tuple[Path, Expe
     else:
         channels, side = CHANNELS_AND_SIDE[experiment.dataset]
         grey = learnable_images(IMAGES, side=side)
-        images = np.repeat(grey.read(np.arange(IMAGES)), channels, axis=1)
+        images = np.repeat(grey.inputs[np.arange(IMAGES)], channels, axis=1)
         split(digits_plan(), from_array(images, grey.labels, grey.class_names), data)
     if getattr(experiment.model, "weights", None):
         write_weights(experiment, weights)

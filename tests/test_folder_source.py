@@ -7,11 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from image_files import BLUE, CALTECH, GREEN, RED, plan_of, through_pil, write_picture
-from torchvision import datasets
-from torchvision.datasets.folder import IMG_EXTENSIONS
+from image_files import BLUE, GREEN, RED, plan_of, through_pil, write_picture
 
-from photofinish.data.local_files import IMAGE_SUFFIXES
 from photofinish.data.split import RawData, read_raw
 from photofinish.errors import ConfigError
 
@@ -46,8 +43,6 @@ def read(photos: Path, **settings: Any) -> RawData:
 
 
 def test_each_folder_is_a_class_with_all_images_below_it(photos: Path) -> None:
-    for name in (".thumbnails/a.png", "owl/.cache/a.png"):
-        write_picture(photos / name)
     (photos / "owl/notes.txt").touch()
     write_picture(photos.parent / "outside/x.png")
     (photos / "owl/linked").symlink_to("../../outside")
@@ -58,7 +53,7 @@ def test_each_folder_is_a_class_with_all_images_below_it(photos: Path) -> None:
     files = ["cat/a.png", "owl/a.PNG", "owl/b.png", "owl/barn/a.jpeg", "owl/linked/x.png"]
     assert names == [f"photos/{file}" for file in files]
     expected = [through_pil(photos / file) for file in files]
-    assert np.array_equal(images.read(np.arange(5)), np.stack(expected))
+    assert np.array_equal(images.inputs[np.arange(5)], np.stack(expected))
     assert images.own_parts == {}
 
 
@@ -68,35 +63,20 @@ def test_each_part_can_have_its_own_folder(in_parts: Path) -> None:
     parts = {part: rows.tolist() for part, rows in images.own_parts.items()}
     assert parts == {"train": [0, 1, 2, 3], "test": [4, 5]}
     assert images.labels[images.own_parts["test"]].tolist() == [0, 1]
-    assert images.read(np.array([5]))[0, :, 0, 0].tolist() == list(GREEN)
+    assert images.inputs[np.array([5])][0, :, 0, 0].tolist() == list(GREEN)
 
 
-def test_image_files_are_recognised_like_by_torchvision() -> None:
-    assert IMAGE_SUFFIXES == IMG_EXTENSIONS
-
-
-@pytest.mark.skipif(not CALTECH.is_dir(), reason=f"no real images at {CALTECH}")
-def test_real_jpegs_are_those_of_torchvisions_image_folder(photos: Path) -> None:
-    theirs = datasets.ImageFolder(CALTECH)
-    images = read(photos, path=CALTECH, size=[20, 30], validation=0.2, test=0.2)
-    assert images.class_names == tuple(theirs.classes)
-    assert images.labels.tolist() == theirs.targets
-    rows = np.array([0, 77, len(theirs) - 1])
-    expected = [np.asarray(theirs[row][0].resize((30, 20), 2)).transpose(2, 0, 1) for row in rows]
-    assert np.array_equal(images.read(rows), np.stack(expected))
-
-
-def test_faulty_files_and_empty_classes_are_reported_together(photos: Path) -> None:
-    (photos / "emu").mkdir()
+def test_faulty_files_are_reported_together(photos: Path) -> None:
     (photos / "owl/empty.png").touch()
     (photos / "owl/broken.png").symlink_to("nowhere.png")
     write_picture(photos / "owl/wide.png", width=40)
     with pytest.raises(ConfigError) as caught:
         read(photos)
-    for name in ("emu", "owl/empty.png", "owl/broken.png", "owl/wide.png"):
+    for name in ("owl/empty.png", "owl/broken.png", "owl/wide.png"):
         assert f"\nphotos/{name}: " in str(caught.value)
-    with pytest.raises(ConfigError, match="photos/owl/barn: it must have a folder"):
-        read(photos, path="photos/owl/barn", validation=1, test=1)
+    (photos / "emu").mkdir()
+    with pytest.raises(OSError, match="no valid file for the classes emu"):
+        read(photos)
 
 
 def test_a_class_that_is_only_tested_is_refused(in_parts: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from typing import Any
-from unittest.mock import Mock
 
 import pynvml
 import pytest
@@ -31,7 +30,6 @@ BUSY = QUIET.model_copy(update={"others_cpu_seconds": 40.0})
     ("figures", "reasons"),
     [
         ({}, []),
-        ({"others_cpu_seconds": 3.9}, []),
         (
             {"others_cpu_seconds": 20.0},
             ["other programs used 50% of the cores in 100% of the time"],
@@ -43,9 +41,7 @@ BUSY = QUIET.model_copy(update={"others_cpu_seconds": 40.0})
                 "in 100% of the time"
             ],
         ),
-        ({"waited_for_core_seconds": None, "swapped_pages": None}, []),
         ({"swapped_pages": 5000}, ["memory was read back from a disk in 100% of the time"]),
-        ({"major_page_faults": 5000, "swapped_pages": 0}, []),
         (
             {"major_page_faults": 5000, "swapped_pages": None},
             ["memory was read back from a disk in 100% of the time"],
@@ -128,10 +124,3 @@ def test_a_gpus_clock_and_what_holds_it_down_are_read_from_its_driver(
     monitor = LoadMonitor(nvidia_gpu_state("a-b"))
     monitor.sample(2, 3)
     assert monitor.windows[0].gpu_slowdowns == ("heat",)
-
-
-def test_without_a_driver_a_gpu_has_no_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    no_driver = pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
-    monkeypatch.setattr(pynvml, "nvmlInit", Mock(side_effect=no_driver))
-    assert nvidia_gpu_state("a-b")() == (None, ())
-    assert nvidia_gpu_state(None)() == (None, ())

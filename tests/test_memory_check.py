@@ -1,153 +1,37 @@
-"""Samples that do not fit into memory are refused before anything is loaded."""
+"""The free memory of the machine, and what is measured only if it fits there."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from conftest import MakeExperiment
 
 from photofinish.data.packed import PackedSplit
-from photofinish.errors import ConfigError
-from photofinish.machine import memory
-from photofinish.machine.fingerprint import CpuTarget, GpuTarget
-from photofinish.machine.memory import (
-    Room,
-    SplitSize,
-    available_memory_bytes,
-    check_memory_needed,
-    resident_bytes,
-    room_now,
-)
+from photofinish.machine import host
+from photofinish.machine.fingerprint import CpuTarget
+from photofinish.machine.host import available_memory_bytes
+from photofinish.runs import setup
 from photofinish.runs.run import Run
+from photofinish.training.torch_device import CPU
+from photofinish.training.world import World
 
 GIB = 2**30
 
 
-def gpu_host(*memory_bytes: int | None) -> GpuTarget:
-    accelerators = [
-        {"kind": "cuda", "name": "Some GPU", "memory_bytes": size, "driver": "1"}
-        for size in memory_bytes
-    ]
-    facts = {"kind": "auto", "count": 1, "if_missing": "skip", "missing": None, "threads": 1}
-    return GpuTarget.model_validate_json(
-        json.dumps({**facts, "accelerators": accelerators, "cpu": None, "software": None})
-    )
-
-
-@pytest.fixture
-def run(
-    make_experiment: MakeExperiment, cpu_host: CpuTarget, packed_split: PackedSplit, tmp_path: Path
-) -> Run:
-    return Run("small", "cpu", make_experiment(), cpu_host, packed_split.folder, tmp_path)
-
-
-def test_the_bytes_are_those_of_the_tensors(
-    make_experiment: MakeExperiment, packed_split: PackedSplit
-) -> None:
-    from photofinish.training.batches import Normaliser, Part
-    from photofinish.training.input_paths import make_batches
-    from photofinish.training.torch_device import CPU
-
-    manifest = packed_split.manifest
-    size = SplitSize(manifest.shape, manifest.counts["train"], manifest.counts["validation"])
-    experiment = make_experiment(batch_size=1000)
-    taken, normalise = 0, Normaliser(manifest.mean, manifest.std)
-    for part in ("train", "validation"):
-        images = Part(part, packed_split.images(part), packed_split.labels(part), normalise)
-        ((batch, _),) = make_batches(experiment, images, CPU).eval_batches()
-        taken += batch.nbytes
-    assert resident_bytes(experiment, size) == taken
-
-
-def test_the_size_has_the_border_of_random_crops_and_the_type_of_the_values(
+def test_resident_batches_are_measured_beside_a_loader_only_if_they_fit(
     make_experiment: MakeExperiment,
+    cpu_host: CpuTarget,
+    packed_split: PackedSplit,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    plain, cropped = make_experiment(), make_experiment(augmentation={"crop_padding": 2})
-    size = SplitSize((1, 8, 8), train=10, validation=5)
-    assert resident_bytes(plain, size) == 4 * 64 * 15
-    assert resident_bytes(cropped, size) == 4 * (144 * 10 + 64 * 5)
-    assert (
-        resident_bytes(plain, SplitSize((10,), train=10, validation=5, dtype="float32")) == 4 * 150
-    )
-    assert resident_bytes(plain, SplitSize((10,), train=10, validation=5, dtype="int64")) == 8 * 150
-
-
-def test_the_error_names_the_key_both_sizes_and_the_alternative(
-    make_experiment: MakeExperiment,
-) -> None:
-    size = SplitSize((3, 224, 224), train=75_750, validation=10_000)
-    with pytest.raises(ConfigError) as refused:
-        check_memory_needed("food", make_experiment(), size, [Room("the main memory", 24 * GIB)])
-    for text in (
-        "experiments.food.input",
-        "75,750",
-        "48.1 GiB",
-        "the main memory has 24.0 GiB",
-        "`input: loader`",
-    ):
-        assert text in str(refused.value)
-    border = r"of 3x224x224 and augmentation.crop_padding 9 take"
-    with pytest.raises(ConfigError, match=border):
-        check_memory_needed(
-            "food", make_experiment(augmentation={"crop_padding": 9}), size, [Room("it", GIB)]
-        )
-
-
-def test_processes_that_share_the_memory_hold_a_copy_each_and_the_loader_none(
-    make_experiment: MakeExperiment,
-) -> None:
-    size = SplitSize((1, 16, 16), train=900, validation=100)
-    check_memory_needed("small", make_experiment(), size, [Room("the main memory", 1024 * 1000)])
-    with pytest.raises(ConfigError, match="once in each of 2 processes"):
-        check_memory_needed(
-            "small", make_experiment(), size, [Room("the main memory", 1024 * 1000, copies=2)]
-        )
-    check_memory_needed(
-        "small", make_experiment(input={"name": "loader"}), size, [Room("the main memory", 1)]
-    )
-
-
-def test_the_room_is_the_memory_of_each_gpu_or_the_free_main_memory(
-    cpu_host: CpuTarget, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(memory, "available_memory_bytes", lambda: GIB)
-    for host, processes, sizes in (
-        (cpu_host, 1, [(GIB, 1)]),
-        (gpu_host(8 * GIB, 6 * GIB), 2, [(8 * GIB, 1), (6 * GIB, 1)]),
-        (gpu_host(None), 2, [(GIB, 2)]),
-    ):
-        assert [(room.available_bytes, room.copies) for room in room_now(host, processes)] == sizes
-
-
-def test_a_training_is_refused_before_it_loads_anything(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run.check()
-    monkeypatch.setattr(memory, "available_memory_bytes", lambda: 1000)
-    monkeypatch.setattr(np, "load", None)
-    with pytest.raises(ConfigError, match=r"experiments\.small\.input"):
-        run.check()
-
-
-def test_memory_that_other_programs_hold_on_the_device_is_not_free(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import torch
-
-    from photofinish.runs import setup
-    from photofinish.training.world import World
-
-    run, meta = replace(run, device="gpu"), torch.device("meta")
-    monkeypatch.setattr(setup, "free_memory_bytes", lambda _device: 1000)
-    with pytest.raises(ConfigError, match=r"experiments\.small\.input .*; meta now has 1000 bytes"):
-        setup.Setup(run, meta, World(meta))
-    monkeypatch.setattr(setup, "free_memory_bytes", lambda _device: None)
-    assert run.resident_fits([])
-    assert not run.resident_fits([Room("meta now", 1000)])
+    experiment = make_experiment(input={"name": "loader"})
+    run = Run("small", "cpu", experiment, cpu_host, packed_split.folder, tmp_path)
+    made = setup.Setup(run, CPU, World(CPU))
+    assert made.resident_batches() is not None
+    monkeypatch.setattr(setup, "available_memory_bytes", lambda: 1000)
+    assert made.resident_batches() is None
 
 
 @pytest.mark.parametrize(
@@ -180,8 +64,8 @@ def test_a_control_group_limits_the_memory(
     }.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(f"{text}\n", encoding="utf-8")
-    monkeypatch.setattr(memory, "_CGROUPS", tmp_path / "groups")
-    monkeypatch.setattr(memory, "_OWN_CGROUP", tmp_path / "own")
+    monkeypatch.setattr(host, "_CGROUPS", tmp_path / "groups")
+    monkeypatch.setattr(host, "_OWN_CGROUP", tmp_path / "own")
     if available is None:
         assert available_memory_bytes() > GIB // 16
     else:

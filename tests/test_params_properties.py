@@ -27,7 +27,6 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
     max_leaves=8,
 )
-SLIPS = st.text("{}[]:,-#&*!|>'\"%@` \n\t0e.~xé", max_size=6)
 
 quickly = settings(
     max_examples=100,
@@ -71,16 +70,6 @@ def edit(document: Any, path: tuple[Any, ...], how: str, key: Any, value: Any) -
             del parent[path[-1]]
     except (KeyError, IndexError, TypeError):
         return  # an earlier edit removed that place
-
-
-@quickly
-@given(at=st.integers(0, 900), length=st.integers(0, 30), text=SLIPS)
-def test_a_file_with_a_slip_of_the_keyboard(
-    params_file: Path, at: int, length: int, text: str
-) -> None:
-    good = yaml.safe_dump(GOOD)
-    params = load_or_refuse(params_file, good[:at] + text + good[at + length :])
-    assert params is None or params.experiments
 
 
 EDITS = st.tuples(

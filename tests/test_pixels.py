@@ -58,7 +58,7 @@ def test_an_image_is_smoothed_where_it_shrinks() -> None:
     assert 80 < shrunk.min() <= shrunk.max() < 120  # without smoothing: 0 or 200
 
 
-@pytest.mark.parametrize("suffix", [".jpg", ".png", ".gif", ".bmp"])
+@pytest.mark.parametrize("suffix", [".jpg", ".png"])
 @pytest.mark.parametrize("damage", ["cut short", "other bytes", "gone"])
 def test_a_damaged_file_is_named(tmp_path: Path, suffix: str, damage: str) -> None:
     path = tmp_path / f"image{suffix}"
@@ -74,15 +74,10 @@ def test_a_damaged_file_is_named(tmp_path: Path, suffix: str, damage: str) -> No
 
 
 @pytest.mark.parametrize("name", ["image.png", "image.tiff", "image.pgm"])
-def test_16_bits_are_scaled_by_their_range_and_refused_if_most_are_unused(
-    tmp_path: Path, name: str
-) -> None:
+def test_16_bits_are_scaled_by_their_range(tmp_path: Path, name: str) -> None:
     shades = np.array([[0, 257 * 7, 257 * 100 + 128, 257 * 100 + 129, 65535]], dtype=np.uint16)
     Image.fromarray(shades).save(tmp_path / name)
     assert decode(tmp_path / name, None, 1).ravel().tolist() == [0, 7, 100, 101, 255]
-    Image.fromarray(shades // 16).save(tmp_path / name)
-    with pytest.raises(UserError, match=r"the brightest is 4095"):
-        decode(tmp_path / name, None, 1)
 
 
 @pytest.mark.parametrize("mode", ["I", "F"])

@@ -13,14 +13,13 @@ from conftest import PARTS, digits_plan, from_array, learnable_images
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from image_files import plan_of
-from pydantic import ValidationError
 
 from photofinish.config.datasets import DatasetPlan
 from photofinish.data import PartName
 from photofinish.data.images import Int64Array
 from photofinish.data.packed import PackedSplit, part_file
 from photofinish.data.split import RawData, divide, split
-from photofinish.errors import ConfigError, UserError
+from photofinish.errors import ConfigError
 from photofinish.files import sha256_of_file
 
 LABELS: Int64Array = np.arange(120, dtype=np.int64) % 3
@@ -36,7 +35,7 @@ def divide_labels(
 def colour_images() -> RawData:
     """Return images of three channels, the last of a single value."""
     raw = learnable_images()
-    grey = raw.read(np.arange(len(raw.labels)))
+    grey = raw.inputs[np.arange(len(raw.labels))]
     images = np.concatenate([grey, grey // 2, np.full_like(grey, 7)], axis=1)
     return from_array(images, raw.labels, raw.class_names)
 
@@ -48,7 +47,7 @@ def local_plan(**settings: Any) -> DatasetPlan:
 
 def with_duplicates(own_parts: bool = True) -> RawData:
     """Return data whose test part, images 100 to 119, has two training images."""
-    images = learnable_images().read(np.arange(120)).copy()
+    images = learnable_images().inputs[np.arange(120)].copy()
     images[[105, 109]] = images[[6, 8]]
     parts: dict[PartName, Int64Array] = {}
     if own_parts:
@@ -63,7 +62,6 @@ def with_duplicates(own_parts: bool = True) -> RawData:
     [
         pytest.param(0.2, 0.1, (84, 24, 12), id="fractions"),
         pytest.param(30, 9, (81, 30, 9), id="counts"),
-        pytest.param(0.25, 6, (84, 30, 6), id="one of each"),
         pytest.param(0.129, 0.121, (90, 15, 15), id="rounded"),
     ],
 )
@@ -88,7 +86,7 @@ def test_every_image_is_in_exactly_one_part_or_the_split_is_refused(
         rows = divide_labels(
             np.array(labels, dtype=np.int64), validation=validation, test=test, seed=seed
         )
-    except (ConfigError, ValidationError):  # the schema refuses fractions that make up the whole
+    except ConfigError:
         return
     assert sorted(row for part in rows.values() for row in part.tolist()) == list(
         range(len(labels))
@@ -116,8 +114,8 @@ def test_the_seed_alone_decides_the_split() -> None:
     ("labels", "test", "part"),
     [
         pytest.param([0] * 30 + [1], 6, "test", id="a class of one image"),
-        pytest.param([0] * 30 + [1] * 2, 16, "validation", id="a class used up by the test part"),
         pytest.param([0, 1, 2] * 10, 2, "test", id="a part smaller than the number of classes"),
+        pytest.param([0, 1, 2] * 10, 24, "validation", id="nothing is left to train on"),
     ],
 )
 def test_a_part_that_cannot_be_drawn_evenly_is_named(
@@ -136,29 +134,23 @@ def test_a_part_is_either_drawn_or_the_sources_own() -> None:
 
 
 def test_the_manifest_describes_the_files(tmp_path: Path) -> None:
-    manifest = split(digits_plan(test=0.1), colour_images(), tmp_path)
+    raw = colour_images()
+    manifest = split(digits_plan(test=0.1), raw, tmp_path)
     assert manifest == PackedSplit(tmp_path).manifest
     assert manifest.counts == {"train": 84, "validation": 24, "test": 12}
     assert manifest.shape == (3, 8, 8)
     assert manifest.class_names == ("class 0", "class 1", "class 2")
     names = [f"{part}-{content}.npy" for part in PARTS for content in ("images", "labels", "rows")]
     assert manifest.sha256 == {name: sha256_of_file(tmp_path / name) for name in names}
+    for part in PARTS:
+        packed, rows = PackedSplit(tmp_path), np.load(tmp_path / part_file(part, "rows"))
+        assert isinstance(packed.images(part), np.memmap)
+        assert np.array_equal(packed.images(part), raw.inputs[rows])
+        assert np.array_equal(packed.labels(part), raw.labels[rows])
     training = PackedSplit(tmp_path).images("train") / 255.0
     assert manifest.mean == pytest.approx(training.mean(axis=(0, 2, 3)).tolist(), rel=1e-12)
     deviations = training.std(axis=(0, 2, 3)).tolist()[:2]
     assert manifest.std == pytest.approx([*deviations, 1.0], rel=1e-12)  # the last has one value
-
-
-@pytest.mark.parametrize("part", PARTS)
-def test_a_part_has_the_chosen_rows_and_is_memory_mapped(tmp_path: Path, part: Any) -> None:
-    raw = learnable_images()
-    split(digits_plan(test=0.1), raw, tmp_path)
-    packed, rows = PackedSplit(tmp_path), np.load(tmp_path / part_file(part, "rows"))
-    images = packed.images(part)
-    assert isinstance(images, np.memmap)
-    assert images.dtype == np.uint8
-    assert np.array_equal(images, raw.read(rows))
-    assert np.array_equal(packed.labels(part), raw.labels[rows])
 
 
 def test_an_image_in_two_parts_of_the_user_is_refused_unless_it_is_allowed(
@@ -171,10 +163,6 @@ def test_an_image_in_two_parts_of_the_user_is_refused_unless_it_is_allowed(
     with pytest.raises(ConfigError, match=f"{warning}.*{allowing}"):
         split(local_plan(), with_duplicates(), tmp_path / "refused")
     assert not (tmp_path / "refused/manifest.json").exists()
-    own_parts: dict[PartName, Int64Array] = {"train": np.arange(100), "test": np.arange(100, 120)}
-    plan = plan_of(source="folder", parts={"train": "a", "test": "b"}, validation=0.1)
-    with pytest.raises(ConfigError, match=warning):
-        split(plan, replace(with_duplicates(), own_parts=own_parts), tmp_path / "two")
     split(local_plan(allow_duplicates=True), with_duplicates(), tmp_path)
     assert f"note: {warning}" in capsys.readouterr().out.splitlines()
 
@@ -187,34 +175,3 @@ def test_an_image_in_two_parts_that_are_drawn_is_noted(
     pattern = r"note: \w+ images that are \w+ images too: [12] of \d+, such as \S+ and \S+"
     assert lines
     assert all(re.fullmatch(pattern, line) for line in lines)
-
-
-def test_a_full_disk_is_reported_with_the_data_set(tmp_path: Path) -> None:
-    (tmp_path / "train-images.npy").symlink_to("/dev/full")
-    with pytest.raises(UserError, match=rf"no room for .* 'small': the disk of {tmp_path} is full"):
-        split(digits_plan(), learnable_images(), tmp_path)
-
-
-@pytest.mark.parametrize("content", ["images", "labels"])
-@pytest.mark.parametrize("damage", ["one bit", "gone"])
-def test_a_damaged_packed_file_is_named(tmp_path: Path, content: str, damage: str) -> None:
-    split(digits_plan(test=0.1), learnable_images(), tmp_path)
-    path = tmp_path / f"test-{content}.npy"
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
-    if damage == "gone":
-        path.unlink()
-    with pytest.raises(UserError, match=f"{path} is missing or damaged"):
-        getattr(PackedSplit(tmp_path), content)("test")
-
-
-@pytest.mark.parametrize("damage", ["gone", "empty"])
-def test_a_damaged_manifest_is_named(tmp_path: Path, damage: str) -> None:
-    split(digits_plan(test=0.1), learnable_images(), tmp_path)
-    manifest = tmp_path / "manifest.json"
-    manifest.write_bytes(b"")
-    if damage == "gone":
-        manifest.unlink()
-    with pytest.raises(UserError, match=f"{manifest} can't be read"):
-        PackedSplit(tmp_path)

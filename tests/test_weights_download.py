@@ -16,8 +16,6 @@ from photofinish.config.networks import (
     InitialWeights,
     PublishedWeights,
     WeightsPlan,
-    checked_file,
-    fetched_weights,
 )
 from photofinish.data.split import split
 from photofinish.errors import UserError
@@ -105,43 +103,10 @@ def weights(plan: WeightsPlan, tmp_path: Path) -> Path:
     return tmp_path / "weights" / "fine"
 
 
-def test_the_file_is_checked_before_it_is_loaded(
-    weights: Path, published: Path, make_experiment: MakeExperiment
-) -> None:
-    model = make_experiment(model=ASKING).model
-    fetched = fetched_weights(model, weights)
-    assert fetched is not None
-    assert checked_file(fetched, weights) == weights / published.name
-    data = bytearray((weights / published.name).read_bytes())
-    data[len(data) // 2] ^= 1
-    (weights / published.name).write_bytes(data)
-    with pytest.raises(
-        UserError, match=r"missing or damaged: run `dvc repro --force download-weights`"
-    ):
-        checked_file(fetched, weights)
-
-
-@pytest.mark.parametrize(
-    ("folder", "message"),
-    [
-        (None, "shufflenet_v2_x0_5 starts from IMAGENET1K_V1: give its folder with --weights"),
-        ("scratch", r"scratch/weights\.json isn't of shufflenet_v2_x0_5's IMAGENET1K_V1"),
-        ("gone", r"gone/weights\.json can't be read"),
-    ],
-)
-def test_an_experiment_that_names_weights_never_trains_without_them(
-    folder: str | None, message: str, weights: Path, make_experiment: MakeExperiment
-) -> None:
-    with pytest.raises(UserError, match=message):
-        fetched_weights(
-            make_experiment(model=ASKING).model, weights.parent / folder if folder else None
-        )
-
-
 @pytest.fixture(scope="module")
 def coloured_split(tmp_path_factory: pytest.TempPathFactory) -> Path:
     grey = learnable_images(60, side=32)
-    images = np.repeat(grey.read(np.arange(60)), 3, axis=1)
+    images = np.repeat(grey.inputs, 3, axis=1)
     folder = tmp_path_factory.mktemp("coloured")
     split(digits_plan(), from_array(images, grey.labels, grey.class_names), folder)
     return folder

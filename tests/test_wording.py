@@ -53,7 +53,3 @@ def test_numbers_are_written_with_few_digits_and_no_exponent(
 )
 def test_markdown_is_shown_as_text(text: str, markdown: str) -> None:
     assert wording.markdown_text(text) == markdown
-
-
-def test_control_characters_are_shown_as_escapes() -> None:
-    assert wording.printable("größe 日本\x1b[31m\u202e") == r"größe 日本\x1b[31m\u202e"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
-import pickle
 import tarfile
 import zipfile
 from collections.abc import Callable, Mapping
@@ -86,40 +85,6 @@ def mnist(_: Patch) -> Files:
     return files
 
 
-def emnist(_: Patch) -> Files:
-    packed = {}
-    for variant, labels in (("letters", np.arange(1, 27)), ("digits", np.arange(10))):
-        for part in ("train", "test"):
-            prefix = f"gzip/emnist-{variant}-{part}"
-            packed[f"{prefix}-images-idx3-ubyte.gz"] = gzip.compress(
-                idx(noise(len(labels), 28, 28))
-            )
-            packed[f"{prefix}-labels-idx1-ubyte.gz"] = gzip.compress(idx(labels.astype(np.uint8)))
-    return {"EMNIST/raw/gzip.zip": zipped(packed)}
-
-
-def as_numpy_1_pickled(batch: dict[str, Any]) -> bytes:
-    """Pickle like the published files: integers where NumPy now writes booleans."""
-    pickled = pickle.dumps(batch, protocol=2)
-    old = pickled.replace(b"\x89\x88\x87", b"K\x00K\x01\x87")
-    assert old != pickled
-    return old
-
-
-def cifar10(patch: Patch) -> Files:
-    kind = datasets.CIFAR10
-    names = {kind.meta["key"]: [f"kind {number}" for number in range(10)]}
-    files = {kind.meta["filename"]: pickle.dumps(names)}
-    for file, _ in kind.train_list + kind.test_list:
-        batch = {"data": noise(10, 3 * 32 * 32), "labels": list(range(10))}
-        files[file] = as_numpy_1_pickled(batch)
-    for key in ("train_list", "test_list"):
-        patch.setattr(kind, key, [[file, md5_of(files[file])] for file, _ in getattr(kind, key)])
-    patch.setattr(kind, "meta", kind.meta | {"md5": md5_of(files[kind.meta["filename"]])})
-    packed = {f"{kind.base_folder}/{file}": data for file, data in files.items()}
-    return {kind.filename: tar(packed)}
-
-
 def svhn(patch: Patch) -> Files:
     files, split_list = {}, {}
     for part, count in (("train", 20), ("test", 10)):
@@ -147,23 +112,6 @@ def caltech101(_: Patch) -> Files:
     }
 
 
-def oxford_pets(_: Patch) -> Files:
-    names = [
-        f"{breed}_{number}" for breed in ("Abyssinian", "yorkshire_terrier") for number in (1, 2)
-    ]
-    images = {f"images/{name}.jpg": jpeg(shade=index) for index, name in enumerate(names)}
-    listing = "\n".join(
-        f"{name} {1 + (index > 1)} 1 1" for index, name in enumerate(names)
-    ).encode()
-    archives = {
-        "images.tar.gz": tar(images),
-        "annotations.tar.gz": tar(
-            {"annotations/trainval.txt": listing, "annotations/test.txt": listing}
-        ),
-    }
-    return {f"oxford-iiit-pet/{name}": data for name, data in archives.items()}
-
-
 def imagenette(_: Patch) -> Files:
     kinds = list(datasets.Imagenette._WNID_TO_CLASS)
     files = {
@@ -174,23 +122,10 @@ def imagenette(_: Patch) -> Files:
     return {"imagenette2.tgz": tar(files)}
 
 
-def sun397(_: Patch) -> Files:
-    files = {
-        f"SUN397/{name[0]}/{name}/sun_{n}.jpg": jpeg(shade=n)
-        for name in ("abbey", "zoo/cage")
-        for n in (2, 1)
-    }
-    return {"SUN397.tar.gz": tar({"SUN397/ClassName.txt": b"/a/abbey\n/z/zoo/cage\n", **files})}
-
-
 MAKERS: dict[str, Callable[[Patch], Files]] = {
-    "CIFAR10": cifar10,
     "Caltech101": caltech101,
-    "EMNIST": emnist,
     "Imagenette": imagenette,
     "MNIST": mnist,
-    "OxfordIIITPet": oxford_pets,
-    "SUN397": sun397,
     "SVHN": svhn,
 }
 """Each makes the files, and sets the md5s that torchvision's class checks when it reads them."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -12,9 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-from photofinish.errors import UserError
-from photofinish.wording import byte_size
 
 
 def sha256_of_bytes(data: bytes) -> str:
@@ -75,20 +71,6 @@ def write_json_atomically(path: Path, value: Any) -> None:
 def to_json(value: Any) -> str:
     """Serialize to canonical JSON, so that equal values give identical bytes."""
     return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-@contextmanager
-def explained_when_full(folder: Path, what: str) -> Iterator[None]:
-    """Raise UserError instead of OSError if the disk is full."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise UserError(
-            f"no room for {what}: the disk of {folder} is full, or your share of it "
-            f"({byte_size(shutil.disk_usage(folder).free)} free); make room, then run again"
-        ) from error
 
 
 def project_root() -> Path:

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from photofinish.config.base import CallsCode
 from photofinish.config.catalogue import GIVEN_TO_TORCHMETRICS
 from photofinish.config.compare import ComparePlan
-from photofinish.config.datasets import GIVEN_TO_DATASETS, PART, SIZES, CustomDataset, DatasetPlan
+from photofinish.config.datasets import GIVEN_TO_DATASETS, CustomDataset, DatasetPlan
 from photofinish.config.experiment import (
     TORCHMETRICS,
     CustomTransform,
@@ -25,7 +25,7 @@ from photofinish.config.networks import (
     WeightsPlan,
     published_weights,
 )
-from photofinish.config.problems import REQUIRED, ConfigProblem, unknown_name
+from photofinish.config.problems import ConfigProblem, unknown_name
 from photofinish.custom_code import Signature
 from photofinish.data.local_files import sha256_of_local_files
 from photofinish.machine.fingerprint import Machine, fingerprint
@@ -102,11 +102,6 @@ def check_custom_code_calls(params: Params) -> Iterator[ConfigProblem]:
                     f"{reference.name} takes {name}, which is a key of its own here: rename it"
                 )
             yield ConfigProblem((*path, name), problem)
-        if isinstance(code, CustomDataset) and not code.makes_parts:
-            for part, size in (("validation", code.validation), ("test", code.test)):
-                if size is None:
-                    problem = f"{REQUIRED}: {SIZES}; or give {reference.name} an argument {PART}"
-                    yield ConfigProblem((*path, part), problem)
 
 
 def _offered(code: CallsCode, signature: Signature) -> frozenset[str]:

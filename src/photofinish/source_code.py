@@ -37,9 +37,9 @@ _INFERENCE = (
 CODE_OF_STAGES = {
     "plan": ("data", "machine", "plan"),
     "download": ("data", "locks"),
-    "split": ("data", "display", "locks"),
+    "split": ("data", "locks"),
     "download_weights": ("models",),
-    "train": (*_NETWORKS, "display", "locks", "profiling", "runs", "training"),
+    "train": (*_NETWORKS, "locks", "profiling", "runs", "training"),
     "evaluate": (*_NETWORKS, *_INFERENCE, "runs/__init__", "runs/evaluation"),
     "compare": (
         *("comparing", "data/__init__", "machine"),

@@ -86,7 +86,7 @@ def faster(speedup: float) -> str:
 
 def interval_text(interval: tuple[float, float]) -> str:
     """Return `1.9 to 2.1`."""
-    return " to ".join(times(end).removesuffix("x") for end in interval)
+    return " to ".join(map(ratio, interval))
 
 
 def byte_size(count: float) -> str:
@@ -115,14 +115,6 @@ def all_or_some(names: Sequence[str]) -> str:
     return f"{', '.join(names[:_FIRST_NAMES])} and {len(names) - _FIRST_NAMES} more"
 
 
-def printable(text: str) -> str:
-    """Escape control characters, which would change a terminal."""
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode()
-        for character in text
-    )
-
-
 def shortened(text: str) -> str:
     """Cut a value to the length that a message shows."""
     return text if len(text) <= _MOST_CHARACTERS else text[: _MOST_CHARACTERS - 1] + "…"
@@ -134,17 +126,11 @@ def markdown_text(text: str) -> str:
     return re.sub(code_or_symbol, lambda match: match[1] or f"\\{match[2]}", " ".join(text.split()))
 
 
-def nearest_name(name: object, allowed: Iterable[str]) -> str | None:
-    """Return the allowed name that was probably meant."""
-    plain = {_plain(option): option for option in allowed}
-    matches = difflib.get_close_matches(_plain(str(name)), plain, n=1, cutoff=0.5)
-    return plain[matches[0]] if matches else None
-
-
 def did_you_mean(name: object, allowed: Iterable[str]) -> str:
     """Return ' did you mean ...?' with the nearest allowed name, or nothing if none is near."""
-    nearest = nearest_name(name, allowed)
-    return f" did you mean '{nearest}'?" if nearest else ""
+    plain = {_plain(option): option for option in allowed}
+    matches = difflib.get_close_matches(_plain(str(name)), plain, n=1, cutoff=0.5)
+    return f" did you mean '{plain[matches[0]]}'?" if matches else ""
 
 
 def _plain(name: str) -> str:

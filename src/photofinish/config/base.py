@@ -10,16 +10,13 @@ from typing import Annotated, Any, ClassVar, Self, TypeVar
 from pydantic import (
     AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Discriminator,
     Field,
-    ValidationError,
     model_validator,
 )
 
 from photofinish.custom_code import Reference, is_reference
-from photofinish.errors import UserError
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"
 
@@ -112,29 +109,9 @@ def is_whole_number(value: object) -> bool:
     return type(value) is int
 
 
-def refusal(_value: object, what: str) -> ValueError:
-    """Return the error of a validator that expects something else."""
-    return ValueError(f"must be {what}")
-
-
-def list_of(count: int, what: str) -> BeforeValidator:
-    """Return a validator of lists with exactly `count` items."""
-
-    def check(value: Any) -> Any:
-        if not isinstance(value, list | tuple) or len(value) != count:
-            raise ValueError(f"must be a list of {count} {what}")
-        return tuple(value)
-
-    return BeforeValidator(check)
-
-
 _ModelT = TypeVar("_ModelT", bound=BaseModel)
 
 
 def read_plan(path: Path, schema: type[_ModelT]) -> _ModelT:
     """Read a file that `plan` wrote."""
-    try:
-        return schema.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError) as error:
-        message = f"{path} is not a plan that can be read: run `dvc repro plan` ({error})"
-        raise UserError(message) from error
+    return schema.model_validate_json(path.read_bytes())

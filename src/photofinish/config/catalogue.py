@@ -48,7 +48,7 @@ _BY_FLAG: PartArguments = {"train": {"train": True}, "test": {"train": False}}
 _BY_NAME: PartArguments = {"train": {"split": "train"}, "test": {"split": "test"}}
 _UNDIVIDED: PartArguments = {}
 _ALL_BY_NAME: PartArguments = {**_BY_NAME, "validation": {"split": "val"}}
-_MNIST_LIKE = ("EMNIST", "FashionMNIST", "KMNIST", "MNIST", "QMNIST")
+_MNIST_LIKE = ("FashionMNIST", "KMNIST", "MNIST", "QMNIST")
 
 DATASETS: dict[str, PartArguments] = {
     **dict.fromkeys(("CIFAR10", "CIFAR100", *_MNIST_LIKE, "USPS"), _BY_FLAG),
@@ -57,51 +57,18 @@ DATASETS: dict[str, PartArguments] = {
     "Country211": {**_BY_NAME, "validation": {"split": "valid"}},
     "Imagenette": {"train": {"split": "train"}, "validation": {"split": "val"}},
     "OxfordIIITPet": {"train": {"split": "trainval"}, "test": {"split": "test"}},
-    **dict.fromkeys(("Caltech101", "Caltech256", "EuroSAT", "SEMEION", "SUN397"), _UNDIVIDED),
+    **dict.fromkeys(("Caltech101", "Caltech256", "EuroSAT", "SEMEION"), _UNDIVIDED),
 }
 """Parts that each data set is divided into, and the arguments that select them.
 
-Left out are data sets that torchvision no longer downloads, whose test samples have no labels,
-whose parts have different classes, and those that are not for classification.
+Left out are data sets that torchvision no longer downloads, that come in variants or in an order of
+the file system,
+whose test samples have no labels, whose parts have different classes, and those that are not for
+classification.
 """
 
-IMAGES_TO_DIVIDE = {
-    "CIFAR10": 50_000,
-    "CIFAR100": 50_000,
-    "Caltech101": 8_677,
-    "Caltech256": 30_607,
-    "EuroSAT": 27_000,
-    "FashionMNIST": 60_000,
-    "Food101": 75_750,
-    "GTSRB": 26_640,
-    "Imagenette": 9_469,
-    "KMNIST": 60_000,
-    "MNIST": 60_000,
-    "OxfordIIITPet": 3_680,
-    "QMNIST": 60_000,
-    "SEMEION": 1_593,
-    "STL10": 5_000,
-    "SUN397": 108_754,
-    "SVHN": 73_257,
-    "USPS": 7_291,
-}
-"""Number of images that parts are drawn from: the training part, or all."""
-EMNIST_VARIANTS = {
-    "balanced": 112_800,
-    "byclass": 697_932,
-    "bymerge": 697_932,
-    "digits": 240_000,
-    "letters": 124_800,
-    "mnist": 60_000,
-}
-CHANNELS_AND_SIDES = {
-    **dict.fromkeys(_MNIST_LIKE, (1, (28, 28))),
-    **dict.fromkeys(("SEMEION", "USPS"), (1, (16, 16))),
-    **dict.fromkeys(("CIFAR10", "CIFAR100", "SVHN"), (3, (32, 32))),
-    "EuroSAT": (3, (64, 64)),
-    "STL10": (3, (96, 96)),
-}
-"""Channels and sides of images. Other data sets have three channels and images of many sizes."""
+GREY = frozenset({*_MNIST_LIKE, "SEMEION", "USPS"})
+"""Data sets of one channel. torchvision converts the others' images to three."""
 
 
 def input_problem(model: Model, shape: tuple[int, ...], dtype: Dtype) -> str | None:
@@ -117,17 +84,13 @@ def input_problem(model: Model, shape: tuple[int, ...], dtype: Dtype) -> str | N
         return None
     if len(shape) != 3:
         return f"model {model.name} takes images (channels, height, width), not shape {shape}"
-    return shape_problem(model, shape[0], shape[1:])
-
-
-def shape_problem(model: Model, channels: int | None, sides: tuple[int, ...] | None) -> str | None:
-    """Return why the network cannot take such images, or None if it can or they are unknown."""
-    if model.name in CLASSIFIERS and channels not in (3, None):
+    channels, *sides = shape
+    if model.name in CLASSIFIERS and channels != 3:
         return (
             f"model {model.name} takes images of 3 channels; these have {channels}: "
             f"set channels: 3 for the data set"
         )
-    if sides is None or model.name not in ("cnn", "lenet"):
+    if model.name not in ("cnn", "lenet"):
         return None
     convolutions, kernel_size, padding = 2, 5, 0
     if model.name == "cnn":

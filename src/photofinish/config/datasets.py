@@ -19,15 +19,8 @@ from photofinish.config.base import (
     Settings,
     built_in_or_own,
     is_whole_number,
-    list_of,
-    refusal,
 )
-from photofinish.config.catalogue import (
-    CHANNELS_AND_SIDES,
-    DATASETS,
-    EMNIST_VARIANTS,
-    IMAGES_TO_DIVIDE,
-)
+from photofinish.config.catalogue import DATASETS
 from photofinish.files import in_project
 
 if TYPE_CHECKING:
@@ -44,13 +37,13 @@ def _check_part_size(value: Any) -> Any:
     is_count = is_whole_number(value) and value >= 1
     if value is None or is_count or (isinstance(value, float) and 0 < value < 1):
         return value
-    raise refusal(value, SIZES)
+    raise ValueError(f"must be {SIZES}")
 
 
 def _check_side_lengths(value: Any) -> Any:
     sides = value if isinstance(value, list | tuple) else [value, value]
     if len(sides) != 2 or not all(is_whole_number(side) and 1 <= side <= 4096 for side in sides):
-        raise refusal(value, "a side length from 1 to 4096, or a list of height and width")
+        raise ValueError("must be a side length from 1 to 4096, or a list of height and width")
     return tuple(sides)
 
 
@@ -94,15 +87,9 @@ class _DatasetSettings(Settings):
         return value
 
     @model_validator(mode="after")
-    def _something_is_left_to_train_on(self) -> _DatasetSettings:
-        shares = [size for size in (self.validation, self.test) if isinstance(size, float)]
-        if sum(shares) >= 1:
-            raise ValueError("validation and test together must be less than 1")
+    def _check_mean_and_std(self) -> _DatasetSettings:
         if len(self.mean or ()) != len(self.std or ()):
             raise ValueError("mean and std go together: a number each for every channel")
-        to_divide = known_images(self).to_divide
-        if to_divide is not None:
-            drawn_counts(self, to_divide)
         return self
 
 
@@ -124,26 +111,17 @@ class SyntheticDataset(_DatasetSettings):
 
     source: Literal["synthetic"]
     images: PositiveInt
-    shape: Annotated[
-        tuple[PositiveInt, PositiveInt, PositiveInt],
-        list_of(3, "numbers: channels, height, width"),
-    ]
+    shape: tuple[PositiveInt, PositiveInt, PositiveInt]
+    """Channels, height, width."""
     classes: Annotated[int, Field(ge=2, le=65536)]
 
 
 class TorchvisionDataset(_ImageSettings):
     """A classification data set of torchvision, by the name of its class there."""
 
-    source: Literal[tuple(name for name in DATASETS if name != "EMNIST")]  # type: ignore[valid-type]  # names are one
+    source: Literal[tuple(DATASETS)]  # type: ignore[valid-type]  # mypy sees no names here
     root: str | None = None
     """Folder that has the files as torchvision keeps them; by default they are downloaded."""
-
-
-class EmnistDataset(TorchvisionDataset):
-    """EMNIST, which comes in several variants."""
-
-    source: Literal["EMNIST"]
-    variant: Literal[tuple(EMNIST_VARIANTS)]  # type: ignore[valid-type]
 
 
 class Parts(Settings):
@@ -164,18 +142,9 @@ class _LocalDataset(_ImageSettings):
     """True if parts that the user divided may share images."""
 
     @model_validator(mode="after")
-    def _each_part_is_given_or_drawn(self) -> _LocalDataset:
+    def _check_place(self) -> _LocalDataset:
         if (self.path is None) == (self.parts is None):
             raise ValueError("give either path, or parts with a path for each part")
-        has_column = getattr(self, "split_column", None) is not None
-        if has_column and self.parts is not None:
-            raise ValueError("split_column goes with path, not with parts")
-        for part, size in (("validation", self.validation), ("test", self.test)):
-            has_path = getattr(self.parts, part, None) is not None
-            if has_path and size is not None:
-                raise ValueError(f"give either parts.{part} or {part}, the size to draw")
-            if not has_path and size is None and not has_column:
-                raise ValueError(f"{part} is required: {SIZES}")
         return self
 
 
@@ -187,15 +156,6 @@ class CsvDataset(_LocalDataset):
     label_column: str = "label"
     split_column: str | None = None
     """Column with train, validation or test; without it the parts are drawn."""
-    classes: tuple[str, ...] | None = None
-    """Allowed labels, in this order; by default those of the training rows, sorted."""
-
-    @field_validator("classes")
-    @classmethod
-    def _each_class_once(cls, classes: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        if classes is not None and (not classes or len(set(classes)) != len(classes)):
-            raise ValueError("must name each class once")
-        return classes
 
 
 class FolderDataset(_LocalDataset):
@@ -230,62 +190,13 @@ class CustomDataset(CallsCode, _DatasetSettings):
 
 LocalDataset = CsvDataset | FolderDataset
 _BuiltIn = Annotated[
-    DigitsDataset
-    | TorchvisionDataset
-    | EmnistDataset
-    | CsvDataset
-    | FolderDataset
-    | SyntheticDataset,
+    DigitsDataset | TorchvisionDataset | CsvDataset | FolderDataset | SyntheticDataset,
     Field(discriminator="source"),
 ]
 Dataset = Annotated[
     Annotated[_BuiltIn, Tag(BUILT_IN)] | Annotated[CustomDataset, Tag(OWN)],
     built_in_or_own("source"),
 ]
-
-
-class KnownImages(NamedTuple):
-    """Facts about images that are known before they are read, else None."""
-
-    to_divide: int | None
-    """Number of images that parts are drawn from."""
-    channels: int | None
-    sides: tuple[int, int] | None
-    """Height and width."""
-
-
-def known_images(dataset: _DatasetSettings) -> KnownImages:
-    """Return what the source and the settings determine."""
-    if isinstance(dataset, DigitsDataset):
-        return KnownImages(1797, 1, (8, 8))
-    if isinstance(dataset, SyntheticDataset):
-        return KnownImages(dataset.images, dataset.shape[0], dataset.shape[1:])
-    if not isinstance(dataset, _ImageSettings):
-        return KnownImages(None, None, None)
-    if not isinstance(dataset, TorchvisionDataset):
-        return KnownImages(None, dataset.channels, dataset.size)
-    to_divide = IMAGES_TO_DIVIDE.get(dataset.source)
-    if isinstance(dataset, EmnistDataset):
-        to_divide = EMNIST_VARIANTS[dataset.variant]
-    # torchvision converts image files to colours.
-    channels, sides = CHANNELS_AND_SIDES.get(dataset.source, (3, None))
-    return KnownImages(to_divide, dataset.channels or channels, dataset.size or sides)
-
-
-def drawn_counts(dataset: _DatasetSettings, images: int) -> dict[PartName, int]:
-    """Return the size of each part to draw. Raise ValueError if nothing is left to train on."""
-    sizes: dict[PartName, float | int | None] = {
-        "test": dataset.test,
-        "validation": dataset.validation,
-    }
-    counts = {}
-    for part, size in sizes.items():
-        if size is not None:
-            counts[part] = size if isinstance(size, int) else max(1, round(size * images))
-    if sum(counts.values()) >= images:
-        shown = " and ".join(f"{part} ({count})" for part, count in reversed(counts.items()))
-        raise ValueError(f"{shown} leave nothing to train on: there are {images} images to divide")
-    return counts
 
 
 class DatasetPlan(Settings):

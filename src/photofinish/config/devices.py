@@ -83,32 +83,11 @@ class Devices(Settings):
 def check_devices(
     devices: Devices, experiments: Mapping[str, Experiment]
 ) -> Iterator[ConfigProblem]:
-    """Yield experiments that do not fit the devices, as far as params.yaml alone shows."""
-    gpu = devices.gpu
-    ranks = {"cpu": devices.cpu.processes}
-    if gpu.wanted_count != "all":  # only the machine can count all: checked when training starts
-        ranks["gpu"] = gpu.wanted_count
-    largest = max(ranks, key=lambda device: ranks[device])
+    """Yield experiments whose precision the devices do not have."""
     for name, experiment in experiments.items():
-        place = ("experiments", name)
-        batch_size, precision = experiment.batch_size, experiment.precision
-        if problem := batch_problem(batch_size, ranks[largest], sharing_key(largest)):
-            yield ConfigProblem((*place, "batch_size"), problem, batch_size)
-        if gpu.strategy == "data_parallel" and precision == "bf16":
+        if devices.gpu.strategy == "data_parallel" and experiment.precision == "bf16":
             problem = "torch's data_parallel computes bf16 in fp16: use strategy ddp, or fp16"
-            yield ConfigProblem((*place, "precision"), problem, precision)
-
-
-def sharing_key(device: str) -> str:
-    """Return the key of params.yaml that sets how many processes share a batch."""
-    return {"cpu": "devices.cpu.processes", "gpu": "devices.gpu.count"}[device]
-
-
-def batch_problem(batch_size: int, sharing: int, key: str) -> str | None:
-    """Return why the batch cannot be shared, or None if it can."""
-    if batch_size >= sharing:
-        return None
-    return f"{sharing} devices or processes share each batch ({key}): raise it or use fewer"
+            yield ConfigProblem(("experiments", name, "precision"), problem, "bf16")
 
 
 def check_data_parallel(kind: str, in_use: Sequence[int], output_device: int | None) -> None:

@@ -15,19 +15,19 @@ from ruamel.yaml.error import MarkedYAMLError
 from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
 
 from photofinish.config.base import NAME_PATTERN, CallsCode, is_name
-from photofinish.config.catalogue import loss_problem, shape_problem
 from photofinish.config.compare import Comparing
-from photofinish.config.datasets import CustomDataset, Dataset, known_images
+from photofinish.config.datasets import CustomDataset, Dataset
 from photofinish.config.devices import Devices, check_devices
 from photofinish.config.experiment import SHORTHAND_KEYS, Experiment, custom_code_of, spelled_out
 from photofinish.config.problems import (
+    NO_MAPPING,
     REQUIRED,
+    UNKNOWN_KEY,
     ConfigProblem,
     KeyPath,
     problems_in,
     unknown_name,
 )
-from photofinish.custom_code import is_reference
 from photofinish.errors import ConfigError
 
 _SECTIONS = ("defaults", "devices", "datasets", "experiments", "compare")
@@ -56,7 +56,11 @@ def read_params(path: Path, *checks: Callable[[Params], Iterable[ConfigProblem]]
     params = loader.load()
     for check in checks:
         loader.report(*check(params))
-    problems = [(_line_of(root, problem.path), problem) for problem in loader.problems.values()]
+    found = [*loader.problems.values()]
+    if any(problem.problem.startswith((UNKNOWN_KEY, NO_MAPPING)) for problem in found):
+        # A misspelt key is most often the one that is missing.
+        found = [problem for problem in found if not problem.problem.startswith(REQUIRED)]
+    problems = [(_line_of(root, problem.path), problem) for problem in found]
     if problems:
         count = f"{len(problems)} mistake{'s' if len(problems) > 1 else ''}"
         problems.sort(key=lambda line_and_problem: line_and_problem[0])
@@ -66,11 +70,12 @@ def read_params(path: Path, *checks: Callable[[Params], Iterable[ConfigProblem]]
 
 
 def _parse(path: Path) -> tuple[Any, Node | None]:
-    """Return the value of a YAML file, read as DVC reads it, and the nodes with its lines."""
+    """Return the value of a YAML file as JSON has it, read as DVC reads it, and its nodes."""
     try:
         constructor, _ = YAML(typ="safe").get_constructor_parser(path.read_text(encoding="utf-8"))
         root = constructor.composer.get_single_node()
-        return (constructor.construct_document(root) if root else None), root
+        document = constructor.construct_document(root) if root else None
+        return json.loads(json.dumps(document, default=str)), root
     except OSError as error:
         raise ConfigError(f"{path} can't be read: {error.strerror}") from error
     except MarkedYAMLError as error:
@@ -79,7 +84,7 @@ def _parse(path: Path) -> tuple[Any, Node | None]:
         hint = "; put text with a colon in quotes" if "':'" in problem else ""
         line = mark.line + 1 if mark else 1
         raise ConfigError(f"{path}:{line}  this is not valid YAML: {problem}{hint}") from None
-    except Exception as error:  # ruamel.yaml passes on Python's own, for 2024-13-45 for example
+    except Exception as error:  # Python's own, for 2024-13-45 or a date as a key
         raise ConfigError(f"{path} can't be read as YAML: {error}") from error
 
 
@@ -104,141 +109,96 @@ class _Loader:
 
     def __init__(self, document: Any) -> None:
         self.problems: dict[KeyPath, ConfigProblem] = {}
-        self._document = self._with_text_keys(document, ())
+        self._document = document
         self._custom_code: dict[KeyPath, CallsCode] = {}
-        self._faulty_defaults: set[tuple[KeyPath, str]] = set()
 
     def report(self, *problems: ConfigProblem, below: KeyPath = ()) -> None:
         """Keep the first problem at each place. Paths start at `below`."""
         for problem in problems:
             path = (*below, *problem.path)
-            if path[-1:] == ("name",) and self._is_text(path[:-1]):
-                path = path[:-1]  # `model: linear` has no key `name`
             self.problems.setdefault(path, replace(problem, path=path))
-
-    def _is_text(self, path: KeyPath) -> bool:
-        value = self._document
-        for part in path:
-            value = value.get(part) if isinstance(value, dict) else None
-        return isinstance(value, str)
 
     def load(self) -> Params:
         document = self._document
         if not isinstance(document, dict):
-            problem = f"must be a mapping with the keys {', '.join(_SECTIONS)}"
+            problem = f"{NO_MAPPING} with the keys {', '.join(_SECTIONS)}"
             self.report(ConfigProblem((), problem, document))
             return Params({}, {}, Devices())
         for key in document.keys() - set(_SECTIONS):
             self.report(ConfigProblem((key,), unknown_name("key", key, _SECTIONS), document[key]))
-        self._has_unknown_key = bool(self.problems)  # then a key may only seem to be missing
-        devices = self._validated(Devices, ("devices",), document.get("devices") or {})
-        comparing = self._validated(Comparing, ("compare",), document.get("compare") or {})
+        devices = self._validated(Devices, "devices")
+        comparing = self._validated(Comparing, "compare")
         datasets = {}
         for name, settings in self._entries("datasets"):
-            dataset = self._validated(Dataset, ("datasets", name), settings)
+            dataset, problems = _validate(Dataset, settings)
+            self.report(*problems, below=("datasets", name))
             if dataset is not None:
                 datasets[name] = dataset
             if isinstance(dataset, CustomDataset):
                 self._custom_code["datasets", name] = dataset
-        defaults = self._defaults()
+        defaults = document.get("defaults") or {}
+        if not isinstance(defaults, dict):
+            self.report(ConfigProblem(("defaults",), f"{NO_MAPPING} of settings", defaults))
+            defaults = {}
         experiments = {}
         for name, settings in self._entries("experiments"):
             if experiment := self._experiment(name, settings, defaults):
                 experiments[name] = experiment
-        devices = devices or Devices()
-        self.report(*check_devices(devices, experiments), *_misfits(datasets, experiments))
-        return Params(experiments, datasets, devices, comparing or Comparing(), self._custom_code)
-
-    def _with_text_keys(self, value: Any, path: KeyPath) -> Any:
-        """Return the document with keys as text, and report those that are not."""
-        if isinstance(value, list):
-            return [self._with_text_keys(item, (*path, i)) for i, item in enumerate(value)]
-        if not isinstance(value, dict):
-            return value
-        result = {}
-        for key, item in value.items():
-            place = (*path, str(key))
-            if not isinstance(key, str):
-                self.report(ConfigProblem(place, "this key is not text: put it in quotes"))
-            result[str(key)] = self._with_text_keys(item, place)
-        return result
+        self.report(*check_devices(devices, experiments))
+        return Params(experiments, datasets, devices, comparing, self._custom_code)
 
     def _entries(self, section: str) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the entries of `datasets` or `experiments` that are mappings with valid names."""
         entries = self._document.get(section)
         if not isinstance(entries, dict) or not entries:
-            if section in self._document or not self._has_unknown_key:
-                problem = f"{REQUIRED}: a mapping with at least one entry"
-                self.report(ConfigProblem((section,), problem))
+            problem = f"{REQUIRED}: a mapping with at least one entry"
+            self.report(ConfigProblem((section,), problem))
             return
         for name, settings in entries.items():
             if not is_name(name):
                 problem = f"this name must match {NAME_PATTERN}, since it names a folder"
                 self.report(ConfigProblem((section, name), problem))
             elif not isinstance(settings, dict):
-                self.report(ConfigProblem((section, name), "must be a mapping", settings))
+                self.report(ConfigProblem((section, name), NO_MAPPING, settings))
             else:
                 yield name, settings
-
-    def _defaults(self) -> dict[str, Any]:
-        """Return the defaults. Problems in them are reported here, once for all experiments."""
-        place = ("defaults",)
-        defaults = self._document.get("defaults") or {}
-        if not isinstance(defaults, dict):
-            self.report(ConfigProblem(place, "must be a mapping of settings", defaults))
-            self._has_unknown_key = True
-            return dict(_BUILT_IN)
-        if "dataset" in defaults:
-            problem = "name the data set in each experiment; dvc.yaml reads it there"
-            self.report(ConfigProblem((*place, "dataset"), problem, defaults["dataset"]))
-        if defaults.keys() - Experiment.model_fields.keys():
-            self._has_unknown_key = True
-        merged = _merge(_BUILT_IN, defaults)
-        for fault in _validate(Experiment, merged)[1]:
-            if fault.problem != REQUIRED or len(fault.path) > 1:  # experiments may have the rest
-                self.report(fault, below=place)
-                self._faulty_defaults.add((fault.path, fault.problem))
-        return merged
 
     def _experiment(
         self, name: str, settings: dict[str, Any], defaults: dict[str, Any]
     ) -> Experiment | None:
-        place = ("experiments", name)
+        def section(path: KeyPath) -> KeyPath:
+            """Return the section that a setting, or its block's name, was written in."""
+            key, *rest = map(str, path)
+            block, default = spelled_out(settings.get(key)), spelled_out(defaults.get(key))
+            is_merged = isinstance(block, dict) and "name" not in block and bool(default and rest)
+            is_own = key in settings and (not is_merged or rest[0] in block)
+            return ("experiments", name) if is_own or key not in defaults else ("defaults",)
+
         dataset, datasets = settings.get("dataset"), self._document.get("datasets")
         if isinstance(dataset, str) and isinstance(datasets, dict) and dataset not in datasets:
             problem = unknown_name("data set", dataset, list(datasets))
-            self.report(ConfigProblem((*place, "dataset"), problem, dataset))
+            self.report(ConfigProblem(("experiments", name, "dataset"), problem, dataset))
         experiment: Experiment | None
-        experiment, problems = _validate(Experiment, _merge(defaults, settings))
+        merged = _merge(_merge(_BUILT_IN, defaults), settings)
+        experiment, problems = _validate(Experiment, merged)
         for fault in problems:
-            if not self._is_inherited(fault, settings):
-                self.report(fault, below=place)
+            self.report(fault, below=section(fault.path))
         for keys, code in (custom_code_of(experiment) if experiment else {}).items():
-            start = place if keys[0] in settings else ("defaults",)
-            self._custom_code[(*start, *keys)] = code
+            self._custom_code[(*section(keys), *keys)] = code
         return experiment
 
-    def _is_inherited(self, problem: ConfigProblem, settings: dict[str, Any]) -> bool:
-        """Return True if an experiment's problem was reported for the defaults."""
-        key = str(problem.path[0])
-        if self._has_unknown_key and problem.problem == REQUIRED:
-            return key not in ("dataset", "model")
-        block = spelled_out(settings.get(key))
-        if isinstance(block, dict) and "name" in block:
-            return False
-        return (problem.path, problem.problem) in self._faulty_defaults
-
-    def _validated(self, schema: Any, place: KeyPath, settings: Any) -> Any:
-        value, problems = _validate(schema, settings)
-        self.report(*problems, below=place)
-        return value
+    def _validated(self, schema: Any, name: str) -> Any:
+        """Return a section, or its defaults and report the problems in it."""
+        value, problems = _validate(schema, self._document.get(name) or {})
+        self.report(*problems, below=(name,))
+        return value or schema()
 
 
 def _validate(schema: Any, settings: Any) -> tuple[Any, list[ConfigProblem]]:
     """Return the validated settings, or None and the problems in them."""
     try:
         # From JSON, since strict models accept lists as tuples only there.
-        return _adapter(schema).validate_json(json.dumps(settings, default=str)), []
+        return _adapter(schema).validate_json(json.dumps(settings)), []
     except ValidationError as error:
         return None, list(problems_in(error, schema))
 
@@ -246,22 +206,6 @@ def _validate(schema: Any, settings: Any) -> tuple[Any, list[ConfigProblem]]:
 @cache
 def _adapter(schema: Any) -> TypeAdapter[Any]:
     return TypeAdapter(schema)
-
-
-def _misfits(
-    datasets: dict[str, Dataset], experiments: dict[str, Experiment]
-) -> Iterator[ConfigProblem]:
-    """Yield networks and losses that do not fit their data set, as far as params.yaml shows."""
-    for name, experiment in experiments.items():
-        dataset = datasets.get(experiment.dataset)
-        if dataset is None:
-            continue
-        images, network = known_images(dataset), experiment.model
-        if problem := shape_problem(network, images.channels, images.sides):
-            yield ConfigProblem(("experiments", name, "model"), problem, network.name)
-        loss = experiment.loss.name if experiment.loss else None
-        if not is_reference(dataset.source) and (problem := loss_problem(loss, "classes")):
-            yield ConfigProblem(("experiments", name, "loss"), problem, loss)
 
 
 def _merge(defaults: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, Tag, ValidationError, ValidationInfo, field_validator
+from pydantic import Field, Tag, ValidationInfo, field_validator
 
 from photofinish.config.base import (
     BUILT_IN,
@@ -19,13 +19,10 @@ from photofinish.config.base import (
 )
 from photofinish.config.catalogue import CLASSIFIERS
 from photofinish.custom_code import TIMM
-from photofinish.errors import UserError
-from photofinish.files import is_as_recorded
 
 GIVEN_TO_NETWORKS = frozenset({"classes", "shape"})
 """Arguments that a custom network gets if it takes them."""
 RECORD = "weights.json"
-_ADVICE = "run `dvc repro --force download-weights`"
 Init = Literal["default", "xavier_uniform"]
 """Initial weights: PyTorch's defaults, or Xavier uniform with zero biases."""
 
@@ -136,25 +133,9 @@ class InitialWeights(Settings):
 
 def fetched_weights(model: Model, folder: Path | None) -> FetchedWeights | None:
     """Return the downloaded weights of `model`, or None if it starts from none."""
-    wanted = published_weights(model)
-    if wanted is None:
+    if published_weights(model) is None:
         return None
-    if folder is None:
-        message = f"{wanted.model} starts from {wanted.weights}: give its folder with --weights"
-        raise UserError(message)
-    path = folder / RECORD
-    try:
-        published = InitialWeights.model_validate_json(path.read_bytes()).published
-    except (OSError, ValidationError) as error:
-        raise UserError(f"{path} can't be read: {_ADVICE} ({error})") from error
-    if published is None or (published.model, published.weights) != (wanted.model, wanted.weights):
-        raise UserError(f"{path} isn't of {wanted.model}'s {wanted.weights}: {_ADVICE}")
-    return published
-
-
-def checked_file(fetched: FetchedWeights, folder: Path) -> Path:
-    """Return the weights' file. Raise UserError if its sha256 differs from the record."""
-    path = folder / fetched.file
-    if not is_as_recorded(path, fetched.sha256):
-        raise UserError(f"{path} is missing or damaged: {_ADVICE}")
-    return path
+    assert folder is not None
+    fetched = InitialWeights.model_validate_json((folder / RECORD).read_bytes()).published
+    assert fetched is not None
+    return fetched

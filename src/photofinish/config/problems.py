@@ -16,7 +16,7 @@ from photofinish.wording import all_or_some, did_you_mean, shortened
 
 KeyPath = tuple[str | int, ...]
 NO_VALUE: Any = object()
-REQUIRED = "this key is required"
+REQUIRED, NO_MAPPING, UNKNOWN_KEY = "this key is required", "must be a mapping", "unknown key"
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class ConfigProblem:
         key = ".".join(map(str, self.path)) or "(the whole file)"
         value = ""
         if self.value is not NO_VALUE:
-            text = json.dumps(self.value, ensure_ascii=False, default=str)
+            text = json.dumps(self.value, ensure_ascii=False)
             value = f" = {shortened(text)}"
         return f"{place}  {key}{value}\n    {self.problem}"
 

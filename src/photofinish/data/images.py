@@ -18,7 +18,6 @@ UInt8Array = npt.NDArray[np.uint8]
 Int64Array = npt.NDArray[np.int64]
 Size = tuple[int, int]
 """Height and width."""
-_FEWEST_16_BIT_SHADES = 1 << 14
 _MOST_PROCESSES = 8
 _IMAGES_PER_PROCESS = 100
 UNREADABLE = (
@@ -32,11 +31,6 @@ def to_pixels(image: Image.Image, size: Size | None, channels: int) -> UInt8Arra
     """Return the pixels as (channels, height, width), without transparency, as torchvision does."""
     if _has_16_bits(image):  # PIL would clip at 255
         shades = np.asarray(image).astype(np.int64)
-        if 0 < shades.max() < _FEWEST_16_BIT_SHADES:  # 12 bits saved as 16, for example
-            raise ValueError(
-                f"its pixels have 16 bits, but the brightest is {shades.max()} of 65535: "
-                f"scale all images by one factor, or save them with 8 bits"
-            )
         image = Image.fromarray(((shades + 128) // 257).astype(np.uint8))
     elif image.mode in ("I", "F"):
         raise ValueError("its pixels have 32 bits: save it with 8 or 16 bits")
@@ -67,8 +61,6 @@ def decode(path: Path, size: Size | None, channels: int) -> UInt8Array:
             with suppress(*UNREADABLE):  # damaged EXIF data; damaged pixels raise again below
                 ImageOps.exif_transpose(image, in_place=True)
             return to_pixels(image, size, channels)
-    except FileNotFoundError as error:
-        raise UserError(f"{path} is missing") from error
     except UNREADABLE as error:
         raise UserError(f"{path} can't be read as an image: {error}") from error
 

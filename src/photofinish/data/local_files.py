@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,9 +28,6 @@ from photofinish.files import in_project, sha256_of_bytes
 if TYPE_CHECKING:
     from photofinish.config.loader import Params
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-"""File extensions, as in torchvision's IMG_EXTENSIONS."""
-
 
 def read_csv(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield each row of a CSV in UTF-8, with the line it ends on. Blank lines are skipped."""
@@ -46,28 +44,9 @@ def read_csv(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
         ) from error
 
 
-def class_folders(root: Path) -> dict[str, list[str]]:
-    """Return the images of each class folder in `root`, in the order of torchvision's ImageFolder.
-
-    Paths are relative to `root`. Hidden files and folders are skipped.
-    """
-    classes = {}
-    for folder in sorted(root.iterdir()):
-        if folder.is_dir() and not folder.name.startswith("."):
-            images = []
-            for path in _files_below(folder, skip_hidden=True):
-                if path.lower().endswith(IMAGE_SUFFIXES):
-                    images.append(f"{folder.name}/{path}")
-            classes[folder.name] = sorted(images, key=os.path.split)
-    return classes
-
-
-def _files_below(root: Path, *, skip_hidden: bool = False) -> Iterator[str]:
+def _files_below(root: Path) -> Iterator[str]:
     """Yield the files below a folder, relative to it. Links are followed."""
     for folder, folders, names in os.walk(root, followlinks=True):
-        if skip_hidden:
-            folders[:] = [name for name in folders if not name.startswith(".")]
-            names = [name for name in names if not name.startswith(".")]
         folders.sort()
         for name in sorted(names):
             yield os.path.relpath(os.path.join(folder, name), root)  # noqa: PTH118
@@ -123,27 +102,19 @@ def sha256_of_local_files(datasets: Mapping[str, Dataset]) -> dict[str, str]:
 
 def _states(dataset: Dataset) -> Iterator[str]:
     """Yield the state of each file that a data set is made of."""
-    if isinstance(dataset, LocalDataset):
-        for place in places(dataset):
-            yield ".".join(place.key)
-            if isinstance(dataset, CsvDataset):
-                yield sha256_of_bytes(place.path.read_bytes())
-                try:
-                    for _, cells in read_csv(place.path):
-                        yield _state(place.path.parent, cells.get(dataset.path_column) or "")
-                except ConfigError:
-                    continue  # `split` reports it
-            else:
-                for name, images in class_folders(place.path).items():
-                    yield f"{name}/"
-                    for image in images:
-                        yield _state(place.path, image)
-    elif isinstance(dataset, CustomDataset):
-        for given in dataset.files:
-            yield given
-            path = in_project(given)
-            if path.is_file():
-                yield _state(path.parent, path.name)
+    if isinstance(dataset, TorchvisionDataset):
+        return
+    for key, given, _ in _paths(dataset):
+        path = in_project(given)
+        yield str(key)
+        if isinstance(dataset, CsvDataset):
+            yield sha256_of_bytes(path.read_bytes())
+            with suppress(ConfigError):  # `split` reports it
+                for _, cells in read_csv(path):
+                    yield _state(path.parent, cells.get(dataset.path_column) or "")
+        elif path.is_file():
+            yield _state(path.parent, path.name)
+        else:
             for name in _files_below(path):
                 yield _state(path, name)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +19,7 @@ from photofinish.config.datasets import (
 )
 from photofinish.data import PartName
 from photofinish.data.images import Size, UInt8Array, decode, decoding_processes
-from photofinish.data.local_files import class_folders, read_csv
+from photofinish.data.local_files import read_csv
 from photofinish.data.samples import Source
 from photofinish.errors import ConfigError
 from photofinish.wording import all_or_some, did_you_mean, shortened
@@ -63,15 +63,12 @@ def open_csv(plan: DatasetPlan) -> Source:
     """Return the images that CSVs list."""
     dataset = plan.dataset
     assert isinstance(dataset, CsvDataset)
-    rows: list[_Row] = []
-    faults: list[str] = []
-    for place in places(dataset):
-        _read_rows(place, dataset, rows, faults)
+    rows = [row for place in places(dataset) for row in _rows_of_csv(place, dataset)]
     labels = {row.label for row in rows if row.part in ("train", None)}
-    return _source(dataset, rows, dataset.classes or tuple(sorted(labels)), faults)
+    return _source(dataset, rows, tuple(sorted(labels)))
 
 
-def _read_rows(place: Place, dataset: CsvDataset, rows: list[_Row], faults: list[str]) -> None:
+def _rows_of_csv(place: Place, dataset: CsvDataset) -> Iterator[_Row]:
     columns = [dataset.path_column, dataset.label_column]
     if dataset.split_column is not None:
         columns.append(dataset.split_column)
@@ -87,65 +84,52 @@ def _read_rows(place: Place, dataset: CsvDataset, rows: list[_Row], faults: list
         path, label, *split = [cells[column] or "" for column in columns]
         where = f"{place.given}:{line}"
         if not path or not label:
-            faults.append(f"{where}: its path or its label is empty")
-        elif split and split[0].lower() not in _PARTS:
-            faults.append(f"{where}: '{split[0]}' is no part; allowed: {', '.join(_PARTS)}")
-        else:
-            part = _PARTS[split[0].lower()] if split else place.part
-            rows.append(_Row(where, place.path.parent / path, label, part))
+            raise ConfigError(f"{where}: its path or its label is empty")
+        if split and split[0].lower() not in _PARTS:
+            raise ConfigError(f"{where}: '{split[0]}' is no part; allowed: {', '.join(_PARTS)}")
+        part = _PARTS[split[0].lower()] if split else place.part
+        yield _Row(where, place.path.parent / path, label, part)
     if not line:
         raise ConfigError(f"{place.given} has no rows below the header")
 
 
 def open_folder(plan: DatasetPlan) -> Source:
-    """Return the images in a folder per class, in the order of torchvision's ImageFolder."""
+    """Return the images that torchvision's ImageFolder lists."""
+    from torchvision.datasets import ImageFolder
+
     dataset = plan.dataset
     assert isinstance(dataset, FolderDataset)
-    rows: list[_Row] = []
-    faults: list[str] = []
-    classes: tuple[str, ...] = ()
-    for place in places(dataset):
-        folders = class_folders(place.path)
-        if place.part in ("train", None):
-            classes = tuple(folders)
-        if not folders:
-            faults.append(f"{place.given}: it must have a folder of images for each class")
-        for name, paths in folders.items():
-            if not paths:
-                faults.append(f"{place.given}/{name}: there are no images in it")
-            for path in paths:
-                rows.append(_Row(f"{place.given}/{path}", place.path / path, name, place.part))
-    return _source(dataset, rows, classes, faults)
+    folders = [(place, ImageFolder(place.path)) for place in places(dataset)]
+    rows = []
+    for place, folder in folders:
+        for file, label in folder.samples:
+            where = f"{place.given}/{Path(file).relative_to(place.path)}"
+            rows.append(_Row(where, Path(file), folder.classes[label], place.part))
+    return _source(dataset, rows, tuple(folders[0][1].classes))
 
 
-def _source(
-    dataset: LocalDataset, rows: list[_Row], classes: tuple[str, ...], faults: list[str]
-) -> Source:
+def _source(dataset: LocalDataset, rows: list[_Row], classes: tuple[str, ...]) -> Source:
     number_of = {name: number for number, name in enumerate(classes)}
-    known = []
     for row in rows:
-        if row.label in number_of:
-            known.append(row)
-            continue
-        hint = did_you_mean(row.label, classes)
-        faults.append(
-            f"{row.where}: '{shortened(row.label)}' is no class of the training part;{hint} "
-            f"there are: {all_or_some(classes)}"
-        )
+        if row.label not in number_of:
+            hint = did_you_mean(row.label, classes)
+            raise ConfigError(
+                f"{row.where}: '{shortened(row.label)}' is no class of the training part;{hint} "
+                f"there are: {all_or_some(classes)}"
+            )
     images = ImageFiles(
-        [row.path for row in known],
-        [number_of[row.label] for row in known],
+        [row.path for row in rows],
+        [number_of[row.label] for row in rows],
         classes,
         dataset.size,
         dataset.channels or _COLOURS,
     )
-    part_of_rows = np.array([row.part or "" for row in known])
-    parts = dict.fromkeys(row.part for row in known if row.part)
+    part_of_rows = np.array([row.part or "" for row in rows])
+    parts = dict.fromkeys(row.part for row in rows if row.part)
     return Source(
         images,
         images,
         {part: np.flatnonzero(part_of_rows == part) for part in parts},
-        lambda row: known[row].where,
-        faults,
-        decoding_processes(len(known)),
+        lambda row: rows[row].where,
+        decoding_processes(len(rows)),
     )

@@ -7,12 +7,9 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import ValidationError
 
 from photofinish.config.base import Record
 from photofinish.data import MANIFEST, Dtype, PartName, Task
-from photofinish.errors import UserError
-from photofinish.files import is_as_recorded
 
 
 class Manifest(Record):
@@ -33,33 +30,21 @@ class Manifest(Record):
 
 
 class PackedSplit:
-    """Folder that `split` wrote. Each file is checked against its sha256 when it is read."""
+    """Folder that `split` wrote."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        path = folder / MANIFEST
-        try:
-            self.manifest = Manifest.model_validate_json(path.read_bytes())
-        except (OSError, ValidationError) as error:
-            raise UserError(
-                f"{path} can't be read: run `dvc repro --force split` ({error})"
-            ) from error
+        self.manifest = Manifest.model_validate_json((folder / MANIFEST).read_bytes())
 
     def images(self, part: PartName) -> npt.NDArray[Any]:
         """Return a part's inputs, (count, *shape), memory-mapped."""
-        images: npt.NDArray[Any] = np.load(self._checked(part, "images"), mmap_mode="r")
+        images: npt.NDArray[Any] = np.load(self.folder / part_file(part, "images"), mmap_mode="r")
         return images
 
     def labels(self, part: PartName) -> npt.NDArray[Any]:
         """Return a part's class numbers; for other tasks, float32 (count, numbers)."""
-        labels: npt.NDArray[Any] = np.load(self._checked(part, "labels"))
+        labels: npt.NDArray[Any] = np.load(self.folder / part_file(part, "labels"))
         return labels
-
-    def _checked(self, part: PartName, content: Literal["images", "labels"]) -> Path:
-        path = self.folder / part_file(part, content)
-        if not is_as_recorded(path, self.manifest.sha256.get(path.name)):
-            raise UserError(f"{path} is missing or damaged: run `dvc repro --force split`")
-        return path
 
 
 def part_file(part: PartName, content: Literal["images", "labels", "rows"]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -32,8 +32,6 @@ class Source:
     """Rows of each part that the source itself has."""
     name_of: Callable[[int], str] = "item {}".format
     """Returns the name of a row in messages."""
-    faults: Sequence[str] = ()
-    """Faults found before any sample is read, one a line."""
     workers: int = 0
     """Processes that read it."""
     seed: int | None = None

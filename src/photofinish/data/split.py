@@ -16,21 +16,22 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from operator import itemgetter
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, cast
 
 import numpy as np
+from rich.console import Console
+from rich.progress import track
 from sklearn.model_selection import train_test_split
 from torch.utils.data import DataLoader
 
-from photofinish.config.datasets import CustomDataset, DatasetPlan, LocalDataset, drawn_counts
+from photofinish.config.datasets import CustomDataset, DatasetPlan, LocalDataset
 from photofinish.data import MANIFEST, Dtype, PartName, Task
 from photofinish.data.images import Int64Array
 from photofinish.data.packed import Manifest, part_file
 from photofinish.data.samples import Array, Sample, Samples, Source, named_targets
 from photofinish.data.sources import open_source
-from photofinish.display import ReadingDisplay
 from photofinish.errors import ConfigError
-from photofinish.files import explained_when_full, sha256_of_file, write_bytes_atomically
+from photofinish.files import sha256_of_file, write_bytes_atomically
 
 _MOST_FAULTS = 10
 _SHADES = 256
@@ -42,43 +43,39 @@ _HASH_BYTES = 8
 class RawData:
     """All samples of a data set, which may be larger than memory."""
 
-    shape: tuple[int, ...]
-    """Shape of a sample; for images, channels, height, width."""
+    inputs: Array
+    """Inputs of all samples; for images, (count, channels, height, width)."""
     labels: Array
     """Class numbers; for other tasks, float32 (count, numbers)."""
     class_names: tuple[str, ...]
-    read: Callable[[Int64Array], Array]
-    """Returns the inputs of the given rows."""
     own_parts: Mapping[PartName, Int64Array] = field(default_factory=dict)
     """Rows of each part that the source itself has."""
     name_of: Callable[[int], str] = "item {}".format
     """Returns the name of a row in messages."""
     task: Task = "classes"
-    dtype: Dtype = "uint8"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return the shape of a sample."""
+        return self.inputs.shape[1:]
+
+    @property
+    def dtype(self) -> Dtype:
+        """Return the dtype of a sample."""
+        return cast("Dtype", self.inputs.dtype.name)
 
 
 def read_raw(plan: DatasetPlan, folder: Path) -> RawData:
     """Read every sample. Inputs lie in an unnamed file in `folder` until they are packed."""
     source = open_source(plan)
     folder.mkdir(parents=True, exist_ok=True)
-    where = f"data set '{plan.name}'"
-    with explained_when_full(folder, where), tempfile.TemporaryFile(dir=folder) as file:
+    with tempfile.TemporaryFile(dir=folder) as file:
         first, targets = _read_all(plan, source, file)
         file.flush()
         dtype, shape = first.input.dtype, first.input.shape
         inputs: Array = np.asarray(np.memmap(file, dtype, "r", shape=(len(targets), *shape)))
-    task, labels, names = named_targets(where, targets, source.names)
-    packed_dtype: Any = dtype.name
-    return RawData(
-        shape,
-        labels,
-        names,
-        inputs.__getitem__,
-        source.own_parts,
-        source.name_of,
-        task,
-        packed_dtype,
-    )
+    task, labels, names = named_targets(f"data set '{plan.name}'", targets, source.names)
+    return RawData(inputs, labels, names, source.own_parts, source.name_of, task)
 
 
 def _read_all(plan: DatasetPlan, source: Source, file: IO[bytes]) -> tuple[Sample, list[Array]]:
@@ -89,23 +86,24 @@ def _read_all(plan: DatasetPlan, source: Source, file: IO[bytes]) -> tuple[Sampl
         workers = source.workers
         read = DataLoader(samples, batch_size=1, num_workers=workers, collate_fn=itemgetter(0))
     first: Sample | None = None
-    targets, faults = [], list(source.faults)
-    with ReadingDisplay(plan.name, len(samples), "items") as display:
-        for row, sample in enumerate(read):
-            if len(faults) >= _MOST_FAULTS:
-                break
-            display.advance()
-            if isinstance(sample, str):
-                faults.append(f"{source.name_of(row)}: {sample}")
-                continue
-            first = first or sample
-            if difference := sample.difference(first):
-                faults.append(f"{source.name_of(row)}: {difference}")
-                continue
-            file.write(np.ascontiguousarray(sample.input).data)
-            targets.append(sample.target)
+    targets: list[Array] = []
+    faults: list[str] = []
+    console = Console(stderr=True)
+    bar = track(read, plan.name, len(samples), console=console, disable=not console.is_terminal)
+    for row, sample in enumerate(bar):
+        if len(faults) >= _MOST_FAULTS:
+            break
+        if isinstance(sample, str):
+            faults.append(f"{source.name_of(row)}: {sample}")
+            continue
+        first = first or sample
+        if difference := sample.difference(first):
+            faults.append(f"{source.name_of(row)}: {difference}")
+            continue
+        file.write(np.ascontiguousarray(sample.input).data)
+        targets.append(sample.target)
     if faults or first is None:
-        lines = "\n".join(faults[:_MOST_FAULTS] or ["it has no items"])
+        lines = "\n".join(faults or ["it has no items"])
         if getattr(plan.dataset, "size", 0) is None:
             lines += f"\nImages of many sizes need datasets.{plan.name}.size in params.yaml."
         raise ConfigError(
@@ -125,16 +123,15 @@ def divide(raw: RawData, plan: DatasetPlan) -> dict[PartName, Int64Array]:
     """
     own, dataset, where = raw.own_parts, plan.dataset, f"datasets.{plan.name}"
     rest = own.get("train", np.arange(len(raw.labels), dtype=np.int64))
-    for part, size in (("test", dataset.test), ("validation", dataset.validation)):
+    parts, total = {**own}, len(rest)
+    sizes: dict[PartName, float | None] = {"test": dataset.test, "validation": dataset.validation}
+    for part, size in sizes.items():
         if (part in own) == (size is not None):
             problem = "must be left out: the source has it" if part in own else "is required"
             raise ConfigError(f"{where}.{part} {problem} in params.yaml")
-    try:
-        counts = drawn_counts(dataset, len(rest))
-    except ValueError as error:
-        raise ConfigError(f"{error}: correct {where} in params.yaml") from None
-    parts = {**own}
-    for part, count in counts.items():
+        if size is None:
+            continue
+        count = size if isinstance(size, int) else max(1, round(size * total))
         labels = raw.labels[rest] if raw.task == "classes" else None
         try:
             rest, chosen = train_test_split(
@@ -161,9 +158,8 @@ def split(plan: DatasetPlan, raw: RawData, folder: Path) -> Manifest:
     folder.mkdir(parents=True, exist_ok=True)
     rows = divide(raw, plan)
     hashes, shades = {}, {}
-    with explained_when_full(folder, f"the split of data set '{plan.name}'"):
-        for part, chosen in rows.items():
-            hashes[part], shades[part] = _pack(part, raw, chosen, folder)
+    for part, chosen in rows.items():
+        hashes[part], shades[part] = _pack(part, raw, chosen, folder)
     _check_duplicates(plan, raw, rows, hashes)
     own_mean, own_std = _mean_and_std(shades["train"])
     manifest = Manifest(
@@ -195,7 +191,7 @@ def _pack(part: PartName, raw: RawData, rows: Int64Array, folder: Path) -> tuple
     with (folder / part_file(part, "images")).open("wb") as file:
         np.lib.format.write_array_header_1_0(file, header)
         for start in range(0, len(rows), step):
-            inputs = np.ascontiguousarray(raw.read(rows[start : start + step]))
+            inputs = np.ascontiguousarray(raw.inputs[rows[start : start + step]])
             file.write(inputs.data)
             for sample in inputs:
                 hashes += hashlib.blake2b(sample, digest_size=_HASH_BYTES).digest()

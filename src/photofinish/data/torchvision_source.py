@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from operator import add
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from torch.utils.data import ConcatDataset, Subset
+from torch.utils.data import ConcatDataset
 
-from photofinish.config.catalogue import DATASETS
-from photofinish.config.datasets import DatasetPlan, EmnistDataset, TorchvisionDataset, known_images
+from photofinish.config.catalogue import DATASETS, GREY
+from photofinish.config.datasets import DatasetPlan, TorchvisionDataset
 from photofinish.data.images import decoding_processes, to_pixels
 from photofinish.data.samples import Source
 from photofinish.errors import UserError
@@ -25,41 +23,31 @@ def open_torchvision(plan: DatasetPlan) -> Source:
     """Return the images of all parts, one after the other."""
     dataset = plan.dataset
     assert isinstance(dataset, TorchvisionDataset)
-    channels = known_images(dataset).channels
-    assert channels is not None
-    arguments: dict[str, Any] = {
-        "transform": partial(to_pixels, size=dataset.size, channels=channels)
-    }
-    first_class = 0
-    if isinstance(dataset, EmnistDataset):
-        arguments["split"] = dataset.variant
-        if dataset.variant == "letters":  # numbered from 1
-            first_class, arguments["target_transform"] = 1, partial(add, -1)
-    parts = _parts(plan, dataset, arguments)
+    channels = dataset.channels or (1 if dataset.source in GREY else 3)
+    transform = partial(to_pixels, size=dataset.size, channels=channels)
+    parts = _parts(plan, dataset, transform)
     names = getattr(parts[0], "classes", None) or getattr(parts[0], "categories", None) or ()
     # Imagenette has several names for each class.
     classes = tuple(name if isinstance(name, str) else name[0] for name in names)
     in_memory = hasattr(parts[0], "data")
-    if dataset.source == "SUN397":
-        parts = [_sorted_by_path(part) for part in parts]
     images: Any = ConcatDataset(parts)
     rows = np.split(np.arange(len(images)), np.cumsum([len(part) for part in parts]))
     return Source(
         images,
-        SimpleNamespace(classes=classes[first_class:]),
+        SimpleNamespace(classes=classes),
         dict(zip(DATASETS[dataset.source], rows, strict=False)),  # an undivided one has no parts
         workers=0 if in_memory else decoding_processes(len(images)),
     )
 
 
-def _parts(plan: DatasetPlan, dataset: TorchvisionDataset, arguments: dict[str, Any]) -> list[Any]:
+def _parts(plan: DatasetPlan, dataset: TorchvisionDataset, transform: Any) -> list[Any]:
     """Return torchvision's data set of each part, downloaded and unpacked if necessary."""
     from torchvision import datasets
 
     source = dataset.source
     root = in_project(dataset.root) if dataset.root else state_folder() / "downloads"
     root.mkdir(parents=True, exist_ok=True)
-    make = partial(getattr(datasets, source), root=str(root), download=True, **arguments)
+    make = partial(getattr(datasets, source), root=str(root), download=True, transform=transform)
     locks = state_folder() / "locks"
     with exclusive(locks, f"download-{source}", patience_seconds=math.inf):
         try:
@@ -70,12 +58,3 @@ def _parts(plan: DatasetPlan, dataset: TorchvisionDataset, arguments: dict[str, 
                 f"{error}. Without internet, let datasets.{plan.name}.root in params.yaml name a "
                 f"folder that has its files"
             ) from error
-
-
-def _sorted_by_path(part: Any) -> Subset[Any]:
-    """Sort images that torchvision lists in the file system's order, which machines differ in."""
-    loader, transform = part.loader, part.transform
-    part.loader, part.transform = Path, None
-    paths = [part[row] for row in range(len(part))]
-    part.loader, part.transform = loader, transform
-    return Subset(part, sorted(range(len(part)), key=paths.__getitem__))

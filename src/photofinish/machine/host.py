@@ -16,6 +16,7 @@ import psutil
 
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 _CGROUPS = Path("/sys/fs/cgroup")
+_OWN_CGROUP = Path("/proc/self/cgroup")
 _INSTRUCTION_SETS = re.compile(
     r"^(avx|avx2|avx512.*|avx_vnni|amx_.*|fma|sse4_2|asimd.*|sve.*|bf16|i8mm)$"
 )
@@ -116,6 +117,22 @@ def _usable_cores() -> int:
         siblings = read_or_empty(_TOPOLOGY / f"cpu{number}/topology/thread_siblings_list")
         cores.add(siblings.strip() or str(number))
     return len(cores)
+
+
+def available_memory_bytes() -> int:
+    """Return the free memory, within the limits of this process's control groups (version 2).
+
+    In a container, the listed group may be the host's: then the outermost folder has the limit.
+    """
+    available_bytes = psutil.virtual_memory().available
+    own = Path(read_or_empty(_OWN_CGROUP).strip().rpartition("::/")[2])
+    for folder in (_CGROUPS / part for part in (own, *own.parents)):
+        limit = read_or_empty(folder / "memory.max").strip()
+        if limit.isdecimal():
+            lines = read_or_empty(folder / "memory.stat").splitlines()
+            used_bytes = int(dict(line.split() for line in lines).get("anon", 0))
+            available_bytes = min(available_bytes, max(0, int(limit) - used_bytes))
+    return available_bytes
 
 
 def mac_cpu_name() -> str:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from photofinish.config.experiment import ConstantSchedule, ResidentInput
-from photofinish.machine.memory import available_memory_bytes
+from photofinish.machine.host import available_memory_bytes
 from photofinish.profiling.operations import count_operations
 from photofinish.profiling.scratch import (
     WARM_UP_STEPS,

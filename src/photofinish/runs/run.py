@@ -8,16 +8,13 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from photofinish.config.devices import batch_problem, sharing_key
 from photofinish.config.experiment import Experiment, ExperimentPlan
-from photofinish.config.networks import FetchedWeights, checked_file, fetched_weights
+from photofinish.config.networks import FetchedWeights, fetched_weights
 from photofinish.data import MANIFEST
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import ConfigError
 from photofinish.files import sha256_of_bytes, sha256_of_file, state_folder, to_json
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
-from photofinish.machine.memory import Room, SplitSize, bytes_needed, check_memory_needed, room_now
-from photofinish.processes import own_rank
 from photofinish.results import records
 from photofinish.source_code import check_code_unchanged, our_code
 
@@ -46,40 +43,21 @@ class Run:
         check_code_unchanged(self.custom_code)
         experiment = self.experiment
         gpus = len(self.host.accelerators) if isinstance(self.host, GpuTarget) else 0
-        # `plan` cannot count the devices if all GPUs are requested.
         devices = max(self.host.processes, gpus)
-        key = sharing_key(self.device)
-        if problem := batch_problem(experiment.batch_size, devices, key):
+        if experiment.batch_size < devices:
+            key = "processes" if self.device == "cpu" else "count"
             raise ConfigError(
-                f"experiments.{self.name}.batch_size is {experiment.batch_size}, "
-                f"and {problem} in params.yaml"
+                f"experiments.{self.name}.batch_size is {experiment.batch_size}, and "
+                f"{devices} devices or processes share each batch (devices.{self.device}.{key}): "
+                f"raise it or use fewer in params.yaml"
             )
-        split, augmentation = self._split_size(), experiment.augmentation
+        split, augmentation = PackedSplit(self.data).manifest, experiment.augmentation
         if split.dtype != "uint8" and (augmentation.flip or augmentation.crop_padding):
             raise ConfigError(
                 f"experiments.{self.name}.augmentation is for images in params.yaml. Samples of "
                 f"datasets.{experiment.dataset} are {split.dtype} of shape {split.shape}: "
                 f"leave it out"
             )
-        # A rank counts only itself: the others may have loaded their data already.
-        processes = 1 if own_rank() else self.host.processes
-        self.check_memory(room_now(self.host, processes))
-
-    def check_memory(self, rooms: list[Room]) -> None:
-        """Raise UserError if resident data does not fit into `rooms`."""
-        check_memory_needed(self.name, self.experiment, self._split_size(), rooms)
-
-    def resident_fits(self, rooms: list[Room]) -> bool:
-        """Return True if `input: resident` would fit into the memory that is free now."""
-        every, split = (*room_now(self.host, 1), *rooms), self._split_size()
-        return all(
-            bytes_needed(self.experiment, split, room) <= room.available_bytes for room in every
-        )
-
-    def _split_size(self) -> SplitSize:
-        manifest = PackedSplit(self.data).manifest
-        counts = manifest.counts
-        return SplitSize(manifest.shape, counts["train"], counts["validation"], manifest.dtype)
 
     def data_sha256(self) -> str:
         """Return the sha256 of the split's manifest, which holds the sha256 of each data file."""
@@ -90,9 +68,9 @@ class Run:
         return fetched_weights(self.experiment.model, self.weights)
 
     def weights_file(self) -> Path | None:
-        """Return the file of published weights, checked against its sha256."""
+        """Return the file of published weights."""
         published = self.published_weights()
-        return checked_file(published, self.weights) if published and self.weights else None
+        return self.weights / published.file if published and self.weights else None
 
     def identity(self) -> str:
         """Return the sha256 of all that determines the training, except its name."""

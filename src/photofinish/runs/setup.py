@@ -12,7 +12,7 @@ from photofinish.config.experiment import Experiment, ResidentInput
 from photofinish.data import PartName
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import ConfigError
-from photofinish.machine.memory import Room
+from photofinish.machine.host import available_memory_bytes
 from photofinish.models.custom import check_same_network
 from photofinish.models.registry import build_model, check_batch_norm
 from photofinish.profiling.first_step import validate_custom_model
@@ -20,7 +20,7 @@ from photofinish.runs.run import Run
 from photofinish.training.batches import Batches, Normaliser, Part
 from photofinish.training.input_paths import make_batches
 from photofinish.training.optimization import Loss
-from photofinish.training.torch_device import free_memory_bytes
+from photofinish.training.torch_device import CPU, free_memory_bytes
 from photofinish.training.trainer import Trainer
 from photofinish.training.world import World
 
@@ -30,7 +30,6 @@ class Setup:
 
     def __init__(self, run: Run, device: torch.device, team: World) -> None:
         self.run, self.device, self.team = run, device, team
-        run.check_memory(self._device_memory())
         clock = team.clock()
         started_seconds = clock.now_seconds()
         self.split = PackedSplit(run.data)
@@ -91,7 +90,10 @@ class Setup:
         experiment = self.run.experiment
         if experiment.input.name == "resident" or experiment.input.transform:
             return None
-        if not self.run.resident_fits(self._device_memory()):
+        free_bytes = None if self.device == CPU else free_memory_bytes(self.device)
+        samples_bytes = 4 * self.split.images("train").size  # as float32
+        # Twice as many, for the border of random crops and for batches.
+        if 2 * samples_bytes > (available_memory_bytes() if free_bytes is None else free_bytes):
             return None
         resident = ResidentInput(name="resident")
         return self._batches("train", experiment.model_copy(update={"input": resident}))
@@ -102,13 +104,6 @@ class Setup:
         normalise = Normaliser(manifest.mean, manifest.std, len(manifest.shape))
         part = Part(name, split.images(name), split.labels(name), normalise)
         return make_batches(experiment, part, self.device, team.rank, team.size)
-
-    def _device_memory(self) -> list[Room]:
-        """Return the accelerator's memory that other programs leave free, if torch knows it."""
-        if self.device.type == "cpu":
-            return []
-        free_bytes = free_memory_bytes(self.device)
-        return [] if free_bytes is None else [Room(f"{self.device} now", free_bytes)]
 
     @contextmanager
     def _experiment_named(self) -> Iterator[None]:

@@ -3,22 +3,39 @@
 from __future__ import annotations
 
 import sys
+from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from photofinish.display import Display
 from photofinish.results import EpochMetrics, EpochTiming
 from photofinish.training.trainer import Trainer
 
 
-class TrainingDisplay(Display):
+class TrainingDisplay:
     """The progress of a training: a bar on a terminal, one line an epoch anywhere else."""
 
     def __init__(self, title: str, trainer: Trainer) -> None:
+        self._title, self._bar = title, _training_bar(trainer)
         self._epochs, self._images = trainer.experiment.epochs, trainer.training.image_count
+        self._bar.disable = not sys.stderr.isatty()
         steps = self._epochs * trainer.steps_per_epoch
-        super().__init__(title, _training_bar(trainer), steps, sys.stdout)
+        self._task = self._bar.add_task(title, total=steps, note="")
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def say(self, text: str) -> None:
+        """Print a line after the title, above the bar if there is one."""
+        line = f"{self._title}  {text}"
+        if self._bar.disable:
+            print(line, flush=True)
+        else:
+            self._bar.console.print(line, highlight=False, markup=False)
 
     def epoch_ended(self, metrics: EpochMetrics, timing: EpochTiming) -> None:
         text = (

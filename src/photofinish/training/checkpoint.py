@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from photofinish.files import explained_when_full, sha256_of_bytes, write_bytes_atomically
+from photofinish.files import sha256_of_bytes, write_bytes_atomically
 
 CHECKPOINT_SECONDS = 1.0
 """Least time between two checkpoints, so that short epochs aren't spent on writing them."""
@@ -61,8 +61,7 @@ class CheckpointStore:
         torch.save(state, buffer)
         data = buffer.getvalue()
         path = self.folder / f"epoch-{epochs_done:06d}.{sha256_of_bytes(data)}.pt"
-        with explained_when_full(self.folder, "a checkpoint"):
-            write_bytes_atomically(path, data)
+        write_bytes_atomically(path, data)
         for old in self.paths()[KEPT:]:
             old.unlink(missing_ok=True)
         self._saved_seconds = time.monotonic()
