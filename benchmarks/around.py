@@ -7,7 +7,6 @@ commit. `plan` runs every time, so DVC rewrites dvc.lock every time, and both mu
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,9 +22,6 @@ from benchmarks.timing import spread
 
 ROUNDS = 7
 EXPERIMENTS = 15
-MOST_NO_OP_SECONDS = 2.0
-MOST_OVER_BARE = 2.0
-"""Times the no-op of a bare pipeline of as many stages."""
 ROOT = Path(__file__).parent.parent
 WITHOUT_MLFLOW = """
 import os, runpy, sys
@@ -59,7 +55,7 @@ def main() -> None:
 
 
 def _no_ops(folder: Path, default: Path) -> None:
-    many, bare, silent = _clone(folder / "many"), folder / "bare", folder / "silent"
+    many = _clone(folder / "many")
     params = _params(many)
     linear = {"dataset": "digits", "model": "linear", "epochs": 1}
     params["experiments"] = {
@@ -67,26 +63,12 @@ def _no_ops(folder: Path, default: Path) -> None:
     }
     _write(many / "params.yaml", params)
     _seconds(many, "dvc", "repro")
-    stages = 5 + 3 * EXPERIMENTS
-    _bare_pipeline(bare, stages)
-    _bare_pipeline(silent, stages)
-    shutil.copy(ROOT / ".dvc" / "config", silent / ".dvc" / "config")
     no_op = ("dvc", "repro", "--quiet")
-    for project in (default, many, bare, silent):
+    for project in (default, many):
         _seconds(project, *no_op)
-    defaults, *others = _alternate([(project, no_op) for project in (default, many, bare, silent)])
+    defaults, others = _alternate([(project, no_op) for project in (default, many)])
     _report("no-op of the three default experiments", defaults)
-    _report(f"no-op of {EXPERIMENTS} experiments", others[0], MOST_NO_OP_SECONDS)
-    for what, empty, most in (
-        ("as `dvc init` makes it", others[1], MOST_OVER_BARE),
-        ("with DVC's statistics off, as here", others[2], None),
-    ):
-        _report(f"no-op of a bare pipeline of {stages} empty stages, {what}", empty)
-        _report(
-            "  the experiments' over it",
-            [many / bare for many, bare in zip(others[0], empty, strict=True)],
-            most,
-        )
+    _report(f"no-op of {EXPERIMENTS} experiments", others)
 
 
 def _stages(project: Path) -> None:
@@ -121,16 +103,6 @@ def _clone(folder: Path) -> Path:
     return folder
 
 
-def _bare_pipeline(folder: Path, stages: int) -> None:
-    folder.mkdir()
-    for command in (["git", "init", "--quiet"], ["dvc", "init", "--quiet"]):
-        subprocess.run(command, cwd=folder, check=True)
-    empty: dict[str, Any] = {"s0": {"cmd": "touch s0", "outs": ["s0"]}}
-    for number in range(1, stages):
-        empty[f"s{number}"] = {"cmd": f"touch s{number}", "deps": ["s0"], "outs": [f"s{number}"]}
-    _write(folder / "dvc.yaml", {"stages": empty})
-
-
 def _params(project: Path) -> dict[str, Any]:
     params: dict[str, Any] = yaml.safe_load((project / "params.yaml").read_text(encoding="utf-8"))
     return params
@@ -163,11 +135,9 @@ def _alternate(sides: list[tuple[Path, Sequence[str]]]) -> list[list[float]]:
     return [list(values) for values in zip(*rounds, strict=True)]
 
 
-def _report(what: str, values: list[float], most: float | None = None) -> None:
+def _report(what: str, values: list[float]) -> None:
     figures = spread(values)
     text = f"{figures.lowest:.2f} to {figures.highest:.2f}, {len(values)} times"
-    if most is not None:
-        text += f", at most {most:g}: {'reached' if figures.median <= most else 'not reached'}"
     print(f"{what}: {figures.median:.2f} ({text})", flush=True)
 
 

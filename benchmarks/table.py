@@ -1,4 +1,4 @@
-"""Rows of the table, as CSV, Markdown and a plot."""
+"""Rows of the table, as CSV and Markdown."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 from benchmarks.timing import Outcome, Spread, ratios, spread
 from benchmarks.workloads import Workload
 
-OURS, TUTORIAL, LIGHTNING, BARE = "photofinish", "tutorial", "lightning", "bare"
-_WORDS = {TUTORIAL: "the tutorial's loop", LIGHTNING: "Lightning", BARE: "the bare loop"}
+OURS, TUTORIAL, BARE = "photofinish", "tutorial", "bare"
+_WORDS = {TUTORIAL: "the tutorial's loop", BARE: "the bare loop"}
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,6 @@ def write(rows: Sequence[Row], machine: dict[str, str], folder: Path) -> None:
         writer.writeheader()
         writer.writerows(asdict(row) | machine for row in rows)
     (folder / "benchmarks.md").write_text(markdown(rows, machine), encoding="utf-8")
-    plot(rows, machine, folder / "benchmarks.png")
 
 
 def markdown(rows: Sequence[Row], machine: dict[str, str]) -> str:
@@ -118,28 +117,3 @@ def _target(row: Row) -> str:
         return ""
     bound = "at most" if row.side == BARE else "at least"
     return f"{bound} {row.target:g}x: {'reached' if row.is_reached else '**not reached**'}"
-
-
-def plot(rows: Sequence[Row], machine: dict[str, str], path: Path) -> None:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    workloads = list(dict.fromkeys(row.title for row in rows))
-    figure = Figure(figsize=(9, 1.1 + 1.1 * len(workloads)), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
-    for number, side in enumerate(dict.fromkeys(row.side for row in rows)):
-        own = [row for row in rows if row.side == side]
-        places = [workloads.index(row.title) + 0.2 * number for row in own]
-        below = [row.epoch_seconds - row.epoch_seconds_lowest for row in own]
-        above = [row.epoch_seconds_highest - row.epoch_seconds for row in own]
-        axes.barh(places, [row.epoch_seconds for row in own], 0.18, xerr=[below, above], label=side)
-    axes.set_yticks([number + 0.3 for number in range(len(workloads))], workloads)
-    axes.invert_yaxis()
-    axes.set_xscale("log")
-    axes.set_xlabel(
-        "seconds an epoch (median, lowest to highest); "
-        f"{machine['processor']}, {machine['threads']} threads"
-    )
-    axes.legend()
-    figure.savefig(path, dpi=120)
