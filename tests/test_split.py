@@ -189,12 +189,6 @@ def test_an_image_in_two_parts_that_are_drawn_is_noted(
     assert all(re.fullmatch(pattern, line) for line in lines)
 
 
-def test_a_full_disk_is_reported_with_the_data_set(tmp_path: Path) -> None:
-    (tmp_path / "train-images.npy").symlink_to("/dev/full")
-    with pytest.raises(UserError, match=rf"no room for .* 'small': the disk of {tmp_path} is full"):
-        split(digits_plan(), learnable_images(), tmp_path)
-
-
 @pytest.mark.parametrize("content", ["images", "labels"])
 @pytest.mark.parametrize("damage", ["one bit", "gone"])
 def test_a_damaged_packed_file_is_named(tmp_path: Path, content: str, damage: str) -> None:

@@ -39,17 +39,6 @@ def test_downloading_writes_one_file_and_reading_leaves_none(tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["source.json"]
 
 
-def test_a_full_disk_is_reported_with_the_data_set(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(**_: object) -> object:
-        return Path("/dev/full").open("wb", buffering=0)
-
-    monkeypatch.setattr("tempfile.TemporaryFile", full)
-    with pytest.raises(Exception, match="no room for data set 'small'"):
-        read_raw(DIGITS, tmp_path)
-
-
 @pytest.mark.parametrize(
     ("seed", "sha256"),
     [

@@ -30,7 +30,7 @@ from photofinish.data.samples import Array, Sample, Samples, Source, named_targe
 from photofinish.data.sources import open_source
 from photofinish.display import ReadingDisplay
 from photofinish.errors import ConfigError
-from photofinish.files import explained_when_full, sha256_of_file, write_bytes_atomically
+from photofinish.files import sha256_of_file, write_bytes_atomically
 
 _MOST_FAULTS = 10
 _SHADES = 256
@@ -62,7 +62,7 @@ def read_raw(plan: DatasetPlan, folder: Path) -> RawData:
     source = open_source(plan)
     folder.mkdir(parents=True, exist_ok=True)
     where = f"data set '{plan.name}'"
-    with explained_when_full(folder, where), tempfile.TemporaryFile(dir=folder) as file:
+    with tempfile.TemporaryFile(dir=folder) as file:
         first, targets = _read_all(plan, source, file)
         file.flush()
         dtype, shape = first.input.dtype, first.input.shape
@@ -161,9 +161,8 @@ def split(plan: DatasetPlan, raw: RawData, folder: Path) -> Manifest:
     folder.mkdir(parents=True, exist_ok=True)
     rows = divide(raw, plan)
     hashes, shades = {}, {}
-    with explained_when_full(folder, f"the split of data set '{plan.name}'"):
-        for part, chosen in rows.items():
-            hashes[part], shades[part] = _pack(part, raw, chosen, folder)
+    for part, chosen in rows.items():
+        hashes[part], shades[part] = _pack(part, raw, chosen, folder)
     _check_duplicates(plan, raw, rows, hashes)
     own_mean, own_std = _mean_and_std(shades["train"])
     manifest = Manifest(
