@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import signal
 import socket
@@ -19,7 +18,6 @@ from training_stage import read_until, wait_for
 
 from photofinish.errors import EXIT_INTERRUPTED, UserError
 from photofinish.machine.fingerprint import Machine
-from photofinish.remote import spread
 from photofinish.remote.jobs import clone_at, committed, git
 from photofinish.remote.worker import key_of
 
@@ -44,17 +42,6 @@ def test_only_machines_that_are_alike_have_the_same_keys() -> None:
     without_gpu = lab.model_copy(update={"accelerators": {"cuda": "none"}})
     assert key_of(without_gpu, "cpu") == key_of(lab, "cpu")
     assert key_of(without_gpu, "gpu") != key_of(lab, "gpu")
-
-
-@pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnraisableExceptionWarning"
-)  # Dask leaves a socket open
-def test_an_address_that_is_in_use_is_refused() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(UserError, match=address), spread._scheduler(address, None):
-            pass
-    gc.collect()
 
 
 # -- clones ----------

@@ -5,21 +5,15 @@ from __future__ import annotations
 import statistics
 import time
 from pathlib import Path
-from typing import cast
 
 import pytest
 from conftest import MakeExperiment
-from training_process import NoTracker, Start
+from training_process import Start
 from training_stage import TrainingStage
 
 from photofinish.data.packed import PackedSplit
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.results.records import Timings, read_record
-from photofinish.runs.run import Run
-from photofinish.runs.train import train
-from photofinish.tracking.client import Tracker
-from photofinish.training.torch_device import CPU
-from photofinish.training.world import World
 
 
 @pytest.mark.slow
@@ -52,38 +46,3 @@ def test_recorded_times_fit_the_wall_clock(
     median_seconds = statistics.median(epoch.training_seconds for epoch in timings.epochs)
     assert timings.images_per_second * median_seconds == pytest.approx(timings.training_image_count)
     assert timings.resumed_at_epochs == ()
-
-
-def test_drawing_the_views_is_not_timed(
-    make_experiment: MakeExperiment,
-    cpu_host: CpuTarget,
-    packed_split: PackedSplit,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    since_start_seconds = [100.0]
-
-    def slowly(folder: Path, *_arguments: object) -> None:
-        since_start_seconds[0] += 1000.0
-        (folder / "drawn").touch()
-
-    for module in ("train", "job"):
-        monkeypatch.setattr(
-            f"photofinish.runs.{module}.seconds_since_stage_start", lambda: since_start_seconds[0]
-        )
-    monkeypatch.setattr("photofinish.runs.train.write_views", slowly)
-    monkeypatch.chdir(tmp_path)
-    run = Run(
-        "small",
-        "cpu",
-        make_experiment(epochs=1),
-        cpu_host,
-        packed_split.folder,
-        tmp_path / "small" / "cpu",
-    )
-    before = time.time()
-    train(run, CPU, World(CPU), cast(Tracker, NoTracker()), 0.0)
-    assert (run.out / "model" / "drawn").is_file()
-    timings = read_record(run.out / "timings" / "timings.json", Timings)
-    assert timings.total_seconds < 100.0
-    assert timings.started_at_unix_seconds >= before - 100.0

@@ -57,20 +57,26 @@ def _missing(commit: str) -> list[Job]:
     jobs = []
     for name, experiment in params.experiments.items():
         devices = [device for device in DEVICE_LABELS if f"{device} {name}" in noted]
+        if not devices:
+            continue
+        common = _common_fields(name, experiment.dataset, commit)
         for device in devices:
             host = json.loads((PLAN / "hosts" / f"{device}.json").read_bytes())
             if host.get("missing"):  # no accelerator, which `evaluate` records
                 continue
             machine = getattr(params.devices, device).machine
-            title = f"{name} on {device}" + (f" of {machine}" if machine else "")
             where = machine or _HERE
-            key = key_of(machines[where], device)
-            stages = (f"train-{device}@{name}",)
-            jobs.append(_job(title, name, experiment.dataset, stages, commit, where, key))
-        if devices:
-            title = f"evaluation of {name}"
-            stages = (f"train-cpu@{name}", f"train-gpu@{name}", f"evaluate@{name}")
-            jobs.append(_job(title, name, experiment.dataset, stages, commit, "any machine", None))
+            job = Job(
+                title=f"{name} on {device}" + (f" of {machine}" if machine else ""),
+                where=where,
+                key=key_of(machines[where], device),
+                stages=(f"train-{device}@{name}",),
+                **common,
+            )
+            jobs.append(job)
+        stages = (f"train-cpu@{name}", f"train-gpu@{name}", f"evaluate@{name}")
+        title = f"evaluation of {name}"
+        jobs.append(Job(title=title, where="any machine", key=None, stages=stages, **common))
     return jobs
 
 
@@ -93,15 +99,8 @@ def _without_result() -> list[str]:
     return noted
 
 
-def _job(
-    title: str,
-    name: str,
-    dataset: str,
-    stages: tuple[str, ...],
-    commit: str,
-    where: str,
-    key: str | None,
-) -> Job:
+def _common_fields(name: str, dataset: str, commit: str) -> dict[str, Any]:
+    """Return the fields that the jobs of an experiment share."""
     texts = {}
     for path in PLAN.rglob("*"):
         is_needed = path.stem == name or path.parent.name in ("hosts", "code")
@@ -110,19 +109,15 @@ def _job(
     lock = YAML(typ="safe").load(Path("dvc.lock"))
     data = (f"split@{dataset}", "download-weights")
     lock["stages"] = {stage: lock["stages"][stage] for stage in data}
-    return Job(
-        title=title,
-        where=where,
-        key=key,
-        stages=stages,
-        experiment=name,
-        dataset=dataset,
-        commit=commit,
-        plan=texts,
+    return {
+        "experiment": name,
+        "dataset": dataset,
+        "commit": commit,
+        "plan": texts,
         # JSON is YAML to DVC, with quotes around a checksum that looks like a number.
-        lock=json.dumps(lock),
-        tracked_in=os.environ.get("MLFLOW_EXPERIMENT_NAME") or Path.cwd().name,
-    )
+        "lock": json.dumps(lock),
+        "tracked_in": os.environ.get("MLFLOW_EXPERIMENT_NAME") or Path.cwd().name,
+    }
 
 
 def _dvc(*arguments: str) -> None:
