@@ -82,14 +82,3 @@ def test_a_store_that_cannot_be_opened_is_reported_at_once_in_a_line_with_its_ad
     line = first_line(raised.value)
     assert problem in line
     assert uri.rpartition("/")[2] in line
-
-
-def test_after_a_move_the_project_has_a_new_experiment_and_the_old_one_keeps_its_runs(
-    project: Path,
-) -> None:
-    stores = [open_store(project, project / "state") for _ in range(2)]
-    assert stores[0].experiment_id == stores[1].experiment_id
-    experiments = {one.name: one for one in stores[0].client.search_experiments()}
-    expected = (project / "mlruns/photofinish").as_uri()
-    assert experiments["photofinish"].artifact_location == expected
-    assert len([name for name in experiments if name.startswith("photofinish before ")]) == 1
