@@ -5,9 +5,6 @@ BIN := .venv/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-# pip has --group from 25.1 on; Python 3.11 ships an older one.
-install-group = python -m pip install --quiet --disable-pip-version-check $$(python -c \
-	"import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['dependency-groups']['$(1)'])")
 # DVC reads params.yaml before `plan` can check it, so check it here first.
 # Without Git (a ZIP), DVC needs core.no_scm.
 ready = @python stages/plan.py && \
@@ -91,9 +88,9 @@ machine: setup ## record this machine's facts, for params.yaml to name (NAME=lab
 worker: setup ## train here for a head (HEAD=tcp://head:8786; by default on this machine)
 	@python -m photofinish.remote.worker $(HEAD)
 
-spread: setup ## train missing results on all machines at once (LISTEN=tcp://0.0.0.0:8786, ON="t4 mac")
+spread: setup ## train missing results on all machines at once (LISTEN=tcp://0.0.0.0:8786)
 	@python stages/plan.py
-	@python -m photofinish.remote.spread $(if $(LISTEN),--listen $(LISTEN)) $(if $(ON),--on "$(ON)")
+	@python -m photofinish.remote.spread $(if $(LISTEN),--listen $(LISTEN))
 
 test: setup ## the whole check: lint, format, types, tests
 	ruff check .
@@ -102,7 +99,6 @@ test: setup ## the whole check: lint, format, types, tests
 	pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
 
 bench: setup ## time the trainer beside other loops (minutes, on a quiet machine; QUICK=1: see that it runs)
-	@$(call install-group,bench)
 	python -m benchmarks $(if $(QUICK),--quick)
 
 format: setup ## format the code
@@ -114,5 +110,4 @@ lock: setup ## update requirements.lock from pyproject.toml (needs uv)
 		--output-file requirements.lock
 
 clean: ## remove everything that was made, except the environment
-	rm -rf {.,sweeps/*}/{data,results,report,metrics,plots,dvc.lock} \
-		mlruns mlflow.db .photofinish .dvc/cache .dvc/tmp
+	rm -rf data results report metrics plots dvc.lock mlruns mlflow.db .photofinish .dvc/cache .dvc/tmp

@@ -1,4 +1,4 @@
-"""Time the trainer beside the tutorial's loop, Lightning and a bare loop."""
+"""Time the trainer beside the tutorial's loop and a bare loop."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import math
 import sys
 import tempfile
 import time
-from importlib.util import find_spec
 from pathlib import Path
 
 from benchmarks import machine
 from benchmarks.sides import Conditions, side_processes
-from benchmarks.table import BARE, LIGHTNING, OURS, TUTORIAL, Row, rows_of, write
+from benchmarks.table import OURS, Row, rows_of, write
 from benchmarks.timing import Outcome, alternate
 from benchmarks.workloads import NAMES, Workload, workloads
 
@@ -22,7 +21,6 @@ LOSSES_AGREE = 0.02
 
 def main(arguments: list[str]) -> int:
     options = _parse(arguments)
-    sides = _sides()
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as scratch:
         for workload in workloads(tuple(options.only), quick=options.quick, scratch=Path(scratch)):
@@ -30,7 +28,7 @@ def main(arguments: list[str]) -> int:
             conditions = Conditions(
                 workload.name, options.quick, options.threads, options.processor_time
             )
-            with side_processes(sides, conditions, Path(scratch)) as runs:
+            with side_processes(conditions, Path(scratch)) as runs:
                 outcomes = alternate(runs, options.rounds)
             _refuse_nonsense(workload, outcomes)
             rows += rows_of(workload, outcomes)
@@ -71,16 +69,6 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
             "it is the sum over all threads, those that wait included"
         )
     return options
-
-
-def _sides() -> tuple[str, ...]:
-    if find_spec("lightning"):
-        return OURS, BARE, TUTORIAL, LIGHTNING
-    print(
-        "Lightning is not installed, its rows are left out (`make bench` installs it)",
-        file=sys.stderr,
-    )
-    return OURS, BARE, TUTORIAL
 
 
 def _refuse_nonsense(workload: Workload, outcomes: dict[str, list[Outcome]]) -> None:

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,26 +22,7 @@ from benchmarks.timing import spread
 
 ROUNDS = 7
 EXPERIMENTS = 15
-MOST_NO_OP_SECONDS = 2.0
-MOST_OVER_BARE = 2.0
-"""Times the no-op of a bare pipeline of as many stages."""
 ROOT = Path(__file__).parent.parent
-WITHOUT_MLFLOW = """
-import os, runpy, sys
-from photofinish.tracking import client
-
-class Nobody:
-    waited_seconds = 0.0
-    __enter__ = lambda self: self
-    __exit__ = lambda self, *_: None
-    def __getattr__(self, _name):
-        return lambda *_arguments: None
-
-client.Tracker = Nobody
-sys.argv = sys.argv[1:]
-sys.path.insert(0, os.path.abspath("stages"))
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
 
 
 def main() -> None:
@@ -59,7 +39,7 @@ def main() -> None:
 
 
 def _no_ops(folder: Path, default: Path) -> None:
-    many, bare, silent = _clone(folder / "many"), folder / "bare", folder / "silent"
+    many = _clone(folder / "many")
     params = _params(many)
     linear = {"dataset": "digits", "model": "linear", "epochs": 1}
     params["experiments"] = {
@@ -67,26 +47,13 @@ def _no_ops(folder: Path, default: Path) -> None:
     }
     _write(many / "params.yaml", params)
     _seconds(many, "dvc", "repro")
-    stages = 5 + 3 * EXPERIMENTS
-    _bare_pipeline(bare, stages)
-    _bare_pipeline(silent, stages)
-    shutil.copy(ROOT / ".dvc" / "config", silent / ".dvc" / "config")
     no_op = ("dvc", "repro", "--quiet")
-    for project in (default, many, bare, silent):
+    for project in (default, many):
         _seconds(project, *no_op)
-    defaults, *others = _alternate([(project, no_op) for project in (default, many, bare, silent)])
-    _report("no-op of the three default experiments", defaults)
-    _report(f"no-op of {EXPERIMENTS} experiments", others[0], MOST_NO_OP_SECONDS)
-    for what, empty, most in (
-        ("as `dvc init` makes it", others[1], MOST_OVER_BARE),
-        ("with DVC's statistics off, as here", others[2], None),
-    ):
-        _report(f"no-op of a bare pipeline of {stages} empty stages, {what}", empty)
-        _report(
-            "  the experiments' over it",
-            [many / bare for many, bare in zip(others[0], empty, strict=True)],
-            most,
-        )
+    rounds = [[_seconds(project, *no_op) for project in (default, many)] for _ in range(ROUNDS)]
+    defaults, others = zip(*rounds, strict=True)
+    _report("no-op of the three default experiments", list(defaults))
+    _report(f"no-op of {EXPERIMENTS} experiments", list(others))
 
 
 def _stages(project: Path) -> None:
@@ -95,40 +62,26 @@ def _stages(project: Path) -> None:
     params["experiments"] = {"second": params["experiments"]["digits-mlp"] | {"epochs": 100}}
     _write(project / "params.yaml", params)
     _seconds(project, "dvc", "repro", "train-cpu@second")
-    settings = [
-        "--experiment",
-        "data/plan/experiments/second.json",
-        "--host",
-        "data/plan/hosts/cpu.json",
-    ]
-    places = [
-        "--data",
-        "data/splits/digits",
-        "--weights",
-        "data/weights/second",
-        "--out",
-        "results/second/cpu",
-    ]
-    stage = ["stages/train.py", "--device", "cpu", *settings, *places]
-    with_mlflow, without = [sys.executable, *stage], [sys.executable, "-c", WITHOUT_MLFLOW, *stage]
-    measured = _alternate([(project, with_mlflow), (project, without)])
-    _report("a training stage of about one second, start to exit, with MLflow", measured[0])
-    _report("the same without MLflow", measured[1])
+    files = {
+        "experiment": "data/plan/experiments/second.json",
+        "host": "data/plan/hosts/cpu.json",
+        "data": "data/splits/digits",
+        "weights": "data/weights/second",
+        "out": "results/second/cpu",
+    }
+    command = [sys.executable, "stages/train.py", "--device=cpu"]
+    command += [f"--{name}={path}" for name, path in files.items()]
+    seconds = []
+    for _ in range(ROUNDS):
+        # Else it would restore the last checkpoint and have no epoch left.
+        shutil.rmtree(project / ".photofinish" / "checkpoints", ignore_errors=True)
+        seconds.append(_seconds(project, *command))
+    _report("a training stage of about one second, start to exit", seconds)
 
 
 def _clone(folder: Path) -> Path:
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder)], check=True)
     return folder
-
-
-def _bare_pipeline(folder: Path, stages: int) -> None:
-    folder.mkdir()
-    for command in (["git", "init", "--quiet"], ["dvc", "init", "--quiet"]):
-        subprocess.run(command, cwd=folder, check=True)
-    empty: dict[str, Any] = {"s0": {"cmd": "touch s0", "outs": ["s0"]}}
-    for number in range(1, stages):
-        empty[f"s{number}"] = {"cmd": f"touch s{number}", "deps": ["s0"], "outs": [f"s{number}"]}
-    _write(folder / "dvc.yaml", {"stages": empty})
 
 
 def _params(project: Path) -> dict[str, Any]:
@@ -158,16 +111,9 @@ def _seconds(project: Path, *command: str) -> float:
     return seconds
 
 
-def _alternate(sides: list[tuple[Path, Sequence[str]]]) -> list[list[float]]:
-    rounds = [[_seconds(project, *command) for project, command in sides] for _ in range(ROUNDS)]
-    return [list(values) for values in zip(*rounds, strict=True)]
-
-
-def _report(what: str, values: list[float], most: float | None = None) -> None:
+def _report(what: str, values: list[float]) -> None:
     figures = spread(values)
     text = f"{figures.lowest:.2f} to {figures.highest:.2f}, {len(values)} times"
-    if most is not None:
-        text += f", at most {most:g}: {'reached' if figures.median <= most else 'not reached'}"
     print(f"{what}: {figures.median:.2f} ({text})", flush=True)
 
 

@@ -7,7 +7,7 @@ import platform
 from importlib import metadata
 from pathlib import Path
 
-PACKAGES = ("torch", "torchvision", "lightning", "numpy", "pillow")
+PACKAGES = ("torch", "torchvision", "numpy", "pillow")
 
 
 def cores() -> int:

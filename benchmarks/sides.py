@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from multiprocessing import get_context
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from benchmarks.table import BARE, LIGHTNING, OURS, TUTORIAL
+from benchmarks.table import BARE, OURS, TUTORIAL
 from benchmarks.timing import NowSeconds, Outcome, RunSide
 from benchmarks.workloads import Workload, workloads
 from photofinish.training.batches import Normaliser
 
 RunWorkload = Callable[[Workload, NowSeconds], tuple[list[float], nn.Module]]
-_MODULES = {OURS: "ours", BARE: "bare", TUTORIAL: "tutorial", LIGHTNING: "with_lightning"}
+_MODULES = {OURS: "ours", BARE: "bare", TUTORIAL: "tutorial"}
+_of_this_process: list[RunSide] = []
 
 
 @dataclass(frozen=True)
@@ -36,63 +37,37 @@ class Conditions:
 
 
 @contextmanager
-def side_processes(
-    sides: tuple[str, ...], conditions: Conditions, scratch: Path
-) -> Iterator[dict[str, RunSide]]:
+def side_processes(conditions: Conditions, scratch: Path) -> Iterator[dict[str, RunSide]]:
     """Start a process for each side. Each waits while another one runs."""
-    with ExitStack() as stack:
-        ends = {
-            side: stack.enter_context(_process(side, conditions, scratch / side)) for side in sides
-        }
-        for side, end in ends.items():
-            _answer(side, end)
-        yield {side: partial(_round, side, end) for side, end in ends.items()}
-
-
-@contextmanager
-def _process(side: str, conditions: Conditions, scratch: Path) -> Iterator[Connection]:
     context = get_context("forkserver")
     # Torch is imported once, with its compiler, which optimizers import (seconds), and nothing set.
     context.set_forkserver_preload(["benchmarks.__main__", "torch._dynamo"])
-    here, there = context.Pipe()
-    process = context.Process(target=_serve, args=(there, side, conditions, scratch))
-    process.start()
-    there.close()
-    try:
-        yield here
-    finally:
-        here.close()  # at which it ends
-        process.join()
+    with ExitStack() as stack:
+        sides: dict[str, RunSide] = {}
+        for side in _MODULES:
+            setup = side, conditions, scratch / side
+            pool = stack.enter_context(ProcessPoolExecutor(1, context, _set_up, setup))
+            pool.submit(len, ()).result()  # starts it
+            sides[side] = partial(_round, pool)
+        yield sides
 
 
-def _round(side: str, end: Connection) -> Outcome:
-    end.send("run")
-    outcome = _answer(side, end)
-    assert outcome
-    return outcome
+def _round(pool: ProcessPoolExecutor) -> Outcome:
+    return pool.submit(_run).result()
 
 
-def _answer(side: str, end: Connection) -> Outcome | None:
-    try:
-        answer: Outcome | None = end.recv()
-    except EOFError:
-        raise SystemExit(f"{side} failed; above is how") from None
-    return answer
-
-
-def _serve(end: Connection, side: str, conditions: Conditions, scratch: Path) -> None:
+def _set_up(side: str, conditions: Conditions, scratch: Path) -> None:
     torch.set_num_threads(conditions.threads)
     scratch.mkdir(parents=True, exist_ok=True)
     (workload,) = workloads((conditions.workload,), quick=conditions.quick, scratch=scratch)
     run: RunWorkload = import_module(f"benchmarks.{_MODULES[side]}").run
     now_seconds = time.process_time if conditions.processor_time else time.perf_counter
-    end.send(None)
-    while True:
-        try:
-            end.recv()
-        except EOFError:
-            return
-        end.send(_outcome(run, workload, now_seconds))
+    _of_this_process.append(partial(_outcome, run, workload, now_seconds))
+
+
+def _run() -> Outcome:
+    (run,) = _of_this_process
+    return run()
 
 
 def _outcome(run: RunWorkload, workload: Workload, now_seconds: NowSeconds) -> Outcome:

@@ -1,4 +1,4 @@
-"""Rows of the table, as CSV, Markdown and a plot."""
+"""Rows of the table, as CSV and Markdown."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from benchmarks.timing import Outcome, Spread, ratios, spread
+from benchmarks.timing import Outcome, ratios, spread
 from benchmarks.workloads import Workload
 
-OURS, TUTORIAL, LIGHTNING, BARE = "photofinish", "tutorial", "lightning", "bare"
-_WORDS = {TUTORIAL: "the tutorial's loop", LIGHTNING: "Lightning", BARE: "the bare loop"}
+OURS, TUTORIAL, BARE = "photofinish", "tutorial", "bare"
+_WORDS = {TUTORIAL: "the tutorial's loop", BARE: "the bare loop"}
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,6 @@ class Row:
     """The other loop's time over ours. For the bare loop, our time over the loop's."""
     ratio_lowest: float
     ratio_highest: float
-    target: float | None
-    is_reached: bool | None
 
 
 def rows_of(workload: Workload, outcomes: dict[str, list[Outcome]]) -> list[Row]:
@@ -41,7 +39,6 @@ def rows_of(workload: Workload, outcomes: dict[str, list[Outcome]]) -> list[Row]
         seconds = spread([outcome.epoch_seconds for outcome in measured])
         ours = outcomes[OURS]
         ratio = ratios(ours, measured) if side == BARE else ratios(measured, ours)
-        target = None if side == OURS else getattr(workload.targets, side)
         row = Row(
             workload=workload.name,
             title=workload.title,
@@ -54,17 +51,9 @@ def rows_of(workload: Workload, outcomes: dict[str, list[Outcome]]) -> list[Row]
             ratio=ratio.median,
             ratio_lowest=ratio.lowest,
             ratio_highest=ratio.highest,
-            target=target,
-            is_reached=_is_reached(side, ratio, target),
         )
         rows.append(row)
     return rows
-
-
-def _is_reached(side: str, ratio: Spread, target: float | None) -> bool | None:
-    if target is None:
-        return None
-    return ratio.median <= target if side == BARE else ratio.median >= target
 
 
 def write(rows: Sequence[Row], machine: dict[str, str], folder: Path) -> None:
@@ -76,21 +65,17 @@ def write(rows: Sequence[Row], machine: dict[str, str], folder: Path) -> None:
         writer.writeheader()
         writer.writerows(asdict(row) | machine for row in rows)
     (folder / "benchmarks.md").write_text(markdown(rows, machine), encoding="utf-8")
-    plot(rows, machine, folder / "benchmarks.png")
 
 
 def markdown(rows: Sequence[Row], machine: dict[str, str]) -> str:
     lines = [
-        "| work | data | side | seconds an epoch | ratio to photofinish | target |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "| work | data | side | seconds an epoch | ratio to photofinish |",
+        "| --- | --- | --- | --- | --- |",
     ]
     for row in rows:
         span = f"{row.epoch_seconds_lowest:.3g} to {row.epoch_seconds_highest:.3g}"
         seconds = f"{row.epoch_seconds:.3g} s ({span})"
-        lines.append(
-            f"| {row.title} | {row.data} | {row.side} "
-            f"| {seconds} | {_ratio(row)} | {_target(row)} |"
-        )
+        lines.append(f"| {row.title} | {row.data} | {row.side} | {seconds} | {_ratio(row)} |")
     facts = ", ".join(f"{name} {value}" for name, value in machine.items())
     return "\n".join(
         [
@@ -111,35 +96,3 @@ def _ratio(row: Row) -> str:
         else "photofinish is {} faster"
     )
     return verb.format(f"{row.ratio:.2f}x ({row.ratio_lowest:.2f} to {row.ratio_highest:.2f})")
-
-
-def _target(row: Row) -> str:
-    if row.target is None:
-        return ""
-    bound = "at most" if row.side == BARE else "at least"
-    return f"{bound} {row.target:g}x: {'reached' if row.is_reached else '**not reached**'}"
-
-
-def plot(rows: Sequence[Row], machine: dict[str, str], path: Path) -> None:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    workloads = list(dict.fromkeys(row.title for row in rows))
-    figure = Figure(figsize=(9, 1.1 + 1.1 * len(workloads)), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
-    for number, side in enumerate(dict.fromkeys(row.side for row in rows)):
-        own = [row for row in rows if row.side == side]
-        places = [workloads.index(row.title) + 0.2 * number for row in own]
-        below = [row.epoch_seconds - row.epoch_seconds_lowest for row in own]
-        above = [row.epoch_seconds_highest - row.epoch_seconds for row in own]
-        axes.barh(places, [row.epoch_seconds for row in own], 0.18, xerr=[below, above], label=side)
-    axes.set_yticks([number + 0.3 for number in range(len(workloads))], workloads)
-    axes.invert_yaxis()
-    axes.set_xscale("log")
-    axes.set_xlabel(
-        "seconds an epoch (median, lowest to highest); "
-        f"{machine['processor']}, {machine['threads']} threads"
-    )
-    axes.legend()
-    figure.savefig(path, dpi=120)

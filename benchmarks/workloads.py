@@ -21,19 +21,9 @@ SEED = 0
 
 
 @dataclass(frozen=True)
-class Targets:
-    """Ratios to reach: times as fast as the first two, and at most so many bare loops."""
-
-    tutorial: float
-    lightning: float
-    bare: float
-
-
-@dataclass(frozen=True)
 class Workload:
     name: str
     title: str
-    targets: Targets
     model: SimpleNamespace
     data: data.Data
     batch_size: int
@@ -90,54 +80,42 @@ def _model(name: str, **settings: Any) -> SimpleNamespace:
 
 def _linear(quick: bool, _scratch: Path) -> Workload:
     images = data.idx("MNIST", *((1280, 256) if quick else (50000, 10000)))
-    title, targets = "MNIST linear, batch 128", Targets(35, 40, 1.10)
-    return Workload("mnist-linear", title, targets, _model("linear"), images, batch_size=128)
+    title = "MNIST linear, batch 128"
+    return Workload("mnist-linear", title, _model("linear"), images, batch_size=128)
 
 
 def _mlp(quick: bool, _scratch: Path) -> Workload:
     images = data.idx("MNIST", *((1280, 256) if quick else (50000, 10000)))
-    title, targets = "MNIST 784-32-10, batch 128", Targets(25, 25, 1.10)
-    return Workload(
-        "mnist-mlp", title, targets, _model("mlp", hidden=(32,)), images, batch_size=128
-    )
+    model, title = _model("mlp", hidden=(32,)), "MNIST 784-32-10, batch 128"
+    return Workload("mnist-mlp", title, model, images, batch_size=128)
 
 
 def _lenet(quick: bool, _scratch: Path) -> Workload:
     images = data.idx("FashionMNIST", *((3000, 1000) if quick else (50000, 10000)))
-    title, targets = "Fashion-MNIST LeNet, batch 1000", Targets(3.5, 3.5, 1.05)
-    return Workload(
-        "fashion-lenet", title, targets, _model("lenet"), images, batch_size=1000, momentum=0.9
-    )
+    model, title = _model("lenet"), "Fashion-MNIST LeNet, batch 1000"
+    return Workload("fashion-lenet", title, model, images, batch_size=1000, momentum=0.9)
 
 
 def _photographs(quick: bool, scratch: Path) -> Workload:
     """Return the photographs. The first epoch, which decodes them, isn't timed."""
     images = data.jpegs(scratch, side=32, most=80 if quick else 200)
     model = _model("cnn", channels=(32, 64), kernel_size=3, padding=0, hidden=(256, 128))
-    title, targets, epochs = (
-        "CSV of JPEGs to 32x32, CNN, batch 32",
-        Targets(5, 5, 1.10),
-        3 if quick else 6,
-    )
     return Workload(
         "jpegs-cnn",
-        title,
-        targets,
+        "CSV of JPEGs to 32x32, CNN, batch 32",
         model,
         images,
         batch_size=32,
         momentum=0.9,
-        epochs=epochs,
+        epochs=3 if quick else 6,
         untimed_epochs=1,
     )
 
 
 def _resnet(quick: bool, _scratch: Path) -> Workload:
     images = data.noise((3, 32, 32), *((256, 64) if quick else (2304, 256)))
-    title, targets = "ResNet-18 on 32x32, batch 256", Targets(1.05, 1.05, 1.05)
-    return Workload(
-        "resnet18", title, targets, _model("resnet18"), images, batch_size=256, momentum=0.9
-    )
+    model, title = _model("resnet18"), "ResNet-18 on 32x32, batch 256"
+    return Workload("resnet18", title, model, images, batch_size=256, momentum=0.9)
 
 
 _ALL: dict[str, Callable[[bool, Path], Workload]] = {

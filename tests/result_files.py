@@ -138,9 +138,7 @@ def write_result(results: Path, result: DeviceResult) -> Path:
         return folder
     records.write_record(folder / records.TIMINGS_FOLDER / records.TIMINGS, result.timings)
     records.write_record(folder / records.MODEL / records.FIRST_STEP, result.first_step)
-    write_bytes_atomically(
-        folder / records.MODEL / records.HISTORY, records.history_csv(list(result.history)).encode()
-    )
+    records.write_history(folder / records.MODEL, result.history)
     return folder
 
 

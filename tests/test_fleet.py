@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import signal
 import socket
@@ -17,11 +16,10 @@ import pytest
 from conftest import ONE_THREAD, Project, clone_project
 from training_stage import read_until, wait_for
 
-from photofinish.errors import EXIT_INTERRUPTED, ConfigError, UserError
+from photofinish.errors import EXIT_INTERRUPTED, UserError
 from photofinish.machine.fingerprint import Machine
-from photofinish.remote import spread, worker
 from photofinish.remote.jobs import clone_at, committed, git
-from photofinish.remote.worker import check_planned, code_version, key_of, require_dask
+from photofinish.remote.worker import key_of
 
 LIKE_LAB = {"OMP_NUM_THREADS": "1", "OMP_DYNAMIC": "false"}
 """Variables of the fingerprint: with these, this machine is the one called lab."""
@@ -44,48 +42,6 @@ def test_only_machines_that_are_alike_have_the_same_keys() -> None:
     without_gpu = lab.model_copy(update={"accelerators": {"cuda": "none"}})
     assert key_of(without_gpu, "cpu") == key_of(lab, "cpu")
     assert key_of(without_gpu, "gpu") != key_of(lab, "gpu")
-
-
-def test_a_worker_with_other_code_is_refused_and_one_without_a_training_says_so(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    lab = machine_with(96)
-    planned = {"code": code_version(), "keys": [key_of(lab, "cpu")]}
-    check_planned(planned, lab)
-    assert capsys.readouterr().out == ""
-    check_planned(planned, machine_with(64))
-    assert "it only evaluates" in capsys.readouterr().out
-    with pytest.raises(UserError, match="another version of photofinish or Dask"):
-        check_planned({**planned, "code": "of last week"}, lab)
-
-
-@pytest.mark.parametrize(
-    "address", ["10.0.0.5:8786", "tcp://localhost:99999", "http://10.0.0.5:8786", "tcp://10.0.0.5"]
-)
-def test_a_wrong_address_is_refused_before_anything_is_done(
-    address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for program, option in ((spread, ["--listen"]), (worker, [])):
-        monkeypatch.setattr("sys.argv", ["program", *option, address])
-        with pytest.raises(ConfigError, match=address):
-            program.main()
-
-
-@pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnraisableExceptionWarning"
-)  # Dask leaves a socket open
-def test_an_address_that_is_in_use_is_refused() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(UserError, match=address), spread._scheduler(address, None):
-            pass
-    gc.collect()
-
-
-def test_without_dask_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker.util, "find_spec", lambda _name: None)
-    with pytest.raises(UserError, match="python -m pip install distributed"):
-        require_dask()
 
 
 # -- clones ----------
@@ -121,18 +77,8 @@ def test_a_clone_comes_to_the_commit_with_the_projects_remotes_and_cache(
     settings = (clone / ".dvc/config.local").read_text(encoding="utf-8")
     assert f"url = {tmp_path / 'near'}" in settings
     assert f"dir = {repository / '.dvc/cache'}" in settings
-    git(
-        repository,
-        "-c",
-        "user.name=a",
-        "-c",
-        "user.email=a@b",
-        "commit",
-        "--quiet",
-        "--allow-empty",
-        "-m",
-        "2",
-    )
+    author = ("-c", "user.name=a", "-c", "user.email=a@b")
+    git(repository, *author, "commit", "--quiet", "--allow-empty", "-m", "2")
     clone_at(repository, clone, (newest := git(repository, "rev-parse", "HEAD")))
     assert git(clone, "rev-parse", "HEAD") == newest
     with pytest.raises(UserError, match=r"the commit aaaaaaaaaaaa is not in .*git push"):
@@ -210,10 +156,6 @@ def start_worker(head: Project, address: str) -> Iterator[StartWorker]:
 def test_another_machine_trains_and_evaluates_though_a_worker_is_killed_and_a_failure_is_reported(
     head: Project, address: str, start_worker: StartWorker
 ) -> None:
-    other_code = head.root.with_name("other")
-    head.git("clone", "--quiet", ".", str(other_code))
-    with (other_code / "src/photofinish/remote/worker.py").open("a", encoding="utf-8") as source:
-        source.write("# other\n")
     workers = {name: start_worker(name) for name in ("first", "second")}
     spreading = head.start("python", "-m", "photofinish.remote.spread", "--listen", address)
     clones = {name: head.root.with_name(name) / ".photofinish/worker" for name in workers}
@@ -222,10 +164,6 @@ def test_another_machine_trains_and_evaluates_though_a_worker_is_killed_and_a_fa
     )
     assert spreading.poll() is None, spreading.communicate()[0]
     next(workers[name] for name, clone in clones.items() if clone.is_dir()).kill()
-    refused = start_worker("other")
-    output, _ = refused.communicate()
-    assert refused.returncode == 1, output
-    assert "error: refused: the head has another version" in output
     output, _ = spreading.communicate()
     assert spreading.returncode == 1, output
     assert "2 to be trained" in output

@@ -124,6 +124,6 @@ def test_every_imported_package_is_declared() -> None:
     needed, groups = project["project"]["dependencies"], project["dependency-groups"]
     optional = [*chain.from_iterable(project["project"]["optional-dependencies"].values())]
     assert undeclared(("src", "stages"), [*needed, *optional]) == set()
-    for_tests = [*needed, *groups["dev"], *groups["bench"]]
+    for_tests = [*needed, *groups["dev"]]
     assert undeclared(("tests", "benchmarks", "examples"), for_tests) == set()
     assert "pydantic" in undeclared(("src",), [])

@@ -13,14 +13,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from conftest import MakeExperiment
-from training_stage import TrainingStage, read_until
+from training_stage import read_until
 
 from photofinish import locks
-from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
 from photofinish.locks import NAME, exclusive, exclusive_machine
-from photofinish.machine.fingerprint import CpuTarget
 
 _HOLD = """
 import os, sys, time
@@ -117,24 +114,3 @@ def test_all_users_of_the_machine_share_its_lock(folder: Path) -> None:
     finally:
         os.umask(before)
     assert stat.S_IMODE((folder / NAME).stat().st_mode) == 0o666
-
-
-@pytest.mark.slow
-def test_two_trainings_into_one_folder_take_turns_and_learn_the_same(
-    tmp_path: Path, packed_split: PackedSplit, cpu_host: CpuTarget, make_experiment: MakeExperiment
-) -> None:
-    stage = TrainingStage.prepare(
-        tmp_path, make_experiment(epochs=200), cpu_host, packed_split.folder
-    )
-    with stage.fork() as first:
-        read_until(first, "epoch 1/")
-        first.send_signal(signal.SIGSTOP)  # so that it is at work when the second comes
-        with stage.fork() as second:
-            read_until(second, "waiting: another process is writing")
-            first.send_signal(signal.SIGCONT)
-            first.communicate()
-            assert first.returncode == 0
-            learned = stage.learned()
-            output, _ = second.communicate()
-    assert second.returncode == 0, output
-    assert stage.learned() == learned

@@ -13,10 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from io import StringIO
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import mlflow.pytorch
@@ -146,26 +144,6 @@ def hanging() -> Iterator[str]:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
-@pytest.fixture
-def another_site() -> Iterator[str]:
-    """A web server that is not MLflow's: it answers everything with a page."""
-
-    class Page(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(b"<html>welcome</html>")
-
-        do_POST = do_GET  # noqa: N815
-
-        def log_message(self, *_arguments: object) -> None: ...
-
-    with HTTPServer(("127.0.0.1", 0), Page) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
 def test_a_training_of_less_than_a_second_is_logged_live_and_prints_nothing_of_mlflow(
     trained_once: Tracked,
 ) -> None:
@@ -230,7 +208,7 @@ def test_a_server_that_hangs_delays_a_training_little_and_changes_no_result(
     assert tracked.logged_epochs() == Counter(range(1, EPOCHS + 1))
 
 
-@pytest.mark.parametrize("server", ["refusing", "hanging", "another_site"])
+@pytest.mark.parametrize("server", ["refusing", "hanging"])
 def test_a_sync_without_a_server_ends_soon_with_one_line(
     trained_once: Tracked,
     server: str,

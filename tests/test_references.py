@@ -24,14 +24,12 @@ from result_files import (
 from photofinish.comparing.device_results import DeviceResult, Trained
 from photofinish.comparing.pairs import ReferenceComparison, same_training
 from photofinish.config.networks import CustomModel
-from photofinish.errors import ConfigError, UserError
+from photofinish.errors import UserError
 from photofinish.report.tables import elsewhere_table
 from photofinish.results import references
 from photofinish.results.references import (
     Reference,
-    hardware,
     read_references,
-    record_all,
     reference_of,
     write_reference,
 )
@@ -136,27 +134,6 @@ def test_only_the_chosen_machines_are_read_and_unreadable_files_are_named(
 
 
 @pytest.mark.parametrize(
-    ("device", "changed", "description"),
-    [
-        ("cpu", {"threads": 1}, "Some CPU, 1 thread"),
-        ("cpu", {"threads": 4, "processes": 2}, "Some CPU, 2 processes of 4 threads"),
-        ("gpu", {"device_count": 1}, "Some GPU"),
-        ("gpu", {"device_count": 2}, "2 x Some GPU"),
-    ],
-)
-def test_hardware_is_described_with_what_matters_to_its_speed(
-    make: Make, device: Any, changed: dict[str, Any], description: str
-) -> None:
-    timings = make(device=device, device_name=f"Some {device.upper()}").timings
-    count = changed.pop("device_count", 1)
-    host = timings.host.model_copy(update=changed)
-    assert (
-        hardware(device, timings.model_copy(update={"host": host, "device_count": count}))
-        == description
-    )
-
-
-@pytest.mark.parametrize(
     ("name", "folder"),
     [("Xeon(R) 8.5", "xeon-8-5-1-thread"), ("a" * 70, "a" * 64), ("a" * 63 + "_b", "a" * 63)],
 )
@@ -241,10 +218,3 @@ def test_all_results_are_recorded_but_resumed_ones_and_those_of_other_machines(
     assert c.startswith("c on cpu: reference/mine/c.cpu.json; ")
     assert "memory" in c
     assert d.startswith("d on cpu: not recorded")
-
-
-def test_recording_needs_results_and_a_proper_name(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="run `dvc repro` first"):
-        record_all(tmp_path / "plan", tmp_path, tmp_path, None)
-    with pytest.raises(ConfigError, match=r"--machine \.\./x"):
-        record_all(tmp_path, tmp_path, tmp_path, "../x")

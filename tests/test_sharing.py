@@ -57,25 +57,6 @@ def test_efficiency_is_the_speed_up_per_device(pairs: list[Comparison]) -> None:
         assert low < each.efficiency < high
 
 
-def test_the_fewest_need_not_be_one(pairs: list[Comparison]) -> None:
-    of_two = pairs[0].references[0].model_copy(update={"machine": "other"})
-    cpu = shared_by(pairs[0].cpu, 4)
-    found = shared_trainings(paired([cpu, pairs[0].gpu], None, [of_two]))
-    assert [(each.count, each.efficiency) for each in found] == [(2, 1.0), (4, 5 / 8 * 2 / 4)]
-
-
-def test_gpus_are_compared_across_numbers_of_threads(make_result: MakeResult) -> None:
-    cpu = trained(make_result)
-    one, two = (
-        shared_by(trained(make_result, device="gpu", device_name="NVIDIA T4"), count, threads)
-        for count, threads in ((1, 4), (2, 2))
-    )
-    record = reference_of(
-        two.experiment, two.record, two.timings, two.scores, list(two.history), "lab"
-    )
-    assert [each.count for each in shared_trainings(paired([cpu, one], None, [record]))] == [1, 2]
-
-
 def test_the_report_shows_sharing_if_several_numbers_were_tried(
     pairs: list[Comparison], tmp_path: Path
 ) -> None:

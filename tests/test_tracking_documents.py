@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from conftest import MakeExperiment, MakeResult
-from result_files import trained, with_record, with_timings, write_result, write_scores
+from result_files import trained, with_record, write_result, write_scores
 
-from photofinish.errors import UserError
-from photofinish.machine.fingerprint import AcceleratorFacts, CpuTarget, GpuTarget
 from photofinish.results import records
 from photofinish.tracking import documents
 from photofinish.tracking.documents import RunDocument, run_params, training_document
@@ -39,28 +35,6 @@ def test_settings_become_flat_parameters(make_experiment: MakeExperiment) -> Non
         "model.größe.deep": "3",
     }
     assert expected.items() <= params.items()
-
-
-def test_host_packages_and_commit_become_tags(
-    tmp_path: Path, make_result: MakeResult, cpu_host: CpuTarget
-) -> None:
-    assert cpu_host.cpu
-    common = {"threads": 1, "cpu": cpu_host.cpu, "software": cpu_host.software}
-    gpu = AcceleratorFacts(kind="cuda", name="Some GPU", memory_bytes=None, driver="580.1")
-    host = GpuTarget(
-        **common, kind="auto", count=1, if_missing="skip", accelerators=(gpu,), missing=None
-    )
-    changes = {"host": host, "packages": {"torch": "2.14.1"}, "git_commit": "c0ffee-dirty"}
-    write_result(tmp_path, with_timings(trained(make_result), **changes))
-    expected = {
-        "host.cpu": cpu_host.cpu.model,
-        "host.accelerator": "Some GPU",
-        "host.accelerator_driver": "580.1",
-        "package.torch": "2.14.1",
-        "mlflow.source.git.commit": "c0ffee",
-        "git.dirty": "true",
-    }
-    assert expected.items() <= document_of(tmp_path).tags.items()
 
 
 def test_every_epoch_has_a_value_of_each_metric_at_its_own_step_and_time(
@@ -119,16 +93,6 @@ def test_scores_of_other_weights_or_of_the_other_device_are_not_shown(
     assert records.EVALUATION not in {path.name for path, _ in document.files}
 
 
-def test_another_training_is_another_run(tmp_path: Path, make_result: MakeResult) -> None:
-    results = []
-    changes = [{}, {}, {"total_seconds": 31.0}, {"initial_weights_sha256": "c" * 64}]
-    for number, changed in enumerate(changes):
-        write_result(tmp_path / str(number), make_result(**changed))
-        results.append(document_of(tmp_path / str(number)).result)
-    assert results[0] == results[1]
-    assert len(set(results)) == 3
-
-
 def test_a_missing_device_or_an_incomplete_result_has_no_run(
     tmp_path: Path, make_result: MakeResult
 ) -> None:
@@ -137,21 +101,3 @@ def test_a_missing_device_or_an_incomplete_result_has_no_run(
     (folder / records.TIMINGS_FOLDER / records.TIMINGS).unlink()
     assert training_document("small-mlp", "gpu", tmp_path) is None
     assert training_document("small-mlp", "cpu", tmp_path) is None
-
-
-@pytest.mark.parametrize(
-    ("file", "damage"),
-    [
-        (f"model/{records.RECORD}", lambda path: path.write_text("{\nhalf")),
-        (f"model/{records.HISTORY}", lambda path: path.write_text("{\nhalf")),
-        (f"model/{records.HISTORY}", Path.unlink),
-        (f"timings/{records.TIMINGS}", lambda path: path.write_text("{\nhalf")),
-    ],
-)
-def test_a_damaged_file_is_named(
-    tmp_path: Path, make_result: MakeResult, file: str, damage: Callable[[Path], object]
-) -> None:
-    path = write_result(tmp_path, make_result()) / file
-    damage(path)
-    with pytest.raises((UserError, OSError), match=path.name):
-        document_of(tmp_path)

@@ -85,7 +85,7 @@ def test_each_experiment_has_a_folder_with_its_weights(
     assert fine.sha256 == sha256_of_file(published)
 
 
-def test_a_file_with_another_sha256_is_refused_and_nothing_is_left(
+def test_a_file_with_another_sha256_is_refused(
     plan: WeightsPlan, published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     damaged = tmp_path / "shufflenet_v2_x0_5-00000000.pth"
@@ -94,7 +94,6 @@ def test_a_file_with_another_sha256_is_refused_and_nothing_is_left(
     name_address(damaged.as_uri(), monkeypatch)
     with pytest.raises(UserError, match=r"IMAGENET1K_V1 of shufflenet_v2_x0_5: .*TORCH_HOME"):
         download_weights(plan, tmp_path / "weights")
-    assert not (tmp_path / "weights").exists()
 
 
 @pytest.fixture

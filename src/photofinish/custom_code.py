@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from photofinish.errors import TerminatedError, UserError
-from photofinish.files import own_sweep, project_root
+from photofinish.files import project_root
 from photofinish.wording import did_you_mean
 
 TIMM = "timm"
@@ -104,8 +104,6 @@ class Reference:
             if not (project_root() / self.module).is_file():
                 path = Path.cwd() / self.module
                 return f"there is no file {self.module} ({path}): write it, or correct the path"
-            if own_sweep():
-                return f"paths start at this folder: use ../../{self.module.removeprefix('./')}"
             return f"DVC's copy has only files that Git knows: `git add {self.module}` first"
         if file is None:
             return f"there is no module {self.module}: install its package, or correct the name"

@@ -5,10 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,20 +24,6 @@ def sha256_of_file(path: Path) -> str:
 def is_as_recorded(path: Path, sha256: str | None) -> bool:
     """Return True if the file exists and has this sha256."""
     return path.is_file() and sha256_of_file(path) == sha256
-
-
-@contextmanager
-def whole_folder(folder: Path) -> Iterator[Path]:
-    """Give a new folder that replaces `folder` at the end, or is removed after an error."""
-    unfinished = folder.with_name(f".{folder.name}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)  # a killed process may have left it
-    unfinished.mkdir(parents=True)
-    try:
-        yield unfinished
-        shutil.rmtree(folder, ignore_errors=True)
-        unfinished.rename(folder)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def write_bytes_atomically(path: Path, data: bytes) -> None:
@@ -75,29 +58,12 @@ def to_json(value: Any) -> str:
 
 def project_root() -> Path:
     """Return the project's folder, also within a copy that `dvc exp run --temp` makes."""
-    return Path(os.environ.get("DVC_ROOT") or _checkout()).resolve()
+    return Path(os.environ.get("DVC_ROOT") or ".").resolve()
 
 
 def in_project(path: str) -> Path:
     """Return a path that a user wrote, relative to the project's folder."""
     return project_root() / os.path.expanduser(path)  # noqa: PTH111  # an unknown user is no error
-
-
-def _checkout() -> Path:
-    """Return the project or its copy that has the current folder."""
-    here = Path.cwd()
-    return next((folder for folder in (here, *here.parents) if (folder / ".dvc").is_dir()), here)
-
-
-def own_sweep() -> str | None:
-    """Return the name of the sweep whose folder this is, or None in the project's folder."""
-    here = Path.cwd()
-    return here.name if here != _checkout() else None
-
-
-def folders_with_results() -> list[Path]:
-    """Return the project's folder and those of its sweeps that have results."""
-    return [Path(), *(path.parent for path in sorted(Path("sweeps").glob("*/results")))]
 
 
 def state_folder() -> Path:

@@ -19,7 +19,6 @@ from photofinish.files import sha256_of_bytes
 NAME = "photofinish-machine.lock"
 _PATIENCE_SECONDS = 15.0
 """Longer than a training takes to end by itself after its DVC was killed."""
-_MOST_CHARACTERS = 200
 
 
 @contextmanager
@@ -44,7 +43,7 @@ def exclusive_machine(what: str) -> Iterator[float]:
     lock = FileLock(path, mode=0o666, poll_interval=0.2)  # all users of the machine share it
     holder = ""
     if path.is_file():
-        holder = path.read_text(encoding="utf-8", errors="replace")[:_MOST_CHARACTERS]
+        holder = path.read_text(encoding="utf-8", errors="replace")
     holder = f"{holder or 'another process'} has this machine to itself ({path})"
     waited_seconds = _acquire(lock, holder, math.inf)
     try:

@@ -16,17 +16,16 @@ from photofinish.config.networks import (
 )
 from photofinish.custom_code import TIMM
 from photofinish.errors import ConfigError, UserError
-from photofinish.files import sha256_of_file, whole_folder, write_text_atomically
+from photofinish.files import sha256_of_file, write_text_atomically
 
 
 def download_weights(plan: WeightsPlan, folder: Path) -> None:
     """Write a folder for each experiment, so that its training depends on its weights alone."""
-    with whole_folder(folder) as unfinished:
-        for name, wanted in plan.experiments.items():
-            own_folder = unfinished / name
-            own_folder.mkdir()
-            record = InitialWeights(published=_fetched(wanted, own_folder) if wanted else None)
-            write_text_atomically(own_folder / RECORD, record.model_dump_json(indent=2) + "\n")
+    for name, wanted in plan.experiments.items():
+        own_folder = folder / name
+        own_folder.mkdir(parents=True, exist_ok=True)
+        record = InitialWeights(published=_fetched(wanted, own_folder) if wanted else None)
+        write_text_atomically(own_folder / RECORD, record.model_dump_json(indent=2) + "\n")
 
 
 def _fetched(wanted: PublishedWeights, folder: Path) -> FetchedWeights:

@@ -36,6 +36,10 @@ class Job(Record):
     """Stages that a worker runs, and the files that its clone lacks."""
 
     title: str
+    where: str
+    """Name of the machine, or `this machine`."""
+    key: str | None
+    """Dask resource that the machine has. None for an evaluation, which any worker may run."""
     stages: tuple[str, ...]
     """Names of DVC's stages. Those with a result in the remote are restored."""
     experiment: Name

@@ -11,8 +11,6 @@ from safetensors.torch import load as from_safetensors
 from safetensors.torch import save as to_safetensors
 from torch import nn
 
-from photofinish.config.experiment import Experiment
-from photofinish.data import Dtype
 from photofinish.errors import UserError
 from photofinish.files import is_as_recorded
 from photofinish.models.registry import build_model
@@ -45,27 +43,14 @@ def load_network(
         path, sha256 = seed_weights(folder, seed_run.seed), seed_run.weights_sha256
     if not is_as_recorded(path, sha256):
         raise UserError(f"{path} is damaged or missing: run `dvc repro --force`")
-    state = from_safetensors(path.read_bytes())
-    classes = len(record.class_names)
-    return rebuilt(record.experiment, record.image_shape, classes, state, record.dtype)
+    classes, seed = len(record.class_names), record.experiment.seed
+    network = build_model(
+        record.experiment.model, record.image_shape, classes, seed, dtype=record.dtype
+    )
+    network.load_state_dict(from_safetensors(path.read_bytes()))
+    return network
 
 
 def seed_weights(folder: Path, seed: int) -> Path:
     """Return the path of a further seed's weights in a folder `model`."""
     return folder / records.SEEDS / f"{seed}.safetensors"
-
-
-def rebuilt(
-    experiment: Experiment,
-    shape: tuple[int, ...],
-    classes: int,
-    state: Mapping[str, torch.Tensor],
-    dtype: Dtype = "uint8",
-) -> nn.Module:
-    """Build the network on the CPU with this state.
-
-    A network from a distributed training holds its process group, which cannot be pickled.
-    """
-    network = build_model(experiment.model, shape, classes, experiment.seed, dtype=dtype)
-    network.load_state_dict(state)
-    return network

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 from collections.abc import Iterable
 from dataclasses import astuple, fields
 from pathlib import Path
-from typing import Annotated, Literal, Self, TypeVar
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import BaseModel, Field, RootModel, TypeAdapter, ValidationError, model_validator
+from pydantic import BaseModel, Field, RootModel, TypeAdapter, ValidationError
 
 from photofinish.config.base import Record
 from photofinish.config.experiment import Experiment
 from photofinish.data import Dtype, Task
 from photofinish.errors import UserError
-from photofinish.files import write_text_atomically
+from photofinish.files import sha256_of_bytes, write_text_atomically
 from photofinish.machine.energy import Energy
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.machine.load import LoadWindow
@@ -206,15 +205,6 @@ class Timings(Record):
         repeats = [self.once_seconds + passed_seconds(repeat) for repeat in self.repeats]
         return [self.total_seconds, *repeats]
 
-    @model_validator(mode="after")
-    def _throughput_fits_time(self) -> Self:
-        images = self.images_per_second * self.median_epoch_seconds
-        if not math.isclose(images, self.training_image_count, rel_tol=1e-9):
-            raise ValueError(
-                f"images_per_second times the median epoch is {images}, not training_image_count"
-            )
-        return self
-
 
 class Untimed(Record):
     """Content of timings/timings.json if nothing ran."""
@@ -291,6 +281,11 @@ class Evaluation(Record):
         return scores if evaluated == expected else None
 
 
+def training_key(name: str, identity: str | None) -> str:
+    """Return the key of an experiment's training, also before it has a record."""
+    return sha256_of_bytes(f"{name} {identity}".encode())
+
+
 def read_training(folder: Path) -> Training | Unavailable:
     """Read the record in a folder `model`."""
     return read_record(folder / RECORD, _EitherRecord).root
@@ -346,15 +341,10 @@ def read_history(folder: Path) -> list[EpochMetrics]:
         ) from error
 
 
-def history_csv(rows: list[EpochMetrics]) -> str:
-    """Return the rows as CSV, with every digit."""
+def write_history(folder: Path, rows: Iterable[EpochMetrics]) -> None:
+    """Write model/history.csv, with every digit."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(field.name for field in fields(EpochMetrics))
     writer.writerows(map(astuple, rows))
-    return text.getvalue()
-
-
-def write_history(folder: Path, rows: list[EpochMetrics]) -> None:
-    """Write history.csv."""
-    write_text_atomically(folder / HISTORY, history_csv(rows))
+    write_text_atomically(folder / HISTORY, text.getvalue())

@@ -87,9 +87,7 @@ def hardware(device: records.DeviceLabel, timings: records.Timings) -> str:
     return f"{name}, {processes}{threads} thread{'' if threads == 1 else 's'}"
 
 
-def record_all(
-    plan: Path, results: Path, out: Path, machine: str | None, *, from_elsewhere: bool = False
-) -> None:
+def record_all(plan: Path, results: Path, out: Path, machine: str | None) -> None:
     """Record every result that was measured here, and print why others are left out."""
     if machine is not None and not is_name(machine):
         raise ConfigError(f"--machine {machine}: a name is 1 to 64 letters, digits, '-' and '_'")
@@ -105,7 +103,7 @@ def record_all(
         timings = records.read_record(
             folder / records.TIMINGS_FOLDER / records.TIMINGS, records.Timings
         )
-        if timings.host_name != platform.node() and not from_elsewhere:
+        if timings.host_name != platform.node():
             print(f"{name} on {device}: not recorded: it was measured on another machine")
             continue
         if timings.resumed_at_epochs:

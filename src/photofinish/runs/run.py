@@ -87,7 +87,7 @@ class Run:
         return sha256_of_bytes(to_json(facts).encode())
 
     def key(self) -> str:
-        return sha256_of_bytes(f"{self.name} {self.identity()}".encode())
+        return records.training_key(self.name, self.identity())
 
     def checkpoint_folder(self) -> Path:
         """Return where this run keeps its checkpoints.

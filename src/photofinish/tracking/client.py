@@ -45,7 +45,7 @@ class Tracker:
         self._flushed_at_seconds = time.monotonic()
         self._training_images = 0
         self._pool: futures.ProcessPoolExecutor | None = futures.ProcessPoolExecutor(
-            1, multiprocessing.get_context("spawn"), _end_with_stage, (WORKER,)
+            1, multiprocessing.get_context("spawn"), _end_with_stage
         )
         others = multiprocessing.active_children()
         # The worker inherits this: the terminal sends Ctrl-C to it too, but only the stage acts.
@@ -156,8 +156,8 @@ class Tracker:
             self._pool, self._calls = None, []
 
 
-def _end_with_stage(worker: str) -> None:
-    """Let the worker outlive a killed stage just long enough to close the run."""
+def _end_with_stage() -> None:
+    """End the worker with a killed stage, whose run the next worker closes."""
     if hasattr(os, "setsid"):
         os.setsid()  # torchrun kills the whole process group of a rank
 
@@ -165,11 +165,7 @@ def _end_with_stage(worker: str) -> None:
         stage = multiprocessing.parent_process()
         assert stage
         stage.join()
-        try:
-            if worker in sys.modules:
-                sys.modules[worker].stopped("KILLED", "its process was killed")
-        finally:
-            os._exit(1)
+        os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
 

@@ -140,7 +140,7 @@ def training_document(name: str, device: records.DeviceLabel, results: Path) -> 
     )
     return RunDocument(
         f"{name}/{device}",
-        run_tags(name, device, timings.host_name)
+        run_tags(name, device, timings.host_name, records.training_key(name, timings.identity))
         | _machine_tags(timings)
         | {"photofinish.status": record.status, TAG_NOTE: note},
         run_params(experiment, device),
@@ -154,9 +154,10 @@ def training_document(name: str, device: records.DeviceLabel, results: Path) -> 
     )
 
 
-def run_tags(name: str, device: str, host: str) -> dict[str, str]:
+def run_tags(name: str, device: str, host: str, training_key: str) -> dict[str, str]:
     """Return the tags that a run has from its start."""
-    return {TAG_EXPERIMENT: name, TAG_DEVICE: device, TAG_HOST: host, **_SOURCE}
+    own = {TAG_EXPERIMENT: name, TAG_DEVICE: device, TAG_HOST: host}
+    return {**own, TAG_TRAINING_KEY: training_key, **_SOURCE}
 
 
 def _machine_tags(timings: records.Timings) -> dict[str, str]:

@@ -12,12 +12,12 @@ from mlflow.entities import Param
 from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
 from photofinish.config.experiment import Experiment
-from photofinish.files import own_sweep, project_root, state_folder
+from photofinish.files import project_root, state_folder
 from photofinish.results import EpochMetrics, EpochTiming
 from photofinish.results.records import DeviceLabel
 from photofinish.tracking import documents
 from photofinish.tracking.store import Store, close_abandoned_runs, is_live, open_store, process_tag
-from photofinish.tracking.sync import create_run, mirror_run, set_note, sync_all
+from photofinish.tracking.sync import create_run, mirror_run, set_note, sync_all, unfinished_run
 
 _SAMPLE_SECONDS = 5.0
 """Least time between two samples of the system's metrics, which are taken between epochs."""
@@ -47,7 +47,7 @@ _live: list[_LiveRun] = []
 @cache
 def open_project() -> Store:
     """Open the project's store."""
-    return open_store(project_root(), state_folder(), own_sweep())
+    return open_store(project_root(), state_folder())
 
 
 def start(
@@ -56,18 +56,16 @@ def start(
     """Open the run of a training, or resume the run of the same training if that was killed."""
     store = open_project()
     close_abandoned_runs(store)
-    same_training = f"tags.`{documents.TAG_TRAINING_KEY}` = '{training_key}'"
-    runs = store.find_runs(f"{same_training} and attributes.status != 'FINISHED'")
-    for run in runs:
-        if not is_live(run):
-            run_id = str(run.info.run_id)
-            store.client.set_tag(run_id, documents.TAG_PROCESS, process_tag())
-            store.client.update_run(run_id, status="RUNNING")
-            set_note(store.client, run, "")  # why it had stopped
-            break
+    host = platform.node()
+    run = unfinished_run(store, training_key, host)
+    if run and not is_live(run):
+        run_id = str(run.info.run_id)
+        store.client.set_tag(run_id, documents.TAG_PROCESS, process_tag())
+        store.client.update_run(run_id, status="RUNNING")
+        set_note(store.client, run, "")  # why it had stopped
     else:
-        tags = documents.run_tags(name, device, platform.node())
-        tags |= {documents.TAG_TRAINING_KEY: training_key, documents.TAG_PROCESS: process_tag()}
+        tags = documents.run_tags(name, device, host, training_key)
+        tags[documents.TAG_PROCESS] = process_tag()
         run_id = create_run(store, f"{name}/{device}", tags, started_ms)
         params = documents.run_params(experiment, device)
         store.client.log_batch(run_id, params=[Param(*param) for param in params.items()])

@@ -26,8 +26,6 @@ MLFLOW_ERRORS = (MlflowException, OSError)
 _OWN_EXPERIMENT = "photofinish"
 """Experiment in the project's store. In others, it has the name of the project's folder."""
 _SQLITE = "sqlite:///"
-_RACE_SIGNS = ("UniqueViolation", "already exists")
-_RACE_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -78,11 +76,8 @@ def close_abandoned_runs(store: Store) -> None:
             store.client.set_terminated(run.info.run_id, "KILLED")
 
 
-def open_store(root: Path, state: Path, sweep: str | None = None) -> Store:
-    """Open the project's own store, or the one that MLFLOW_TRACKING_URI names.
-
-    A sweep has its own experiment in it.
-    """
+def open_store(root: Path, state: Path) -> Store:
+    """Open the project's own store, or the one that MLFLOW_TRACKING_URI names."""
     for library in ("mlflow", "alembic"):
         logging.getLogger(library).setLevel(logging.ERROR)
     variable = os.environ.get("MLFLOW_TRACKING_URI", "")
@@ -96,14 +91,7 @@ def open_store(root: Path, state: Path, sweep: str | None = None) -> Store:
     lock = FileLock(locks / "mlflow.lock")
     try:
         with lock:
-            try:
-                return _open(uri, artifacts, name, sweep, lock)
-            except Exception as error:
-                # Another machine that opens a new PostgreSQL store now makes the same tables.
-                if not any(sign in str(error) for sign in _RACE_SIGNS):
-                    raise
-            time.sleep(_RACE_SECONDS)
-            return _open(uri, artifacts, name, sweep, lock)
+            return _open(uri, artifacts, name, lock)
     except Exception as error:
         move = "move the file away, and `make ui` rebuilds it"
         remedy = "change MLFLOW_TRACKING_URI" if variable else move
@@ -118,16 +106,15 @@ def first_line(error: Exception) -> str:
     return next(iter(str(error).strip().splitlines()), repr(error))
 
 
-def _open(uri: str, artifacts: Path | None, name: str, sweep: str | None, lock: FileLock) -> Store:
+def _open(uri: str, artifacts: Path | None, name: str, lock: FileLock) -> Store:
     if uri.startswith(_SQLITE):
         _prepare_database(Path(uri.removeprefix(_SQLITE)))
     mlflow.set_tracking_uri(uri)
     client = MlflowClient(uri)
     users_id = os.environ.get("MLFLOW_EXPERIMENT_ID")
     users_name = os.environ.get("MLFLOW_EXPERIMENT_NAME")
-    name = "-".join(filter(None, (users_name or name, sweep)))
     find = client.get_experiment if users_id else client.get_experiment_by_name
-    experiment = find(users_id or name)
+    experiment = find(users_id or users_name or name)
     if experiment and experiment.lifecycle_stage == "deleted":
         client.restore_experiment(experiment.experiment_id)
     location = artifacts.as_uri() if artifacts else None
@@ -137,7 +124,7 @@ def _open(uri: str, artifacts: Path | None, name: str, sweep: str | None, lock: 
         before = f"{name} before {time.strftime('%Y-%m-%d %H:%M:%S')}"
         client.rename_experiment(experiment.experiment_id, before)
         experiment = None
-    new_id = None if experiment else client.create_experiment(name, location)
+    new_id = None if experiment else client.create_experiment(users_name or name, location)
     experiment_id = new_id or experiment.experiment_id
     return Store(client, experiment_id, artifacts if is_own else None, lock)
 
@@ -151,8 +138,6 @@ def _prepare_database(path: Path) -> None:
     if path.exists():
         with closing(sqlite3.connect(path)) as connection:
             connection.execute("PRAGMA schema_version")
-        if not os.access(path, os.W_OK):
-            raise PermissionError(f"{path} is not writable")
         return
     new = path.with_name(f".{path.name}.new")
     new.unlink(missing_ok=True)

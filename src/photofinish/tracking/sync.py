@@ -10,7 +10,6 @@ import math
 import os
 import platform
 import sys
-from contextlib import chdir
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from mlflow.entities import (
 from mlflow.tracking import MlflowClient
 
 from photofinish.errors import UserError, run_stage
-from photofinish.files import folders_with_results, own_sweep, project_root, state_folder
+from photofinish.files import project_root, state_folder
 from photofinish.results import records
 from photofinish.results.records import EVALUATED
 from photofinish.tracking.documents import (
@@ -41,6 +40,7 @@ from photofinish.tracking.documents import (
     TAG_NOTE,
     TAG_PROCESS,
     TAG_RESULT,
+    TAG_TRAINING_KEY,
     RunDocument,
     report_document,
     training_document,
@@ -56,8 +56,6 @@ from photofinish.tracking.store import (
 )
 
 _HARDWARE = ("host.cpu", "host.usable_cores", "host.accelerator")
-_START_ERROR_MS = 1000
-"""Largest difference between the start of a training in its record and in MLflow."""
 
 
 def sync_all(
@@ -100,15 +98,18 @@ def _sync(store: Store, document: RunDocument) -> bool:
 
 def _run_of(store: Store, document: RunDocument) -> Run | None:
     runs = store.find_runs(f"tags.`{TAG_RESULT}` = '{document.result}'")
-    if not runs and document.started_ms is not None:
-        # The training may have opened a run that it could not complete without its server.
-        runs = store.find_runs(
-            "attributes.status != 'FINISHED'"
-            f" and tags.`{TAG_EXPERIMENT}` = '{document.tags[TAG_EXPERIMENT]}'"
-            f" and tags.`{TAG_DEVICE}` = '{document.tags[TAG_DEVICE]}'"
-            f" and attributes.start_time >= {document.started_ms - _START_ERROR_MS}"
-            f" and attributes.start_time <= {document.started_ms + _START_ERROR_MS}"
-        )
+    if runs or TAG_TRAINING_KEY not in document.tags:
+        return next(iter(runs), None)
+    # The training may have opened a run that it could not complete without its server.
+    return unfinished_run(store, document.tags[TAG_TRAINING_KEY], document.tags[TAG_HOST])
+
+
+def unfinished_run(store: Store, training_key: str, host: str) -> Run | None:
+    """Return the newest run of this training on this machine that has no result yet."""
+    runs = store.find_runs(
+        f"attributes.status != 'FINISHED' and tags.`{TAG_TRAINING_KEY}` = '{training_key}'"
+        f" and tags.`{TAG_HOST}` = '{host}'"
+    )
     return next(iter(runs), None)
 
 
@@ -235,22 +236,19 @@ def main() -> None:
     """Sync before `make ui` starts MLflow, and print the address that will show the runs."""
     program = "python -m photofinish.tracking.sync"
     argparse.ArgumentParser(prog=program, description=__doc__).parse_args()
-    count, page = 0, ""
     server = os.environ.get("MLFLOW_TRACKING_URI", "")
+    names = sorted(path.stem for path in Path("data/plan/experiments").glob("*.json"))
     try:
-        for folder in folders_with_results():
-            with chdir(folder):  # paths to custom code start here
-                names = sorted(path.stem for path in Path("data/plan/experiments").glob("*.json"))
-                store = open_store(project_root(), state_folder(), own_sweep())
-                count += sync_all(store, names, Path("results"), Path("report"))
-                # Without the workflow, MLflow shows its pages for language models.
-                runs = f"#/experiments/{store.experiment_id}/runs"
-                page = page or f"{runs}?workflowType=machine_learning"
+        store = open_store(project_root(), state_folder())
+        count = sync_all(store, names, Path("results"), Path("report"))
     except MLFLOW_ERRORS as error:
         raise UserError(f"MLflow can't be brought up to date: {first_line(error)}") from error
     print(f"MLflow is up to date{f'; runs added or completed: {count}' if count else ''}")
     own = f"http://127.0.0.1:{os.environ.get('PORT', 5000)}"
-    print(f"The runs: {server.rstrip('/') if server.startswith('http') else own}/{page}")
+    ui = server.rstrip("/") if server.startswith("http") else own
+    # Without the workflow, MLflow shows its pages for language models.
+    runs = f"#/experiments/{store.experiment_id}/runs?workflowType=machine_learning"
+    print(f"The runs: {ui}/{runs}")
 
 
 if __name__ == "__main__":
