@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import signal
 import sys
 from collections.abc import Callable
@@ -33,7 +32,6 @@ def run_stage(main: Callable[[], None]) -> None:
     """Run a stage's main function. Print expected errors without a traceback."""
     try:
         main()
-        gc.freeze()  # else Python searches all of torch for garbage at its end: half a second
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
