@@ -90,7 +90,6 @@ def test_a_missing_file_is_reported_with_the_cache_to_fill(published: Path) -> N
     published.unlink()
     with pytest.raises(UserError, match=r"weights pretrained of timm:resnet10t: .*HF_HOME"):
         download_weights(plan_of(MODEL), Path("weights"))
-    assert not Path("weights").exists()
 
 
 @pytest.mark.usefixtures("published")
