@@ -26,6 +26,8 @@ MLFLOW_ERRORS = (MlflowException, OSError)
 _OWN_EXPERIMENT = "photofinish"
 """Experiment in the project's store. In others, it has the name of the project's folder."""
 _SQLITE = "sqlite:///"
+_RACE_SIGNS = ("UniqueViolation", "already exists")
+_RACE_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,13 @@ def open_store(root: Path, state: Path) -> Store:
     lock = FileLock(locks / "mlflow.lock")
     try:
         with lock:
+            try:
+                return _open(uri, artifacts, name, lock)
+            except Exception as error:
+                # Another machine that opens a new PostgreSQL store now makes the same tables.
+                if not any(sign in str(error) for sign in _RACE_SIGNS):
+                    raise
+            time.sleep(_RACE_SECONDS)
             return _open(uri, artifacts, name, lock)
     except Exception as error:
         move = "move the file away, and `make ui` rebuilds it"
