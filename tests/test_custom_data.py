@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import yaml
 from conftest import PARTS, CustomFiles, MakeExperiment
+from training_stage import TrainingStage
 
 from photofinish.config.datasets import CustomDataset, DatasetPlan
 from photofinish.config.loader import read_params
@@ -22,6 +23,8 @@ from photofinish.data.split import read_raw, split
 from photofinish.errors import ConfigError, UserError
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.plan import check_custom_code_calls
+from photofinish.results import records
+from photofinish.runs.evaluation import evaluate
 from photofinish.runs.run import Run
 from photofinish.source_code import custom_code_hashes
 
@@ -289,6 +292,49 @@ def test_files_named_under_files_count(custom_files: CustomFiles) -> None:
     os.utime(custom_files.folder / "scans", ns=(1, 1))  # its own time doesn't count
     seen.add(sha256_of_local_files({"scans": dataset})["scans"])
     assert len(seen) == 4
+
+
+EMBEDDING = (
+    "from torch import nn\ndef Net(shape, classes):\n"
+    "    return nn.Sequential(nn.Embedding(50, 4), nn.Flatten(), nn.LazyLinear(classes))\n"
+)
+TRAINED = {
+    "a table": ("np.array([float(i % 2), 1.0])", {"name": "mlp", "hidden": (4,)}, ""),
+    "token ids": ("torch.arange(6) + i % 2", {"name": "./net.py:Net"}, EMBEDDING),
+}
+
+
+@pytest.mark.parametrize(("item", "model", "network"), TRAINED.values(), ids=TRAINED)
+def test_both_input_paths_train_the_same_on_any_shape(
+    pack: Pack,
+    custom_files: CustomFiles,
+    make_experiment: MakeExperiment,
+    cpu_host: CpuTarget,
+    item: str,
+    model: dict[str, Any],
+    network: str,
+) -> None:
+    custom_files.write("net.py", network)
+    packed = pack(items(f"return {item}, i % 2"))
+    weights = []
+    for path in ("resident", "loader"):
+        experiment = make_experiment(
+            model=model, input={"name": path}, optimizer={"name": "adam", "lr": 0.02}, epochs=20
+        )
+        stage = TrainingStage.prepare(
+            custom_files.folder / path, experiment, cpu_host, packed.folder
+        )
+        if network:
+            (custom_files.folder / path / "net.py").write_text(network)
+        with stage.fork() as process:
+            output, _ = process.communicate()
+        assert process.returncode == 0, output
+        learned = stage.learned()
+        assert "first_batch.png" not in learned
+        weights.append(learned[records.WEIGHTS])
+    assert weights[0] == weights[1]
+    scores = evaluate("small", {"cpu": stage.out / records.MODEL}, packed).evaluation.devices["cpu"]
+    assert scores.test_accuracy == 1
 
 
 def test_augmentation_is_refused_without_images(

@@ -22,11 +22,15 @@ from photofinish.training.torch_device import (
     configure_torch,
     device_name,
     effective_precision,
+    forget_peak_memory,
     free_memory_bytes,
     gradient_scaler,
     has_fast_bf16,
+    memory_bytes,
     memory_format,
+    nvidia_uuid,
     peak_memory_bytes,
+    to_device,
     to_memory_format,
 )
 
@@ -75,16 +79,22 @@ def test_tf32_is_on_only_for_cuda_and_by_setting(
     assert torch.get_float32_matmul_precision() == ("high" if allowed else "highest")
 
 
-def test_cuda_numbers_gpus_as_the_driver_does_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("given", "order"), [(None, "PCI_BUS_ID"), ("FASTEST_FIRST", "FASTEST_FIRST")]
+)
+def test_cuda_numbers_gpus_as_the_driver_does_by_default(
+    monkeypatch: pytest.MonkeyPatch, given: str | None, order: str
+) -> None:
     seen = []
-    monkeypatch.setenv("CUDA_DEVICE_ORDER", "")
-    monkeypatch.delenv("CUDA_DEVICE_ORDER")
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", given or "")
+    if given is None:
+        monkeypatch.delenv("CUDA_DEVICE_ORDER")
     monkeypatch.setattr(
         torch.accelerator, "is_available", lambda: seen.append(os.environ["CUDA_DEVICE_ORDER"])
     )
     with pytest.raises((NoAcceleratorError, UnusableAcceleratorError)):
         accelerator("cuda")
-    assert seen == ["PCI_BUS_ID"]
+    assert seen == [order]
 
 
 @pytest.mark.usefixtures("_restored_policy")
@@ -111,6 +121,13 @@ def test_only_images_have_an_order_in_memory() -> None:
 
 
 @pytest.mark.usefixtures("_restored_policy")
+def test_a_cublas_workspace_that_is_set_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
+    configure_torch(CPU, "fp32", threads=1)
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
+
+
+@pytest.mark.usefixtures("_restored_policy")
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_torch_uses_the_number_of_threads_in_the_settings(threads: int) -> None:
     configure_torch(CPU, "fp32", threads)
@@ -121,6 +138,7 @@ def test_torch_uses_the_number_of_threads_in_the_settings(threads: int) -> None:
     ("device", "asked", "effective"),
     [
         *((device, "tf32", "fp32") for device in (CPU, MPS, XPU)),
+        (CPU, "fp32", "fp32"),
         (CPU, "bf16", "bf16"),
         (CUDA, "fp16", "fp16"),
     ],
@@ -204,6 +222,27 @@ def test_free_memory_is_what_others_leave_and_the_allocator_has_in_reserve(
     assert free_memory_bytes(CUDA) == 9 * GIB
 
 
+def test_of_several_gpus_the_one_that_is_meant_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    second, asked = torch.device("cuda", 1), Mock()
+    asked.get_device_name.return_value, asked.max_memory_allocated.return_value = "Some GPU", 5
+    asked.memory_allocated.return_value, asked.memory_reserved.return_value = 2, 3
+    asked.mem_get_info.return_value = (7, 80)
+    asked.get_device_properties.return_value = SimpleNamespace(total_memory=80, uuid="GPU-1")
+    module_of = Mock(return_value=asked)
+    monkeypatch.setattr(torch, "get_device_module", module_of)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", asked.get_device_properties)
+    forget_peak_memory(second)
+    asked.reset_peak_memory_stats.assert_called_once()
+    assert (device_name(second), peak_memory_bytes(second), nvidia_uuid(second)) == (
+        "Some GPU",
+        5,
+        "GPU-1",
+    )
+    assert (memory_bytes(second), free_memory_bytes(second)) == ((2, 80), 8)
+    assert {arguments for _name, arguments, _named in asked.method_calls} == {(second,)}
+    assert {call.args for call in module_of.call_args_list} == {(second,)}
+
+
 def test_only_a_gpu_that_has_bf16_itself_counts_as_quick_at_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -211,6 +250,14 @@ def test_only_a_gpu_that_has_bf16_itself_counts_as_quick_at_it(
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", has_it)
     assert (has_fast_bf16(CUDA), has_fast_bf16(CPU)) == (True, False)
     has_it.assert_called_once_with(including_emulation=False)
+
+
+def test_the_host_goes_on_before_cuda_has_what_it_sends() -> None:
+    tensor = Mock()
+    to_device(tensor, CUDA)
+    tensor.pin_memory().to.assert_called_once_with(CUDA, non_blocking=True)
+    to_device(tensor, MPS)
+    tensor.to.assert_called_once_with(MPS)
 
 
 @pytest.fixture
@@ -240,6 +287,19 @@ def two_xpus(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             RuntimeError("Found no NVIDIA driver on your system.\nPlease check ..."),
             UnusableAcceleratorError,
             r": Found no NVIDIA driver on your system\. The driver lists a GPU",
+        ),
+        (
+            AssertionError("Torch not compiled with CUDA enabled"),
+            NoAcceleratorError,
+            "Torch not compiled with CUDA",
+        ),
+        (
+            RuntimeError(
+                "CUDA unknown error - this may be due to an incorrectly set up environment, "
+                "e.g. ..."
+            ),
+            UnusableAcceleratorError,
+            r"CUDA unknown error .*see nvidia-smi, then run `dvc repro` again",
         ),
         (None, UnusableAcceleratorError, r"torch .* finds no accelerator.* run `dvc repro` again"),
     ],
@@ -303,6 +363,12 @@ def test_each_system_counts_the_peak_in_another_unit(
     monkeypatch.setattr("resource.getrusage", lambda _who: SimpleNamespace(ru_maxrss=7))
     monkeypatch.setattr("sys.platform", platform)
     assert peak_memory_bytes(CPU) == 7 * unit_bytes
+
+
+def test_the_memory_of_apples_gpus_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.mps, "current_allocated_memory", lambda: 3)
+    monkeypatch.setattr(torch.mps, "recommended_max_memory", lambda: 8)
+    assert memory_bytes(MPS) == (3, 8)
 
 
 def test_memory_that_a_device_does_not_report_is_left_out() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from conftest import MakeExperiment
@@ -17,22 +16,13 @@ from photofinish.training.torch_device import CPU
 from photofinish.training.world import World
 
 
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        ({"name": "lenet"}, r"experiments\.tiny\.model lenet .* pixel left .* datasets\.small$"),
-        ({"name": "cnn", "channels": (4, 4, 4, 4)}, r"experiments\.tiny\.model cnn .*\.small$"),
-        ({"name": "resnet18"}, r"experiments\.tiny\.model resnet18 .* 3 channels.*\.small$"),
-    ],
-)
 def test_a_network_that_does_not_fit_the_images_is_an_error_in_its_experiment(
     make_experiment: MakeExperiment,
     cpu_host: CpuTarget,
     packed_split: PackedSplit,
-    model: dict[str, Any],
-    message: str,
 ) -> None:
-    experiment = make_experiment(model=model)
+    experiment = make_experiment(model={"name": "lenet"})
     run = Run("tiny", "cpu", experiment, cpu_host, packed_split.folder, Path())
+    message = r"experiments\.tiny\.model lenet can't take .* datasets\.small$"
     with pytest.raises(ConfigError, match=message):
         Setup(run, CPU, World(CPU)).new_trainer()
