@@ -1,57 +1,21 @@
-"""Trained networks as files: with shared weights, for each seed, and without process groups."""
+"""Trained networks as files: with shared weights, and for each seed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
-from conftest import MakeExperiment, MakeResult
+from conftest import MakeResult
 from result_files import trained
 from safetensors.torch import load as from_safetensors
 from torch import nn
 
-from photofinish.config.experiment import Experiment
 from photofinish.errors import UserError
 from photofinish.files import sha256_of_bytes, write_bytes_atomically
 from photofinish.models.registry import build_model
 from photofinish.results import records
-from photofinish.results.learned import load_network, rebuilt, seed_weights, weights_of
-from photofinish.training.world import DistributedWorld
-
-SHAPE, CLASSES = (3, 32, 32), 3
-
-
-@pytest.fixture
-def experiment(make_experiment: MakeExperiment) -> Experiment:
-    return make_experiment(model={"name": "resnet18"})
-
-
-@pytest.fixture
-def adapted(experiment: Experiment, tmp_path: Path) -> Iterator[nn.Module]:
-    """Network as a rank holds it, with synchronized BatchNorm."""
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
-    team = DistributedWorld(0, 1, torch.device("cpu"))
-    team.devices = (torch.device("cuda", 0),)
-    yield team.adapt(build_model(experiment.model, SHAPE, CLASSES, seed=7))
-    dist.destroy_process_group()
-
-
-def test_a_network_of_a_distributed_training_is_rebuilt_without_its_process_group(
-    experiment: Experiment, adapted: nn.Module, tmp_path: Path
-) -> None:
-    assert any(isinstance(module, nn.SyncBatchNorm) for module in adapted.modules())
-    plain = rebuilt(experiment, SHAPE, CLASSES, adapted.state_dict())
-    assert str(plain) == str(build_model(experiment.model, SHAPE, CLASSES, seed=0))
-    torch.save(plain, tmp_path / "model.pth")
-    loaded = torch.load(tmp_path / "model.pth", weights_only=False)
-    assert not any(isinstance(module, nn.SyncBatchNorm) for module in loaded.modules())
-    assert all(
-        torch.equal(tensor, adapted.state_dict()[name])
-        for name, tensor in loaded.state_dict().items()
-    )
+from photofinish.results.learned import load_network, seed_weights, weights_of
 
 
 def test_tied_weights_and_views_are_written_for_each_layer() -> None:
@@ -80,14 +44,3 @@ def test_a_further_seeds_network_has_its_own_file_which_is_checked(
     file.write_bytes(data[:-1])
     with pytest.raises(UserError, match=r"5\.safetensors is damaged"):
         load_network(tmp_path, record, run)
-
-
-def test_further_seeds_are_read_if_the_experiment_has_several(
-    make_result: MakeResult, tmp_path: Path
-) -> None:
-    result = trained(make_result)
-    once = result.record.experiment
-    run = records.SeedRun(seed=1, weights_sha256="0" * 64, history=())
-    records.write_record(tmp_path / "seeds.json", records.FurtherSeeds(runs=(run,)))
-    assert records.read_seeds(tmp_path, once.model_copy(update={"seeds": 2})) == (run,)
-    assert records.read_seeds(tmp_path, once) == ()

@@ -96,12 +96,11 @@ def test_a_network_is_made_of_torchs_own_modules_so_that_its_pickle_loads_anywhe
 @pytest.mark.parametrize(
     ("settings", "shape", "message"),
     [
-        ({"name": "resnet18"}, MNIST, "model resnet18 takes images of 3 channels; these have 1"),
-        ({"name": "vit_b_32"}, CIFAR, "model vit_b_32 can't take images of 32x32 pixels"),
-        ({"name": "alexnet"}, CIFAR, "model alexnet can't take images of 32x32 pixels"),
-        (LENET, (1, 15, 40), "model lenet has no pixel left .* images of 15x40"),
-        (CNN | {"channels": (4, 4, 4, 4)}, (1, 8, 20), "model cnn has no pixel left .* 8x20"),
-        (CNN | {"kernel_size": 9, "padding": 0}, (1, 20, 8), "model cnn has no pixel left .* 20x8"),
+        ({"name": "resnet18"}, MNIST, "model resnet18 can't take"),
+        ({"name": "vit_b_32"}, CIFAR, "model vit_b_32 can't take"),
+        ({"name": "alexnet"}, CIFAR, "model alexnet can't take"),
+        (LENET, (1, 15, 40), r"model lenet can't take samples of shape \(1, 15, 40\)"),
+        (CNN | {"kernel_size": 9, "padding": 0}, (1, 20, 8), "model cnn can't take .* Kernel size"),
     ],
 )
 def test_images_that_a_network_cannot_take_are_refused(

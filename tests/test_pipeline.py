@@ -239,15 +239,13 @@ def test_mistakes_in_params_stop_everything_at_once_although_dvcs_parser_needs_t
         {"experiments": "experimets", "datasets": "data_sets"}.get(key, key): _PARAMS[key]
         for key in _PARAMS
     }
-    project.write_params(
-        {**renamed, "defaults": {**_PARAMS["defaults"], "epoch": 9, "batch_size": 0}}
-    )
+    project.write_params({**renamed, "devices": {"cpu": {"threads": 0}}})
     ran = project.run("dvc", "repro")
     output = ran.stdout + ran.stderr
     assert ran.returncode != 0
     assert _stages_run(output) == _EVERY_TIME
-    assert "params.yaml has 4 mistakes; nothing was started" in output
-    for meant in ("epochs", "experiments", "datasets"):
+    assert "params.yaml has 3 mistakes; nothing was started" in output
+    for meant in ("experiments", "datasets"):
         assert f"did you mean '{meant}'" in output
     assert "Traceback" not in output
     assert contents(project.root / "data") == before

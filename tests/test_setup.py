@@ -23,6 +23,6 @@ def test_a_network_that_does_not_fit_the_images_is_an_error_in_its_experiment(
 ) -> None:
     experiment = make_experiment(model={"name": "lenet"})
     run = Run("tiny", "cpu", experiment, cpu_host, packed_split.folder, Path())
-    message = r"experiments\.tiny\.model lenet .* pixel left .* datasets\.small$"
+    message = r"experiments\.tiny\.model lenet can't take .* datasets\.small$"
     with pytest.raises(ConfigError, match=message):
         Setup(run, CPU, World(CPU)).new_trainer()

@@ -6,13 +6,12 @@ They are literals so that `plan` need not import torchvision. Tests compare them
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from photofinish.custom_code import is_reference
 
 if TYPE_CHECKING:
-    from photofinish.config.networks import CnnModel, Model
-    from photofinish.data import Dtype, PartName, Task
+    from photofinish.data import PartName, Task
 
     PartArguments = Mapping[PartName, Mapping[str, Any]]
 
@@ -69,42 +68,6 @@ classification.
 
 GREY = frozenset({*_MNIST_LIKE, "SEMEION", "USPS"})
 """Data sets of one channel. torchvision converts the others' images to three."""
-
-
-def input_problem(model: Model, shape: tuple[int, ...], dtype: Dtype) -> str | None:
-    """Return why the network cannot take samples of this shape and dtype, or None if it can."""
-    if is_reference(model.name):
-        return None
-    if dtype == "int64":
-        return (
-            f"model {model.name} takes floats, and these samples are int64: "
-            f"write a custom network that begins with an embedding"
-        )
-    if model.name in ("linear", "mlp"):  # they flatten their input
-        return None
-    if len(shape) != 3:
-        return f"model {model.name} takes images (channels, height, width), not shape {shape}"
-    channels, *sides = shape
-    if model.name in CLASSIFIERS and channels != 3:
-        return (
-            f"model {model.name} takes images of 3 channels; these have {channels}: "
-            f"set channels: 3 for the data set"
-        )
-    if model.name not in ("cnn", "lenet"):
-        return None
-    convolutions, kernel_size, padding = 2, 5, 0
-    if model.name == "cnn":
-        cnn = cast("CnnModel", model)
-        convolutions, kernel_size, padding = len(cnn.channels), cnn.kernel_size, cnn.padding
-    left = min(sides)
-    for _ in range(convolutions):
-        left = (left + 2 * padding - kernel_size + 1) // 2  # max-pooling by 2 follows
-    if left > 0:
-        return None
-    return (
-        f"model {model.name} has no pixel left after {convolutions} convolutions of images of "
-        f"{sides[0]}x{sides[1]}: use larger images, fewer channels or a smaller kernel_size"
-    )
 
 
 LOSSES: dict[Task, tuple[str, ...]] = {

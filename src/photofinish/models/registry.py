@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import nn
 
-from photofinish.config.catalogue import input_problem
 from photofinish.custom_code import is_reference
 from photofinish.errors import ConfigError
 from photofinish.models.custom import Shape, blank, build_custom, generators_seeded
@@ -44,8 +43,6 @@ def build_model(
     `weights` is the file of published weights, if the model names some. `dtype` is that of the
     packed samples.
     """
-    if problem := input_problem(model, shape, dtype):
-        raise ConfigError(problem)
     with generators_seeded(seed):
         if is_reference(model.name):
             return build_custom(cast("CustomModel", model), shape, classes, dtype, weights)
@@ -81,8 +78,7 @@ def _built_in(model: Any, shape: Shape, classes: int) -> nn.Module:
             nn.ReLU(),
         ]
         channels = width
-    with torch.no_grad():
-        inputs = nn.Sequential(*layers)(torch.zeros(1, *shape)).numel()
+    inputs = _try(model, nn.Sequential(*layers), shape).numel()
     layers.append(nn.Flatten())
     for width in hidden:
         layers += [nn.Linear(inputs, width), nn.ReLU()]
@@ -123,15 +119,21 @@ def _torchvision_classifier(
         _load_published(network, weights)
     if is_published:
         replace_last_layer(network, classes)
-    try:
-        with torch.inference_mode():
-            network.eval()(torch.zeros(1, *shape))
-    except (AssertionError, RuntimeError) as error:
-        size = f"{shape[1]}x{shape[2]}"
-        raise ConfigError(
-            f"model {model.name} can't take images of {size} pixels: {error}"
-        ) from error
+    _try(model, network.eval(), shape)
     return network.train()
+
+
+def _try(model: Model, network: nn.Module, shape: Shape) -> torch.Tensor:
+    """Return the outputs for a sample of zeros. Raise ConfigError with torch's error if any."""
+    try:
+        with torch.no_grad():
+            outputs: torch.Tensor = network(torch.zeros(1, *shape))
+    except (AssertionError, RuntimeError) as error:
+        raise ConfigError(
+            f"model {model.name} can't take samples of shape {tuple(shape)} ({error}): "
+            f"set size or channels for the data set"
+        ) from error
+    return outputs
 
 
 def replace_last_layer(network: nn.Module, classes: int) -> None:
