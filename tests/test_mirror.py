@@ -272,19 +272,19 @@ def test_the_report_is_one_run_that_follows_its_changes(store: Store, tmp_path: 
     assert sync_all(store, [], tmp_path, report) == 0
     (report / "figures").mkdir(parents=True)
     (report / "figures" / "loss.svg").write_text("<svg/>")
-    table = report / documents.REPORT_TABLE
-    row = f"{NAME},cpu,0.75,,start-up\n"
-    table.write_text(f"experiment,device,test_accuracy,epoch_seconds,cause\n{row}")
+    text = report / documents.REPORT_TEXT
+    text.write_text("# photofinish\n\n1 experiment: 1 No (start-up).\n")
     assert [sync_all(store, [], tmp_path, report) for _ in range(2)] == [1, 0]
     run = the_run(store)
     assert run.info.run_name == documents.COMPARISON
-    assert run.data.metrics == {f"{NAME}/cpu/test_accuracy": 0.75}
-    assert run.data.tags[f"cause.{NAME}.cpu"] == "start-up"
-    assert artifacts(store, run) == {"report/comparison.csv", "report/figures/loss.svg"}
+    assert run.data.metrics == {}
+    note = f"{documents.OURS}: 1 experiment: 1 No (start-up)."
+    assert run.data.tags[documents.TAG_NOTE] == note
+    assert artifacts(store, run) == {"report/comparison.md", "report/figures/loss.svg"}
     (report / "figures" / "loss.svg").write_text("<svg></svg>")
-    table.write_text(table.read_text().replace("0.75", "0.8"))
+    text.write_text("# photofinish\n\n1 experiment: 1 Yes.\n")
     assert sync_all(store, [], tmp_path, report) == 1
-    assert the_run(store).data.metrics == {f"{NAME}/cpu/test_accuracy": 0.8}
+    assert the_run(store).data.tags[documents.TAG_NOTE] == f"{documents.OURS}: 1 experiment: 1 Yes."
 
 
 def test_a_description_that_the_user_wrote_stays(store: Store, results: Path) -> None:

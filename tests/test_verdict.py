@@ -119,3 +119,14 @@ def test_a_failed_stage_is_named_without_its_sweep(make_result: MakeResult) -> N
     cpu = replace(trained(make_result, load=(BUSY,)), experiment="grid.lenet-1")
     (caution,) = verdict(pair_of(cpu)).cautions
     assert "train-cpu@lenet-1`" in caution
+
+
+def test_the_main_score_is_the_users_first_metric_or_one_that_fits_the_task(
+    make_result: MakeResult,
+) -> None:
+    scores = trained(make_result).scores
+    own = scores.model_copy(update={"first_metric": "top_3", "metrics": {"auc": 0.5, "top_3": 0.9}})
+    assert own.in_words == "a top 3 of 0.9 on the test data"
+    labels = scores.model_copy(update={"confusion": ()})
+    assert labels.figure == ("macro F1", "0.7")
+    assert scores.in_words == "75.00% test accuracy"

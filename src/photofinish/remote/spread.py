@@ -28,6 +28,7 @@ from photofinish.machine.fingerprint import Machine, read_machines
 from photofinish.remote.jobs import PLAN, PROGRESS, Job, committed, run_job, stop_job
 from photofinish.remote.worker import DASK, HEAD, key_of, resources_of
 from photofinish.results.records import DEVICE_LABELS
+from photofinish.wording import seconds
 
 _NOTE_MISSING = "PHOTOFINISH_NOTE_MISSING"
 """Variable that names the file in which a training stage notes itself instead of training."""
@@ -160,13 +161,17 @@ def _run(client: Any, jobs: dict[str, Job], address: str) -> list[str]:
     client.subscribe_topic(PROGRESS, show)
     failed = []
     unserved: set[str] = set()
+    started_seconds = time.monotonic()
     while futures:
         for title in [title for title, future in futures.items() if future.done()]:
             future, outcome = futures.pop(title), "done"
             if future.status == "error":
                 failed.append(title)
                 outcome = f"failed: {future.exception()}"
-            print(f"{title}: {outcome}; {len(futures)} left", flush=True)
+            done = len(jobs) - len(futures)
+            left_seconds = (time.monotonic() - started_seconds) / done * len(futures)
+            left = f"{len(futures)} left, about {seconds(left_seconds)}" if futures else "all done"
+            print(f"{title}: {outcome}; {left}", flush=True)
         workers = client.scheduler_info(n_workers=-1)["workers"].values()
         keys = {None, *(key for worker in workers for key in worker["resources"])}
         lacking = {jobs[title].where for title in futures if jobs[title].key not in keys}

@@ -241,6 +241,8 @@ class DeviceEvaluation(Record):
     macro_f1: float | None
     metrics: dict[str, float] = Field(default_factory=dict)
     """Custom metrics by name, and errors of values."""
+    first_metric: str | None = None
+    """Name of the first custom metric, which is the main score."""
     classes: dict[str, ClassScores]
     """Scores of each class or label."""
     confusion: tuple[tuple[int, ...], ...]
@@ -251,15 +253,22 @@ class DeviceEvaluation(Record):
     @property
     def figure(self) -> tuple[str, str]:
         """Name and value of the main score."""
-        if self.test_accuracy is not None:
-            return "test accuracy", f"{self.test_accuracy:.2%}"
-        return MEAN_ABSOLUTE_ERROR.replace("_", " "), f"{self.metrics[MEAN_ABSOLUTE_ERROR]:.4g}"
+        if self.first_metric is not None:
+            name = self.first_metric
+            return name.replace("_", " "), f"{self.metrics[name]:.4g}"
+        if self.test_accuracy is None:
+            error = self.metrics[MEAN_ABSOLUTE_ERROR]
+            return MEAN_ABSOLUTE_ERROR.replace("_", " "), f"{error:.4g}"
+        if self.macro_f1 is not None and not self.confusion:
+            # Of several labels, answering no to each is often accurate.
+            return "macro F1", f"{self.macro_f1:.4g}"
+        return "test accuracy", f"{self.test_accuracy:.2%}"
 
     @property
     def in_words(self) -> str:
         """Main score as a phrase."""
         name, size = self.figure
-        if self.test_accuracy is not None:
+        if name == "test accuracy":
             return f"{size} {name}"
         return f"a {name} of {size} on the test data"
 

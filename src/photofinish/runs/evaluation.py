@@ -113,7 +113,8 @@ def _score(
         predicted = predicted.argmax(axis=1)
         scores = scores_of_classes(actual, predicted, loss, record.class_names)
     custom = custom_scores(metrics, record.task, outputs, targets)
-    return scores.model_copy(update={"metrics": custom | scores.metrics}), predicted
+    added = {"metrics": custom | scores.metrics, "first_metric": next(iter(custom), None)}
+    return scores.model_copy(update=added), predicted
 
 
 def write_evaluation(judged: Judged, folder: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 import statistics
@@ -22,14 +21,9 @@ COMPARISON = "comparison"
 """Name and identity of the one run that each `compare` brings up to date."""
 REPORT = "report"
 """Artifact folder of the comparison."""
-REPORT_TABLE = "comparison.csv"
-_COMPARED = (
-    *("test_accuracy", "step_seconds", "epoch_seconds", "total_seconds", "busy_share", "mcnemar_p"),
-    *("step_speedup", "step_speedup_low", "step_speedup_high"),
-    *("epoch_speedup", "epoch_speedup_low", "epoch_speedup_high"),
-    *("end_to_end_speedup", "end_to_end_speedup_low", "end_to_end_speedup_high"),
-)
-
+REPORT_TEXT = "comparison.md"
+_MOST_NOTE_CHARACTERS = 4000
+"""MLflow keeps 5,000 characters of a tag in some stores."""
 TAG_EXPERIMENT = "photofinish.experiment"
 TAG_DEVICE = "photofinish.device"
 TAG_HOST = "host.name"
@@ -204,20 +198,14 @@ def _summary(timings: records.Timings) -> dict[str, float | None]:
 
 
 def report_document(report: Path) -> RunDocument:
-    """Describe the comparison: the report's files, and a metric for each figure of its table."""
-    table = report / REPORT_TABLE
-    written_ms = _milliseconds(table.stat().st_mtime)
-    tags, metrics = {**_SOURCE, "photofinish.status": "compared"}, []
-    for row in csv.DictReader(table.read_text(encoding="utf-8").splitlines()):
-        run = f"{row['experiment']}/{row['device']}"
-        if row.get("cause"):
-            tags[f"cause.{row['experiment']}.{row['device']}"] = row["cause"]
-        for key in _COMPARED:
-            if row.get(key):
-                metrics.append(Metric(f"{run}/{key}", float(row[key]), written_ms, ONCE))
+    """Describe the comparison: the report's files, and its answers as the description."""
+    note = (report / REPORT_TEXT).read_text(encoding="utf-8")[:_MOST_NOTE_CHARACTERS]
+    # A table that is cut within a row is none.
+    answers = note.rpartition("\n")[0].removeprefix("# photofinish").strip()
+    tags = {**_SOURCE, "photofinish.status": "compared", TAG_NOTE: f"{OURS}: {answers}"}
     files = _files(report, REPORT)
     mirrored = _digest(json.dumps([str(path) for path, _ in files]), *(path for path, _ in files))
-    return RunDocument(COMPARISON, tags, {}, metrics, files, COMPARISON, mirrored)
+    return RunDocument(COMPARISON, tags, {}, [], files, COMPARISON, mirrored)
 
 
 def _files(folder: Path, name: str) -> list[tuple[Path, str]]:

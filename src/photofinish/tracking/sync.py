@@ -31,7 +31,7 @@ from photofinish.tracking.documents import (
     ONCE,
     OURS,
     REPORT,
-    REPORT_TABLE,
+    REPORT_TEXT,
     TAG_CURRENT,
     TAG_DEVICE,
     TAG_EXPERIMENT,
@@ -72,7 +72,7 @@ def sync_all(
             if document := training_document(name, device, results):
                 document = document if with_models else replace(document, model=None)
                 count += _sync(store, document)
-    if (report / REPORT_TABLE).is_file():
+    if (report / REPORT_TEXT).is_file():
         count += _sync(store, report_document(report))
     return count
 
