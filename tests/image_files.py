@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from conftest import ROOT, run_stage
+from conftest import run_stage
 from PIL import Image
 
 from photofinish.config.datasets import DatasetPlan
 from photofinish.data.images import UInt8Array
 from photofinish.files import write_bytes_atomically
 
-CALTECH = ROOT.parent / "shared" / "datasets" / "caltech101-sample" / "101_ObjectCategories"
 RED, GREEN, BLUE = (220, 20, 20), (20, 220, 20), (20, 20, 220)
 
 
@@ -46,11 +45,10 @@ def run_split(plan: DatasetPlan, folder: Path) -> subprocess.CompletedProcess[st
     return run_stage("split", "--dataset", "plan.json", *folders, cwd=folder)
 
 
-def through_pil(path: Path, mode: str = "RGB", size: tuple[int, int] | None = None) -> UInt8Array:
+def through_pil(path: Path, size: tuple[int, int] | None = None) -> UInt8Array:
     """Load a file like torchvision's default loader, as (channels, height, width)."""
     with Image.open(path) as image:
-        image = image.convert(mode)
+        image = image.convert("RGB")
         if size is not None:
             image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR)
-        pixels = np.asarray(image)
-    return pixels[np.newaxis] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+        return np.asarray(image).transpose(2, 0, 1)

@@ -24,15 +24,10 @@ def noise(*shape: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     return SHADES.integers(0, 256, shape, dtype=np.uint8)
 
 
-def idx(array: np.ndarray[Any, Any]) -> bytes:
+def idx(array: np.ndarray[Any, np.dtype[np.uint8]]) -> bytes:
     """MNIST's format: the kind of number, the count of axes, their lengths, the numbers."""
-    kind = {"uint8": 8, "int32": 12}[array.dtype.name]
     lengths = b"".join(length.to_bytes(4, "big") for length in array.shape)
-    return (
-        bytes([0, 0, kind, array.ndim])
-        + lengths
-        + array.astype(array.dtype.newbyteorder(">")).tobytes()
-    )
+    return bytes([0, 0, 8, array.ndim]) + lengths + array.tobytes()
 
 
 def mat(**arrays: Any) -> bytes:
@@ -41,17 +36,15 @@ def mat(**arrays: Any) -> bytes:
     return file.getvalue()
 
 
-def jpeg(
-    height: int = 6, width: int = 8, *, shade: int = 0, kind: str = "JPEG", mode: str = "RGB"
-) -> bytes:
+def jpeg(height: int = 6, width: int = 8, *, shade: int = 0, mode: str = "RGB") -> bytes:
     file = io.BytesIO()
-    Image.new(mode, (width, height), (shade,) * 3 if mode == "RGB" else shade).save(file, kind)
+    Image.new(mode, (width, height), (shade,) * 3 if mode == "RGB" else shade).save(file, "JPEG")
     return file.getvalue()
 
 
-def tar(files: Mapping[str, bytes], compression: str = "gz") -> bytes:
+def tar(files: Mapping[str, bytes]) -> bytes:
     packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode=f"w:{compression}") as archive:
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
         for name, data in files.items():
             entry = tarfile.TarInfo(name)
             entry.size = len(data)
