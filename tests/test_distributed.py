@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
@@ -58,6 +59,14 @@ def assert_close(one: dict[str, Any], other: dict[str, Any]) -> None:
         assert theirs.validation_loss == pytest.approx(ours.validation_loss, rel=1e-5)
         assert theirs.validation_accuracy == ours.validation_accuracy
         assert theirs.learning_rate == ours.learning_rate
+
+
+@pytest.mark.parametrize("other", ["settings", "data"])
+def test_processes_that_read_different_projects_are_refused_by_name(
+    train: Train, other: str
+) -> None:
+    for rank in train(2, f"other {other} in rank 1"):
+        assert re.search(rf"process 1 \(on .*\) has other {other} than process 0", rank["error"])
 
 
 @pytest.mark.parametrize("source", ["resident", "loader"])

@@ -30,7 +30,7 @@ def test_the_start_of_the_process_is_known_to_a_few_hundredths() -> None:
 
 
 def test_setting_the_clock_does_not_change_a_jobs_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RANK", "WORLD_SIZE"):
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.setenv(name, "1")
     monkeypatch.setattr("os.environ", os.environ.copy())
     note_start_of_stage(0.0)

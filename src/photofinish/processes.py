@@ -15,6 +15,7 @@ import psutil
 
 from photofinish.errors import EXIT_TERMINATED, TerminatedError
 
+_TORCHRUN_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _STARTED_AT = "PHOTOFINISH_STAGE_STARTED_AT_MONOTONIC_SECONDS"
 """Variable that passes a stage's start to its ranks, which share the monotonic clock."""
 _SHELLS = frozenset({"sh", "bash", "zsh", "dash", "fish", "ksh"})
@@ -27,16 +28,23 @@ class Rank:
     """Rank of this process among those that train together."""
 
     number: int
-    """Rank from 0, which selects the device. Rank 0 writes, tracks and prints."""
+    """Rank from 0. Rank 0 writes, tracks and prints."""
     size: int
     """Number of processes."""
+    local_number: int
+    """Rank on this machine, which selects the device."""
+
+    def __str__(self) -> str:
+        return f"process {self.number} of {self.size}"
 
 
 def own_rank() -> Rank | None:
-    """Return this process's rank, or None if no stage started it by torchrun."""
-    if _STARTED_AT not in os.environ or "RANK" not in os.environ:
+    """Return this process's rank, or None if torchrun did not start it."""
+    if not all(name in os.environ for name in _TORCHRUN_VARIABLES):
         return None
-    return Rank(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+    return Rank(
+        int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_RANK"])
+    )
 
 
 def seconds_since_process_start() -> float:
@@ -56,9 +64,14 @@ def note_start_of_stage(waited_seconds: float) -> None:
     )
 
 
+def is_started_by_stage() -> bool:
+    """Return True for a rank of a stage, False if a user called torchrun."""
+    return _STARTED_AT in os.environ and own_rank() is not None
+
+
 def seconds_since_stage_start() -> float:
     """Return how long the job has run. Ranks count from the start of their stage."""
-    if own_rank():
+    if is_started_by_stage():
         return time.monotonic() - float(os.environ[_STARTED_AT])
     return seconds_since_process_start()
 
@@ -108,7 +121,7 @@ def _starters() -> list[psutil.Process]:
     """Return the ancestors up to DVC, including shells, or up to torchrun and its stage."""
     ancestors = psutil.Process().parents()
     if own_rank():
-        return ancestors[:2]
+        return ancestors[: 2 if is_started_by_stage() else 1]
     count = 1
     while count < len(ancestors) and ancestors[count - 1].name() in _SHELLS:
         count += 1

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import subprocess
 import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from photofinish.errors import EXIT_FAILED, TerminatedError, UserError
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
-from photofinish.processes import Rank, note_start_of_stage, own_rank
-from photofinish.runs.run import Run
+from photofinish.processes import Rank, is_started_by_stage, note_start_of_stage
+from photofinish.runs.run import Run, code_sha256
 from photofinish.training.torch_device import CPU, NoAcceleratorError, accelerator
 from photofinish.training.world import (
     COLLECTIVE_TIMEOUT,
@@ -25,6 +27,7 @@ from photofinish.training.world import (
     World,
 )
 
+_OF_PROJECT = ("code", "settings", "data", "PyTorch")
 _SHUTDOWN_SECONDS = 10
 """Time that torchrun leaves a rank to end after SIGTERM."""
 
@@ -73,11 +76,11 @@ def _first_failure(log: str, processes: int) -> str:
 
 @contextmanager
 def failures_left_to_the_stage() -> Iterator[None]:
-    """End a rank as soon as it has failed.
+    """End a rank that the stage started as soon as it has failed.
 
     A normal exit would wait for ranks that may be gone.
     """
-    if own_rank() is None:
+    if not is_started_by_stage():
         yield
         return
     os.dup2(1, 2)  # see `launch`
@@ -100,10 +103,11 @@ def team_for(run: Run, rank: Rank | None) -> Iterator[tuple[torch.device, World]
     NoAcceleratorError is raised before processes meet, in each of them.
     """
     device = _own_device(run, rank)
-    if rank is None:
+    if rank is None or rank.size == 1:
         yield device, _world_of_one(run, device)
         return
     dist.init_process_group("gloo", timeout=COLLECTIVE_TIMEOUT)
+    check_same_project(run, rank)
     yield device, DistributedWorld(rank.number, rank.size, device)
     dist.destroy_process_group()  # not after an error: it waits for processes that may be gone
 
@@ -116,7 +120,7 @@ def _own_device(run: Run, rank: Rank | None) -> torch.device:
         raise NoAcceleratorError(f"no accelerator: {host.missing}")
     if host.strategy == "data_parallel":
         return accelerator(host.kind, (host.device_ids or (0,))[0])
-    return accelerator(host.kind, rank.number if rank else 0)
+    return accelerator(host.kind, rank.local_number if rank else 0)
 
 
 def _world_of_one(run: Run, device: torch.device) -> World:
@@ -131,3 +135,19 @@ def _world_of_one(run: Run, device: torch.device) -> World:
         accelerator(host.kind, index, make_current=False)
     devices = tuple(torch.device("cuda", index) for index in indices)
     return DataParallelWorld(devices, torch.device("cuda", output))
+
+
+def check_same_project(run: Run, rank: Rank) -> None:
+    """Raise UserError if ranks read different projects: on several machines, each has a copy."""
+    settings = run.experiment.model_dump_json()
+    own = code_sha256(), settings, run.data_sha256(), torch.__version__
+    everyones: list[Any] = [None] * rank.size
+    dist.all_gather_object(everyones, (platform.node(), own))
+    first_host, expected = everyones[0]
+    for number, (host, theirs) in enumerate(everyones):
+        for what, value, other in zip(_OF_PROJECT, expected, theirs, strict=True):
+            if value != other:
+                raise UserError(
+                    f"process {number} (on {host}) has other {what} than process 0 "
+                    f"(on {first_host}). Copy the project again, then restart"
+                )

@@ -15,6 +15,7 @@ from photofinish.data.packed import PackedSplit
 from photofinish.errors import ConfigError
 from photofinish.files import sha256_of_bytes, sha256_of_file, state_folder, to_json
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
+from photofinish.processes import own_rank
 from photofinish.results import records
 from photofinish.source_code import check_code_unchanged, our_code
 
@@ -74,12 +75,13 @@ class Run:
 
     def identity(self) -> str:
         """Return the sha256 of all that determines the training, except its name."""
-        published = self.published_weights()
+        published, rank = self.published_weights(), own_rank()
         facts = [
             self.device,
             self.experiment.model_dump(exclude={"custom_code"}),
             self.custom_code,
             self.host.model_dump(),
+            rank.size if rank else self.host.processes,
             self.data_sha256(),
             published.sha256 if published else None,
             code_sha256(),
