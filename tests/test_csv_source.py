@@ -144,6 +144,15 @@ def test_a_faulty_row_is_reported_with_its_line(photos: Path, row: str) -> None:
         read(photos, split_column="split", validation=1)
 
 
+def test_the_first_ten_faulty_rows_are_reported_together(photos: Path) -> None:
+    rows = [",owl,train"] * 6 + ["red.png,owl,tomorrow"] * 6
+    write_csv(photos, "path,label,split", *rows)
+    with pytest.raises(ConfigError) as caught:
+        read(photos, split_column="split", validation=1)
+    named = [line for line in str(caught.value).splitlines() if line.startswith("photos/birds.csv")]
+    assert [line.split(":")[1] for line in named] == [str(row) for row in range(2, 12)]
+
+
 def test_no_more_than_ten_faulty_images_are_reported_and_nothing_is_written(photos: Path) -> None:
     rows = ["red.png,owl", *(f"{number}.png,owl" for number in range(20))]
     write_csv(photos, "path,label", *rows)

@@ -24,7 +24,7 @@ from photofinish.data.samples import Source
 from photofinish.errors import ConfigError
 from photofinish.wording import all_or_some, did_you_mean, shortened
 
-_COLOURS = 3
+_COLOURS, _MOST_FAULTS = 3, 10
 _PARTS: dict[str, PartName] = {
     "train": "train", "validation": "validation", "val": "validation", "valid": "validation",
     "test": "test",
@@ -63,12 +63,24 @@ def open_csv(plan: DatasetPlan) -> Source:
     """Return the images that CSVs list."""
     dataset = plan.dataset
     assert isinstance(dataset, CsvDataset)
-    rows = [row for place in places(dataset) for row in _rows_of_csv(place, dataset)]
+    rows: list[_Row] = []
+    faults: list[str] = []
+    for place in places(dataset):
+        for row in _rows_of_csv(place, dataset):
+            faults.append(row) if isinstance(row, str) else rows.append(row)
+    _check(faults)
     labels = {row.label for row in rows if row.part in ("train", None)}
     return _source(dataset, rows, tuple(sorted(labels)))
 
 
-def _rows_of_csv(place: Place, dataset: CsvDataset) -> Iterator[_Row]:
+def _check(faults: list[str]) -> None:
+    """Raise ConfigError for the first faulty rows, if there are any."""
+    if faults:
+        raise ConfigError("\n".join(["faulty rows:", *faults[:_MOST_FAULTS]]))
+
+
+def _rows_of_csv(place: Place, dataset: CsvDataset) -> Iterator[_Row | str]:
+    """Yield each row, or what is wrong with it."""
     columns = [dataset.path_column, dataset.label_column]
     if dataset.split_column is not None:
         columns.append(dataset.split_column)
@@ -84,11 +96,12 @@ def _rows_of_csv(place: Place, dataset: CsvDataset) -> Iterator[_Row]:
         path, label, *split = [cells[column] or "" for column in columns]
         where = f"{place.given}:{line}"
         if not path or not label:
-            raise ConfigError(f"{where}: its path or its label is empty")
-        if split and split[0].lower() not in _PARTS:
-            raise ConfigError(f"{where}: '{split[0]}' is no part; allowed: {', '.join(_PARTS)}")
-        part = _PARTS[split[0].lower()] if split else place.part
-        yield _Row(where, place.path.parent / path, label, part)
+            yield f"{where}: its path or its label is empty"
+        elif split and split[0].lower() not in _PARTS:
+            yield f"{where}: '{split[0]}' is no part; allowed: {', '.join(_PARTS)}"
+        else:
+            part = _PARTS[split[0].lower()] if split else place.part
+            yield _Row(where, place.path.parent / path, label, part)
     if not line:
         raise ConfigError(f"{place.given} has no rows below the header")
 
@@ -110,13 +123,15 @@ def open_folder(plan: DatasetPlan) -> Source:
 
 def _source(dataset: LocalDataset, rows: list[_Row], classes: tuple[str, ...]) -> Source:
     number_of = {name: number for number, name in enumerate(classes)}
+    faults = []
     for row in rows:
         if row.label not in number_of:
             hint = did_you_mean(row.label, classes)
-            raise ConfigError(
+            faults.append(
                 f"{row.where}: '{shortened(row.label)}' is no class of the training part;{hint} "
                 f"there are: {all_or_some(classes)}"
             )
+    _check(faults)
     images = ImageFiles(
         [row.path for row in rows],
         [number_of[row.label] for row in rows],
