@@ -71,6 +71,20 @@ def test_a_busy_machine_still_gets_a_clear_answer(job: Job) -> None:
     assert "unreliable" in verdict(pair_of(slowed, job(80.0, "gpu"))).cautions[0]
 
 
+def test_a_busy_record_does_not_hide_a_quiet_one(job: Job) -> None:
+    records = []
+    for name, seconds, load in (("A", 50.0, (BUSY,)), ("B", 55.0, ())):
+        gpu = job(seconds, "gpu", load=load)
+        timings = gpu.timings.model_copy(update={"device_name": name})
+        history = list(gpu.history)
+        records.append(
+            reference_of(gpu.experiment, gpu.record, timings, gpu.scores, history, "lab")
+        )
+    (pair,) = paired([job(100.0), pair_of(job(100.0)).gpu], None, records)
+    decision = decide(pair)
+    assert (decision.answer, decision.gpu_seconds) == ("Probably yes", 55.0)
+
+
 def test_an_estimate_counts_with_the_fast_epochs_of_a_busy_machine(job: Job) -> None:
     settings = Comparing(accelerators=("T4",))
     steady = with_timings(job(300.0), operations=LONG_STEP, load=(BUSY,))
@@ -136,6 +150,29 @@ def test_the_accelerator_that_is_worth_it_for_the_least_money_is_named(job: Job)
     assert "for 0.01 USD" in answer
 
 
+def test_an_accelerator_without_a_price_or_with_doubtful_memory_is_no_best_value(
+    job: Job,
+) -> None:
+    cpu = with_timings(job(300.0), operations=LONG_STEP)
+    euros = Prices(currency="EUR", accelerator_hour={"T4": 1.0})  # list prices are in dollars
+    settings = Comparing(accelerators=("T4", "A100"), prices=euros)
+    assert decide(pair_of(cpu, settings=settings)).gpu == "T4"
+    much = LONG_STEP.model_copy(update={"saved_tensor_bytes": 15 * 10**9})
+    cpu = with_timings(job(3000.0), operations=much)
+    for accelerators, gpu, has_doubt in ((("T4", "A100"), "A100", False), (("T4",), "T4", True)):
+        pair = pair_of(cpu, settings=Comparing(accelerators=accelerators))
+        assert decide(pair).gpu == gpu
+        assert ("memory of T4 may be too small" in verdict(pair).answer) is has_doubt
+
+
+def test_a_training_that_was_interrupted_is_not_called_slower_for_it(job: Job) -> None:
+    cpu = with_timings(job(30.0), startup_seconds=10.0)
+    resumed = with_timings(
+        job(30.0, "gpu"), startup_seconds=10.0, total_seconds=40.0, resumed_at_epochs=(2,)
+    )
+    assert decide(pair_of(cpu, resumed)).answer == "Can't tell"
+
+
 def test_a_short_job_is_not_worth_a_gpu_that_nobody_measured(job: Job) -> None:
     found = verdict(pair_of(with_timings(job(4.0), operations=LONG_STEP)))
     assert found.answer == "No: the whole job takes 4.0 s, 2.5 s of it start-up."
@@ -170,6 +207,7 @@ def test_the_summary_counts_answers_with_their_reasons_and_adds_up_what_is_saved
         Decision("Yes", "measured", 100.0, 40.0, reason="arithmetic"),
     ]
     assert summary(decisions) == (
-        "4 experiments: 3 No (short job, start-up), 1 Yes (arithmetic). GPUs save 60 s of 2.8 min."
+        "4 experiments: 3 No (short job, start-up), 1 Yes (arithmetic). "
+        "GPUs save about 60 s of 2.8 min."
     )
     assert summary(decisions[:1]) == "1 experiment: 1 No (short job)."

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import statistics
+import sys
 from collections import defaultdict
 
 import numpy as np
 import pytest
-from conftest import MakeExperiment
+from conftest import ROOT, MakeExperiment
 from result_files import STEP
+
+sys.path.insert(0, str(ROOT))  # the benchmarks are beside the package, not in it
 
 from benchmarks.published import published
 from benchmarks.published.fit import errors, fitted, kind

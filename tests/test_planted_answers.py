@@ -85,7 +85,7 @@ def test_with_an_accelerator_the_job_decides(make_result: MakeResult, tmp_path: 
         assert f"{name}: {answer}" in printed
     text = (tmp_path / "report" / "comparison.md").read_text(encoding="utf-8")
     assert "5 experiments: 2 No (short job), 1 Yes, 1 No difference, 1 Can't tell." in text
-    assert "GPUs save 115 s of 4.5 min." in text
+    assert "GPUs save about 115 s of 4.5 min." in text
     table = pd.read_csv(tmp_path / "report" / "comparison.csv").set_index("experiment")
     assert table.loc["yes", "answer"].tolist() == ["Yes", "Yes"]
 

@@ -330,7 +330,7 @@ def test_columns_of_numbers_are_found() -> None:
         "long": "2.5 min",
         "share": "70 ms (0.7%)",
         "ratio": "2.0x",
-        "bound": "≤ 2.0x",
+        "bound": "up to 2.0x",
         "date": "2023-11-14 22:13 UTC",
         "interval": "1.50 to 2.5",
         "nothing": "n/a",

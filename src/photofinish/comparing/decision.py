@@ -6,10 +6,10 @@ says No. docs/verdict.md has these rules for users.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
-from photofinish.comparing.bounds import SpeedupBound
 from photofinish.comparing.diagnosis import Cause
 from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.renting import Estimate, RentalOption
@@ -23,8 +23,8 @@ Reason = Literal["short job", "start-up", "loading", "copying", "launch overhead
 SHORT_JOB_SECONDS = 5.0
 """A shorter job is not worth a GPU, unless one was seen to be faster."""
 NO_DIFFERENCE = 0.9, 1.1
-WORTHWHILE = 3.0
-"""Smallest bound of a GPU that may be worth it, as a bound has all margins."""
+WORTHWHILE_BOUND = 1.5
+"""Smallest bound, as measured, of a GPU that may be worth it: a real one stays below it."""
 _REASONS: dict[Cause, Reason] = {
     "start-up-bound": "start-up",
     "input-bound": "loading",
@@ -68,12 +68,17 @@ class Decision:
 
 def decide(pair: Comparison) -> Decision:
     """Decide by the best evidence that there is."""
-    if decision := _measured(pair) or _recorded(pair) or _short(pair):
+    recorded, estimated = _recorded(pair), _estimated(pair)
+    if decision := _measured(pair) or _if_yes(recorded) or _short(pair) or _if_yes(estimated):
         return decision
-    estimated, bounded = _estimated(pair), _bounded(pair)
-    if estimated is None or (bounded.answer == "No" and estimated.answer != "Probably yes"):
-        return bounded
-    return estimated
+    if recorded:
+        return recorded
+    bounded = _bounded(pair)
+    return estimated if estimated and bounded.answer != "No" else bounded
+
+
+def _if_yes(decision: Decision | None) -> Decision | None:
+    return decision if decision and decision.answer == "Probably yes" else None
 
 
 def _measured(pair: Comparison) -> Decision | None:
@@ -101,18 +106,18 @@ def _by_interval(pair: Comparison) -> Answer:
 
 
 def _recorded(pair: Comparison) -> Decision | None:
-    """Decide by the fastest record of a GPU elsewhere, if it shows a difference."""
-    records = [each for each in pair.elsewhere if each.reference.training.device == "gpu"]
-    if not records:
+    """Decide by the fastest record of a GPU elsewhere that shows a difference."""
+    clear = []
+    for each in pair.elsewhere:
+        whole = job_speedup(pair.cpu.timings, each.reference.timings)
+        if each.reference.training.device == "gpu" and whole.is_faster is not None:
+            clear.append((whole, each.hardware))
+    if not clear:
         return None
-    best = min(records, key=lambda each: each.reference.timings.total_seconds)
-    whole = job_speedup(pair.cpu.timings, best.reference.timings)
-    if whole.is_faster is None:
-        return None
-    answer: Answer = "Probably yes" if whole.is_faster else "Probably no"
-    seconds = whole.cpu_seconds, whole.device_seconds
-    reason = _reason(pair, "cpu")
-    return Decision(answer, "recorded", *seconds, whole.interval, best.hardware, reason)
+    best, hardware = max(clear, key=lambda each: each[0].ratio)
+    answer: Answer = "Probably yes" if best.is_faster else "Probably no"
+    seconds, reason = (best.cpu_seconds, best.device_seconds), _reason(pair, "cpu")
+    return Decision(answer, "recorded", *seconds, best.interval, hardware, reason)
 
 
 def _short(pair: Comparison) -> Decision | None:
@@ -130,7 +135,7 @@ def _estimated(pair: Comparison) -> Decision | None:
     worth_it = pair.settings.worth_it
     worthwhile = [each for each in options if _interval(pair, each[1])[0] > worth_it]
     if worthwhile:
-        best, estimate = min(worthwhile, key=lambda each: _money_and_time(each[1]))
+        best, estimate = min(worthwhile, key=lambda each: _value(*each))
         answer: Answer = "Probably yes"
     else:
         best, estimate = min(options, key=lambda each: each[1].job_seconds)
@@ -166,26 +171,27 @@ def _interval(pair: Comparison, estimate: Estimate) -> Interval:
     return fast / high / margin, slow / low * margin
 
 
-def _money_and_time(estimate: Estimate) -> tuple[float, float]:
-    return estimate.cost if estimate.cost is not None else 0.0, estimate.job_seconds
+def _value(option: RentalOption, estimate: Estimate) -> tuple[bool, float, float]:
+    """Return what the best value has least of: doubt about its memory, cost, and time."""
+    cost = math.inf if estimate.cost is None else estimate.cost
+    return option.fits != "yes", cost, estimate.job_seconds
 
 
 def _bounded(pair: Comparison) -> Decision:
     """Answer No if no GPU can be much faster in this machine."""
     job, cpu_seconds = pair.ceiling.job, pair.cpu.timings.total_seconds
-    if job.at_most <= WORTHWHILE:
-        reason: Reason = "loading" if is_mostly_loading(pair) else "start-up"
+    if job.as_measured < max(WORTHWHILE_BOUND, pair.settings.worth_it):
+        reason: Reason = "loading" if loads_longer_than_it_starts(pair) else "start-up"
         return Decision("No", "bound", cpu_seconds, reason=reason)
     return Decision("Can't tell", "bound", cpu_seconds, reason=_reason(pair, "cpu"))
 
 
-def is_mostly_loading(pair: Comparison) -> bool:
+def loads_longer_than_it_starts(pair: Comparison) -> bool:
     """Return True if most of what stays on the CPU is loading, not start-up."""
-    epoch: SpeedupBound | None = pair.ceiling.epoch
+    job, epoch = pair.ceiling.job, pair.ceiling.epoch
     if epoch is None:
         return False
-    epochs = len(pair.cpu.timings.epochs)
-    return 2 * epochs * epoch.staying_seconds > pair.ceiling.job.staying_seconds
+    return 2 * len(pair.cpu.timings.epochs) * epoch.measured_seconds > job.measured_seconds
 
 
 def _reason(pair: Comparison, device: DeviceLabel) -> Reason | None:

@@ -24,6 +24,7 @@ from photofinish.comparing.estimates import CONTEXT_SECONDS, estimate_step
 from photofinish.comparing.speedups import SECONDS_AN_HOUR, TimeToTarget
 from photofinish.config.compare import Accelerator, Comparing, Prices, accelerators, list_prices
 from photofinish.config.experiment import Experiment
+from photofinish.machine.load import load_warnings
 from photofinish.results.measurements import Operations
 from photofinish.results.records import Timings
 
@@ -175,12 +176,12 @@ def _offer(
 def _measured_over_estimated(
     experiment: Experiment, operations: Operations, measured: Sequence[Timings]
 ) -> float:
-    """Return how much longer a measured GPU's step took than estimated; 1 if none is known."""
+    """Return how much longer a quiet GPU's step took than estimated; 1 if none is known."""
     by_name = {each.full_name: each for each in accelerators().values()}
     for timings in measured:
         accelerator = by_name.get(timings.device_name)
-        is_one = timings.device_count == 1
-        if accelerator and is_one and (step := estimate_step(operations, accelerator, experiment)):
+        is_fit = timings.device_count == 1 and not load_warnings(timings.load)
+        if accelerator and is_fit and (step := estimate_step(operations, accelerator, experiment)):
             return statistics.median(timings.steady_state.step_seconds) / step.seconds
     return 1.0
 

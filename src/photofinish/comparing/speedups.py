@@ -87,6 +87,8 @@ def job_spread(run: Timings, seed: int = 0) -> Interval:
     On a busy machine, they are as if all epochs were as fast, or as slow, as some were.
     """
     once_seconds = run.once_seconds
+    # A resumed training may have started only once, had it not been interrupted.
+    least_once_seconds = once_seconds - len(run.resumed_at_epochs) * run.startup_seconds
     passes = [seconds - once_seconds for seconds in run.end_to_end_seconds]
     low = high = statistics.median(passes)
     if len(passes) >= LEAST_VALUES:
@@ -95,7 +97,7 @@ def job_spread(run: Timings, seed: int = 0) -> Interval:
         epochs = [passed_seconds([epoch]) for epoch in run.all_epochs]
         fast, slow = np.quantile(epochs, [0.1, 0.9]) * len(run.epochs)
         low, high = min(low, float(fast)), max(high, float(slow))
-    return once_seconds / ONCE + low, once_seconds * ONCE + high
+    return max(0.0, least_once_seconds) / ONCE + low, once_seconds * ONCE + high
 
 
 def epoch_speedup(cpu: Timings, device: Timings) -> Speedup:

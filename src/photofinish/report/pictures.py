@@ -22,7 +22,7 @@ from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.scaling import Grid
 from photofinish.report.rows import Rows, grouped
 from photofinish.results.records import Timings
-from photofinish.wording import listed, ratio, seconds
+from photofinish.wording import listed, seconds, times
 
 INK, SOFT, LINE = "#1c2127", "#555d67", "#d8dde3"
 DEVICE_COLOURS = {"cpu": "#0072b2", "gpu": "#c75000"}
@@ -147,7 +147,7 @@ def job_times(pair: Comparison, decision: Decision) -> Picture:
     limit_seconds = pair.ceiling.job.measured_seconds
     if not pair.compared:
         axes.axvline(limit_seconds, color=INK, linewidth=1, linestyle=":")
-        descriptions.append(f"no GPU here takes less than {seconds(limit_seconds)}")
+        descriptions.append(f"an infinitely fast GPU: {seconds(limit_seconds)}")
     axes.set_ylim(len(bars) - 0.6, -0.7)
     axes.set_yticks([])
     axes.grid(axis="y", visible=False)
@@ -160,7 +160,7 @@ def job_times(pair: Comparison, decision: Decision) -> Picture:
         shown.values(), shown.keys(), loc="lower left", ncols=5, fontsize=8, borderaxespad=0.1,
         handlelength=1, columnspacing=1,
     )  # fmt: skip
-    caption = "The whole job" if pair.compared else "The whole job (dotted: no GPU here is faster)"
+    caption = "The whole job" if pair.compared else "The whole job (dotted: an infinitely fast GPU)"
     description = f"Time of the job. {'; '.join(descriptions)}"
     return _picture(figure, f"job-{pair.experiment}", caption, description)
 
@@ -184,7 +184,8 @@ def _bars(pair: Comparison, decision: Decision) -> list[_Bar]:
     for option, estimate in estimates:
         if option is not decision.option and (option, estimate) != fastest:
             continue
-        mark = ", best value" if option is decision.option else ""
+        is_best = option is decision.option and estimate.cost is not None
+        mark = ", best value" if is_best else ""
         computing_seconds = estimate.job_seconds - estimate.startup_seconds
         parts = {"start-up": estimate.startup_seconds, "training": computing_seconds}
         bars.append(_Bar(f"{option.accelerator.name}, estimated{mark}", parts, is_estimated=True))
@@ -215,7 +216,10 @@ def heat_map(grid: Grid) -> Picture:
     """Draw how much faster a GPU is, or at most could be, where two settings vary."""
     columns, rows = len(grid.columns), len(grid.rows)
     figure, (axes,) = _axes(1.0 + 0.45 * rows)
-    logs = {place: math.log(cell.figure) for place, cell in grid.cells.items()}
+    # A bound says nothing of how fast a GPU is, so its cell stays without a colour.
+    logs = {
+        place: 0.0 if cell.is_bound else math.log(cell.figure) for place, cell in grid.cells.items()
+    }
     most = max(0.7, *map(abs, logs.values()))
     axes.set(xlim=(0, columns), ylim=(0, rows))
     axes.set_xticks([column + 0.5 for column in range(columns)], grid.columns)
@@ -226,7 +230,8 @@ def heat_map(grid: Grid) -> Picture:
     for y, row in enumerate(grid.rows):
         for x, column in enumerate(grid.columns):
             cell = grid.cells[row, column]
-            text = f"{'≤ ' if cell.is_bound else ''}{ratio(cell.figure)}x\n{cell.answer}"
+            up_to = "up to " if cell.is_bound else ""
+            text = f"{up_to}{times(cell.figure)}\n{cell.answer}"
             log = logs[row, column]
             colour = DEVICE_COLOURS["gpu" if log > 0 else "cpu"]
             alpha = 0.6 * abs(log) / most

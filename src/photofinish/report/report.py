@@ -27,7 +27,7 @@ MOST_SHOWN = 30
 MOST_MARKDOWN_CHARACTERS = 60_000
 """GitHub takes comments of up to 65,536."""
 FIGURES = "figures"
-_NUMBER = re.compile(r"(≤ )?-?[\d,]*\.?\d+( ?(µs|ms|s|min|h|%|x))?( \([\d.]+%\))?")
+_NUMBER = re.compile(r"(up to )?-?[\d,]*\.?\d+( ?(µs|ms|s|min|h|%|x))?( \([\d.]+%\))?")
 _CODE = re.compile(r"`([^`]+)`")
 _SECTIONS: list[tuple[str, Callable[[Comparison], Table], str]] = [
     (

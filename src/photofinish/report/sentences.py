@@ -32,6 +32,7 @@ NAMES: dict[Kind, str] = {
     "end_to_end": "the whole job with start-up",
 }
 THE_SAME = "the same"
+_TRY = "Training it once on a GPU would settle it."
 HIGH = 20.0
 """Largest bound that is worth a number."""
 
@@ -82,7 +83,7 @@ def summary(decisions: Sequence[Decision]) -> str:
     text = f"{counted(len(decisions), 'experiment')}: {', '.join(parts)}."
     if saved_seconds := sum(each.saved_seconds for each in decisions):
         whole_seconds = sum(each.cpu_seconds for each in decisions)
-        text += f" GPUs save {seconds(saved_seconds)} of {seconds(whole_seconds)}."
+        text += f" GPUs save about {seconds(saved_seconds)} of {seconds(whole_seconds)}."
     return text
 
 
@@ -106,10 +107,16 @@ def _reason(pair: Comparison, decision: Decision) -> str:
     if decision.option and decision.option.estimate:
         price, cost = decision.option.price, decision.option.estimate.cost
         costs = f", for {money(cost, price.currency)}" if price and cost is not None else ""
-        return f"about {number}. By estimate the job takes {times}{costs}."
+        text = f"about {number}. By estimate the job takes {times}{costs}."
+        if decision.option.fits == "perhaps":
+            text += f" The memory of {decision.gpu} may be too small."
+        if decision.answer == "Can't tell":
+            text += f" {_TRY}"
+        return text
     text = f"{number}. The job takes {times}."
     if decision.answer == "Can't tell":
-        text += " `repeats: 5` on a quiet machine would settle it."
+        is_busy = any(load_warnings(run.timings.load) for run in pair.trained)
+        text += f" {'A quiet machine' if is_busy else 'A longer training'} would settle it."
     if pair.compared:
         text += f" The models are {pair.compared.parity.likeness}."
     return text
@@ -121,19 +128,19 @@ def _bounded(pair: Comparison, decision: Decision) -> str:
     unknown = pair.ceiling.loading_not_known
     staying, whole = seconds(job.measured_seconds), seconds(job.whole_seconds)
     staying = staying.removesuffix(f" {whole.split()[1]}")
-    limit = f"{staying} of its {whole} stay on the CPU, so no GPU makes it more than "
-    limit += f"{bound(job.as_measured)} faster ({bound(job.at_most)} with all margins)."
+    limit = f"{staying} of its {whole} stay on the CPU, so an infinitely fast GPU makes it "
+    limit += f"{bound(job.as_measured)} faster (at most {bound(job.at_most)} with all margins)."
     if decision.answer == "No":
         is_loading = decision.reason == "loading"
         if is_loading and resident:
             limit += f" With `input: resident` it is {bound(resident.at_most)}."
         return f"the job is mostly {'loading data' if is_loading else 'start-up'}. {limit}"
-    reason = f" ({not_known(unknown)})" if unknown else ""
+    text = "no GPU trained it."
+    if unknown:
+        text += f" Its loading is not known: {not_known(unknown)}."
     if job.at_most <= HIGH:
-        return f"no GPU trained it{reason}. {limit}"
-    if unknown or not pair.cpu.costs:
-        return f"no GPU trained it{reason}."
-    return "no GPU trained it, and nothing measured here keeps one from being fast."
+        text += f" {limit[0].upper()}{limit[1:]}"
+    return f"{text} {_TRY}"
 
 
 def _evidence_of_both(compared: Compared, diagnoses: Sequence[Diagnosis]) -> list[str]:
@@ -177,7 +184,7 @@ def _faster(speedup: Speedup) -> str:
 def in_words(speedup: Speedup) -> str:
     """Return which device is faster, if that is known."""
     if speedup.interval is None:
-        return f"no winner without an interval ({no_interval(speedup)})"
+        return f"no interval ({no_interval(speedup)})"
     if speedup.is_faster is None:
         return "no clear difference"
     return "the GPU is faster" if speedup.is_faster else "the CPU is faster"

@@ -79,7 +79,8 @@ def _gpu_time(decision: Decision) -> str:
 def _speedup(decision: Decision, limit: SpeedupBound) -> str:
     """Return how much faster the GPU is, or at most could be."""
     if decision.speedup is None:
-        return f"≤ {bound(limit.as_measured)}"
+        is_useful = limit.as_measured <= sentences.HIGH
+        return f"up to {bound(limit.as_measured)}" if is_useful else NOTHING
     text = f"{ratio(decision.speedup)}x"
     return f"{text} ({interval_text(decision.interval)})" if decision.interval else text
 
