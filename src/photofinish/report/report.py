@@ -17,6 +17,7 @@ from photofinish.comparing.scaling import all_series, grid, shared_trainings
 from photofinish.files import to_json, write_text_atomically
 from photofinish.report import pictures, rows, sentences, tables
 from photofinish.report.causes import commands, prediction, remedy_line
+from photofinish.report.overview import ANSWER, overview_table
 from photofinish.report.pictures import Picture
 from photofinish.report.sentences import Verdict, verdict
 from photofinish.report.tables import Table
@@ -96,7 +97,7 @@ def write_report(pairs: list[Comparison], folder: Path) -> list[Verdict]:
     shutil.rmtree(folder / FIGURES, ignore_errors=True)
     for picture in [*drawn, *(picture for each in details for picture in each.pictures)]:
         _write(folder / FIGURES / f"{picture.name}.svg", picture.file)
-    overview = tables.overview_table(verdicts, pairs)
+    overview = overview_table(verdicts, pairs)
     summary = sentences.summary([each.decision for each in verdicts])
     page = _template().render(
         summary=summary,
@@ -186,7 +187,7 @@ def _template() -> jinja2.Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals |= {"number_columns": number_columns, "ANSWER": tables.ANSWER}
+    environment.globals |= {"number_columns": number_columns, "ANSWER": ANSWER}
     environment.filters["with_code"] = _with_code
     return environment.get_template("report.html.j2")
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 
 import numpy as np
 
-from photofinish.comparing.bounds import SpeedupBound
-from photofinish.comparing.decision import Decision
 from photofinish.comparing.device_results import PARTS, Trained
 from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.parity import Spread
@@ -20,7 +18,7 @@ from photofinish.machine.fingerprint import GpuTarget
 from photofinish.machine.load import load_warnings
 from photofinish.report import causes, sentences
 from photofinish.report.rows import ComparisonRow, comparison_rows, is_known
-from photofinish.report.sentences import NAMES, THE_SAME, Verdict, in_words
+from photofinish.report.sentences import NAMES, THE_SAME, in_words
 from photofinish.results.records import DEVICE_LABELS
 from photofinish.results.references import hardware
 from photofinish.wording import (
@@ -28,7 +26,6 @@ from photofinish.wording import (
     bound,
     byte_size,
     energy,
-    interval_text,
     listed,
     money,
     ratio,
@@ -37,61 +34,12 @@ from photofinish.wording import (
 )
 
 NOTHING = "n/a"
-ANSWER = "worth a GPU?"
 _COMMIT_CHARACTERS = 10
 _MISTAKES_NAMED = 3
 _ESTIMATED = "the job, estimated"
 
 Table = list[dict[str, str]]
 """One dictionary per row: its cells by their headings, which are equal in all rows."""
-
-
-def overview_table(verdicts: Sequence[Verdict], pairs: Sequence[Comparison]) -> Table:
-    """Return a row for each experiment, without columns that would be empty."""
-    rows = []
-    for each, pair in zip(verdicts, pairs, strict=True):
-        decision, compared = each.decision, pair.compared
-        row = {
-            "experiment": each.experiment,
-            ANSWER: decision.answer,
-            "on this CPU": seconds(decision.cpu_seconds),
-            "on a GPU": _gpu_time(decision),
-            "speed-up": _speedup(decision, pair.ceiling.job),
-            "cost": _cost(pair, decision),
-            "why": decision.reason or NOTHING,
-            "the models": compared.parity.likeness if compared else NOTHING,
-        }
-        rows.append(row)
-    filled = [heading for heading in rows[0] if any(row[heading] != NOTHING for row in rows)]
-    return [{heading: row[heading] for heading in filled} for row in rows]
-
-
-def _gpu_time(decision: Decision) -> str:
-    """Return the job's time on the GPU that decides, and where it is from."""
-    if decision.gpu_seconds is None:
-        return NOTHING
-    time = seconds(decision.gpu_seconds)
-    if decision.basis == "measured":
-        return time
-    return f"{time} on {decision.gpu} ({decision.basis})"
-
-
-def _speedup(decision: Decision, limit: SpeedupBound) -> str:
-    """Return how much faster the GPU is, or at most could be."""
-    if decision.speedup is None:
-        is_useful = limit.as_measured <= sentences.HIGH
-        return f"up to {bound(limit.as_measured)}" if is_useful else NOTHING
-    text = f"{ratio(decision.speedup)}x"
-    return f"{text} ({interval_text(decision.interval)})" if decision.interval else text
-
-
-def _cost(pair: Comparison, decision: Decision) -> str:
-    """Return what the job costs on the GPU that decides."""
-    if decision.option and decision.option.estimate and decision.option.price:
-        return _money(decision.option.estimate.cost, decision.option.price.currency)
-    if decision.basis == "measured" and "gpu" in pair.outlays:
-        return _money(pair.outlays["gpu"].cost.amount, pair.outlays["gpu"].currency)
-    return NOTHING
 
 
 def series_table(series: Iterable[Series]) -> Table:
@@ -238,7 +186,7 @@ def _spent(spent: ResourceUse) -> dict[str, tuple[str, str]]:
     spent_energy = NOTHING if joules is None else energy(joules)
     answers = {
         "energy of the epochs": (spent_energy, f"{spent.energy.status}: {spent.energy.counted}"),
-        "cost of the run": (_money(spent.cost.amount, currency), spent.cost.counted),
+        "cost of the run": (money_or_nothing(spent.cost.amount, currency), spent.cost.counted),
     }
     if not target:
         return answers
@@ -250,11 +198,14 @@ def _spent(spent: ResourceUse) -> dict[str, tuple[str, str]]:
     if spent.joules_to_target:
         answers[f"energy {goal}"] = energy(spent.joules_to_target), "by the epochs' time"
     if spent.cost_to_target:
-        answers[f"cost {goal}"] = _money(spent.cost_to_target.amount, currency), "as for the run"
+        answers[f"cost {goal}"] = (
+            money_or_nothing(spent.cost_to_target.amount, currency),
+            "as for the run",
+        )
     return answers
 
 
-def _money(amount: float | None, currency: str) -> str:
+def money_or_nothing(amount: float | None, currency: str) -> str:
     return NOTHING if amount is None else money(amount, currency)
 
 
@@ -311,7 +262,9 @@ def renting_table(pair: Comparison) -> Table:
             "accelerator": offer.accelerator.name,
             "the job at most": NOTHING if renting.without else f"{at_most(offer.job_at_most)}x",
             "the job at least": job,
-            "cost at least": _money(offer.cost, offer.price.currency) if offer.price else NOTHING,
+            "cost at least": money_or_nothing(offer.cost, offer.price.currency)
+            if offer.price
+            else NOTHING,
             "fits, memory at least": (
                 f"{offer.fits}, {byte_size(offer.needed_bytes)} of {memory_gib:g} GiB"
             ),
