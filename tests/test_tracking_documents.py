@@ -55,6 +55,23 @@ def test_every_epoch_has_a_value_of_each_metric_at_its_own_step_and_time(
     assert (document.started_ms, document.duration_ms) == (1_700_000_000_000, 30_000)
 
 
+def test_a_training_is_described_with_its_own_answer_only(
+    tmp_path: Path, make_result: MakeResult
+) -> None:
+    write_result(tmp_path, make_result())
+    header = "experiment,device,answer,answer_reason,measured_at_unix_seconds"
+    for began, is_its in ((1.7e9, True), (1.6e9, False)):
+        row = f"small-mlp,cpu,No,start-up,{began}"
+        (tmp_path / documents.REPORT_TABLE).write_text(f"{header}\n{row}\n")
+        answers = documents.answers_of(tmp_path)
+        document = training_document("small-mlp", "cpu", tmp_path, answers)
+        assert document
+        is_answered = "Worth a GPU? No (start-up)." in document.tags[documents.TAG_NOTE]
+        assert is_answered is is_its
+        assert (document.mirrored != document_of(tmp_path).mirrored) is is_its
+    assert documents.answers_of(tmp_path / "none") == {}
+
+
 def test_test_scores_complete_the_same_run_and_its_description(
     tmp_path: Path, make_result: MakeResult
 ) -> None:

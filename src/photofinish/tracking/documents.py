@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import statistics
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from mlflow.entities import Metric
@@ -21,7 +24,7 @@ COMPARISON = "comparison"
 """Name and identity of the one run that each `compare` brings up to date."""
 REPORT = "report"
 """Artifact folder of the comparison."""
-REPORT_TEXT = "comparison.md"
+REPORT_TEXT, REPORT_TABLE = "comparison.md", "comparison.csv"
 _MOST_NOTE_CHARACTERS = 4000
 """MLflow keeps 5,000 characters of a tag in some stores."""
 TAG_EXPERIMENT = "photofinish.experiment"
@@ -44,6 +47,10 @@ _TIMED_ONCE = (
 )
 _SOURCE = {"mlflow.source.name": "dvc repro", "mlflow.source.type": "LOCAL"}
 _KEY = re.compile(r"[\w. -]{1,250}")
+
+
+Answered = tuple[str, str, float]
+"""A training: experiment, device, and when it began."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +89,13 @@ def _flat(value: Any, prefix: str = "") -> list[tuple[str, Any]]:
     return [pair for key, child in children.items() for pair in _flat(child, key)]
 
 
-def training_document(name: str, device: records.DeviceLabel, results: Path) -> RunDocument | None:
-    """Describe one experiment's training on one device.
+def training_document(
+    name: str,
+    device: records.DeviceLabel,
+    results: Path,
+    answers: Mapping[Answered, str] = MappingProxyType({}),
+) -> RunDocument | None:
+    """Describe one experiment's training on one device, with its answer if there is one.
 
     Returns None if the device was unavailable or the result is not complete.
     """
@@ -132,6 +144,10 @@ def training_document(name: str, device: records.DeviceLabel, results: Path) -> 
         f" {timings.device_name}{quality}. {len(history)} epochs of"
         f" {seconds(timings.median_epoch_seconds)}, {seconds(timings.total_seconds)} in all."
     )
+    # Not the answer about an earlier training.
+    if answer := answers.get((name, device, timings.started_at_unix_seconds)):
+        note += f" Worth a GPU? {answer}"
+        mirrored = _digest(mirrored + answer)
     return RunDocument(
         f"{name}/{device}",
         run_tags(name, device, timings.host_name, records.training_key(name, timings.identity))
@@ -146,6 +162,17 @@ def training_document(name: str, device: records.DeviceLabel, results: Path) -> 
         _milliseconds(timings.started_at_unix_seconds),
         _milliseconds(timings.total_seconds),
     )
+
+
+def answers_of(report: Path) -> dict[Answered, str]:
+    """Return the report's answer about each training, or nothing before the first report."""
+    table, answers = report / REPORT_TABLE, {}
+    if table.is_file():
+        for row in csv.DictReader(table.read_text(encoding="utf-8").splitlines()):
+            reason = f" ({row['answer_reason']})" if row["answer_reason"] else ""
+            began = float(row["measured_at_unix_seconds"] or 0)
+            answers[row["experiment"], row["device"], began] = f"{row['answer']}{reason}."
+    return answers
 
 
 def run_tags(name: str, device: str, host: str, training_key: str) -> dict[str, str]:

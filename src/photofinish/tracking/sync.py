@@ -42,6 +42,7 @@ from photofinish.tracking.documents import (
     TAG_RESULT,
     TAG_TRAINING_KEY,
     RunDocument,
+    answers_of,
     report_document,
     training_document,
 )
@@ -66,10 +67,10 @@ def sync_all(
     Without models, none that MLflow lacks is made: that imports torch and custom code.
     """
     close_abandoned_runs(store)
-    count = 0
+    count, answers = 0, answers_of(report)
     for name in names:
         for device in records.DEVICE_LABELS:
-            if document := training_document(name, device, results):
+            if document := training_document(name, device, results, answers):
                 document = document if with_models else replace(document, model=None)
                 count += _sync(store, document)
     if (report / REPORT_TEXT).is_file():
