@@ -240,8 +240,7 @@ def test_a_training_on_values_or_labels_is_reported(
     assert len(pd.read_csv(results / "small" / "evaluation" / "predictions.csv")) == 2 * len(
         task_split.labels("test")
     )
-    wanted = {"values": "Mean absolute error is", "labels": "Macro F1 is"}[task]
-    assert wanted in verdict.text
+    assert "Mean absolute error is" in verdict.text  # the first custom metric, or the values' own
     page = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
     assert {"values": "root_mean_squared_error", "labels": "all_labels_right"}[task] in page
     assert pairs[0].compared is not None
