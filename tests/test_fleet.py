@@ -19,7 +19,7 @@ from training_stage import read_until, wait_for
 from photofinish.errors import EXIT_INTERRUPTED, UserError
 from photofinish.machine.fingerprint import Machine
 from photofinish.remote.jobs import clone_at, committed, git
-from photofinish.remote.worker import key_of
+from photofinish.remote.worker import check_planned, code_version, key_of
 
 LIKE_LAB = {"OMP_NUM_THREADS": "1", "OMP_DYNAMIC": "false"}
 """Variables of the fingerprint: with these, this machine is the one called lab."""
@@ -42,6 +42,19 @@ def test_only_machines_that_are_alike_have_the_same_keys() -> None:
     without_gpu = lab.model_copy(update={"accelerators": {"cuda": "none"}})
     assert key_of(without_gpu, "cpu") == key_of(lab, "cpu")
     assert key_of(without_gpu, "gpu") != key_of(lab, "gpu")
+
+
+def test_a_worker_with_other_code_is_refused_and_one_without_a_training_says_so(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lab = machine_with(96)
+    planned = {"code": code_version(), "keys": [key_of(lab, "cpu")]}
+    check_planned(planned, lab)
+    assert capsys.readouterr().out == ""
+    check_planned(planned, machine_with(64))
+    assert "it only evaluates" in capsys.readouterr().out
+    with pytest.raises(UserError, match="another version of photofinish or Dask"):
+        check_planned({**planned, "code": "of last week"}, lab)
 
 
 # -- clones ----------

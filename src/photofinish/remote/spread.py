@@ -26,7 +26,14 @@ from photofinish.files import state_folder
 from photofinish.locks import exclusive
 from photofinish.machine.fingerprint import Machine, read_machines
 from photofinish.remote.jobs import PLAN, PROGRESS, Job, committed, run_job, stop_job
-from photofinish.remote.worker import DASK, HEAD, key_of, resources_of
+from photofinish.remote.worker import (
+    DASK,
+    HEAD,
+    PLANNED,
+    code_version,
+    key_of,
+    resources_of,
+)
 from photofinish.results.records import DEVICE_LABELS
 from photofinish.wording import seconds
 
@@ -132,6 +139,8 @@ def _run_all(jobs: dict[str, Job], listen: str) -> list[str]:
     own = resources_of(Machine.here())
     has_own = any(job.key in own for job in trainings.values())
     with _scheduler(listen, own if has_own else None) as (client, address):
+        keys = sorted({str(job.key) for job in trainings.values()})
+        client.set_metadata([PLANNED], {"code": code_version(), "keys": keys})
         failed = _run(client, trainings, address)
         lost = {jobs[title].experiment for title in failed}
         complete = {

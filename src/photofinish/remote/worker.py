@@ -12,15 +12,20 @@ import platform
 import signal
 import time
 import uuid
+from importlib import metadata
+from typing import Any
 
-from photofinish.errors import TerminatedError, run_stage
+from photofinish.errors import TerminatedError, UserError, run_stage
 from photofinish.files import sha256_of_bytes, state_folder
 from photofinish.machine.fingerprint import Machine
 from photofinish.machine.host import CPU_VARIABLES
 from photofinish.remote.jobs import is_leaving, stop_job
 from photofinish.results.records import DEVICE_LABELS, DeviceLabel
+from photofinish.source_code import our_code
 
 HEAD = "tcp://127.0.0.1:8786"
+PLANNED = "photofinish"
+"""Key of the scheduler's metadata: the head's code, and the keys of the planned trainings."""
 _LOGGERS = ("distributed", "distributed.client", "distributed.gc")
 DASK = {
     "distributed.worker.profile.enabled": False,  # it would take time from timed trainings
@@ -29,6 +34,12 @@ DASK = {
     "distributed.logging": dict.fromkeys(_LOGGERS, logging.CRITICAL + 1),
 }
 _RETRY_SECONDS = 2.0
+
+
+def code_version() -> str:
+    """Return a hash of the code that head and worker must share, and of Dask's version."""
+    code = our_code("remote").sha256
+    return sha256_of_bytes(f"{code} {metadata.version('distributed')}".encode())[:16]
 
 
 def key_of(machine: Machine, device: DeviceLabel) -> str:
@@ -44,6 +55,29 @@ def resources_of(machine: Machine) -> dict[str, float]:
     return {key_of(machine, device): 1 for device in DEVICE_LABELS}
 
 
+def check_planned(planned: dict[str, Any], machine: Machine) -> None:
+    """Raise UserError if the head runs other code. Print if no training is for this machine."""
+    if planned["code"] != code_version():
+        raise UserError(
+            "refused: the head has another version of photofinish or Dask; "
+            "`git pull`, then start again"
+        )
+    if planned["keys"] and not resources_of(machine).keys() & set(planned["keys"]):
+        print(
+            "no training is planned for this machine: it only evaluates. If one should be, "
+            "`make machine NAME=...` here and `git diff machines/` show what differs",
+            flush=True,
+        )
+
+
+async def _planned_at(head: str) -> dict[str, Any]:
+    from distributed import Client
+
+    async with Client(head, asynchronous=True, set_as_default=False, timeout="5s") as client:
+        planned: dict[str, Any] = await client.get_metadata([PLANNED])
+    return planned
+
+
 async def _work(head: str, machine: Machine) -> None:
     """Work for a head until it is gone."""
     from distributed import Worker
@@ -51,6 +85,7 @@ async def _work(head: str, machine: Machine) -> None:
     this = asyncio.current_task()
     assert this is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
+    check_planned(await _planned_at(head), machine)
     is_leaving.clear()
     async with Worker(
         head,
@@ -81,7 +116,7 @@ def serve(head: str) -> None:
             print("the head is gone: waiting for the next one", flush=True)
         except asyncio.CancelledError:
             raise TerminatedError("terminated") from None
-        except OSError:  # there is no head
+        except (OSError, KeyError):  # there is no head, or it has not planned yet
             pass
         time.sleep(_RETRY_SECONDS)
 
