@@ -154,7 +154,7 @@ def _evidence_of_both(compared: Compared, diagnoses: Sequence[Diagnosis]) -> lis
         f"{seconds(epoch.cpu_seconds)} on {cpu.timings.device_name}: {_faster(epoch)}; "
         f"{in_words(epoch)}.",
         *_why("gpu", diagnoses),
-        f"The GPU's start-up is repaid {payback(compared.payback)}.",
+        f"When the GPU's start-up is repaid: {payback(compared.payback)}.",
         f"{parted}{name.capitalize()} is {gpu.scores.figure[1]} on the GPU and {score} on the CPU.",
     ]
 
