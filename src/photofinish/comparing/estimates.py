@@ -42,6 +42,8 @@ class StepEstimate:
     seconds: float
     within: float
     """Factor that nine of ten such estimates are within."""
+    launch_seconds: float
+    """Host time to launch the step's kernels; 0 for captured steps."""
 
     @property
     def spread(self) -> tuple[float, float, float]:
@@ -58,12 +60,14 @@ def estimate_step(
     if accelerator.kind not in ("cuda", "rocm") or tflops is None:
         return None
     is_captured = _may_be_captured(experiment) and operations.images == experiment.batch_size
-    launch_seconds = CAPTURED_LAUNCH_SECONDS if is_captured else LAUNCH_SECONDS
+    kernel_seconds = CAPTURED_LAUNCH_SECONDS if is_captured else LAUNCH_SECONDS
+    launch_seconds = operations.kernels * kernel_seconds
     device_seconds = estimated_device_seconds(operations, accelerator, precision, tflops)
-    step_seconds = max(device_seconds, operations.kernels * launch_seconds)
+    step_seconds = max(device_seconds, launch_seconds)
     fitted_seconds = device_seconds if is_captured else step_seconds
     is_long = accelerator.kind == "cuda" and fitted_seconds >= LONG_STEP_SECONDS
-    return StepEstimate(step_seconds, LONG_STEPS_WITHIN if is_long else OTHERS_WITHIN)
+    within = LONG_STEPS_WITHIN if is_long else OTHERS_WITHIN
+    return StepEstimate(step_seconds, within, 0.0 if is_captured else launch_seconds)
 
 
 def estimated_device_seconds(

@@ -141,18 +141,6 @@ def _offer(
     if target and target.epoch:
         target_seconds = startup_seconds + target.epoch * epoch_seconds
 
-    estimate = None
-    if step := estimate_step(operations, accelerator, run.record.experiment):
-        startup, loading = _on_cpu(stays, epochs, "measured_seconds")
-        epoch = max(scale * samples / operations.images * step.seconds, loading)
-        passes, jobs = epochs * (1 + _validation_share(timings)), []
-        for step_seconds, context_seconds in zip(step.spread, CONTEXT_SECONDS, strict=True):
-            steps_seconds = scale * samples / operations.images * step_seconds
-            jobs.append(startup + context_seconds + passes * max(steps_seconds, loading))
-        low, job, high = jobs
-        startup += CONTEXT_SECONDS[1]
-        estimate = Estimate(epoch, startup, job, (low, high), cost_of(job, price))
-
     _, slow_epoch_seconds = spread(timings.epoch_seconds)
     _, slow_job_seconds = spread(timings.end_to_end_seconds)
     needed_bytes = least_memory_bytes(operations, precision)
@@ -169,7 +157,40 @@ def _offer(
         cost=cost_of(job_seconds, price),
         target_seconds=target_seconds,
         target_cost=cost_of(target_seconds, price),
-        estimate=estimate,
+        estimate=_estimate(run, operations, stays, accelerator, price, scale),
+    )
+
+
+def _estimate(
+    run: Recorded,
+    operations: Operations,
+    stays: SpeedupBounds,
+    accelerator: Accelerator,
+    price: Price | None,
+    scale: float,
+) -> Estimate | None:
+    """Return the job's estimate, or None if there is none of its steps."""
+    timings, experiment = run.timings, run.record.experiment
+    step = estimate_step(operations, accelerator, experiment)
+    if step is None:
+        return None
+    epochs = len(timings.epochs)
+    steps = scale * timings.training_image_count / operations.images
+    startup_seconds, loading_seconds = _on_cpu(stays, epochs, "measured_seconds")
+    if experiment.input.name == "loader" and experiment.input.workers == 0:
+        # The process that launches the steps loads their batches, too.
+        loading_seconds += steps * step.launch_seconds
+    passes, job_seconds = epochs * (1 + _validation_share(timings)), []
+    for step_seconds, context_seconds in zip(step.spread, CONTEXT_SECONDS, strict=True):
+        epoch_seconds = max(steps * step_seconds, loading_seconds)
+        job_seconds.append(startup_seconds + context_seconds + passes * epoch_seconds)
+    low, middle, high = job_seconds
+    return Estimate(
+        max(steps * step.seconds, loading_seconds),
+        startup_seconds + CONTEXT_SECONDS[1],
+        middle,
+        (low, high),
+        cost_of(middle, price),
     )
 
 
