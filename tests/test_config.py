@@ -229,7 +229,7 @@ MERGED: dict[str, tuple[list[tuple[str, str]], str, dict[str, Any]]] = {
         "linear",
         {
             "model": LinearModel(name="linear"),
-            "optimizer": Sgd(name="sgd", lr=0.1, momentum=0.9),
+            "optimizer": Optimizer(name="sgd", lr=0.1, momentum=0.9),
             "epochs": 10,
         },
     ),
@@ -238,19 +238,19 @@ MERGED: dict[str, tuple[list[tuple[str, str]], str, dict[str, Any]]] = {
         "mlp",
         {
             "model": MlpModel(name="mlp", hidden=(32,)),
-            "optimizer": Sgd(name="sgd", lr=0.05, momentum=0.9),
+            "optimizer": Optimizer(name="sgd", lr=0.05, momentum=0.9),
         },
     ),
     "a block of another kind replaces the whole block": (
         [(LR, "optimizer: {name: adam, lr: 1e-3}")],
         "mlp",
-        {"optimizer": Adam(name="adam", lr=0.001)},
+        {"optimizer": Optimizer(name="adam", lr=0.001)},
     ),
     "a name alone is short for a block with that name": (
         [("constant", "cosine"), ("resident", "loader"), (LR, "schedule: {eta_min: 0.01}")],
         "mlp",
         {
-            "schedule": CosineSchedule(name="cosine", eta_min=0.01),
+            "schedule": Schedule(name="cosine", eta_min=0.01),
             "input": LoaderInput(name="loader"),
         },
     ),
@@ -261,7 +261,7 @@ MERGED: dict[str, tuple[list[tuple[str, str]], str, dict[str, Any]]] = {
             (LR, f"epochs: 1, batch_size: 8, {SGD}"),
         ],
         "linear",
-        {"epochs": 1, "seed": 0, "schedule": ConstantSchedule(), "precision": "fp32"},
+        {"epochs": 1, "seed": 0, "schedule": Schedule(), "precision": "fp32"},
     ),
     "keys merged by YAML count as the experiment's own": (
         [(LR, "<<: {epochs: 3, seed: 5}, seed: 6")],
