@@ -94,11 +94,14 @@ def check_custom_code_calls(params: Params) -> Iterator[ConfigProblem]:
         if signature is None:
             continue
         settings = CustomDataset.model_fields if isinstance(code, CustomDataset) else {}
+        offered = _offered(code, signature)
         for name, value in arguments.items():
             if name not in signature.names and not signature.any_more:
-                problem = unknown_name("argument", name, (*signature.names, *settings))
-                yield ConfigProblem((*path, name), problem, value)
-        for name in sorted(signature.required - arguments.keys() - _offered(code, signature)):
+                names = [name for name in signature.names if name not in offered]
+                problem = unknown_name("argument", name, (*names, *settings))
+                own = (*path, name)
+                yield ConfigProblem(params.inherited.get(own, own), problem, value)
+        for name in sorted(signature.required - arguments.keys() - offered):
             problem = (
                 f"{reference.name} in {reference.module} takes {name}, and has no default for it"
             )
