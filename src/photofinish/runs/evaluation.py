@@ -89,7 +89,8 @@ def _score(
     dtype = torch.float32 if is_reference(name) else torch.float64
     network = (network if is_reference(name) else network.to(dtype)).eval()
     normalise = Normaliser(record.mean, record.std, len(record.image_shape))
-    if custom_step := step_with_a_loss(record.experiment):
+    custom_step = step_with_a_loss(record.experiment)
+    if custom_step and type(network).forward is nn.Module.forward:
         return _score_by_step(network, custom_step, normalise, split, metrics)
     inputs = split.images("test")
     batches = []
@@ -101,6 +102,8 @@ def _score(
     outputs = torch.cat(batches).double()
     actual: Array = np.array(split.labels("test"))
     targets = torch.from_numpy(actual)
+    if custom_step and outputs.shape != (len(actual), len(record.class_names)):
+        return _score_by_step(network, custom_step, normalise, split, metrics)
     criterion = Loss(record.experiment.loss, record.task, CPU)
     with run_custom_code("the loss fails in evaluation"):
         loss = criterion.mean(outputs.float() if criterion.has_tensors else outputs, targets).item()
