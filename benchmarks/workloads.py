@@ -15,7 +15,7 @@ from benchmarks import data
 from photofinish.models.registry import build_model
 from photofinish.training.batches import batch_order
 from photofinish.training.torch_device import CPU
-from photofinish.training.trainer import Trainer
+from photofinish.training.trainer import PLAIN_STEPS, Trainer
 
 SEED = 0
 
@@ -57,6 +57,7 @@ class Workload:
                 nesterov=False,
             ),
             schedule=SimpleNamespace(name="constant"),
+            **PLAIN_STEPS,
             input=SimpleNamespace(name="resident"),
             augmentation=SimpleNamespace(flip=0, crop_padding=0),
             deterministic=True,

@@ -170,7 +170,7 @@ def make_trainer(packed_split: PackedSplit) -> MakeTrainer:
     def make(experiment: Experiment, network: nn.Module | None = None) -> Trainer:
         network = network or build_model(experiment.model, manifest.shape, 3, experiment.seed)
         training, validation = batches(experiment, "train"), batches(experiment, "validation")
-        return Trainer(experiment, network, training, validation, CPU)
+        return Trainer(experiment, network, training, validation, CPU, classes=3)
 
     return make
 

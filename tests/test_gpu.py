@@ -32,7 +32,7 @@ from photofinish.training.torch_device import (
     device_name,
     nvidia_uuid,
 )
-from photofinish.training.trainer import Trainer
+from photofinish.training.trainer import PLAIN_STEPS, Trainer
 from photofinish.training.world import DataParallelWorld, DistributedWorld, World
 
 pytestmark = [
@@ -106,6 +106,7 @@ def experiment(**changes: Any) -> Any:
         "validation_batch_size": None,
         "seed": 0,
         "augmentation": NOT_AUGMENTED,
+        **PLAIN_STEPS,
     }
     return SimpleNamespace(**(settings | changes))
 

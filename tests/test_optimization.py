@@ -17,7 +17,7 @@ from photofinish.training import optimization
 from photofinish.training.optimization import (
     DeviceLearningRates,
     Schedule,
-    build_optimizer,
+    build_optimizers,
 )
 from photofinish.training.torch_device import CPU
 
@@ -76,6 +76,14 @@ def schedule_for(
         {"name": name, **SCHEDULES[name], **changes}
     )
     return Schedule(settings, optimizer, epochs=epochs, steps_per_epoch=steps)
+
+
+def build_optimizer(
+    settings: params.Optimizer, parameters: list[nn.Parameter], *, loss_is_scaled: bool = False
+) -> Optimizer:
+    network = nn.ParameterList(parameters)
+    [optimizer] = build_optimizers(settings, network, loss_is_scaled=loss_is_scaled)
+    return optimizer
 
 
 def a_weight() -> list[nn.Parameter]:

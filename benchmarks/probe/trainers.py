@@ -14,7 +14,7 @@ from benchmarks.probe.findings import Findings
 from photofinish.models.registry import build_model
 from photofinish.profiling.scratch import warm_up
 from photofinish.training.torch_device import configure_torch
-from photofinish.training.trainer import Trainer
+from photofinish.training.trainer import PLAIN_STEPS, Trainer
 
 LINEAR, LENET = ({"name": name, "init": "default"} for name in ("linear", "lenet"))
 MLP = {"name": "mlp", "hidden": (32,), "init": "default"}
@@ -34,7 +34,7 @@ _SETTINGS: dict[str, Any] = {
     "model": LINEAR, "loss": None, "optimizer": SGD, "schedule": {"name": "constant"},
     "input": {"name": "resident"}, "augmentation": {"flip": 0.0, "crop_padding": 0},
     "deterministic": True, "precision": "fp32", "epochs": 3, "batch_size": 128,
-    "validation_batch_size": None, "seed": 0, "cuda_graphs": "off",
+    "validation_batch_size": None, "seed": 0, "cuda_graphs": "off", **PLAIN_STEPS,
 }  # fmt: skip
 
 

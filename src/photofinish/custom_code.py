@@ -121,8 +121,7 @@ class Reference:
 
     def takes(self) -> Signature | None:
         """Return its signature, or None if only running the file would show it."""
-        file = self.file
-        node = _defined_in(file).get(self.name) if file else None
+        node = _definition(self.file, self.module, self.name)
         if not isinstance(node, _DEFINITIONS) or node.decorator_list:
             return None
         if isinstance(node, ast.FunctionDef):
@@ -244,6 +243,35 @@ def _defined_in(file: Path) -> dict[str, ast.AST]:
         else:  # an `if` or a `try`, for example
             nodes += ast.iter_child_nodes(node)
     return names
+
+
+def names_in_module(module: str) -> list[str]:
+    """Return the public names of a module without importing it: those of `__all__` if it has one.
+
+    Empty if there is no such module.
+    """
+    file = _file_of_module(module)
+    if file is None:
+        return []
+    for node in ast.parse(file.read_bytes()).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return [str(name) for name in ast.literal_eval(node.value)]
+    return [name for name in _defined_in(file) if not name.startswith("_")]
+
+
+def _definition(file: Path | None, module: str, name: str) -> ast.AST | None:
+    """Return the definition of a name, also if its module imports it from another one."""
+    names = _defined_in(file) if file else {}
+    node = names.get(name) or names.get("*")
+    if not isinstance(node, ast.ImportFrom) or file is None or module.endswith(".py"):
+        return node
+    source = node.module or ""
+    if node.level:
+        package = module if file.name == "__init__.py" else module.rpartition(".")[0]
+        parents = package.split(".")
+        source = ".".join([*parents[: len(parents) - node.level + 1], *source.split(".")])
+    originals = {alias.asname or alias.name: alias.name for alias in node.names}
+    return _definition(_file_of_module(source), source, originals.get(name, name))
 
 
 def _signature(arguments: ast.arguments, *, is_class: bool) -> Signature:

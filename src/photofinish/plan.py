@@ -13,9 +13,11 @@ from photofinish.config.compare import ComparePlan
 from photofinish.config.datasets import GIVEN_TO_DATASETS, CustomDataset, DatasetPlan
 from photofinish.config.experiment import (
     TORCHMETRICS,
-    CustomTransform,
+    BatchTransform,
     ExperimentPlan,
     MetricsPlan,
+    Optimizer,
+    Schedule,
     custom_code_of,
 )
 from photofinish.config.loader import Params
@@ -26,6 +28,7 @@ from photofinish.config.networks import (
     published_weights,
 )
 from photofinish.config.problems import ConfigProblem, unknown_name
+from photofinish.config.pytorch_names import GIVEN_TO_BATCH_TRANSFORMS, GIVEN_TO_SCHEDULES
 from photofinish.custom_code import Signature
 from photofinish.data.local_files import sha256_of_local_files
 from photofinish.machine.fingerprint import Machine, fingerprint
@@ -66,7 +69,9 @@ def _plans(params: Params, stages: Path) -> dict[str, BaseModel]:
     for name, experiment in params.experiments.items():
         metrics = experiment.metrics
         parts = custom_code_of(experiment.model_copy(update={"metrics": ()}))
-        code = custom_code_hashes([part.reference for part in parts.values()])
+        # Named classes of PyTorch are part of its version, which the device's file has.
+        references = [part.reference for part in parts.values() if part.is_custom]
+        code = custom_code_hashes(references)
         plans[f"experiments/{name}"] = ExperimentPlan(**dict(experiment), custom_code=code)
         code = custom_code_hashes([metric.reference for metric in metrics])
         plans[f"metrics/{name}"] = MetricsPlan(metrics=metrics, custom_code=code)
@@ -89,11 +94,14 @@ def check_custom_code_calls(params: Params) -> Iterator[ConfigProblem]:
         if signature is None:
             continue
         settings = CustomDataset.model_fields if isinstance(code, CustomDataset) else {}
+        offered = _offered(code, signature)
         for name, value in arguments.items():
             if name not in signature.names and not signature.any_more:
-                problem = unknown_name("argument", name, (*signature.names, *settings))
-                yield ConfigProblem((*path, name), problem, value)
-        for name in sorted(signature.required - arguments.keys() - _offered(code, signature)):
+                names = [name for name in signature.names if name not in offered]
+                problem = unknown_name("argument", name, (*names, *settings))
+                own = (*path, name)
+                yield ConfigProblem(params.inherited.get(own, own), problem, value)
+        for name in sorted(signature.required - arguments.keys() - offered):
             problem = (
                 f"{reference.name} in {reference.module} takes {name}, and has no default for it"
             )
@@ -110,8 +118,13 @@ def _offered(code: CallsCode, signature: Signature) -> frozenset[str]:
         return GIVEN_TO_NETWORKS
     if isinstance(code, CustomDataset):
         return GIVEN_TO_DATASETS
-    count = 1 if isinstance(code, CustomTransform) else 2  # a sample; or outputs and targets
-    names = () if signature.is_class else signature.names[:count]
+    names = signature.names[: code.positional_arguments]
+    if signature.is_class and not isinstance(code, Optimizer | Schedule):
+        names = ()  # its instance is called with them
+    if isinstance(code, Schedule):
+        names = (*names, *GIVEN_TO_SCHEDULES)
+    if isinstance(code, BatchTransform):
+        names = (*names, *GIVEN_TO_BATCH_TRANSFORMS)
     if code.reference.module == TORCHMETRICS:
         names = (*names, *GIVEN_TO_TORCHMETRICS)
     return frozenset(names)

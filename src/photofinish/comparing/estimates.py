@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from photofinish.config.compare import Accelerator
 from photofinish.config.experiment import Experiment
+from photofinish.config.pytorch_names import FUSED
 from photofinish.custom_code import is_reference
 from photofinish.results.measurements import Operations
 
@@ -83,8 +84,12 @@ def estimated_device_seconds(
 def _may_be_captured(experiment: Experiment) -> bool:
     """Return True if the trainer would capture steps in CUDA graphs, as far as settings show."""
     optimizer = experiment.optimizer
-    is_damped = optimizer.name == "sgd" and optimizer.momentum and optimizer.dampening
-    if experiment.cuda_graphs == "off" or experiment.model.compile or is_damped:
+    is_damped = optimizer.arguments.get("momentum") and optimizer.arguments.get("dampening")
+    is_fused = not optimizer.is_custom and optimizer.reference.name in FUSED
+    is_own_step = experiment.step or experiment.batch_transform or experiment.schedule.is_custom
+    if is_damped or not is_fused or is_own_step:
+        return False
+    if experiment.cuda_graphs == "off" or experiment.model.compile:
         return False
     names = experiment.model.name, experiment.loss.name if experiment.loss else ""
     is_proven = experiment.deterministic and not any(map(is_reference, names))

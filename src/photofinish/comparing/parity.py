@@ -274,7 +274,13 @@ def over_seeds(run: Trained, target: float | None) -> OverSeeds:
     """Collect the scores of all seeds, which are assumed to start up as fast as the first."""
     scores, timings = run.scores, run.timings
     has_accuracy = scores.test_accuracy is not None
-    if has_accuracy:
+    score_name = "test accuracy" if has_accuracy else "mean absolute error"
+    if not has_accuracy and MEAN_ABSOLUTE_ERROR not in scores.metrics:
+        score_name = "test loss"  # a custom step may predict nothing
+    values: list[float | None]
+    if score_name == "test loss":
+        values = [scores.test_loss, *(seed.test_loss for seed in scores.seeds)]
+    elif has_accuracy:
         values = [scores.test_accuracy, *(seed.test_accuracy for seed in scores.seeds)]
     else:
         errors = (seed.mean_absolute_error for seed in scores.seeds)
@@ -286,7 +292,7 @@ def over_seeds(run: Trained, target: float | None) -> OverSeeds:
             targets.append(time_to_target(history, epochs, timings.startup_seconds, target))
     return OverSeeds(
         seeds=(run.record.experiment.seed, *(seed.seed for seed in run.seed_runs)),
-        score_name="test accuracy" if has_accuracy else "mean absolute error",
+        score_name=score_name,
         score=Spread(tuple(float(value) for value in values if value is not None)),
         test_loss=Spread((scores.test_loss, *(seed.test_loss for seed in scores.seeds))),
         targets=tuple(targets),

@@ -57,6 +57,8 @@ class CallsCode(Settings):
     model_config = ConfigDict(extra="allow")
     named_by: ClassVar[str] = "name"
     """Key that holds the code's name."""
+    positional_arguments: ClassVar[int] = 2
+    """Number of arguments that a function gets by position: outputs and targets, for example."""
 
     @property
     def reference(self) -> Reference:
@@ -67,6 +69,11 @@ class CallsCode(Settings):
     def arguments(self) -> dict[str, Any]:
         """Return the arguments that params.yaml gives."""
         return dict(self.model_extra or {})
+
+    @property
+    def is_custom(self) -> bool:
+        """Return True if the code's version is not part of PyTorch's."""
+        return True
 
     @model_validator(mode="after")
     def _check_arguments(self) -> Self:

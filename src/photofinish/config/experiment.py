@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, Tag, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    Tag,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from photofinish.config.base import (
     BUILT_IN,
     OWN,
     CallsCode,
     CustomCode,
-    Decay,
     Name,
     NonNegativeFloat,
+    NonNegativeInt,
     PositiveFloat,
     PositiveInt,
     Seed,
@@ -22,11 +30,29 @@ from photofinish.config.base import (
     built_in_or_own,
 )
 from photofinish.config.networks import Model
+from photofinish.config.pytorch_names import (
+    CONSTANT,
+    OPTIMIZERS,
+    SCHEDULES,
+    TRANSFORMS,
+    Namespace,
+    arguments_of,
+)
+from photofinish.config.pytorch_names import LOSSES as PYTORCH_LOSSES
 from photofinish.custom_code import Reference, is_reference
 
 TORCHMETRICS = "torchmetrics.functional"
-SHORTHAND_KEYS = {"model", "loss", "optimizer", "schedule", "input"}
+SHORTHAND_KEYS = {"model", "loss", "optimizer", "schedule", "input", "sampler", "step"}
 """Keys whose block may be written as its name alone."""
+BALANCED = "balanced"
+BUILT_IN_LOSSES_BY_CLASS = {
+    "CrossEntropyLoss": "cross_entropy",
+    "MSELoss": "mse",
+    "L1Loss": "l1",
+    "SmoothL1Loss": "smooth_l1",
+    "BCEWithLogitsLoss": "bce_with_logits",
+}
+BUILT_IN_LOSSES = tuple(BUILT_IN_LOSSES_BY_CLASS.values())
 
 
 def spelled_out(block: Any) -> Any:
@@ -34,41 +60,49 @@ def spelled_out(block: Any) -> Any:
     return {"name": block} if isinstance(block, str) else block
 
 
-class Sgd(Settings):
-    """Optimizer torch.optim.SGD."""
+class _PytorchCode(CallsCode):
+    """A class of PyTorch by a short name, or custom code."""
 
-    name: Literal["sgd"]
-    lr: PositiveFloat
-    momentum: Decay = 0.0
-    dampening: Annotated[float, Field(ge=0, le=1)] = 0.0
-    nesterov: bool = False
-    weight_decay: NonNegativeFloat = 0.0
+    namespace: ClassVar[Namespace]
+    name: str
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, name: str) -> str:
+        if name != CONSTANT or cls.namespace is not SCHEDULES:
+            cls.namespace.reference(name)
+        return name
+
+    @property
+    def reference(self) -> Reference:
+        """Return where the code is defined."""
+        return self.namespace.reference(self.name)
+
+
+class Optimizer(_PytorchCode):
+    """Optimizer of torch.optim, or a custom function of the network that returns one."""
+
+    namespace: ClassVar[Namespace] = OPTIMIZERS
+    positional_arguments: ClassVar[int] = 1
+    lr: PositiveFloat | None = None
 
     @model_validator(mode="after")
-    def _check_nesterov(self) -> Sgd:
-        if self.nesterov and (self.momentum == 0 or self.dampening != 0):
-            raise ValueError("nesterov needs a momentum above 0 and a dampening of 0")
+    def _check_lr(self) -> Self:
+        if self.lr is None and not self.is_custom:
+            raise PydanticCustomError("missing_key", "no learning rate", {"key": "lr"})
         return self
 
+    @property
+    def is_custom(self) -> bool:
+        """Return True for custom code, False for a class of torch.optim."""
+        return is_reference(self.name)
 
-class Adam(Settings):
-    """Optimizer torch.optim.Adam."""
-
-    name: Literal["adam"]
-    lr: PositiveFloat
-    betas: tuple[Decay, Decay] = (0.9, 0.999)
-    eps: PositiveFloat = 1e-8
-    weight_decay: NonNegativeFloat = 0.0
-
-
-class AdamW(Adam):
-    """Optimizer torch.optim.AdamW."""
-
-    name: Literal["adamw"]  # type: ignore[assignment]  # the other settings are Adam's
-    weight_decay: NonNegativeFloat = 0.01
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments that params.yaml gives."""
+        return arguments_of(self, *([] if self.lr is not None else ["lr"]))
 
 
-Optimizer = Annotated[Sgd | Adam | AdamW, Field(discriminator="name")]
 NumberForEach = Annotated[tuple[PositiveFloat, ...], Field(min_length=1)] | None
 
 
@@ -103,18 +137,33 @@ class BceWithLogits(Settings):
 
 
 class CustomLoss(CustomCode):
-    """Custom class or function of (outputs, targets).
+    """Class of torch.nn such as HuberLoss, or a custom class or function of (outputs, targets).
 
-    It returns the mean over the batch, or a sum and the weight to divide it by.
+    A custom one returns the mean over the batch, or a sum and the weight to divide it by.
     """
 
 
 _BuiltInLoss = Annotated[
     CrossEntropy | ValueLoss | SmoothL1 | BceWithLogits, Field(discriminator="name")
 ]
+
+
+def _find_loss(block: Any) -> Any:
+    """Replace a name of torch.nn (`HuberLoss`, `huber`) by the built-in name, or a reference."""
+    name = block.get("name") if isinstance(block, dict) else None
+    if not isinstance(name, str) or is_reference(name) or name in BUILT_IN_LOSSES:
+        return block
+    try:
+        found = PYTORCH_LOSSES.reference(name).name
+    except ValueError:
+        return block  # reported with the names that there are
+    return block | {"name": BUILT_IN_LOSSES_BY_CLASS.get(found, f"torch.nn:{found}")}
+
+
 Loss = Annotated[
     Annotated[_BuiltInLoss, Tag(BUILT_IN)] | Annotated[CustomLoss, Tag(OWN)],
     built_in_or_own("name"),
+    BeforeValidator(_find_loss),
 ]
 
 
@@ -156,48 +205,28 @@ class MetricsPlan(Settings):
     custom_code: dict[str, str]
 
 
-class ConstantSchedule(Settings):
-    """Constant learning rate."""
+class Schedule(_PytorchCode):
+    """Schedule of torch.optim.lr_scheduler, or a custom function that returns one.
 
-    name: Literal["constant"] = "constant"
+    `constant`, the default, keeps the learning rate.
+    """
 
+    namespace: ClassVar[Namespace] = SCHEDULES
+    positional_arguments: ClassVar[int] = 1
+    name: str = CONSTANT
+    every: Literal["epoch", "step"] | None = None
+    """When it moves. Default: after each step for one_cycle and cyclic, else after each epoch."""
 
-class StepSchedule(Settings):
-    """StepLR, stepped after each epoch."""
+    @property
+    def is_custom(self) -> bool:
+        """Return True for custom code, False for a class of torch.optim."""
+        return is_reference(self.name)
 
-    name: Literal["step"]
-    step_size: PositiveInt
-    gamma: Annotated[float, Field(gt=0, le=1)] = 0.1
-
-
-class CosineSchedule(Settings):
-    """CosineAnnealingLR over all epochs."""
-
-    name: Literal["cosine"]
-    eta_min: NonNegativeFloat = 0.0
-
-
-class OneCycleSchedule(Settings):
-    """OneCycleLR, stepped after each step."""
-
-    name: Literal["one_cycle"]
-    max_lr: PositiveFloat
-    pct_start: Annotated[float, Field(gt=0, lt=1)] = 0.3
-
-
-class PlateauSchedule(Settings):
-    """ReduceLROnPlateau, by the validation loss."""
-
-    name: Literal["reduce_on_plateau"]
-    factor: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    patience: Annotated[int, Field(ge=0)] = 10
-    min_lr: NonNegativeFloat = 0.0
-
-
-Schedule = Annotated[
-    ConstantSchedule | StepSchedule | CosineSchedule | OneCycleSchedule | PlateauSchedule,
-    Field(discriminator="name"),
-]
+    @model_validator(mode="after")
+    def _check_constant(self) -> Self:
+        if self.name == CONSTANT and self.model_extra:
+            raise ValueError(f"a constant schedule has no {', '.join(self.model_extra)}")
+        return self
 
 
 class ResidentInput(Settings):
@@ -206,8 +235,11 @@ class ResidentInput(Settings):
     name: Literal["resident"]
 
 
-class CustomTransform(CustomCode):
-    """Custom function of a packed sample, a tensor, that returns it changed."""
+class CustomTransform(_PytorchCode):
+    """Transform of torchvision, or a custom function of a packed sample, a tensor."""
+
+    namespace: ClassVar[Namespace] = TRANSFORMS
+    positional_arguments: ClassVar[int] = 1
 
 
 class LoaderInput(Settings):
@@ -241,6 +273,56 @@ class Augmentation(Settings):
     """Black pixels added on each side before a random crop to the original size."""
 
 
+class BatchTransform(_PytorchCode):
+    """Transform of torchvision such as MixUp, or a custom function of (inputs, targets).
+
+    It changes each training batch, on the device. Its draws are seeded by (seed, epoch, batch).
+    """
+
+    namespace: ClassVar[Namespace] = TRANSFORMS
+
+
+class Sampler(CallsCode):
+    """Choice of an epoch's training samples.
+
+    `balanced` draws every class equally often, with replacement. A custom function of (targets,
+    seed) returns as many rows as there are targets.
+    """
+
+    name: str
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, name: str) -> str:
+        if name != BALANCED:
+            Reference.of(name)
+        return name
+
+    @property
+    def reference(self) -> Reference:
+        """Return where the code is defined."""
+        return Reference.of(self.name)
+
+
+class CustomStep(CustomCode):
+    """Custom function of (network, batch) that returns the batch's mean loss.
+
+    With an optimizer function that returns several optimizers, it is a function of (network, batch,
+    optimizers) that steps them itself.
+    """
+
+    positional_arguments: ClassVar[int] = 3
+
+
+class EarlyStopping(Settings):
+    """End of a training whose validation loss no longer falls. The best weights are kept."""
+
+    patience: PositiveInt
+    """Number of epochs without a better validation loss."""
+    min_delta: NonNegativeFloat = 0.0
+    """Least fall of the validation loss that counts as better."""
+
+
 def _off_or_on(value: Any) -> Any:
     # YAML 1.1 and `dvc exp run -S` turn off and on into booleans.
     return ("on" if value else "off") if isinstance(value, bool) else value
@@ -254,7 +336,16 @@ class Experiment(Settings):
     loss: Loss | None = None
     """Loss function. Default: the one that fits the data set's targets."""
     optimizer: Optimizer
-    schedule: Schedule = ConstantSchedule()
+    schedule: Schedule = Schedule()
+    warmup_steps: NonNegativeInt = 0
+    """Steps over which the learning rate rises linearly to the schedule's."""
+    clip_grad_norm: PositiveFloat | None = None
+    """Largest norm of all gradients together."""
+    accumulate: PositiveInt = 1
+    """Number of parts of a batch whose gradients are added up before a step."""
+    ema: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Decay of averaged weights. Validation, test and the saved model use the average."""
+    early_stopping: EarlyStopping | None = None
     input: Input
     precision: Literal["fp32", "tf32", "bf16", "fp16"]
     epochs: PositiveInt
@@ -263,6 +354,12 @@ class Experiment(Settings):
     """Batch size. Default: `batch_size`, or the samples that fill 4 MiB as float32, if more."""
     seed: Seed
     augmentation: Augmentation = Augmentation()
+    sampler: Annotated[Sampler | None, BeforeValidator(spelled_out)] = None
+    batch_transform: Annotated[BatchTransform | None, BeforeValidator(spelled_out)] = None
+    step: Annotated[CustomStep | None, BeforeValidator(spelled_out)] = None
+    """Training step. Default: the loss of the network's outputs."""
+    validation_step: Annotated[CustomStep | None, BeforeValidator(spelled_out)] = None
+    """Function of (network, batch) that returns the validation loss. Default: `step`."""
     deterministic: bool = True
     """Refuse operators that do not repeat bit for bit."""
     cuda_graphs: Annotated[Literal["auto", "off", "on"], BeforeValidator(_off_or_on)] = "auto"
@@ -276,12 +373,20 @@ class Experiment(Settings):
     """Number of seeds to train from, beginning with `seed`."""
 
 
+_CODE = (
+    "model", "loss", "optimizer", "schedule", "sampler", "batch_transform", "step",
+    "validation_step",
+)  # fmt: skip
+"""Settings that may name code."""
+
+
 def custom_code_of(experiment: Experiment) -> dict[tuple[str | int, ...], CallsCode]:
     """Return the custom code that an experiment names, by its keys in params.yaml."""
-    code: dict[tuple[str | int, ...], Any] = {
-        ("model",): experiment.model,
-        ("loss",): experiment.loss,
-    }
+    code: dict[tuple[str | int, ...], Any] = {(key,): getattr(experiment, key) for key in _CODE}
+    if experiment.schedule.name == CONSTANT:
+        del code["schedule",]
+    if experiment.sampler and experiment.sampler.name == BALANCED:
+        del code["sampler",]
     if isinstance(experiment.input, LoaderInput):
         code["input", "transform"] = experiment.input.transform
     for number, metric in enumerate(experiment.metrics):

@@ -44,6 +44,8 @@ class Params:
     comparing: Comparing = field(default_factory=Comparing)
     custom_code: dict[KeyPath, CallsCode] = field(default_factory=dict)
     """Custom code, by the keys that name it."""
+    inherited: dict[KeyPath, KeyPath] = field(default_factory=dict)
+    """Keys in `defaults` of the arguments that an experiment's block inherits."""
 
 
 def read_params(path: Path, *checks: Callable[[Params], Iterable[ConfigProblem]]) -> Params:
@@ -111,6 +113,7 @@ class _Loader:
         self.problems: dict[KeyPath, ConfigProblem] = {}
         self._document = document
         self._custom_code: dict[KeyPath, CallsCode] = {}
+        self._inherited: dict[KeyPath, KeyPath] = {}
 
     def report(self, *problems: ConfigProblem, below: KeyPath = ()) -> None:
         """Keep the first problem at each place. Paths start at `below`."""
@@ -145,7 +148,7 @@ class _Loader:
             if experiment := self._experiment(name, settings, defaults):
                 experiments[name] = experiment
         self.report(*check_devices(devices, experiments))
-        return Params(experiments, datasets, devices, comparing, self._custom_code)
+        return Params(experiments, datasets, devices, comparing, self._custom_code, self._inherited)
 
     def _entries(self, section: str) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the entries of `datasets` or `experiments` that are mappings with valid names."""
@@ -184,7 +187,11 @@ class _Loader:
         for fault in problems:
             self.report(fault, below=section(fault.path))
         for keys, code in (custom_code_of(experiment) if experiment else {}).items():
-            self._custom_code[(*section(keys), *keys)] = code
+            own = (*section(keys), *keys)
+            self._custom_code[own] = code
+            for argument in code.arguments:
+                path = (*keys, argument)
+                self._inherited[*own, argument] = (*section(path), *path)
         return experiment
 
     def _validated(self, schema: Any, name: str) -> Any:

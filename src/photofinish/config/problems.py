@@ -59,6 +59,8 @@ def _problem_in(error: ErrorDetails, schema: Any) -> ConfigProblem:
         return ConfigProblem(path, unknown_name("key", path[-1], names), value)
     if kind == "missing":
         return ConfigProblem(path, REQUIRED)
+    if kind == "missing_key":
+        return ConfigProblem((*path, context["key"]), REQUIRED)
     if kind in ("union_tag_not_found", "union_tag_invalid"):
         key = context["discriminator"].strip("'")
         if kind == "union_tag_not_found":

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from photofinish.config.experiment import ConstantSchedule, ResidentInput
+from photofinish.config.experiment import ResidentInput, Schedule
 from photofinish.machine.host import available_memory_bytes
 from photofinish.profiling.operations import count_operations
 from photofinish.profiling.scratch import (
@@ -79,6 +79,9 @@ def profile(trained: Trainer, resident_batches: Callable[[], Batches | None]) ->
         is_compiled = trained.team.size == 1
         why = "the network is compiled" if is_compiled else "several processes train together"
         return Profile(steady_state, None, why, None, why)
+    if trained.experiment.accumulate > 1 or len(trained.state.optimizers) > 1:
+        why = "a step has several forward and backward passes"
+        return Profile(steady_state, None, why, *_attempt(lambda: count_operations(trained)))
     images, _labels = next(iter(trained.validation.eval_batches()))
     free_bytes = available_memory_bytes()
     if trained.device != CPU:
@@ -222,7 +225,7 @@ def _measure_resident(trainer: Trainer, resident: Batches, steps: int) -> Steady
     twin = copy.copy(trainer)
     twin.training = resident
     # Other schedules end.
-    settings = {"input": ResidentInput(name="resident"), "schedule": ConstantSchedule()}
+    settings = {"input": ResidentInput(name="resident"), "schedule": Schedule()}
     twin.experiment = trainer.experiment.model_copy(update=settings)
     at_once = 1
     if trainer.steps.kind == "graph":

@@ -31,6 +31,7 @@ from photofinish.files import sha256_of_bytes
 from photofinish.models.custom import same_bits, tensors_in
 from photofinish.results.records import FirstStep, TensorFingerprint
 from photofinish.training.batches import Batch, Batches, batch_order, seed_epoch
+from photofinish.training.custom_step import CustomStep
 from photofinish.training.failures import nondeterminism_explained
 from photofinish.training.optimization import Loss
 from photofinish.training.torch_device import autocast, memory_format, to_memory_format
@@ -77,6 +78,7 @@ def first_step(
     precision: str,
     labels: np.typing.NDArray[np.int64],
     seed: int,
+    custom_step: CustomStep | None = None,
 ) -> FirstStep:
     """Return what the first step computes in a network with its initial weights, layer by layer.
 
@@ -95,7 +97,7 @@ def first_step(
         for module in network.modules():
             if isinstance(module, _DROPOUTS) or type(module).__name__ == "StochasticDepth":
                 module.eval()
-        return _run_step(network, criterion, (images, targets), precision)
+        return _run_step(network, criterion, (images, targets), precision, custom_step=custom_step)
 
     with fallbacks_counted() as fallbacks:
         taken = step(network)
@@ -138,7 +140,12 @@ class _Step(NamedTuple):
 
 
 def _run_step(
-    network: nn.Module, criterion: Loss, batch: Batch, precision: str, width: int | None = None
+    network: nn.Module,
+    criterion: Loss,
+    batch: Batch,
+    precision: str,
+    width: int | None = None,
+    custom_step: CustomStep | None = None,
 ) -> _Step:
     """Run a forward and a backward pass. Raises UserError unless the result has this width."""
     images, targets = batch
@@ -157,15 +164,13 @@ def _run_step(
     network.zero_grad()
     seed_epoch(0, 0)  # custom networks may draw
     with autocast(images.device, precision):
-        result = network(images)
-        is_tensor = isinstance(result, torch.Tensor)
-        if width is not None and not (is_tensor and result.shape == (len(images), width)):
-            actual = tuple(result.shape) if is_tensor else f"a {type(result).__name__}"
-            raise UserError(
-                f"{type(network).__name__} gives {actual} for {len(images)} images: it must give "
-                f"a tensor of {len(images)} x {width}, a number for each class, value or label"
-            )
-        loss = criterion.mean(result, targets)
+        if custom_step:
+            result = loss = custom_step(network, batch)
+        else:
+            result = network(images)
+            if width is not None:
+                _check_width(network, result, len(images), width)
+            loss = criterion.mean(result, targets)
     loss.backward()  # type: ignore[no-untyped-call]
     for hook in hooks:
         hook.remove()
@@ -174,6 +179,17 @@ def _run_step(
         if weight.grad is not None and weight.grad.layout == torch.strided:
             gradients[name] = weight.grad
     return _Step(loss.item(), result.detach(), outputs, gradients)
+
+
+def _check_width(network: nn.Module, result: Any, count: int, width: int) -> None:
+    is_tensor = isinstance(result, torch.Tensor)
+    if is_tensor and result.shape == (count, width):
+        return
+    actual = tuple(result.shape) if is_tensor else f"a {type(result).__name__}"
+    raise UserError(
+        f"{type(network).__name__} gives {actual} for {count} images: it must give "
+        f"a tensor of {count} x {width}, a number for each class, value or label"
+    )
 
 
 def _distances(first: _Tensors, second: _Tensors) -> dict[str, float]:
@@ -231,7 +247,12 @@ def _signs() -> torch.Tensor:
 
 
 def validate_custom_model(
-    experiment: Experiment, network: nn.Module, criterion: Loss, batch: Batch, outputs: int
+    experiment: Experiment,
+    network: nn.Module,
+    criterion: Loss,
+    batch: Batch,
+    outputs: int,
+    custom_step: CustomStep | None = None,
 ) -> None:
     """Raise UserError if a training, its record or its comparison can't use the network."""
     name, precision = f"model {experiment.model.name}", experiment.precision
@@ -246,7 +267,7 @@ def validate_custom_model(
 
     def step(network: nn.Module) -> _Step:
         network.to(device, memory_format=layout).train()  # type: ignore[call-overload]
-        return _run_step(network, criterion, (images, targets), precision, outputs)
+        return _run_step(network, criterion, (images, targets), precision, outputs, custom_step)
 
     failing = f"{name} fails in a step on {len(images)} images of shape {tuple(images.shape[1:])}"
     with run_custom_code(failing), nondeterminism_explained(experiment):
@@ -254,7 +275,8 @@ def validate_custom_model(
         restored.load_state_dict(other.state_dict())
         second, second_restored = step(other), step(restored)
     if experiment.deterministic:
-        _check_loss_repeats(criterion, first.result, targets, precision)
+        if not custom_step:
+            _check_loss_repeats(criterion, first.result, targets, precision)
         if what := _difference(first, again):
             raise UserError(
                 f"{name} doesn't repeat: two steps from the same start, on the same images, give "
@@ -267,6 +289,8 @@ def validate_custom_model(
                 f"checkpoint or result has it: a second step gives another {what} where a new "
                 f"network gets the state after the first. Keep it in a buffer (register_buffer)"
             )
+    if custom_step:
+        return
     in_evaluation = run_custom_code(f"{name} fails in evaluation (after eval(), in inference mode)")
     with in_evaluation, torch.inference_mode(), autocast(device, precision):
         one.eval()(images)

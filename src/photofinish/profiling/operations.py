@@ -64,16 +64,23 @@ def count_operations(trainer: Trainer) -> Operations:
     is_resident = trainer.experiment.input.name == "resident"
     with scratch_copy(trainer) as state:
         loss = state.scaler.scale
-        counts = count_step(state.network, lambda: loss(trainer.loss(state, 0, batch)))
-        with _Kernels() as of_optimizer:
-            state.scaler.step(state.optimizer)  # creates its state
+        of_optimizer = _Kernels()
+        if len(state.optimizers) > 1:  # the custom step steps them
+            counts = count_step(state.network, lambda: trainer.step(state, 0, batch))
+        else:
+            counts = count_step(state.network, lambda: loss(trainer.loss(state, 0, batch)))
+            with of_optimizer:
+                state.scaler.step(state.optimizer)  # creates its state
         equal = Counter(counts.products).items()
-        states = [value for values in state.optimizer.state.values() for value in values.values()]
+        states: list[Any] = []
+        for optimizer in state.optimizers:
+            for values in optimizer.state.values():
+                states += values.values()
         weights = list(state.network.parameters())
         return Operations(
             images=len(images),
             flops=counts.flops,
-            kernels=counts.kernels + of_optimizer.count,
+            kernels=counts.kernels * trainer.experiment.accumulate + of_optimizer.count,
             products=tuple(product.model_copy(update={"count": n}) for product, n in equal),
             parameter_bytes=_bytes(weights),
             gradient_bytes=_bytes(weight.grad for weight in weights),
@@ -102,7 +109,8 @@ def count_step(network: nn.Module, loss: Callable[[], torch.Tensor]) -> StepCoun
     with _Kernels() as kernels, FlopCounterMode(display=False, custom_mapping=mapping) as counter:
         with saved.watched():
             computed = loss()
-        computed.backward()  # type: ignore[no-untyped-call]
+        if computed.requires_grad:
+            computed.backward()  # type: ignore[no-untyped-call]
     batched = 0
     for name, count in counter.get_flop_counts().get("Global", {}).items():
         if any(part in str(name) for part in _BATCHED):

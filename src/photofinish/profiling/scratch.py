@@ -124,6 +124,8 @@ def _capture(trainer: Trainer, steps: GraphedSteps) -> None:
 def put_back(state: TrainState) -> Iterator[None]:
     """Restore weights, buffers, optimizer and scaler in place, because graphs read them there."""
     tensors = [*state.network.parameters(), *state.network.buffers()]
+    if state.average:
+        tensors += state.average.network.parameters()
     for values in state.optimizer.state.values():
         tensors += values.values()
     before = [tensor.detach().to(CPU, copy=True) for tensor in tensors]
@@ -216,6 +218,8 @@ def _bits(
     tensors = [torch.cat([loss.reshape(-1) for loss in losses])]
     tensors.append(torch.tensor(state.scaler.get_scale()))
     tensors += state.network.state_dict().values()
+    if state.average:
+        tensors += state.average.network.state_dict().values()
     for values in state.optimizer.state.values():
         tensors += values.values()
     return tensors
@@ -224,5 +228,6 @@ def _bits(
 def forget_optimizer(trainer: Trainer) -> None:
     """Free what only further training needs: graphs, gradients and optimizer state."""
     trainer.steps.release()
-    trainer.state.optimizer.zero_grad()
-    trainer.state.optimizer.state.clear()
+    for optimizer in trainer.state.optimizers:
+        optimizer.zero_grad()
+        optimizer.state.clear()

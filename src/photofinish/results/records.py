@@ -256,6 +256,8 @@ class DeviceEvaluation(Record):
         if self.first_metric is not None:
             name = self.first_metric
             return name.replace("_", " "), f"{self.metrics[name]:.4g}"
+        if self.test_accuracy is None and MEAN_ABSOLUTE_ERROR not in self.metrics:
+            return "test loss", f"{self.test_loss:.4g}"  # a custom step may predict nothing
         if self.test_accuracy is None:
             error = self.metrics[MEAN_ABSOLUTE_ERROR]
             return MEAN_ABSOLUTE_ERROR.replace("_", " "), f"{error:.4g}"

@@ -24,6 +24,7 @@ from photofinish.files import write_text_atomically
 from photofinish.results import records
 from photofinish.results.learned import load_network
 from photofinish.training.batches import Normaliser
+from photofinish.training.custom_step import CustomStep, step_with_a_loss
 from photofinish.training.optimization import Loss
 from photofinish.training.torch_device import CPU
 
@@ -88,6 +89,9 @@ def _score(
     dtype = torch.float32 if is_reference(name) else torch.float64
     network = (network if is_reference(name) else network.to(dtype)).eval()
     normalise = Normaliser(record.mean, record.std, len(record.image_shape))
+    custom_step = step_with_a_loss(record.experiment)
+    if custom_step and type(network).forward is nn.Module.forward:
+        return _score_by_step(network, custom_step, normalise, split, metrics)
     inputs = split.images("test")
     batches = []
     with run_custom_code(f"model {name} fails in evaluation"):
@@ -98,6 +102,8 @@ def _score(
     outputs = torch.cat(batches).double()
     actual: Array = np.array(split.labels("test"))
     targets = torch.from_numpy(actual)
+    if custom_step and outputs.shape != (len(actual), len(record.class_names)):
+        return _score_by_step(network, custom_step, normalise, split, metrics)
     criterion = Loss(record.experiment.loss, record.task, CPU)
     with run_custom_code("the loss fails in evaluation"):
         loss = criterion.mean(outputs.float() if criterion.has_tensors else outputs, targets).item()
@@ -117,10 +123,40 @@ def _score(
     return scores.model_copy(update=added), predicted
 
 
+def _score_by_step(
+    network: nn.Module,
+    step: CustomStep,
+    normalise: Normaliser,
+    split: PackedSplit,
+    metrics: Metrics,
+) -> tuple[records.DeviceEvaluation, Array]:
+    """Score a network that a custom step trained: by that step's loss. It has no predictions."""
+    if metrics:
+        raise UserError(
+            "metrics in params.yaml need a network's outputs, and a custom step has none"
+        )
+    inputs, targets = split.images("test"), torch.from_numpy(np.array(split.labels("test")))
+    network, loss_sum = network.float(), 0.0
+    for start in range(0, len(inputs), _BATCH_SIZE):
+        rows = slice(start, start + _BATCH_SIZE)
+        batch = normalise(torch.from_numpy(np.array(inputs[rows]))), targets[rows]
+        loss_sum += float(step(network, batch)) * len(batch[1])
+    scores = records.DeviceEvaluation(
+        test_accuracy=None,
+        test_loss=loss_sum / len(inputs),
+        macro_f1=None,
+        classes={},
+        confusion=(),
+    )
+    return scores, np.empty(0)
+
+
 def write_evaluation(judged: Judged, folder: Path) -> None:
     """Write the scores, and a CSV with a row for each target: its value and each prediction."""
     records.write_record(folder / records.EVALUATION, judged.evaluation)
     actual = judged.actual
+    if not all(map(len, judged.predicted.values())):
+        actual = np.empty(0)  # a custom step predicts nothing
     if actual.ndim == 2 and all(array.dtype == np.int64 for array in judged.predicted.values()):
         actual = actual.astype(np.int64)  # labels
     columns = [array.ravel().tolist() for array in (actual, *judged.predicted.values())]

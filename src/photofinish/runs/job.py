@@ -69,7 +69,7 @@ class Job:
         """Save the epoch's weights if they are kept, and a checkpoint if one is due."""
         if self._keeps_every_epoch:
             path = self.epoch_weights_folder / f"epoch-{epoch:04d}.safetensors"
-            write_bytes_atomically(path, weights_of(trainer.network))
+            write_bytes_atomically(path, weights_of(trainer.result))
         if self._store.is_due():
             self.save(trainer.state_dict(), self.elapsed_seconds())
 

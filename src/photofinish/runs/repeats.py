@@ -34,7 +34,7 @@ def train_repeats(
     count = run.experiment.repeats
     elapsed_seconds = job.elapsed_seconds()
     state = first.state_dict()
-    state["optimizer"] = on_cpu(state["optimizer"])
+    state["optimizers"] = on_cpu(state["optimizers"])
     if is_main:
         job.save(state, elapsed_seconds)
     if count == 1:
@@ -64,7 +64,7 @@ def repeat_training(
         return tuple(again.progress.timings)
     pairs = zip(first.progress.metrics, again.progress.metrics, strict=True)
     differing = [before.epoch for before, now in pairs if before != now]
-    if differing or weights_of(first.network) != weights_of(again.network):
+    if differing or weights_of(first.result) != weights_of(again.result):
         where = f"from epoch {differing[0]} on" if differing else "in its weights at the end"
         raise UserError(
             f"{name}, repeat {number}: it learned something else than the first time, {where}, so "
@@ -109,7 +109,7 @@ def _train_seed(setup: Setup, store: CheckpointStore) -> State:
     except NonFiniteLossError as error:
         raise NonFiniteLossError(f"from seed {experiment.seed}, {error}") from error
     state = on_cpu(trainer.state_dict())
-    state["optimizer"] = {}  # no epoch is left that needs it
+    state["optimizers"] = []  # no epoch is left that needs it
     if is_main:
         store.save(experiment.epochs, state)
     return state
@@ -118,7 +118,7 @@ def _train_seed(setup: Setup, store: CheckpointStore) -> State:
 def write_further_seeds(folder: Path, states: dict[int, State]) -> None:
     runs = []
     for seed, state in states.items():
-        weights = packed_weights(state["network"])
+        weights = packed_weights(state["average"] or state["network"])
         write_bytes_atomically(seed_weights(folder, seed), weights)
         history = tuple(progress_in(state).metrics)
         sha256 = sha256_of_bytes(weights)

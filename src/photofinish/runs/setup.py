@@ -18,6 +18,7 @@ from photofinish.models.registry import build_model, check_batch_norm
 from photofinish.profiling.first_step import validate_custom_model
 from photofinish.runs.run import Run
 from photofinish.training.batches import Batches, Normaliser, Part
+from photofinish.training.custom_step import step_with_a_loss
 from photofinish.training.input_paths import make_batches
 from photofinish.training.optimization import Loss
 from photofinish.training.torch_device import CPU, free_memory_bytes
@@ -69,7 +70,8 @@ class Setup:
             criterion = Loss(experiment.loss, manifest.task, self.device)
         batch = next(iter(self.training.train_batches(0)))
         outputs = len(manifest.class_names)
-        validate_custom_model(experiment, network, criterion, batch, outputs)
+        step = step_with_a_loss(experiment)
+        validate_custom_model(experiment, network, criterion, batch, outputs, step)
 
     def new_trainer(self, network: nn.Module | None = None) -> Trainer:
         """Build a trainer of `network`, or of a new one."""
@@ -83,6 +85,7 @@ class Setup:
                 self.device,
                 self.team,
                 self.split.manifest.task,
+                len(self.split.manifest.class_names),
             )
 
     def resident_batches(self) -> Batches | None:

@@ -38,6 +38,7 @@ from photofinish.runs.setup import Setup
 from photofinish.runs.views import TrainingDisplay
 from photofinish.tracking.client import Tracker
 from photofinish.training.checkpoint import CheckpointStore, prune_checkpoints
+from photofinish.training.custom_step import step_with_a_loss
 from photofinish.training.failures import failures_explained
 from photofinish.training.torch_device import (
     NoAcceleratorError,
@@ -154,8 +155,8 @@ def _train_own_seed(
             if batch is not None:
                 network, labels = setup.new_network(), setup.split.labels("train")
                 precision, seed = experiment.precision, experiment.seed
-                loss = trainer.criterion
-                first = first_step(network, loss, batch, device, precision, labels, seed)
+                loss, step = trainer.criterion, step_with_a_loss(experiment)
+                first = first_step(network, loss, batch, device, precision, labels, seed, step)
             load.sample(experiment.repeats, experiment.epochs)
         if batch is None:  # not rank 0
             return None
@@ -196,7 +197,7 @@ def _write_model(
     """Write what was learned. Nothing here may differ between two trainings on one machine."""
     run, manifest = setup.run, setup.split.manifest
     folder = run.out / records.MODEL
-    weights, published = weights_of(trainer.network), run.published_weights()
+    weights, published = weights_of(trainer.result), run.published_weights()
     write_bytes_atomically(folder / records.WEIGHTS, weights)
     epoch_weights = sorted(job.epoch_weights_folder.glob("epoch-*.safetensors"))
     for path in epoch_weights:

@@ -7,7 +7,7 @@ All randomness is stateless: generators are seeded from (seed, epoch), and custo
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from photofinish.custom_code import Reference, as_function, run_custom_code
+from photofinish.config.pytorch_names import TRANSFORMS
+from photofinish.custom_code import as_function, run_custom_code
 from photofinish.errors import UserError
 from photofinish.models.custom import generators_seeded
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from photofinish.config.experiment import Augmentation, CustomTransform
     from photofinish.data import PartName
 
-_SEEDS = 2**32
+SEEDS = 2**32
 """NumPy's seeds are below it."""
 
 Batch = tuple[torch.Tensor, torch.Tensor]
@@ -96,9 +97,13 @@ class BatchPlan:
     size: int = 1
     """World size: each rank takes every `size`-th sample of a batch, from `rank` on."""
     augmentation: Augmentation | None = None
+    sampler: Callable[[int], torch.Tensor] | None = None
+    """Returns the rows of an epoch. Default: each row once, in random order."""
 
     def order(self, epoch: int) -> torch.Tensor:
         """Return the samples' rows in the order of the epoch."""
+        if self.sampler:
+            return self.sampler(epoch)
         return batch_order(self.image_count, self.seed, epoch)
 
     @property
@@ -116,7 +121,7 @@ class BatchPlan:
             return None
         count, positions = (self.image_count,), 2 * self.padding + 1
         top, left, flip = (
-            _stream(name, self.seed, epoch) for name in ("crop top", "crop left", "flip")
+            stream(name, self.seed, epoch) for name in ("crop top", "crop left", "flip")
         )
         tops = torch.randint(positions, count, generator=top)
         lefts = torch.randint(positions, count, generator=left)
@@ -135,14 +140,14 @@ def derived_seed(*parts: object) -> int:
     return int.from_bytes(digest[:8], "big") >> 1  # torch takes 63 bits
 
 
-def _stream(*parts: object) -> torch.Generator:
+def stream(*parts: object) -> torch.Generator:
     """Return a generator on the CPU, so that every device gets the same draws."""
     return torch.Generator().manual_seed(derived_seed(*parts))
 
 
 def batch_order(count: int, seed: int, epoch: int) -> torch.Tensor:
     """Return the order of the training samples in one epoch."""
-    return torch.randperm(count, generator=_stream("order", seed, epoch))
+    return torch.randperm(count, generator=stream("order", seed, epoch))
 
 
 def seed_epoch(seed: int, epoch: int, rank: int = 0) -> None:
@@ -179,13 +184,13 @@ class Transform:
 
     def __init__(self, settings: CustomTransform, seed: int) -> None:
         self._name, self._seed = settings.name, seed
-        custom = Reference.of(settings.name).load()
+        custom = TRANSFORMS.reference(settings.name).load()
         with run_custom_code(f"transform {settings.name} can't be made"):
             self._call = as_function(custom, settings.arguments)
 
     def __call__(self, item: torch.Tensor, epoch: int, row: int) -> torch.Tensor:
         """Transform a packed sample. Raises UserError if its shape or dtype changes."""
-        seed = derived_seed("transform", self._seed, epoch, row) % _SEEDS
+        seed = derived_seed("transform", self._seed, epoch, row) % SEEDS
         failing = f"transform {self._name} fails on training item {row}"
         with generators_seeded(seed), run_custom_code(failing):
             changed: torch.Tensor = self._call(item.clone())

@@ -23,6 +23,7 @@ from photofinish.training.batches import (
     augmented,
     with_border,
 )
+from photofinish.training.samplers import make_sampler
 from photofinish.training.torch_device import to_device
 
 if TYPE_CHECKING:
@@ -53,7 +54,12 @@ def make_batches(
         batch_size = experiment.validation_batch_size or max(batch_size, fitting)
     elif experiment.augmentation.flip or experiment.augmentation.crop_padding:
         augmentation = experiment.augmentation
-    plan = BatchPlan(len(part.labels), batch_size, experiment.seed, rank, size, augmentation)
+    sampler = None
+    if experiment.sampler and part.name == "train":
+        targets = torch.from_numpy(np.array(part.labels))
+        sampler = make_sampler(experiment.sampler, targets, experiment.seed)
+    count = len(part.labels)
+    plan = BatchPlan(count, batch_size, experiment.seed, rank, size, augmentation, sampler)
     if experiment.input.name == "loader":
         return LoaderBatches(plan, part, device, experiment.input)
     return (AugmentedResidentBatches if augmentation else ResidentBatches)(plan, part, device)

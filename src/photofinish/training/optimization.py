@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -13,7 +13,21 @@ from torch.nn import functional
 from torch.optim import SGD, Adam, AdamW, Optimizer, lr_scheduler
 
 from photofinish.config.catalogue import LOSSES, loss_problem
-from photofinish.custom_code import Reference, as_function, is_reference, run_custom_code
+from photofinish.config.pytorch_names import (
+    CONSTANT,
+    FUSED,
+    MOVED_BY_STEPS,
+    OPTIMIZERS,
+    SCHEDULES,
+    arguments_of,
+)
+from photofinish.custom_code import (
+    Reference,
+    accepted_arguments,
+    as_function,
+    is_reference,
+    run_custom_code,
+)
 from photofinish.errors import ConfigError, UserError
 from photofinish.training.torch_device import is_accelerator, to_device
 
@@ -153,25 +167,77 @@ def _custom_loss(settings: params.CustomLoss, device: torch.device) -> Callable[
     return loss
 
 
-def build_optimizer(
-    settings: params.Optimizer, parameters: Iterable[nn.Parameter], *, loss_is_scaled: bool = False
-) -> Optimizer:
-    """Build PyTorch's optimizer, fused except for SGD on the CPU (docs/performance.md).
+def build_optimizers(
+    settings: params.Optimizer, network: nn.Module, *, loss_is_scaled: bool = False
+) -> list[Optimizer]:
+    """Build PyTorch's optimizer, or what a custom function of the network returns: one or several.
 
-    On an accelerator its state is created here: a captured step can't create it for the next one.
+    A custom class gets the parameters, as PyTorch's do.
     """
-    parameters, arguments = list(parameters), _arguments(settings)
+    parameters, arguments = list(network.parameters()), arguments_of(settings)
+    reference = OPTIMIZERS.reference(settings.name)
+    if arguments.get("lr", 0) is None:  # a custom function may take none
+        del arguments["lr"]
+    if not is_reference(settings.name):
+        with run_custom_code(f"optimizer {settings.name} can't be made"):
+            return [_pytorch_optimizer(reference.name, parameters, arguments, loss_is_scaled)]
+    custom = reference.load()
+    is_class = isinstance(custom, type)
+    with run_custom_code(f"optimizer {settings.name} can't be made"):
+        built = custom(parameters if is_class else network, **arguments)
+    optimizers = list(built) if isinstance(built, list | tuple) else [built]
+    for optimizer in optimizers:
+        if not isinstance(optimizer, Optimizer):
+            raise UserError(
+                f"optimizer {settings.name} gives a {type(optimizer).__name__}: "
+                f"it must give a torch.optim.Optimizer, or a list of several"
+            )
+    return optimizers
+
+
+def check_several_optimizers(experiment: params.Experiment) -> None:
+    """Raise UserError for settings that need one optimizer, which the trainer steps."""
+    if not (experiment.step and experiment.validation_step):
+        raise UserError(
+            f"optimizer {experiment.optimizer.name} gives several optimizers: params.yaml needs a "
+            f"`step` that steps them, and a `validation_step` that returns the validation loss"
+        )
+    settings = {
+        "schedule": experiment.schedule.name != CONSTANT,
+        "warmup_steps": experiment.warmup_steps > 0,
+        "clip_grad_norm": experiment.clip_grad_norm is not None,
+        "accumulate": experiment.accumulate > 1,
+        "precision: fp16": experiment.precision == "fp16",
+    }
+    if unusable := [name for name, is_set in settings.items() if is_set]:
+        raise UserError(
+            f"{', '.join(unusable)} in params.yaml needs one optimizer, and "
+            f"{experiment.optimizer.name} gives several: do this in the step, or leave it out"
+        )
+
+
+def _pytorch_optimizer(
+    name: str, parameters: list[nn.Parameter], arguments: dict[str, Any], loss_is_scaled: bool
+) -> Optimizer:
+    """Build an optimizer of torch.optim.
+
+    SGD (except on the CPU, docs/performance.md), Adam and AdamW are fused. On an accelerator their
+    state is created here: a captured step can't create it for the next one.
+    """
     on_accelerator = is_accelerator(parameters[0].device)
-    if settings.name == "sgd":
-        is_damped = settings.momentum > 0 and settings.dampening > 0
+    if name == "SGD":
+        momentum, dampening = (arguments.get(key, 0) for key in ("momentum", "dampening"))
+        is_damped = momentum > 0 and dampening > 0
         # Fused, dampened SGD leaves its momentum unwritten if the first scaled loss overflows.
         fused = on_accelerator and not (is_damped and loss_is_scaled)
-        sgd = SGD(parameters, **arguments, foreach=False, fused=fused)
-        if on_accelerator and settings.momentum and not is_damped:
+        sgd = SGD(parameters, **({"foreach": False, "fused": fused} | arguments))
+        if on_accelerator and momentum and not is_damped:
             for parameter in parameters:
                 sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
         return sgd
-    adam = (Adam if settings.name == "adam" else AdamW)(parameters, **arguments, fused=True)
+    if name not in FUSED:
+        return cast("Optimizer", getattr(torch.optim, name)(parameters, **arguments))
+    adam = (Adam if name == "Adam" else AdamW)(parameters, **({"fused": True} | arguments))
     if on_accelerator:
         for parameter in parameters:
             adam.state[parameter] = {
@@ -182,13 +248,9 @@ def build_optimizer(
     return adam
 
 
-def _arguments(settings: params.Optimizer | params.Schedule) -> dict[str, Any]:
-    return {name: value for name, value in vars(settings).items() if name != "name"}
-
-
 @contextmanager
 def override_group(optimizer: Optimizer, **settings: object) -> Iterator[None]:
-    """Override settings of the optimizer's parameter group within the block."""
+    """Override settings of the optimizer's only parameter group within the block."""
     (group,) = optimizer.param_groups
     before = dict(group)
     group.update(settings)
@@ -226,42 +288,70 @@ class DeviceLearningRates:
 
 
 class Schedule:
-    """The learning rate over time. It changes each batch with one_cycle, else each epoch."""
+    """The learning rate over time, for every parameter group.
+
+    It moves after each step or each epoch, or by the validation loss. A warm-up multiplies it.
+    """
 
     def __init__(
-        self, settings: params.Schedule, optimizer: Optimizer, *, epochs: int, steps_per_epoch: int
+        self,
+        settings: params.Schedule,
+        optimizer: Optimizer,
+        *,
+        epochs: int,
+        steps_per_epoch: int,
+        warmup_steps: int = 0,
     ) -> None:
-        self._optimizer = optimizer
-        group = optimizer.param_groups[0]
-        device = group["params"][0].device
-        has_slot = group["fused"] and is_accelerator(device)
+        self._optimizer, self._warmup_steps = optimizer, warmup_steps
+        self._steps_done = 0
+        groups = optimizer.param_groups
+        device = groups[0]["params"][0].device
+        has_slot = len(groups) == 1 and groups[0].get("fused") and is_accelerator(device)
         self._device_rate = DeviceLearningRates(1, device) if has_slot else None
-        self._steps_each_batch = settings.name == "one_cycle"
         self._scheduler: lr_scheduler.LRScheduler | None = None
-        arguments = _arguments(settings)
-        if settings.name == "step":
-            self._scheduler = lr_scheduler.StepLR(optimizer, **arguments)
-        elif settings.name == "cosine":
-            self._scheduler = lr_scheduler.CosineAnnealingLR(optimizer, epochs, **arguments)
-        elif settings.name == "one_cycle":
-            # cycle_momentum would override the momentum in params.yaml.
-            arguments |= {"total_steps": epochs * steps_per_epoch, "cycle_momentum": False}
-            self._scheduler = lr_scheduler.OneCycleLR(optimizer, **arguments)
-        elif settings.name == "reduce_on_plateau":
-            self._scheduler = lr_scheduler.ReduceLROnPlateau(optimizer, **arguments)
+        self._moves_each_step = False
+        if settings.name == CONSTANT:
+            return
+        reference = SCHEDULES.reference(settings.name)
+        every = getattr(settings, "every", None)
+        self._moves_each_step = (every or default_every(reference.name)) == "step"
+        steps = epochs * steps_per_epoch
+        offered = {
+            "T_max": steps if self._moves_each_step else epochs,
+            "total_steps": steps if self._moves_each_step else epochs,
+            "epochs": epochs,
+            "steps_per_epoch": steps_per_epoch,
+            "cycle_momentum": False,  # it would override the momentum in params.yaml
+        }
+        build = reference.load()
+        arguments = accepted_arguments(build, offered, arguments_of(settings, "every"))
+        with run_custom_code(f"schedule {settings.name} can't be made"):
+            self._scheduler = build(optimizer, **arguments)
 
     @property
     def learning_rate(self) -> float:
-        return float(self._optimizer.param_groups[0]["lr"])
+        """Return the first parameter group's rate of the next step."""
+        return float(self._optimizer.param_groups[0]["lr"]) * self._warmup()
+
+    def _warmup(self) -> float:
+        """Return the factor of the next step's rate, which rises to 1 over the warm-up."""
+        if self._steps_done >= self._warmup_steps:
+            return 1.0
+        return (self._steps_done + 1) / self._warmup_steps
 
     def applied(self, slot: torch.Tensor | None = None) -> AbstractContextManager[None]:
-        """Return a context in which an accelerator's optimizer reads its rate from a slot."""
-        if self._device_rate is None:
+        """Return a context in which the optimizer has the rates of the next step.
+
+        An accelerator's reads its rate from a slot.
+        """
+        if self._device_rate is not None:
+            if slot is None:
+                self._device_rate.fill([self.learning_rate])
+                (slot,) = self._device_rate.slots
+            return override_group(self._optimizer, lr=slot)
+        if self._steps_done >= self._warmup_steps:
             return nullcontext()
-        if slot is None:
-            self._device_rate.fill([self.learning_rate])
-            (slot,) = self._device_rate.slots
-        return override_group(self._optimizer, lr=slot)
+        return _multiplied_rates(self._optimizer, self._warmup())
 
     def next_rates(self, steps: int) -> list[float]:
         """Return the rates of so many steps, and advance past them."""
@@ -272,20 +362,40 @@ class Schedule:
         return rates
 
     def batch_ended(self) -> None:
-        """Advance to the next batch's rate, if the schedule changes each batch."""
-        if self._steps_each_batch and self._scheduler:
+        """Advance to the next step's rate."""
+        self._steps_done += 1
+        if self._moves_each_step and self._scheduler:
             self._scheduler.step()
 
     def epoch_ended(self, validation_loss: float) -> None:
         """Advance to the next epoch's rate, if the schedule changes each epoch."""
         if isinstance(self._scheduler, lr_scheduler.ReduceLROnPlateau):
             self._scheduler.step(validation_loss)
-        elif self._scheduler and not self._steps_each_batch:
+        elif self._scheduler and not self._moves_each_step:
             self._scheduler.step()
 
     def state_dict(self) -> dict[str, object]:
-        return dict(self._scheduler.state_dict()) if self._scheduler else {}
+        scheduler = dict(self._scheduler.state_dict()) if self._scheduler else {}
+        return {"steps_done": self._steps_done, "scheduler": scheduler}
 
-    def load_state_dict(self, state: dict[str, object]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._steps_done = state["steps_done"]
         if self._scheduler:
-            self._scheduler.load_state_dict(state)
+            self._scheduler.load_state_dict(state["scheduler"])
+
+
+def default_every(name: str) -> str:
+    """Return when a schedule of PyTorch moves by default: after each step or each epoch."""
+    return "step" if name in MOVED_BY_STEPS else "epoch"
+
+
+@contextmanager
+def _multiplied_rates(optimizer: Optimizer, factor: float) -> Iterator[None]:
+    before = [group["lr"] for group in optimizer.param_groups]
+    for group in optimizer.param_groups:
+        group["lr"] = group["lr"] * factor
+    try:
+        yield
+    finally:
+        for group, rate in zip(optimizer.param_groups, before, strict=True):
+            group["lr"] = rate

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 
+from photofinish.config.pytorch_names import FUSED, OPTIMIZERS, arguments_of
 from photofinish.custom_code import is_reference
 from photofinish.machine import most_steps_at_once
 from photofinish.training.batches import Batch
@@ -168,7 +169,7 @@ class GraphedSteps(Steps):
         if self._captured:
             return
         buffers = next(iter(trainer.training.train_batches(0, self.at_once)))
-        batches = _split(buffers, trainer.training.batch_size)
+        batches = split_batch(buffers, trainer.training.batch_size)
         self._captured = buffers, CapturedSteps(trainer, state, batches, self._recorder)
 
     def take(self, trainer: Trainer, state: TrainState, number: int, batch: Batch) -> torch.Tensor:
@@ -177,7 +178,7 @@ class GraphedSteps(Steps):
         buffers, captured = self._captured
         if len(batch[1]) < len(buffers[1]):
             losses = []
-            for one in _split(batch, trainer.training.batch_size):
+            for one in split_batch(batch, trainer.training.batch_size):
                 losses.append(super().take(trainer, state, number, one))
             return torch.stack(losses)
         for buffer, part in zip(buffers, batch, strict=True):
@@ -219,7 +220,8 @@ class GraphedSteps(Steps):
         self._captured = None
 
 
-def _split(batch: Batch, size: int) -> list[Batch]:
+def split_batch(batch: Batch, size: int) -> list[Batch]:
+    """Split a batch into parts of so many samples."""
     images, labels = (torch.split(part, size) for part in batch)
     return list(zip(images, labels, strict=True))
 
@@ -252,7 +254,8 @@ def why_not_capturable(trainer: Trainer) -> str | None:
     With `cuda_graphs: auto`, the reason may also be that a trial can't prove the bits of all steps.
     """
     experiment, training = trainer.experiment, trainer.training
-    optimizer, must_be_proven = experiment.optimizer, experiment.cuda_graphs == "auto"
+    must_be_proven, optimizer = experiment.cuda_graphs == "auto", experiment.optimizer
+    arguments = arguments_of(optimizer)
     names = experiment.model.name, experiment.loss.name if experiment.loss else ""
     if trainer.state.network is not trainer.network:
         return "its network is wrapped, for several devices"
@@ -260,8 +263,15 @@ def why_not_capturable(trainer: Trainer) -> str | None:
         return "a compiled network is handed out in another way"
     if training.image_count < training.batch_size:
         return "an epoch has no whole batch"
-    if optimizer.name == "sgd" and optimizer.momentum and optimizer.dampening:
+    if is_reference(optimizer.name) or OPTIMIZERS.reference(optimizer.name).name not in FUSED:
+        return f"steps of the optimizer {optimizer.name} are not captured"
+    if arguments.get("momentum") and arguments.get("dampening"):
         return "with dampening, the first step differs from the others"
+    schedule = experiment.schedule
+    if is_reference(schedule.name) or arguments_of(schedule).get("cycle_momentum"):
+        return f"the schedule {schedule.name} may change more than the learning rate"
+    if experiment.step or experiment.batch_transform:
+        return "a custom step or a batch transform may do something else in each step"
     if must_be_proven and not experiment.deterministic:
         return "deterministic is false: no two steps need have the same bits"
     if must_be_proven and any(map(is_reference, names)):

@@ -9,18 +9,28 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.nn.utils import clip_grad_norm_
 
 from photofinish.errors import UserError
 from photofinish.results import EpochMetrics, EpochTiming
+from photofinish.training.averaging import AveragedWeights, best_epoch
 from photofinish.training.batches import Batch, Batches, seed_epoch
-from photofinish.training.optimization import Loss, Schedule, build_optimizer
-from photofinish.training.steps import Steps
+from photofinish.training.custom_step import BatchTransform, CustomStep
+from photofinish.training.optimization import (
+    Loss,
+    Schedule,
+    build_optimizers,
+    check_several_optimizers,
+)
+from photofinish.training.steps import Steps, split_batch
 from photofinish.training.torch_device import (
+    CPU,
     autocast,
     compile_network,
     gradient_scaler,
@@ -32,6 +42,14 @@ from photofinish.training.world import World
 if TYPE_CHECKING:
     from photofinish.config.experiment import Experiment
     from photofinish.data import Task
+
+
+PLAIN_STEPS: dict[str, Any] = {
+    "warmup_steps": 0, "clip_grad_norm": None, "accumulate": 1, "ema": None,
+    "early_stopping": None, "sampler": None, "batch_transform": None, "step": None,
+    "validation_step": None,
+}  # fmt: skip
+"""Settings of plain steps, for experiments that are made without pydantic."""
 
 
 class NonFiniteLossError(UserError):
@@ -62,13 +80,20 @@ class TrainState(NamedTuple):
 
     network: nn.Module
     """The network as a step calls it: wrapped for several devices."""
-    optimizer: torch.optim.Optimizer
+    optimizers: list[torch.optim.Optimizer]
+    """One, or several that a custom step steps itself."""
     schedule: Schedule
     scaler: torch.amp.GradScaler
     memory_format: torch.memory_format
     """Memory format of weights and images."""
+    average: AveragedWeights | None = None
     first_gradient: torch.Tensor | None = None
     """A 1 on the device, with which a captured backward pass starts."""
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """Return the first optimizer."""
+        return self.optimizers[0]
 
 
 class Trainer:
@@ -83,12 +108,21 @@ class Trainer:
         device: torch.device,
         team: World | None = None,
         task: Task = "classes",
+        classes: int = 0,
     ) -> None:
         self.experiment, self.device, self.task = experiment, device, task
         self.training, self.validation = training, validation
         self.team = team or World(device)
         self.clock = self.team.clock()
         self.criterion = Loss(experiment.loss, task, self.team.output_device)
+        self.custom_step = CustomStep(experiment.step) if experiment.step else None
+        validation_step = experiment.validation_step
+        self.validation_step = CustomStep(validation_step) if validation_step else self.custom_step
+        self.batch_transform = None
+        if experiment.batch_transform:
+            self.batch_transform = BatchTransform(
+                experiment.batch_transform, experiment.seed, classes
+            )
         self.steps_per_epoch = -(-training.image_count // training.batch_size)
         layout = memory_format(network, device, experiment.precision)
         network.to(device, memory_format=layout)  # type: ignore[call-overload]
@@ -98,6 +132,8 @@ class Trainer:
         self.state = self.fresh_state(self.team.parallel(self.network), layout)
         self.steps = Steps()
         self.progress = Progress()
+        self.best_weights: dict[str, torch.Tensor] = {}
+        """Weights of the best epoch, on the CPU, with `early_stopping`."""
         self.steps_done = 0
         """Number of steps in the whole run. A progress bar reads it from another thread."""
 
@@ -105,16 +141,26 @@ class Trainer:
         """Create a fresh optimizer, schedule and gradient scaler for `network`."""
         experiment = self.experiment
         scaler = gradient_scaler(self.device, experiment.precision)
-        optimizer = build_optimizer(
-            experiment.optimizer, network.parameters(), loss_is_scaled=scaler.is_enabled()
+        network_itself = self.team.unwrapped(network)
+        optimizers = build_optimizers(
+            experiment.optimizer, network_itself, loss_is_scaled=scaler.is_enabled()
         )
+        if len(optimizers) > 1:
+            check_several_optimizers(experiment)
         schedule = Schedule(
             experiment.schedule,
-            optimizer,
+            optimizers[0],
             epochs=experiment.epochs,
             steps_per_epoch=self.steps_per_epoch,
+            warmup_steps=experiment.warmup_steps,
         )
-        return TrainState(network, optimizer, schedule, scaler, layout)
+        average = AveragedWeights(network_itself, experiment.ema) if experiment.ema else None
+        return TrainState(network, optimizers, schedule, scaler, layout, average)
+
+    @property
+    def result(self) -> nn.Module:
+        """Network that validation scores and the results keep: averaged with `ema`."""
+        return self.state.average.network if self.state.average else self.network
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that the rest of the run depends on.
@@ -123,7 +169,9 @@ class Trainer:
         """
         return {
             "network": self.network.state_dict(),
-            "optimizer": self.state.optimizer.state_dict(),
+            "average": self.state.average.network.state_dict() if self.state.average else {},
+            "best": self.best_weights,
+            "optimizers": [optimizer.state_dict() for optimizer in self.state.optimizers],
             "schedule": self.state.schedule.state_dict(),
             "scaler": self.state.scaler.state_dict(),
             "progress": asdict(self.progress),
@@ -133,7 +181,11 @@ class Trainer:
         """Restore what `state_dict` returned."""
         self.steps.release()  # captured steps read tensors that are replaced here
         self.network.load_state_dict(state["network"])
-        self.state.optimizer.load_state_dict(state["optimizer"])
+        if self.state.average:
+            self.state.average.network.load_state_dict(state["average"])
+        self.best_weights = state["best"]
+        for optimizer, saved in zip(self.state.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
         self.state.schedule.load_state_dict(state["schedule"])
         self.state.scaler.load_state_dict(state["scaler"])
         self.progress = progress_in(state)
@@ -142,11 +194,33 @@ class Trainer:
     def epochs(self) -> Iterator[tuple[EpochMetrics, EpochTiming]]:
         """Train the remaining epochs. Nothing is timed while a caller handles what one gave."""
         for epoch in range(self.progress.epochs_done, self.experiment.epochs):
+            if self._is_stopped_early():
+                break
             metrics, timing = self._epoch(epoch)
             self.progress.metrics.append(metrics)
             self.progress.timings.append(timing)
             self.progress.epochs_done = epoch + 1
+            if self.experiment.early_stopping and self._best_epoch() == epoch:
+                weights = self.result.state_dict()
+                self.best_weights = {
+                    name: weight.to(CPU, copy=True) for name, weight in weights.items()
+                }
             yield metrics, timing
+        if self.best_weights:
+            self.steps.release()
+            self.result.load_state_dict(self.best_weights)
+
+    def _best_epoch(self) -> int:
+        early_stopping = self.experiment.early_stopping
+        losses = [metrics.validation_loss for metrics in self.progress.metrics]
+        return best_epoch(losses, early_stopping.min_delta if early_stopping else 0.0)
+
+    def _is_stopped_early(self) -> bool:
+        """Return True if the validation loss has not fallen for as long as it may."""
+        early_stopping, epochs_done = self.experiment.early_stopping, self.progress.epochs_done
+        if not early_stopping or not epochs_done:
+            return False
+        return epochs_done - 1 - self._best_epoch() >= early_stopping.patience
 
     def _epoch(self, epoch: int) -> tuple[EpochMetrics, EpochTiming]:
         """Train and validate one epoch. Read nothing back from the device until both are timed."""
@@ -178,6 +252,8 @@ class Trainer:
         steps.capture(self, state)
         number = 0
         for batch in self.training.train_batches(epoch, steps.at_once):
+            if self.batch_transform:
+                batch = self.batch_transform(batch, epoch, number)
             losses = steps.take(self, state, number, batch)
             number += losses.numel()
             yield losses
@@ -189,25 +265,90 @@ class Trainer:
 
         The learning rate is the schedule's, unless `rate` holds another one on the device.
         """
-        loss = self.loss(state, number, batch)
-        state.optimizer.zero_grad()
-        state.scaler.scale(loss).backward(state.first_gradient)  # type: ignore[no-untyped-call]
+        if len(state.optimizers) > 1:
+            return self._custom_steps(state, batch)
+        if self.experiment.accumulate > 1:
+            loss = self._accumulate(state, number, batch)
+        else:
+            loss = self.loss(state, number, batch)
+            state.optimizer.zero_grad()
+            state.scaler.scale(loss).backward(state.first_gradient)  # type: ignore[no-untyped-call]
+        if self.experiment.clip_grad_norm:
+            state.scaler.unscale_(state.optimizer)
+            clip_grad_norm_(state.network.parameters(), self.experiment.clip_grad_norm)
         with state.schedule.applied(rate):
             state.scaler.step(state.optimizer)
         state.scaler.update()
+        if state.average:
+            state.average.update()
         return loss.detach()
+
+    def _custom_steps(self, state: TrainState, batch: Batch) -> torch.Tensor:
+        """Take a custom step of several optimizers."""
+        assert self.custom_step
+        with autocast(self.device, self.experiment.precision):
+            loss = self.custom_step(state.network, self._as_input(state, batch), state.optimizers)
+        if state.average:
+            state.average.update()
+        return loss.detach()
+
+    def _accumulate(self, state: TrainState, number: int, batch: Batch) -> torch.Tensor:
+        """Add up the gradients of the batch's parts, and return the loss of the whole batch.
+
+        Weights of the loss are known only at the end, so the gradients are those of a mean over
+        samples until then.
+        """
+        count = self._batch_images(number)
+        size = max(1, -(-len(batch[1]) // self.experiment.accumulate))
+        parts = split_batch(batch, size)
+        loss, weights = torch.zeros((), device=self.device), None
+        state.optimizer.zero_grad()
+        for part_number, part in enumerate(parts):
+            is_last = part_number == len(parts) - 1
+            with nullcontext() if is_last else self.team.no_sync(state.network):
+                with autocast(self.device, self.experiment.precision):
+                    total, weight = self._sum_and_weight(state, part)
+                scaled = state.scaler.scale(total * (self.team.size / count))
+                scaled.backward()  # type: ignore[no-untyped-call]
+            loss += total.detach()
+            if isinstance(weight, torch.Tensor):
+                weights = weight if weights is None else weights + weight
+        if weights is None:
+            return loss * (self.team.size / count)
+        weights = self.team.all_reduce(weights)
+        for parameter in state.network.parameters():
+            if parameter.grad is not None:
+                parameter.grad.mul_(count / weights)
+        return loss * (self.team.size / weights)
+
+    def _as_input(self, state: TrainState, batch: Batch) -> Batch:
+        """Return a batch as the network takes it."""
+        return to_memory_format(batch[0], state.memory_format), batch[1]
+
+    def _sum_and_weight(
+        self, state: TrainState, batch: Batch
+    ) -> tuple[torch.Tensor, torch.Tensor | int]:
+        """Return the batch's summed loss, and what to divide it by for a mean."""
+        if self.custom_step:
+            loss = self.custom_step(state.network, self._as_input(state, batch))
+            return loss * len(batch[1]), len(batch[1])
+        images, labels = batch
+        outputs = state.network(to_memory_format(images, state.memory_format))
+        labels = labels.to(outputs.device, non_blocking=True)
+        return self.criterion.sum_and_weight(outputs, labels)
 
     def loss(self, state: TrainState, number: int, batch: Batch) -> torch.Tensor:
         """Return the batch's mean loss. With several ranks, it is scaled for DDP."""
-        images, labels = batch
         with autocast(self.device, self.experiment.precision):
-            outputs = state.network(to_memory_format(images, state.memory_format))
-            labels = labels.to(outputs.device, non_blocking=True)
+            if self.custom_step and self.team.size == 1:
+                return self.custom_step(state.network, self._as_input(state, batch))
             if self.team.size == 1:
-                return self.criterion.mean(outputs, labels)
+                images, labels = batch
+                outputs = state.network(to_memory_format(images, state.memory_format))
+                return self.criterion.mean(outputs, labels.to(outputs.device, non_blocking=True))
             # DDP averages gradients over ranks. Scaled like this, that gives the gradient of the
             # mean over the whole batch, however uneven the shares.
-            total, weight = self.criterion.sum_and_weight(outputs, labels)
+            total, weight = self._sum_and_weight(state, batch)
             if isinstance(weight, torch.Tensor):
                 return total * (self.team.size / self.team.all_reduce(weight))
             return total * (self.team.size / self._batch_images(number))
@@ -218,18 +359,30 @@ class Trainer:
 
         Synchronizes once, at the end.
         """
-        state.network.eval()
-        losses, weights, correct = [], [], []
+        network = state.network
+        if state.average:
+            state.average.copy_buffers()
+            network = state.average.network
+        network.eval()
+        losses, correct = [], []
+        weights: list[torch.Tensor | int] = []
         for images, labels in batches:
+            if self.validation_step:
+                with autocast(self.device, self.experiment.precision):
+                    loss = self.validation_step(network, self._as_input(state, (images, labels)))
+                losses.append(loss.float() * len(labels))
+                weights.append(len(labels))
+                continue
             with autocast(self.device, self.experiment.precision):
-                outputs = state.network(to_memory_format(images, state.memory_format))
+                outputs = network(to_memory_format(images, state.memory_format))
             labels = labels.to(outputs.device, non_blocking=True)
             loss, weight = self.criterion.sum_and_weight(outputs.float(), labels)
             losses.append(loss)
             weights.append(weight)
             correct.append(self.criterion.num_correct(outputs, labels))
         loss_sum = torch.stack(losses).cpu().double().sum().item()
-        return loss_sum, float(sum(weights)), torch.stack(correct).sum().item()
+        correct_count = torch.stack(correct).sum().item() if correct else 0.0
+        return loss_sum, float(sum(weights)), correct_count
 
     def _metrics(
         self, epoch: int, step_losses: torch.Tensor, loss_sum: float, weight: float, correct: float
@@ -260,7 +413,8 @@ class Trainer:
             )
         train_loss = sum(train_sums) / self.training.image_count
         accuracy = sum(all_correct) / self.validation.image_count
-        return train_loss, validation_loss, None if self.task == "values" else accuracy
+        has_accuracy = self.task != "values" and not self.validation_step
+        return train_loss, validation_loss, accuracy if has_accuracy else None
 
     def _batch_images(self, number: int) -> int:
         """Return the number of samples in the batch of this number, over all ranks."""

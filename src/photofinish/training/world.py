@@ -5,6 +5,7 @@ A single device is a world of size one: the model is not wrapped and collectives
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -49,6 +50,14 @@ class World:
     def parallel(self, network: nn.Module) -> nn.Module:
         """Wrap the network as a step calls it. Weights and their names stay those of `network`."""
         return network
+
+    def unwrapped(self, network: nn.Module) -> nn.Module:
+        """Return the network in what `parallel` returned."""
+        return network
+
+    def no_sync(self, network: nn.Module) -> AbstractContextManager[None]:  # noqa: ARG002
+        """Return a context in which gradients are added up on each rank, and not averaged."""
+        return nullcontext()
 
     def all_gather_object(self, value: Any) -> list[Any]:
         """Return every rank's value, in order of rank."""
@@ -95,6 +104,10 @@ class DataParallelWorld(World):
             raise UserError("strategy data_parallel needs CUDA, which torch can't use here")
         return nn.DataParallel(network, list(self.devices), self.output_device)
 
+    def unwrapped(self, network: nn.Module) -> nn.Module:
+        module: nn.Module = network.module if isinstance(network, nn.DataParallel) else network
+        return module
+
 
 class DistributedWorld(World):
     """A process for each device. Objects go over gloo, gradients over the device's own backend."""
@@ -120,6 +133,16 @@ class DistributedWorld(World):
 
     def parallel(self, network: nn.Module) -> nn.Module:
         return DistributedDataParallel(network, process_group=self._gradients)
+
+    def unwrapped(self, network: nn.Module) -> nn.Module:
+        module: nn.Module = (
+            network.module if isinstance(network, DistributedDataParallel) else network
+        )
+        return module
+
+    def no_sync(self, network: nn.Module) -> AbstractContextManager[None]:
+        assert isinstance(network, DistributedDataParallel)
+        return network.no_sync()
 
     def all_gather_object(self, value: Any) -> list[Any]:
         everyones: list[Any] = [None] * self.size

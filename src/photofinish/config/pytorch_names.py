@@ -1,0 +1,87 @@
+"""Short names of PyTorch's classes, as params.yaml may write them: `sgd`, `RMSprop`, `huber`.
+
+Names are read from PyTorch's source files, so that `plan` need not import it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from photofinish.custom_code import Reference, is_reference, names_in_module
+from photofinish.wording import all_or_some, did_you_mean
+
+
+@dataclass(frozen=True)
+class Namespace:
+    """Module whose classes have short names: without underscores, capitals and the suffix."""
+
+    what: str
+    """Name of the setting in messages."""
+    module: str
+    suffix: str = ""
+    aliases: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Classes of further short names."""
+    excluded: frozenset[str] = frozenset()
+
+    def reference(self, name: str) -> Reference:
+        """Return the code of a name: custom, or a class of the module. Raise ValueError if none."""
+        if is_reference(name):
+            return Reference.of(name)
+        classes = _classes(self)
+        found = self.aliases.get(name) or classes.get(self._plain(name))
+        if found is None:
+            allowed = (*self.aliases, *classes.values())
+            raise ValueError(
+                f"unknown {self.what};{did_you_mean(name, allowed)} allowed: "
+                f"{all_or_some(allowed)}, or custom code as file.py:Name"
+            )
+        return Reference(self.module, found)
+
+    def _plain(self, name: str) -> str:
+        return name.replace("_", "").lower().removesuffix(self.suffix.lower())
+
+
+@cache
+def _classes(namespace: Namespace) -> dict[str, str]:
+    """Return the classes of the module by their plainest names."""
+    names = names_in_module(namespace.module)
+    classes = [name for name in names if name[0].isupper() and name not in namespace.excluded]
+    return {namespace._plain(name): name for name in classes}
+
+
+OPTIMIZERS = Namespace(
+    "optimizer",
+    "torch.optim",
+    # LBFGS computes the loss several times a step.
+    excluded=frozenset({"Optimizer", "LBFGS"}),
+)
+SCHEDULES = Namespace(
+    "schedule",
+    "torch.optim.lr_scheduler",
+    "LR",
+    {"cosine": "CosineAnnealingLR", "reduce_on_plateau": "ReduceLROnPlateau"},
+    # Their arguments are functions or schedulers: a custom function makes them.
+    frozenset({"LRScheduler", "LambdaLR", "MultiplicativeLR", "SequentialLR", "ChainedScheduler"}),
+)
+LOSSES = Namespace("loss", "torch.nn.modules.loss", "Loss")
+TRANSFORMS = Namespace("transform", "torchvision.transforms.v2")
+
+FUSED = ("SGD", "Adam", "AdamW")
+"""Optimizers that are built with fused kernels, and whose steps may be captured."""
+CONSTANT = "constant"
+"""Schedule without a class: the learning rate stays."""
+MOVED_BY_STEPS = ("OneCycleLR", "CyclicLR")
+"""Schedules that PyTorch steps after each batch. The others step after each epoch by default."""
+GIVEN_TO_SCHEDULES = ("T_max", "total_steps", "epochs", "steps_per_epoch", "cycle_momentum")
+"""Arguments that a schedule gets if it takes them and params.yaml leaves them out."""
+GIVEN_TO_BATCH_TRANSFORMS = ("num_classes",)
+
+
+def arguments_of(settings: Any, *without: str) -> dict[str, Any]:
+    """Return the arguments in settings: pydantic's, or a plain object's."""
+    given = vars(settings) | (getattr(settings, "model_extra", None) or {})
+    left_out = ("name", *without)
+    return {key: value for key, value in given.items() if key not in left_out}

@@ -1,0 +1,45 @@
+"""Averaged weights, and the rule that ends a training early."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+
+
+class AveragedWeights:
+    """Exponential moving average of a network's weights, from the initial ones on.
+
+    Buffers such as BatchNorm's statistics are the network's own.
+    """
+
+    def __init__(self, network: nn.Module, decay: float) -> None:
+        self._source = network
+        self.network = copy.deepcopy(network)
+        """Network with the averaged weights."""
+        self._average = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
+        self._pairs = [*self.network.parameters()], [*network.parameters()]
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Move the average towards the weights after a step."""
+        self._average(*self._pairs, None)
+
+    @torch.no_grad()
+    def copy_buffers(self) -> None:
+        """Copy the buffers of the trained network, before the averaged one is evaluated."""
+        pairs = zip(self.network.buffers(), self._source.buffers(), strict=True)
+        for averaged, trained in pairs:
+            averaged.copy_(trained)
+
+
+def best_epoch(validation_losses: Sequence[float], min_delta: float) -> int:
+    """Return the index of the last epoch whose loss was lower than the best by over `min_delta`."""
+    best = 0
+    for epoch, loss in enumerate(validation_losses):
+        if loss < validation_losses[best] - min_delta:
+            best = epoch
+    return best

@@ -1,0 +1,68 @@
+"""Custom training steps, and batch transforms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from photofinish.config.pytorch_names import TRANSFORMS
+from photofinish.custom_code import (
+    Reference,
+    accepted_arguments,
+    as_function,
+    run_custom_code,
+)
+from photofinish.errors import UserError
+from photofinish.models.custom import generators_seeded
+from photofinish.training.batches import SEEDS, Batch, derived_seed
+
+if TYPE_CHECKING:
+    from photofinish.config import experiment as params
+
+
+class CustomStep:
+    """A custom function of (network, batch), and of the optimizers if it steps them itself."""
+
+    def __init__(self, settings: params.CustomStep) -> None:
+        self._name = settings.name
+        self._call: Callable[..., Any] = as_function(
+            Reference.of(settings.name).load(), settings.arguments
+        )
+
+    def __call__(self, *arguments: Any) -> torch.Tensor:
+        """Return the batch's loss. Raise UserError if it is no scalar."""
+        with run_custom_code(f"step {self._name} fails"):
+            loss = self._call(*arguments)
+        if not isinstance(loss, torch.Tensor) or loss.dim():
+            raise UserError(
+                f"step {self._name} returns {loss!r:.100}: it must return one number, a tensor "
+                f"without dimensions, the mean loss of the batch"
+            )
+        return loss
+
+
+def step_with_a_loss(experiment: params.Experiment) -> CustomStep | None:
+    """Return the custom step of (network, batch) that returns a loss, if there is one."""
+    settings = experiment.validation_step or experiment.step
+    return CustomStep(settings) if settings else None
+
+
+class BatchTransform:
+    """A transform of training batches on the device, seeded by (seed, epoch, batch)."""
+
+    def __init__(self, settings: params.BatchTransform, seed: int, classes: int) -> None:
+        self._name, self._seed = settings.name, seed
+        custom = TRANSFORMS.reference(settings.name).load()
+        with run_custom_code(f"batch_transform {settings.name} can't be made"):
+            offered = {"num_classes": classes}
+            arguments = accepted_arguments(custom, offered, settings.arguments)
+            self._call = as_function(custom, arguments)
+
+    def __call__(self, batch: Batch, epoch: int, number: int) -> Batch:
+        seed = derived_seed("batch", self._seed, epoch, number) % SEEDS
+        failing = f"batch_transform {self._name} fails on batch {number} of epoch {epoch + 1}"
+        with generators_seeded(seed), run_custom_code(failing):
+            inputs, targets = self._call(*batch)
+        return inputs, targets

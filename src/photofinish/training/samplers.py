@@ -1,0 +1,57 @@
+"""Samplers: the training samples of an epoch, by their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+
+from photofinish.custom_code import Reference, as_function, run_custom_code
+from photofinish.errors import ConfigError, UserError
+from photofinish.training.batches import SEEDS, derived_seed, stream
+
+if TYPE_CHECKING:
+    from photofinish.config.experiment import Sampler
+
+
+def make_sampler(
+    settings: Sampler, targets: torch.Tensor, seed: int
+) -> Callable[[int], torch.Tensor]:
+    """Return a function of the epoch that returns as many rows as there are targets."""
+    if settings.name == "balanced":
+        weights = balanced_weights(targets)
+
+        def balanced(epoch: int) -> torch.Tensor:
+            generator = stream("sampler", seed, epoch)
+            count = len(weights)
+            return torch.multinomial(weights, count, replacement=True, generator=generator)
+
+        return balanced
+    choose = as_function(Reference.of(settings.name).load(), settings.arguments)
+
+    def custom(epoch: int) -> torch.Tensor:
+        with run_custom_code(f"sampler {settings.name} fails"):
+            rows = choose(targets.clone(), derived_seed("sampler", seed, epoch) % SEEDS)
+            rows = torch.as_tensor(rows, dtype=torch.int64)
+        if rows.shape != (len(targets),) or rows.min() < 0 or rows.max() >= len(targets):
+            raise UserError(
+                f"sampler {settings.name} must return {len(targets)} rows, as many as there are "
+                f"training samples, each from 0 to {len(targets) - 1}"
+            )
+        return rows
+
+    return custom
+
+
+def balanced_weights(targets: torch.Tensor) -> torch.Tensor:
+    """Return each sample's weight: one over how often its class occurs.
+
+    With several labels, it is the mean over the sample's labels. Having none counts as a label.
+    """
+    if targets.dtype == torch.int64 and targets.dim() == 1:
+        return (1 / torch.bincount(targets).double())[targets]
+    if targets.dim() != 2 or not torch.isin(targets, torch.tensor([0.0, 1.0])).all():
+        raise ConfigError("sampler: balanced needs targets that are classes or labels")
+    labels = torch.cat([targets, targets.sum(dim=1, keepdim=True) == 0], dim=1).double()
+    return (labels / labels.sum(dim=0).clamp(min=1)).sum(dim=1) / labels.sum(dim=1)

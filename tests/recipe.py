@@ -1,0 +1,82 @@
+"""Custom code of the recipes that tests train with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.optim import SGD, Adam, Optimizer, lr_scheduler
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+def two_rates(network: nn.Module, lr: float) -> Optimizer:
+    """Freeze the first layer, and train the second with a tenth of the last one's rate."""
+    first, middle, last = (layer for layer in network if isinstance(layer, nn.Linear))  # type: ignore[union-attr]
+    first.requires_grad_(False)
+    groups = [{"params": middle.parameters(), "lr": lr / 10}, {"params": last.parameters()}]
+    return SGD(groups, lr=lr, momentum=0.9)
+
+
+def rising_and_falling(optimizer: Optimizer, total_steps: int) -> lr_scheduler.LRScheduler:
+    half = total_steps // 2
+    rising = lr_scheduler.LinearLR(optimizer, 0.1, 1.0, total_iters=half)
+    falling = lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=total_steps - half)
+    return lr_scheduler.SequentialLR(optimizer, [rising, falling], [half])
+
+
+def then_away(optimizer: Optimizer) -> lr_scheduler.LRScheduler:
+    """From the fourth epoch on, climb instead of descending."""
+    return lr_scheduler.LambdaLR(optimizer, lambda epoch: 1.0 if epoch < 3 else -0.5)
+
+
+def backwards(targets: torch.Tensor, seed: int) -> torch.Tensor:
+    return torch.arange(len(targets)).flip(0) if seed else torch.arange(len(targets))
+
+
+def noisy(images: torch.Tensor, targets: torch.Tensor) -> Batch:
+    return images + 0.1 * torch.randn(images.shape), targets
+
+
+def margin_step(network: nn.Module, batch: Batch, smoothing: float = 0.1) -> torch.Tensor:
+    images, targets = batch
+    return cross_entropy(network(images), targets, label_smoothing=smoothing)
+
+
+class Gan(nn.Module):
+    """A generator and a discriminator of images of 8 x 8."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 64))
+        self.discriminator = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 1))
+
+    def loss(self, images: torch.Tensor, number: int) -> torch.Tensor:
+        """Return the discriminator's loss (0) or the generator's (1)."""
+        made = self.generator(torch.randn(len(images), 4).to(images))
+        softplus = nn.functional.softplus
+        if number:
+            return softplus(-self.discriminator(made)).mean()
+        real = softplus(-self.discriminator(images.flatten(1))).mean()
+        return real + softplus(self.discriminator(made.detach())).mean()
+
+
+def two_optimizers(network: Gan, lr: float) -> list[Optimizer]:
+    return [Adam(network.discriminator.parameters(), lr), Adam(network.generator.parameters(), lr)]
+
+
+def gan_step(network: Gan, batch: Batch, optimizers: Sequence[Optimizer]) -> torch.Tensor:
+    for number, optimizer in enumerate(optimizers):
+        optimizer.zero_grad()
+        loss = network.loss(batch[0], number)
+        loss.backward()
+        optimizer.step()
+    return loss
+
+
+def gan_loss(network: Gan, batch: Batch) -> torch.Tensor:
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        return network.loss(batch[0], 0) + network.loss(batch[0], 1)
