@@ -373,6 +373,11 @@ class Experiment(Settings):
     """Number of seeds to train from, beginning with `seed`."""
 
 
+RECIPE = (
+    "warmup_steps", "clip_grad_norm", "accumulate", "ema", "early_stopping", "sampler",
+    "batch_transform", "step", "validation_step",
+)  # fmt: skip
+"""Settings that change nothing by default."""
 _CODE = (
     "model", "loss", "optimizer", "schedule", "sampler", "batch_transform", "step",
     "validation_step",

@@ -14,7 +14,7 @@ from typing import Any
 
 from mlflow.entities import Metric
 
-from photofinish.config.experiment import Experiment
+from photofinish.config.experiment import RECIPE, Experiment
 from photofinish.files import sha256_of_bytes
 from photofinish.machine.fingerprint import GpuTarget
 from photofinish.results import EpochMetrics, EpochTiming, records
@@ -74,9 +74,14 @@ class RunDocument:
 
 
 def run_params(experiment: Experiment, device: str) -> dict[str, str]:
-    """Return an experiment's settings as MLflow's parameters."""
-    settings = _flat(experiment.model_dump(mode="json"))
-    return {key: str(value) for key, value in settings} | {"device": device}
+    """Return an experiment's settings as MLflow's parameters, without an unused recipe's."""
+    settings = experiment.model_dump(mode="json")
+    for key in RECIPE:
+        if settings[key] == Experiment.model_fields[key].default:
+            del settings[key]
+    if experiment.schedule.every is None:
+        del settings["schedule"]["every"]
+    return {key: str(value) for key, value in _flat(settings)} | {"device": device}
 
 
 def _flat(value: Any, prefix: str = "") -> list[tuple[str, Any]]:
