@@ -1,16 +1,14 @@
 # `make repro` and `make test` need Python 3.11+ and git. `make help` lists the targets.
+# Nothing else needs make: `photofinish --help` lists the same commands.
 
 PYTHON ?= python3
 BIN := .venv/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-# DVC reads params.yaml before `plan` can check it, so check it here first.
-# Without Git (a ZIP), DVC needs core.no_scm.
-ready = @python stages/plan.py && \
-	{ git rev-parse --git-dir >/dev/null 2>&1 || dvc config --local core.no_scm true; }
+photofinish := python -m photofinish
 
-.PHONY: help setup repro plan new example reference ui machine worker spread test bench format lock clean
+.PHONY: help setup repro plan new reference ui machine worker spread test bench format lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 18
@@ -32,65 +30,29 @@ setup: .venv/installed ## create .venv with the pinned packages
 		\"import os; os.environ.setdefault('MLFLOW_DISABLE_TELEMETRY', 'true')\n\")"
 	@touch $@
 
-repro: example setup ## run the pipeline; only what changed runs again (EXAMPLE=mnist-linear: copy that example first)
-	$(ready)
-	dvc repro
+repro: setup ## run the pipeline; only what changed runs again (EXAMPLE=mnist-linear: copy that example first)
+	@$(photofinish) run $(if $(EXAMPLE),--example $(EXAMPLE))
 
 plan: setup ## read params.yaml; `dvc status` then lists what will run
-	$(ready)
-	dvc repro plan
+	@$(photofinish) plan
 
-new: own = $(or $(FILE),my_model.py)
-new: ## start a custom network: write my_model.py and print what goes into params.yaml (FILE=net.py: another name)
-	@[[ "$(own)" =~ ^[^[:space:]]+\.py$$ ]] || \
-		{ echo "error: FILE=$(own): name a Python file, as in make new FILE=net.py"; exit 2; }
-	@test ! -e $(own) || { echo "error: $(own) exists: choose another, make new FILE=net.py"; exit 2; }
-	@cp examples/my_model.py $(own)
-	@echo "Wrote $(own). Add to params.yaml, below experiments, then make repro:"
-	@echo "  mine:"
-	@echo "    dataset: digits"
-	@echo "    model:"
-	@echo "      name: ./$(own):Net"
-	@echo "      width: 32"
-
-example:
-ifdef EXAMPLE
-	@test -f examples/$(EXAMPLE).yaml || \
-		{ echo "error: no such example; there are: $(basename $(notdir $(wildcard examples/*.yaml)))"; exit 2; }
-	@# Only the committed file or another example is overwritten, never the user's changes.
-	@git diff --quiet HEAD -- params.yaml || \
-		{ for file in examples/*.yaml; do cmp -s $$file params.yaml && exit; done; \
-		echo "error: params.yaml has changes of yours: commit them, or save them elsewhere, first"; exit 2; }
-	cp examples/$(EXAMPLE).yaml params.yaml
-endif
+new: setup ## start a custom network: write my_model.py and print what goes into params.yaml (FILE=net.py: another name)
+	@$(photofinish) new $(FILE)
 
 ui: setup ## bring MLflow up to date and start its UI (PORT=5001 instead of 5000)
-	python -m photofinish.tracking.sync
-	@# By default MLflow starts 15 processes (2.3 GB), half of them for language models' judges.
-	@# With one worker, Ctrl-C ends in a traceback of its server.
-	@export MLFLOW_SERVER_ENABLE_JOB_EXECUTION="$${MLFLOW_SERVER_ENABLE_JOB_EXECUTION:-false}"; \
-	case "$$MLFLOW_TRACKING_URI" in \
-		http*) echo "The runs are at $$MLFLOW_TRACKING_URI" ;; \
-		"") mlflow ui --workers 2 $(if $(PORT),--port $(PORT)) ;; \
-		*) mlflow ui --workers 2 --backend-store-uri "$$MLFLOW_TRACKING_URI" \
-			$(if $(PORT),--port $(PORT)) ;; \
-	esac
+	@$(photofinish) ui $(if $(PORT),--port $(PORT))
 
 reference: setup ## record this machine's results in reference/ for others (MACHINE=name: the folder's name)
-	python -m photofinish.results.references $(if $(MACHINE),--machine $(MACHINE))
+	@$(photofinish) reference $(if $(MACHINE),--machine $(MACHINE))
 
 machine: setup ## record this machine's facts, for params.yaml to name (NAME=lab: machines/lab.json)
-	@[[ "$(NAME)" =~ ^[A-Za-z0-9][A-Za-z0-9_-]*$$ ]] || \
-		{ echo "error: give it a name of letters, digits, '-' and '_': make machine NAME=lab"; exit 2; }
-	@mkdir -p machines
-	python -m photofinish.machine.fingerprint > machines/$(NAME).json
+	@$(photofinish) machine $(NAME)
 
 worker: setup ## train here for a head (HEAD=tcp://head:8786; by default on this machine)
-	@python -m photofinish.remote.worker $(HEAD)
+	@$(photofinish) worker $(HEAD)
 
 spread: setup ## train missing results on all machines at once (LISTEN=tcp://0.0.0.0:8786)
-	@python stages/plan.py
-	@python -m photofinish.remote.spread $(if $(LISTEN),--listen $(LISTEN))
+	@$(photofinish) spread $(if $(LISTEN),--listen $(LISTEN))
 
 test: setup ## the whole check: lint, format, types, tests
 	ruff check .

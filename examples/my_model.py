@@ -1,4 +1,4 @@
-"""A custom network, copied by `make new`. See docs/your-own.md for what it may do."""
+"""A custom network, written by `photofinish new`. docs/your-own.md says what it may do."""
 
 from __future__ import annotations
 

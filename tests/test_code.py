@@ -48,6 +48,8 @@ def test_a_stage_depends_on_no_package_that_it_does_not_run(stage: str) -> None:
         ("photofinish/runs/evaluation.py", {"evaluate"}),
         ("photofinish/data/split.py", {"plan", "download", "split"}),
         ("photofinish/tracking/mlflow_worker.py", {"compare"}),
+        ("photofinish/config/tables/prices.csv", {"compare"}),
+        ("photofinish/report/templates/report.css", {"compare"}),
         ("stages/train.py", {"train"}),
     ],
 )

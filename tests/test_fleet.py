@@ -136,9 +136,8 @@ def head(tmp_path: Path) -> Project:
     """A committed project that knows a machine called lab, with a DVC remote in a folder."""
     project = clone_project(tmp_path / "head").without_mlflow()
     project.environment["CUDA_VISIBLE_DEVICES"] = ""
-    machine = project.run("python", "-m", "photofinish.machine.fingerprint", **LIKE_LAB)
-    (project.root / "machines").mkdir()
-    (project.root / "machines/lab.json").write_text(machine.stdout, encoding="utf-8")
+    recorded = project.run("python", "-m", "photofinish", "machine", "lab", **LIKE_LAB)
+    assert recorded.returncode == 0, recorded.stderr
     project.write_params(PARAMS)
     added = project.run("dvc", "remote", "add", "--default", "shared", str(tmp_path / "remote"))
     assert added.returncode == 0, added.stderr
@@ -156,7 +155,7 @@ def start_worker(head: Project, address: str) -> Iterator[StartWorker]:
         if not root.exists():
             head.git("clone", "--quiet", ".", str(root))
         project = Project(root, head.environment | LIKE_LAB | {"PYTHONPATH": str(root / "src")})
-        started.append(project.start("python", "-m", "photofinish.remote.worker", address))
+        started.append(project.start("python", "-m", "photofinish", "worker", address))
         return started[-1]
 
     yield start
@@ -170,7 +169,7 @@ def test_another_machine_trains_and_evaluates_though_a_worker_is_killed_and_a_fa
     head: Project, address: str, start_worker: StartWorker
 ) -> None:
     workers = {name: start_worker(name) for name in ("first", "second")}
-    spreading = head.start("python", "-m", "photofinish.remote.spread", "--listen", address)
+    spreading = head.start("python", "-m", "photofinish", "spread", "--listen", address)
     clones = {name: head.root.with_name(name) / ".photofinish/worker" for name in workers}
     wait_for(
         lambda: any(clone.is_dir() for clone in clones.values()) or spreading.poll() is not None
@@ -188,7 +187,7 @@ def test_another_machine_trains_and_evaluates_though_a_worker_is_killed_and_a_fa
     head.write_params(params)
     head.commit()
     head.repro("plan")
-    again = head.run("python", "-m", "photofinish.remote.spread", "--listen", address)
+    again = head.run("python", "-m", "photofinish", "spread", "--listen", address)
     assert "0 to be trained" in again.stdout, again.stderr
     assert "Running stage 'evaluate@small'" not in again.stdout
     assert (head.root / "report/index.html").is_file()
@@ -205,7 +204,7 @@ def test_the_head_trains_what_is_its_own_and_ctrl_c_ends_it_with_all_that_it_sta
     endless = {"dataset": "digits", "model": "linear", "epochs": 1_000_000}
     head.write_params({**PARAMS, "devices": ONE_THREAD, "experiments": {"endless": endless}})
     head.commit()
-    with head.start("python", "-m", "photofinish.remote.spread", "--listen", address) as spreading:
+    with head.start("python", "-m", "photofinish", "spread", "--listen", address) as spreading:
         read_until(spreading, "epoch 1/")
         started = psutil.Process(spreading.pid).children(recursive=True)
         assert any("stages/train.py" in process.cmdline() for process in started)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ from conftest import ROOT, MakeExperiment
 
 from photofinish.config.devices import CpuDevice, Devices
 from photofinish.config.loader import Params, read_params
-from photofinish.errors import ConfigError, UserError
+from photofinish.errors import EXIT_MISTAKE, ConfigError, UserError
 from photofinish.files import write_bytes_atomically
 from photofinish.machine.fingerprint import (
     CpuTarget,
@@ -75,23 +76,16 @@ def test_a_misspelt_machine_is_reported_with_its_line_and_the_nearest_name(
     ):
         read(params_file, machines, "lap")
     (machines / "lab.json").unlink()
-    with pytest.raises(ConfigError, match=r"has no machine yet; `make machine NAME=lab`"):
+    with pytest.raises(ConfigError, match=r"has no machine yet; `photofinish machine lab`"):
         read(params_file, machines, "lab")
 
 
 @pytest.mark.parametrize("name", ["", "../lab"])
-def test_make_machine_takes_only_names_that_params_yaml_takes(tmp_path: Path, name: str) -> None:
-    command = [
-        "make",
-        "--file",
-        str(ROOT / "Makefile"),
-        "--old-file",
-        "setup",
-        "machine",
-        f"NAME={name}",
-    ]
+def test_a_machine_takes_only_names_that_params_yaml_takes(tmp_path: Path, name: str) -> None:
+    command = [sys.executable, "-m", "photofinish", "machine", name]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert "error: give it a name of letters, digits, '-' and '_'" in ran.stdout
+    assert ran.returncode == EXIT_MISTAKE
+    assert "error: give it a name of letters, digits, '-' and '_'" in ran.stderr
     assert list(tmp_path.iterdir()) == []
 
 
@@ -112,7 +106,7 @@ def test_a_stage_refuses_what_is_planned_for_another_machine(
     monkeypatch.setenv("DVC_STAGE", "train-cpu@small")
     with pytest.raises(
         UserError,
-        match=r"small on cpu is planned for another machine .*usable_cores.*`make spread`",
+        match=r"small on cpu is planned for another machine .*usable_cores.*`photofinish spread`",
     ):
         train(
             "cpu",

@@ -39,6 +39,7 @@ pytestmark = [
 ]
 
 EPOCHS = 3
+SYNC = "from photofinish.tracking.sync import bring_up_to_date; bring_up_to_date(5000)"
 MOST_DELAY_SECONDS = 10.0
 MOST_SYNC_SECONDS = 40  # MLflow's limit of 10 for a request, and a busy machine
 MakeTracked = Callable[..., "Tracked"]
@@ -72,7 +73,7 @@ class Tracked:
             if not name.startswith(("MLFLOW_", "DVC_"))
         }
         return subprocess.Popen(
-            [sys.executable, "-m", "photofinish.tracking.sync"],
+            [sys.executable, "-c", SYNC],
             cwd=self.stage.folder,
             env=clean,
             stdout=subprocess.PIPE,
@@ -81,13 +82,12 @@ class Tracked:
         )
 
     def sync(self, address: str = "") -> str:
-        """Sync in this process as `make ui` does, and return what it printed."""
+        """Sync in this process as `photofinish ui` does, and return what it printed."""
         with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as output:
             patch.chdir(self.stage.folder)
             patch.delenv("DVC_ROOT", raising=False)
             patch.setenv("MLFLOW_TRACKING_URI", address)
-            patch.setattr(sys, "argv", ["sync"])
-            sync.main()
+            sync.bring_up_to_date(5000)
         return output.getvalue()
 
 

@@ -79,5 +79,10 @@ def test_the_projects_folder_is_dvcs_or_the_working_directory(
 ) -> None:
     monkeypatch.setenv("DVC_ROOT", str(tmp_path))
     assert project_root() == tmp_path.resolve()
+    copied = tmp_path / "copy" / "photofinish"  # of `dvc exp run --temp`, in a folder of its own
+    copied.mkdir(parents=True)
+    (copied.parent / ".dvc").mkdir()
+    monkeypatch.chdir(copied)
+    assert project_root() == tmp_path.resolve() / "photofinish"
     monkeypatch.delenv("DVC_ROOT")
     assert project_root() == Path.cwd()

@@ -21,12 +21,12 @@ from result_files import (
     write_scores,
 )
 
+from photofinish.commands.pipeline import record_results
 from photofinish.comparing.device_results import DeviceResult, Trained
 from photofinish.comparing.pairs import ReferenceComparison, same_training
 from photofinish.config.networks import CustomModel
 from photofinish.errors import UserError
 from photofinish.report.tables import elsewhere_table
-from photofinish.results import references
 from photofinish.results.references import (
     Reference,
     read_references,
@@ -206,8 +206,7 @@ def test_all_results_are_recorded_but_resumed_ones_and_those_of_other_machines(
         write_result(tmp_path / "results", result)
         if isinstance(result, Trained):
             write_scores(tmp_path / "results", result)
-    monkeypatch.setattr("sys.argv", ["references", "--machine", "mine"])
-    references.main()
+    record_results("mine")
     (reference,) = read_references(tmp_path / "reference", ["mine"])
     assert (reference.experiment, reference.photofinish_version) == (
         "c",

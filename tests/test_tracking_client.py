@@ -116,7 +116,7 @@ def test_a_worker_that_fails_costs_a_stage_no_more_than_the_limit_and_is_reporte
     assert time.monotonic() - began_seconds < LIMIT_SECONDS + MARGIN_SECONDS
     assert (
         capfd.readouterr().err
-        == f"MLflow: {reason}. The run goes on; `make ui` sends what was missed.\n"
+        == f"MLflow: {reason}. The run goes on; `photofinish ui` sends what was missed.\n"
     )
     wait_for(lambda: not workers())
 

@@ -57,8 +57,15 @@ def to_json(value: Any) -> str:
 
 
 def project_root() -> Path:
-    """Return the project's folder, also within a copy that `dvc exp run --temp` makes."""
-    return Path(os.environ.get("DVC_ROOT") or ".").resolve()
+    """Return the folder of params.yaml, also for a copy that `dvc exp run --temp` makes.
+
+    DVC_ROOT is DVC's folder of the original, of which params.yaml may lie in a folder below.
+    """
+    here = Path.cwd()
+    if not (root := os.environ.get("DVC_ROOT")):
+        return here
+    copy = next((folder for folder in (here, *here.parents) if (folder / ".dvc").is_dir()), here)
+    return Path(root).resolve() / here.relative_to(copy)
 
 
 def in_project(path: str) -> Path:

@@ -1,4 +1,4 @@
-"""Source files that each stage runs: a stage runs again when one of them changes.
+"""Source files that each stage runs and reads: it runs again when one of them changes.
 
 Each stage depends on one file, written by `plan`, that lists them. If dvc.yaml listed them, DVC
 would take 6 s instead of 1 s to see that nothing changed in 15 experiments.
@@ -51,6 +51,8 @@ CODE_OF_STAGES = {
 
 Training also imports `tracking`, which copies results into MLflow and does not influence them.
 """
+_DATA_OF_STAGES = {"compare": ("config/tables", "report/templates")}
+"""Folders whose files a stage reads."""
 PACKAGE = "package "
 """Prefix of the names of installed packages in a list of custom code."""
 _HERE = Path(__file__).parent
@@ -77,6 +79,8 @@ def our_code(stage: str) -> StageCode:
     for name in (*_EVERY_STAGE, *CODE_OF_STAGES.get(stage, ())):
         path = _HERE / name
         files += sorted(path.rglob("*.py")) if path.is_dir() else [path.with_suffix(".py")]
+    for name in _DATA_OF_STAGES.get(stage, ()):
+        files += sorted((_HERE / name).iterdir())
     names = {path.relative_to(_HERE.parent).as_posix(): path for path in files}
     if stage == "train":
         del names["photofinish/runs/evaluation.py"]

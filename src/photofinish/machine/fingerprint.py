@@ -1,8 +1,8 @@
 """The fingerprint of the machine: facts that determine speed and bits.
 
 It is part of DVC's cache key, so it holds no load, temperature or time. Every `dvc repro` makes it,
-so torch is not imported. `python -m photofinish.machine.fingerprint` prints it, to be kept in
-machines/<name>.json for other machines to read.
+so torch is not imported. `photofinish machine <name>` writes it to machines/<name>.json, for other
+machines to read.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from photofinish.config.base import Record
 from photofinish.config.devices import CpuDevice, Devices, GpuDevice, Strategy, check_data_parallel
 from photofinish.config.problems import ConfigProblem, unknown_name
-from photofinish.errors import ConfigError, run_stage
+from photofinish.errors import ConfigError
 from photofinish.machine.accelerators import (
     AcceleratorFacts,
     Accelerators,
@@ -179,7 +179,7 @@ def read_machines(devices: Devices, folder: Path) -> dict[str, Machine]:
             problem = str(error).partition("\n")[0]
             raise ConfigError(
                 f"{path} can't be read as a machine ({problem}): "
-                f"write it again there, with `make machine NAME={name}`"
+                f"write it again there, with `photofinish machine {name}`"
             ) from error
     return machines
 
@@ -198,15 +198,5 @@ def name_problem(name: str, folder: Path) -> str | None:
     if name in known:
         return None
     problem = unknown_name("machine", name, known) if known else f"{folder}/ has no machine yet"
-    return (
-        f"{problem}; `make machine NAME={name}` on it writes {folder}/{name}.json, to be committed"
-    )
-
-
-def main() -> None:
-    """Print this machine's facts."""
-    print(Machine.here().model_dump_json(indent=2))
-
-
-if __name__ == "__main__":
-    run_stage(main)
+    path = f"{folder}/{name}.json"
+    return f"{problem}; `photofinish machine {name}` on it writes {path}, to be committed"

@@ -165,7 +165,7 @@ def clone_at(source: Path, folder: Path, commit: str) -> None:
             git(folder, "fetch", "--quiet", origin, *refs)
     if not _has(folder, commit):
         problem = f"the commit {commit[:12]} is not in {origins[-1]}"
-        raise UserError(f"{problem}: `git push` it, then `make spread` again")
+        raise UserError(f"{problem}: `git push` it, then `photofinish spread` again")
     if not (folder / "dvc.yaml").is_file() or git(folder, "rev-parse", "HEAD") != commit:
         git(folder, "checkout", "--quiet", "--force", "--detach", commit)
     _share_dvc(source / ".dvc", folder / ".dvc")

@@ -1,11 +1,10 @@
 """The head: finds what is missing, spreads it over the workers, and brings the results back.
 
-`make spread` runs `python -m photofinish.remote.spread`, after changes are committed and pushed.
+`photofinish spread` runs it, after changes are committed and pushed.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
@@ -21,14 +20,13 @@ from urllib.parse import urlsplit
 from ruamel.yaml import YAML
 
 from photofinish.config.loader import read_params
-from photofinish.errors import UserError, run_stage
+from photofinish.errors import UserError
 from photofinish.files import state_folder
 from photofinish.locks import exclusive
 from photofinish.machine.fingerprint import Machine, read_machines
 from photofinish.remote.jobs import PLAN, PROGRESS, Job, committed, run_job, stop_job
 from photofinish.remote.worker import (
     DASK,
-    HEAD,
     PLANNED,
     code_version,
     key_of,
@@ -45,14 +43,18 @@ _POLL_SECONDS = 0.5
 
 def spread(listen: str) -> None:
     """Train what is missing, on the machines that params.yaml names, and write the report."""
-    jobs = {job.title: job for job in _missing(committed(Path()))}
-    print(f"{sum(job.key is not None for job in jobs.values())} to be trained", flush=True)
-    if jobs and (failed := _run_all(jobs, listen)):
-        raise UserError(
-            f"{len(failed)} failed, as printed above ({', '.join(failed)}). The rest is in the "
-            f"remote: `make spread` again runs only what failed"
-        )
-    _dvc("repro", "--pull")
+    import dask
+
+    dask.config.set(DASK)
+    with exclusive(state_folder() / "locks", "spread", patience_seconds=0):
+        jobs = {job.title: job for job in _missing(committed(Path()))}
+        print(f"{sum(job.key is not None for job in jobs.values())} to be trained", flush=True)
+        if jobs and (failed := _run_all(jobs, listen)):
+            raise UserError(
+                f"{len(failed)} failed, as printed above ({', '.join(failed)}). The rest is in "
+                f"the remote: `photofinish spread` again runs only what failed"
+            )
+        _dvc("repro", "--pull")
 
 
 def _missing(commit: str) -> list[Job]:
@@ -186,8 +188,8 @@ def _run(client: Any, jobs: dict[str, Job], address: str) -> list[str]:
         lacking = {jobs[title].where for title in futures if jobs[title].key not in keys}
         for where in sorted(lacking - unserved):
             print(
-                f"{where} has no worker: waiting for `make worker HEAD={address}` there. If one "
-                f"runs there, `make machine` again shows what has changed",
+                f"{where} has no worker: waiting for `photofinish worker {address}` there. If one "
+                f"runs there, `photofinish machine` again shows what has changed",
                 flush=True,
             )
         unserved = lacking
@@ -216,30 +218,10 @@ def _scheduler(listen: str, resources: dict[str, float] | None) -> Iterator[tupl
         )
     except (OSError, RuntimeError) as error:
         problem = f"{listen} can't be listened at: {error}"
-        raise UserError(f"{problem}. LISTEN=... names another address") from error
+        raise UserError(f"{problem}. --listen names another address") from error
     with cluster, Client(cluster) as client:
         name = platform.node() if host in ("0.0.0.0", "[::]") else host  # noqa: S104
         try:
             yield client, f"{address.scheme}://{name}:{port}"
         finally:
             stop_job()
-
-
-def main() -> None:
-    """Spread, with the options of the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m photofinish.remote.spread", description=__doc__
-    )
-    parser.add_argument(
-        "--listen", default=HEAD, help="address for workers; tcp://0.0.0.0:8786 is open to all"
-    )
-    args = parser.parse_args()
-    import dask
-
-    dask.config.set(DASK)
-    with exclusive(state_folder() / "locks", "spread", patience_seconds=0):
-        spread(args.listen)
-
-
-if __name__ == "__main__":
-    run_stage(main)

@@ -1,11 +1,10 @@
 """A worker: runs the jobs of a head one by one, and pushes each result to DVC's remote.
 
-`python -m photofinish.remote.worker tcp://head:8786` serves one head after another.
+`photofinish worker tcp://head:8786` serves one head after another.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import logging
 import platform
@@ -15,7 +14,7 @@ import uuid
 from importlib import metadata
 from typing import Any
 
-from photofinish.errors import TerminatedError, UserError, run_stage
+from photofinish.errors import TerminatedError, UserError
 from photofinish.files import sha256_of_bytes, state_folder
 from photofinish.machine.fingerprint import Machine
 from photofinish.machine.host import CPU_VARIABLES
@@ -65,7 +64,7 @@ def check_planned(planned: dict[str, Any], machine: Machine) -> None:
     if planned["keys"] and not resources_of(machine).keys() & set(planned["keys"]):
         print(
             "no training is planned for this machine: it only evaluates. If one should be, "
-            "`make machine NAME=...` here and `git diff machines/` show what differs",
+            "`photofinish machine ...` here and `git diff machines/` show what differs",
             flush=True,
         )
 
@@ -109,7 +108,7 @@ def serve(head: str) -> None:
 
     dask.config.set(DASK)
     machine = Machine.here()
-    print(f"waiting for a head at {head} (`make spread` there)", flush=True)
+    print(f"waiting for a head at {head} (`photofinish spread` there)", flush=True)
     while True:
         try:
             asyncio.run(_work(head, machine))
@@ -119,19 +118,3 @@ def serve(head: str) -> None:
         except (OSError, KeyError):  # there is no head, or it has not planned yet
             pass
         time.sleep(_RETRY_SECONDS)
-
-
-def main() -> None:
-    """Work for the head that the command line names."""
-    parser = argparse.ArgumentParser(
-        prog="python -m photofinish.remote.worker", description=__doc__
-    )
-    parser.add_argument(
-        "head", nargs="?", default=HEAD, help="the address of its scheduler, tcp://host:port"
-    )
-    args = parser.parse_args()
-    serve(args.head)
-
-
-if __name__ == "__main__":
-    run_stage(main)

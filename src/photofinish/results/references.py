@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import platform
 import re
@@ -17,7 +16,7 @@ from pydantic import ValidationError
 
 from photofinish.config.base import Name, Record, is_name
 from photofinish.config.experiment import Experiment
-from photofinish.errors import ConfigError, UserError, run_stage
+from photofinish.errors import ConfigError, UserError
 from photofinish.files import to_json
 from photofinish.machine.host import package_version
 from photofinish.machine.load import load_warnings
@@ -175,15 +174,3 @@ def code_without_folders(custom_code: dict[str, str]) -> dict[str, str]:
         sha256 if without_folders(name) != name else name: sha256
         for name, sha256 in custom_code.items()
     }
-
-
-def main() -> None:
-    """Record this machine's results for others: `python -m photofinish.results.references`."""
-    parser = argparse.ArgumentParser(prog="python -m photofinish.results.references")
-    parser.add_argument("--machine", help="name of the folder; by default the hardware's")
-    args = parser.parse_args()
-    record_all(Path("data/plan/experiments"), Path("results"), Path("reference"), args.machine)
-
-
-if __name__ == "__main__":
-    run_stage(main)

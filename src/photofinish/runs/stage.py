@@ -57,7 +57,7 @@ def _check_machine(run: Run) -> None:
     if differences := mismatches(run.host, Machine.here()):
         raise UserError(
             f"{run.name} on {run.device} is planned for another machine than this one "
-            f"({'; '.join(differences[:3])}). `make spread` trains it there, and so does "
+            f"({'; '.join(differences[:3])}). `photofinish spread` trains it there, and so does "
             f"`dvc repro` on that machine. If this machine has changed, run `dvc repro plan`."
         )
 

@@ -143,7 +143,7 @@ class Tracker:
             self._give_up("it does not answer in time")
 
     def _give_up(self, why: str) -> None:
-        text = f"MLflow: {why}. The run goes on; `make ui` sends what was missed."
+        text = f"MLflow: {why}. The run goes on; `photofinish ui` sends what was missed."
         print(text, file=sys.stderr, flush=True)
         self._close()
 

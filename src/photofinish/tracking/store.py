@@ -102,7 +102,7 @@ def open_store(root: Path, state: Path) -> Store:
             time.sleep(_RACE_SECONDS)
             return _open(uri, artifacts, name, lock)
     except Exception as error:
-        move = "move the file away, and `make ui` rebuilds it"
+        move = "move the file away, and `photofinish ui` rebuilds it"
         remedy = "change MLFLOW_TRACKING_URI" if variable else move
         text = f"{uri} can't be opened ({first_line(error)}): {remedy}"
         raise MlflowException(text) from error

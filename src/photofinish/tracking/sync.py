@@ -5,7 +5,6 @@ A run is sent once, and again only if its content changed or was deleted in MLfl
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import platform
@@ -23,7 +22,7 @@ from mlflow.entities import (
 )
 from mlflow.tracking import MlflowClient
 
-from photofinish.errors import UserError, run_stage
+from photofinish.errors import UserError
 from photofinish.files import project_root, state_folder
 from photofinish.results import records
 from photofinish.results.records import EVALUATED
@@ -233,10 +232,8 @@ def _ready_model(store: Store, run: Run) -> str | None:
     return None
 
 
-def main() -> None:
-    """Sync before `make ui` starts MLflow, and print the address that will show the runs."""
-    program = "python -m photofinish.tracking.sync"
-    argparse.ArgumentParser(prog=program, description=__doc__).parse_args()
+def bring_up_to_date(port: int) -> None:
+    """Sync, and print the address at which MLflow's server will show the runs."""
     server = os.environ.get("MLFLOW_TRACKING_URI", "")
     names = sorted(path.stem for path in Path("data/plan/experiments").glob("*.json"))
     try:
@@ -245,12 +242,8 @@ def main() -> None:
     except MLFLOW_ERRORS as error:
         raise UserError(f"MLflow can't be brought up to date: {first_line(error)}") from error
     print(f"MLflow is up to date{f'; runs added or completed: {count}' if count else ''}")
-    own = f"http://127.0.0.1:{os.environ.get('PORT', 5000)}"
+    own = f"http://127.0.0.1:{port}"
     ui = server.rstrip("/") if server.startswith("http") else own
     # Without the workflow, MLflow shows its pages for language models.
     runs = f"#/experiments/{store.experiment_id}/runs?workflowType=machine_learning"
     print(f"The runs: {ui}/{runs}")
-
-
-if __name__ == "__main__":
-    run_stage(main)

@@ -1,0 +1,1 @@
+"""The command `photofinish`, which the Makefile calls too."""

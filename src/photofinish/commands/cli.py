@@ -1,0 +1,155 @@
+"""The command's arguments, and the function that each of its commands calls.
+
+Imports stand in the functions, because `photofinish --help` needs none of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+import photofinish
+from photofinish.errors import run_stage
+
+_EPILOG = """\
+start here:
+  photofinish init         in the folder of your network
+  photofinish run          trains on CPU and GPU; the answer is in report/index.html
+
+`photofinish COMMAND --help` lists the arguments of a command.
+"""
+
+
+def main() -> None:
+    """Run the command of the command line. Print expected errors without a traceback."""
+    run_stage(_main)
+
+
+def _main() -> None:
+    parser = _parser()
+    args, others = parser.parse_known_args()
+    if "call" not in args:
+        parser.print_help()
+        return
+    if args.command == "run":
+        args.arguments = others
+    elif others:
+        parser.error(f"unrecognized arguments: {' '.join(others)}")
+    args.call(args)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="photofinish",
+        description=(
+            "Is a GPU worth it for this training job, how much faster is it, why (or why not), and "
+            "is the\nmodel the same?"
+        ),
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--version", action="version", version=f"photofinish {photofinish.__version__}"
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+
+    def command(
+        name: str, call: Callable[[argparse.Namespace], None], text: str
+    ) -> argparse.ArgumentParser:
+        sentence = f"{text[0].upper()}{text[1:]}."
+        added = commands.add_parser(name, help=text, description=sentence, allow_abbrev=False)
+        added.set_defaults(call=call)
+        return added
+
+    command("init", _init, "write the pipeline into this folder, and a params.yaml for its network")
+    new = command("new", _new, "write a network to start from")
+    new.add_argument("file", nargs="?", default="my_model.py", help="its file; my_model.py")
+    run = command("run", _run, "check params.yaml, then `dvc repro`: only what changed runs again")
+    run.usage = "photofinish run [--example NAME] [arguments of dvc repro]"
+    run.add_argument(
+        "--example", metavar="NAME", help="copy examples/NAME.yaml over params.yaml first"
+    )
+    command("plan", _plan, "check params.yaml; `dvc status` then lists what will run")
+    ui = command("ui", _ui, "bring MLflow up to date, and start its web pages")
+    ui.add_argument("--port", type=int, default=5000, help="5000")
+    reference = command("reference", _reference, "record this machine's results for other machines")
+    reference.add_argument("--machine", metavar="NAME", help="folder; by default the hardware's")
+    machine = command("machine", _machine, "record what this machine is, for params.yaml to name")
+    machine.add_argument("name", metavar="NAME", help="it writes machines/NAME.json")
+    spread = command("spread", _spread, "train missing results on all machines at once")
+    spread.add_argument(
+        "--listen", metavar="ADDRESS", help="for workers; tcp://0.0.0.0:8786 is open to all"
+    )
+    worker = command("worker", _worker, "train here for a head, which `spread` starts")
+    worker.add_argument(
+        "head", nargs="?", metavar="ADDRESS", help="of the head; by default on this machine"
+    )
+    return parser
+
+
+def _init(_args: argparse.Namespace) -> None:
+    from photofinish.commands.init import init
+
+    init()
+
+
+def _new(args: argparse.Namespace) -> None:
+    from photofinish.commands.init import write_network
+
+    write_network(args.file)
+
+
+def _run(args: argparse.Namespace) -> None:
+    from photofinish.commands import pipeline
+
+    pipeline.enter()
+    if args.example:
+        pipeline.copy_example(args.example)
+    pipeline.reproduce(args.arguments)
+
+
+def _plan(_args: argparse.Namespace) -> None:
+    from photofinish.commands import pipeline
+
+    pipeline.enter()
+    pipeline.reproduce(["plan"])
+
+
+def _ui(args: argparse.Namespace) -> None:
+    from photofinish.commands import pipeline
+
+    pipeline.enter()
+    pipeline.show_runs(args.port)
+
+
+def _reference(args: argparse.Namespace) -> None:
+    from photofinish.commands import pipeline
+
+    pipeline.enter()
+    pipeline.record_results(args.machine)
+
+
+def _machine(args: argparse.Namespace) -> None:
+    from photofinish.commands import pipeline
+
+    pipeline.check_name(args.name)
+    pipeline.enter()
+    pipeline.record_machine(args.name)
+
+
+def _spread(args: argparse.Namespace) -> None:
+    from photofinish.commands import pipeline
+    from photofinish.remote.spread import spread
+    from photofinish.remote.worker import HEAD
+
+    pipeline.enter()
+    pipeline.check_params()
+    spread(args.listen or HEAD)
+
+
+def _worker(args: argparse.Namespace) -> None:
+    from photofinish.commands import pipeline
+    from photofinish.remote.worker import HEAD, serve
+
+    pipeline.enter()
+    serve(args.head or HEAD)

@@ -1,0 +1,108 @@
+"""Commands within a project: its pipeline, MLflow's pages, and records of this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from filecmp import cmp
+from pathlib import Path
+
+from photofinish.errors import ConfigError
+
+PARAMS = Path("params.yaml")
+PLAN = Path("stages/plan.py")
+OWN_FOLDER = Path("photofinish")
+"""Folder of the pipeline in a repository whose top has files of these names."""
+
+
+def enter() -> None:
+    """Change to the folder of the pipeline, and put this Python first on PATH for its stages."""
+    if not PLAN.is_file() and (OWN_FOLDER / PLAN).is_file():
+        os.chdir(OWN_FOLDER)
+    if not PLAN.is_file():
+        raise ConfigError(f"{Path.cwd()} has no pipeline: `photofinish init` writes one")
+    folders = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
+    os.environ["PATH"] = os.pathsep.join(folders)
+
+
+def reproduce(arguments: list[str]) -> None:
+    """Check params.yaml, then exit as `dvc repro` does with these arguments."""
+    from dvc.cli import main as dvc
+
+    check_params()
+    if not has_git():  # a ZIP, which DVC refuses otherwise
+        dvc(["config", "--local", "core.no_scm", "true"])
+    sys.exit(dvc(["repro", *arguments]))
+
+
+def check_params() -> None:
+    """Exit with the problems in params.yaml, which DVC reads before the stage `plan` can."""
+    if status := subprocess.run([sys.executable, str(PLAN)], check=False).returncode:
+        sys.exit(status)
+
+
+def has_git() -> bool:
+    """Return True if this folder is in a Git repository."""
+    return shutil.which("git") is not None and _git("rev-parse", "--git-dir")
+
+
+def _git(*arguments: str) -> bool:
+    return subprocess.run(["git", *arguments], check=False, capture_output=True).returncode == 0
+
+
+def copy_example(name: str) -> None:
+    """Copy an example over params.yaml, unless that would overwrite a user's changes."""
+    examples = sorted(Path("examples").glob("*.yaml"))
+    example = Path("examples", f"{name}.yaml")
+    if example not in examples:
+        names = ", ".join(path.stem for path in examples) or "none"
+        raise ConfigError(f"there is no example {name}; there are: {names}")
+    is_committed = _git("diff", "--quiet", "HEAD", "--", str(PARAMS))
+    if not is_committed and not any(cmp(path, PARAMS, shallow=False) for path in examples):
+        raise ConfigError(f"{PARAMS} has changes of yours: commit or save them elsewhere first")
+    print(f"{example} is now {PARAMS}")
+    shutil.copyfile(example, PARAMS)
+
+
+def show_runs(port: int) -> None:
+    """Bring MLflow up to date, and become its server unless the runs are on another."""
+    from photofinish.tracking.sync import bring_up_to_date
+
+    bring_up_to_date(port)
+    address = os.environ.get("MLFLOW_TRACKING_URI", "")
+    if address.startswith("http"):
+        return
+    # By default MLflow starts 15 processes (2.3 GB), half of them for language models' judges.
+    os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")
+    # With one worker, Ctrl-C ends in a traceback of its server.
+    command = [sys.executable, "-m", "mlflow", "ui", "--workers", "2", "--port", str(port)]
+    store = ["--backend-store-uri", address] if address else []
+    sys.stdout.flush()
+    os.execv(sys.executable, [*command, *store])  # noqa: S606  # no shell is meant
+
+
+def record_results(machine: str | None) -> None:
+    """Record this machine's results in reference/."""
+    from photofinish.results.references import record_all
+
+    record_all(Path("data/plan/experiments"), Path("results"), Path("reference"), machine)
+
+
+def check_name(name: str) -> None:
+    """Raise ConfigError if params.yaml cannot name a machine so."""
+    from photofinish.config.base import is_name
+
+    if not is_name(name):
+        raise ConfigError("give it a name of letters, digits, '-' and '_': photofinish machine lab")
+
+
+def record_machine(name: str) -> None:
+    """Write what this machine is to machines/<name>.json."""
+    from photofinish.files import write_text_atomically
+    from photofinish.machine.fingerprint import Machine
+
+    path = Path("machines", f"{name}.json")
+    write_text_atomically(path, Machine.here().model_dump_json(indent=2) + "\n")
+    print(f"Wrote {path}. Commit it, and name it in params.yaml, as in gpu: {{machine: {name}}}")

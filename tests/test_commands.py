@@ -1,0 +1,257 @@
+"""The command `photofinish`: in a user's repository, from a wheel, and in this project."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, CustomFiles, clone_project
+
+from photofinish.commands.found_network import find_networks
+from photofinish.commands.pipeline import copy_example
+from photofinish.config.loader import read_params
+from photofinish.errors import EXIT_MISTAKE, ConfigError
+from photofinish.plan import check_custom_code_calls
+
+NETWORK = """\
+import torch
+from torch import nn
+
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+
+    def forward(self, values):
+        return values + torch.relu(self.linear(values))
+
+
+class FocalLoss(nn.Module):
+    def forward(self, outputs, targets):
+        return nn.functional.cross_entropy(outputs, targets)
+
+
+class Net(nn.Module):
+    def __init__(self, classes, width=8):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(64, width), Block(width), nn.Linear(width, classes))
+
+    def forward(self, images):
+        return self.layers(images.flatten(1))
+"""
+
+
+@dataclass(frozen=True)
+class Repository:
+    """Folder of a user, and the environment that has the wheel."""
+
+    root: Path
+    programs: Path
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """Run a program of the environment, which is not activated."""
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("PYTHON", "MLFLOW_", "DVC_"))
+        }
+        return subprocess.run(
+            [str(self.programs / command[0]), *command[1:]],
+            cwd=self.root,
+            env=environment | {"GIT_CEILING_DIRECTORIES": str(self.root.parent)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def photofinish(self, *arguments: str) -> str:
+        """Run the command, which must succeed, and return what it printed."""
+        ran = self.run("photofinish", *arguments)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        return ran.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build a wheel in a clone, where its leftovers hurt nobody."""
+    folder = tmp_path_factory.mktemp("wheel")
+    clone = clone_project(folder / "clone").root
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*command, "--wheel-dir", str(folder), str(clone)], check=True)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def programs(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Install the wheel into an environment beside the packages that it needs."""
+    folder = tmp_path_factory.mktemp("environment")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    python = folder / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
+    subprocess.run([*pip, "--no-deps", "--no-index", str(wheel)], check=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    needed = [path for path in sys.path if path.endswith("-packages")]
+    (packages / "needed.pth").write_text("\n".join(needed), encoding="utf-8")
+    return folder / "bin"
+
+
+@pytest.fixture
+def repository(tmp_path: Path, programs: Path) -> Repository:
+    repository = Repository(tmp_path / "repository", programs)
+    repository.root.mkdir()
+    subprocess.run(["git", "init", "--quiet"], cwd=repository.root, check=True)
+    (repository.root / "net.py").write_text(NETWORK, encoding="utf-8")
+    return repository
+
+
+@pytest.mark.slow
+def test_a_repository_with_a_network_gets_its_answer_by_two_commands(
+    repository: Repository,
+) -> None:
+    where = repository.run("python", "-c", "import photofinish; print(photofinish.__file__)")
+    assert Path(where.stdout).is_relative_to(repository.programs.parent)
+    assert "./net.py:Net" in repository.photofinish("init")
+    assert "Net: " in repository.photofinish("run")
+    with (repository.root / "report/comparison.csv").open(encoding="utf-8") as file:
+        statuses = {
+            (row["experiment"], row["device"]): row["status"] for row in csv.DictReader(file)
+        }
+    assert statuses["Net", "cpu"] == "trained"
+
+    (repository.root / "net.py").write_text(NETWORK.replace("width=8", "width=9"), encoding="utf-8")
+    again = repository.photofinish("run", "train-cpu")
+    assert re.findall("Running stage '(.*)'", again) == ["plan", "train-cpu@Net"]
+    refused = repository.run("photofinish", "init")
+    assert (refused.returncode, refused.stderr.count("\n")) == (EXIT_MISTAKE, 1)
+
+
+@pytest.mark.slow
+def test_a_repository_with_a_pipeline_keeps_it_and_its_data(repository: Repository) -> None:
+    root = repository.root
+    (root / "dvc.yaml").write_text("stages: {mine: {cmd: echo}}\n", encoding="utf-8")
+    (root / "data").mkdir()
+    (root / "data/mine.csv").touch()
+    before = {path: path.read_bytes() for path in (root / "dvc.yaml", root / "data/mine.csv")}
+    assert "photofinish/" in repository.photofinish("init")
+    assert "Running stage 'photofinish" not in repository.photofinish("run", "train-cpu")
+    assert (root / "photofinish/results/Net/cpu/model/weights.safetensors").is_file()
+    assert {path: path.read_bytes() for path in before} == before
+    made = {path.name for path in root.iterdir() if not path.name.startswith((".", "__"))}
+    assert made == {"dvc.yaml", "data", "net.py", "photofinish"}
+
+
+@pytest.mark.slow
+def test_what_has_our_names_is_never_overwritten(repository: Repository) -> None:
+    for name in ("report", "photofinish"):
+        (repository.root / name).mkdir()
+    refused = repository.run("photofinish", "init")
+    assert refused.returncode == EXIT_MISTAKE
+    assert "report, photofinish/" in refused.stderr
+    assert not (repository.root / ".dvc").exists()
+
+
+@pytest.mark.slow
+def test_without_git_the_pipeline_is_set_up_all_the_same(repository: Repository) -> None:
+    shutil.rmtree(repository.root / ".git")
+    assert "git init" in repository.photofinish("init")
+    assert "Running stage 'plan'" in repository.photofinish("plan")
+
+
+@pytest.mark.slow
+def test_a_wheel_has_the_pipeline_of_this_repository(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        packaged = {
+            name.removeprefix("photofinish/pipeline/"): archive.read(name)
+            for name in archive.namelist()
+            if name.startswith("photofinish/pipeline/")
+        }
+    assert packaged.keys() >= {"dvc.yaml", "stages/train.py", ".dvc/plots/by_run.json"}
+    assert {name: (ROOT / name).read_bytes() for name in packaged} == packaged
+
+
+def test_the_network_that_is_no_layer_of_another_is_found_first(custom_files: CustomFiles) -> None:
+    custom_files.write("deep/in/net.py", NETWORK)
+    custom_files.write("env/pyvenv.cfg", "")
+    custom_files.write("env/lib.py", NETWORK)
+    custom_files.write("old.py", "print 'Python 2'")
+    found = find_networks(Path())
+    assert [(str(each.file), each.name) for each in found] == [
+        ("deep/in/net.py", "Net"),
+        ("deep/in/net.py", "Block"),
+    ]
+
+
+@pytest.mark.parametrize("network", [NETWORK, NETWORK.replace("width=8", "width"), ""])
+def test_the_first_params_yaml_says_what_is_missing_in_it(
+    custom_files: CustomFiles, network: str
+) -> None:
+    custom_files.write("net.py", network)
+    ran = photofinish("init", cwd=custom_files.folder)
+    assert ran.returncode == 0, ran.stderr
+    text = (custom_files.folder / "params.yaml").read_text(encoding="utf-8")
+    if "classes, width)" in network:
+        with pytest.raises(ConfigError, match="width"):
+            read_params(Path("params.yaml"), check_custom_code_calls)
+        assert "# width: ..." in text
+    else:
+        params = read_params(Path("params.yaml"), check_custom_code_calls)
+        assert [*params.experiments] == (["Net"] if network else ["digits-cnn"])
+
+
+def photofinish(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "photofinish", *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+
+
+def test_a_new_network_is_written_once(tmp_path: Path) -> None:
+    assert "./net.py:Net" in photofinish("new", "net.py", cwd=tmp_path).stdout
+    (tmp_path / "net.py").write_text("mine", encoding="utf-8")
+    assert photofinish("new", "net.py", cwd=tmp_path).returncode == EXIT_MISTAKE
+    assert (tmp_path / "net.py").read_text(encoding="utf-8") == "mine"
+
+
+def test_an_example_overwrites_another_but_no_changes_of_the_user(
+    custom_files: CustomFiles,
+) -> None:
+    custom_files.write("examples/one.yaml", "one: 1")
+    custom_files.write("examples/two.yaml", "two: 2")
+    custom_files.write("params.yaml", "one: 1")
+    copy_example("two")
+    assert Path("params.yaml").read_text(encoding="utf-8") == "two: 2"
+    custom_files.write("params.yaml", "mine: 3")
+    for name in ("one", "three"):
+        with pytest.raises(ConfigError):
+            copy_example(name)
+    assert Path("params.yaml").read_text(encoding="utf-8") == "mine: 3"
+
+
+def test_mistakes_in_params_yaml_end_a_run_before_dvc_reads_it(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "stages", tmp_path / "stages")
+    (tmp_path / "params.yaml").write_text("experimets: {}\n", encoding="utf-8")
+    ran = photofinish("run", cwd=tmp_path)
+    assert ran.returncode == EXIT_MISTAKE
+    assert "did you mean 'experiments'" in ran.stderr
+
+
+def test_every_make_target_of_the_pipeline_calls_the_command() -> None:
+    ran = subprocess.run(
+        ["make", "--dry-run", "--old-file", "setup", "repro", "ui", "EXAMPLE=one", "PORT=1"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ran.stdout.splitlines() == [
+        "python -m photofinish run --example one",
+        "python -m photofinish ui --port 1",
+    ]
