@@ -17,8 +17,8 @@ from source_imports import ROOT, SOURCES, imported_modules
 PACKAGE = SOURCES / "photofinish"
 ORDER = (
     *("errors", "wording", "files", "processes", "locks", "custom_code"),
-    *("source_code", "config", "machine", "data", "models", "results", "plan", "training"),
-    *("profiling", "tracking", "runs", "comparing", "report", "remote"),
+    *("source_code", "config", "machine", "data", "models", "results", "script_deps", "plan"),
+    *("training", "profiling", "scripts", "tracking", "runs", "comparing", "report", "remote"),
 )
 # Modules, and packages that they must do without.
 RUNS_WITHOUT = {

@@ -12,6 +12,7 @@ from photofinish.config.compare import Accelerator
 from photofinish.config.experiment import Experiment
 from photofinish.custom_code import is_reference
 from photofinish.results.measurements import Operations
+from photofinish.results.script_runs import ScriptSettings
 
 TIMES_THE_ARITHMETIC = {"fp32": 0.91, "tf32": 0.89, "fp16": 0.96}
 """Seconds per second that the operations take at the peak rate, by precision."""
@@ -50,7 +51,7 @@ class StepEstimate:
 
 
 def estimate_step(
-    operations: Operations, accelerator: Accelerator, experiment: Experiment
+    operations: Operations, accelerator: Accelerator, experiment: Experiment | ScriptSettings
 ) -> StepEstimate | None:
     """Return an estimate, or None for kinds of accelerators that the published speeds don't fit."""
     precision = experiment.precision
@@ -76,11 +77,13 @@ def estimated_device_seconds(
     return arithmetic_seconds + TIMES_WHAT_IS_SAVED * saved_seconds
 
 
-def _may_be_captured(experiment: Experiment) -> bool:
+def _may_be_captured(experiment: Experiment | ScriptSettings) -> bool:
     """Return True if the trainer would capture steps in CUDA graphs, as far as settings show."""
+    if experiment.cuda_graphs == "off":
+        return False
     optimizer = experiment.optimizer
     is_damped = optimizer.name == "sgd" and optimizer.momentum and optimizer.dampening
-    if experiment.cuda_graphs == "off" or experiment.model.compile or is_damped:
+    if experiment.model.compile or is_damped:
         return False
     names = experiment.model.name, experiment.loss.name if experiment.loss else ""
     is_proven = experiment.deterministic and not any(map(is_reference, names))

@@ -18,8 +18,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -30,9 +30,10 @@ from torch.utils._python_dispatch import TorchDispatchMode  # documented under t
 from torch.utils.flop_counter import FlopCounterMode
 
 from photofinish.models.registry import BATCH_NORMS
-from photofinish.profiling.scratch import scratch_copy
 from photofinish.results.measurements import Operations, Product
-from photofinish.training.trainer import Trainer
+
+if TYPE_CHECKING:
+    from photofinish.training.trainer import Trainer
 
 # Multiplications for each place, in one direction, by the length of the filter.
 _LEAST_OF_FILTERS = {1: 1.0, 2: 7 / 6}
@@ -40,7 +41,7 @@ _LEAST_OF_LARGE_FILTERS = 4 / 3
 _LEAST_BY_FFT = 2.0  # for each place, in all directions together
 _BATCHED_SHARE = 0.4
 _BATCHED = ("bmm", "attention")  # parts of the names of batched operators
-_WEIGHTED = (
+WEIGHTED: tuple[type[nn.Module], ...] = (
     nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d,
     nn.Linear, *BATCH_NORMS, nn.LayerNorm, nn.GroupNorm,
 )  # fmt: skip
@@ -59,6 +60,8 @@ class StepCount(NamedTuple):
 
 def count_operations(trainer: Trainer) -> Operations:
     """Count a step on the first batch."""
+    from photofinish.profiling.scratch import scratch_copy  # the trainer: scripts do without it
+
     images, labels = batch = next(iter(trainer.training.train_batches(0)))
     image_count = trainer.training.image_count + trainer.validation.image_count
     is_resident = trainer.experiment.input.name == "resident"
@@ -91,27 +94,47 @@ def _bytes(values: Iterable[Any]) -> int:
 
 def count_step(network: nn.Module, loss: Callable[[], torch.Tensor]) -> StepCount:
     """Count computing the loss with the network, and its gradients."""
-    products, saved = _Products(), _SavedTensors(network)
-    aten = torch.ops.aten
-    mapping = {
-        aten.convolution: products.convolution,
-        aten.convolution_backward: products.convolution_backward,
-        aten.mm: products.mm,
-        aten.addmm: products.addmm,
-    }
-    with _Kernels() as kernels, FlopCounterMode(display=False, custom_mapping=mapping) as counter:
+    saved = SavedTensors(network)
+    with OperatorCounts() as operators:
         with saved.watched():
             computed = loss()
         computed.backward()  # type: ignore[no-untyped-call]
-    batched = 0
-    for name, count in counter.get_flop_counts().get("Global", {}).items():
-        if any(part in str(name) for part in _BATCHED):
-            batched += count
-    if batched:
-        products.all.append(_product(_BATCHED_SHARE * batched, 0, 0))
-    flops = counter.get_total_flops()
-    activations, tensor_bytes = sum(saved.activations.values()), sum(saved.bytes.values())
-    return StepCount(flops, kernels.count, products.all, activations, tensor_bytes)
+    return operators.with_saved(saved)
+
+
+class OperatorCounts:
+    """Counts the operators that run within it."""
+
+    def __init__(self) -> None:
+        self._products, self._kernels, self._stack = _Products(), _Kernels(), ExitStack()
+        aten = torch.ops.aten
+        mapping = {
+            aten.convolution: self._products.convolution,
+            aten.convolution_backward: self._products.convolution_backward,
+            aten.mm: self._products.mm,
+            aten.addmm: self._products.addmm,
+        }
+        self._flops = FlopCounterMode(display=False, custom_mapping=mapping)
+
+    def __enter__(self) -> Self:
+        self._stack.enter_context(self._kernels)
+        self._stack.enter_context(self._flops)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
+
+    def with_saved(self, saved: SavedTensors) -> StepCount:
+        """Return the counts of a step, once it ended."""
+        products, batched = [*self._products.all], 0
+        for name, count in self._flops.get_flop_counts().get("Global", {}).items():
+            if any(part in str(name) for part in _BATCHED):
+                batched += count
+        if batched:
+            products.append(_product(_BATCHED_SHARE * batched, 0, 0))
+        flops = self._flops.get_total_flops()
+        activations, tensor_bytes = sum(saved.activations.values()), sum(saved.bytes.values())
+        return StepCount(flops, self._kernels.count, products, activations, tensor_bytes)
 
 
 class _Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -229,12 +252,12 @@ def least_multiplications(directions: Sequence[Direction]) -> float:
     return min(by_fft, math.prod(each.least for each in directions))
 
 
-class _SavedTensors:
+class SavedTensors:
     """Tensors that autograd saves during a forward pass, by address."""
 
     def __init__(self, network: nn.Module) -> None:
-        self._layers = [module for module in network.modules() if isinstance(module, _WEIGHTED)]
-        self._weights = {weight.untyped_storage().data_ptr() for weight in network.parameters()}
+        self._layers = [module for module in network.modules() if isinstance(module, WEIGHTED)]
+        self.weights = {weight.untyped_storage().data_ptr() for weight in network.parameters()}
         self._input_values = 0
         """Size of the input of the layer that runs now, until it is saved."""
         self.activations: dict[int, int] = {}
@@ -242,24 +265,24 @@ class _SavedTensors:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        hooks = [layer.register_forward_pre_hook(self._layer_begins) for layer in self._layers]
-        hooks += [layer.register_forward_hook(self._layer_ended) for layer in self._layers]
-        with saved_tensors_hooks(self._save, lambda tensor: tensor):
+        hooks = [layer.register_forward_pre_hook(self.layer_begins) for layer in self._layers]
+        hooks += [layer.register_forward_hook(self.layer_ended) for layer in self._layers]
+        with saved_tensors_hooks(self.save, lambda tensor: tensor):
             yield
         for hook in hooks:
             hook.remove()
 
-    def _layer_begins(self, _layer: nn.Module, inputs: tuple[Any, ...]) -> None:
+    def layer_begins(self, _layer: nn.Module, inputs: tuple[Any, ...]) -> None:
         is_tensor = inputs and isinstance(inputs[0], torch.Tensor)
         self._input_values = inputs[0].numel() if is_tensor else 0
 
-    def _layer_ended(self, *_: Any) -> None:
+    def layer_ended(self, *_: Any) -> None:
         self._input_values = 0
 
-    def _save(self, tensor: torch.Tensor) -> torch.Tensor:
+    def save(self, tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
         address, count = storage.data_ptr(), tensor.numel()
-        if address in self._weights:
+        if address in self.weights:
             return tensor
         self.bytes[address] = storage.nbytes()
         if count == self._input_values:  # the input, or its cast copy
