@@ -50,7 +50,7 @@ def script_sections(pair: ScriptComparison) -> list[tuple[str, Table, str]]:
         (
             "What no GPU can shorten",
             tables.ceiling_table(pair) if pair.cpu.has_steps else [],
-            "Upper bounds: no GPU in this machine exceeds them, and a real one may fall well short.",
+            "Upper bounds: no GPU in this machine exceeds them. A real one may fall well short.",
         ),
         (
             "Which to rent",
