@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -30,22 +31,30 @@ class ScriptEpoch(Record):
     """Number of samples in all batches, 0 if batches have no length."""
     counted_seconds: tuple[float, ...]
     """Time of each counted step, which is much longer than others."""
+    device_step_seconds: tuple[float, ...] = ()
+    """Time of some steps by events of an accelerator, which may compute while its host waits."""
 
     @property
     def step_seconds(self) -> float:
         """Mean time of a step, without the wait for its batch."""
+        if self.device_step_seconds:
+            return statistics.fmean(self.device_step_seconds)
+        return self._host_step_seconds
+
+    @property
+    def _host_step_seconds(self) -> float:
         timed_steps = max(1, self.steps - len(self.counted_seconds))
         return max(0.0, self.seconds - self.waiting_seconds) / timed_steps
 
     @property
     def full_seconds(self) -> float:
         """Time if the counted steps had taken as long as the others."""
-        return self.seconds + len(self.counted_seconds) * self.step_seconds
+        return self.seconds + len(self.counted_seconds) * self._host_step_seconds
 
     @property
     def seconds_lost(self) -> float:
         """Time that counting took."""
-        return sum(self.counted_seconds) - len(self.counted_seconds) * self.step_seconds
+        return sum(self.counted_seconds) - len(self.counted_seconds) * self._host_step_seconds
 
 
 class ScriptSettings(Record):

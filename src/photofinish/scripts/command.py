@@ -89,7 +89,7 @@ def run_script(device: DeviceLabel, plan_file: Path, host_file: Path, out: Path)
     with exclusive(state_folder() / "locks", str(out.resolve())), exclusive_machine(command):
         started_at_unix_seconds = time.time()
         ran = _run(plan.name, device, command, kind, host.threads or 1)
-    if ran.measured.epochs and not ran.measured.peak_memory_bytes:
+    if ran.measured.epochs and ran.measured.peak_memory_bytes == 0:
         raise UserError(
             f"scripts.{plan.name}: the command did not use {kind}, so its times are not those of "
             f"an accelerator. Let the script compute on the device that {PLACEHOLDER} names"

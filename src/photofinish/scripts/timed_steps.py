@@ -1,7 +1,8 @@
 """The line that a script adds: `for batch in photofinish.steps(loader)`.
 
-Within a stage it times an epoch, the wait for each batch, and counts what two steps compute. It
-reads a clock twice a step. It waits for the device at the ends of an epoch and of a counted step.
+Within a stage it times each epoch and the wait for each batch, and counts what two steps compute.
+It reads a clock twice a step. It waits for the device at the ends of epochs and of counted steps
+only. An accelerator notes the time at both ends of every tenth step itself, by events.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ FOLDER, DEVICE = "PHOTOFINISH_STEPS_FOLDER", "PHOTOFINISH_STEPS_DEVICE"
 """Variables that a stage sets: where the measurements go, and torch's name of the device."""
 MEASUREMENTS = "steps.json"
 _COUNTED_STEPS = 2
+_STEPS_PER_EVENT = 10
+"""An event costs the host some microseconds."""
 _BatchT = TypeVar("_BatchT")
 
 
@@ -51,6 +54,8 @@ class _TimedSteps(Generic[_BatchT]):
         clock, length = time.perf_counter, _length(self._loader)
         waiting_seconds, steps_done, samples, is_whole = 0.0, 0, 0, False
         counted: list[float] = []
+        events: list[tuple[Any, Any]] = []
+        is_accelerator = os.environ[DEVICE] != "cpu"
         _wait_for_device()
         began_seconds, began_at = clock(), time.monotonic()
         try:
@@ -68,6 +73,10 @@ class _TimedSteps(Generic[_BatchT]):
                 if _MEASURED.counts(steps_done, length):
                     with _MEASURED.counting(batch, size, counted):
                         yield batch
+                elif is_accelerator and steps_done % _STEPS_PER_EVENT == _STEPS_PER_EVENT // 2:
+                    begin = _event()
+                    yield batch
+                    events.append((begin, _event()))
                 else:
                     yield batch
                 steps_done += 1
@@ -86,6 +95,9 @@ class _TimedSteps(Generic[_BatchT]):
                     "steps": steps_done,
                     "samples": samples,
                     "counted_seconds": counted,
+                    "device_step_seconds": [
+                        begin.elapsed_time(end) / 1000 for begin, end in events if begin and end
+                    ],
                 }
             )
 
@@ -170,23 +182,35 @@ def _bytes_on_host(batch: Any) -> int:
     return int(getattr(batch, "nbytes", 0)) if is_on_host else 0
 
 
+def _event() -> Any:
+    """Return an event that the device reaches, or None before the script imports torch."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return None
+    event = torch.Event(os.environ[DEVICE], enable_timing=True)
+    event.record()
+    return event
+
+
 def _wait_for_device() -> None:
     torch = sys.modules.get("torch")
     if torch and os.environ[DEVICE] != "cpu":
         torch.accelerator.synchronize()
 
 
-def _peak_memory_bytes() -> int:
-    """Return the peak of the device, or of the process on the CPU. 0 for an unused device."""
+def _peak_memory_bytes() -> int | None:
+    """Return the peak of the device, or of the process on the CPU.
+
+    0 if the script did not use the device, None if torch does not count its memory.
+    """
     torch, kind = sys.modules.get("torch"), os.environ[DEVICE]
     if kind == "cpu":
         kibibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return kibibytes if sys.platform == "darwin" else kibibytes * 1024
     if torch is None:
         return 0
-    module = torch.get_device_module(kind)
-    peak = getattr(module, "max_memory_allocated", None) or module.driver_allocated_memory
-    return int(peak())
+    peak = getattr(torch.get_device_module(kind), "max_memory_allocated", None)
+    return int(peak()) if peak else None
 
 
 _MEASURED = _Measured()
