@@ -55,7 +55,7 @@ class _TimedSteps(Generic[_BatchT]):
         waiting_seconds, steps_done, samples, is_whole = 0.0, 0, 0, False
         counted: list[float] = []
         events: list[tuple[Any, Any]] = []
-        is_accelerator = os.environ[DEVICE] != "cpu"
+        is_accelerator, may_count = os.environ[DEVICE] != "cpu", not _MEASURED.has_counted
         _wait_for_device()
         began_seconds, began_at = clock(), time.monotonic()
         try:
@@ -70,7 +70,7 @@ class _TimedSteps(Generic[_BatchT]):
                 got_seconds = clock()
                 waiting_seconds += got_seconds - asked_seconds
                 size = _samples(batch)
-                if _MEASURED.counts(steps_done, length):
+                if may_count and _MEASURED.counts(steps_done, length):
                     with _MEASURED.counting(batch, size, counted):
                         yield batch
                 elif is_accelerator and steps_done % _STEPS_PER_EVENT == _STEPS_PER_EVENT // 2:
@@ -111,13 +111,17 @@ class _Measured:
         if FOLDER in os.environ:
             atexit.register(self._write)
 
+    @property
+    def has_counted(self) -> bool:
+        return len(self._counted) == _COUNTED_STEPS
+
     def counts(self, step: int, length: int | None) -> bool:
         """Return True for the two steps before the last of the first epoch, if it has a length.
 
         Otherwise for the first two of the second epoch. Workers of a loader have no time there to
         load ahead for steps that are timed, and the last batch may be smaller.
         """
-        if len(self._counted) == _COUNTED_STEPS:
+        if self.has_counted:
             return False
         if self.epochs:
             return True
@@ -163,11 +167,11 @@ def _length(loader: Any) -> int | None:
 
 def _samples(batch: Any) -> int:
     """Return the length of the first array in a batch, 0 if there is none."""
-    if isinstance(batch, Mapping):
+    if isinstance(batch, (list, tuple)):
+        batch = batch[0] if batch else None
+    elif isinstance(batch, Mapping):
         batch = next(iter(batch.values()), None)
-    elif isinstance(batch, list | tuple) and batch:
-        batch = batch[0]
-    if isinstance(batch, list | tuple):
+    if isinstance(batch, (list, tuple)):
         return len(batch)
     shape = getattr(batch, "shape", None)
     return int(shape[0]) if shape else 0
