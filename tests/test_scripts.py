@@ -17,9 +17,7 @@ from photofinish.errors import ConfigError
 from photofinish.script_deps import check_deps
 
 LOOP = """
-import sys
 import photofinish
-assert "torch" not in sys.modules
 import torch
 network = torch.nn.Linear(4, 2)
 optimizer = torch.optim.SGD(network.parameters(), 0.1)
@@ -31,6 +29,7 @@ for _ in range(3):
         optimizer.step()
 open("metrics.json", "w").write('{"loss": 0.5}')
 """
+WITHOUT_TORCH = 'import sys, photofinish; assert "torch" not in sys.modules'
 WITH_LINE, WITHOUT = LOOP.replace("STEPS", "photofinish.steps"), LOOP.replace("STEPS", "")
 
 
@@ -44,7 +43,7 @@ def test_steps_give_the_loader_itself_outside_of_a_stage() -> None:
 def test_steps_measure_epochs_and_count_two_steps(tmp_path: Path) -> None:
     own = {"PHOTOFINISH_STEPS_FOLDER": str(tmp_path), "PHOTOFINISH_STEPS_DEVICE": "cpu"}
     environment = os.environ | own | {"PYTHONPATH": str(ROOT / "src")}
-    command = [sys.executable, "-c", WITH_LINE]
+    command = [sys.executable, "-c", WITHOUT_TORCH + WITH_LINE]
     subprocess.run(command, cwd=tmp_path, env=environment, check=True)
     measured = json.loads((tmp_path / "steps.json").read_text())
     assert [(epoch["steps"], epoch["samples"]) for epoch in measured["epochs"]] == [(5, 40)] * 3
