@@ -42,7 +42,7 @@ CODE_OF_STAGES = {
     "train": (*_NETWORKS, "locks", "profiling", "runs", "training"),
     "script": (
         *("data/__init__", "locks", "machine", "models/__init__", "models/custom"),
-        *("models/registry", "profiling/__init__", "profiling/operations"),
+        *("models/registry", "profiling/__init__", "profiling/counting"),
         *("profiling/script_step", "results", "scripts"),
     ),
     "evaluate": (*_NETWORKS, *_INFERENCE, "runs/__init__", "runs/evaluation"),

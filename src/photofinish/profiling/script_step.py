@@ -12,7 +12,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
-from photofinish.profiling.operations import WEIGHTED, OperatorCounts, SavedTensors
+from photofinish.profiling.counting import WEIGHTED, OperatorCounts, SavedTensors
 from photofinish.results.measurements import Operations
 
 _PRECISIONS = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
