@@ -8,6 +8,7 @@ from pathlib import Path
 from _start import run_stage
 
 from photofinish.comparing.pairs import read_pair, with_settings
+from photofinish.comparing.script_pairs import read_script_pair
 from photofinish.config.base import read_plan
 from photofinish.config.compare import ComparePlan
 from photofinish.processes import end_with_parent
@@ -38,10 +39,11 @@ def main() -> None:
         references = read_references(args.references, plan.references)
         pairs = [read_pair(name, args.results / name) for name in plan.experiments]
         pairs = with_settings(pairs, plan, references)
-        for verdict in write_report(pairs, args.out):
+        scripts = [read_script_pair(name, args.results / name, plan) for name in plan.scripts]
+        for verdict in write_report(pairs, args.out, scripts):
             print(f"{verdict.experiment}: {verdict.answer}")
-        write_for_dvc(pairs, args.out, args.metrics, args.plots)
-        tracker.sync(list(plan.experiments), args.results, args.out)
+        write_for_dvc([*pairs, *scripts], args.out, args.metrics, args.plots)
+        tracker.sync([*plan.experiments, *plan.scripts], args.results, args.out)
     print(f"The report: {args.out / 'index.html'}")
 
 

@@ -12,6 +12,7 @@ from photofinish.config.loader import read_params
 from photofinish.data.local_files import check_paths
 from photofinish.machine.fingerprint import read_machines, unknown_machines
 from photofinish.plan import check_custom_code_calls, write_plan
+from photofinish.script_deps import check_deps
 
 
 def main() -> None:
@@ -31,6 +32,7 @@ def main() -> None:
         partial(check_paths, references=args.references),
         partial(unknown_machines, folder=args.machines),
         check_custom_code_calls,
+        check_deps,
     )
     write_plan(params, args.out, args.stages, read_machines(params.devices, args.machines))
 

@@ -17,8 +17,9 @@ from source_imports import ROOT, SOURCES, imported_modules
 PACKAGE = SOURCES / "photofinish"
 ORDER = (
     *("errors", "wording", "files", "processes", "locks", "custom_code"),
-    *("source_code", "config", "machine", "data", "models", "results", "plan", "training"),
-    *("profiling", "tracking", "runs", "comparing", "report", "remote", "commands", "__main__"),
+    *("source_code", "config", "machine", "data", "models", "results", "script_deps", "plan"),
+    *("training", "profiling", "scripts", "tracking", "runs", "comparing", "report", "remote"),
+    *("commands", "__main__"),
 )
 # Modules, and packages that they must do without.
 RUNS_WITHOUT = {

@@ -9,13 +9,8 @@ from torch import nn
 
 from photofinish.comparing.bounds import least_steps
 from photofinish.config.compare import Accelerator
-from photofinish.profiling.operations import (
-    Direction,
-    StepCount,
-    count_operations,
-    count_step,
-    least_multiplications,
-)
+from photofinish.profiling.counting import Direction, StepCount, count_step, least_multiplications
+from photofinish.profiling.operations import count_operations
 
 IMAGES = 4
 

@@ -16,7 +16,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from benchmarks.published import FOLDER, rows
-from photofinish.profiling.operations import StepCount, count_step
+from photofinish.profiling.counting import StepCount, count_step
 
 _CLASSES = 1000
 

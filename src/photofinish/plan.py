@@ -32,6 +32,7 @@ from photofinish.config.pytorch_names import GIVEN_TO_BATCH_TRANSFORMS, GIVEN_TO
 from photofinish.custom_code import Signature
 from photofinish.data.local_files import sha256_of_local_files
 from photofinish.machine.fingerprint import Machine, fingerprint
+from photofinish.script_deps import script_plan
 from photofinish.source_code import custom_code_hashes, stage_code
 
 
@@ -50,10 +51,9 @@ def write_plan(
         if not path.is_file() or path.read_bytes() != text.encode():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-    for own_folder in {path.parent for path in paths} - {folder}:
-        for path in own_folder.iterdir():
-            if path.is_file() and path not in paths:
-                path.unlink()
+    for former in folder.glob("*/*"):
+        if former.is_file() and former not in paths:
+            former.unlink()
 
 
 def _plans(params: Params, stages: Path) -> dict[str, BaseModel]:
@@ -61,7 +61,11 @@ def _plans(params: Params, stages: Path) -> dict[str, BaseModel]:
     local_files = sha256_of_local_files(params.datasets)
     weights = {name: published_weights(one.model) for name, one in params.experiments.items()}
     plans: dict[str, BaseModel] = {
-        "compare": ComparePlan(**dict(params.comparing), experiments=tuple(params.experiments)),
+        "compare": ComparePlan(
+            **dict(params.comparing),
+            experiments=tuple(params.experiments),
+            scripts=tuple(params.scripts),
+        ),
         "weights": WeightsPlan(experiments=weights),
     }
     for script in stages.glob("[!_]*.py"):
@@ -80,6 +84,8 @@ def _plans(params: Params, stages: Path) -> dict[str, BaseModel]:
         plans[f"datasets/{name}"] = DatasetPlan(
             name=name, dataset=dataset, local_files=local_files.get(name), custom_code=code
         )
+    for name, settings in params.scripts.items():
+        plans[f"scripts/{name}"] = script_plan(name, settings)
     return plans
 
 

@@ -35,11 +35,16 @@ _INFERENCE = (
     "training/torch_device",
 )
 CODE_OF_STAGES = {
-    "plan": ("data", "machine", "plan"),
+    "plan": ("data", "machine", "plan", "script_deps"),
     "download": ("data", "locks"),
     "split": ("data", "locks"),
     "download_weights": ("models",),
     "train": (*_NETWORKS, "locks", "profiling", "runs", "training"),
+    "script": (
+        *("data/__init__", "locks", "machine", "models/__init__", "models/custom"),
+        *("models/registry", "profiling/__init__", "profiling/counting"),
+        *("profiling/script_step", "results", "scripts"),
+    ),
     "evaluate": (*_NETWORKS, *_INFERENCE, "runs/__init__", "runs/evaluation"),
     "compare": (
         *("comparing", "data/__init__", "machine"),

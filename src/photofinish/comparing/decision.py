@@ -13,25 +13,31 @@ from typing import Literal
 from photofinish.comparing.diagnosis import Cause
 from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.renting import Estimate, RentalOption
+from photofinish.comparing.script_pairs import ScriptComparison
 from photofinish.comparing.speedups import Interval, job_speedup, job_spread, run_margin
 from photofinish.results.records import DeviceLabel
 
 Answer = Literal["Yes", "No", "No difference", "Probably yes", "Probably no", "Can't tell"]
 Basis = Literal["measured", "recorded", "estimated", "bound"]
-Reason = Literal["short job", "start-up", "loading", "copying", "launch overhead", "arithmetic"]
+Reason = Literal[
+    "short job", "start-up", "loading", "copying", "launch overhead", "arithmetic", "steps"
+]
+
+AnyComparison = Comparison | ScriptComparison
 
 SHORT_JOB_SECONDS = 5.0
 """A shorter job is not worth a GPU, unless one was seen to be faster."""
 NO_DIFFERENCE = 0.9, 1.1
 WORTHWHILE_BOUND = 1.5
 """Smallest bound, as measured, of a GPU that may be worth it: a real one stays below it."""
-_REASONS: dict[Cause, Reason] = {
+_REASONS: dict[Cause | Literal["step-bound"], Reason] = {
     "start-up-bound": "start-up",
     "input-bound": "loading",
     "copy-bound": "copying",
     "launch-bound": "launch overhead",
     "compute-bound": "arithmetic",
     "CPU held back": "arithmetic",
+    "step-bound": "steps",
 }
 
 
@@ -66,7 +72,7 @@ class Decision:
         return self.cpu_seconds - self.gpu_seconds
 
 
-def decide(pair: Comparison) -> Decision:
+def decide(pair: AnyComparison) -> Decision:
     """Decide by the best evidence that there is."""
     recorded, estimated = _recorded(pair), _estimated(pair)
     if decision := _measured(pair) or _if_yes(recorded) or _short(pair) or _if_yes(estimated):
@@ -81,7 +87,7 @@ def _if_yes(decision: Decision | None) -> Decision | None:
     return decision if decision and decision.answer == "Probably yes" else None
 
 
-def _measured(pair: Comparison) -> Decision | None:
+def _measured(pair: AnyComparison) -> Decision | None:
     if pair.compared is None:
         return None
     whole, answer = pair.compared.speedups["end_to_end"], _by_interval(pair)
@@ -94,7 +100,7 @@ def _measured(pair: Comparison) -> Decision | None:
     return Decision(answer, "measured", *seconds, whole.interval, name, reason, of_gpu)
 
 
-def _by_interval(pair: Comparison) -> Answer:
+def _by_interval(pair: AnyComparison) -> Answer:
     assert pair.compared
     low, high = pair.compared.speedups["end_to_end"].interval or (0.0, float("inf"))
     if low > 1:
@@ -105,7 +111,7 @@ def _by_interval(pair: Comparison) -> Answer:
     return "No difference" if least <= low and high <= most else "Can't tell"
 
 
-def _recorded(pair: Comparison) -> Decision | None:
+def _recorded(pair: AnyComparison) -> Decision | None:
     """Decide by the fastest record of a GPU elsewhere that shows a difference."""
     clear = []
     for each in pair.elsewhere:
@@ -120,14 +126,14 @@ def _recorded(pair: Comparison) -> Decision | None:
     return Decision(answer, "recorded", *seconds, best.interval, hardware, reason)
 
 
-def _short(pair: Comparison) -> Decision | None:
+def _short(pair: AnyComparison) -> Decision | None:
     total_seconds = pair.cpu.timings.total_seconds
     if total_seconds > SHORT_JOB_SECONDS:
         return None
     return Decision("No", "bound", total_seconds, reason="short job")
 
 
-def _estimated(pair: Comparison) -> Decision | None:
+def _estimated(pair: AnyComparison) -> Decision | None:
     """Decide by the accelerator that is worth it for the least money, else by the fastest."""
     options = estimated_options(pair)
     if not options:
@@ -152,7 +158,7 @@ def _estimated(pair: Comparison) -> Decision | None:
     )
 
 
-def estimated_options(pair: Comparison) -> list[tuple[RentalOption, Estimate]]:
+def estimated_options(pair: AnyComparison) -> list[tuple[RentalOption, Estimate]]:
     """Return accelerators whose memory may suffice, with their estimates of the job."""
     if pair.renting.without:
         return []
@@ -163,7 +169,7 @@ def estimated_options(pair: Comparison) -> list[tuple[RentalOption, Estimate]]:
     ]
 
 
-def _interval(pair: Comparison, estimate: Estimate) -> Interval:
+def _interval(pair: AnyComparison, estimate: Estimate) -> Interval:
     """Return the speed-up of the job if the estimate is as far off as nine of ten are."""
     timings = pair.cpu.timings
     (fast, slow), margin = job_spread(timings), run_margin(timings)
@@ -177,7 +183,7 @@ def _value(option: RentalOption, estimate: Estimate) -> tuple[bool, float, float
     return option.fits != "yes", cost, estimate.job_seconds
 
 
-def _bounded(pair: Comparison) -> Decision:
+def _bounded(pair: AnyComparison) -> Decision:
     """Answer No if no GPU can be much faster in this machine."""
     job, cpu_seconds = pair.ceiling.job, pair.cpu.timings.total_seconds
     if job.as_measured < max(WORTHWHILE_BOUND, pair.settings.worth_it):
@@ -186,7 +192,7 @@ def _bounded(pair: Comparison) -> Decision:
     return Decision("Can't tell", "bound", cpu_seconds, reason=_reason(pair, "cpu"))
 
 
-def loads_longer_than_it_starts(pair: Comparison) -> bool:
+def loads_longer_than_it_starts(pair: AnyComparison) -> bool:
     """Return True if most of what stays on the CPU is loading, not start-up."""
     job, epoch = pair.ceiling.job, pair.ceiling.epoch
     if epoch is None:
@@ -194,7 +200,7 @@ def loads_longer_than_it_starts(pair: Comparison) -> bool:
     return 2 * len(pair.cpu.timings.epochs) * epoch.measured_seconds > job.measured_seconds
 
 
-def _reason(pair: Comparison, device: DeviceLabel) -> Reason | None:
+def _reason(pair: AnyComparison, device: DeviceLabel) -> Reason | None:
     """Return what most of the device's job, or else of its epoch, is."""
     diagnoses = pair.diagnoses[device]
     return _REASONS.get(diagnoses[0].cause) if diagnoses else None

@@ -13,6 +13,7 @@ from photofinish.config.experiment import Experiment
 from photofinish.config.pytorch_names import FUSED
 from photofinish.custom_code import is_reference
 from photofinish.results.measurements import Operations
+from photofinish.results.script_runs import ScriptSettings
 
 TIMES_THE_ARITHMETIC = {"fp32": 0.91, "tf32": 0.89, "fp16": 0.96}
 """Seconds per second that the operations take at the peak rate, by precision."""
@@ -53,7 +54,7 @@ class StepEstimate:
 
 
 def estimate_step(
-    operations: Operations, accelerator: Accelerator, experiment: Experiment
+    operations: Operations, accelerator: Accelerator, experiment: Experiment | ScriptSettings
 ) -> StepEstimate | None:
     """Return an estimate, or None for kinds of accelerators that the published speeds don't fit."""
     precision = experiment.precision
@@ -81,15 +82,17 @@ def estimated_device_seconds(
     return arithmetic_seconds + TIMES_WHAT_IS_SAVED * saved_seconds
 
 
-def _may_be_captured(experiment: Experiment) -> bool:
+def _may_be_captured(experiment: Experiment | ScriptSettings) -> bool:
     """Return True if the trainer would capture steps in CUDA graphs, as far as settings show."""
+    if experiment.cuda_graphs == "off":
+        return False
     optimizer = experiment.optimizer
     is_damped = optimizer.arguments.get("momentum") and optimizer.arguments.get("dampening")
     is_fused = not optimizer.is_custom and optimizer.reference.name in FUSED
     is_own_step = experiment.step or experiment.batch_transform or experiment.schedule.is_custom
     if is_damped or not is_fused or is_own_step:
         return False
-    if experiment.cuda_graphs == "off" or experiment.model.compile:
+    if experiment.model.compile:
         return False
     names = experiment.model.name, experiment.loss.name if experiment.loss else ""
     is_proven = experiment.deterministic and not any(map(is_reference, names))

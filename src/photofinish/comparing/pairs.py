@@ -55,6 +55,10 @@ class Compared:
     parity: Parity
     payback: BreakEvenEpochs
 
+    @property
+    def likeness(self) -> str:
+        return self.parity.likeness
+
 
 @dataclass(frozen=True)
 class Comparison:

@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from photofinish.comparing.bounds import (
     MinimumStepTime,
@@ -27,6 +27,10 @@ from photofinish.config.experiment import Experiment
 from photofinish.machine.load import load_warnings
 from photofinish.results.measurements import Operations
 from photofinish.results.records import Timings
+from photofinish.results.script_runs import ScriptSettings
+
+if TYPE_CHECKING:
+    from photofinish.comparing.script_pairs import ScriptResult
 
 _OLD = timedelta(days=183)
 _LIST_CURRENCY = "USD"
@@ -96,7 +100,7 @@ class RentalComparison:
 
 
 def renting(
-    run: Recorded,
+    run: Recorded | ScriptResult,
     stays: SpeedupBounds,
     target: TimeToTarget | None,
     settings: Comparing,
@@ -116,13 +120,14 @@ def renting(
             offers.append(_offer(run, operations, stays, target, accelerator, price, scale))
     elif settings.accelerators:
         not_counted = timings.not_counted or "a step's operations were not counted"
-    loads = run.record.experiment.input.name == "loader"
-    without = stays.loading_not_known if loads else None
+    experiment = run.record.experiment
+    is_resident = isinstance(experiment, Experiment) and experiment.input.name == "resident"
+    without = None if is_resident else stays.loading_not_known
     return RentalComparison(tuple(offers), trained_on, not_counted, without)
 
 
 def _offer(
-    run: Recorded,
+    run: Recorded | ScriptResult,
     operations: Operations,
     stays: SpeedupBounds,
     target: TimeToTarget | None,
@@ -162,7 +167,7 @@ def _offer(
 
 
 def _estimate(
-    run: Recorded,
+    run: Recorded | ScriptResult,
     operations: Operations,
     stays: SpeedupBounds,
     accelerator: Accelerator,
@@ -177,7 +182,8 @@ def _estimate(
     epochs = len(timings.epochs)
     steps = scale * timings.training_image_count / operations.images
     startup_seconds, loading_seconds = _on_cpu(stays, epochs, "measured_seconds")
-    if experiment.input.name == "loader" and experiment.input.workers == 0:
+    source = experiment.input if isinstance(experiment, Experiment) else None
+    if source and source.name == "loader" and source.workers == 0:
         # The process that launches the steps loads their batches, too.
         loading_seconds += steps * step.launch_seconds
     passes, job_seconds = epochs * (1 + _validation_share(timings)), []
@@ -195,7 +201,7 @@ def _estimate(
 
 
 def _measured_over_estimated(
-    experiment: Experiment, operations: Operations, measured: Sequence[Timings]
+    experiment: Experiment | ScriptSettings, operations: Operations, measured: Sequence[Timings]
 ) -> float:
     """Return how much longer a quiet GPU's step took than estimated; 1 if none is known."""
     by_name = {each.full_name: each for each in accelerators().values()}

@@ -165,3 +165,4 @@ class ComparePlan(Comparing):
 
     experiments: tuple[Name, ...]
     """Names in the order of params.yaml."""
+    scripts: tuple[Name, ...] = ()

@@ -28,9 +28,10 @@ from photofinish.config.problems import (
     problems_in,
     unknown_name,
 )
+from photofinish.config.scripts import Script
 from photofinish.errors import ConfigError
 
-_SECTIONS = ("defaults", "devices", "datasets", "experiments", "compare")
+_SECTIONS = ("defaults", "devices", "datasets", "experiments", "scripts", "compare")
 _BUILT_IN = {"seed": 0, "input": "resident", "schedule": "constant", "precision": "fp32"}
 
 
@@ -46,6 +47,7 @@ class Params:
     """Custom code, by the keys that name it."""
     inherited: dict[KeyPath, KeyPath] = field(default_factory=dict)
     """Keys in `defaults` of the arguments that an experiment's block inherits."""
+    scripts: dict[str, Script] = field(default_factory=dict)
 
 
 def read_params(path: Path, *checks: Callable[[Params], Iterable[ConfigProblem]]) -> Params:
@@ -148,11 +150,24 @@ class _Loader:
             if experiment := self._experiment(name, settings, defaults):
                 experiments[name] = experiment
         self.report(*check_devices(devices, experiments))
-        return Params(experiments, datasets, devices, comparing, self._custom_code, self._inherited)
+        scripts = {}
+        for name, settings in self._entries("scripts"):
+            script, problems = _validate(Script, settings)
+            self.report(*problems, below=("scripts", name))
+            if name in experiments:
+                problem = "an experiment has this name, and both would write results/{name}: rename"
+                self.report(ConfigProblem(("scripts", name), problem.format(name=name)))
+            if script is not None:
+                scripts[name] = script
+        return Params(
+            experiments, datasets, devices, comparing, self._custom_code, self._inherited, scripts
+        )
 
     def _entries(self, section: str) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the entries of `datasets` or `experiments` that are mappings with valid names."""
+        """Yield the entries of a section that are mappings with valid names."""
         entries = self._document.get(section)
+        if section not in self._document and self._may_lack(section):
+            return
         if not isinstance(entries, dict) or not entries:
             problem = f"{REQUIRED}: a mapping with at least one entry"
             self.report(ConfigProblem((section,), problem))
@@ -165,6 +180,12 @@ class _Loader:
                 self.report(ConfigProblem((section, name), NO_MAPPING, settings))
             else:
                 yield name, settings
+
+    def _may_lack(self, section: str) -> bool:
+        """Return True if the file needs no such section. Scripts alone need no data set."""
+        if section == "datasets" and "experiments" in self._document:
+            return False
+        return section == "scripts" or "scripts" in self._document
 
     def _experiment(
         self, name: str, settings: dict[str, Any], defaults: dict[str, Any]

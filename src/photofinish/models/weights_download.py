@@ -21,6 +21,7 @@ from photofinish.files import sha256_of_file, write_text_atomically
 
 def download_weights(plan: WeightsPlan, folder: Path) -> None:
     """Write a folder for each experiment, so that its training depends on its weights alone."""
+    folder.mkdir(parents=True, exist_ok=True)  # DVC wants it, also if there are only scripts
     for name, wanted in plan.experiments.items():
         own_folder = folder / name
         own_folder.mkdir(parents=True, exist_ok=True)

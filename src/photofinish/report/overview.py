@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from photofinish.comparing.bounds import SpeedupBound
-from photofinish.comparing.decision import Decision
-from photofinish.comparing.pairs import Comparison
+from photofinish.comparing.decision import AnyComparison, Decision
 from photofinish.report.sentences import HIGH, Verdict
 from photofinish.report.tables import NOTHING, Table, money_or_nothing
 from photofinish.wording import bound, interval_text, ratio, seconds
@@ -14,7 +13,7 @@ from photofinish.wording import bound, interval_text, ratio, seconds
 ANSWER = "worth a GPU?"
 
 
-def overview_table(verdicts: Sequence[Verdict], pairs: Sequence[Comparison]) -> Table:
+def overview_table(verdicts: Sequence[Verdict], pairs: Sequence[AnyComparison]) -> Table:
     """Return a row for each experiment, without columns that would be empty."""
     rows = []
     for each, pair in zip(verdicts, pairs, strict=True):
@@ -27,7 +26,7 @@ def overview_table(verdicts: Sequence[Verdict], pairs: Sequence[Comparison]) -> 
             "speed-up": _speedup(decision, pair.ceiling.job),
             "cost": _cost(pair, decision),
             "why": decision.reason or NOTHING,
-            "the models": compared.parity.likeness if compared else NOTHING,
+            "the models": compared.likeness if compared else NOTHING,
         }
         rows.append(row)
     filled = [heading for heading in rows[0] if any(row[heading] != NOTHING for row in rows)]
@@ -53,7 +52,7 @@ def _speedup(decision: Decision, limit: SpeedupBound) -> str:
     return f"{text} ({interval_text(decision.interval)})" if decision.interval else text
 
 
-def _cost(pair: Comparison, decision: Decision) -> str:
+def _cost(pair: AnyComparison, decision: Decision) -> str:
     """Return what the job costs on the GPU that decides."""
     if decision.option and decision.option.estimate and decision.option.price:
         return money_or_nothing(decision.option.estimate.cost, decision.option.price.currency)

@@ -16,10 +16,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from photofinish.comparing.decision import Decision, estimated_options
-from photofinish.comparing.device_results import StepCosts
-from photofinish.comparing.pairs import Comparison
+from photofinish.comparing.decision import AnyComparison, Decision, estimated_options
+from photofinish.comparing.device_results import Trained
 from photofinish.comparing.scaling import Grid
+from photofinish.comparing.script_pairs import ScriptResult
 from photofinish.report.rows import Rows, grouped
 from photofinish.results.records import Timings
 from photofinish.wording import listed, seconds, times
@@ -118,7 +118,7 @@ def _axes(height: float, count: int = 1) -> tuple[Figure, list[Axes]]:
 
 
 @rc_context(_STYLE)
-def job_times(pair: Comparison, decision: Decision) -> Picture:
+def job_times(pair: AnyComparison, decision: Decision) -> Picture:
     """Draw the job's time as a bar for each device: measured solid, estimated hatched."""
     bars = _bars(pair, decision)
     figure, (axes,) = _axes(0.85 + 0.46 * len(bars))
@@ -172,13 +172,15 @@ class _Bar:
     is_estimated: bool = False
 
 
-def _bars(pair: Comparison, decision: Decision) -> list[_Bar]:
+def _bars(pair: AnyComparison, decision: Decision) -> list[_Bar]:
     """Return a bar for each device: trained here, recorded elsewhere, or estimated."""
     bars = []
     for run in pair.trained:
-        bars.append(_Bar(f"{run.device.upper()} here, measured", _parts(run.timings, run.costs)))
+        bars.append(
+            _Bar(f"{run.device.upper()} here, measured", _parts(run.timings, _loading_share(run)))
+        )
     for each in pair.elsewhere:
-        bars.append(_Bar(f"{each.hardware}, recorded", _parts(each.reference.timings, None)))
+        bars.append(_Bar(f"{each.hardware}, recorded", _parts(each.reference.timings, 0.0)))
     estimates = estimated_options(pair) if decision.reason != "short job" else []
     fastest = min(estimates, key=lambda each: each[1].job_seconds, default=None)
     for option, estimate in estimates:
@@ -192,15 +194,19 @@ def _bars(pair: Comparison, decision: Decision) -> list[_Bar]:
     return bars[:_MOST_BARS]
 
 
-def _parts(timings: Timings, costs: StepCosts | None) -> dict[str, float]:
+def _loading_share(run: Trained | ScriptResult) -> float:
+    """Return the share of an epoch that goes into its data, 0 if that is not known."""
+    if isinstance(run, ScriptResult):
+        return run.waiting_share if run.has_steps else 0.0
+    if not run.costs:
+        return 0.0
+    return run.costs.shares["waiting for data"] + run.costs.shares["copying to the device"]
+
+
+def _parts(timings: Timings, loading_share: float) -> dict[str, float]:
     """Return the parts of a job that was measured."""
     training_seconds = sum(epoch.training_seconds for epoch in timings.epochs)
-    loading_seconds = 0.0
-    if costs:
-        shares = costs.shares
-        loading_seconds = training_seconds * (
-            shares["waiting for data"] + shares["copying to the device"]
-        )
+    loading_seconds = training_seconds * loading_share
     parts = {
         "start-up": timings.startup_seconds,
         "loading": loading_seconds,

@@ -11,14 +11,17 @@ from pathlib import Path
 import jinja2
 from markupsafe import Markup, escape
 
+from photofinish.comparing.decision import AnyComparison
 from photofinish.comparing.diagnosis import Remedy
 from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.scaling import all_series, grid, shared_trainings
+from photofinish.comparing.script_pairs import ScriptComparison
 from photofinish.files import to_json, write_text_atomically
 from photofinish.report import pictures, rows, sentences, tables
 from photofinish.report.causes import commands, prediction, remedy_line
 from photofinish.report.overview import ANSWER, overview_table
 from photofinish.report.pictures import Picture
+from photofinish.report.script_verdict import script_sections, script_verdict
 from photofinish.report.sentences import Verdict, verdict
 from photofinish.report.tables import Table
 from photofinish.wording import markdown_text
@@ -78,26 +81,30 @@ class Details:
     steps_note: str
 
 
-def write_report(pairs: list[Comparison], folder: Path) -> list[Verdict]:
-    """Write all files of the report, and return a verdict for each experiment."""
+def write_report(
+    pairs: list[Comparison], folder: Path, scripts: Sequence[ScriptComparison] = ()
+) -> list[Verdict]:
+    """Write all files of the report, and return a verdict for each experiment and script."""
+    everything: list[AnyComparison] = [*pairs, *scripts]
     files = {
-        "comparison.csv": rows.comparison_rows(pairs),
+        "comparison.csv": rows.comparison_rows(everything),
         "history.csv": rows.history_rows(pairs),
         "confusion.csv": rows.confusion_rows(pairs),
-        "speedups.csv": rows.speedup_rows(pairs),
+        "speedups.csv": rows.speedup_rows(everything),
         "seeds.csv": rows.seed_rows(pairs),
-        "renting.csv": rows.renting_rows(pairs),
+        "renting.csv": rows.renting_rows(everything),
     }
     for name, content in files.items():
         write_text_atomically(folder / name, rows.as_csv(name, content))
-    verdicts = [verdict(pair) for pair in pairs]
+    verdicts = [*map(verdict, pairs), *map(script_verdict, scripts)]
     found = grid(pairs)
     drawn = [pictures.heat_map(found)] if found else []
-    details = [_details(*each) for each in zip(pairs[:MOST_SHOWN], verdicts, strict=False)]
+    shown = everything[:MOST_SHOWN]
+    details = [_details(*each) for each in zip(shown, verdicts, strict=False)]
     shutil.rmtree(folder / FIGURES, ignore_errors=True)
     for picture in [*drawn, *(picture for each in details for picture in each.pictures)]:
         _write(folder / FIGURES / f"{picture.name}.svg", picture.file)
-    overview = overview_table(verdicts, pairs)
+    overview = overview_table(verdicts, everything)
     summary = sentences.summary([each.decision for each in verdicts])
     page = _template().render(
         summary=summary,
@@ -120,7 +127,10 @@ def _reasons(verdicts: list[Verdict]) -> list[str]:
     return list(dict.fromkeys(each.missing for each in verdicts if each.missing))
 
 
-def _details(pair: Comparison, answer: Verdict) -> Details:
+def _details(pair: AnyComparison, answer: Verdict) -> Details:
+    if isinstance(pair, ScriptComparison):
+        sections = [section for section in script_sections(pair) if section[1]]
+        return Details(answer, [], sections, [pictures.job_times(pair, answer.decision)], [], "")
     remedies = [each.remedy for found in pair.diagnoses.values() for each in found if each.remedy]
     if answer.decision.reason == "short job":
         remedies = []
@@ -143,7 +153,7 @@ def _suggestion(experiment: str, remedy: Remedy) -> tuple[str, str, str]:
     return remedy_line(remedy), prediction(remedy), tries
 
 
-def write_for_dvc(pairs: list[Comparison], folder: Path, metrics: Path, plots: Path) -> None:
+def write_for_dvc(pairs: Sequence[AnyComparison], folder: Path, metrics: Path, plots: Path) -> None:
     """Write the files that `dvc metrics` and `dvc plots` show, which Git keeps."""
     for former in (metrics, plots):
         shutil.rmtree(former, ignore_errors=True)

@@ -10,9 +10,11 @@ from dataclasses import astuple, dataclass, field, fields
 from itertools import accumulate
 from typing import Any
 
-from photofinish.comparing.decision import decide
+from photofinish.comparing.decision import AnyComparison, decide
 from photofinish.comparing.device_results import PARTS, NotTrained, Trained
 from photofinish.comparing.pairs import Compared, Comparison
+from photofinish.comparing.script_pairs import ScriptComparison, ScriptResult
+from photofinish.comparing.speedups import Kind, Speedup
 from photofinish.machine.load import load_warnings
 from photofinish.report.sentences import in_words
 from photofinish.results import EpochMetrics
@@ -137,10 +139,13 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 """Columns of each of the report's CSV files."""
 
 
-def comparison_rows(pairs: Iterable[Comparison]) -> Rows:
+def comparison_rows(pairs: Iterable[AnyComparison]) -> Rows:
     """Return a row for each experiment and device. A speed-up of 2 is half the CPU's time."""
     rows = []
     for pair in pairs:
+        if isinstance(pair, ScriptComparison):
+            rows += _script_rows(pair)
+            continue
         cpu = _trained_row(pair, pair.cpu)
         cpu.epoch_ceiling = pair.ceiling.epoch.at_most if pair.ceiling.epoch else None
         cpu.job_ceiling = pair.ceiling.job.at_most
@@ -221,18 +226,91 @@ def _add_comparison(row: ComparisonRow, compared: Compared) -> None:
     row.same_initial_weights = gpu.record.initial_weights_sha256 == initial_weights
     row.payback_epochs = payback.epochs
     row.payback_epochs_low, row.payback_epochs_high = payback.interval or (None, None)
-    for kind, speedup in compared.speedups.items():
+    _add_speedups(row, compared.speedups)
+
+
+def _add_speedups(row: ComparisonRow, speedups: dict[Kind, Speedup]) -> None:
+    for kind, speedup in speedups.items():
         low, high = speedup.interval or (None, None)
         for name, value in (("", speedup.ratio), ("_low", low), ("_high", high)):
             setattr(row, f"{kind}_speedup{name}", value)
 
 
-def comparison_metrics(pairs: Iterable[Comparison]) -> dict[str, Any]:
+def _script_rows(pair: ScriptComparison) -> list[ComparisonRow]:
+    """Return a row for each device, with what is known of a script."""
+    decision, rows = decide(pair), []
+    common: dict[str, Any] = {
+        "experiment": pair.experiment,
+        "answer": decision.answer,
+        "answer_by": decision.basis,
+        "answer_reason": decision.reason,
+    }
+    for run in pair.trained:
+        record, timings, spent = run.record, run.timings, pair.outlays[run.device]
+        row = ComparisonRow(
+            **common,
+            device=run.device,
+            status=record.status,
+            device_name=timings.device_name,
+            parameters=record.parameter_count,
+            epochs=len(record.epochs),
+            repeats=1,
+            test_metrics="; ".join(metric_texts(run).values()) or None,
+            startup_seconds=timings.startup_seconds or None,
+            total_seconds=timings.total_seconds,
+            job_ceiling=pair.ceiling.job.at_most if run.device == "cpu" else None,
+            load_warnings="; ".join(load_warnings(timings.load)) or None,
+            host_name=timings.host_name,
+            measured_at_unix_seconds=timings.started_at_unix_seconds,
+            energy_joules=spent.energy.joules,
+            energy_status=spent.energy.status,
+            energy_counted=spent.energy.counted,
+            cost=spent.cost.amount,
+            cost_currency=None if spent.cost.amount is None else spent.currency,
+            cost_counted=spent.cost.counted,
+        )
+        if diagnoses := pair.diagnoses[run.device]:
+            row.cause, row.epoch_cause = diagnoses[0].cause, diagnoses[-1].cause
+        if run.has_steps:
+            row.precision = record.experiment.precision if timings.operations else None
+            row.step_seconds = statistics.median(timings.steady_state.step_seconds)
+            row.epoch_seconds = timings.median_epoch_seconds
+            row.waiting_share = run.waiting_share
+            if all(epoch.samples for epoch in record.epochs):
+                row.images_per_second = timings.images_per_second
+        if pair.compared and run.device == "gpu":
+            _add_speedups(row, pair.compared.speedups)
+        rows.append(row)
+    if not isinstance(pair.gpu, ScriptResult):
+        missing = pair.gpu.record
+        rows.append(
+            ComparisonRow(
+                **common, device="gpu", status=missing.status, epochs=0, reason=missing.reason
+            )
+        )
+    return rows
+
+
+def metric_texts(run: ScriptResult) -> dict[str, str]:
+    """Return each number of a script's metrics file, with its name before it."""
+    return {
+        name: f"{name} {'not a number' if value is None else f'{value:.4g}'}"
+        for name, value in run.record.metrics.items()
+    }
+
+
+def comparison_metrics(pairs: Iterable[AnyComparison]) -> dict[str, Any]:
     """Return what `dvc metrics` shows: experiment, device, figure."""
     shown = [column.name for column in fields(ComparisonRow) if column.metadata.get("dvc")]
     metrics: dict[str, Any] = {}
     for pair in pairs:
-        custom = {result.device: result.scores.metrics for result in pair.trained}
+        custom: dict[str, dict[str, float]] = {}
+        for result in pair.trained:
+            if isinstance(result, ScriptResult):
+                figures = result.record.metrics
+                custom[result.device] = {k: v for k, v in figures.items() if v is not None}
+            else:
+                custom[result.device] = result.scores.metrics
         for row in comparison_rows([pair]):
             present = {name: row[name] for name in shown if is_known(row[name])}
             if present:
@@ -276,7 +354,7 @@ def _run(result: Trained) -> tuple[str, ...]:
     return result.experiment, result.device, f"{result.experiment} {result.device}"
 
 
-def speedup_rows(pairs: Iterable[Comparison]) -> Rows:
+def speedup_rows(pairs: Iterable[AnyComparison]) -> Rows:
     """Return three rows for each experiment that a GPU trained."""
     rows = []
     for pair in pairs:
@@ -303,7 +381,7 @@ def seed_rows(pairs: Iterable[Comparison]) -> Rows:
     return _named("seeds.csv", rows)
 
 
-def renting_rows(pairs: Iterable[Comparison]) -> Rows:
+def renting_rows(pairs: Iterable[AnyComparison]) -> Rows:
     """Return a row for each experiment and accelerator: bounds and estimates, none measured."""
     rows = []
     for pair in pairs:

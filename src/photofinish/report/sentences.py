@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from photofinish.comparing.decision import Decision, decide
+from photofinish.comparing.decision import AnyComparison, Decision, decide
 from photofinish.comparing.device_results import NotTrained
 from photofinish.comparing.diagnosis import Diagnosis
 from photofinish.comparing.pairs import Compared, Comparison
@@ -21,7 +21,7 @@ from photofinish.comparing.speedups import (
     Kind,
     Speedup,
 )
-from photofinish.machine.load import load_warnings
+from photofinish.machine.load import LoadWindow, load_warnings
 from photofinish.report.causes import advice, cause, not_known
 from photofinish.results.records import DeviceLabel
 from photofinish.wording import bound, counted, faster, interval_text, listed, money, seconds
@@ -68,7 +68,7 @@ def verdict(pair: Comparison) -> Verdict:
         details = _evidence_of_cpu(pair, decision)
     if "cpu" in pair.seeds:
         details.append(chance(pair.seeds["cpu"], pair.seeds.get("gpu")))
-    answer = f"{decision.answer}: {_reason(pair, decision)}"
+    answer = f"{decision.answer}: {reason_of(pair, decision)}"
     cautions = _cautions(pair, decision)
     return Verdict(pair.experiment, decision, answer, tuple(details), cautions, missing)
 
@@ -87,11 +87,12 @@ def summary(decisions: Sequence[Decision]) -> str:
     return text
 
 
-def _reason(pair: Comparison, decision: Decision) -> str:
+def reason_of(pair: AnyComparison, decision: Decision) -> str:
     """Return the number and the reason of an answer."""
     whole, startup = decision.cpu_seconds, pair.cpu.timings.startup_seconds
     if decision.reason == "short job":
-        return f"the whole job takes {seconds(whole)}, {seconds(startup)} of it start-up."
+        of_it = f", {seconds(startup)} of it start-up" if startup else ""
+        return f"the whole job takes {seconds(whole)}{of_it}."
     if decision.gpu_seconds is None or decision.speedup is None:
         return _bounded(pair, decision)
     number = faster(decision.speedup)
@@ -117,12 +118,12 @@ def _reason(pair: Comparison, decision: Decision) -> str:
     if decision.answer == "Can't tell":
         is_busy = any(load_warnings(run.timings.load) for run in pair.trained)
         text += f" {'A quiet machine' if is_busy else 'A longer training'} would settle it."
-    if pair.compared:
-        text += f" The models are {pair.compared.parity.likeness}."
+    if isinstance(pair, Comparison) and pair.compared:
+        text += f" The models are {pair.compared.likeness}."
     return text
 
 
-def _bounded(pair: Comparison, decision: Decision) -> str:
+def _bounded(pair: AnyComparison, decision: Decision) -> str:
     """Return why no GPU can be much faster in this machine, or that nothing shows it."""
     job, resident = pair.ceiling.job, pair.ceiling.job_if_resident
     unknown = pair.ceiling.loading_not_known
@@ -309,13 +310,10 @@ def _cautions(pair: Comparison, decision: Decision) -> tuple[str, ...]:
         device, load = result.device.upper(), result.timings.load
         if decision.answer in ("Yes", "No"):
             load = ()
-        if warnings := load_warnings(load):
+        if load_warnings(load):
             # The stage of `mnist.lenet`, an experiment of a sweep, is named after `lenet`.
             stage = f"train-{result.device}@{result.experiment.rpartition('.')[2]}"
-            cautions.append(
-                f"The machine was busy ({listed(warnings)}), so the {device}'s times are "
-                f"unreliable. `dvc repro --force --single-item {stage}` measures them again."
-            )
+            cautions.append(busy(device, load, stage))
         elif warnings := load_warnings(load[-1:]):
             cautions.append(
                 f"The machine was busy after the {device}'s training ({listed(warnings)}), so the "
@@ -332,6 +330,14 @@ def _cautions(pair: Comparison, decision: Decision) -> tuple[str, ...]:
     if len(set(hosts)) > 1:
         cautions.append(f"The devices are in different machines: {listed(hosts)}.")
     return tuple(cautions)
+
+
+def busy(device: str, load: Sequence[LoadWindow], stage: str) -> str:
+    """Return that other programs disturbed a run, and how to measure it again."""
+    return (
+        f"The machine was busy ({listed(load_warnings(load))}), so the {device}'s times are "
+        f"unreliable. `dvc repro --force --single-item {stage}` measures them again."
+    )
 
 
 def _too_few(number: int, noun: str) -> str:

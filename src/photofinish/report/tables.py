@@ -8,11 +8,13 @@ from dataclasses import fields
 
 import numpy as np
 
+from photofinish.comparing.decision import AnyComparison
 from photofinish.comparing.device_results import PARTS, Trained
 from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.parity import Spread
 from photofinish.comparing.renting import Estimate, RentalOption
 from photofinish.comparing.scaling import Series, Shared
+from photofinish.comparing.script_pairs import ScriptResult
 from photofinish.comparing.speedups import ResourceUse
 from photofinish.machine.fingerprint import GpuTarget
 from photofinish.machine.load import load_warnings
@@ -50,7 +52,7 @@ def series_table(series: Iterable[Series]) -> Table:
     ]
 
 
-def speedup_table(pair: Comparison) -> Table:
+def speedup_table(pair: AnyComparison) -> Table:
     """Return three rows for an experiment that a GPU trained."""
     rows = []
     for speedup in pair.compared.speedups.values() if pair.compared else ():
@@ -88,7 +90,7 @@ def why_table(pair: Comparison) -> Table:
     return rows
 
 
-def ceiling_table(pair: Comparison) -> Table:
+def ceiling_table(pair: AnyComparison) -> Table:
     """Return the bounds of an epoch and of the job, if no GPU trained the experiment."""
     if pair.compared:
         return []
@@ -155,10 +157,10 @@ def seeds_table(pair: Comparison) -> Table:
     return rows
 
 
-def paying_table(pair: Comparison) -> Table:
+def paying_table(pair: AnyComparison) -> Table:
     """Return when a GPU pays: start-up, energy, cost, and the time to the target accuracy."""
     by_device = {device.upper(): _spent(spent) for device, spent in pair.outlays.items()}
-    if pair.compared:
+    if pair.compared and pair.compared.payback:
         for result in pair.trained:
             repaid = (
                 seconds(result.timings.startup_seconds),
@@ -250,7 +252,7 @@ def elsewhere_table(pair: Comparison) -> Table:
     return rows
 
 
-def renting_table(pair: Comparison) -> Table:
+def renting_table(pair: AnyComparison) -> Table:
     """Return a row for each accelerator. renting.csv has more."""
     renting = pair.renting
     rows = []
@@ -282,7 +284,7 @@ def _estimated_job(estimate: Estimate) -> str:
     return f"{seconds(estimate.job_seconds)} ({low} to {high})"
 
 
-def _price_of_an_hour(pair: Comparison, offer: RentalOption) -> str:
+def _price_of_an_hour(pair: AnyComparison, offer: RentalOption) -> str:
     price = offer.price
     if price is None:
         return "no price known"
@@ -291,7 +293,7 @@ def _price_of_an_hour(pair: Comparison, offer: RentalOption) -> str:
     return f"{money(price.amount, price.currency)}{day}{old}"
 
 
-def figures_table(pair: Comparison) -> Table:
+def figures_table(pair: AnyComparison) -> Table:
     """Return a row for each figure that the page shows, with a column for each device."""
     by_device = {row["device"]: row for row in comparison_rows([pair])}
     figures: dict[str, dict[str, str]] = defaultdict(lambda: defaultdict(lambda: NOTHING))
@@ -303,7 +305,7 @@ def figures_table(pair: Comparison) -> Table:
                 text = column.metadata["write"](row[column.name])
                 figures[column.metadata["label"]][device] = text
     for result in pair.trained:
-        if result.scores.confusion:
+        if isinstance(result, Trained) and result.scores.confusion:
             figures["most mistaken"][result.device] = _most_mistaken(result)
         for label, text in _hardware_and_software(result).items():
             figures[label][result.device] = text
@@ -325,7 +327,7 @@ def _most_mistaken(result: Trained) -> str:
     return listed(mistakes) or NOTHING
 
 
-def _hardware_and_software(result: Trained) -> dict[str, str]:
+def _hardware_and_software(result: Trained | ScriptResult) -> dict[str, str]:
     """Return how and on what a training was measured."""
     timings, host, taken = result.timings, result.timings.host, result.timings.steps_taken
     steps = "one by one"

@@ -18,6 +18,7 @@ from photofinish.config.experiment import RECIPE, Experiment
 from photofinish.files import sha256_of_bytes
 from photofinish.machine.fingerprint import GpuTarget
 from photofinish.results import EpochMetrics, EpochTiming, records
+from photofinish.results.script_runs import SCRIPT, ScriptRun, read_script_run
 from photofinish.wording import seconds
 
 COMPARISON = "comparison"
@@ -166,6 +167,56 @@ def training_document(
         model,
         _milliseconds(timings.started_at_unix_seconds),
         _milliseconds(timings.total_seconds),
+    )
+
+
+def script_document(
+    name: str, device: records.DeviceLabel, results: Path, answers: Mapping[Answered, str]
+) -> RunDocument | None:
+    """Describe a script's run on one device, or return None if it did not run."""
+    file = results / name / device / SCRIPT
+    record = read_script_run(file.parent) if file.is_file() else None
+    if not isinstance(record, ScriptRun):
+        return None
+    timings, identity = record.timings, _digest(f"{name}/{device}", file)
+    values = {
+        "startup_seconds": timings.startup_seconds if record.epochs else None,
+        "total_seconds": timings.total_seconds,
+        "peak_memory_bytes": timings.peak_memory_bytes,
+        **record.metrics,
+    }
+    ended_ms = _milliseconds(timings.started_at_unix_seconds + timings.total_seconds)
+    metrics = [
+        Metric(key, float(value), ended_ms, ONCE)
+        for key, value in values.items()
+        if value is not None and _KEY.fullmatch(key)
+    ]
+    for number, epoch in enumerate(record.epochs, 1):
+        epoch_values = {
+            "training_seconds": epoch.full_seconds,
+            "waiting_seconds": epoch.waiting_seconds,
+            "step_seconds": epoch.step_seconds,
+        }
+        metrics += [Metric(key, value, ended_ms, number) for key, value in epoch_values.items()]
+    note = (
+        f"{OURS}: {timings.device_name} ran `{record.command}` in {seconds(timings.total_seconds)}."
+    )
+    mirrored = identity
+    if answer := answers.get((name, device, timings.started_at_unix_seconds)):
+        note += f" Worth a GPU? {answer}"
+        mirrored = _digest(identity + answer)
+    return RunDocument(
+        f"{name}/{device}",
+        run_tags(name, device, timings.host_name, records.training_key(name, identity))
+        | _machine_tags(timings)
+        | {"photofinish.status": record.status, TAG_NOTE: note},
+        {"command": record.command, "device": device},
+        metrics,
+        [(file, records.TIMINGS_FOLDER)],
+        identity,
+        mirrored,
+        started_ms=_milliseconds(timings.started_at_unix_seconds),
+        duration_ms=_milliseconds(timings.total_seconds),
     )
 
 

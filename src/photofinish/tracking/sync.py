@@ -43,6 +43,7 @@ from photofinish.tracking.documents import (
     RunDocument,
     answers_of,
     report_document,
+    script_document,
     training_document,
 )
 from photofinish.tracking.store import (
@@ -69,7 +70,9 @@ def sync_all(
     count, answers = 0, answers_of(report)
     for name in names:
         for device in records.DEVICE_LABELS:
-            if document := training_document(name, device, results, answers):
+            document = script_document(name, device, results, answers)
+            document = document or training_document(name, device, results, answers)
+            if document:
                 document = document if with_models else replace(document, model=None)
                 count += _sync(store, document)
     if (report / REPORT_TEXT).is_file():
@@ -235,7 +238,9 @@ def _ready_model(store: Store, run: Run) -> str | None:
 def bring_up_to_date(port: int) -> None:
     """Sync, and print the address at which MLflow's server will show the runs."""
     server = os.environ.get("MLFLOW_TRACKING_URI", "")
-    names = sorted(path.stem for path in Path("data/plan/experiments").glob("*.json"))
+    plan = Path("data/plan")
+    paths = [*plan.glob("experiments/*.json"), *plan.glob("scripts/*.json")]
+    names = sorted(path.stem for path in paths)
     try:
         store = open_store(project_root(), state_folder())
         count = sync_all(store, names, Path("results"), Path("report"))

@@ -1,0 +1,105 @@
+"""Counts of a step in a script, whose network, loss and optimizer are not known beforehand."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import ExitStack
+from typing import Any, Self
+
+import torch
+from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+
+from photofinish.profiling.counting import WEIGHTED, OperatorCounts, SavedTensors
+from photofinish.results.measurements import Operations
+
+_PRECISIONS = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+
+
+class ScriptStep:
+    """Counts all that runs within it: networks and optimizers are found by global hooks."""
+
+    def __init__(self) -> None:
+        self._operators, self._saved = OperatorCounts(), _SavedByAnyNetwork()
+        self._optimizers: dict[int, Optimizer] = {}
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        enter = self._stack.enter_context
+        for hook in (
+            register_module_forward_pre_hook(self._saved.module_begins),
+            register_module_forward_hook(self._saved.module_ended),
+            register_optimizer_step_post_hook(self._optimizer_stepped),
+        ):
+            self._stack.callback(hook.remove)
+        enter(saved_tensors_hooks(self._saved.save, lambda tensor: tensor))
+        enter(self._operators)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
+
+    def _optimizer_stepped(self, optimizer: Optimizer, *_: Any) -> None:
+        self._optimizers[id(optimizer)] = optimizer
+
+    @property
+    def precision(self) -> str:
+        """Return the floating-point type of most numbers that were saved for the backward pass."""
+        most_common = self._saved.values_by_dtype.most_common(1)
+        return _PRECISIONS.get(most_common[0][0], "fp32") if most_common else "fp32"
+
+    def operations(self, samples: int, batch_bytes: int) -> Operations:
+        """Return the counts of the step, once it ended."""
+        counts, weights = self._operators.with_saved(self._saved), [*self._saved.found.values()]
+        equal = Counter(counts.products).items()
+        states = [
+            value
+            for optimizer in self._optimizers.values()
+            for values in optimizer.state.values()
+            for value in values.values()
+        ]
+        return Operations(
+            images=samples,
+            flops=counts.flops,
+            kernels=counts.kernels,
+            products=tuple(product.model_copy(update={"count": n}) for product, n in equal),
+            parameter_bytes=sum(weight.nbytes for weight in weights),
+            gradient_bytes=sum(weight.nbytes for weight in weights if weight.requires_grad),
+            optimizer_bytes=sum(state.nbytes for state in states if torch.is_tensor(state)),
+            saved_activations=counts.saved_activations,
+            saved_tensor_bytes=counts.saved_tensor_bytes,
+            batch_bytes=batch_bytes,
+            resident_bytes=0,
+        )
+
+    @property
+    def parameter_count(self) -> int:
+        """Return the number of weights of all networks that ran."""
+        return sum(weight.numel() for weight in self._saved.found.values())
+
+
+class _SavedByAnyNetwork(SavedTensors):
+    """Tensors that autograd saves for any network, whose weights are found as its modules run."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Module())
+        self.found: dict[int, nn.Parameter] = {}
+        self.values_by_dtype: Counter[torch.dtype] = Counter()
+
+    def module_begins(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        for weight in module.parameters(recurse=False):
+            self.found[id(weight)] = weight
+            self.weights.add(weight.untyped_storage().data_ptr())
+        if isinstance(module, WEIGHTED):
+            self.layer_begins(module, inputs)
+
+    def module_ended(self, module: nn.Module, *_: Any) -> None:
+        if isinstance(module, WEIGHTED):
+            self.layer_ended()
+
+    def save(self, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.dtype in _PRECISIONS:
+            self.values_by_dtype[tensor.dtype] += tensor.numel()
+        return super().save(tensor)

@@ -1,0 +1,106 @@
+"""Records of a script on one device: results/<name>/<device>/script.json."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, RootModel
+
+from photofinish.config.base import Record
+from photofinish.results.records import DeviceLabel, Timings, read_record
+
+SCRIPT = "script.json"
+
+
+class ScriptEpoch(Record):
+    """One pass over `photofinish.steps(loader)`."""
+
+    is_whole: bool
+    """False if the script left the loop before the loader's end."""
+    began_at: float
+    """Reading of the monotonic clock."""
+    ended_at: float
+    seconds: float
+    """Time without the counted steps."""
+    waiting_seconds: float
+    """Time in which the script waited for batches."""
+    steps: int
+    samples: int
+    """Number of samples in all batches, 0 if batches have no length."""
+    counted_seconds: tuple[float, ...]
+    """Time of each counted step, which is much longer than others."""
+    device_step_seconds: tuple[float, ...] = ()
+    """Time of some steps by events of an accelerator, which may compute while its host waits."""
+
+    @property
+    def step_seconds(self) -> float:
+        """Mean time of a step, without the wait for its batch."""
+        if self.device_step_seconds:
+            return statistics.fmean(self.device_step_seconds)
+        return self._host_step_seconds
+
+    @property
+    def _host_step_seconds(self) -> float:
+        timed_steps = max(1, self.steps - len(self.counted_seconds))
+        return max(0.0, self.seconds - self.waiting_seconds) / timed_steps
+
+    @property
+    def full_seconds(self) -> float:
+        """Time if the counted steps had taken as long as the others."""
+        return self.seconds + len(self.counted_seconds) * self._host_step_seconds
+
+    @property
+    def seconds_lost(self) -> float:
+        """Time that counting took."""
+        return sum(self.counted_seconds) - len(self.counted_seconds) * self._host_step_seconds
+
+
+class ScriptSettings(Record):
+    """Settings of a script's training, as far as they were seen."""
+
+    precision: Literal["fp32", "bf16", "fp16"]
+    batch_size: int
+    """Number of samples of the counted step."""
+    cuda_graphs: Literal["off"] = "off"
+
+
+class ScriptRun(Record):
+    """Record of a script that ran."""
+
+    status: Literal["trained"] = "trained"
+    device: DeviceLabel
+    device_kind: str
+    """Torch's name of the device."""
+    command: str
+    files: dict[str, str]
+    """SHA-256 of each file that it depends on, and version of each package."""
+    experiment: ScriptSettings
+    parameter_count: int | None
+    epochs: tuple[ScriptEpoch, ...]
+    """Nothing if the script does not use `photofinish.steps`: then it is timed as a whole."""
+    metrics: dict[str, float | None]
+    """Numbers of the metrics file; None for NaN and infinity."""
+    timings: Timings
+    """Times of the job. A script without epochs has one, which is all of it."""
+
+
+class ScriptUnavailable(Record):
+    """Record of a missing device."""
+
+    status: Literal["unavailable"] = "unavailable"
+    device: DeviceLabel
+    command: str
+    reason: str
+
+
+class _EitherRecord(
+    RootModel[Annotated[ScriptRun | ScriptUnavailable, Field(discriminator="status")]]
+):
+    """Record of either status."""
+
+
+def read_script_run(folder: Path) -> ScriptRun | ScriptUnavailable:
+    """Read the record in a folder of results."""
+    return read_record(folder / SCRIPT, _EitherRecord).root

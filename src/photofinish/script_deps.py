@@ -1,0 +1,63 @@
+"""Files that scripts depend on: whether they exist, and a hash of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from photofinish.config.problems import ConfigProblem
+from photofinish.config.scripts import Script, ScriptPlan
+from photofinish.custom_code import Reference
+from photofinish.files import in_project, sha256_of_bytes, sha256_of_file
+from photofinish.source_code import custom_code_hashes
+
+if TYPE_CHECKING:
+    from photofinish.config.loader import Params
+
+
+def check_deps(params: Params) -> Iterator[ConfigProblem]:
+    """Yield the files of scripts that do not exist."""
+    for name, script in params.scripts.items():
+        for number, dep in enumerate(script.deps):
+            path = in_project(dep)
+            if not path.exists():
+                problem = f"there is no such file or folder ({path}): write it, or correct the path"
+                yield ConfigProblem(("scripts", name, "deps", number), problem, dep)
+
+
+def script_plan(name: str, script: Script) -> ScriptPlan:
+    """Return the plan of a script, with a hash of all that it depends on.
+
+    A file counts with its content, and a Python file with all that it imports, too. In folders,
+    Python files count with their content, others with size and time, as those of data sets do.
+    """
+    files = {}
+    for dep in script.deps:
+        path = in_project(dep)
+        if path.is_dir():
+            states = "\n".join(_state(path, file) for file in _files_below(path))
+            files[dep] = sha256_of_bytes(states.encode(errors="surrogateescape"))
+        elif path.suffix == ".py":
+            files |= custom_code_hashes([Reference(str(path), "")])
+        else:
+            files[dep] = sha256_of_file(path)
+    return ScriptPlan(
+        name=name, command=script.command, metrics=script.metrics, files=dict(sorted(files.items()))
+    )
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    """Yield the files below a folder, without hidden ones and what Python compiles."""
+    for path in sorted(folder.rglob("*")):
+        parts = path.relative_to(folder).parts
+        if path.is_file() and not any(part.startswith((".", "__pycache__")) for part in parts):
+            yield path
+
+
+def _state(folder: Path, path: Path) -> str:
+    name = path.relative_to(folder).as_posix()
+    if path.suffix == ".py":
+        return f"{name}\0{sha256_of_file(path)}"
+    status = path.stat()
+    return f"{name}\0{status.st_size} {status.st_mtime_ns}"

@@ -1,0 +1,238 @@
+"""The stage of a script: run its command on one device, and record what it measured."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from photofinish.config.base import Record, read_plan
+from photofinish.config.scripts import PLACEHOLDER, ScriptPlan
+from photofinish.errors import UserError
+from photofinish.files import state_folder
+from photofinish.locks import exclusive, exclusive_machine
+from photofinish.machine.fingerprint import CpuTarget, GpuTarget, Machine, mismatches
+from photofinish.machine.host import git_commit, package_versions
+from photofinish.machine.load import LoadMonitor, LoadWindow
+from photofinish.results import EpochTiming
+from photofinish.results.measurements import Operations, Overhead, SteadyState
+from photofinish.results.records import DeviceLabel, Timings, write_record
+from photofinish.results.script_runs import (
+    SCRIPT,
+    ScriptEpoch,
+    ScriptRun,
+    ScriptSettings,
+    ScriptUnavailable,
+)
+from photofinish.scripts.timed_steps import DEVICE, FOLDER, MEASUREMENTS
+
+_NOT_COUNTED = "photofinish.steps saw too few steps to count two of them"
+_NOT_USED = "the script does not use photofinish.steps"
+
+
+class _Measured(Record):
+    """What `photofinish.steps` measured in the script's process."""
+
+    epochs: tuple[ScriptEpoch, ...] = ()
+    operations: Operations | None = None
+    precision: str = "fp32"
+    parameter_count: int | None = None
+    peak_memory_bytes: int | None = None
+    """0 for an accelerator that was not used."""
+
+    @property
+    def whole_epochs(self) -> tuple[ScriptEpoch, ...]:
+        """Epochs that the script did not leave early, or all if there is no other."""
+        return tuple(epoch for epoch in self.epochs if epoch.is_whole) or self.epochs
+
+
+class _Ran(Record):
+    """One run of the command."""
+
+    began_at: float
+    """Reading of the monotonic clock."""
+    ended_at: float
+    measured: _Measured
+    load: tuple[LoadWindow, ...] = Field(default=())
+
+
+def run_script(device: DeviceLabel, plan_file: Path, host_file: Path, out: Path) -> None:
+    """Run a script on one device, or record that the device is missing."""
+    plan = read_plan(plan_file, ScriptPlan)
+    is_cpu = device == "cpu"
+    host = read_plan(host_file, CpuTarget) if is_cpu else read_plan(host_file, GpuTarget)
+    if "DVC_STAGE" in os.environ and (differences := mismatches(host, Machine.here())):
+        raise UserError(
+            f"scripts.{plan.name} on {device} is planned for another machine than this one "
+            f"({'; '.join(differences[:3])}): run `dvc repro` on that machine"
+        )
+    if isinstance(host, GpuTarget) and host.missing:
+        _record_unavailable(plan, device, host, out)
+        return
+    kind = host.accelerators[0].kind if isinstance(host, GpuTarget) else "cpu"
+    command = plan.command.replace(PLACEHOLDER, kind)
+    metrics_file = Path(plan.metrics) if plan.metrics else None
+    before = _state(metrics_file)
+    with exclusive(state_folder() / "locks", str(out.resolve())), exclusive_machine(command):
+        started_at_unix_seconds = time.time()
+        ran = _run(plan.name, device, command, kind, host.threads or 1)
+    if ran.measured.epochs and ran.measured.peak_memory_bytes == 0:
+        raise UserError(
+            f"scripts.{plan.name}: the command did not use {kind}, so its times are not those of "
+            f"an accelerator. Let the script compute on the device that {PLACEHOLDER} names"
+        )
+    if metrics_file and _state(metrics_file) in (None, before):
+        raise UserError(
+            f"scripts.{plan.name}.metrics is {metrics_file}, and the command did not write it: "
+            f"write it, or correct the path in params.yaml"
+        )
+    measured, operations = ran.measured, ran.measured.operations
+    record = ScriptRun(
+        device=device,
+        device_kind=kind,
+        command=command,
+        files=plan.files,
+        experiment=ScriptSettings.model_validate(
+            {
+                "precision": measured.precision,
+                "batch_size": operations.images if operations else 0,
+            }
+        ),
+        parameter_count=measured.parameter_count,
+        epochs=measured.whole_epochs,
+        metrics=dict(_numbers(json.loads(metrics_file.read_bytes()))) if metrics_file else {},
+        timings=_timings(host, ran, started_at_unix_seconds),
+    )
+    write_record(out / SCRIPT, record)
+
+
+def _record_unavailable(plan: ScriptPlan, device: DeviceLabel, host: GpuTarget, out: Path) -> None:
+    reason = f"no accelerator: {host.missing}"
+    if host.if_missing == "fail":
+        raise UserError(
+            f"{reason} (devices.gpu.if_missing in params.yaml is 'fail'; 'skip' records it)"
+        )
+    print(f"{plan.name} on {device}: unavailable. {reason}", file=sys.stderr)
+    record = ScriptUnavailable(device=device, command=plan.command, reason=reason)
+    write_record(out / SCRIPT, record)
+
+
+def _run(name: str, device: DeviceLabel, command: str, kind: str, threads: int) -> _Ran:
+    """Run the command, whose output goes to the terminal. Raise UserError if it fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {"OMP_NUM_THREADS": str(threads), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        environment |= os.environ
+        environment |= {FOLDER: folder, DEVICE: kind}
+        if kind == "cpu":
+            environment["CUDA_VISIBLE_DEVICES"] = ""  # so that it can't compute on a GPU unnoticed
+        load = LoadMonitor(lambda: (None, ()), own_processes_share_cores=True)
+        began_at = time.monotonic()
+        status = _wait_for(command, environment)
+        ended_at = time.monotonic()
+        load.sample(1, 1)
+        if status:
+            how = f"exit status {status}" if status > 0 else signal.Signals(-status).name
+            raise UserError(f"scripts.{name} on {device} ended with {how}: {command}")
+        file = Path(folder, MEASUREMENTS)
+        text = file.read_bytes() if file.is_file() else b"{}"
+        measured = _Measured.model_validate_json(text)
+    return _Ran(began_at=began_at, ended_at=ended_at, measured=measured, load=tuple(load.windows))
+
+
+def _wait_for(command: str, environment: dict[str, str]) -> int:
+    """Run a command in a shell. If this stage is ended, end all that it started."""
+    arguments = ["/bin/sh", "-c", command]
+    process = subprocess.Popen(arguments, env=environment, start_new_session=True)
+    try:
+        return process.wait()
+    except BaseException:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait()
+        raise
+
+
+def _state(file: Path | None) -> tuple[int, int] | None:
+    if file is None or not file.is_file():
+        return None
+    status = file.stat()
+    return status.st_mtime_ns, status.st_size
+
+
+def _numbers(value: Any, name: str = "") -> Iterator[tuple[str, float | None]]:
+    """Yield each number in a JSON value, by its keys with dots between."""
+    if isinstance(value, dict):
+        for key, child in value.items():
+            yield from _numbers(child, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, int | float) and name:
+        yield name, float(value) if math.isfinite(value) else None
+
+
+def _timings(host: CpuTarget | GpuTarget, ran: _Ran, started_at_unix_seconds: float) -> Timings:
+    measured = ran.measured
+    total_seconds = ran.ended_at - ran.began_at
+    startup_seconds, samples, not_counted = 0.0, 0, _NOT_USED
+    epochs: tuple[EpochTiming, ...]
+    epochs = (EpochTiming(total_seconds, 0.0, started_at_unix_seconds + total_seconds),)
+    step_seconds: tuple[float, ...] = (total_seconds,)
+    if measured.epochs:
+        # Of the counted steps, as much counts as other steps took.
+        for epoch in measured.epochs:
+            total_seconds -= epoch.seconds_lost
+        startup_seconds = measured.whole_epochs[0].began_at - ran.began_at
+        epochs = tuple(_epochs(ran, started_at_unix_seconds))
+        step_seconds = tuple(epoch.step_seconds for epoch in measured.whole_epochs)
+        samples = round(statistics.median(e.samples or e.steps for e in measured.whole_epochs))
+        not_counted = _NOT_COUNTED
+    accelerators = host.accelerators if isinstance(host, GpuTarget) else ()
+    cpu_name = host.cpu.model if host.cpu else "unknown"
+    return Timings(
+        host=host,
+        host_name=platform.node(),
+        device_name=accelerators[0].name if accelerators else cpu_name,
+        git_commit=git_commit(),
+        packages=package_versions(),
+        started_at_unix_seconds=started_at_unix_seconds,
+        startup_seconds=startup_seconds,
+        data_seconds=0.0,
+        warm_up_seconds=0.0,
+        epochs=epochs,
+        total_seconds=total_seconds,
+        tracking_seconds=0.0,
+        resumed_at_epochs=(),
+        training_image_count=samples,
+        images_per_second=samples / statistics.median(epoch.training_seconds for epoch in epochs),
+        device_count=len(accelerators) or 1,
+        peak_memory_bytes=measured.peak_memory_bytes,
+        steady_state=SteadyState(steps_per_sample=1, sample_seconds=step_seconds),
+        overhead=Overhead(passes_seconds=sum(e.training_seconds for e in epochs), seconds=0.0),
+        load=ran.load,
+        operations=measured.operations,
+        not_counted=None if measured.operations else not_counted,
+    )
+
+
+def _epochs(ran: _Ran, started_at_unix_seconds: float) -> Iterator[EpochTiming]:
+    """Yield the time of each epoch, and the time from its end to the next one's begin.
+
+    After the last epoch a script may save and test what it trained, which is no epoch's share.
+    """
+    epochs = ran.measured.whole_epochs
+    between = [after.began_at - before.ended_at for before, after in pairwise(epochs)]
+    rest_seconds = ran.ended_at - epochs[-1].ended_at
+    between.append(min(rest_seconds, statistics.median(between)) if between else 0.0)
+    for epoch, seconds in zip(epochs, between, strict=True):
+        ended_at_unix_seconds = started_at_unix_seconds + epoch.ended_at - ran.began_at
+        yield EpochTiming(epoch.full_seconds, max(0.0, seconds), ended_at_unix_seconds)

@@ -1,0 +1,93 @@
+"""Scripts with their own training loop: what `photofinish.steps` measures, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import ROOT, Project
+
+from photofinish.config.loader import read_params
+from photofinish.errors import ConfigError
+from photofinish.script_deps import check_deps
+
+LOOP = """
+import photofinish
+import torch
+network = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(network.parameters(), 0.1)
+batches = [(torch.ones(8, 4), torch.zeros(8, dtype=torch.int64))] * 5
+for _ in range(3):
+    for inputs, targets in STEPS(batches):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(network(inputs), targets).backward()
+        optimizer.step()
+open("metrics.json", "w").write('{"loss": 0.5}')
+"""
+WITHOUT_TORCH = 'import sys, photofinish; assert "torch" not in sys.modules'
+WITH_LINE, WITHOUT = LOOP.replace("STEPS", "photofinish.steps"), LOOP.replace("STEPS", "")
+
+
+def test_steps_give_the_loader_itself_outside_of_a_stage() -> None:
+    import photofinish
+
+    batches = [1, 2]
+    assert photofinish.steps(batches) is batches
+
+
+def test_steps_measure_epochs_and_count_two_steps(tmp_path: Path) -> None:
+    own = {"PHOTOFINISH_STEPS_FOLDER": str(tmp_path), "PHOTOFINISH_STEPS_DEVICE": "cpu"}
+    environment = os.environ | own | {"PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-c", WITHOUT_TORCH + WITH_LINE]
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True)
+    measured = json.loads((tmp_path / "steps.json").read_text())
+    assert [(epoch["steps"], epoch["samples"]) for epoch in measured["epochs"]] == [(5, 40)] * 3
+    assert [len(epoch["counted_seconds"]) for epoch in measured["epochs"]] == [2, 0, 0]
+    # The forward product and the gradient of the weights: 2 * 8 * 4 * 2 operations each.
+    assert measured["operations"]["flops"] == 2 * 128
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({"command": "python a.py", "deps": ["a.py"]}, "command"),
+        ({"command": "python a.py {device}", "deps": ["missing.py"]}, "deps.0"),
+        ({"command": "python a.py {device}", "deps": ["a.py"], "metric": "m"}, "metric"),
+    ],
+)
+def test_mistakes_are_reported_with_their_key(
+    settings: dict[str, object], key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DVC_ROOT", raising=False)
+    (tmp_path / "a.py").touch()
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump({"scripts": {"mine": settings}}))
+    with pytest.raises(ConfigError, match=rf"scripts\.mine\.{key}"):
+        read_params(tmp_path / "params.yaml", check_deps)
+
+
+@pytest.mark.slow
+def test_scripts_run_once_are_cached_and_a_failure_is_shown(project: Project) -> None:
+    project.without_mlflow()
+    scripts = {}
+    for name, text in (("timed", WITH_LINE), ("whole", WITHOUT)):
+        (project.root / f"{name}.py").write_text(text)
+        scripts[name] = {"command": f"python {name}.py {{device}}", "deps": [f"{name}.py"]}
+    scripts["timed"]["metrics"] = "metrics.json"
+    project.write_params({"scripts": scripts})
+    project.repro()
+    metrics = json.loads((project.root / "metrics" / "timed.json").read_text())
+    assert metrics["cpu"]["loss"] == 0.5
+    assert "photofinish.steps" in (project.root / "report" / "comparison.md").read_text()
+    assert "Running stage 'script-cpu" not in project.repro()
+    (project.root / "whole.py").write_text("raise KeyError('mine')")
+    ran = project.run("dvc", "repro")
+    assert ran.returncode != 0
+    assert "Running stage 'script-cpu@timed'" not in ran.stdout
+    assert "KeyError: 'mine'" in ran.stdout + ran.stderr
+    assert "exit status 1" in ran.stdout + ran.stderr
