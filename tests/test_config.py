@@ -53,6 +53,7 @@ PROBLEMS = [
     ("seed: 0", "seed: -1", "2  defaults.seed", "greater than or equal to 0"),
     ("lr: 0.1", "lr: .nan", "5  defaults.optimizer.lr", "finite"),
     ("momentum: 0.9", "momentun: 0.9", "5  defaults.optimizer.momentun", "'momentum'?"),
+    ("epochs: 10", "epochs: 10\n  grad_clip: 1", "4  defaults.grad_clip", "clip_grad_norm: 1.0"),
     (SGD, "optimizer: {name: rmsporp, lr: 1}", "5  defaults.optimizer.name", "'RMSprop'?"),
     ("constant", "step", "6  defaults.schedule.step_size", "takes step_size"),
     ("fp32", "fp8", "8  defaults.precision", "did you mean 'fp32'? allowed: fp32, tf32, bf16"),

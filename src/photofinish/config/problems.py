@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from photofinish.config.base import BUILT_IN, OWN, CallsCode
+from photofinish.config.other_names import hint
 from photofinish.wording import all_or_some, did_you_mean, shortened
 
 KeyPath = tuple[str | int, ...]
@@ -56,6 +57,8 @@ def _problem_in(error: ErrorDetails, schema: Any) -> ConfigProblem:
     if kind == "extra_forbidden":
         _, models = _resolve(schema, error["loc"][:-1])
         names = list(dict.fromkeys(name for model in models for name in model.model_fields))
+        if "optimizer" in names and (instead := hint(str(path[-1]))):
+            return ConfigProblem(path, instead, value)
         return ConfigProblem(path, unknown_name("key", path[-1], names), value)
     if kind == "missing":
         return ConfigProblem(path, REQUIRED)

@@ -1,0 +1,58 @@
+"""Names that other trainers give to settings, and what to write here instead."""
+
+from __future__ import annotations
+
+_SAME: dict[str, tuple[str, ...]] = {
+    "clip_grad_norm: 1.0": ("grad_clip", "gradient_clip_val", "max_grad_norm", "clip_grad"),
+    "accumulate: 4, the number of parts of a batch": (
+        "accumulate_grad_batches", "gradient_accumulation_steps", "accumulation_steps",
+    ),
+    "warmup_steps: 500": ("warmup", "warmup_ratio", "warmup_epochs", "num_warmup_steps"),
+    "ema: 0.999, the decay": ("model_ema", "ema_decay", "use_ema"),
+    "early_stopping: {patience: 5}": ("patience", "early_stop"),
+    "sampler: balanced": ("weights", "balanced", "class_balance", "weighted_sampler"),
+    "batch_transform: MixUp, or CutMix": ("mixup", "cutmix", "mixup_alpha", "cutmix_alpha"),
+    "optimizer: {lr: 0.1}": ("lr", "learning_rate"),
+    "optimizer: {weight_decay: 0.01}": ("weight_decay",),
+    "optimizer: {momentum: 0.9}": ("momentum",),
+    "epochs": ("max_epochs", "num_epochs", "num_train_epochs", "n_epochs"),
+    "schedule": ("scheduler", "lr_scheduler"),
+    "loss": ("criterion", "loss_fn"),
+    "model": ("network", "net"),
+    "precision: bf16, or fp16": ("amp", "mixed_precision"),
+    "input: {name: loader, workers: 2}": ("num_workers", "workers", "pin_memory"),
+    "cuda_graphs": ("steps",),
+    "model: {compile: true}": ("compile",),
+    "devices.gpu.count": ("devices", "gpus", "num_gpus", "n_gpu"),
+    "devices.gpu.strategy": ("strategy",),
+    "devices.gpu.kind": ("accelerator", "device"),
+    "save_weights: every_epoch": ("enable_checkpointing", "save_top_k", "save_every"),
+}  # fmt: skip
+"""What to write, and other names for it."""
+_NOT_HERE = {
+    "freeze": "freeze layers in the network (requires_grad_(False)), or in a custom optimizer",
+    "callbacks": "there are no callbacks: a custom step sees each batch",
+    "max_steps": "a training ends after epochs, or by early_stopping",
+    "max_time": "a training ends after epochs, or by early_stopping",
+    "min_epochs": "a training ends after epochs, or by early_stopping",
+    "limit_train_batches": "name a smaller data set instead: a part of one is another job",
+    "fast_dev_run": "set epochs: 1 to try a training",
+    "overfit_batches": "name a smaller data set instead: a part of one is another job",
+    "val_check_interval": "validation follows each epoch",
+    "check_val_every_n_epoch": "validation follows each epoch",
+    "logger": "MLflow logs every run: make ui",
+    "log_every_n_steps": "MLflow logs each epoch: logging a step would disturb its time",
+    "profiler": "every training is profiled after its last epoch: read the report",
+    "benchmark": "cudnn.benchmark stays off, since its choice changes bits from run to run",
+    "detect_anomaly": "a loss that is not finite ends the training with the step's number",
+    "sync_batchnorm": "BatchNorm is synchronised wherever several GPUs train",
+    "num_nodes": "one machine trains an experiment: docs/several-devices.md",
+}
+
+
+def hint(name: str) -> str | None:
+    """Return what to write instead of a setting of other trainers, or None."""
+    for instead, names in _SAME.items():
+        if name in names:
+            return f"unknown key; write {instead}"
+    return f"unknown key; {_NOT_HERE[name]}" if name in _NOT_HERE else None
