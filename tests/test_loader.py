@@ -148,7 +148,12 @@ def train_until_the_fault(fault: str, output: Path) -> None:
 def train(fault: str) -> None:
     source = LoaderInput(name="loader", workers=WORKERS, persistent_workers="persistent" in fault)
     experiment = SimpleNamespace(
-        input=source, batch_size=4, validation_batch_size=None, seed=0, augmentation=Augmentation()
+        input=source,
+        batch_size=4,
+        validation_batch_size=None,
+        seed=0,
+        augmentation=Augmentation(),
+        sampler=None,
     )
     normalise = _FullSharedMemory if fault == "full" else Normaliser
     with explained():

@@ -31,6 +31,7 @@ _NETWORKS = ("data/__init__", "data/packed", "machine", "models", "results")
 _INFERENCE = (
     "training/__init__",
     "training/batches",
+    "training/custom_step",
     "training/optimization",
     "training/torch_device",
 )
