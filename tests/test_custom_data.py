@@ -68,12 +68,17 @@ FAULTS = {
         r"(?s)item 777: it raises:\n  File .*scans\.py., line 6, in __getitem__.*ZeroDivisionError",
     ),
     "NaN": (items("return torch.full((3,), [0.0, float('nan')][i == 7]), 0"), "item 7: .*finite"),
-    "another shape": (
-        items("return torch.zeros(2 + (i == 5)), 0"),
-        r"item 5: its input is float32 of shape \(3,\), the first one's is float32 of shape \(2,",
+    "other dimensions": (
+        items("return torch.zeros([2] * (1 + (i == 5))), 0"),
+        r"item 5: its input is float32 of shape \(2, 2\), the first one's is float32 of shape \(2,",
     ),
+    "another number of inputs": (
+        items("return (torch.zeros(2), torch.zeros(3))[: 2 - (i == 5)], 0"),
+        "item 5: its input has 1 parts, the first one's has 2 parts",
+    ),
+    "a key that is no argument": (items("return {'a b': torch.zeros(2)}, 0"), "item 0: .* keys"),
     "another kind of target": (image_and("0.5 if i == 5 else 1"), "item 5: its target is float32"),
-    "whole numbers": (image_and("[0, 2]"), "item 0: .*give floats for values, one number for a"),
+    "a matrix of floats": (image_and("np.zeros((2, 2))"), "item 0: .* a class at each position"),
     "no pair": (items("return {'image': 1}"), "item 0: it is a dict: an item is a pair"),
     "empty": (items("return 0, 0", count=0), "it has no items"),
     "endless": (f"{HEAD}def Scans(): return iter([1])\n", "it must give a map-style data set"),

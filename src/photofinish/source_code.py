@@ -27,7 +27,15 @@ _EVERY_STAGE = (
     *("errors", "files", "custom_code", "config"),
     *("processes", "source_code", "wording"),
 )
-_NETWORKS = ("data/__init__", "data/packed", "machine", "models", "results")
+_NETWORKS = (
+    "data/__init__",
+    "data/packed",
+    "data/ragged",
+    "machine",
+    "models",
+    "nested",
+    "results",
+)
 _INFERENCE = (
     "training/__init__",
     "training/batches",
@@ -36,13 +44,13 @@ _INFERENCE = (
 )
 CODE_OF_STAGES = {
     "plan": ("data", "machine", "plan"),
-    "download": ("data", "locks"),
-    "split": ("data", "locks"),
+    "download": ("data", "locks", "nested"),
+    "split": ("data", "locks", "nested"),
     "download_weights": ("models",),
     "train": (*_NETWORKS, "locks", "profiling", "runs", "training"),
     "evaluate": (*_NETWORKS, *_INFERENCE, "runs/__init__", "runs/evaluation"),
     "compare": (
-        *("comparing", "data/__init__", "machine"),
+        *("comparing", "data/__init__", "machine", "nested"),
         *("report", "results", "tracking"),
     ),
     "remote": ("remote", "machine"),

@@ -178,6 +178,8 @@ class CustomDataset(CallsCode, _DatasetSettings):
     """Files and folders that it reads: `split` runs again when the state of one changes."""
     allow_duplicates: bool = False
     """True if parts that it has itself may share samples."""
+    task: Literal["classes", "values", "labels"] | None = None
+    """What its targets are; by default they show it."""
     workers: Annotated[int, Field(ge=0, le=1024)] = 0
     """Processes that read it for `split`."""
 

@@ -30,8 +30,10 @@ from torch.utils._python_dispatch import TorchDispatchMode  # documented under t
 from torch.utils.flop_counter import FlopCounterMode
 
 from photofinish.models.registry import BATCH_NORMS
+from photofinish.nested import leaves, samples_in
 from photofinish.profiling.scratch import scratch_copy
 from photofinish.results.measurements import Operations, Product
+from photofinish.training.batches import bytes_of_a_sample
 from photofinish.training.trainer import Trainer
 
 # Multiplications for each place, in one direction, by the length of the filter.
@@ -59,7 +61,8 @@ class StepCount(NamedTuple):
 
 def count_operations(trainer: Trainer) -> Operations:
     """Count a step on the first batch."""
-    images, labels = batch = next(iter(trainer.training.train_batches(0)))
+    batch = next(iter(trainer.training.train_batches(0)))
+    tensors = [*leaves(batch[0]), *leaves(batch[1])]
     image_count = trainer.training.image_count + trainer.validation.image_count
     is_resident = trainer.experiment.input.name == "resident"
     with scratch_copy(trainer) as state:
@@ -71,7 +74,7 @@ def count_operations(trainer: Trainer) -> Operations:
         states = [value for values in state.optimizer.state.values() for value in values.values()]
         weights = list(state.network.parameters())
         return Operations(
-            images=len(images),
+            images=samples_in(batch[1]),
             flops=counts.flops,
             kernels=counts.kernels + of_optimizer.count,
             products=tuple(product.model_copy(update={"count": n}) for product, n in equal),
@@ -80,8 +83,8 @@ def count_operations(trainer: Trainer) -> Operations:
             optimizer_bytes=_bytes(states),
             saved_activations=counts.saved_activations,
             saved_tensor_bytes=counts.saved_tensor_bytes,
-            batch_bytes=0 if is_resident else _bytes([images, labels]),
-            resident_bytes=image_count * images[0].nbytes if is_resident else 0,
+            batch_bytes=0 if is_resident else _bytes(tensors),
+            resident_bytes=image_count * bytes_of_a_sample(batch) if is_resident else 0,
         )
 
 

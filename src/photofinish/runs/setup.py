@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -15,6 +16,7 @@ from photofinish.errors import ConfigError
 from photofinish.machine.host import available_memory_bytes
 from photofinish.models.custom import check_same_network
 from photofinish.models.registry import build_model, check_batch_norm
+from photofinish.nested import leaves
 from photofinish.profiling.first_step import validate_custom_model
 from photofinish.runs.run import Run
 from photofinish.training.batches import Batches, Normaliser, Part
@@ -91,7 +93,8 @@ class Setup:
         if experiment.input.name == "resident" or experiment.input.transform:
             return None
         free_bytes = None if self.device == CPU else free_memory_bytes(self.device)
-        samples_bytes = 4 * self.split.images("train").size  # as float32
+        columns = leaves(self.split.images("train"))
+        samples_bytes = sum(4 * math.prod(column.shape) for column in columns)  # as float32
         # Twice as many, for the border of random crops and for batches.
         if 2 * samples_bytes > (available_memory_bytes() if free_bytes is None else free_bytes):
             return None

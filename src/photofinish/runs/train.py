@@ -213,6 +213,7 @@ def _write_model(
         task=manifest.task,
         image_shape=manifest.shape,
         dtype=manifest.dtype,
+        target_shape=manifest.target_shape,
         class_names=manifest.class_names,
         mean=manifest.mean,
         std=manifest.std,

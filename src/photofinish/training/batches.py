@@ -7,7 +7,7 @@ All randomness is stateless: generators are seeded from (seed, epoch), and custo
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,6 +18,7 @@ import torch
 from photofinish.custom_code import Reference, as_function, run_custom_code
 from photofinish.errors import UserError
 from photofinish.models.custom import generators_seeded
+from photofinish.nested import leaves, map_nested
 
 if TYPE_CHECKING:
     from photofinish.config.experiment import Augmentation, CustomTransform
@@ -26,7 +27,24 @@ if TYPE_CHECKING:
 _SEEDS = 2**32
 """NumPy's seeds are below it."""
 
-Batch = tuple[torch.Tensor, torch.Tensor]
+Batch = tuple[Any, Any]
+"""Inputs and targets: tensors, or tuples or dicts of them."""
+
+
+def map_batch(function: Callable[[torch.Tensor], torch.Tensor], batch: Batch) -> Batch:
+    """Apply a function to each tensor of a batch."""
+    inputs, targets = batch
+    return map_nested(function, inputs), map_nested(function, targets)
+
+
+def first_samples(batch: Batch, count: int) -> Batch:
+    """Return views of a batch's first samples."""
+    return map_batch(lambda tensor: tensor[:count], batch)
+
+
+def bytes_of_a_sample(batch: Batch) -> int:
+    """Return the size of one sample's inputs."""
+    return sum(tensor[0].nbytes for tensor in leaves(batch[0]))
 
 
 class Batches(Protocol):
@@ -58,9 +76,9 @@ class Part:
     """One part of a packed split, and how its samples become a network's inputs."""
 
     name: PartName
-    images: npt.NDArray[Any]
-    """Images as uint8, or samples of another dtype."""
-    labels: npt.NDArray[Any]
+    images: Any
+    """Nested columns (data.packed): images as uint8, or samples of other dtypes."""
+    labels: Any
     normalise: Normaliser
 
 

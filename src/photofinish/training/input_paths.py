@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
 from photofinish.errors import UserError
+from photofinish.nested import as_nested, leaves, map_nested
 from photofinish.training.batches import (
     Batch,
     Batches,
@@ -21,6 +22,7 @@ from photofinish.training.batches import (
     Part,
     Transform,
     augmented,
+    map_batch,
     with_border,
 )
 from photofinish.training.torch_device import to_device
@@ -48,7 +50,7 @@ def make_batches(
     batch_size, augmentation = experiment.batch_size, None
     if part.name != "train":
         fitting = 0
-        if part.images.dtype != np.int64:
+        if isinstance(part.images, np.ndarray) and part.images.dtype != np.int64:
             fitting = _VALIDATION_BYTES // (4 * math.prod(part.images.shape[1:]))
         batch_size = experiment.validation_batch_size or max(batch_size, fitting)
     elif experiment.augmentation.flip or experiment.augmentation.crop_padding:
@@ -72,14 +74,18 @@ class ResidentBatches(Batches):
         def convert(images: npt.NDArray[Any]) -> torch.Tensor:
             return part.normalise(torch.from_numpy(np.array(images)))
 
-        self._images = _convert_to_device(part.images, convert, self._device)
+        def load(column: npt.NDArray[Any]) -> torch.Tensor:
+            return _convert_to_device(column, convert, self._device)
+
+        self._images = map_nested(load, part.images)
 
     def _rows(self, epoch: int) -> torch.Tensor:
         """Return what `_gather` takes for each sample of the epoch, in order."""
         return self._plan.order(epoch)
 
     def _gather(self, rows: torch.Tensor) -> Batch:
-        return self._images.index_select(0, rows), self._labels.index_select(0, rows)
+        images = map_nested(lambda column: column.index_select(0, rows), self._images)
+        return images, self._labels.index_select(0, rows)
 
     def host_batches(self, epoch: int, at_once: int = 1) -> Iterator[Batch]:
         """Return the batches, on the device already. The epoch's order is made in this call."""
@@ -88,7 +94,9 @@ class ResidentBatches(Batches):
 
     def eval_batches(self) -> Iterator[Batch]:
         """Yield views of the resident tensors."""
-        return zip(self._plan.split(self._images), self._plan.split(self._labels), strict=True)
+        columns = [self._plan.split(column) for column in leaves(self._images)]
+        for labels, *images in zip(self._plan.split(self._labels), *columns, strict=True):
+            yield as_nested(images, self._images), labels
 
 
 def _convert_to_device(
@@ -192,8 +200,7 @@ class LoaderBatches(Batches):
 
     def to_device(self, batch: Batch) -> Batch:
         """Copy a batch to the device. With `non_blocking`, the host doesn't wait."""
-        images, labels = (part.to(self._device, non_blocking=self._non_blocking) for part in batch)
-        return images, labels
+        return map_batch(lambda part: part.to(self._device, non_blocking=self._non_blocking), batch)
 
     def _load(
         self, order: torch.Tensor, draws: torch.Tensor | None, epoch: int | None
@@ -239,14 +246,19 @@ class _PackedImages(Dataset[Batch]):
 
     def __getitem__(self, key: _Key) -> Batch:
         row, draw, epoch = key
-        image = self._images[row]
-        item = torch.from_numpy(augmented(image, draw, self._padding) if draw else np.array(image))
+        if draw:
+            item = torch.from_numpy(augmented(self._images[row], draw, self._padding))
+        else:
+            item = map_nested(lambda column: torch.from_numpy(np.array(column[row])), self._images)
         if self._transform and epoch is not None:
             item = self._transform(item, epoch, row)
         return self._normalise(item), self._labels[row]
 
     def collate(self, images: list[Batch]) -> Batch:
         """Collate as PyTorch does. A rank without a share of a small last batch gets no samples."""
+        inputs, targets = default_collate(images or [self[0, None, None]])
+        if isinstance(inputs, list):
+            inputs = tuple(inputs)
         if images:
-            return tuple(default_collate(images))
-        return self._normalise(torch.from_numpy(np.array(self._images[:0]))), self._labels[:0]
+            return inputs, targets
+        return map_nested(lambda leaf: leaf[:0], inputs), targets[:0]

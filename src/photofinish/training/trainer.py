@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from photofinish.errors import UserError
+from photofinish.nested import call_with
 from photofinish.results import EpochMetrics, EpochTiming
 from photofinish.training.batches import Batch, Batches, seed_epoch
 from photofinish.training.optimization import Loss, Schedule, build_optimizer
@@ -201,7 +202,7 @@ class Trainer:
         """Return the batch's mean loss. With several ranks, it is scaled for DDP."""
         images, labels = batch
         with autocast(self.device, self.experiment.precision):
-            outputs = state.network(to_memory_format(images, state.memory_format))
+            outputs = call_with(state.network, to_memory_format(images, state.memory_format))
             labels = labels.to(outputs.device, non_blocking=True)
             if self.team.size == 1:
                 return self.criterion.mean(outputs, labels)
@@ -213,26 +214,35 @@ class Trainer:
             return total * (self.team.size / self._batch_images(number))
 
     @torch.inference_mode()
-    def evaluate(self, state: TrainState, batches: Iterable[Batch]) -> tuple[float, float, float]:
-        """Return this rank's summed loss, summed loss weight and number of correct predictions.
+    def evaluate(
+        self, state: TrainState, batches: Iterable[Batch]
+    ) -> tuple[float, float, tuple[float, float]]:
+        """Return this rank's summed loss, summed loss weight, and correct and all predictions.
 
         Synchronizes once, at the end.
         """
         state.network.eval()
-        losses, weights, correct = [], [], []
+        losses, weights, correct, predicted = [], [], [], []
         for images, labels in batches:
             with autocast(self.device, self.experiment.precision):
-                outputs = state.network(to_memory_format(images, state.memory_format))
+                outputs = call_with(state.network, to_memory_format(images, state.memory_format))
             labels = labels.to(outputs.device, non_blocking=True)
             loss, weight = self.criterion.sum_and_weight(outputs.float(), labels)
             losses.append(loss)
             weights.append(weight)
             correct.append(self.criterion.num_correct(outputs, labels))
+            predicted.append(self.criterion.num_predictions(labels))
         loss_sum = torch.stack(losses).cpu().double().sum().item()
-        return loss_sum, float(sum(weights)), torch.stack(correct).sum().item()
+        right = torch.stack(correct).sum().item(), float(sum(predicted))
+        return loss_sum, float(sum(weights)), right
 
     def _metrics(
-        self, epoch: int, step_losses: torch.Tensor, loss_sum: float, weight: float, correct: float
+        self,
+        epoch: int,
+        step_losses: torch.Tensor,
+        loss_sum: float,
+        weight: float,
+        correct: tuple[float, float],
     ) -> tuple[float, float, float | None]:
         """Return training loss, validation loss and accuracy over all ranks.
 
@@ -259,7 +269,8 @@ class Trainer:
                 f"(it is {self.state.schedule.learning_rate:g})"
             )
         train_loss = sum(train_sums) / self.training.image_count
-        accuracy = sum(all_correct) / self.validation.image_count
+        right, predicted = map(sum, zip(*all_correct, strict=True))
+        accuracy = right / predicted if predicted else 0.0
         return train_loss, validation_loss, None if self.task == "values" else accuracy
 
     def _batch_images(self, number: int) -> int:
