@@ -22,7 +22,9 @@ from photofinish.errors import UserError
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.results import records
 from photofinish.runs.evaluation import evaluate, write_evaluation
+from photofinish.runs.parts import part_of
 from photofinish.source_code import custom_code_hashes
+from photofinish.training.input_paths import make_batches
 from photofinish.training.optimization import Loss
 from photofinish.training.torch_device import CPU
 
@@ -111,6 +113,9 @@ def train(custom_files: CustomFiles, make_experiment: MakeExperiment, cpu_host: 
             "optimizer": {"name": "adam", "lr": 0.05},
             "epochs": 20,
         }
+        for key in ("transform", "eval_transform", "collate"):
+            if function := settings.pop(key, None):
+                settings["input"] = settings["input"] | {key: {"name": f"{file}:{function}"}}
         if "def own(" in network:
             given["loss"] = {"name": f"{file}:own"}
         experiment = make_experiment(**given | settings)
@@ -198,6 +203,127 @@ def test_both_inputs_train_the_same_on_several_inputs(
         for path in ("resident", "loader")
     )
     assert resident == loader
+
+
+SIGNALS = """
+class Signals:
+    def __len__(self): return 60
+    def __getitem__(self, i):
+        length = 20 + i % 13
+        return torch.sin(torch.arange(length) * (0.3 + i % 2)).unsqueeze(0), i % 2
+"""
+NET_OF_SIGNALS = """
+class Net(nn.Module):
+    def __init__(self, shape, classes):
+        super().__init__()
+        assert shape == (1, None), shape
+        self.conv, self.out = nn.Conv1d(1, 8, 5), nn.Linear(8, classes)
+    def forward(self, signals): return self.out(self.conv(signals).relu().mean(dim=2))
+def pad(samples):
+    longest = max(signal.shape[1] for signal, _ in samples)
+    signals = [nn.functional.pad(s, (0, longest - s.shape[1])) for s, _ in samples]
+    return torch.stack(signals), torch.tensor([int(target) for _, target in samples])
+"""
+
+
+def test_signals_of_varying_length_are_packed_and_padded_by_collate(
+    pack: Callable[..., PackedSplit], train: Train
+) -> None:
+    packed = pack(SIGNALS)
+    assert packed.manifest.shape == (1, None)
+    lengths = {signal.shape for signal in packed.images("train")}
+    assert {(1, 20), (1, 32)} <= lengths
+    with pytest.raises(UserError, match=r"whose shapes differ \(1, any\): .*collate"):
+        train(packed, NET_OF_SIGNALS)
+    alone, beside = (
+        train(packed, NET_OF_SIGNALS, collate="pad", input={"name": "loader", "workers": workers})
+        for workers in (0, 1)
+    )
+    assert alone.scores.test_accuracy == 1
+    assert beside.learned[records.WEIGHTS] == alone.learned[records.WEIGHTS]
+
+
+SENTENCES = """
+class Sentences:
+    def __len__(self): return 60
+    def __getitem__(self, i):
+        words = (torch.arange(4 + i % 3) + i) % 5
+        return words, (words + 1) % 5
+"""
+PAD_BOTH = """
+def pad(samples):
+    pad = nn.utils.rnn.pad_sequence
+    words, targets = zip(*samples)
+    return pad(words, batch_first=True), pad(targets, batch_first=True, padding_value=-100)
+"""
+
+
+def test_positions_that_collate_adds_do_not_count(
+    pack: Callable[..., PackedSplit], train: Train
+) -> None:
+    packed = pack(SENTENCES)
+    assert (packed.manifest.shape, packed.manifest.target_shape) == ((None,), (None,))
+    trained = train(packed, LAST + PAD_BOTH, collate="pad", input={"name": "loader"})
+    assert trained.scores.test_accuracy == 1
+    assert trained.history[-1].validation_accuracy == 1
+    targets = packed.labels("test")
+    assert len(trained.judged.actual) == sum(len(target) for target in targets)
+
+
+NOISE = """
+class Noise:
+    def __init__(self, part="train"): self.is_training = part == "train"
+    def __len__(self): return 40
+    def __getitem__(self, i):
+        drawn = torch.rand(1, 16, 18 + i % 3) * 0.2 * self.is_training
+        return ((drawn + i % 2 * 0.5) * 255).to(torch.uint8), i % 2
+"""
+CROPS = """
+class Net(nn.Sequential):
+    def __init__(self, shape, classes):
+        assert shape == (1, 8, 8), shape
+        super().__init__(nn.Flatten(), nn.Linear(64, classes))
+def crop(image):
+    top, left = torch.randint(8, (2,))
+    return image[:, top : top + 8, left : left + 8] / 255
+def center(image): return image[:, 4:12, 4:12] / 255
+"""
+
+
+def test_a_data_set_is_read_in_each_epoch_and_transformed_to_another_shape(
+    pack: Callable[..., PackedSplit], train: Train
+) -> None:
+    parts = {"validation": None, "test": None, "allow_duplicates": True}
+    packed = pack(NOISE, decode="each_epoch", **parts)
+    with pytest.raises(UserError, match=r"each_epoch: resident samples are read once"):
+        train(packed, CROPS)
+    crops = {"transform": "crop", "eval_transform": "center"}
+    alone, beside = (
+        train(packed, CROPS, **crops, input={"name": "loader", "workers": workers})
+        for workers in (0, 2)
+    )
+    assert beside.learned[records.WEIGHTS] == alone.learned[records.WEIGHTS]
+    assert alone.scores.test_accuracy == 1
+    record = records.read_record(alone.folder / records.RECORD, records.Training)
+    assert (record.image_shape, record.dtype, record.mean) == ((1, 8, 8), "float32", ())
+
+
+def test_items_read_live_differ_in_each_epoch_and_repeat_with_the_seed(
+    pack: Callable[..., PackedSplit], make_experiment: MakeExperiment
+) -> None:
+    packed = pack(NOISE.replace("18 + i % 3", "18"), decode="each_epoch")
+    experiment = make_experiment(input={"name": "loader"})
+
+    def brightness(epoch: int, *, seed: int = 0) -> float:
+        settings = experiment.model_copy(update={"seed": seed})
+        batches = make_batches(settings, part_of(packed, "train"), CPU)
+        before = torch.get_rng_state()
+        total = sum(float(images.sum()) for images, _ in batches.train_batches(epoch))
+        assert torch.get_rng_state().equal(before)  # the network's generator
+        return total
+
+    assert brightness(0) == brightness(0)
+    assert len({brightness(0), brightness(1), brightness(0, seed=1)}) == 3
 
 
 def test_built_in_networks_take_one_input(pack: Callable[..., PackedSplit], train: Train) -> None:

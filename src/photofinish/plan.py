@@ -13,6 +13,7 @@ from photofinish.config.compare import ComparePlan
 from photofinish.config.datasets import GIVEN_TO_DATASETS, CustomDataset, DatasetPlan
 from photofinish.config.experiment import (
     TORCHMETRICS,
+    CustomCollate,
     CustomTransform,
     ExperimentPlan,
     MetricsPlan,
@@ -110,7 +111,8 @@ def _offered(code: CallsCode, signature: Signature) -> frozenset[str]:
         return GIVEN_TO_NETWORKS
     if isinstance(code, CustomDataset):
         return GIVEN_TO_DATASETS
-    count = 1 if isinstance(code, CustomTransform) else 2  # a sample; or outputs and targets
+    takes_one = isinstance(code, CustomTransform | CustomCollate)
+    count = 1 if takes_one else 2  # a sample or a list of them; or outputs and targets
     names = () if signature.is_class else signature.names[:count]
     if code.reference.module == TORCHMETRICS:
         names = (*names, *GIVEN_TO_TORCHMETRICS)

@@ -36,9 +36,16 @@ _NETWORKS = (
     "nested",
     "results",
 )
+_LIVE_DATA = (
+    *("data/images", "data/live", "data/local_files", "data/local_images", "data/samples"),
+    *("data/sources", "data/torchvision_source", "locks"),
+)
+"""Modules that read data sets, which training and evaluation may do in each epoch."""
 _INFERENCE = (
+    "runs/parts",
     "training/__init__",
     "training/batches",
+    "training/loading",
     "training/optimization",
     "training/torch_device",
 )
@@ -47,8 +54,8 @@ CODE_OF_STAGES = {
     "download": ("data", "locks", "nested"),
     "split": ("data", "locks", "nested"),
     "download_weights": ("models",),
-    "train": (*_NETWORKS, "locks", "profiling", "runs", "training"),
-    "evaluate": (*_NETWORKS, *_INFERENCE, "runs/__init__", "runs/evaluation"),
+    "train": (*_NETWORKS, *_LIVE_DATA, "profiling", "runs", "training"),
+    "evaluate": (*_NETWORKS, *_LIVE_DATA, *_INFERENCE, "runs/__init__", "runs/evaluation"),
     "compare": (
         *("comparing", "data/__init__", "machine", "nested"),
         *("report", "results", "tracking"),

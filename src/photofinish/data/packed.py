@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from photofinish.config.base import Record
+from photofinish.config.datasets import Decode
 from photofinish.data import MANIFEST, Dtype, PartName, Shape, Task
 from photofinish.data.ragged import Ragged
 from photofinish.nested import Nested, as_nested, leaf_names
@@ -39,6 +40,8 @@ class Manifest(Record):
     mean: tuple[float, ...]
     """Mean of the training part per channel, on the scale from 0 to 1. Empty: no normalisation."""
     std: tuple[float, ...]
+    decode: Decode = "once"
+    """With each_epoch, inputs are not packed: the loader reads the data set itself."""
     sha256: dict[str, str]
 
 

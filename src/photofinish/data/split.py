@@ -28,6 +28,7 @@ from torch.utils.data import DataLoader
 from photofinish.config.datasets import CustomDataset, DatasetPlan, LocalDataset
 from photofinish.data import MANIFEST, Dtype, PartName, Shape, Task
 from photofinish.data.images import Int64Array
+from photofinish.data.live import PLAN as LIVE_PLAN
 from photofinish.data.packed import Column, Content, Manifest, part_file, shapes_file
 from photofinish.data.ragged import Ragged
 from photofinish.data.samples import Array, Sample, Samples, Source, named_targets
@@ -120,7 +121,8 @@ def _read_all(
     first: Sample | None = None
     columns: list[_Written] = []
     faults: list[str] = []
-    must_have_one_shape = not isinstance(plan.dataset, CustomDataset)
+    is_live = plan.dataset.decode == "each_epoch"
+    must_have_one_shape = not is_live and not isinstance(plan.dataset, CustomDataset)
     console = Console(stderr=True)
     bar = track(read, plan.name, len(samples), console=console, disable=not console.is_terminal)
     for row, sample in enumerate(bar):
@@ -144,10 +146,16 @@ def _read_all(
         raise ConfigError(
             f"data set '{plan.name}' ({plan.dataset.source}) can't be packed:\n{lines}"
         )
-    if source.seed is not None:
+    if source.seed is not None and not is_live:
         again = Samples(source.dataset)[0]
         if isinstance(again, str) or not all(map(np.array_equal, again.arrays(), first.arrays())):
-            print("note: item 0 differs when it is read again: each item is packed as read first")
+            raise ConfigError(
+                f"data set '{plan.name}' ({plan.dataset.source}): item 0 differs when it is read "
+                f"again, and each item is read once and packed, so that all epochs would have the "
+                f"same random changes. Move them to a function, transform: in an experiment's "
+                f"input: {{name: loader}}, or set datasets.{plan.name}.decode: each_epoch in "
+                f"params.yaml, which reads the data set in each epoch"
+            )
     return first, columns
 
 
@@ -195,8 +203,11 @@ def split(plan: DatasetPlan, raw: RawData, folder: Path) -> Manifest:
     folder.mkdir(parents=True, exist_ok=True)
     rows = divide(raw, plan)
     hashes, shades = {}, {}
+    is_live = plan.dataset.decode == "each_epoch"
     for part, chosen in rows.items():
-        hashes[part], shades[part] = _pack(part, raw, chosen, folder)
+        hashes[part], shades[part] = _pack(part, raw, chosen, folder, with_inputs=not is_live)
+    if is_live:
+        write_bytes_atomically(folder / LIVE_PLAN, plan.model_dump_json(indent=2).encode())
     _check_duplicates(plan, raw, rows, hashes)
     own_mean, own_std = _mean_and_std(shades["train"])
     manifest = Manifest(
@@ -208,7 +219,11 @@ def split(plan: DatasetPlan, raw: RawData, folder: Path) -> Manifest:
         counts={part: len(chosen) for part, chosen in rows.items()},
         mean=mean or own_mean,
         std=std or own_std,
-        sha256={path.name: sha256_of_file(path) for path in sorted(folder.glob("*.npy"))},
+        decode=plan.dataset.decode,
+        sha256={
+            path.name: sha256_of_file(path)
+            for path in sorted([*folder.glob("*.npy"), *folder.glob(LIVE_PLAN)])
+        },
     )
     write_bytes_atomically(folder / MANIFEST, f"{manifest.model_dump_json(indent=2)}\n".encode())
     return manifest
@@ -221,13 +236,15 @@ def _channels(raw: RawData) -> int:
     return raw.inputs.shape[1] or 0
 
 
-def _pack(part: PartName, raw: RawData, rows: Int64Array, folder: Path) -> tuple[Array, Array]:
+def _pack(
+    part: PartName, raw: RawData, rows: Int64Array, folder: Path, *, with_inputs: bool
+) -> tuple[Array, Array]:
     """Write a part's files, some samples at a time.
 
     Return a hash of each input and, for images, how often each channel has each of 256 shades.
     """
     np.save(folder / part_file(part, "rows"), rows)
-    for _ in _write(raw.labels, rows, folder, (part, "labels", "")):
+    for _ in _written(raw.labels, rows, folder, (part, "labels", "")):
         pass
     is_images = raw.dtype == "uint8"
     shades = np.zeros((_channels(raw) if is_images else 0, _SHADES), dtype=np.int64)
@@ -235,7 +252,10 @@ def _pack(part: PartName, raw: RawData, rows: Int64Array, folder: Path) -> tuple
     columns: list[Column] = leaves(raw.inputs)
     for leaf, column in zip(leaf_names(raw.inputs), columns, strict=True):
         before, hashes = hashes, []
-        for inputs in _write(column, rows, folder, (part, "images", leaf)):
+        chunks = _some_at_a_time(column, rows)
+        if with_inputs:
+            chunks = _written(column, rows, folder, (part, "images", leaf))
+        for inputs in chunks:
             for sample in inputs:
                 leading = before[len(hashes)] if before else b""
                 hashes.append(_hash_of(leading + _hash_of(sample)) if leading else _hash_of(sample))
@@ -248,29 +268,33 @@ def _hash_of(data: Any) -> bytes:
     return hashlib.blake2b(data, digest_size=_HASH_BYTES).digest()
 
 
-def _write(
+def _written(
     column: Column, rows: Int64Array, folder: Path, name: tuple[PartName, Content, str]
 ) -> Iterator[Array]:
-    """Write these rows to a part's file, and yield them, some at a time."""
-    step, shape = 1, (len(rows), *column.shape[1:])
+    """Write these rows to a part's file, and yield them."""
+    shape = (len(rows), *column.shape[1:])
     if isinstance(column, Ragged):
         shapes = column.shapes[rows]
         shape = (int(shapes.prod(axis=1).sum()),)
         np.save(folder / shapes_file(*name), shapes)
-    else:
-        bytes_each = math.prod(column.shape[1:]) * column.dtype.itemsize
-        step = max(1, _BYTES_AT_A_TIME // max(1, bytes_each))
     header = {"descr": column.dtype.str, "fortran_order": False, "shape": shape}
     with (folder / part_file(*name)).open("wb") as file:
         np.lib.format.write_array_header_1_0(file, header)
-        for start in range(0, len(rows), step):
-            if isinstance(column, Ragged):
-                some = column[int(rows[start])][np.newaxis]
-            else:
-                some = column[rows[start : start + step]]
-            some = np.ascontiguousarray(some)
+        for some in _some_at_a_time(column, rows):
             file.write(some.data)
             yield some
+
+
+def _some_at_a_time(column: Column, rows: Int64Array) -> Iterator[Array]:
+    """Yield these rows in arrays of many samples, or of one where shapes differ."""
+    if isinstance(column, Ragged):
+        for row in rows:
+            yield np.ascontiguousarray(column[int(row)])[np.newaxis]
+        return
+    bytes_each = math.prod(column.shape[1:]) * column.dtype.itemsize
+    step = max(1, _BYTES_AT_A_TIME // max(1, bytes_each))
+    for start in range(0, len(rows), step):
+        yield np.ascontiguousarray(column[rows[start : start + step]])
 
 
 def _mean_and_std(shades: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:

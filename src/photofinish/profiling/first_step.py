@@ -62,13 +62,18 @@ _Tensors = dict[str, torch.Tensor]
 
 
 def first_batch(training: Batches, team: World) -> Batch | None:
-    """Return the first batch, put together from every rank's share, or None on ranks but 0."""
+    """Return the first batch, put together from every rank's share, or None on ranks but 0.
+
+    Shares that `collate` gave other shapes can't be joined: rank 0's stands for the batch.
+    """
     own = map_batch(torch.Tensor.cpu, next(iter(training.train_batches(0))))
     shares = team.all_gather_object(own)
     if team.rank != 0:
         return None
 
     def joined(*parts: torch.Tensor) -> torch.Tensor:
+        if len({part.shape[1:] for part in parts}) > 1:
+            return parts[0]
         whole = torch.cat(parts)
         for rank, share in enumerate(parts):
             whole[rank :: team.size] = share

@@ -26,7 +26,9 @@ from photofinish.files import write_text_atomically
 from photofinish.nested import call_with, map_nested
 from photofinish.results import records
 from photofinish.results.learned import load_network
+from photofinish.runs.parts import has_live_inputs, part_of
 from photofinish.training.batches import Batch, Normaliser
+from photofinish.training.loading import LoadedSamples
 from photofinish.training.optimization import Loss, classes_of_positions
 from photofinish.training.torch_device import CPU
 
@@ -145,9 +147,17 @@ def _score(
 
 def _test_batches(record: records.Training, split: PackedSplit) -> Iterator[Batch]:
     """Yield the test samples, normalised."""
+    given, size = record.experiment.input, record.experiment.batch_size
+    if given.name == "loader" and (given.eval_transform or given.collate or has_live_inputs(split)):
+        part = part_of(split, "test")
+        samples = LoadedSamples(part, given, record.experiment.seed)
+        for start in range(0, len(samples), size):
+            keys = [(row, None, None) for row in range(start, min(start + size, len(samples)))]
+            yield samples.collate([samples[key] for key in keys])
+        return
     normalise = Normaliser(record.mean, record.std, len(record.image_shape))
     inputs, targets = split.images("test"), split.labels("test")
-    size = record.experiment.batch_size if record.target_shape else _BATCH_SIZE
+    size = size if record.target_shape else _BATCH_SIZE
     for start in range(0, len(targets), size):
         rows = slice(start, start + size)
         batch = map_nested(partial(_read, rows), inputs)

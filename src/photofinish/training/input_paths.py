@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
+from torch.utils.data import DataLoader, Sampler
 
 from photofinish.errors import UserError
 from photofinish.nested import as_nested, leaves, map_nested
@@ -18,13 +18,11 @@ from photofinish.training.batches import (
     Batch,
     Batches,
     BatchPlan,
-    Draw,
     Part,
-    Transform,
-    augmented,
     map_batch,
     with_border,
 )
+from photofinish.training.loading import Key, LoadedSamples
 from photofinish.training.torch_device import to_device
 
 if TYPE_CHECKING:
@@ -35,8 +33,6 @@ _VALIDATION_BYTES = 4 << 20
 gradients that take memory."""
 _CHUNK_BYTES = 16 << 20
 _DEATH_NOTICE_SECONDS = 2.0
-_Key = tuple[int, Draw | None, int | None]
-"""A sample's row, its augmentation, and the epoch for a custom transform."""
 
 
 def make_batches(
@@ -174,10 +170,7 @@ class LoaderBatches(Batches):
         self.image_count, self.batch_size = plan.image_count, plan.batch_size
         self._plan, self._device, self._non_blocking = plan, device, settings.non_blocking
         self._sampler = _EpochSampler()
-        transform = None
-        if settings.transform and part.name == "train":
-            transform = Transform(settings.transform, plan.seed)
-        dataset = _PackedImages(part, plan.padding, transform)
+        dataset = LoadedSamples(part, settings, plan.seed, plan.padding)
         self._loader = DataLoader(
             dataset,
             batch_sampler=self._sampler,
@@ -218,47 +211,18 @@ class LoaderBatches(Batches):
             raise RuntimeError(f"DataLoader worker (pid unknown) broke off: {error}") from error
 
 
-class _EpochSampler(Sampler[list[_Key]]):
+class _EpochSampler(Sampler[list[Key]]):
     """Yields the batches that were set last."""
 
-    batches: Iterator[list[_Key]]
+    batches: Iterator[list[Key]]
 
-    def __iter__(self) -> Iterator[list[_Key]]:
+    def __iter__(self) -> Iterator[list[Key]]:
         return self.batches
 
 
 def _keys(
     plan: BatchPlan, order: torch.Tensor, draws: torch.Tensor | None, epoch: int | None
-) -> Iterator[list[_Key]]:
+) -> Iterator[list[Key]]:
     for rows in plan.split(order):
         own_draws = [None] * len(rows) if draws is None else draws[rows].tolist()
         yield [(row, draw, epoch) for row, draw in zip(rows.tolist(), own_draws, strict=True)]
-
-
-class _PackedImages(Dataset[Batch]):
-    def __init__(self, part: Part, padding: int, transform: Transform | None) -> None:
-        self._images, self._normalise = part.images, part.normalise
-        self._padding, self._transform = padding, transform
-        self._labels = torch.from_numpy(np.array(part.labels))
-
-    def __len__(self) -> int:
-        return len(self._labels)
-
-    def __getitem__(self, key: _Key) -> Batch:
-        row, draw, epoch = key
-        if draw:
-            item = torch.from_numpy(augmented(self._images[row], draw, self._padding))
-        else:
-            item = map_nested(lambda column: torch.from_numpy(np.array(column[row])), self._images)
-        if self._transform and epoch is not None:
-            item = self._transform(item, epoch, row)
-        return self._normalise(item), self._labels[row]
-
-    def collate(self, images: list[Batch]) -> Batch:
-        """Collate as PyTorch does. A rank without a share of a small last batch gets no samples."""
-        inputs, targets = default_collate(images or [self[0, None, None]])
-        if isinstance(inputs, list):
-            inputs = tuple(inputs)
-        if images:
-            return inputs, targets
-        return map_nested(lambda leaf: leaf[:0], inputs), targets[:0]

@@ -270,6 +270,8 @@ def why_not_capturable(trainer: Trainer) -> str | None:
         return "its network is wrapped, for several devices"
     if experiment.model.compile:
         return "a compiled network is handed out in another way"
+    if experiment.input.name == "loader" and experiment.input.collate:
+        return "collate may give batches of other shapes"
     if training.image_count < training.batch_size:
         return "an epoch has no whole batch"
     if optimizer.name == "sgd" and optimizer.momentum and optimizer.dampening:
