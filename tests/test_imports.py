@@ -16,7 +16,7 @@ from source_imports import ROOT, SOURCES, imported_modules
 
 PACKAGE = SOURCES / "photofinish"
 ORDER = (
-    *("errors", "wording", "files", "processes", "locks", "custom_code"),
+    *("errors", "wording", "nested", "files", "processes", "locks", "custom_code"),
     *("source_code", "config", "machine", "data", "models", "results", "script_deps", "plan"),
     *("training", "profiling", "scripts", "tracking", "runs", "comparing", "report", "remote"),
     *("commands", "__main__"),

@@ -27,28 +27,43 @@ _EVERY_STAGE = (
     *("errors", "files", "custom_code", "config"),
     *("processes", "source_code", "wording"),
 )
-_NETWORKS = ("data/__init__", "data/packed", "machine", "models", "results")
+_NETWORKS = (
+    "data/__init__",
+    "data/packed",
+    "data/ragged",
+    "machine",
+    "models",
+    "nested",
+    "results",
+)
+_LIVE_DATA = (
+    *("data/images", "data/live", "data/local_files", "data/local_images", "data/samples"),
+    *("data/sources", "data/torchvision_source", "locks"),
+)
+"""Modules that read data sets, which training and evaluation may do in each epoch."""
 _INFERENCE = (
+    "runs/parts",
     "training/__init__",
     "training/batches",
     "training/custom_step",
+    "training/loading",
     "training/optimization",
     "training/torch_device",
 )
 CODE_OF_STAGES = {
     "plan": ("data", "machine", "plan", "script_deps"),
-    "download": ("data", "locks"),
-    "split": ("data", "locks"),
+    "download": ("data", "locks", "nested"),
+    "split": ("data", "locks", "nested"),
     "download_weights": ("models",),
-    "train": (*_NETWORKS, "locks", "profiling", "runs", "training"),
+    "train": (*_NETWORKS, *_LIVE_DATA, "profiling", "runs", "training"),
     "script": (
         *("data/__init__", "locks", "machine", "models/__init__", "models/custom"),
-        *("models/registry", "profiling/__init__", "profiling/counting"),
+        *("models/registry", "nested", "profiling/__init__", "profiling/counting"),
         *("profiling/script_step", "results", "scripts"),
     ),
-    "evaluate": (*_NETWORKS, *_INFERENCE, "runs/__init__", "runs/evaluation"),
+    "evaluate": (*_NETWORKS, *_LIVE_DATA, *_INFERENCE, "runs/__init__", "runs/evaluation"),
     "compare": (
-        *("comparing", "data/__init__", "machine"),
+        *("comparing", "data/__init__", "machine", "nested"),
         *("report", "results", "tracking"),
     ),
     "remote": ("remote", "machine"),

@@ -51,6 +51,8 @@ def _one_or_more(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
+Decode = Literal["once", "each_epoch"]
+"""When samples are read: once by `split`, which packs them, or by the loader in each epoch."""
 PartSize = Annotated[float | int | None, BeforeValidator(_check_part_size)]
 SideLengths = Annotated[tuple[int, int], BeforeValidator(_check_side_lengths)]
 # Pixels are on the scale from 0 to 1: with 58.4 in place of 0.229, all images would look alike.
@@ -71,6 +73,7 @@ class _DatasetSettings(Settings):
     mean: Means | None = None
     """Mean to normalise with, one per channel; by default that of the training images."""
     std: Deviations | None = None
+    decode: Decode = "once"
 
     @field_validator("validation", "test")
     @classmethod
@@ -178,6 +181,8 @@ class CustomDataset(CallsCode, _DatasetSettings):
     """Files and folders that it reads: `split` runs again when the state of one changes."""
     allow_duplicates: bool = False
     """True if parts that it has itself may share samples."""
+    task: Literal["classes", "values", "labels"] | None = None
+    """What its targets are; by default they show it."""
     workers: Annotated[int, Field(ge=0, le=1024)] = 0
     """Processes that read it for `split`."""
 

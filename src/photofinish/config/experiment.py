@@ -242,6 +242,10 @@ class CustomTransform(_PytorchCode):
     positional_arguments: ClassVar[int] = 1
 
 
+class CustomCollate(CustomCode):
+    """Custom function of a list of samples that returns a batch, as a DataLoader takes it."""
+
+
 class LoaderInput(Settings):
     """PyTorch's DataLoader, with its own names and defaults."""
 
@@ -253,6 +257,10 @@ class LoaderInput(Settings):
     persistent_workers: bool = False
     transform: Annotated[CustomTransform | None, BeforeValidator(spelled_out)] = None
     """Transform of the training samples, applied in each epoch."""
+    eval_transform: Annotated[CustomTransform | None, BeforeValidator(spelled_out)] = None
+    """Transform of the validation and test samples. With it, both may change shape and type."""
+    collate: Annotated[CustomCollate | None, BeforeValidator(spelled_out)] = None
+    """Makes a batch of (input, target) pairs, whose shapes may differ."""
 
     @model_validator(mode="after")
     def _check_workers(self) -> LoaderInput:
@@ -393,7 +401,8 @@ def custom_code_of(experiment: Experiment) -> dict[tuple[str | int, ...], CallsC
     if experiment.sampler and experiment.sampler.name == BALANCED:
         del code["sampler",]
     if isinstance(experiment.input, LoaderInput):
-        code["input", "transform"] = experiment.input.transform
+        for key in ("transform", "eval_transform", "collate"):
+            code["input", key] = getattr(experiment.input, key)
     for number, metric in enumerate(experiment.metrics):
         code["metrics", number] = metric
     return {keys: part for keys, part in code.items() if isinstance(part, CallsCode)}

@@ -11,6 +11,10 @@ MANIFEST = "manifest.json"
 """File that describes a packed split."""
 PartName = Literal["train", "validation", "test"]
 Task = Literal["classes", "values", "labels"]
-"""Target of a sample: a class, floats, or yes or no for each of several labels."""
+"""Target of a sample: a class (or one for each position), floats, or yes or no for each label."""
+Shape = tuple[int | None, ...]
+"""Shape of a sample. None stands for a side that differs from sample to sample."""
+IGNORED_CLASS = -100
+"""Class of a position that doesn't count, as in PyTorch's cross_entropy."""
 Dtype = Literal["uint8", "float32", "int64"]
 """Dtype that samples are packed in: uint8 for images, else what networks take."""

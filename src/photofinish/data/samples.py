@@ -14,9 +14,12 @@ from PIL import Image
 from torch.utils.data import Dataset
 
 from photofinish.custom_code import run_custom_code
-from photofinish.data import PartName, Task
+from photofinish.data import IGNORED_CLASS, PartName, Task
 from photofinish.data.images import UNREADABLE, Int64Array, pixels_of
+from photofinish.data.packed import Column
+from photofinish.data.ragged import Ragged
 from photofinish.errors import ConfigError, UserError
+from photofinish.nested import Nested, leaf_names, leaves, map_nested
 
 Array = npt.NDArray[Any]
 
@@ -41,18 +44,35 @@ class Source:
 class Sample(NamedTuple):
     """Sample in the dtypes that it is packed in."""
 
-    input: Array
+    input: Nested[Array]
     target: Array
 
-    def difference(self, first: Sample) -> str | None:
-        """Return how its dtypes or shapes differ from the first sample's, or None."""
-        for name, mine, wanted in zip(self._fields, self, first, strict=True):
-            if (mine.dtype, mine.shape) != (wanted.dtype, wanted.shape):
+    def difference(self, first: Sample, *, shapes: bool) -> str | None:
+        """Return how its dtypes and dimensions, or its shapes, differ from the first one's."""
+        if leaf_names(self.input) != leaf_names(first.input):
+            return f"its input has {_parts(self.input)}, the first one's has {_parts(first.input)}"
+        for name, mine, wanted in zip(self.names(), self.arrays(), first.arrays(), strict=True):
+            is_alike = (mine.dtype, mine.ndim) == (wanted.dtype, wanted.ndim)
+            if not is_alike or (shapes and mine.shape != wanted.shape):
                 return (
                     f"its {name} is {mine.dtype} of shape {mine.shape}, "
                     f"the first one's is {wanted.dtype} of shape {wanted.shape}"
                 )
         return None
+
+    def arrays(self) -> list[Array]:
+        """Return all arrays of the input, then the target."""
+        return [*leaves(self.input), self.target]
+
+    def names(self) -> list[str]:
+        """Return the name of each array in messages."""
+        return [f"input {leaf}".rstrip() for leaf in leaf_names(self.input)] + ["target"]
+
+
+def _parts(value: Nested[Array]) -> str:
+    if isinstance(value, dict):
+        return f"the keys {', '.join(value)}"
+    return f"{len(value)} parts" if isinstance(value, tuple) else "one part"
 
 
 class Samples(Dataset[Sample | str]):
@@ -86,10 +106,38 @@ def seed_generators(seed: int) -> None:
 def to_sample(pair: Any) -> Sample:
     """Convert an (input, target) pair to arrays. Raise ValueError if it cannot be packed."""
     if not isinstance(pair, tuple | list) or len(pair) != 2:
-        raise ValueError(f"it is a {type(pair).__name__}: an item is a pair, (input, target)")
+        raise ValueError(
+            f"it is a {type(pair).__name__}: an item is a pair, (input, target). "
+            f"Several inputs are a tuple or a dict: ((one, other), target)"
+        )
     value, target = pair
-    array = pixels_of(value) if isinstance(value, Image.Image) else _to_array(value)
-    array, kind = np.atleast_1d(array), array.dtype.kind
+    nested = _as_nested(value)
+    inputs = map_nested(_to_input, nested)
+    return Sample(
+        inputs if isinstance(nested, tuple | dict) else np.atleast_1d(inputs), _to_target(target)
+    )
+
+
+def _as_nested(value: Any) -> Any:
+    """Return a tuple or dict of several inputs. A list of numbers is one input."""
+    if isinstance(value, Mapping):
+        if not value or not all(isinstance(key, str) and key.isidentifier() for key in value):
+            raise ValueError("its input is a dict: its keys must be the names of arguments")
+        return dict(value)
+    arrays = torch.Tensor, np.ndarray, Image.Image
+    if isinstance(value, tuple | list) and any(isinstance(part, arrays) for part in value):
+        return tuple(value)
+    return value
+
+
+def _to_input(value: Any) -> Array:
+    try:
+        array = pixels_of(value) if isinstance(value, Image.Image) else _to_array(value)
+    except ValueError as error:
+        raise ValueError(
+            f"its input can't be an array ({error}): give numbers, or a tuple of tensors"
+        ) from error
+    kind = array.dtype.kind
     if kind not in "biuf":
         raise ValueError(f"its input is a {type(value).__name__} of {array.dtype}: give numbers")
     if array.dtype != np.uint8 or array.ndim != 3:  # no image: as networks take it
@@ -97,7 +145,7 @@ def to_sample(pair: Any) -> Sample:
             array = array.astype(np.float32 if kind == "f" else np.int64)
     if array.dtype == np.float32 and not np.isfinite(array).all():
         raise ValueError("its input has numbers that are not finite")
-    return Sample(array, _to_target(target))
+    return array
 
 
 def _to_array(value: Any) -> Array:
@@ -109,36 +157,30 @@ def _to_array(value: Any) -> Array:
 
 
 def _to_target(value: Any) -> Array:
-    """Convert a whole number, a float or a vector. Raise ValueError for anything else."""
+    """Convert whole numbers, a float or a vector of floats. Raise ValueError for anything else."""
     array = _to_array(value)
-    if array.dtype.kind not in "biuf" or array.ndim > 1:
+    if array.dtype.kind not in "biuf" or (array.ndim > 1 and array.dtype.kind == "f"):
         raise ValueError(
-            f"its target is a {type(value).__name__} of shape {array.shape}: "
-            f"give a class's number, a float, or a vector of them"
+            f"its target is a {type(value).__name__} of shape {array.shape}: give a class's "
+            f"number, whole numbers for a class at each position, a float, or a vector of floats"
         )
     with np.errstate(over="ignore"):
         array = array.astype(np.float32 if array.dtype.kind == "f" else np.int64)
     if not np.isfinite(array).all():
         raise ValueError(f"its target is not finite: {value}")
-    if array.dtype == np.int64 and array.ndim and not np.isin(array, (0, 1)).all():
-        raise ValueError(
-            "its target is a vector of whole numbers other than 0 and 1: "
-            "give floats for values, one number for a class"
-        )
     return array
 
 
 def named_targets(
-    where: str, targets: list[Array], named: Any
-) -> tuple[Task, Array, tuple[str, ...]]:
+    where: str, column: Column, named: Any, given_task: Task | None = None
+) -> tuple[Task, Column, tuple[str, ...]]:
     """Return the task, all targets, and the names that `named` or their numbers give them.
 
-    Class numbers are int64 (count,); other targets float32 (count, numbers).
+    Class numbers are int64, (count,) or one for each position; other targets float32
+    (count, numbers).
     """
-    array = np.stack(targets)
-    task: Task = "values"
-    if array.dtype == np.int64:
-        task = "classes" if array.ndim == 1 else "labels"
+    numbers = column.values if isinstance(column, Ragged) else column
+    task = given_task or _task_of(numbers, len(column.shape) - 1)
     attribute = "target_names" if task == "values" else "classes"
     names = getattr(named, attribute, None)
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
@@ -146,16 +188,15 @@ def named_targets(
     if len(set(names)) != len(names):
         raise ConfigError(f"{where}: its attribute `{attribute}` has a name twice")
     if task == "classes":
-        if not names:
-            classes, array = np.unique(array, return_inverse=True)
-            names = [str(number) for number in classes]
-        elif array.min() < 0 or array.max() >= len(names):
-            raise ConfigError(
-                f"{where}: its classes are numbered {array.min()} to {array.max()}, "
-                f"and its attribute `classes` names {len(names)}, from 0"
-            )
-        return task, array.astype(np.int64), tuple(names)
-    array = array.reshape(len(array), -1).astype(np.float32)
+        if numbers.dtype != np.int64:
+            raise ConfigError(f"{where}: its task is classes, so its targets must be whole numbers")
+        return task, *_named_classes(where, column, numbers, tuple(names))
+    if isinstance(column, Ragged) or column.ndim > 2:
+        raise ConfigError(
+            f"{where}: its targets are {task} of shape {column.shape[1:]}: "
+            f"give each item a vector of the same length"
+        )
+    array = column.reshape(len(column), -1).astype(np.float32)
     count, word = array.shape[1], task.removesuffix("s")
     if not names:
         names = [f"{word}-{number}" for number in range(count)]
@@ -164,3 +205,35 @@ def named_targets(
     elif len(names) != count:
         raise ConfigError(f"{where}: its items have {count} {task}, and it names {len(names)}")
     return task, array, tuple(names)
+
+
+def _task_of(numbers: Array, dimensions: int) -> Task:
+    """Return the task of targets: of whole numbers, classes, but labels if a vector has 0 and 1.
+
+    Floats are values, but labels if all are 0 or 1, as binary cross-entropy takes them.
+    """
+    are_zeros_and_ones = bool(np.isin(numbers, (0, 1)).all())
+    if numbers.dtype == np.int64:
+        return "labels" if dimensions == 1 and are_zeros_and_ones else "classes"
+    return "labels" if are_zeros_and_ones else "values"
+
+
+def _named_classes(
+    where: str, column: Column, numbers: Array, names: tuple[str, ...]
+) -> tuple[Column, tuple[str, ...]]:
+    """Return the classes and their names. Classes of positions keep their numbers."""
+    has_positions = len(column.shape) > 1
+    if not names and not has_positions:
+        assert isinstance(column, np.ndarray)
+        classes, column = np.unique(column, return_inverse=True)
+        return column.astype(np.int64), tuple(str(number) for number in classes)
+    counted = numbers[numbers != IGNORED_CLASS] if has_positions else numbers
+    if not len(counted):
+        raise ConfigError(f"{where}: no position has a class: all are {IGNORED_CLASS}")
+    names = names or tuple(map(str, range(counted.max() + 1)))
+    if counted.min() < 0 or counted.max() >= len(names):
+        raise ConfigError(
+            f"{where}: its classes are numbered {counted.min()} to {counted.max()}, "
+            f"and its attribute `classes` names {len(names)}, from 0"
+        )
+    return column, names

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import hashlib
 import math
-import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import combinations
 from operator import itemgetter
 from pathlib import Path
-from typing import IO, cast
+from tempfile import TemporaryFile
+from typing import IO, Any, cast
 
 import numpy as np
 from rich.console import Console
@@ -25,13 +26,16 @@ from sklearn.model_selection import train_test_split
 from torch.utils.data import DataLoader
 
 from photofinish.config.datasets import CustomDataset, DatasetPlan, LocalDataset
-from photofinish.data import MANIFEST, Dtype, PartName, Task
+from photofinish.data import MANIFEST, Dtype, PartName, Shape, Task
 from photofinish.data.images import Int64Array
-from photofinish.data.packed import Manifest, part_file
+from photofinish.data.live import PLAN as LIVE_PLAN
+from photofinish.data.packed import Column, Content, Manifest, part_file, shapes_file
+from photofinish.data.ragged import Ragged
 from photofinish.data.samples import Array, Sample, Samples, Source, named_targets
 from photofinish.data.sources import open_source
 from photofinish.errors import ConfigError
 from photofinish.files import sha256_of_file, write_bytes_atomically
+from photofinish.nested import Nested, as_nested, leaf_names, leaves, map_nested
 
 _MOST_FAULTS = 10
 _SHADES = 256
@@ -43,9 +47,9 @@ _HASH_BYTES = 8
 class RawData:
     """All samples of a data set, which may be larger than memory."""
 
-    inputs: Array
+    inputs: Nested[Column]
     """Inputs of all samples; for images, (count, channels, height, width)."""
-    labels: Array
+    labels: Column
     """Class numbers; for other tasks, float32 (count, numbers)."""
     class_names: tuple[str, ...]
     own_parts: Mapping[PartName, Int64Array] = field(default_factory=dict)
@@ -55,39 +59,70 @@ class RawData:
     task: Task = "classes"
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Nested[Shape]:
         """Return the shape of a sample."""
-        return self.inputs.shape[1:]
+        return cast("Nested[Shape]", map_nested(lambda column: column.shape[1:], self.inputs))
 
     @property
-    def dtype(self) -> Dtype:
+    def dtype(self) -> Nested[Dtype]:
         """Return the dtype of a sample."""
-        return cast("Dtype", self.inputs.dtype.name)
+        return cast("Nested[Dtype]", map_nested(lambda column: column.dtype.name, self.inputs))
 
 
 def read_raw(plan: DatasetPlan, folder: Path) -> RawData:
-    """Read every sample. Inputs lie in an unnamed file in `folder` until they are packed."""
+    """Read every sample. Inputs lie in unnamed files in `folder` until they are packed."""
     source = open_source(plan)
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=folder) as file:
-        first, targets = _read_all(plan, source, file)
-        file.flush()
-        dtype, shape = first.input.dtype, first.input.shape
-        inputs: Array = np.asarray(np.memmap(file, dtype, "r", shape=(len(targets), *shape)))
-    task, labels, names = named_targets(f"data set '{plan.name}'", targets, source.names)
-    return RawData(inputs, labels, names, source.own_parts, source.name_of, task)
+    with ExitStack() as files:
+        first, columns = _read_all(
+            plan, source, lambda: files.enter_context(TemporaryFile(dir=folder))
+        )
+        *inputs, targets = [column.read() for column in columns]
+    where = f"data set '{plan.name}'"
+    given_task = plan.dataset.task if isinstance(plan.dataset, CustomDataset) else None
+    task, labels, names = named_targets(where, targets, source.names, given_task)
+    nested = as_nested(inputs, first.input)
+    return RawData(nested, labels, names, source.own_parts, source.name_of, task)
 
 
-def _read_all(plan: DatasetPlan, source: Source, file: IO[bytes]) -> tuple[Sample, list[Array]]:
-    """Write all inputs to `file`. Return the first sample and all targets."""
+class _Written:
+    """One array of each sample, in an unnamed file."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._dtype = np.dtype(np.int64)
+        self._shapes: list[tuple[int, ...]] = []
+
+    def add(self, array: Array) -> None:
+        self._dtype = array.dtype
+        self._shapes.append(array.shape)
+        self._file.write(np.ascontiguousarray(array).data)
+
+    def read(self) -> Column:
+        """Return all arrays, memory-mapped. The file may be closed afterwards."""
+        self._file.flush()
+        sizes = sum(map(math.prod, self._shapes))
+        values: Array = np.asarray(np.memmap(self._file, self._dtype, "r", shape=(sizes,)))
+        shape = self._shapes[0]
+        if all(other == shape for other in self._shapes):
+            return values.reshape(len(self._shapes), *shape)
+        return Ragged(values, np.array(self._shapes, dtype=np.int64))
+
+
+def _read_all(
+    plan: DatasetPlan, source: Source, new_file: Callable[[], IO[bytes]]
+) -> tuple[Sample, list[_Written]]:
+    """Write the samples to files. Return the first one, and each of its arrays for all of them."""
     samples = Samples(source.dataset, source.seed)
     read: Iterable[Sample | str] = map(samples.__getitem__, range(len(samples)))
     if source.workers:
         workers = source.workers
         read = DataLoader(samples, batch_size=1, num_workers=workers, collate_fn=itemgetter(0))
     first: Sample | None = None
-    targets: list[Array] = []
+    columns: list[_Written] = []
     faults: list[str] = []
+    is_live = plan.dataset.decode == "each_epoch"
+    must_have_one_shape = not is_live and not isinstance(plan.dataset, CustomDataset)
     console = Console(stderr=True)
     bar = track(read, plan.name, len(samples), console=console, disable=not console.is_terminal)
     for row, sample in enumerate(bar):
@@ -96,12 +131,14 @@ def _read_all(plan: DatasetPlan, source: Source, file: IO[bytes]) -> tuple[Sampl
         if isinstance(sample, str):
             faults.append(f"{source.name_of(row)}: {sample}")
             continue
-        first = first or sample
-        if difference := sample.difference(first):
+        if first is None:
+            first = sample
+            columns = [_Written(new_file()) for _ in sample.arrays()]
+        if difference := sample.difference(first, shapes=must_have_one_shape):
             faults.append(f"{source.name_of(row)}: {difference}")
             continue
-        file.write(np.ascontiguousarray(sample.input).data)
-        targets.append(sample.target)
+        for column, array in zip(columns, sample.arrays(), strict=True):
+            column.add(array)
     if faults or first is None:
         lines = "\n".join(faults or ["it has no items"])
         if getattr(plan.dataset, "size", 0) is None:
@@ -109,11 +146,17 @@ def _read_all(plan: DatasetPlan, source: Source, file: IO[bytes]) -> tuple[Sampl
         raise ConfigError(
             f"data set '{plan.name}' ({plan.dataset.source}) can't be packed:\n{lines}"
         )
-    if source.seed is not None:
+    if source.seed is not None and not is_live:
         again = Samples(source.dataset)[0]
-        if isinstance(again, str) or not all(map(np.array_equal, again, first)):
-            print("note: item 0 differs when it is read again: each item is packed as read first")
-    return first, targets
+        if isinstance(again, str) or not all(map(np.array_equal, again.arrays(), first.arrays())):
+            raise ConfigError(
+                f"data set '{plan.name}' ({plan.dataset.source}): item 0 differs when it is read "
+                f"again, and each item is read once and packed, so that all epochs would have the "
+                f"same random changes. Move them to a function, transform: in an experiment's "
+                f"input: {{name: loader}}, or set datasets.{plan.name}.decode: each_epoch in "
+                f"params.yaml, which reads the data set in each epoch"
+            )
+    return first, columns
 
 
 def divide(raw: RawData, plan: DatasetPlan) -> dict[PartName, Int64Array]:
@@ -132,7 +175,9 @@ def divide(raw: RawData, plan: DatasetPlan) -> dict[PartName, Int64Array]:
         if size is None:
             continue
         count = size if isinstance(size, int) else max(1, round(size * total))
-        labels = raw.labels[rest] if raw.task == "classes" else None
+        labels = None
+        if isinstance(raw.labels, np.ndarray) and raw.labels.ndim == 1:  # a class for each sample
+            labels = raw.labels[rest]
         try:
             rest, chosen = train_test_split(
                 rest, test_size=count, random_state=dataset.seed, shuffle=True, stratify=labels
@@ -149,7 +194,7 @@ def divide(raw: RawData, plan: DatasetPlan) -> dict[PartName, Int64Array]:
 def split(plan: DatasetPlan, raw: RawData, folder: Path) -> Manifest:
     """Write the packed split into `folder` and return its manifest."""
     mean, std = plan.dataset.mean, plan.dataset.std
-    channels = 0 if raw.dtype == "int64" else raw.shape[0]
+    channels = _channels(raw)
     if mean is not None and len(mean) != channels:
         raise ConfigError(
             f"datasets.{plan.name}.mean has {len(mean)} numbers in params.yaml; "
@@ -158,8 +203,11 @@ def split(plan: DatasetPlan, raw: RawData, folder: Path) -> Manifest:
     folder.mkdir(parents=True, exist_ok=True)
     rows = divide(raw, plan)
     hashes, shades = {}, {}
+    is_live = plan.dataset.decode == "each_epoch"
     for part, chosen in rows.items():
-        hashes[part], shades[part] = _pack(part, raw, chosen, folder)
+        hashes[part], shades[part] = _pack(part, raw, chosen, folder, with_inputs=not is_live)
+    if is_live:
+        write_bytes_atomically(folder / LIVE_PLAN, plan.model_dump_json(indent=2).encode())
     _check_duplicates(plan, raw, rows, hashes)
     own_mean, own_std = _mean_and_std(shades["train"])
     manifest = Manifest(
@@ -167,37 +215,86 @@ def split(plan: DatasetPlan, raw: RawData, folder: Path) -> Manifest:
         class_names=raw.class_names,
         shape=raw.shape,
         dtype=raw.dtype,
+        target_shape=raw.labels.shape[1:],
         counts={part: len(chosen) for part, chosen in rows.items()},
         mean=mean or own_mean,
         std=std or own_std,
-        sha256={path.name: sha256_of_file(path) for path in sorted(folder.glob("*.npy"))},
+        decode=plan.dataset.decode,
+        sha256={
+            path.name: sha256_of_file(path)
+            for path in sorted([*folder.glob("*.npy"), *folder.glob(LIVE_PLAN)])
+        },
     )
     write_bytes_atomically(folder / MANIFEST, f"{manifest.model_dump_json(indent=2)}\n".encode())
     return manifest
 
 
-def _pack(part: PartName, raw: RawData, rows: Int64Array, folder: Path) -> tuple[Array, Array]:
+def _channels(raw: RawData) -> int:
+    """Return the number of channels that are normalised: none of whole numbers and of tuples."""
+    if isinstance(raw.inputs, tuple | dict) or raw.dtype == "int64":
+        return 0
+    return raw.inputs.shape[1] or 0
+
+
+def _pack(
+    part: PartName, raw: RawData, rows: Int64Array, folder: Path, *, with_inputs: bool
+) -> tuple[Array, Array]:
     """Write a part's files, some samples at a time.
 
     Return a hash of each input and, for images, how often each channel has each of 256 shades.
     """
-    np.save(folder / part_file(part, "labels"), raw.labels[rows])
     np.save(folder / part_file(part, "rows"), rows)
-    dtype, is_images = np.dtype(raw.dtype), raw.dtype == "uint8"
-    hashes = bytearray()
-    shades = np.zeros((raw.shape[0] if is_images else 0, _SHADES), dtype=np.int64)
-    step = max(1, _BYTES_AT_A_TIME // (math.prod(raw.shape) * dtype.itemsize))
-    header = {"descr": dtype.str, "fortran_order": False, "shape": (len(rows), *raw.shape)}
-    with (folder / part_file(part, "images")).open("wb") as file:
-        np.lib.format.write_array_header_1_0(file, header)
-        for start in range(0, len(rows), step):
-            inputs = np.ascontiguousarray(raw.inputs[rows[start : start + step]])
-            file.write(inputs.data)
+    for _ in _written(raw.labels, rows, folder, (part, "labels", "")):
+        pass
+    is_images = raw.dtype == "uint8"
+    shades = np.zeros((_channels(raw) if is_images else 0, _SHADES), dtype=np.int64)
+    hashes: list[bytes] = []
+    columns: list[Column] = leaves(raw.inputs)
+    for leaf, column in zip(leaf_names(raw.inputs), columns, strict=True):
+        before, hashes = hashes, []
+        chunks = _some_at_a_time(column, rows)
+        if with_inputs:
+            chunks = _written(column, rows, folder, (part, "images", leaf))
+        for inputs in chunks:
             for sample in inputs:
-                hashes += hashlib.blake2b(sample, digest_size=_HASH_BYTES).digest()
+                leading = before[len(hashes)] if before else b""
+                hashes.append(_hash_of(leading + _hash_of(sample)) if leading else _hash_of(sample))
             for channel in range(len(shades)):
                 shades[channel] += np.bincount(inputs[:, channel].ravel(), minlength=_SHADES)
-    return np.frombuffer(hashes, dtype=np.uint64), shades
+    return np.frombuffer(b"".join(hashes), dtype=np.uint64), shades
+
+
+def _hash_of(data: Any) -> bytes:
+    return hashlib.blake2b(data, digest_size=_HASH_BYTES).digest()
+
+
+def _written(
+    column: Column, rows: Int64Array, folder: Path, name: tuple[PartName, Content, str]
+) -> Iterator[Array]:
+    """Write these rows to a part's file, and yield them."""
+    shape = (len(rows), *column.shape[1:])
+    if isinstance(column, Ragged):
+        shapes = column.shapes[rows]
+        shape = (int(shapes.prod(axis=1).sum()),)
+        np.save(folder / shapes_file(*name), shapes)
+    header = {"descr": column.dtype.str, "fortran_order": False, "shape": shape}
+    with (folder / part_file(*name)).open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        for some in _some_at_a_time(column, rows):
+            file.write(some.data)
+            yield some
+
+
+def _some_at_a_time(column: Column, rows: Int64Array) -> Iterator[Array]:
+    """Yield these rows in arrays of many samples, or of one where shapes differ."""
+    if isinstance(column, Ragged):
+        for row in rows:
+            yield np.ascontiguousarray(column[int(row)])[np.newaxis]
+        return
+    bytes_each = math.prod(column.shape[1:]) * column.dtype.itemsize
+    step = max(1, _BYTES_AT_A_TIME // max(1, bytes_each))
+    for start in range(0, len(rows), step):
+        yield np.ascontiguousarray(column[rows[start : start + step]])
 
 
 def _mean_and_std(shades: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -16,17 +16,19 @@ from torch.nn.parameter import is_lazy
 
 from photofinish.custom_code import TIMM, accepted_arguments, run_custom_code
 from photofinish.errors import UserError
+from photofinish.nested import Nested, call_with, map_nested
 
 if TYPE_CHECKING:
     from photofinish.config.networks import CustomModel
     from photofinish.data import Dtype
 
-Shape = tuple[int, ...]
-"""Shape of a sample; for images, channels, height, width."""
-
 
 def build_custom(
-    model: CustomModel, shape: Shape, classes: int, dtype: Dtype, weights: Path | None = None
+    model: CustomModel,
+    shape: Any,
+    classes: int,
+    dtype: Nested[Dtype],
+    weights: Path | None = None,
 ) -> nn.Module:
     """Build the network and initialize its lazy modules. All generators must be seeded before.
 
@@ -43,7 +45,7 @@ def build_custom(
             arguments["pretrained_cfg_overlay"] = {"file": str(weights)}
     else:
         build = reference.load()
-        offered = {"classes": classes, "shape": tuple(shape)}
+        offered = {"classes": classes, "shape": shape}
         arguments = accepted_arguments(build, offered, model.arguments)
     with run_custom_code(f"model {model.name} can't be built"):
         network = build(**arguments)
@@ -51,15 +53,27 @@ def build_custom(
         kind = type(network).__name__
         raise UserError(f"model {model.name} gives a {kind}: it must give a torch.nn.Module")
     if any(map(is_lazy, (*network.parameters(), *network.buffers()))):
-        what = f"model {model.name} can't take an image of shape {tuple(shape)}"
+        what = f"model {model.name} can't take a sample of shape {shape}"
         with run_custom_code(what), torch.no_grad():
-            network.eval()(blank(shape, dtype))
+            call_with(network.eval(), blank(shape, dtype))
     return network.train()
 
 
-def blank(shape: Shape, dtype: Dtype) -> torch.Tensor:
-    """Return a batch of one sample of zeros, in the dtype that networks get."""
-    return torch.zeros(1, *shape, dtype=torch.int64 if dtype == "int64" else torch.float32)
+def blank(shape: Any, dtype: Nested[Dtype]) -> Any:
+    """Return a batch of one sample of zeros, in the dtypes that networks get.
+
+    A side that differs from sample to sample has the length 1.
+    """
+    if not isinstance(dtype, str):  # images in a tuple stay bytes
+        return map_nested(
+            lambda kind, sides: torch.zeros(
+                1, *(side or 1 for side in sides), dtype=getattr(torch, kind)
+            ),
+            dtype,
+            shape,
+        )
+    lengths = [side or 1 for side in shape]
+    return torch.zeros(1, *lengths, dtype=torch.int64 if dtype == "int64" else torch.float32)
 
 
 @contextmanager

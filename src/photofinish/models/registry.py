@@ -16,11 +16,12 @@ from torch import nn
 
 from photofinish.custom_code import is_reference
 from photofinish.errors import ConfigError
-from photofinish.models.custom import Shape, blank, build_custom, generators_seeded
+from photofinish.models.custom import blank, build_custom, generators_seeded
+from photofinish.nested import Nested, call_with
 
 if TYPE_CHECKING:
     from photofinish.config.networks import CustomModel, Model, TorchvisionModel
-    from photofinish.data import Dtype
+    from photofinish.data import Dtype, Shape
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _BUILT_IN = ("linear", "mlp", "cnn", "lenet")
@@ -32,11 +33,11 @@ _OLD_DENSENET_NAME = re.compile(r"(denselayer\d+\.(?:norm|conv))\.(\d)\.")
 
 def build_model(
     model: Model,
-    shape: Shape,
+    shape: Any,
     classes: int,
     seed: int,
     weights: Path | None = None,
-    dtype: Dtype = "uint8",
+    dtype: Nested[Dtype] = "uint8",
 ) -> nn.Module:
     """Return the network with its initial weights, which the seed determines for every device.
 
@@ -46,6 +47,11 @@ def build_model(
     with generators_seeded(seed):
         if is_reference(model.name):
             return build_custom(cast("CustomModel", model), shape, classes, dtype, weights)
+        if not isinstance(dtype, str) or None in shape:
+            raise ConfigError(
+                f"model {model.name} takes one input of one shape, and samples have {shape}: "
+                f"name a custom network"
+            )
         if model.name in _BUILT_IN:
             return _built_in(model, shape, classes)
         return _torchvision_classifier(cast("TorchvisionModel", model), shape, classes, weights)
@@ -56,7 +62,7 @@ def count_parameters(network: nn.Module) -> int:
     return sum(parameter.numel() for parameter in network.parameters())
 
 
-def _built_in(model: Any, shape: Shape, classes: int) -> nn.Module:
+def _built_in(model: Any, shape: Any, classes: int) -> nn.Module:
     """Return convolutions with max-pooling and ReLU, then linear layers with ReLU between."""
     convolutions: tuple[int, ...] = ()
     hidden: tuple[int, ...] = ()
@@ -93,7 +99,7 @@ def _built_in(model: Any, shape: Shape, classes: int) -> nn.Module:
 
 
 def _torchvision_classifier(
-    model: TorchvisionModel, shape: Shape, classes: int, weights: Path | None
+    model: TorchvisionModel, shape: Any, classes: int, weights: Path | None
 ) -> nn.Module:
     """Return one of torchvision's networks.
 
@@ -123,7 +129,7 @@ def _torchvision_classifier(
     return network.train()
 
 
-def _try(model: Model, network: nn.Module, shape: Shape) -> torch.Tensor:
+def _try(model: Model, network: nn.Module, shape: Any) -> torch.Tensor:
     """Return the outputs for a sample of zeros. Raise ConfigError with torch's error if any."""
     try:
         with torch.no_grad():
@@ -164,11 +170,11 @@ def _load_published(network: nn.Module, weights: Path) -> None:
 
 def check_batch_norm(
     network: nn.Module,
-    shape: Shape,
+    shape: Nested[Shape],
     image_count: int,
     batch_size: int,
     normalised: Callable[[int], int] = int,
-    dtype: Dtype = "uint8",
+    dtype: Nested[Dtype] = "uint8",
 ) -> None:
     """Raise ConfigError if a batch leaves batch-norm one image that it cannot learn from.
 
@@ -182,13 +188,13 @@ def check_batch_norm(
         )
 
 
-def _fails_on_one(network: nn.Module, sample: torch.Tensor) -> bool:
+def _fails_on_one(network: nn.Module, sample: Any) -> bool:
     """Try one sample on a copy. It is enough if every batch-norm still sees several pixels."""
     if not any(isinstance(module, BATCH_NORMS) for module in network.modules()):
         return False
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
-            copy.deepcopy(network).train()(sample)
+            call_with(copy.deepcopy(network).train(), sample)
         except ValueError as error:
             if "more than 1 value per channel" not in str(error):
                 raise

@@ -19,6 +19,7 @@ import torch
 
 from photofinish.config.experiment import ResidentInput, Schedule
 from photofinish.machine.host import available_memory_bytes
+from photofinish.nested import samples_in
 from photofinish.profiling.operations import count_operations
 from photofinish.profiling.scratch import (
     WARM_UP_STEPS,
@@ -29,7 +30,7 @@ from photofinish.profiling.scratch import (
 )
 from photofinish.results import median_training_seconds, passed_seconds
 from photofinish.results.measurements import Operations, SteadyState, StepBreakdown, StepParts
-from photofinish.training.batches import Batches
+from photofinish.training.batches import Batches, bytes_of_a_sample
 from photofinish.training.steps import Steps, steps_per_graph
 from photofinish.training.torch_device import (
     CPU,
@@ -82,11 +83,11 @@ def profile(trained: Trainer, resident_batches: Callable[[], Batches | None]) ->
     if trained.experiment.accumulate > 1 or len(trained.state.optimizers) > 1:
         why = "a step has several forward and backward passes"
         return Profile(steady_state, None, why, *_attempt(lambda: count_operations(trained)))
-    images, _labels = next(iter(trained.validation.eval_batches()))
+    sample_bytes = bytes_of_a_sample(next(iter(trained.validation.eval_batches())))
     free_bytes = available_memory_bytes()
     if trained.device != CPU:
         free_bytes = free_memory_bytes(trained.device) or 0
-    room = free_bytes // (_BYTES_AN_IMAGE_BYTE * images[0].nbytes)
+    room = free_bytes // (_BYTES_AN_IMAGE_BYTE * sample_bytes)
     plan = plan_attribution(trained, step_seconds, training_seconds, most_images=room)
     breakdown = _attempt(lambda: profile_step(trained, plan, resident_batches()))
     return Profile(steady_state, *breakdown, *_attempt(lambda: count_operations(trained)))
@@ -332,7 +333,7 @@ def measure_batches_alone(trainer: Trainer, steps: int) -> tuple[float, ...]:
     batches = training.host_batches(0, trainer.steps.at_once)
     loaded, started_seconds = 0, clock.now_seconds()
     for _samples, targets in batches:
-        loaded += -(-len(targets) // training.batch_size)
+        loaded += -(-samples_in(targets) // training.batch_size)
         if loaded >= steps:
             break
     return (_mean_seconds(trainer, started_seconds, loaded),)

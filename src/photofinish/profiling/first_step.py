@@ -21,16 +21,20 @@ from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
 from photofinish.config.experiment import Experiment
 from photofinish.custom_code import run_custom_code
+from photofinish.data.packed import Column
+from photofinish.data.ragged import Ragged
 from photofinish.errors import UserError
 from photofinish.files import sha256_of_bytes
 from photofinish.models.custom import same_bits, tensors_in
+from photofinish.nested import call_with, leaves, map_nested, samples_in
 from photofinish.results.records import FirstStep, TensorFingerprint
-from photofinish.training.batches import Batch, Batches, batch_order, seed_epoch
+from photofinish.training.batches import Batch, Batches, batch_order, map_batch, seed_epoch
 from photofinish.training.custom_step import CustomStep
 from photofinish.training.failures import nondeterminism_explained
 from photofinish.training.optimization import Loss
@@ -59,15 +63,25 @@ _Tensors = dict[str, torch.Tensor]
 
 
 def first_batch(training: Batches, team: World) -> Batch | None:
-    """Return the first batch, put together from every rank's share, or None on ranks but 0."""
-    images, targets = next(iter(training.train_batches(0)))
-    shares = team.all_gather_object([images.cpu(), targets.cpu()])
+    """Return the first batch, put together from every rank's share, or None on ranks but 0.
+
+    Shares that `collate` gave other shapes can't be joined: rank 0's stands for the batch.
+    """
+    own = map_batch(torch.Tensor.cpu, next(iter(training.train_batches(0))))
+    shares = team.all_gather_object(own)
     if team.rank != 0:
         return None
-    images, targets = (torch.cat([share[part] for share in shares]) for part in (0, 1))
-    for rank, (own_images, own_targets) in enumerate(shares):
-        images[rank :: team.size], targets[rank :: team.size] = own_images, own_targets
-    return images, targets
+
+    def joined(*parts: torch.Tensor) -> torch.Tensor:
+        if len({part.shape[1:] for part in parts}) > 1:
+            return parts[0]
+        whole = torch.cat(parts)
+        for rank, share in enumerate(parts):
+            whole[rank :: team.size] = share
+        return whole
+
+    images, targets = zip(*shares, strict=True)
+    return map_nested(joined, *images), map_nested(joined, *targets)
 
 
 def first_step(
@@ -76,7 +90,7 @@ def first_step(
     batch: Batch,
     device: torch.device,
     precision: str,
-    labels: np.typing.NDArray[np.int64],
+    labels: Column,
     seed: int,
     custom_step: CustomStep | None = None,
 ) -> FirstStep:
@@ -87,10 +101,11 @@ def first_step(
     """
     weights = {name: fingerprint_tensor(weight) for name, weight in network.named_parameters()}
     moved = copy.deepcopy(network) if device.type == "cpu" else None
-    count = min(_MOST_IMAGES, max(_FEWEST_IMAGES, _MOST_VALUES // batch[0][0].numel()))
+    values = sum(tensor[0].numel() for tensor in leaves(batch[0]))
+    count = min(_MOST_IMAGES, max(_FEWEST_IMAGES, _MOST_VALUES // values))
     layout = memory_format(network, device, precision)
-    images = to_memory_format(batch[0][:count].to(device), layout)
-    targets = batch[1][:count].to(device)
+    images, targets = map_batch(lambda part: part[:count].to(device), batch)
+    images = to_memory_format(images, layout)
 
     def step(network: nn.Module) -> _Step:
         network.to(device, memory_format=layout).train()  # type: ignore[call-overload]
@@ -113,8 +128,10 @@ def first_step(
         rounding = _distances(outputs, other_outputs), _distances(gradients, other_gradients)
     rows = batch_order(len(labels), seed, 0).numpy()
     return FirstStep(
-        batch_order_sha256=sha256_of_bytes(rows.tobytes() + np.asarray(labels)[rows].tobytes()),
-        first_batch_sha256=sha256_of_bytes(b"".join(part.numpy().tobytes() for part in batch)),
+        batch_order_sha256=sha256_of_bytes(rows.tobytes() + _bytes_of(labels, rows)),
+        first_batch_sha256=sha256_of_bytes(
+            b"".join(tensor.numpy().tobytes() for part in batch for tensor in leaves(part))
+        ),
         loss=taken.loss,
         weights=weights,
         outputs={name: fingerprint_tensor(output) for name, output in outputs.items()},
@@ -123,6 +140,12 @@ def first_step(
         gradient_rounding=rounding[1],
         cpu_fallbacks=dict(fallbacks),
     )
+
+
+def _bytes_of(labels: Column, rows: npt.NDArray[np.int64]) -> bytes:
+    if isinstance(labels, Ragged):
+        return b"".join(labels[row].tobytes() for row in rows)
+    return labels[rows].tobytes()
 
 
 class _Step(NamedTuple):
@@ -163,13 +186,13 @@ def _run_step(
             hooks.append(module.register_forward_hook(partial(note, name or "(network)")))
     network.zero_grad()
     seed_epoch(0, 0)  # custom networks may draw
-    with autocast(images.device, precision):
+    with autocast(leaves(images)[0].device, precision):
         if custom_step:
             result = loss = custom_step(network, batch)
         else:
-            result = network(images)
+            result = call_with(network, images)
             if width is not None:
-                _check_width(network, result, len(images), width)
+                _check_outputs(type(network).__name__, result, targets, width)
             loss = criterion.mean(result, targets)
     loss.backward()  # type: ignore[no-untyped-call]
     for hook in hooks:
@@ -181,15 +204,26 @@ def _run_step(
     return _Step(loss.item(), result.detach(), outputs, gradients)
 
 
-def _check_width(network: nn.Module, result: Any, count: int, width: int) -> None:
+def _check_outputs(name: str, result: Any, targets: torch.Tensor, width: int) -> None:
+    """Raise UserError unless a network gives a number for each class, value or label."""
+    count, positions = len(targets), tuple[int, ...]()
+    if not targets.is_floating_point():
+        positions = tuple(targets.shape[1:])
+    expected = {(count, width, *positions), (count, *positions, width)}
     is_tensor = isinstance(result, torch.Tensor)
-    if is_tensor and result.shape == (count, width):
+    if is_tensor and tuple(result.shape) in expected:
         return
     actual = tuple(result.shape) if is_tensor else f"a {type(result).__name__}"
-    raise UserError(
-        f"{type(network).__name__} gives {actual} for {count} images: it must give "
-        f"a tensor of {count} x {width}, a number for each class, value or label"
+    wanted = " or ".join(map(str, sorted(expected)))
+    message = (
+        f"{name} gives {actual} for {count} samples: it must give a tensor of {wanted}, "
+        f"a number for each class, value or label"
     )
+    if positions:
+        message += " at each position. A longer attribute `classes` of the data set names more"
+    elif is_tensor and result.dim() > 2:
+        message += ". For a class at each position, give targets of whole numbers for each position"
+    raise UserError(message)
 
 
 def _distances(first: _Tensors, second: _Tensors) -> dict[str, float]:
@@ -257,7 +291,7 @@ def validate_custom_model(
     """Raise UserError if a training, its record or its comparison can't use the network."""
     name, precision = f"model {experiment.model.name}", experiment.precision
     images, targets = batch
-    device = images.device
+    device = leaves(images)[0].device
     with run_custom_code(f"{name} can't be copied, as copy.deepcopy does"):
         one, other, restored = (copy.deepcopy(network) for _ in range(3))
     with run_custom_code(f"{name} can't be pickled, which MLflow keeps it as"):
@@ -269,7 +303,8 @@ def validate_custom_model(
         network.to(device, memory_format=layout).train()  # type: ignore[call-overload]
         return _run_step(network, criterion, (images, targets), precision, outputs, custom_step)
 
-    failing = f"{name} fails in a step on {len(images)} images of shape {tuple(images.shape[1:])}"
+    shapes = map_nested(lambda tensor: tuple(tensor.shape[1:]), images)
+    failing = f"{name} fails in a step on {samples_in(targets)} samples of shape {shapes}"
     with run_custom_code(failing), nondeterminism_explained(experiment):
         first, again = step(one), step(other)
         restored.load_state_dict(other.state_dict())
@@ -293,7 +328,7 @@ def validate_custom_model(
         return
     in_evaluation = run_custom_code(f"{name} fails in evaluation (after eval(), in inference mode)")
     with in_evaluation, torch.inference_mode(), autocast(device, precision):
-        one.eval()(images)
+        call_with(one.eval(), images)
 
 
 def _check_loss_repeats(

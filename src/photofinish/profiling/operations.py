@@ -8,15 +8,18 @@ from typing import Any
 
 import torch
 
+from photofinish.nested import leaves, samples_in
 from photofinish.profiling.counting import Kernels, count_step
 from photofinish.profiling.scratch import scratch_copy
 from photofinish.results.measurements import Operations
+from photofinish.training.batches import bytes_of_a_sample
 from photofinish.training.trainer import Trainer
 
 
 def count_operations(trainer: Trainer) -> Operations:
     """Count a step on the first batch."""
-    images, labels = batch = next(iter(trainer.training.train_batches(0)))
+    batch = next(iter(trainer.training.train_batches(0)))
+    tensors = [*leaves(batch[0]), *leaves(batch[1])]
     image_count = trainer.training.image_count + trainer.validation.image_count
     is_resident = trainer.experiment.input.name == "resident"
     with scratch_copy(trainer) as state:
@@ -35,7 +38,7 @@ def count_operations(trainer: Trainer) -> Operations:
                 states += values.values()
         weights = list(state.network.parameters())
         return Operations(
-            images=len(images),
+            images=samples_in(batch[1]),
             flops=counts.flops,
             kernels=counts.kernels * trainer.experiment.accumulate + of_optimizer.count,
             products=tuple(product.model_copy(update={"count": n}) for product, n in equal),
@@ -44,8 +47,8 @@ def count_operations(trainer: Trainer) -> Operations:
             optimizer_bytes=_bytes(states),
             saved_activations=counts.saved_activations,
             saved_tensor_bytes=counts.saved_tensor_bytes,
-            batch_bytes=0 if is_resident else _bytes([images, labels]),
-            resident_bytes=image_count * images[0].nbytes if is_resident else 0,
+            batch_bytes=0 if is_resident else _bytes(tensors),
+            resident_bytes=image_count * bytes_of_a_sample(batch) if is_resident else 0,
         )
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 
 import torch
 
 from photofinish.errors import UserError
 from photofinish.models.custom import same_bits
-from photofinish.training.batches import Batch, Batches, seed_epoch
+from photofinish.nested import samples_in
+from photofinish.training.batches import Batch, Batches, first_samples, map_batch, seed_epoch
 from photofinish.training.steps import (
     GraphedSteps,
     Steps,
@@ -64,14 +66,17 @@ def scratch_steps(
     The first takes them on the first batch, the others on batches of other sizes, made of its
     images. All train the same scratch copy.
     """
-    images, labels = next(iter(trainer.training.train_batches(0)))
-    batches = [(images, labels)]
+    first = next(iter(trainer.training.train_batches(0)))
+    batches = [first]
     for count in other_images:
-        rows = torch.arange(count, device=images.device) % len(images)
-        other_labels = labels.index_select(0, rows.to(labels.device))
-        batches.append((images.index_select(0, rows), other_labels))
+        rows = torch.arange(count) % samples_in(first[1])
+        batches.append(map_batch(partial(_selected, rows), first))
     with scratch_copy(trainer, layout) as state:
         yield [trainer.steps.repeat(trainer, state, batch, at_once) for batch in batches]
+
+
+def _selected(rows: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.index_select(0, rows.to(tensor.device))
 
 
 def warm_up(trainer: Trainer) -> float:
@@ -162,7 +167,7 @@ def _as_last(trainer: Trainer, batches: Batches, first: Batch) -> list[Batch]:
     if not last or batches.image_count < batches.batch_size:
         return []
     own = len(range(trainer.team.rank, last, trainer.team.size))
-    return [(first[0][:own], first[1][:own])]
+    return [first_samples(first, own)]
 
 
 def chosen_steps(trainer: Trainer) -> Steps:

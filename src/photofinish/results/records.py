@@ -13,12 +13,13 @@ from pydantic import BaseModel, Field, RootModel, TypeAdapter, ValidationError
 
 from photofinish.config.base import Record
 from photofinish.config.experiment import Experiment
-from photofinish.data import Dtype, Task
+from photofinish.data import Dtype, Shape, Task
 from photofinish.errors import UserError
 from photofinish.files import sha256_of_bytes, write_text_atomically
 from photofinish.machine.energy import Energy
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.machine.load import LoadWindow
+from photofinish.nested import Nested
 from photofinish.results import (
     EpochMetrics,
     EpochTiming,
@@ -58,9 +59,10 @@ class Training(Record):
     memory_format: Literal["contiguous", "channels_last"] = "contiguous"
     parameter_count: int
     task: Task = "classes"
-    image_shape: tuple[int, ...]
-    dtype: Dtype = "uint8"
+    image_shape: Nested[Shape]
+    dtype: Nested[Dtype] = "uint8"
     """Type of the packed samples. Images are bytes."""
+    target_shape: Shape = ()
     class_names: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]

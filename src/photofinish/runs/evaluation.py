@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,18 +19,23 @@ from torch import nn
 
 from photofinish.config.experiment import TORCHMETRICS, Metric, Metrics
 from photofinish.custom_code import accepted_arguments, as_function, is_reference, run_custom_code
-from photofinish.data import Task
+from photofinish.data import IGNORED_CLASS, Task
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
 from photofinish.files import write_text_atomically
+from photofinish.nested import call_with, map_nested, samples_in
 from photofinish.results import records
 from photofinish.results.learned import load_network
-from photofinish.training.batches import Normaliser
+from photofinish.runs.parts import has_live_inputs, part_of
+from photofinish.training.batches import Batch, Normaliser
 from photofinish.training.custom_step import CustomStep, step_with_a_loss
-from photofinish.training.optimization import Loss
+from photofinish.training.loading import LoadedSamples
+from photofinish.training.optimization import Loss, classes_of_positions
 from photofinish.training.torch_device import CPU
 
 _BATCH_SIZE = 1000
+_MOST_CLASSES = 1000
+"""Number of classes up to which each has scores."""
 Array = npt.NDArray[Any]
 
 
@@ -51,15 +58,16 @@ def evaluate(
     """Score the network of each device that trained."""
     devices: dict[records.DeviceLabel, records.DeviceEvaluation] = {}
     predicted: dict[records.DeviceLabel, Array] = {}
+    actual: Array = np.empty(0)
     for device, folder in learned.items():
         record = records.read_training(folder)
         if isinstance(record, records.Unavailable):
             continue
         network = load_network(folder, record)
-        scores, predicted[device] = _score(network, record, split, metrics)
+        scores, actual, predicted[device] = _score(network, record, split, metrics)
         seeds = []
         for run in records.read_seeds(folder, record.experiment):
-            other, _ = _score(load_network(folder, record, run), record, split)
+            other = _score(load_network(folder, record, run), record, split).scores
             seeds.append(
                 records.SeedScores(
                     seed=run.seed,
@@ -73,14 +81,22 @@ def evaluate(
         devices[device] = scores.model_copy(update=facts)
     class_names = split.manifest.class_names
     evaluation = records.Evaluation(experiment=name, class_names=class_names, devices=devices)
-    return Judged(evaluation, split.labels("test"), predicted)
+    return Judged(evaluation, actual, predicted)
+
+
+class _Scored(NamedTuple):
+    """Scores of one network, and what it predicts for which targets."""
+
+    scores: records.DeviceEvaluation
+    actual: Array
+    predicted: Array
 
 
 @torch.inference_mode()
 def _score(
     network: nn.Module, record: records.Training, split: PackedSplit, metrics: Metrics = ()
-) -> tuple[records.DeviceEvaluation, Array]:
-    """Score one network and return its predictions.
+) -> _Scored:
+    """Score one network.
 
     Double precision adds no rounding to what the devices learned. Custom networks and losses may
     hold tensors of other precisions, so they compute as in training.
@@ -88,67 +104,118 @@ def _score(
     name = record.experiment.model.name
     dtype = torch.float32 if is_reference(name) else torch.float64
     network = (network if is_reference(name) else network.to(dtype)).eval()
-    normalise = Normaliser(record.mean, record.std, len(record.image_shape))
     custom_step = step_with_a_loss(record.experiment)
-    if custom_step and type(network).forward is nn.Module.forward:
-        return _score_by_step(network, custom_step, normalise, split, metrics)
-    inputs = split.images("test")
-    batches = []
-    with run_custom_code(f"model {name} fails in evaluation"):
-        for start in range(0, len(inputs), _BATCH_SIZE):
-            batch = normalise(torch.from_numpy(np.array(inputs[start : start + _BATCH_SIZE])))
-            # Whole numbers stay: a network looks something up by them.
-            batches.append(network(batch.to(dtype) if batch.is_floating_point() else batch))
-    outputs = torch.cat(batches).double()
-    actual: Array = np.array(split.labels("test"))
-    targets = torch.from_numpy(actual)
-    if custom_step and outputs.shape != (len(actual), len(record.class_names)):
-        return _score_by_step(network, custom_step, normalise, split, metrics)
+    if custom_step and _predicts_nothing(network, record, split):
+        return _score_by_step(network, custom_step, record, split, metrics)
     criterion = Loss(record.experiment.loss, record.task, CPU)
+    has_positions = record.task == "classes" and bool(record.target_shape)
+    sums: list[tuple[torch.Tensor, torch.Tensor | int]] = []
+    all_outputs, all_targets, hits = [], [], []
+    with run_custom_code(f"model {name} fails in evaluation"):
+        for inputs, targets in _test_batches(record, split):
+            outputs = call_with(network, map_nested(partial(_in_precision, dtype=dtype), inputs))
+            if has_positions:  # a row for each, of which there may be too many to keep
+                sums.append(criterion.sum_and_weight(outputs.float(), targets))
+                outputs, targets = classes_of_positions(outputs, targets)
+                counted = targets != IGNORED_CLASS
+                outputs, targets = outputs[counted], targets[counted]
+                hits.append(outputs.argmax(dim=1))
+            if metrics or not has_positions:
+                all_outputs.append(outputs)
+            all_targets.append(targets)
+    targets = torch.cat(all_targets)
+    outputs = torch.cat(all_outputs).double() if all_outputs else torch.empty(0)
     with run_custom_code("the loss fails in evaluation"):
-        loss = criterion.mean(outputs.float() if criterion.has_tensors else outputs, targets).item()
+        if has_positions:
+            totals, weights = zip(*sums, strict=True)
+            loss = float(sum(totals)) / float(sum(weights))
+        else:
+            given = outputs.float() if criterion.has_tensors else outputs
+            loss = criterion.mean(given, targets).item()
     if not math.isfinite(loss):
         raise UserError(f"the loss on the test data is {loss}: check the test part of the data")
-    predicted: Array = outputs.numpy()
+    actual: Array = targets.numpy()
+    predicted: Array = torch.cat(hits).numpy() if has_positions else outputs.numpy()
     if record.task == "values":
         scores = scores_of_values(actual, predicted, loss)
     elif record.task == "labels":
-        predicted = (predicted > 0).astype(np.int64)
-        scores = scores_of_labels(actual.astype(np.int64), predicted, loss, record.class_names)
+        actual, predicted = actual.astype(np.int64), (predicted > 0).astype(np.int64)
+        scores = scores_of_labels(actual, predicted, loss, record.class_names)
     else:
-        predicted = predicted.argmax(axis=1)
+        predicted = predicted if has_positions else predicted.argmax(axis=1)
         scores = scores_of_classes(actual, predicted, loss, record.class_names)
     custom = custom_scores(metrics, record.task, outputs, targets)
     added = {"metrics": custom | scores.metrics, "first_metric": next(iter(custom), None)}
-    return scores.model_copy(update=added), predicted
+    return _Scored(scores.model_copy(update=added), actual, predicted)
+
+
+def _test_batches(record: records.Training, split: PackedSplit) -> Iterator[Batch]:
+    """Yield the test samples, normalised."""
+    given, size = record.experiment.input, record.experiment.batch_size
+    if given.name == "loader" and (given.eval_transform or given.collate or has_live_inputs(split)):
+        part = part_of(split, "test")
+        samples = LoadedSamples(part, given, record.experiment.seed)
+        for start in range(0, len(samples), size):
+            keys = [(row, None, None) for row in range(start, min(start + size, len(samples)))]
+            yield samples.collate([samples[key] for key in keys])
+        return
+    normalise = Normaliser(record.mean, record.std, len(record.image_shape))
+    inputs, targets = split.images("test"), split.labels("test")
+    size = size if record.target_shape else _BATCH_SIZE
+    for start in range(0, len(targets), size):
+        rows = slice(start, start + size)
+        batch = map_nested(partial(_read, rows), inputs)
+        yield map_nested(normalise, batch), _read(rows, targets)
+
+
+def _read(rows: slice, column: Array) -> torch.Tensor:
+    return torch.from_numpy(np.array(column[rows]))
+
+
+def _in_precision(batch: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Convert floats. Whole numbers stay: a network looks something up by them."""
+    return batch.to(dtype) if batch.is_floating_point() else batch
+
+
+def _predicts_nothing(network: nn.Module, record: records.Training, split: PackedSplit) -> bool:
+    """Return True for networks whose outputs only their custom step can judge."""
+    if type(network).forward is nn.Module.forward:
+        return True
+    inputs, targets = next(_test_batches(record, split))
+    dtype = next((weight.dtype for weight in network.parameters()), torch.float32)
+    with run_custom_code(f"model {record.experiment.model.name} fails in evaluation"):
+        outputs = call_with(network, map_nested(partial(_in_precision, dtype=dtype), inputs))
+    if not isinstance(outputs, torch.Tensor) or not isinstance(targets, torch.Tensor):
+        return True
+    counts = (len(targets), len(record.class_names))
+    return tuple(outputs.shape) != counts and not (record.target_shape and outputs.dim() > 2)
 
 
 def _score_by_step(
     network: nn.Module,
     step: CustomStep,
-    normalise: Normaliser,
+    record: records.Training,
     split: PackedSplit,
     metrics: Metrics,
-) -> tuple[records.DeviceEvaluation, Array]:
+) -> _Scored:
     """Score a network that a custom step trained: by that step's loss. It has no predictions."""
     if metrics:
         raise UserError(
             "metrics in params.yaml need a network's outputs, and a custom step has none"
         )
-    inputs, targets = split.images("test"), torch.from_numpy(np.array(split.labels("test")))
-    network, loss_sum = network.float(), 0.0
-    for start in range(0, len(inputs), _BATCH_SIZE):
-        rows = slice(start, start + _BATCH_SIZE)
-        batch = normalise(torch.from_numpy(np.array(inputs[rows]))), targets[rows]
-        loss_sum += float(step(network, batch)) * len(batch[1])
+    network, loss_sum, count = network.float(), 0.0, 0
+    for batch in _test_batches(record, split):
+        samples = samples_in(batch[1])
+        loss_sum += float(step(network, batch)) * samples
+        count += samples
     scores = records.DeviceEvaluation(
         test_accuracy=None,
-        test_loss=loss_sum / len(inputs),
+        test_loss=loss_sum / count,
         macro_f1=None,
         classes={},
         confusion=(),
     )
-    return scores, np.empty(0)
+    return _Scored(scores, np.empty(0), np.empty(0))
 
 
 def write_evaluation(judged: Judged, folder: Path) -> None:
@@ -157,8 +224,6 @@ def write_evaluation(judged: Judged, folder: Path) -> None:
     actual = judged.actual
     if not all(map(len, judged.predicted.values())):
         actual = np.empty(0)  # a custom step predicts nothing
-    if actual.ndim == 2 and all(array.dtype == np.int64 for array in judged.predicted.values()):
-        actual = actual.astype(np.int64)  # labels
     columns = [array.ravel().tolist() for array in (actual, *judged.predicted.values())]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -171,11 +236,16 @@ def scores_of_classes(
     actual: Array, predicted: Array, loss: float, class_names: tuple[str, ...]
 ) -> records.DeviceEvaluation:
     """Score predictions of one class for each sample."""
+    accuracy = float(np.mean(actual == predicted))
+    if len(class_names) > _MOST_CLASSES:  # a vocabulary
+        return records.DeviceEvaluation(
+            test_accuracy=accuracy, test_loss=loss, macro_f1=None, classes={}, confusion=()
+        )
     labels = range(len(class_names))
     confusion = sklearn_metrics.confusion_matrix(actual, predicted, labels=labels)
     macro_f1, classes = _scores_of_each(actual, predicted, class_names, labels)
     return records.DeviceEvaluation(
-        test_accuracy=float(np.mean(actual == predicted)),
+        test_accuracy=accuracy,
         test_loss=loss,
         macro_f1=macro_f1,
         classes=classes,

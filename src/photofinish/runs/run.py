@@ -11,10 +11,11 @@ from pathlib import Path
 from photofinish.config.experiment import Experiment, ExperimentPlan
 from photofinish.config.networks import FetchedWeights, fetched_weights
 from photofinish.data import MANIFEST
-from photofinish.data.packed import PackedSplit
+from photofinish.data.packed import Manifest, PackedSplit
 from photofinish.errors import ConfigError
 from photofinish.files import sha256_of_bytes, sha256_of_file, state_folder, to_json
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
+from photofinish.nested import leaves
 from photofinish.processes import own_rank
 from photofinish.results import records
 from photofinish.source_code import check_code_unchanged, our_code
@@ -53,12 +54,38 @@ class Run:
                 f"raise it or use fewer in params.yaml"
             )
         split, augmentation = PackedSplit(self.data).manifest, experiment.augmentation
+        self._check_input(split)
         if split.dtype != "uint8" and (augmentation.flip or augmentation.crop_padding):
             raise ConfigError(
                 f"experiments.{self.name}.augmentation is for images in params.yaml. Samples of "
                 f"datasets.{experiment.dataset} are {split.dtype} of shape {split.shape}: "
                 f"leave it out"
             )
+
+    def _check_input(self, split: Manifest) -> None:
+        """Raise ConfigError if the input can't batch the samples."""
+        given, key = self.experiment.input, f"experiments.{self.name}.input"
+        dataset = f"datasets.{self.experiment.dataset}"
+        if split.decode == "each_epoch" and given.name != "loader":
+            raise ConfigError(
+                f"{key} must be {{name: loader, workers: 2}} or the like in params.yaml, since "
+                f"{dataset}.decode is each_epoch: resident samples are read once"
+            )
+        shapes = [split.shape] if isinstance(split.dtype, str) else leaves(split.shape)
+        if not any(None in shape for shape in (*shapes, split.target_shape)):
+            return
+        is_one_shape = None not in split.target_shape
+        if given.name == "loader" and given.collate:
+            return
+        if given.name == "loader" and given.transform and given.eval_transform and is_one_shape:
+            return
+        shown = str(split.shape).replace("None", "any")
+        raise ConfigError(
+            f"{key} can't batch samples of {dataset}, whose shapes differ {shown}: "
+            f'{{name: loader, collate: "./file.py:pad"}} in params.yaml names a function that '
+            f"gets a list of (input, target) and returns a batch, or let its transform and "
+            f"eval_transform return one shape"
+        )
 
     def data_sha256(self) -> str:
         """Return the sha256 of the split's manifest, which holds the sha256 of each data file."""

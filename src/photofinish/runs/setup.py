@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -15,11 +16,14 @@ from photofinish.errors import ConfigError
 from photofinish.machine.host import available_memory_bytes
 from photofinish.models.custom import check_same_network
 from photofinish.models.registry import build_model, check_batch_norm
+from photofinish.nested import leaves
 from photofinish.profiling.first_step import validate_custom_model
+from photofinish.runs.parts import has_live_inputs, part_of
 from photofinish.runs.run import Run
-from photofinish.training.batches import Batches, Normaliser, Part
+from photofinish.training.batches import Batches
 from photofinish.training.custom_step import step_with_a_loss
 from photofinish.training.input_paths import make_batches
+from photofinish.training.loading import LoadedSamples, SampleKind
 from photofinish.training.optimization import Loss
 from photofinish.training.torch_device import CPU, free_memory_bytes
 from photofinish.training.trainer import Trainer
@@ -36,6 +40,7 @@ class Setup:
         self.split = PackedSplit(run.data)
         self.training = self._batches("train", run.experiment)
         self.validation = self._batches("validation", run.experiment)
+        self.sample = self._sample()
         self.data_seconds = clock.now_seconds() - started_seconds
 
     def new_network(self) -> nn.Module:
@@ -44,19 +49,19 @@ class Setup:
         with self._experiment_named():
             network = build_model(
                 run.experiment.model,
-                manifest.shape,
+                self.sample.shape,
                 len(manifest.class_names),
                 run.experiment.seed,
                 run.weights_file(),
-                manifest.dtype,
+                self.sample.dtype,
             )
             check_batch_norm(
                 network,
-                manifest.shape,
+                self.sample.shape,
                 training.image_count,
                 training.batch_size,
                 self.team.normalised_images,
-                manifest.dtype,
+                self.sample.dtype,
             )
         return network
 
@@ -91,22 +96,43 @@ class Setup:
     def resident_batches(self) -> Batches | None:
         """Return resident batches of a training with a loader, or None if they do not fit."""
         experiment = self.run.experiment
-        if experiment.input.name == "resident" or experiment.input.transform:
+        given = experiment.input
+        if given.name == "resident" or given.transform or given.eval_transform or given.collate:
+            return None
+        if has_live_inputs(self.split):
             return None
         free_bytes = None if self.device == CPU else free_memory_bytes(self.device)
-        samples_bytes = 4 * self.split.images("train").size  # as float32
+        columns = leaves(self.split.images("train"))
+        samples_bytes = sum(4 * math.prod(column.shape) for column in columns)  # as float32
         # Twice as many, for the border of random crops and for batches.
         if 2 * samples_bytes > (available_memory_bytes() if free_bytes is None else free_bytes):
             return None
         resident = ResidentInput(name="resident")
         return self._batches("train", experiment.model_copy(update={"input": resident}))
 
+    def _sample(self) -> SampleKind:
+        """Return what the network gets for a sample: after eval_transform and collate, if any."""
+        manifest, given = self.split.manifest, self.run.experiment.input
+        if given.name == "loader" and (given.eval_transform or given.collate):
+            part = part_of(self.split, "validation")
+            return LoadedSamples(part, given, self.run.experiment.seed).kind()
+        return SampleKind(manifest.shape, manifest.dtype, is_normalised=True)
+
+    def input_path(self) -> str:
+        """Return where the samples come from in each epoch, and why."""
+        given = self.run.experiment.input
+        if given.name == "resident":
+            return "input: all samples stay on the device (input: resident)"
+        workers = f"a loader with {given.workers} workers"
+        if has_live_inputs(self.split):
+            key = f"datasets.{self.run.experiment.dataset}.decode: each_epoch"
+            return f"input: {workers} reads the data set itself in each epoch ({key})"
+        return f"input: {workers} reads the packed split (input: loader)"
+
     def _batches(self, name: PartName, experiment: Experiment) -> Batches:
-        split, team = self.split, self.team
-        manifest = split.manifest
-        normalise = Normaliser(manifest.mean, manifest.std, len(manifest.shape))
-        part = Part(name, split.images(name), split.labels(name), normalise)
-        return make_batches(experiment, part, self.device, team.rank, team.size)
+        return make_batches(
+            experiment, part_of(self.split, name), self.device, self.team.rank, self.team.size
+        )
 
     @contextmanager
     def _experiment_named(self) -> Iterator[None]:

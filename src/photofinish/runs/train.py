@@ -120,6 +120,8 @@ def _train_own_seed(
 
     with display if is_main else nullcontext():
         # Checkpoint, warm-up.
+        if is_main:
+            display.say(setup.input_path())
         job.restore(trainer, team, display)
         epochs_before = trainer.progress.epochs_done
         warm_up_seconds = warm_up(trainer)
@@ -212,11 +214,12 @@ def _write_model(
         memory_format="channels_last" if is_channels_last else "contiguous",
         parameter_count=count_parameters(trainer.network),
         task=manifest.task,
-        image_shape=manifest.shape,
-        dtype=manifest.dtype,
+        image_shape=setup.sample.shape,
+        dtype=setup.sample.dtype,
+        target_shape=manifest.target_shape,
         class_names=manifest.class_names,
-        mean=manifest.mean,
-        std=manifest.std,
+        mean=manifest.mean if setup.sample.is_normalised else (),
+        std=manifest.std if setup.sample.is_normalised else (),
         data_sha256=run.data_sha256(),
         published_weights_sha256=published.sha256 if published else None,
         initial_weights_sha256=initial_weights_sha256,

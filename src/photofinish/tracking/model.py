@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from torch import nn
 
 from photofinish.config.networks import CustomModel
 from photofinish.custom_code import Reference, forget_imports
+from photofinish.nested import leaf_names, leaves
 from photofinish.results import records
 from photofinish.results.learned import load_network
 from photofinish.source_code import PACKAGE, custom_files
@@ -56,11 +58,6 @@ def _save(
     for name, version in record.custom_code.items():
         if name.startswith(PACKAGE):
             versions[name.removeprefix(PACKAGE)] = version
-    shape = record.image_shape
-    # JSON becomes floats, which can be checked: as bytes, 0.5 would become 0.
-    example = np.full((1, *shape), 0.5, np.float32)
-    if record.dtype == "int64":
-        example = np.zeros((1, *shape), np.int64)
     code = folder / "code"
     if isinstance(record.experiment.model, CustomModel):
         files, _ = custom_files([Reference.of(record.experiment.model.name)])
@@ -68,26 +65,56 @@ def _save(
             (code / place).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, code / place)
     save_model(  # log_model reads the history of every metric and loads the saved model
-        as_served(network, record.mean, record.std, record.dtype, len(shape)).eval(),
+        as_served(network, record.mean, record.std, record.dtype, len(record.image_shape)).eval(),
         str(folder / "model"),
         mlflow_model=model,
         serialization_format="pickle",  # the default traces the network with the example
-        signature=ModelSignature(
-            inputs=Schema([TensorSpec(example.dtype, (-1, *shape))]),
-            outputs=Schema([TensorSpec(np.dtype(np.float32), (-1, len(record.class_names)))]),
-        ),
-        input_example=example,
+        signature=_signature(record),
+        input_example=_example(record),
         metadata={"class_names": list(record.class_names)},
         pip_requirements=[f"{package}=={version}" for package, version in sorted(versions.items())],
         code_paths=sorted(map(str, code.glob("*"))) or None,
     )
 
 
+def _signature(record: records.Training) -> ModelSignature:
+    """Return the shapes and dtypes of inputs and outputs. Sides of any length are -1."""
+    names = leaf_names(record.dtype)
+    inputs = []
+    for name, dtype, shape in zip(names, leaves(record.dtype), _shapes(record), strict=True):
+        # JSON becomes floats, which can be checked: as bytes, 0.5 would become 0.
+        served = np.dtype(np.int64 if dtype == "int64" else np.float32)
+        sides = [-1 if side is None else side for side in shape]
+        inputs.append(TensorSpec(served, (-1, *sides), name or None))
+    outputs: list[int] = [len(record.class_names)]
+    if record.task == "classes" and record.target_shape:  # classes come first or last
+        outputs = [-1] * (1 + len(record.target_shape))
+    return ModelSignature(
+        inputs=Schema(inputs),
+        outputs=Schema([TensorSpec(np.dtype(np.float32), (-1, *outputs))]),
+    )
+
+
+def _shapes(record: records.Training) -> list[Any]:
+    is_one = isinstance(record.dtype, str)
+    return [record.image_shape] if is_one else leaves(record.image_shape)
+
+
+def _example(record: records.Training) -> Any:
+    """Return an input, or None for several inputs, which MLflow doesn't serve."""
+    if not isinstance(record.dtype, str):
+        return None
+    shape = [side or 1 for side in _shapes(record)[0]]
+    if record.dtype == "int64":
+        return np.zeros((1, *shape), np.int64)
+    return np.full((1, *shape), 0.5, np.float32)
+
+
 def as_served(
     network: nn.Module,
     mean: tuple[float, ...],
     std: tuple[float, ...],
-    dtype: str,
+    dtype: Any,
     dimensions: int,
 ) -> nn.Module:
     """Return the network with the normalisation of its training.

@@ -1,7 +1,7 @@
 """Batches: their samples, the order, and the conversion to a network's input.
 
-All randomness is stateless: generators are seeded from (seed, epoch), and custom transforms from
-(seed, epoch, row).
+All randomness is stateless: generators are seeded from (seed, epoch), and custom code that loads a
+sample from (seed, epoch, row).
 """
 
 from __future__ import annotations
@@ -15,19 +15,32 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from photofinish.config.pytorch_names import TRANSFORMS
-from photofinish.custom_code import as_function, run_custom_code
-from photofinish.errors import UserError
-from photofinish.models.custom import generators_seeded
+from photofinish.nested import leaves, map_nested
 
 if TYPE_CHECKING:
-    from photofinish.config.experiment import Augmentation, CustomTransform
+    from photofinish.config.experiment import Augmentation
     from photofinish.data import PartName
 
 SEEDS = 2**32
 """NumPy's seeds are below it."""
+Batch = tuple[Any, Any]
+"""Inputs and targets: tensors, or tuples or dicts of them."""
 
-Batch = tuple[torch.Tensor, torch.Tensor]
+
+def map_batch(function: Callable[[torch.Tensor], torch.Tensor], batch: Batch) -> Batch:
+    """Apply a function to each tensor of a batch."""
+    inputs, targets = batch
+    return map_nested(function, inputs), map_nested(function, targets)
+
+
+def first_samples(batch: Batch, count: int) -> Batch:
+    """Return views of a batch's first samples."""
+    return map_batch(lambda tensor: tensor[:count], batch)
+
+
+def bytes_of_a_sample(batch: Batch) -> int:
+    """Return the size of one sample's inputs."""
+    return sum(tensor[0].nbytes for tensor in leaves(batch[0]))
 
 
 class Batches(Protocol):
@@ -59,10 +72,12 @@ class Part:
     """One part of a packed split, and how its samples become a network's inputs."""
 
     name: PartName
-    images: npt.NDArray[Any]
-    """Images as uint8, or samples of another dtype."""
-    labels: npt.NDArray[Any]
+    images: Any
+    """Nested columns (data.packed): images as uint8, or samples of other dtypes."""
+    labels: Any
     normalise: Normaliser
+    read: Callable[[int], tuple[Any, Any]] | None = None
+    """Reads an input and a target by row, if they are read in each epoch."""
 
 
 class Normaliser:
@@ -177,32 +192,3 @@ def with_border(images: npt.NDArray[np.uint8], padding: int) -> npt.NDArray[np.u
     bordered = np.zeros((*leading, height + 2 * padding, width + 2 * padding), dtype=np.uint8)
     bordered[..., padding : padding + height, padding : padding + width] = images
     return bordered
-
-
-class Transform:
-    """A custom function of a sample, or an instance of a custom class."""
-
-    def __init__(self, settings: CustomTransform, seed: int) -> None:
-        self._name, self._seed = settings.name, seed
-        custom = TRANSFORMS.reference(settings.name).load()
-        with run_custom_code(f"transform {settings.name} can't be made"):
-            self._call = as_function(custom, settings.arguments)
-
-    def __call__(self, item: torch.Tensor, epoch: int, row: int) -> torch.Tensor:
-        """Transform a packed sample. Raises UserError if its shape or dtype changes."""
-        seed = derived_seed("transform", self._seed, epoch, row) % SEEDS
-        failing = f"transform {self._name} fails on training item {row}"
-        with generators_seeded(seed), run_custom_code(failing):
-            changed: torch.Tensor = self._call(item.clone())
-        if _kind(changed) != _kind(item):
-            raise UserError(
-                f"transform {self._name} returns {_kind(changed)} for {_kind(item)}: samples of "
-                f"validation aren't transformed, so shape and type must stay"
-            )
-        return changed
-
-
-def _kind(item: Any) -> str:
-    if isinstance(item, torch.Tensor):
-        return f"{item.dtype} of shape {tuple(item.shape)}"
-    return f"a {type(item).__name__}"

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
+from torch.utils.data import DataLoader, Sampler
 
 from photofinish.errors import UserError
+from photofinish.nested import as_nested, leaves, map_nested
 from photofinish.training.batches import (
     Batch,
     Batches,
     BatchPlan,
-    Draw,
     Part,
-    Transform,
-    augmented,
+    map_batch,
     with_border,
 )
+from photofinish.training.loading import Key, LoadedSamples
 from photofinish.training.samplers import make_sampler
 from photofinish.training.torch_device import to_device
 
@@ -34,8 +34,6 @@ _VALIDATION_BYTES = 4 << 20
 gradients that take memory."""
 _CHUNK_BYTES = 16 << 20
 _DEATH_NOTICE_SECONDS = 2.0
-_Key = tuple[int, Draw | None, int | None]
-"""A sample's row, its augmentation, and the epoch for a custom transform."""
 
 
 def make_batches(
@@ -49,7 +47,7 @@ def make_batches(
     batch_size, augmentation = experiment.batch_size, None
     if part.name != "train":
         fitting = 0
-        if part.images.dtype != np.int64:
+        if isinstance(part.images, np.ndarray) and part.images.dtype != np.int64:
             fitting = _VALIDATION_BYTES // (4 * math.prod(part.images.shape[1:]))
         batch_size = experiment.validation_batch_size or max(batch_size, fitting)
     elif experiment.augmentation.flip or experiment.augmentation.crop_padding:
@@ -78,14 +76,18 @@ class ResidentBatches(Batches):
         def convert(images: npt.NDArray[Any]) -> torch.Tensor:
             return part.normalise(torch.from_numpy(np.array(images)))
 
-        self._images = _convert_to_device(part.images, convert, self._device)
+        def load(column: npt.NDArray[Any]) -> torch.Tensor:
+            return _convert_to_device(column, convert, self._device)
+
+        self._images = map_nested(load, part.images)
 
     def _rows(self, epoch: int) -> torch.Tensor:
         """Return what `_gather` takes for each sample of the epoch, in order."""
         return self._plan.order(epoch)
 
     def _gather(self, rows: torch.Tensor) -> Batch:
-        return self._images.index_select(0, rows), self._labels.index_select(0, rows)
+        images = map_nested(lambda column: column.index_select(0, rows), self._images)
+        return images, self._labels.index_select(0, rows)
 
     def host_batches(self, epoch: int, at_once: int = 1) -> Iterator[Batch]:
         """Return the batches, on the device already. The epoch's order is made in this call."""
@@ -94,7 +96,9 @@ class ResidentBatches(Batches):
 
     def eval_batches(self) -> Iterator[Batch]:
         """Yield views of the resident tensors."""
-        return zip(self._plan.split(self._images), self._plan.split(self._labels), strict=True)
+        columns = [self._plan.split(column) for column in leaves(self._images)]
+        for labels, *images in zip(self._plan.split(self._labels), *columns, strict=True):
+            yield as_nested(images, self._images), labels
 
 
 def _convert_to_device(
@@ -172,10 +176,7 @@ class LoaderBatches(Batches):
         self.image_count, self.batch_size = plan.image_count, plan.batch_size
         self._plan, self._device, self._non_blocking = plan, device, settings.non_blocking
         self._sampler = _EpochSampler()
-        transform = None
-        if settings.transform and part.name == "train":
-            transform = Transform(settings.transform, plan.seed)
-        dataset = _PackedImages(part, plan.padding, transform)
+        dataset = LoadedSamples(part, settings, plan.seed, plan.padding)
         self._loader = DataLoader(
             dataset,
             batch_sampler=self._sampler,
@@ -198,8 +199,7 @@ class LoaderBatches(Batches):
 
     def to_device(self, batch: Batch) -> Batch:
         """Copy a batch to the device. With `non_blocking`, the host doesn't wait."""
-        images, labels = (part.to(self._device, non_blocking=self._non_blocking) for part in batch)
-        return images, labels
+        return map_batch(lambda part: part.to(self._device, non_blocking=self._non_blocking), batch)
 
     def _load(
         self, order: torch.Tensor, draws: torch.Tensor | None, epoch: int | None
@@ -217,42 +217,18 @@ class LoaderBatches(Batches):
             raise RuntimeError(f"DataLoader worker (pid unknown) broke off: {error}") from error
 
 
-class _EpochSampler(Sampler[list[_Key]]):
+class _EpochSampler(Sampler[list[Key]]):
     """Yields the batches that were set last."""
 
-    batches: Iterator[list[_Key]]
+    batches: Iterator[list[Key]]
 
-    def __iter__(self) -> Iterator[list[_Key]]:
+    def __iter__(self) -> Iterator[list[Key]]:
         return self.batches
 
 
 def _keys(
     plan: BatchPlan, order: torch.Tensor, draws: torch.Tensor | None, epoch: int | None
-) -> Iterator[list[_Key]]:
+) -> Iterator[list[Key]]:
     for rows in plan.split(order):
         own_draws = [None] * len(rows) if draws is None else draws[rows].tolist()
         yield [(row, draw, epoch) for row, draw in zip(rows.tolist(), own_draws, strict=True)]
-
-
-class _PackedImages(Dataset[Batch]):
-    def __init__(self, part: Part, padding: int, transform: Transform | None) -> None:
-        self._images, self._normalise = part.images, part.normalise
-        self._padding, self._transform = padding, transform
-        self._labels = torch.from_numpy(np.array(part.labels))
-
-    def __len__(self) -> int:
-        return len(self._labels)
-
-    def __getitem__(self, key: _Key) -> Batch:
-        row, draw, epoch = key
-        image = self._images[row]
-        item = torch.from_numpy(augmented(image, draw, self._padding) if draw else np.array(image))
-        if self._transform and epoch is not None:
-            item = self._transform(item, epoch, row)
-        return self._normalise(item), self._labels[row]
-
-    def collate(self, images: list[Batch]) -> Batch:
-        """Collate as PyTorch does. A rank without a share of a small last batch gets no samples."""
-        if images:
-            return tuple(default_collate(images))
-        return self._normalise(torch.from_numpy(np.array(self._images[:0]))), self._labels[:0]

@@ -28,6 +28,7 @@ from photofinish.custom_code import (
     is_reference,
     run_custom_code,
 )
+from photofinish.data import IGNORED_CLASS
 from photofinish.errors import ConfigError, UserError
 from photofinish.training.torch_device import is_accelerator, to_device
 
@@ -92,7 +93,7 @@ class Loss:
         With respect to log-probabilities, cross-entropy's gradient depends on the targets alone.
         The means must be computed once each, in this order.
         """
-        if self._is_plain_cross_entropy:
+        if self._is_plain_cross_entropy and all(batch.dim() == 1 for batch in targets):
             self._targets = targets
         try:
             yield
@@ -110,6 +111,8 @@ class Loss:
                 self._gradients = iter(torch.split(gradients, len(targets)))
             loss = _NllLoss.apply(log_probs, targets, next(self._gradients))
             return cast("torch.Tensor", loss)
+        if not self._is_custom:
+            outputs, targets = self._by_position(outputs, targets)
         total, weight = self._checked(self._loss(outputs, targets))
         return total if weight is None else total / weight
 
@@ -119,9 +122,16 @@ class Loss:
         """Return the loss summed over the samples, and their count or their weight's sum."""
         count = len(targets)
         if self._task == "classes" and not self._is_custom:
+            positions = self.num_predictions(targets)
+            outputs, targets = self._by_position(outputs, targets)
             total = self._loss(outputs, targets, reduction="sum")
             weights = self._class_weights
-            return total, count if weights is None else weights[targets].sum()
+            if weights is None or targets.is_floating_point():
+                return total, positions
+            if isinstance(positions, int):
+                return total, weights[targets].sum()
+            is_counted = targets != IGNORED_CLASS
+            return total, (weights[targets.clamp(min=0)] * is_counted).sum()
         if not count:
             nothing = outputs.sum() * 0.0
             return nothing, nothing.detach().float() if self._is_custom else 0
@@ -143,13 +153,52 @@ class Loss:
             f"batch, or two, a sum and the weight that it is divided by"
         )
 
+    def _by_position(
+        self, outputs: torch.Tensor, targets: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return outputs and targets with a row for each position, if targets have positions."""
+        if self._task != "classes" or targets.dim() == 1 or targets.is_floating_point():
+            return outputs, targets
+        return classes_of_positions(outputs, targets)
+
+    def num_predictions(self, targets: torch.Tensor) -> torch.Tensor | int:
+        """Return the number of samples, or of positions whose class isn't ignored."""
+        if self._task != "classes" or targets.dim() == 1 or targets.is_floating_point():
+            return len(targets)
+        return (targets != IGNORED_CLASS).sum()
+
     def num_correct(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Return the number of correct predictions. A sample counts by its correct labels."""
         if self._task == "classes":
+            outputs, targets = self._by_position(outputs, targets)
+            if targets.is_floating_point():
+                targets = targets.argmax(dim=1)
             return (outputs.argmax(dim=1) == targets).sum()
         if self._task == "labels":
             return ((outputs > 0) == (targets > 0)).float().mean(dim=1).sum()
         return torch.zeros((), device=outputs.device)
+
+
+def classes_of_positions(
+    outputs: torch.Tensor, targets: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a row of outputs for each position, and the class of each.
+
+    The positions are the dimensions that outputs and targets share. The classes come before them,
+    as in PyTorch's cross_entropy, or after them, as most networks of sequences return them.
+    """
+    positions = targets.shape[1:]
+    come_first, come_last = outputs.shape[2:] == positions, outputs.shape[1:-1] == positions
+    if come_first == come_last:
+        why = "as many classes as positions" if come_first else "other positions"
+        raise UserError(
+            f"the network gives {tuple(outputs.shape)} for targets of shape "
+            f"{tuple(targets.shape)}: {why}. Its outputs must be (batch, classes, positions) or "
+            f"(batch, positions, classes), and the two numbers must differ"
+        )
+    if come_first:
+        outputs = outputs.movedim(1, -1)
+    return outputs.flatten(0, -2), targets.flatten()
 
 
 def _custom_loss(settings: params.CustomLoss, device: torch.device) -> Callable[..., Any]:

@@ -18,7 +18,8 @@ import torch
 from photofinish.config.pytorch_names import FUSED, OPTIMIZERS, arguments_of
 from photofinish.custom_code import is_reference
 from photofinish.machine import most_steps_at_once
-from photofinish.training.batches import Batch
+from photofinish.nested import as_nested, leaves, samples_in
+from photofinish.training.batches import Batch, bytes_of_a_sample, first_samples, map_batch
 from photofinish.training.optimization import DeviceLearningRates, override_group
 
 if TYPE_CHECKING:
@@ -176,27 +177,28 @@ class GraphedSteps(Steps):
         """Train on several batches joined into one. Returns the loss of each."""
         assert self._captured
         buffers, captured = self._captured
-        if len(batch[1]) < len(buffers[1]):
+        if samples_in(batch[1]) < samples_in(buffers[1]):
             losses = []
             for one in split_batch(batch, trainer.training.batch_size):
                 losses.append(super().take(trainer, state, number, one))
             return torch.stack(losses)
-        for buffer, part in zip(buffers, batch, strict=True):
+        for buffer, part in zip(_tensors(buffers), _tensors(batch), strict=True):
             buffer.copy_(part)
         return captured.run(state.schedule.next_rates(self.at_once)).clone()
 
     def run_each_kind(self, trainer: Trainer, state: TrainState) -> None:
         """Replay the graph, and take an eager step of each size that an epoch leaves over."""
         assert self._captured
-        (images, labels), captured = self._captured
-        for buffer in (images, labels):
+        buffers, captured = self._captured
+        for buffer in _tensors(buffers):
             buffer.copy_(buffer.clone())  # an epoch's batches need memory beside the buffers
         captured.run([state.schedule.learning_rate] * self.at_once)
         batch_size = trainer.training.batch_size
         whole, last = divmod(trainer.training.image_count, batch_size)
         for size in (batch_size if whole % self.at_once else 0, last):
             if size:
-                trainer.step(state, 0, (images[:size].clone(), labels[:size].clone()))
+                batch = map_batch(torch.clone, first_samples(buffers, size))
+                trainer.step(state, 0, batch)
 
     def repeat(
         self, trainer: Trainer, state: TrainState, batch: Batch, steps: int
@@ -222,8 +224,18 @@ class GraphedSteps(Steps):
 
 def split_batch(batch: Batch, size: int) -> list[Batch]:
     """Split a batch into parts of so many samples."""
-    images, labels = (torch.split(part, size) for part in batch)
-    return list(zip(images, labels, strict=True))
+    parts = [torch.split(tensor, size) for tensor in _tensors(batch)]
+    inputs = len(leaves(batch[0]))
+    split = []
+    for tensors in zip(*parts, strict=True):
+        images, labels = list(tensors[:inputs]), list(tensors[inputs:])
+        split.append((as_nested(images, batch[0]), as_nested(labels, batch[1])))
+    return split
+
+
+def _tensors(batch: Batch) -> list[torch.Tensor]:
+    inputs, targets = batch
+    return [*leaves(inputs), *leaves(targets)]
 
 
 def steps_per_graph(trainer: Trainer) -> int:
@@ -233,10 +245,10 @@ def steps_per_graph(trainer: Trainer) -> int:
     """
     if trainer.experiment.input.name == "loader":
         return 1  # so that loading the next batch overlaps with the step
-    images, _labels = next(iter(trainer.training.eval_batches()))
+    sample_bytes = bytes_of_a_sample(next(iter(trainer.training.eval_batches())))
     layers = sum(1 for module in trainer.network.modules() if not any(module.children()))
     image_count, batch_size = trainer.training.image_count, trainer.training.batch_size
-    most = most_steps_at_once(image_count, batch_size, images[0].nbytes, layers)
+    most = most_steps_at_once(image_count, batch_size, sample_bytes, layers)
     whole = image_count // batch_size
     return min(range(most, most // 2, -1), key=lambda size: whole % size)
 
@@ -261,6 +273,8 @@ def why_not_capturable(trainer: Trainer) -> str | None:
         return "its network is wrapped, for several devices"
     if experiment.model.compile:
         return "a compiled network is handed out in another way"
+    if experiment.input.name == "loader" and experiment.input.collate:
+        return "collate may give batches of other shapes"
     if training.image_count < training.batch_size:
         return "an epoch has no whole batch"
     if is_reference(optimizer.name) or OPTIMIZERS.reference(optimizer.name).name not in FUSED:

@@ -8,11 +8,13 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import nn
 
 from photofinish.errors import UserError
+from photofinish.nested import map_nested
 
 CPU = torch.device("cpu")
 _COUNTED = ("cuda", "xpu")
@@ -151,8 +153,10 @@ def _is_unsafe_channels_last(convolution: nn.Conv2d) -> bool:
     return is_strided_1x1 and channels < _ONEDNN_BLOCK_CHANNELS
 
 
-def to_memory_format(images: torch.Tensor, layout: torch.memory_format) -> torch.Tensor:
-    """Convert a batch of images. Other batches stay as they are."""
+def to_memory_format(images: Any, layout: torch.memory_format) -> Any:
+    """Convert a batch of images, or those in a tuple or dict. Other batches stay as they are."""
+    if not isinstance(images, torch.Tensor):
+        return map_nested(lambda leaf: to_memory_format(leaf, layout), images)
     if images.dim() != _IMAGE_BATCH_DIMENSIONS:
         return images
     return images.contiguous(memory_format=layout)

@@ -18,6 +18,7 @@ from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
 from photofinish.errors import UserError
+from photofinish.nested import call_with, samples_in
 from photofinish.results import EpochMetrics, EpochTiming
 from photofinish.training.averaging import AveragedWeights, best_epoch
 from photofinish.training.batches import Batch, Batches, seed_epoch
@@ -299,7 +300,7 @@ class Trainer:
         samples until then.
         """
         count = self._batch_images(number)
-        size = max(1, -(-len(batch[1]) // self.experiment.accumulate))
+        size = max(1, -(-samples_in(batch[1]) // self.experiment.accumulate))
         parts = split_batch(batch, size)
         loss, weights = torch.zeros((), device=self.device), None
         state.optimizer.zero_grad()
@@ -331,9 +332,10 @@ class Trainer:
         """Return the batch's summed loss, and what to divide it by for a mean."""
         if self.custom_step:
             loss = self.custom_step(state.network, self._as_input(state, batch))
-            return loss * len(batch[1]), len(batch[1])
+            count = samples_in(batch[1])
+            return loss * count, count
         images, labels = batch
-        outputs = state.network(to_memory_format(images, state.memory_format))
+        outputs = call_with(state.network, to_memory_format(images, state.memory_format))
         labels = labels.to(outputs.device, non_blocking=True)
         return self.criterion.sum_and_weight(outputs, labels)
 
@@ -344,7 +346,7 @@ class Trainer:
                 return self.custom_step(state.network, self._as_input(state, batch))
             if self.team.size == 1:
                 images, labels = batch
-                outputs = state.network(to_memory_format(images, state.memory_format))
+                outputs = call_with(state.network, to_memory_format(images, state.memory_format))
                 return self.criterion.mean(outputs, labels.to(outputs.device, non_blocking=True))
             # DDP averages gradients over ranks. Scaled like this, that gives the gradient of the
             # mean over the whole batch, however uneven the shares.
@@ -354,8 +356,10 @@ class Trainer:
             return total * (self.team.size / self._batch_images(number))
 
     @torch.inference_mode()
-    def evaluate(self, state: TrainState, batches: Iterable[Batch]) -> tuple[float, float, float]:
-        """Return this rank's summed loss, summed loss weight and number of correct predictions.
+    def evaluate(
+        self, state: TrainState, batches: Iterable[Batch]
+    ) -> tuple[float, float, tuple[float, float]]:
+        """Return this rank's summed loss, summed loss weight, and correct and all predictions.
 
         Synchronizes once, at the end.
         """
@@ -364,28 +368,35 @@ class Trainer:
             state.average.copy_buffers()
             network = state.average.network
         network.eval()
-        losses, correct = [], []
+        losses, correct, predicted = [], [], []
         weights: list[torch.Tensor | int] = []
         for images, labels in batches:
             if self.validation_step:
                 with autocast(self.device, self.experiment.precision):
                     loss = self.validation_step(network, self._as_input(state, (images, labels)))
-                losses.append(loss.float() * len(labels))
-                weights.append(len(labels))
+                losses.append(loss.float() * samples_in(labels))
+                weights.append(samples_in(labels))
                 continue
             with autocast(self.device, self.experiment.precision):
-                outputs = network(to_memory_format(images, state.memory_format))
+                outputs = call_with(network, to_memory_format(images, state.memory_format))
             labels = labels.to(outputs.device, non_blocking=True)
             loss, weight = self.criterion.sum_and_weight(outputs.float(), labels)
             losses.append(loss)
             weights.append(weight)
             correct.append(self.criterion.num_correct(outputs, labels))
+            predicted.append(self.criterion.num_predictions(labels))
         loss_sum = torch.stack(losses).cpu().double().sum().item()
-        correct_count = torch.stack(correct).sum().item() if correct else 0.0
-        return loss_sum, float(sum(weights)), correct_count
+        count = torch.stack(correct).sum().item() if correct else 0.0
+        right = count, float(sum(predicted))
+        return loss_sum, float(sum(weights)), right
 
     def _metrics(
-        self, epoch: int, step_losses: torch.Tensor, loss_sum: float, weight: float, correct: float
+        self,
+        epoch: int,
+        step_losses: torch.Tensor,
+        loss_sum: float,
+        weight: float,
+        correct: tuple[float, float],
     ) -> tuple[float, float, float | None]:
         """Return training loss, validation loss and accuracy over all ranks.
 
@@ -412,8 +423,9 @@ class Trainer:
                 f"(it is {self.state.schedule.learning_rate:g})"
             )
         train_loss = sum(train_sums) / self.training.image_count
-        accuracy = sum(all_correct) / self.validation.image_count
+        right, predicted = map(sum, zip(*all_correct, strict=True))
         has_accuracy = self.task != "values" and not self.validation_step
+        accuracy = right / predicted if predicted else 0.0
         return train_loss, validation_loss, accuracy if has_accuracy else None
 
     def _batch_images(self, number: int) -> int:

@@ -1,0 +1,48 @@
+"""A data set that is read in each epoch, instead of the packed split.
+
+`split` leaves the data set's plan, the row of each sample and the targets.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from photofinish.config.base import read_plan
+from photofinish.config.datasets import DatasetPlan
+from photofinish.data import PartName, Task
+from photofinish.data.images import UNREADABLE
+from photofinish.data.packed import PackedSplit, part_file
+from photofinish.data.samples import to_sample
+from photofinish.data.sources import open_source
+from photofinish.errors import UserError
+
+if TYPE_CHECKING:
+    from photofinish.data.samples import Array
+
+PLAN = "dataset.json"
+"""File of the data set's plan, in a split whose inputs aren't packed."""
+
+
+class LiveSamples:
+    """Samples of one part, read from the data set that params.yaml names."""
+
+    def __init__(self, split: PackedSplit, part: PartName) -> None:
+        plan = read_plan(split.folder / PLAN, DatasetPlan)
+        self._dataset = open_source(plan).dataset  # workers get it pickled
+        self._rows = np.load(split.folder / part_file(part, "rows"))
+        self._labels = split.labels(part)
+        self._task: Task = split.manifest.task
+
+    def __call__(self, row: int) -> tuple[Any, Array]:
+        """Read a sample. Its class is that of the split, which numbers the classes."""
+        number = int(self._rows[row])
+        try:
+            sample = to_sample(self._dataset[number])
+        except UNREADABLE as error:
+            raise UserError(f"item {number} of the data set: {error}") from error
+        if self._task == "classes":
+            is_one = sample.target.ndim == 0
+            return sample.input, self._labels[row] if is_one else sample.target
+        return sample.input, sample.target.reshape(-1).astype(np.float32)

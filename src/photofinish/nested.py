@@ -1,0 +1,53 @@
+"""Inputs and targets of a network: one array or tensor, or a tuple or dict of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, Union
+
+_Leaf = TypeVar("_Leaf")
+Nested = Union[_Leaf, tuple[_Leaf, ...], dict[str, _Leaf]]  # noqa: UP007  # it takes a parameter
+"""One value, or a tuple or dict of them."""
+
+
+def map_nested(function: Callable[..., Any], value: Any, *others: Any) -> Any:
+    """Apply a function to each leaf of `value`, and to those of `others` in the same places."""
+    if isinstance(value, dict):
+        return {key: function(leaf, *(one[key] for one in others)) for key, leaf in value.items()}
+    if isinstance(value, tuple):
+        return tuple(function(*items) for items in zip(value, *others, strict=True))
+    return function(value, *others)
+
+
+def leaves(value: Any) -> list[Any]:
+    """Return the leaves in order."""
+    if isinstance(value, dict):
+        return [*value.values()]
+    return [*value] if isinstance(value, tuple) else [value]
+
+
+def leaf_names(value: Any) -> list[str]:
+    """Return the key or number of each leaf, or an empty name for a value that is no collection."""
+    if isinstance(value, dict):
+        return [*value]
+    return [*map(str, range(len(value)))] if isinstance(value, tuple) else [""]
+
+
+def as_nested(values: list[Any], like: Any) -> Any:
+    """Return leaves as a tuple or dict as `like` is one, or the only leaf."""
+    remaining = iter(values)
+    return map_nested(lambda _: next(remaining), like)
+
+
+def samples_in(value: Any) -> int:
+    """Return the number of samples in a batch's inputs or targets."""
+    return len(leaves(value)[0])
+
+
+def call_with(function: Callable[..., Any], inputs: Any) -> Any:
+    """Pass a tuple as arguments, a dict as keyword arguments, and anything else as it is."""
+    if isinstance(inputs, tuple):
+        return function(*inputs)
+    if isinstance(inputs, dict):
+        return function(**inputs)
+    return function(inputs)

@@ -1,0 +1,179 @@
+"""Samples one at a time: read, transformed and normalised, then collated into batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils.data import Dataset, default_collate
+
+from photofinish.config.pytorch_names import TRANSFORMS
+from photofinish.custom_code import Reference, as_function, run_custom_code
+from photofinish.data.ragged import Ragged
+from photofinish.errors import UserError
+from photofinish.models.custom import generators_seeded
+from photofinish.nested import Nested, leaves, map_nested
+from photofinish.training.batches import (
+    SEEDS,
+    Batch,
+    Draw,
+    Part,
+    augmented,
+    derived_seed,
+    map_batch,
+)
+
+if TYPE_CHECKING:
+    from photofinish.config.experiment import CustomCollate, CustomTransform, LoaderInput
+    from photofinish.data import Dtype, Shape
+
+Key = tuple[int, Draw | None, int | None]
+"""A sample's row, its augmentation, and the epoch, or None in evaluation."""
+
+
+class SampleKind(NamedTuple):
+    """What a network gets for one sample in evaluation."""
+
+    shape: Nested[Shape]
+    dtype: Nested[Dtype]
+    is_normalised: bool
+    """True if the data set's normalisation is the last step before the network."""
+
+
+class LoadedSamples(Dataset[Batch]):
+    """Samples of one part as a network gets them, and how they become a batch."""
+
+    def __init__(self, part: Part, settings: LoaderInput, seed: int, padding: int = 0) -> None:
+        self._part, self._seed, self._padding = part, seed, padding
+        self._transform = _Transform.of(settings.transform, seed, "training item")
+        self._eval_transform = _Transform.of(settings.eval_transform, seed, f"{part.name} item")
+        self._may_change = settings.eval_transform is not None
+        self._has_collate = settings.collate is not None
+        self._collate = _collate_of(settings.collate)
+
+    def __len__(self) -> int:
+        return len(self._part.labels)
+
+    def __getitem__(self, key: Key) -> Batch:
+        item, changed, target = self._changed(key)
+        if _dtypes(changed) == _dtypes(item):  # one that makes floats of an image normalises it
+            changed = self._part.normalise(changed)
+        return changed, _to_tensor(target)
+
+    def _changed(self, key: Key) -> tuple[Any, Any, Any]:
+        """Return a sample's input before and after the transform, and its target."""
+        row, draw, epoch = key
+        arrays, target = self._read(row, epoch)
+        if draw:
+            arrays = augmented(arrays, draw, self._padding)
+        item = map_nested(_to_tensor, arrays)
+        transform = self._eval_transform if epoch is None else self._transform
+        if transform is None:
+            return item, item, target
+        changed = transform(item, epoch, row)
+        if not self._may_change and _kind(changed) != _kind(item):
+            raise UserError(
+                f"transform {transform.name} returns {_kind(changed)} for {_kind(item)}: samples "
+                f"of validation aren't transformed, so shape and type must stay. With an "
+                f"eval_transform beside it in params.yaml, both may change them"
+            )
+        return item, changed, target
+
+    def kind(self) -> SampleKind:
+        """Return what a network gets in evaluation, with None for sides that differ."""
+        rows = [0, len(self) - 1]
+        for column in leaves(self._part.images):
+            if isinstance(column, Ragged):
+                sizes = column.shapes.prod(axis=1)
+                rows = [int(sizes.argmin()), int(sizes.argmax())]
+        samples = [self._changed((row, None, None)) for row in rows]
+        is_normalised = _dtypes(samples[0][0]) == _dtypes(samples[0][1])
+        kinds = [changed for _, changed, _ in samples]
+        if self._has_collate:
+            is_normalised = False
+            batches = [self.collate([self[row, None, None]]) for row in rows]
+            kinds = [map_nested(lambda leaf: leaf[0], inputs) for inputs, _ in batches]
+        dtype = map_nested(lambda leaf: str(leaf.dtype).removeprefix("torch."), kinds[0])
+        return SampleKind(map_nested(_common_shape, *kinds), dtype, is_normalised)
+
+    def _read(self, row: int, epoch: int | None) -> tuple[Any, Any]:
+        part = self._part
+        if part.read is None:
+            return map_nested(lambda column: column[row], part.images), part.labels[row]
+        with _seeded("item", self._seed, epoch, row), run_custom_code("an item can't be read"):
+            return part.read(row)
+
+    def collate(self, samples: list[Batch]) -> Batch:
+        """Collate as PyTorch does. A rank without a share of a small last batch gets no samples."""
+        inputs, targets = self._collate(samples or [self[0, None, None]])
+        batch = _as_tuple(inputs), _as_tuple(targets)
+        return batch if samples else map_batch(lambda leaf: leaf[:0], batch)
+
+
+def _common_shape(one: torch.Tensor, other: torch.Tensor) -> Shape:
+    pairs = zip(one.shape, other.shape, strict=True)
+    return tuple(side if side == same else None for side, same in pairs)
+
+
+def _to_tensor(array: npt.NDArray[Any]) -> torch.Tensor:
+    return torch.from_numpy(np.array(array))
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _collate_of(settings: CustomCollate | None) -> Any:
+    """Return the function that makes a batch of samples."""
+    if settings is None:
+        return default_collate
+    with run_custom_code(f"collate {settings.name} can't be made"):
+        return as_function(Reference.of(settings.name).load(), settings.arguments)
+
+
+class _Transform:
+    """A custom function of a sample, or an instance of a custom class."""
+
+    def __init__(self, settings: CustomTransform, seed: int, what: str) -> None:
+        self.name, self._seed, self._what = settings.name, seed, what
+        custom = TRANSFORMS.reference(settings.name).load()
+        with run_custom_code(f"transform {settings.name} can't be made"):
+            self._call = as_function(custom, settings.arguments)
+
+    @classmethod
+    def of(cls, settings: CustomTransform | None, seed: int, what: str) -> _Transform | None:
+        return cls(settings, seed, what) if settings else None
+
+    def __call__(self, item: Any, epoch: int | None, row: int) -> Any:
+        """Transform a packed sample. Raises UserError unless it returns tensors."""
+        failing = f"transform {self.name} fails on {self._what} {row}"
+        with _seeded("transform", self._seed, epoch, row), run_custom_code(failing):
+            changed = _as_tuple(self._call(map_nested(torch.clone, item)))
+        if not all(isinstance(leaf, torch.Tensor) for leaf in leaves(changed)):
+            raise UserError(
+                f"transform {self.name} returns {_kind(changed)} for {_kind(item)}: "
+                f"it must return tensors"
+            )
+        return changed
+
+
+@contextmanager
+def _seeded(purpose: str, seed: int, epoch: int | None, row: int) -> Iterator[None]:
+    with generators_seeded(derived_seed(purpose, seed, epoch, row) % SEEDS):
+        yield
+
+
+def _kind(item: Any) -> Any:
+    if isinstance(item, torch.Tensor):
+        return f"{item.dtype} of shape {tuple(item.shape)}"
+    if isinstance(item, tuple | dict):
+        return map_nested(_kind, item)
+    return f"a {type(item).__name__}"
+
+
+def _dtypes(item: Any) -> Any:
+    return map_nested(lambda leaf: leaf.dtype, item)

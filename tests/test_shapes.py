@@ -1,0 +1,332 @@
+"""Other shapes of data: a class at each position, and several inputs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import CustomFiles, MakeExperiment
+from torch.nn import functional
+from training_stage import TrainingStage
+
+from photofinish.config.datasets import CustomDataset, DatasetPlan
+from photofinish.config.experiment import CrossEntropy
+from photofinish.data.packed import PackedSplit
+from photofinish.data.split import read_raw, split
+from photofinish.errors import UserError
+from photofinish.machine.fingerprint import CpuTarget
+from photofinish.results import records
+from photofinish.runs.evaluation import evaluate, write_evaluation
+from photofinish.runs.parts import part_of
+from photofinish.source_code import custom_code_hashes
+from photofinish.training.input_paths import make_batches
+from photofinish.training.optimization import Loss
+from photofinish.training.torch_device import CPU
+
+HEAD = "import numpy as np, torch\nfrom torch import nn\n"
+WORDS = """
+class Words:
+    def __len__(self): return 60
+    def __getitem__(self, i):
+        word = (torch.arange(8) + i) % 5
+        target = (torch.arange(8) + i + 1) % 5
+        target[0] = -100
+        return word, target
+"""
+LAST = """
+class Net(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.embed, self.out = nn.Embedding(classes, 16), nn.Linear(16, classes)
+    def forward(self, words): return self.out(self.embed(words))
+"""
+FIRST = LAST.replace("self.out(self.embed(words))", "self.out(self.embed(words)).movedim(2, 1)")
+LOSS = """
+def own(outputs, targets):
+    return nn.functional.cross_entropy(outputs.reshape(-1, 5), targets.flatten())
+"""
+TWO = """
+class Rows:
+    def __len__(self): return 60
+    def __getitem__(self, i):
+        kind, number = i % 4, np.array([i % 7 / 7, 1.0])
+        return {inputs}, float(kind) + number[0]
+"""
+NET_OF_TWO = """
+class Net(nn.Module):
+    def __init__(self, shape, classes):
+        super().__init__()
+        assert shape == {shape}, shape
+        self.embed, self.out = nn.Embedding(4, 4), nn.Linear(6, classes)
+    def forward(self, {arguments}):
+        return self.out(torch.cat([self.embed(kind), number], dim=1))
+"""
+
+
+class Trained:
+    """A finished stage: what it learned, and the scores of its network."""
+
+    def __init__(self, stage: TrainingStage, packed: PackedSplit) -> None:
+        self.folder, self.learned = stage.out / records.MODEL, stage.learned()
+        self.judged = evaluate("small", {"cpu": self.folder}, packed)
+        self.scores = self.judged.evaluation.devices["cpu"]
+
+    @property
+    def history(self) -> list[Any]:
+        return records.read_history(self.folder)
+
+
+Train = Callable[..., Trained]
+
+
+@pytest.fixture
+def pack(custom_files: CustomFiles) -> Callable[..., PackedSplit]:
+    def run(source: str, **settings: Any) -> PackedSplit:
+        name = custom_files.write("data.py", HEAD + source)
+        (kind,) = (line for line in source.splitlines() if line.startswith("class"))
+        sizes = {"source": f"{name}:{kind[6:-1]}", "validation": 0.25, "test": 0.25} | settings
+        dataset = CustomDataset.model_validate_json(json.dumps(sizes))
+        code = custom_code_hashes([dataset.reference])
+        plan = DatasetPlan(name="small", dataset=dataset, local_files=None, custom_code=code)
+        out = custom_files.folder / "data/splits/small"
+        split(plan, read_raw(plan, custom_files.folder), out)
+        return PackedSplit(out)
+
+    return run
+
+
+@pytest.fixture
+def train(custom_files: CustomFiles, make_experiment: MakeExperiment, cpu_host: CpuTarget) -> Train:
+    """Train a network of this source as its stage does, and evaluate it."""
+    numbers = count()
+
+    def run(packed: PackedSplit, network: str, **settings: Any) -> Trained:
+        # Python remembers a file that it has imported.
+        file = custom_files.write(f"net{next(numbers)}.py", HEAD + network)
+        given = {
+            "model": {"name": f"{file}:Net"},
+            "optimizer": {"name": "adam", "lr": 0.05},
+            "epochs": 20,
+        }
+        for key in ("transform", "eval_transform", "collate"):
+            if function := settings.pop(key, None):
+                settings["input"] = settings["input"] | {key: {"name": f"{file}:{function}"}}
+        if "def own(" in network:
+            given["loss"] = {"name": f"{file}:own"}
+        experiment = make_experiment(**given | settings)
+        stage = TrainingStage.prepare(custom_files.folder, experiment, cpu_host, packed.folder)
+        with stage.fork() as process:
+            output, _ = process.communicate()
+        if process.returncode:
+            raise UserError(output)
+        return Trained(stage, packed)
+
+    return run
+
+
+def test_a_network_of_sequences_is_trained_on_a_class_at_each_position(
+    pack: Callable[..., PackedSplit], train: Train, tmp_path: Path
+) -> None:
+    packed = pack(WORDS)
+    manifest = packed.manifest
+    assert (manifest.task, manifest.target_shape) == ("classes", (8,))
+    assert manifest.class_names == ("0", "1", "2", "3", "4")
+    last, first = train(packed, LAST), train(packed, FIRST)
+    own = train(packed, LAST + LOSS)
+    for trained in (last, first, own):
+        assert trained.scores.test_accuracy == 1
+        assert trained.history[-1].validation_accuracy == 1
+    assert first.learned[records.WEIGHTS] == last.learned[records.WEIGHTS]
+    assert own.learned[records.WEIGHTS] == last.learned[records.WEIGHTS]
+    assert len(last.judged.actual) == 15 * 7  # without ignored positions
+    write_evaluation(last.judged, tmp_path)
+    assert len((tmp_path / records.PREDICTIONS).read_text().splitlines()) == 1 + 15 * 7
+
+
+def test_loss_and_accuracy_count_positions_as_plain_pytorch_does() -> None:
+    torch.manual_seed(0)
+    outputs, targets = torch.randn(3, 4, 6), torch.randint(0, 6, (3, 4))
+    targets[0, :3] = -100
+    rows, classes = outputs.view(-1, 6), targets.view(-1)
+    criterion = Loss(None, "classes", CPU)
+    expected = functional.cross_entropy(rows, classes)
+    for layout in (outputs, outputs.movedim(2, 1)):
+        assert criterion.mean(layout, targets).equal(expected)
+        total, weight = criterion.sum_and_weight(layout, targets)
+        assert weight == 9
+        assert total.equal(functional.cross_entropy(rows, classes, reduction="sum"))
+        assert criterion.num_correct(layout, targets) == (rows.argmax(1) == classes).sum()
+    weights = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
+    weighted = Loss(CrossEntropy(name="cross_entropy", weight=weights), "classes", CPU)
+    total, weight = weighted.sum_and_weight(outputs, targets)
+    mean = functional.cross_entropy(rows, classes, weight=torch.tensor(weights))
+    assert torch.isclose(total / weight, mean)
+
+
+def test_as_many_classes_as_positions_are_refused_since_either_may_come_first() -> None:
+    with pytest.raises(UserError, match="as many classes as positions"):
+        Loss(None, "classes", CPU).mean(torch.zeros(3, 4, 4), torch.zeros(3, 4, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("path", ["resident", "loader"])
+@pytest.mark.parametrize(
+    ("inputs", "shape"),
+    [
+        ("(kind, number)", "((), (2,))"),
+        ("{'number': torch.from_numpy(number), 'kind': kind}", "{'number': (2,), 'kind': ()}"),
+    ],
+)
+def test_a_network_gets_a_tuple_as_arguments_and_a_dict_as_keywords(
+    pack: Callable[..., PackedSplit], train: Train, inputs: str, shape: str, path: str
+) -> None:
+    packed = pack(TWO.replace("{inputs}", inputs))
+    network = NET_OF_TWO.replace("{shape}", shape).replace("{arguments}", "kind, number")
+    trained = train(packed, network, input={"name": path}, epochs=60)
+    assert trained.scores.metrics["r2"] > 0.9
+    images = packed.images("train")
+    columns = images if isinstance(images, tuple) else (images["kind"], images["number"])
+    assert [column.shape for column in columns] == [(30,), (30, 2)]
+
+
+def test_both_inputs_train_the_same_on_several_inputs(
+    pack: Callable[..., PackedSplit], train: Train
+) -> None:
+    packed = pack(TWO.replace("{inputs}", "(kind, number)"))
+    network = NET_OF_TWO.replace("{shape}", "((), (2,))").replace("{arguments}", "kind, number")
+    resident, loader = (
+        train(packed, network, input={"name": path}, epochs=2).learned[records.WEIGHTS]
+        for path in ("resident", "loader")
+    )
+    assert resident == loader
+
+
+SIGNALS = """
+class Signals:
+    def __len__(self): return 60
+    def __getitem__(self, i):
+        length = 20 + i % 13
+        return torch.sin(torch.arange(length) * (0.3 + i % 2)).unsqueeze(0), i % 2
+"""
+NET_OF_SIGNALS = """
+class Net(nn.Module):
+    def __init__(self, shape, classes):
+        super().__init__()
+        assert shape == (1, None), shape
+        self.conv, self.out = nn.Conv1d(1, 8, 5), nn.Linear(8, classes)
+    def forward(self, signals): return self.out(self.conv(signals).relu().mean(dim=2))
+def pad(samples):
+    longest = max(signal.shape[1] for signal, _ in samples)
+    signals = [nn.functional.pad(s, (0, longest - s.shape[1])) for s, _ in samples]
+    return torch.stack(signals), torch.tensor([int(target) for _, target in samples])
+"""
+
+
+def test_signals_of_varying_length_are_packed_and_padded_by_collate(
+    pack: Callable[..., PackedSplit], train: Train
+) -> None:
+    packed = pack(SIGNALS)
+    assert packed.manifest.shape == (1, None)
+    lengths = {signal.shape for signal in packed.images("train")}
+    assert {(1, 20), (1, 32)} <= lengths
+    with pytest.raises(UserError, match=r"whose shapes differ \(1, any\): .*collate"):
+        train(packed, NET_OF_SIGNALS)
+    alone, beside = (
+        train(packed, NET_OF_SIGNALS, collate="pad", input={"name": "loader", "workers": workers})
+        for workers in (0, 1)
+    )
+    assert alone.scores.test_accuracy == 1
+    assert beside.learned[records.WEIGHTS] == alone.learned[records.WEIGHTS]
+
+
+SENTENCES = """
+class Sentences:
+    def __len__(self): return 60
+    def __getitem__(self, i):
+        words = (torch.arange(4 + i % 3) + i) % 5
+        return words, (words + 1) % 5
+"""
+PAD_BOTH = """
+def pad(samples):
+    pad = nn.utils.rnn.pad_sequence
+    words, targets = zip(*samples)
+    return pad(words, batch_first=True), pad(targets, batch_first=True, padding_value=-100)
+"""
+
+
+def test_positions_that_collate_adds_do_not_count(
+    pack: Callable[..., PackedSplit], train: Train
+) -> None:
+    packed = pack(SENTENCES)
+    assert (packed.manifest.shape, packed.manifest.target_shape) == ((None,), (None,))
+    trained = train(packed, LAST + PAD_BOTH, collate="pad", input={"name": "loader"})
+    assert trained.scores.test_accuracy == 1
+    assert trained.history[-1].validation_accuracy == 1
+    targets = packed.labels("test")
+    assert len(trained.judged.actual) == sum(len(target) for target in targets)
+
+
+NOISE = """
+class Noise:
+    def __init__(self, part="train"): self.is_training = part == "train"
+    def __len__(self): return 40
+    def __getitem__(self, i):
+        drawn = torch.rand(1, 16, 18 + i % 3) * 0.2 * self.is_training
+        return ((drawn + i % 2 * 0.5) * 255).to(torch.uint8), i % 2
+"""
+CROPS = """
+class Net(nn.Sequential):
+    def __init__(self, shape, classes):
+        assert shape == (1, 8, 8), shape
+        super().__init__(nn.Flatten(), nn.Linear(64, classes))
+def crop(image):
+    top, left = torch.randint(8, (2,))
+    return image[:, top : top + 8, left : left + 8] / 255
+def center(image): return image[:, 4:12, 4:12] / 255
+"""
+
+
+def test_a_data_set_is_read_in_each_epoch_and_transformed_to_another_shape(
+    pack: Callable[..., PackedSplit], train: Train
+) -> None:
+    parts = {"validation": None, "test": None, "allow_duplicates": True}
+    packed = pack(NOISE, decode="each_epoch", **parts)
+    with pytest.raises(UserError, match=r"each_epoch: resident samples are read once"):
+        train(packed, CROPS)
+    crops = {"transform": "crop", "eval_transform": "center"}
+    alone, beside = (
+        train(packed, CROPS, **crops, input={"name": "loader", "workers": workers})
+        for workers in (0, 2)
+    )
+    assert beside.learned[records.WEIGHTS] == alone.learned[records.WEIGHTS]
+    assert alone.scores.test_accuracy == 1
+    record = records.read_record(alone.folder / records.RECORD, records.Training)
+    assert (record.image_shape, record.dtype, record.mean) == ((1, 8, 8), "float32", ())
+
+
+def test_items_read_live_differ_in_each_epoch_and_repeat_with_the_seed(
+    pack: Callable[..., PackedSplit], make_experiment: MakeExperiment
+) -> None:
+    packed = pack(NOISE.replace("18 + i % 3", "18"), decode="each_epoch")
+    experiment = make_experiment(input={"name": "loader"})
+
+    def brightness(epoch: int, *, seed: int = 0) -> float:
+        settings = experiment.model_copy(update={"seed": seed})
+        batches = make_batches(settings, part_of(packed, "train"), CPU)
+        before = torch.get_rng_state()
+        total = sum(float(images.sum()) for images, _ in batches.train_batches(epoch))
+        assert torch.get_rng_state().equal(before)  # the network's generator
+        return total
+
+    assert brightness(0) == brightness(0)
+    assert len({brightness(0), brightness(1), brightness(0, seed=1)}) == 3
+
+
+def test_built_in_networks_take_one_input(pack: Callable[..., PackedSplit], train: Train) -> None:
+    packed = pack(TWO.replace("{inputs}", "(kind, number)"))
+    with pytest.raises(UserError, match="takes one input of one shape"):
+        train(packed, "", model={"name": "linear"})
