@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,9 +18,11 @@ import pytest
 import torch
 from conftest import ROOT, MakeExperiment, digits_plan, learnable_images
 from rehearsal.plug_in import build, compiler
+from safetensors.torch import load_file
 from training_process import WITHOUT_MLFLOW, ForkedProcess
 from training_stage import contents
 
+from photofinish.config.loader import read_params
 from photofinish.data.packed import PackedSplit
 from photofinish.data.split import split
 from photofinish.files import write_bytes_atomically
@@ -92,11 +95,16 @@ class Stage:
     """`stages/train.py` on either device, in a folder of its own."""
 
     def __init__(
-        self, folder: Path, cpu: CpuTarget, settings: Any, environment: dict[str, str]
+        self,
+        folder: Path,
+        cpu: CpuTarget,
+        settings: Any,
+        environment: dict[str, str],
+        side: int = 16,
     ) -> None:
         self.folder, self.results, self._environment = folder, folder / "results", environment
         self.data = folder / "split"
-        split(digits_plan(), learnable_images(count=150, side=16), self.data)
+        split(digits_plan(), learnable_images(count=150, side=side), self.data)
         gpu = GpuTarget(
             kind="auto",
             count=1,
@@ -205,3 +213,23 @@ def test_training_it_again_leaves_the_same_bits(results: Stage) -> None:
     before = contents(results.learned("gpu"))
     results.train_on_gpu("-c", _WITHOUT_MLFLOW)
     assert contents(results.learned("gpu")) == before
+
+
+@pytest.mark.parametrize("name", ["gan", "contrastive"])
+def test_steps_of_ones_own_learn_the_same_on_both_devices(
+    tmp_path: Path, cpu_host: CpuTarget, environment: dict[str, str], name: str
+) -> None:
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    experiment = read_params(ROOT / "examples/own-jobs.yaml").experiments[name]
+    stage = Stage(tmp_path, cpu_host, experiment, environment, side=8)
+    stage.train_on_gpu()
+    stage.train_on_cpu()
+    weights = [load_file(stage.learned(device) / records.WEIGHTS) for device in ("cpu", "gpu")]
+    for key, weight in weights[0].items():
+        torch.testing.assert_close(weights[1][key], weight)
+    losses = [
+        [row.validation_loss for row in records.read_history(stage.learned(device))]
+        for device in records.DEVICE_LABELS
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    assert losses[0][-1] != pytest.approx(losses[0][0], rel=1e-2)

@@ -128,11 +128,48 @@ def test_items_of_any_shape_and_type_are_packed(
     assert bool(packed.manifest.mean) == (dtype == "uint8")
 
 
+def test_mean_auto_normalises_the_columns_of_a_table_by_the_training_part(pack: Pack) -> None:
+    table = items("return torch.tensor([i, 100.0 - 3 * i, 7.0]), i % 2")
+    packed = pack(table, mean="auto")
+    train = packed.images("train")
+    assert packed.manifest.mean == pytest.approx(train.mean(axis=0).tolist())
+    assert packed.manifest.std == pytest.approx([*train.std(axis=0)[:2].tolist(), 1.0])
+
+
+def test_one_hot_rows_are_classes_if_the_task_says_so(pack: Pack) -> None:
+    rows = items("return np.array([float(i)]), torch.eye(3)[i % 3]")
+    packed = pack(rows, task="classes")
+    images, labels = packed.images("train")[:, 0], packed.labels("train")
+    assert (packed.manifest.class_names, labels.tolist()) == (
+        ("0", "1", "2"),
+        (images % 3).tolist(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("item", "settings", "message"),
+    [
+        (
+            "(torch.ones(2), torch.ones(3)), i % 2",
+            {"mean": "auto"},
+            r"datasets\.scans\.mean is auto",
+        ),
+        ("torch.ones(2), torch.ones(3)", {"task": "classes"}, "whole numbers, or one-hot rows"),
+    ],
+)
+def test_settings_that_do_not_fit_the_items_are_refused(
+    pack: Pack, item: str, settings: dict[str, str], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        pack(items(f"return {item}"), **settings)
+
+
 TARGETS = {
     "classes": ("i % 3", "", "classes", ("0", "1", "2"), [2]),
     "named": ("np.int8(i % 2)", "classes = ['a', 'b', 'c']", "classes", ("a", "b", "c"), [1]),
     "a value": ("torch.tensor(i / 2).bfloat16()", "", "values", ("value",), [2.5]),
     "named values": ("(i / 2,)", "target_names = ('age',)", "values", ("age",), [2.5]),
+    "one-hot": ("torch.eye(2)[i % 2]", "", "labels", ("label-0", "label-1"), [0.0, 1.0]),
     "labels": ("torch.tensor([i % 2, 1])", "", "labels", ("label-0", "label-1"), [1.0, 1.0]),
 }
 

@@ -73,6 +73,9 @@ VALID = {
         inner="nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.LazyLinear(3))"
     ),
     "dropout": network_file(inner="nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(64, 3))"),
+    "draws, seeds and reads a command line when imported": network_file()
+    + "torch.manual_seed(42)\nmodel = Net()\n"
+    + "import argparse\nargs = argparse.ArgumentParser().parse_args()\n",
     "unused and frozen": network_file(
         "self.unused = nn.Linear(2, 2)\n"
         "self.frozen = nn.Parameter(torch.ones(1), requires_grad=False)"

@@ -61,6 +61,8 @@ LOADER = SimpleNamespace(
     prefetch_factor=None,
     persistent_workers=True,
     transform=None,
+    eval_transform=None,
+    collate=None,
 )
 NOT_AUGMENTED, AUGMENTED = (
     SimpleNamespace(flip=0.0, crop_padding=0),

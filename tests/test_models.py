@@ -10,8 +10,9 @@ from pydantic import TypeAdapter
 from torch import nn
 
 from photofinish.config.networks import Model
+from photofinish.data import Shape
 from photofinish.errors import UserError
-from photofinish.models.registry import Shape, build_model, count_parameters
+from photofinish.models.registry import build_model, count_parameters
 
 MNIST: Shape = (1, 28, 28)
 CIFAR: Shape = (3, 32, 32)

@@ -121,7 +121,7 @@ def test_the_seed_alone_decides_the_split() -> None:
 def test_a_part_that_cannot_be_drawn_evenly_is_named(
     labels: list[int], test: int, part: str
 ) -> None:
-    message = rf"a {part} part of \d+ images can't be drawn evenly .*datasets\.small: "
+    message = rf"a {part} part of \d+ samples can't be drawn evenly .*datasets\.small: "
     with pytest.raises(ConfigError, match=message):
         divide_labels(np.array(labels, dtype=np.int64), validation=6, test=test, seed=0)
 

@@ -288,8 +288,10 @@ class Bias(torch.nn.Module):
         self.scale = scale
     def forward(self, outputs, targets):
         return self.scale * (outputs - targets).mean().item()
-def both(outputs, targets):
-    return torch.ones(2)
+def each(outputs, targets):
+    return (outputs - targets).abs().max(dim=0).values
+def table(outputs, targets):
+    return torch.ones(2, 2)
 def nothing(outputs, targets):
     return torch.tensor(float("nan"))
 def none(outputs, targets): ...
@@ -301,7 +303,7 @@ def named(outputs, targets):
 def further(make_experiment: MakeExperiment, task: Task, *metrics: Any) -> dict[str, float]:
     settings = {**make_experiment().model_dump(mode="json"), "metrics": metrics}
     named = Experiment.model_validate_json(to_json(settings)).metrics
-    return custom_scores(named, task, OUTPUTS.double(), TARGETS[task])
+    return custom_scores(named, task, OUTPUTS.double(), TARGETS[task], ("sea", "a+b"))
 
 
 def test_metrics_are_torchmetrics_by_name(make_experiment: MakeExperiment) -> None:
@@ -317,6 +319,18 @@ def test_metrics_are_torchmetrics_by_name(make_experiment: MakeExperiment) -> No
     )
 
 
+def test_a_metric_has_a_score_for_each_class_or_label_and_the_name_that_as_gives_it(
+    make_experiment: MakeExperiment,
+) -> None:
+    macro = {"name": "recall", "average": "macro"}
+    each = {"name": "recall", "average": "none", "as": "found"}
+    assert list(further(make_experiment, "classes", macro, each)) == [
+        "recall", "found sea", "found a-b",
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match="two metrics have one name"):
+        further(make_experiment, "classes", macro, "recall")
+
+
 def test_custom_metrics_are_functions_or_classes(
     custom_files: CustomFiles, make_experiment: MakeExperiment, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -329,9 +343,9 @@ def test_custom_metrics_are_functions_or_classes(
     )
     assert found == pytest.approx({"worst": 9.0, "Bias": 0.5})
     assert further(make_experiment, "values", f"{file}:nothing") == {}  # a record holds no NaN
-    assert "note: metric ./metrics.py:nothing gives nan" in capsys.readouterr().out
+    assert "note: metric nothing gives nan" in capsys.readouterr().out
     for name, problem in {
-        "both": r"gives tensor\(.*\)",
+        "table": r"gives tensor\([\s\S]*\)",
         "none": "gives None",
         "named": r"gives {'a': 1}",
     }.items():

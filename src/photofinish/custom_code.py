@@ -139,7 +139,8 @@ class Reference:
             raise UserError(f"{self.module}:{self.name}: {problem}")
         if self.root and str(self.root) not in sys.path:
             sys.path.insert(0, str(self.root))
-        with run_custom_code(f"{self.module}:{self.name} can't be imported"):
+        failing = f"{self.module}:{self.name} can't be imported"
+        with run_custom_code(failing), _command_line([str(self.file)]):
             module = importlib.import_module(self.module_name)
             if self.root and Path(module.__file__ or "").resolve() != self.file:
                 raise UserError(
@@ -147,6 +148,16 @@ class Reference:
                     f"rename one"
                 )
             return attrgetter(self.name)(module)
+
+
+@contextmanager
+def _command_line(arguments: list[str]) -> Iterator[None]:
+    """Show other arguments than ours to a file that reads its command line when imported."""
+    own, sys.argv = sys.argv, arguments
+    try:
+        yield
+    finally:
+        sys.argv = own
 
 
 def accepted_arguments(

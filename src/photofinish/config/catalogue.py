@@ -84,7 +84,12 @@ def loss_problem(loss: str | None, task: Task) -> str | None:
     """Return why the loss does not fit the targets, or None. A custom loss may fit any."""
     if loss is None or is_reference(loss) or loss in LOSSES[task]:
         return None
-    return (
+    problem = (
         f"loss {loss} does not fit the targets of this data set, which are {task}: "
         f"use {' or '.join(LOSSES[task])}, or leave loss out"
     )
+    if task == "labels" and loss in LOSSES["classes"]:
+        problem += ". For one-hot rows, set task: classes for the data set"
+    elif task == "labels" and loss in LOSSES["values"]:
+        problem += ". For values that happen to be 0 or 1, set task: values for the data set"
+    return problem

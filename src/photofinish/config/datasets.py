@@ -70,8 +70,11 @@ class _DatasetSettings(Settings):
     test: PartSize = Field(default=None, validate_default=True)
     seed: Seed = 0
     """Decides which samples go into which part."""
-    mean: Means | None = None
-    """Mean to normalise with, one per channel; by default that of the training images."""
+    mean: Means | Literal["auto"] | None = None
+    """Mean to normalise with, one per channel; by default that of the training images.
+
+    `auto` takes the training part's of other numbers, such as a table's columns, too.
+    """
     std: Deviations | None = None
     decode: Decode = "once"
 
@@ -91,7 +94,8 @@ class _DatasetSettings(Settings):
 
     @model_validator(mode="after")
     def _check_mean_and_std(self) -> _DatasetSettings:
-        if len(self.mean or ()) != len(self.std or ()):
+        numbers = () if self.mean == "auto" else self.mean or ()
+        if len(numbers) != len(self.std or ()):
             raise ValueError("mean and std go together: a number each for every channel")
         return self
 
@@ -174,7 +178,7 @@ class CustomDataset(CallsCode, _DatasetSettings):
 
     named_by = "source"
     names_its_parts = False
-    mean: Annotated[tuple[_FiniteFloat, ...], Field(min_length=1)] | None = None
+    mean: Annotated[tuple[_FiniteFloat, ...], Field(min_length=1)] | Literal["auto"] | None = None
     std: Annotated[tuple[PositiveFloat, ...], Field(min_length=1)] | None = None
     source: CodeName
     files: Annotated[tuple[str, ...], BeforeValidator(_one_or_more), Field(strict=False)] = ()

@@ -132,8 +132,11 @@ class BceWithLogits(Settings):
     """Loss torch.nn.BCEWithLogitsLoss, for several labels per sample."""
 
     name: Literal["bce_with_logits"]
-    pos_weight: NumberForEach = None
-    """Weight of a yes of each label, where a no has weight 1. A mean is over the items."""
+    pos_weight: PositiveFloat | NumberForEach = None
+    """Weight of a yes, of all labels or of each, where a no has weight 1.
+
+    A mean is over the items.
+    """
 
 
 class CustomLoss(CustomCode):
@@ -168,7 +171,10 @@ Loss = Annotated[
 
 
 class Metric(CustomCode):
-    """Function of torchmetrics.functional, or a custom function of (outputs, targets)."""
+    """Function of torchmetrics.functional, or a custom function of (outputs, targets).
+
+    `as` names it. No argument can have this name, a keyword of Python.
+    """
 
     name: Annotated[str, AfterValidator(lambda name: _metric_reference(name) and name)]
 
@@ -178,9 +184,15 @@ class Metric(CustomCode):
         return _metric_reference(self.name)
 
     @property
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments that params.yaml gives."""
+        return {name: value for name, value in super().arguments.items() if name != "as"}
+
+    @property
     def label(self) -> str:
         """Return the name of the metric's column."""
-        return self.reference.name.rpartition(".")[2]
+        given = (self.model_extra or {}).get("as")
+        return str(given or self.reference.name.rpartition(".")[2])
 
 
 def _metric_reference(name: str) -> Reference:
@@ -189,7 +201,7 @@ def _metric_reference(name: str) -> Reference:
 
 def _check_labels(metrics: tuple[Metric, ...]) -> tuple[Metric, ...]:
     if len({metric.label for metric in metrics}) < len(metrics):
-        raise ValueError("two metrics have one name: rename one")
+        raise ValueError("two metrics have one name: give one another, such as `as: top5`")
     return metrics
 
 

@@ -40,7 +40,7 @@ _NOT_HERE = {
     "overfit_batches": "name a smaller data set instead: a part of one is another job",
     "val_check_interval": "validation follows each epoch",
     "check_val_every_n_epoch": "validation follows each epoch",
-    "logger": "MLflow logs every run: make ui",
+    "logger": "MLflow logs every run: photofinish ui",
     "log_every_n_steps": "MLflow logs each epoch: logging a step would disturb its time",
     "profiler": "every training is profiled after its last epoch: read the report",
     "benchmark": "cudnn.benchmark stays off, since its choice changes bits from run to run",

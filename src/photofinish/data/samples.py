@@ -189,7 +189,7 @@ def named_targets(
         raise ConfigError(f"{where}: its attribute `{attribute}` has a name twice")
     if task == "classes":
         if numbers.dtype != np.int64:
-            raise ConfigError(f"{where}: its task is classes, so its targets must be whole numbers")
+            column = numbers = _from_one_hot(where, column)
         return task, *_named_classes(where, column, numbers, tuple(names))
     if isinstance(column, Ragged) or column.ndim > 2:
         raise ConfigError(
@@ -205,6 +205,20 @@ def named_targets(
     elif len(names) != count:
         raise ConfigError(f"{where}: its items have {count} {task}, and it names {len(names)}")
     return task, array, tuple(names)
+
+
+def _from_one_hot(where: str, column: Column) -> Array:
+    """Return the classes of one-hot rows."""
+    if isinstance(column, Ragged) or column.ndim != 2 or not _is_one_hot(column):
+        raise ConfigError(
+            f"{where}: its task is classes, so its targets must be whole numbers, or one-hot rows"
+        )
+    classes: Array = column.argmax(axis=1).astype(np.int64)
+    return classes
+
+
+def _is_one_hot(rows: Array) -> bool:
+    return bool((np.isin(rows, (0, 1)).all(axis=1) & (rows.sum(axis=1) == 1)).all())
 
 
 def _task_of(numbers: Array, dimensions: int) -> Task:

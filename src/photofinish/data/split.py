@@ -23,6 +23,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 from sklearn.model_selection import train_test_split
+from sklearn.preprocessing import StandardScaler
 from torch.utils.data import DataLoader
 
 from photofinish.config.datasets import CustomDataset, DatasetPlan, LocalDataset
@@ -184,7 +185,7 @@ def divide(raw: RawData, plan: DatasetPlan) -> dict[PartName, Int64Array]:
             )
         except ValueError as error:
             raise ConfigError(
-                f"a {part} part of {count} images can't be drawn evenly in params.yaml, "
+                f"a {part} part of {count} samples can't be drawn evenly in params.yaml, "
                 f"{where}: {error}"
             ) from None
         parts[part] = np.sort(chosen)
@@ -195,7 +196,12 @@ def split(plan: DatasetPlan, raw: RawData, folder: Path) -> Manifest:
     """Write the packed split into `folder` and return its manifest."""
     mean, std = plan.dataset.mean, plan.dataset.std
     channels = _channels(raw)
-    if mean is not None and len(mean) != channels:
+    if mean == "auto" and not channels:
+        raise ConfigError(
+            f"datasets.{plan.name}.mean is auto in params.yaml; samples are normalised if they "
+            f"are one array of floats, or images. Normalise them in the data set"
+        )
+    if mean not in (None, "auto") and len(mean) != channels:
         raise ConfigError(
             f"datasets.{plan.name}.mean has {len(mean)} numbers in params.yaml; "
             f"the items have {channels} channels to normalise"
@@ -210,6 +216,10 @@ def split(plan: DatasetPlan, raw: RawData, folder: Path) -> Manifest:
         write_bytes_atomically(folder / LIVE_PLAN, plan.model_dump_json(indent=2).encode())
     _check_duplicates(plan, raw, rows, hashes)
     own_mean, own_std = _mean_and_std(shades["train"])
+    if mean == "auto":
+        mean = None
+        if raw.dtype != "uint8":
+            own_mean, own_std = _mean_and_std_of_floats(cast("Column", raw.inputs), rows["train"])
     manifest = Manifest(
         task=raw.task,
         class_names=raw.class_names,
@@ -308,6 +318,16 @@ def _mean_and_std(shades: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:
         means.append(mean)
         stds.append(std if std > 0 else 1.0)  # a channel of one value is divided by 1
     return tuple(means), tuple(stds)
+
+
+def _mean_and_std_of_floats(
+    column: Column, rows: Int64Array
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the mean and standard deviation of each channel, such as a table's column."""
+    scaler = StandardScaler()
+    for values in _some_at_a_time(column, rows):
+        scaler.partial_fit(np.moveaxis(values, 1, -1).reshape(-1, values.shape[1]))
+    return tuple(scaler.mean_.tolist()), tuple(scaler.scale_.tolist())
 
 
 def _check_duplicates(

@@ -16,7 +16,7 @@ from torch import nn
 
 from photofinish.custom_code import is_reference
 from photofinish.errors import ConfigError
-from photofinish.models.custom import blank, build_custom, generators_seeded
+from photofinish.models.custom import blank, build_custom, generators_seeded, import_custom
 from photofinish.nested import Nested, call_with
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ def build_model(
     `weights` is the file of published weights, if the model names some. `dtype` is that of the
     packed samples.
     """
+    if is_reference(model.name):
+        import_custom(cast("CustomModel", model))  # which may draw or seed: not after the seed
     with generators_seeded(seed):
         if is_reference(model.name):
             return build_custom(cast("CustomModel", model), shape, classes, dtype, weights)
@@ -184,7 +186,7 @@ def check_batch_norm(
     if min(map(normalised, batches)) < 2 and _fails_on_one(network, blank(shape, dtype)):
         raise ConfigError(
             f"batch_size {batch_size} in params.yaml leaves a batch of one of the {image_count} "
-            f"training images, which batch-norm can't learn from: set another"
+            f"training samples, which batch-norm can't learn from: set another"
         )
 
 

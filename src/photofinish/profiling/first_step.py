@@ -314,7 +314,7 @@ def validate_custom_model(
             _check_loss_repeats(criterion, first.result, targets, precision)
         if what := _difference(first, again):
             raise UserError(
-                f"{name} doesn't repeat: two steps from the same start, on the same images, give "
+                f"{name} doesn't repeat: two steps from the same start, on the same samples, give "
                 f"another {what}. torch, numpy.random and random are seeded: look for other random "
                 f"numbers, or the time. deterministic: false in params.yaml allows it"
             )

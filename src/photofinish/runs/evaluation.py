@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -34,6 +35,8 @@ from photofinish.training.optimization import Loss, classes_of_positions
 from photofinish.training.torch_device import CPU
 
 _BATCH_SIZE = 1000
+_NOT_IN_MLFLOW = re.compile(r"[^\w./ -]")
+"""Characters that no name of MLflow's metrics may have."""
 _MOST_CLASSES = 1000
 """Number of classes up to which each has scores."""
 Array = npt.NDArray[Any]
@@ -144,7 +147,7 @@ def _score(
     else:
         predicted = predicted if has_positions else predicted.argmax(axis=1)
         scores = scores_of_classes(actual, predicted, loss, record.class_names)
-    custom = custom_scores(metrics, record.task, outputs, targets)
+    custom = custom_scores(metrics, record.task, outputs, targets, record.class_names)
     added = {"metrics": custom | scores.metrics, "first_metric": next(iter(custom), None)}
     return _Scored(scores.model_copy(update=added), actual, predicted)
 
@@ -305,22 +308,35 @@ def scores_of_values(actual: Array, predicted: Array, loss: float) -> records.De
 
 
 def custom_scores(
-    metrics: Metrics, task: Task, outputs: torch.Tensor, targets: torch.Tensor
+    metrics: Metrics,
+    task: Task,
+    outputs: torch.Tensor,
+    targets: torch.Tensor,
+    class_names: tuple[str, ...] = (),
 ) -> dict[str, float]:
-    """Return the custom metrics, without those that are not finite."""
+    """Return the custom metrics, without those that are not finite.
+
+    One that gives a number for each class or label has as many scores: `f1_score cat`.
+    """
     scores = {}
     for metric in metrics:
-        score = _custom_score(metric, task, outputs, targets)
-        if math.isfinite(score):
-            scores[metric.label] = score
-        else:
-            print(f"note: metric {metric.name} gives {score}, which is left out")
+        numbers = _custom_score(metric, task, outputs, targets)
+        names = [metric.label]
+        if len(numbers) > 1:
+            each = class_names if len(class_names) == len(numbers) else range(len(numbers))
+            names = [_NOT_IN_MLFLOW.sub("-", f"{metric.label} {name}") for name in each]
+        for name, number in zip(names, numbers, strict=True):
+            if math.isfinite(number):
+                scores[name] = number
+            else:
+                print(f"note: metric {name} gives {number}, which is left out")
     return scores
 
 
 def _custom_score(
     metric: Metric, task: Task, outputs: torch.Tensor, targets: torch.Tensor
-) -> float:
+) -> list[float]:
+    """Return the one number that a metric gives, or a number for each class."""
     compute, arguments = metric.reference.load(), metric.arguments
     if metric.reference.module == TORCHMETRICS:
         offered: dict[str, Any] = dict.fromkeys(("num_classes", "num_labels"), outputs.shape[-1])
@@ -337,8 +353,12 @@ def _custom_score(
     with run_custom_code(f"metric {metric.name} fails"):
         score = as_function(compute, arguments)(outputs, targets)
     try:
-        return float(score)
+        numbers = torch.as_tensor(score, dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError):
+        numbers = torch.empty(0)
+    if numbers.dim() > 1 or not numbers.numel():
         raise UserError(
-            f"metric {metric.name} gives {score!r:.100}: it must give one number"
-        ) from None
+            f"metric {metric.name} gives {score!r:.100}: it must give one number, or one for each "
+            f"class or label"
+        )
+    return numbers.flatten().tolist()

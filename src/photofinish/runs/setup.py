@@ -118,11 +118,11 @@ class Setup:
             return LoadedSamples(part, given, self.run.experiment.seed).kind()
         return SampleKind(manifest.shape, manifest.dtype, is_normalised=True)
 
-    def input_path(self) -> str:
-        """Return where the samples come from in each epoch, and why."""
+    def loaders_path(self) -> str | None:
+        """Return where a loader reads the samples in each epoch, and why."""
         given = self.run.experiment.input
         if given.name == "resident":
-            return "input: all samples stay on the device (input: resident)"
+            return None
         workers = f"a loader with {given.workers} workers"
         if has_live_inputs(self.split):
             key = f"datasets.{self.run.experiment.dataset}.decode: each_epoch"

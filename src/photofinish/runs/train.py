@@ -120,8 +120,8 @@ def _train_own_seed(
 
     with display if is_main else nullcontext():
         # Checkpoint, warm-up.
-        if is_main:
-            display.say(setup.input_path())
+        if is_main and (path := setup.loaders_path()):
+            display.say(path)
         job.restore(trainer, team, display)
         epochs_before = trainer.progress.epochs_done
         warm_up_seconds = warm_up(trainer)

@@ -45,7 +45,7 @@ class TrainingDisplay:
         if metrics.validation_accuracy is not None:
             text += f", {metrics.validation_accuracy:.2%}"
         if self._bar.disable:
-            self.say(f"{text}  {self._images / timing.training_seconds:,.0f} images/s")
+            self.say(f"{text}  {self._images / timing.training_seconds:,.0f} samples/s")
         else:
             self._bar.update(self._task, note=text)
 

@@ -55,7 +55,7 @@ def failures_explained(
             raise UserError(
                 f"experiments.{name}: {line.rstrip('.')}. In params.yaml, lower its batch_size (it "
                 f"is {experiment.batch_size}), set its precision to bf16 or its input to loader, "
-                f"or choose a smaller model or smaller images"
+                f"or choose a smaller model or smaller samples"
             ) from error
         if _NONDETERMINISTIC in text:
             key = f"experiments.{name}.model"
