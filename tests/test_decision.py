@@ -196,7 +196,9 @@ def test_the_reason_is_what_the_slower_device_waits_for(job: Job) -> None:
     startup = with_timings(job(125.0, "gpu"), startup_seconds=100.0)
     assert decide(pair_of(job(20.0), startup)).reason == "start-up"
     answer = verdict(pair_of(job(20.0), startup)).answer
-    assert "takes 2.1 min on Some GPU, mostly start-up, instead of 20 s" in answer
+    assert (
+        "takes 2.1 min on Some GPU instead of 20 s. Most of the GPU's time is start-up." in answer
+    )
 
 
 def test_the_summary_counts_answers_with_their_reasons_and_adds_up_what_is_saved() -> None:

@@ -160,8 +160,6 @@ def _estimated(pair: AnyComparison) -> Decision | None:
 
 def estimated_options(pair: AnyComparison) -> list[tuple[RentalOption, Estimate]]:
     """Return accelerators whose memory may suffice, with their estimates of the job."""
-    if pair.renting.without:
-        return []
     return [
         (option, option.estimate)
         for option in pair.renting.offers

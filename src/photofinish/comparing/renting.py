@@ -106,7 +106,7 @@ class RentalComparison:
     not_counted: str | None
     """Reason why there are no offers, from the training's record."""
     without: NotKnown | None
-    """Reason why the time of loading is not known, if there is a loader."""
+    """Reason why there are no estimates: the time of loading is not known."""
 
 
 def renting(
@@ -116,34 +116,34 @@ def renting(
     settings: Comparing,
     measured: Sequence[Timings] = (),
 ) -> RentalComparison:
-    """Return the least time and cost of a training on each accelerator in the settings.
+    """Return the least and estimated time and cost on each accelerator in the settings.
 
     Estimates are scaled by what the same training took on a GPU that was `measured`.
     """
-    timings, offers, not_counted = run.timings, [], None
-    trained_on = datetime.fromtimestamp(timings.started_at_unix_seconds, UTC).date()
-    if operations := timings.operations:
-        scale = _measured_over_estimated(run.record.experiment, operations, measured)
-        for name in settings.accelerators:
-            price = price_of(name, settings.prices)
-            accelerator = accelerators()[name]
-            offers.append(_offer(run, operations, stays, target, accelerator, price, scale))
-    elif settings.accelerators:
-        not_counted = timings.not_counted or "a step's operations were not counted"
-    experiment = run.record.experiment
+    timings, experiment, offers, not_counted = run.timings, run.record.experiment, [], None
     is_resident = isinstance(experiment, Experiment) and experiment.input.name == "resident"
     without = None if is_resident else stays.loading_not_known
+    trained_on = datetime.fromtimestamp(timings.started_at_unix_seconds, UTC).date()
+    if operations := timings.operations:
+        scale = _measured_over_estimated(experiment, operations, measured)
+        for name in settings.accelerators:
+            price = price_of(name, settings.prices)
+            accelerator, estimate = accelerators()[name], None
+            if not without:
+                estimate = _estimate(run, operations, stays, accelerator, price, scale)
+            offers.append(_offer(run, operations, target, accelerator, price, estimate))
+    elif settings.accelerators:
+        not_counted = timings.not_counted or "a step's operations were not counted"
     return RentalComparison(tuple(offers), trained_on, not_counted, without)
 
 
 def _offer(
     run: Recorded | ScriptResult,
     operations: Operations,
-    stays: SpeedupBounds,
     target: TimeToTarget | None,
     accelerator: Accelerator,
     price: Price | None,
-    scale: float,
+    estimate: Estimate | None,
 ) -> RentalOption:
     timings, precision = run.timings, run.record.experiment.precision
     samples, epochs = timings.training_image_count, len(timings.epochs)
@@ -168,7 +168,7 @@ def _offer(
         cost=cost_of(job_seconds, price),
         target_seconds=target_seconds,
         target_cost=cost_of(target_seconds, price),
-        estimate=_estimate(run, operations, stays, accelerator, price, scale),
+        estimate=estimate,
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from photofinish.comparing.decision import Answer, decide
+from photofinish.comparing.decision import Answer, Decision
 from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.speedups import (
     LEAST_VALUES,
@@ -165,7 +165,7 @@ class Grid:
     """By row and column."""
 
 
-def grid(pairs: Sequence[Comparison]) -> Grid | None:
+def grid(pairs: Sequence[Comparison], decisions: Sequence[Decision]) -> Grid | None:
     """Return the experiments as a grid, or None if not exactly two settings vary."""
     settings = [dict(_leaves(pair.cpu.record.experiment.model_dump(mode="json"))) for pair in pairs]
     values: dict[str, list[str]] = defaultdict(list)
@@ -176,8 +176,7 @@ def grid(pairs: Sequence[Comparison]) -> Grid | None:
         return None
     row_key, column_key = sorted(varying, key=lambda key: len(values[key]))
     cells = {}
-    for pair, each in zip(pairs, settings, strict=True):
-        decision = decide(pair)
+    for pair, decision, each in zip(pairs, decisions, settings, strict=True):
         is_bound = decision.speedup is None
         figure = decision.speedup or pair.ceiling.job.as_measured
         place = str(each.get(row_key)), str(each.get(column_key))
