@@ -265,8 +265,9 @@ def renting_table(pair: AnyComparison) -> Table:
         estimate, currency = offer.estimate, offer.price.currency if offer.price else ""
         row = {"accelerator": offer.accelerator.name}
         if has_estimates:
+            cost = estimate.cost if estimate else None
             row["the job, estimated"] = _estimated_job(estimate) if estimate else NOTHING
-            row["cost, estimated"] = money_or_nothing(estimate and estimate.cost, currency)
+            row["cost, estimated"] = money_or_nothing(cost, currency)
         row["the job at least"] = seconds(offer.job_seconds) if offer.job_seconds >= 1 else SHORT
         row["cost at least"] = money_or_nothing(offer.cost, currency)
         memory = f"{byte_size(offer.needed_bytes)} of {offer.accelerator.memory_gib:g} GiB"
