@@ -73,7 +73,7 @@ def test_a_busy_machine_still_gets_a_clear_answer(job: Job) -> None:
 
 def test_a_busy_record_does_not_hide_a_quiet_one(job: Job) -> None:
     records = []
-    for name, seconds, load in (("A", 50.0, (BUSY,)), ("B", 55.0, ())):
+    for name, seconds, load in (("A", 110.0, (BUSY,)), ("B", 130.0, ())):
         gpu = job(seconds, "gpu", load=load)
         timings = gpu.timings.model_copy(update={"device_name": name})
         history = list(gpu.history)
@@ -82,7 +82,7 @@ def test_a_busy_record_does_not_hide_a_quiet_one(job: Job) -> None:
         )
     (pair,) = paired([job(100.0), pair_of(job(100.0)).gpu], None, records)
     decision = decide(pair)
-    assert (decision.answer, decision.gpu_seconds) == ("Probably yes", 55.0)
+    assert (decision.answer, decision.gpu_seconds) == ("Probably no", 130.0)
 
 
 def test_an_estimate_counts_with_the_fast_epochs_of_a_busy_machine(job: Job) -> None:

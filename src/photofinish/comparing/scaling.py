@@ -24,7 +24,7 @@ from photofinish.comparing.speedups import (
     drawn_medians,
     epoch_speedup,
     percentile_interval,
-    run_margin,
+    run_margins,
 )
 from photofinish.config.experiment import Experiment
 from photofinish.results.records import DeviceLabel, Timings
@@ -75,11 +75,11 @@ class Series:
         for point in self.points:
             cpu = drawn_medians(point.cpu.epoch_seconds, next(seeds))
             ratios.append(cpu / drawn_medians(point.gpu.epoch_seconds, next(seeds)))
-            margins.append(run_margin(point.cpu, point.gpu))
-        drawn, margin = np.stack(ratios, axis=1), np.array(margins)
+            margins.append(run_margins(point.cpu, point.gpu))
+        drawn, (too_high, too_low) = np.stack(ratios, axis=1), np.array(margins).T
         # The furthest ends have every ratio off by a run's margin.
-        low, _ = percentile_interval(crossing(sizes, drawn * margin))
-        _, high = percentile_interval(crossing(sizes, drawn / margin))
+        low, _ = percentile_interval(crossing(sizes, drawn * too_low))
+        _, high = percentile_interval(crossing(sizes, drawn / too_high))
         return BreakEven(size, _inside(low), _inside(high))
 
 
