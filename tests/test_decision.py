@@ -88,10 +88,14 @@ def test_a_busy_record_does_not_hide_a_quiet_one(job: Job) -> None:
 def test_an_estimate_counts_with_the_fast_epochs_of_a_busy_machine(job: Job) -> None:
     settings = Comparing(accelerators=("T4",))
     steady = with_timings(job(300.0), operations=LONG_STEP, load=(BUSY,))
-    assert decide(pair_of(steady, settings=settings)).answer == "Probably yes"
+    sure = pair_of(steady, settings=settings)
+    assert (decide(sure).answer, verdict(sure).cautions) == ("Probably yes", ())
     *slow, last = steady.timings.epochs
     uneven = with_timings(steady, epochs=(*slow, replace(last, training_seconds=2.0)))
-    assert decide(pair_of(uneven, settings=settings)).answer == "Can't tell"
+    unsure = pair_of(uneven, settings=settings)
+    assert decide(unsure).answer == "Can't tell"
+    assert "A quiet machine may settle it" in verdict(unsure).answer
+    assert "The machine was busy (other programs used 40% of" in verdict(unsure).cautions[0]
 
 
 def test_a_job_compared_with_itself_has_no_winner(job: Job) -> None:

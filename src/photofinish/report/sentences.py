@@ -33,6 +33,7 @@ NAMES: dict[Kind, str] = {
 }
 THE_SAME = "the same"
 _TRY = "Training it once on a GPU would settle it."
+_QUIET_OR_TRY = "A quiet machine may settle it, and training it once on a GPU would."
 HIGH = 20.0
 """Largest bound that is worth a number."""
 
@@ -111,7 +112,8 @@ def reason_of(pair: AnyComparison, decision: Decision) -> str:
         if decision.option.fits == "perhaps":
             text += f" The memory of {decision.gpu} may be too small."
         if decision.answer == "Can't tell":
-            text += f" {_TRY}"
+            is_busy = load_warnings(pair.cpu.timings.load)
+            text += f" {_QUIET_OR_TRY if is_busy else _TRY}"
         return text
     text = f"{number}. The job takes {times}.{why}"
     if decision.answer == "Can't tell":
@@ -307,12 +309,12 @@ def _why(device: DeviceLabel, diagnoses: Sequence[Diagnosis]) -> list[str]:
 def _cautions(pair: Comparison, decision: Decision) -> tuple[str, ...]:
     """Return reasons to doubt the answer.
 
-    Yes and No have the margin of a busy machine already, so it is no reason to doubt them.
+    Yes, No and Probably yes have the margin of a busy machine already.
     """
     cautions = []
     for result in pair.trained:
         device, load = result.device.upper(), result.timings.load
-        if decision.answer in ("Yes", "No"):
+        if decision.answer in ("Yes", "No", "Probably yes"):
             load = ()
         if load_warnings(load):
             # The stage of `mnist.lenet`, an experiment of a sweep, is named after `lenet`.
@@ -338,9 +340,10 @@ def _cautions(pair: Comparison, decision: Decision) -> tuple[str, ...]:
 
 def busy(device: str, load: Sequence[LoadWindow], stage: str) -> str:
     """Return that other programs disturbed a run, and how to measure it again."""
+    warning = load_warnings(load)[0].removesuffix(" in 100% of the time")
     return (
-        f"The machine was busy ({listed(load_warnings(load))}), so the {device}'s times are "
-        f"unreliable. `dvc repro --force --single-item {stage}` measures them again."
+        f"The machine was busy ({warning}), so the {device}'s times are unreliable. "
+        f"`dvc repro --force --single-item {stage}` measures them again."
     )
 
 
