@@ -134,14 +134,16 @@ def test_on_a_busy_machine_loading_may_take_half_as_long(on_cpu: Any) -> None:
     assert quiet
     assert busy
     assert busy.staying_seconds == pytest.approx(quiet.staying_seconds * RUN / 2)
-    assert verdict(pair_of(on_cpu(load=(BUSY,)))).answer.startswith("No: the job is mostly loading")
+    assert verdict(pair_of(on_cpu(load=(BUSY,)))).answer.startswith(
+        "No: most of the job is loading"
+    )
 
 
 def test_a_busy_machine_does_not_hide_that_a_job_is_all_start_up(on_cpu: Any) -> None:
     run = on_cpu(waiting=0.02, workers=None, startup_seconds=35.0, total_seconds=41, load=(BUSY,))
     assert verdict(pair_of(run)).answer == (
-        "No: the job is mostly start-up. 35 of its 41 s stay on the CPU, so an infinitely fast "
-        "GPU makes it 1.2x faster (at most 2.4x with all margins)."
+        "No: most of the job is start-up. 35 of its 41 s stay on the CPU, so an infinitely fast "
+        "GPU in this machine makes it 1.2x faster (at most 2.4x with all margins)."
     )
 
 
@@ -152,15 +154,15 @@ SLOW_NETWORK = made_up_attribution(0.0001)
     ("changed", "answer"),
     [
         ({"waiting": 0.09},
-         "No: the job is mostly loading data. 19 of its 22 s stay on the CPU, so an infinitely "
-         "fast GPU makes it 1.2x faster (at most 1.4x with all margins). With `input: resident` it "
-         "is 20x."),
+         "No: most of the job is loading data. 19 of its 22 s stay on the CPU, so an infinitely "
+         "fast GPU in this machine makes it 1.2x faster (at most 1.4x with all margins). With "
+         "`input: resident` that limit is 20x."),
         ({"attribution": made_up_attribution(0.09, resident=None)},
-         "No: the job is mostly loading data. 19 of its 22 s stay on the CPU, so an infinitely "
-         "fast GPU makes it 1.2x faster (at most 1.4x with all margins)."),
+         "No: most of the job is loading data. 19 of its 22 s stay on the CPU, so an infinitely "
+         "fast GPU in this machine makes it 1.2x faster (at most 1.4x with all margins)."),
         ({"waiting": 0.05, "workers": None, "startup_seconds": 3.5},
          "Can't tell: no GPU trained it. 3.2 of its 14 s stay on the CPU, so an infinitely "
-         "fast GPU makes it 4.3x faster (at most 8.6x with all margins). "
+         "fast GPU in this machine makes it 4.3x faster (at most 8.6x with all margins). "
          "Training it once on a GPU would settle it."),
         ({"waiting": 0.0001, "attribution": SLOW_NETWORK, "startup_seconds": 0.3,
           "total_seconds": 12.0},

@@ -46,11 +46,11 @@ def test_validation_is_part_of_an_epoch(make_result: MakeResult) -> None:
     ("startup", "epochs", "expected", "words"),
     [
         (1.0, (0.5,) * 5, 0.0, "at once"),
-        (2.0, (2.0,) * 5, 0.0, "at once (0 to never)"),
+        (2.0, (2.0,) * 5, 0.0, "can't tell, because its epochs may be no shorter"),
         (3.0, (1.0,) * 5, 1.0, "after 1 epoch (1 to 2)"),
         (8.0, (3.0,) * 5, math.inf, "never, because its epochs are no shorter"),
         (2.0, (3.0,) * 5, math.inf, "never, because its epochs are no shorter"),
-        (8.0, (2.0,) * 5, math.inf, "never, because its epochs are no shorter (58 to never)"),
+        (8.0, (2.0,) * 5, math.inf, "can't tell, because its epochs may be no shorter"),
         (1.0, (2.25,) * 5, math.inf,
          "never, because its epochs are no shorter"),
         (4.0, (1.0,) * 4, 2.0, "after 2 epochs (no interval: 4 epochs, and it takes 5)"),

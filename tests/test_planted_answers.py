@@ -115,8 +115,8 @@ def test_without_an_accelerator_estimates_records_and_bounds_decide(
         "estimated": "Probably yes: about 5.6x faster",
         "slower": "Probably no: about 0.57x as fast",
         "recorded": "Probably yes: 10x faster",
-        "startup": "No: the job is mostly start-up. 56 of its 60 s stay on the CPU",
-        "unclear": "Can't tell: about 1.15x faster (0.71 to 1.86)",
+        "startup": "No: most of the job is start-up. 56 of its 60 s stay on the CPU",
+        "unclear": "Can't tell: about 1.15x faster (0.70 to 1.90)",
         "unknown": "Can't tell: no GPU trained it",
     }
     assert {name: answers[name][: len(text)] for name, text in expected.items()} == expected

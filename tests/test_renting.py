@@ -72,62 +72,82 @@ def make_pair(make_result: MakeResult, make_experiment: MakeExperiment) -> MakeP
     return make
 
 
-def test_the_job_takes_at_least_its_start_up_and_its_epochs(make_pair: MakePair) -> None:
+def test_the_job_takes_at_least_its_epochs_on_the_device(make_pair: MakePair) -> None:
     pair = make_pair(accelerators=("T4",), prices=Prices(accelerator_hour={"T4": 3.6}))
     (offer,) = pair.renting.offers
     epoch = least_steps(STEP, accelerators()["T4"], "fp32", 600).seconds
-    assert pair.ceiling.job
     assert offer.epoch_seconds == epoch
-    assert offer.job_seconds == pytest.approx(pair.ceiling.job.staying_seconds + EPOCHS * epoch)
+    assert offer.job_seconds == pytest.approx(EPOCHS * epoch)
     assert offer.epoch_at_most == pytest.approx(0.38 / epoch)
     assert offer.job_at_most == pytest.approx(4.4 / offer.job_seconds)
     assert offer.cost == pytest.approx(offer.job_seconds / 1000)
 
 
-def test_without_timed_steps_start_up_and_the_data_sheet_count(make_pair: MakePair) -> None:
-    pair = make_pair(accelerators=("H100",))
-    pair = pair_of(with_timings(pair.cpu, attribution=None), settings=pair.settings)
-    (offer,) = pair.renting.offers
-    startup_seconds = pair.ceiling.job.staying_seconds
-    assert offer.job_seconds == pytest.approx(startup_seconds + EPOCHS * offer.epoch_seconds)
+def with_loader(pair: Comparison, cores: int, workers: int) -> Comparison:
+    """Return five epochs of 3.8 s of which loading takes 3.4 s, on so many cores."""
+    timings, host = pair.cpu.timings, pair.cpu.timings.host
+    assert host.cpu
+    cpu = replace(host.cpu, usable_cores=cores, cgroup_cores_limit=None)
+    loading = with_timings(
+        pair.cpu,
+        host=host.model_copy(update={"cpu": cpu}),
+        attribution=made_up_attribution(0.09),
+        epochs=tuple(replace(epoch, training_seconds=3.8) for epoch in timings.epochs),
+        total_seconds=21.5,
+    )
+    settings = {"input": LoaderInput(name="loader", workers=workers)}
+    experiment = pair.cpu.record.experiment.model_copy(update=settings)
+    return pair_of(with_record(loading, experiment=experiment), settings=pair.settings)
 
 
-def test_an_epoch_takes_at_least_its_loading(make_pair: MakePair) -> None:
-    resident = make_pair(accelerators=("H100",), target_accuracy=0.5).cpu
-    experiment = resident.record.experiment.model_copy(
-        update={"input": LoaderInput(name="loader", workers=0)}
-    )
-    loading = resident.timings.model_copy(
-        update={
-            "attribution": made_up_attribution(0.09),
-            "epochs": tuple(
-                replace(epoch, training_seconds=3.8) for epoch in resident.timings.epochs
-            ),
-            "total_seconds": 21.5,
-        }
-    )
-    cpu = replace(
-        resident,
-        record=resident.record.model_copy(update={"experiment": experiment}),
-        timings=loading,
-    )
-    pair = pair_of(cpu, settings=Comparing(accelerators=("H100",), target_accuracy=0.5))
-    (offer,), ceiling = pair.renting.offers, pair.ceiling
-    assert ceiling.epoch
-    assert ceiling.job
-    assert offer.epoch_seconds == ceiling.epoch.staying_seconds > 2
-    assert offer.job_seconds == pytest.approx(ceiling.job.staying_seconds)
-    assert offer.target_seconds == pytest.approx(
-        offer.job_seconds - (EPOCHS - 1) * offer.epoch_seconds
-    )
+def test_nothing_that_this_cpu_took_is_part_of_a_bound(make_pair: MakePair) -> None:
+    resident = make_pair(accelerators=("T4",), target_accuracy=0.5)
+    loading = with_loader(resident, cores=2, workers=0)
+    untimed = pair_of(with_timings(resident.cpu, attribution=None), settings=resident.settings)
+    late = with_timings(resident.cpu, startup_seconds=300.0, total_seconds=302.0)
+    pairs = [resident, loading, untimed, pair_of(late, settings=resident.settings)]
+    bounds = {
+        (offer.epoch_seconds, offer.job_seconds, offer.cost, offer.target_seconds)
+        for pair in pairs
+        for offer in pair.renting.offers
+    }
+    assert len(bounds) == 1
+
+
+@pytest.mark.parametrize(
+    ("cores", "workers", "accelerator", "factor"),
+    [
+        (2, 0, "A100", 1.0),  # the process that trains loads, on one core
+        (2, 1, "A100", 1.0),
+        (2, 4, "A100", 2 / 4),  # of the rented machine's six cores, the workers use four
+        (2, 12, "A100", 2 / 6),
+        (16, 12, "A100", 12 / 6),
+        (16, 12, "M1", None),
+        (16, 12, "RTX-3090", 1.0),  # no list price, so its machine is not known
+    ],
+)
+def test_a_rented_machine_loads_by_its_own_cores(
+    make_pair: MakePair, cores: int, workers: int, accelerator: str, factor: float | None
+) -> None:
+    pair = with_loader(make_pair(accelerators=(accelerator,)), cores, workers)
+    (offer,), experiment = pair.renting.offers, pair.cpu.record.experiment
+    step = estimate_step(STEP, accelerators()[accelerator], experiment)
+    assert pair.ceiling.epoch
+    if factor is None or step is None:
+        assert (factor, offer.estimate) == (None, None)
+        return
+    loading_seconds = factor * pair.ceiling.epoch.measured_seconds
+    if workers == 0:
+        loading_seconds += 600 / 16 * step.launch_seconds
+    assert offer.estimate
+    epoch_seconds = max(600 / 16 * step.seconds, loading_seconds)
+    assert offer.estimate.epoch_seconds == pytest.approx(epoch_seconds)
 
 
 def test_the_target_takes_as_many_epochs_as_here(make_pair: MakePair) -> None:
     (reached,) = make_pair(accelerators=("T4",), target_accuracy=0.5).renting.offers
     (missed,) = make_pair(accelerators=("T4",), target_accuracy=0.9).renting.offers
-    assert reached.target_seconds == pytest.approx(
-        reached.job_seconds - (EPOCHS - 1) * reached.epoch_seconds
-    )
+    assert reached.target_seconds == reached.epoch_seconds
     assert reached.target_cost == pytest.approx(reached.target_seconds / 3600 * 0.526)
     assert (missed.target_seconds, missed.target_cost) == (None, None)
 
@@ -194,21 +214,28 @@ def test_an_old_price_is_marked(make_pair: MakePair) -> None:
     assert renting_rows([old])[0]["price_is_old"] is True
 
 
-def test_without_timed_batches_there_is_no_speed_up_of_a_job_that_loads(
-    make_pair: MakePair,
-) -> None:
+def test_without_timed_batches_a_job_that_loads_has_no_estimate(make_pair: MakePair) -> None:
     timed = make_pair(extra_seconds=20.0)
     untimed = with_timings(timed.cpu, attribution=None, not_attributed="several processes")
     settings = {"input": LoaderInput(name="loader")}
     loader = timed.cpu.record.experiment.model_copy(update=settings)
     loading = pair_of(with_record(untimed, experiment=loader))
-    columns = ("the job at most", "an epoch at most")
-    rows = [renting_table(pair)[0] for pair in (timed, pair_of(untimed), loading)]
-    shown = [[row[column] != "n/a" for column in columns] for row in rows]
-    assert shown == [[True, True], [True, True], [False, False]]
-    text = verdict(loading).text
-    assert "By data sheets the job takes at least " in text
-    assert "Loading is not included (several processes)" in text
+    headings = [set(renting_table(pair)[0]) for pair in (timed, pair_of(untimed), loading)]
+    assert ["the job, estimated" in each for each in headings] == [True, True, False]
+    assert "Its loading is not known: several processes." in verdict(loading).text
+
+
+def test_the_verdict_has_a_bound_by_data_sheets_that_is_long_enough_to_matter(
+    make_pair: MakePair,
+) -> None:
+    no_weights = {"gradient_bytes": 0, "optimizer_bytes": 0}
+    seconds = "By data sheets its arithmetic takes at least "
+    product = STEP.products[0]
+    for count, is_shown in ((1, False), (3000, True)):
+        products = (product.model_copy(update={"count": count}),)
+        step = STEP.model_copy(update={"products": products, **no_weights})
+        pair = make_pair(step, 300.0, accelerators=("M1",))  # of which there are no estimates
+        assert (seconds in verdict(pair).text) is is_shown
 
 
 def test_the_verdict_says_why_there_are_no_bounds_by_data_sheets(make_pair: MakePair) -> None:
@@ -233,8 +260,8 @@ def test_an_estimate_of_the_job_has_its_start_up_its_error_and_its_cost(
     passes_seconds = EPOCHS * on_t4.estimate.epoch_seconds * (1 + 0.1 / 0.38)  # with validation
     job_seconds = startup_seconds + passes_seconds
     assert on_t4.estimate.job_seconds == pytest.approx(job_seconds)
-    slowest = job_seconds + CONTEXT_SECONDS[2] - CONTEXT_SECONDS[1]
-    slowest += passes_seconds * (step.within - 1)
+    slowest = 1.5 * pair.ceiling.job.measured_seconds + CONTEXT_SECONDS[2]
+    slowest += passes_seconds * step.within
     assert on_t4.estimate.job_interval[1] == pytest.approx(slowest)
     assert on_t4.estimate.cost == pytest.approx(job_seconds / 1000)
     assert on_m1.estimate is None

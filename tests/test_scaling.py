@@ -10,6 +10,7 @@ import pytest
 from conftest import MakeExperiment, MakeResult
 from result_files import pair_of, trained, with_record
 
+from photofinish.comparing.decision import decide
 from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.scaling import Series, all_series, crossing, grid
 from photofinish.report import sentences
@@ -204,10 +205,11 @@ def test_experiments_that_differ_in_two_settings_are_a_grid(timed: Timed) -> Non
         for rate in rates
         for size in sizes
     ]  # fmt: skip
-    found = grid(pairs)
+    decisions = [decide(pair) for pair in pairs]
+    found = grid(pairs, decisions)
     assert found
     assert (found.row_key, found.rows) == ("optimizer.lr", ("0.1", "0.01"))
     assert (found.column_key, found.columns) == ("batch_size", ("16", "32", "64"))
     assert not found.cells["0.1", "16"].is_bound
-    assert grid(pairs[:-1]) is None  # a cell is missing
-    assert grid(pairs[:3]) is None  # one setting varies
+    assert grid(pairs[:-1], decisions[:-1]) is None  # a cell is missing
+    assert grid(pairs[:3], decisions[:3]) is None  # one setting varies

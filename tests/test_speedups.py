@@ -84,6 +84,18 @@ def test_on_a_busy_machine_only_a_wide_lead_wins(
     assert found == [True, None, True]
 
 
+@pytest.mark.parametrize(("waited_seconds", "factor"), [(None, 2.0), (5.0, 2.0), (30.0, 4.0)])
+def test_other_programs_only_make_a_run_longer(
+    make_result: MakeResult, waited_seconds: float | None, factor: float
+) -> None:
+    load = (BUSY.model_copy(update={"waited_for_core_seconds": waited_seconds}),)  # runs for 10 s
+    quiet, busy = (timings(make_result, epoch_seconds=FIVE, load=each) for each in ((), load))
+    sides = [(quiet, quiet), (busy, quiet), (quiet, busy)]
+    (low, high), *others = [speedups(*side)["epoch"].interval or (0.0, 0.0) for side in sides]
+    on_cpu, on_gpu = (low / factor, high), (low, high * factor)
+    assert others == [pytest.approx(on_cpu), pytest.approx(on_gpu)]
+
+
 def test_the_table_has_the_speed_ups(make_result: MakeResult) -> None:
     gpu = make_result(device="gpu", epoch_seconds=(0.5,) * 5, repeats=((0.25,) * 6,))
     table = pd.DataFrame(comparison_rows([pair_of(make_result(epoch_seconds=FIVE), gpu)]))

@@ -54,9 +54,9 @@ def money(amount: float, currency: str) -> str:
 
 
 def ratio(value: float) -> str:
-    """Return a ratio without an exponent: `12`, `6.0`, `1.04`, `0.012`."""
-    if value < 0.1:
-        return f"{Decimal(f'{value:.2g}'):f}"
+    """Return a ratio without an exponent: `530`, `12`, `6.0`, `1.04`, `0.012`."""
+    if value < 0.1 or (value >= 100 and math.isfinite(value)):
+        return f"{Decimal(f'{value:.2g}'):,f}"
     return f"{value:.2f}" if value < 2 else _short(value)
 
 

@@ -14,7 +14,13 @@ from photofinish.comparing.diagnosis import Cause
 from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.renting import Estimate, RentalOption
 from photofinish.comparing.script_pairs import ScriptComparison
-from photofinish.comparing.speedups import Interval, job_speedup, job_spread, run_margin
+from photofinish.comparing.speedups import (
+    RUN_TO_RUN,
+    Interval,
+    job_speedup,
+    job_spread,
+    slowdown,
+)
 from photofinish.results.records import DeviceLabel
 
 Answer = Literal["Yes", "No", "No difference", "Probably yes", "Probably no", "Can't tell"]
@@ -160,8 +166,6 @@ def _estimated(pair: AnyComparison) -> Decision | None:
 
 def estimated_options(pair: AnyComparison) -> list[tuple[RentalOption, Estimate]]:
     """Return accelerators whose memory may suffice, with their estimates of the job."""
-    if pair.renting.without:
-        return []
     return [
         (option, option.estimate)
         for option in pair.renting.offers
@@ -172,9 +176,8 @@ def estimated_options(pair: AnyComparison) -> list[tuple[RentalOption, Estimate]
 def _interval(pair: AnyComparison, estimate: Estimate) -> Interval:
     """Return the speed-up of the job if the estimate is as far off as nine of ten are."""
     timings = pair.cpu.timings
-    (fast, slow), margin = job_spread(timings), run_margin(timings)
-    low, high = estimate.job_interval
-    return fast / high / margin, slow / low * margin
+    (fast, slow), (low, high) = job_spread(timings), estimate.job_interval
+    return fast / slowdown(timings) / high / RUN_TO_RUN, slow / low * RUN_TO_RUN
 
 
 def _value(option: RentalOption, estimate: Estimate) -> tuple[bool, float, float]:

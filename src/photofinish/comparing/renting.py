@@ -1,6 +1,7 @@
-"""Least time and cost of a training on rented accelerators, and whether it fits their memory.
+"""Least and estimated time and cost of a training on rented accelerators, and whether it fits.
 
-Each accelerator is assumed to be in this machine, so what must stay on its CPU stays (bounds.py).
+A rented machine has another CPU, so its start-up and loading are estimated from those measured
+here. Bounds are made of the accelerator's data sheet alone.
 """
 
 from __future__ import annotations
@@ -22,8 +23,16 @@ from photofinish.comparing.device_results import Recorded, spread
 from photofinish.comparing.diagnosis import NotKnown
 from photofinish.comparing.estimates import CONTEXT_SECONDS, estimate_step
 from photofinish.comparing.speedups import SECONDS_AN_HOUR, TimeToTarget
-from photofinish.config.compare import Accelerator, Comparing, Prices, accelerators, list_prices
-from photofinish.config.experiment import Experiment
+from photofinish.config.compare import (
+    Accelerator,
+    Comparing,
+    ListPrice,
+    Prices,
+    accelerators,
+    list_prices,
+)
+from photofinish.config.experiment import Experiment, LoaderInput
+from photofinish.machine.host import allowed_cores
 from photofinish.machine.load import load_warnings
 from photofinish.results.measurements import Operations
 from photofinish.results.records import Timings
@@ -39,6 +48,8 @@ _DRIVER_BYTES = 2**30
 """Generous size of a driver and its libraries in the device's memory."""
 _ROOM = 1.5
 """Factor on what a step surely holds, for everything else that it holds."""
+_OTHER_CPU = 1.5
+"""Factor by which start-up and loading may differ on a rented machine's CPU. A guess."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +72,8 @@ class Estimate:
     startup_seconds: float
     """Start-up as measured here, and that of a GPU."""
     job_seconds: float
-    """Time with this machine's loading as it was measured."""
     job_interval: tuple[float, float]
-    """Job times if the step is as far off as nine of ten estimates are."""
+    """Job times if the step is as far off as nine of ten estimates are, and the CPU by a factor."""
     cost: float | None
 
 
@@ -74,9 +84,9 @@ class RentalOption:
     accelerator: Accelerator
     step: MinimumStepTime
     epoch_seconds: float
-    """Least time, with loading."""
+    """Least time of the device's arithmetic and memory traffic."""
     job_seconds: float
-    """Least time, with start-up."""
+    """Least time of all epochs' training."""
     epoch_at_most: float
     job_at_most: float
     needed_bytes: int
@@ -96,7 +106,7 @@ class RentalComparison:
     not_counted: str | None
     """Reason why there are no offers, from the training's record."""
     without: NotKnown | None
-    """Reason why loading, which stays on the CPU, is not included, if there is a loader."""
+    """Reason why there are no estimates: the time of loading is not known."""
 
 
 def renting(
@@ -106,45 +116,41 @@ def renting(
     settings: Comparing,
     measured: Sequence[Timings] = (),
 ) -> RentalComparison:
-    """Return the least time and cost of a training on each accelerator in the settings.
+    """Return the least and estimated time and cost on each accelerator in the settings.
 
     Estimates are scaled by what the same training took on a GPU that was `measured`.
     """
-    timings, offers, not_counted = run.timings, [], None
-    trained_on = datetime.fromtimestamp(timings.started_at_unix_seconds, UTC).date()
-    if operations := timings.operations:
-        scale = _measured_over_estimated(run.record.experiment, operations, measured)
-        for name in settings.accelerators:
-            price = price_of(name, settings.prices)
-            accelerator = accelerators()[name]
-            offers.append(_offer(run, operations, stays, target, accelerator, price, scale))
-    elif settings.accelerators:
-        not_counted = timings.not_counted or "a step's operations were not counted"
-    experiment = run.record.experiment
+    timings, experiment, offers, not_counted = run.timings, run.record.experiment, [], None
     is_resident = isinstance(experiment, Experiment) and experiment.input.name == "resident"
     without = None if is_resident else stays.loading_not_known
+    trained_on = datetime.fromtimestamp(timings.started_at_unix_seconds, UTC).date()
+    if operations := timings.operations:
+        scale = _measured_over_estimated(experiment, operations, measured)
+        for name in settings.accelerators:
+            price = price_of(name, settings.prices)
+            accelerator, estimate = accelerators()[name], None
+            if not without:
+                estimate = _estimate(run, operations, stays, accelerator, price, scale)
+            offers.append(_offer(run, operations, target, accelerator, price, estimate))
+    elif settings.accelerators:
+        not_counted = timings.not_counted or "a step's operations were not counted"
     return RentalComparison(tuple(offers), trained_on, not_counted, without)
 
 
 def _offer(
     run: Recorded | ScriptResult,
     operations: Operations,
-    stays: SpeedupBounds,
     target: TimeToTarget | None,
     accelerator: Accelerator,
     price: Price | None,
-    scale: float,
+    estimate: Estimate | None,
 ) -> RentalOption:
     timings, precision = run.timings, run.record.experiment.precision
     samples, epochs = timings.training_image_count, len(timings.epochs)
 
-    startup_seconds, loading_seconds = _on_cpu(stays, epochs, "staying_seconds")
-    device_seconds = least_steps(operations, accelerator, precision, samples).seconds
-    epoch_seconds = max(device_seconds, loading_seconds)
-    job_seconds = startup_seconds + epochs * epoch_seconds
-    target_seconds = None
-    if target and target.epoch:
-        target_seconds = startup_seconds + target.epoch * epoch_seconds
+    epoch_seconds = least_steps(operations, accelerator, precision, samples).seconds
+    job_seconds = epochs * epoch_seconds
+    target_seconds = target.epoch * epoch_seconds if target and target.epoch else None
 
     _, slow_epoch_seconds = spread(timings.epoch_seconds)
     _, slow_job_seconds = spread(timings.end_to_end_seconds)
@@ -162,7 +168,7 @@ def _offer(
         cost=cost_of(job_seconds, price),
         target_seconds=target_seconds,
         target_cost=cost_of(target_seconds, price),
-        estimate=_estimate(run, operations, stays, accelerator, price, scale),
+        estimate=estimate,
     )
 
 
@@ -181,15 +187,21 @@ def _estimate(
         return None
     epochs = len(timings.epochs)
     steps = scale * timings.training_image_count / operations.images
-    startup_seconds, loading_seconds = _on_cpu(stays, epochs, "measured_seconds")
+    loading_seconds = stays.epoch.measured_seconds if stays.epoch else 0.0
+    startup_seconds = stays.job.measured_seconds - epochs * loading_seconds
+    loading_seconds *= _loading_factor(run, accelerator.name)
     source = experiment.input if isinstance(experiment, Experiment) else None
-    if source and source.name == "loader" and source.workers == 0:
+    if isinstance(source, LoaderInput) and source.workers == 0:
         # The process that launches the steps loads their batches, too.
         loading_seconds += steps * step.launch_seconds
     passes, job_seconds = epochs * (1 + _validation_share(timings)), []
-    for step_seconds, context_seconds in zip(step.spread, CONTEXT_SECONDS, strict=True):
-        epoch_seconds = max(steps * step_seconds, loading_seconds)
-        job_seconds.append(startup_seconds + context_seconds + passes * epoch_seconds)
+    cpu_factors = 1 / _OTHER_CPU, 1.0, _OTHER_CPU
+    for step_seconds, cpu_factor, context_seconds in zip(
+        step.spread, cpu_factors, CONTEXT_SECONDS, strict=True
+    ):
+        epoch_seconds = max(steps * step_seconds, cpu_factor * loading_seconds)
+        once_seconds = cpu_factor * startup_seconds + context_seconds
+        job_seconds.append(once_seconds + passes * epoch_seconds)
     low, middle, high = job_seconds
     return Estimate(
         max(steps * step.seconds, loading_seconds),
@@ -219,13 +231,18 @@ def _validation_share(timings: Timings) -> float:
     return validation_seconds / sum(epoch.training_seconds for epoch in timings.epochs)
 
 
-def _on_cpu(
-    stays: SpeedupBounds, epochs: int, which: Literal["staying_seconds", "measured_seconds"]
-) -> tuple[float, float]:
-    """Return the start-up and an epoch's loading, 0 if that is unknown."""
-    loading: float = getattr(stays.epoch, which, 0.0)
-    job: float = getattr(stays.job, which)
-    return job - epochs * loading, loading
+def _loading_factor(run: Recorded | ScriptResult, name: str) -> float:
+    """Return how many times as long loading takes in a rented machine.
+
+    A loader's workers share its cores. An unknown machine is assumed to have as many as this one.
+    """
+    cpu, machine = run.timings.host.cpu, cheapest_machine(name)
+    experiment = run.record.experiment
+    source = experiment.input if isinstance(experiment, Experiment) else None
+    if cpu is None or machine is None or not isinstance(source, LoaderInput):
+        return 1.0
+    workers = max(1, source.workers)
+    return min(workers, allowed_cores(cpu)) / min(workers, machine.cores)
 
 
 def cost_of(seconds: float | None, price: Price | None) -> float | None:
@@ -251,10 +268,15 @@ def price_of(name: str, prices: Prices) -> Price | None:
     """
     if name in prices.accelerator_hour:
         return Price(prices.accelerator_hour[name], prices.currency, "compare.prices", None)
-    known = [price for price in list_prices() if price.accelerator == name]
-    if not known or prices.currency != _LIST_CURRENCY:
+    lowest = cheapest_machine(name)
+    if lowest is None or prices.currency != _LIST_CURRENCY:
         return None
-    lowest = min(known, key=lambda price: price.usd_per_hour)
     together = f", {lowest.gpus} of them together" if lowest.gpus > 1 else ""
     where = f"{lowest.cloud} {lowest.instance}, {lowest.region}{together}"
     return Price(lowest.usd_per_hour, _LIST_CURRENCY, where, lowest.as_of)
+
+
+def cheapest_machine(name: str) -> ListPrice | None:
+    """Return the machine with the lowest list price that has this accelerator."""
+    known = [price for price in list_prices() if price.accelerator == name]
+    return min(known, key=lambda price: price.usd_per_hour, default=None)

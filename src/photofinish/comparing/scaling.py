@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from photofinish.comparing.decision import Answer, decide
+from photofinish.comparing.decision import Answer, Decision
 from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.speedups import (
     LEAST_VALUES,
@@ -24,7 +24,7 @@ from photofinish.comparing.speedups import (
     drawn_medians,
     epoch_speedup,
     percentile_interval,
-    run_margin,
+    run_margins,
 )
 from photofinish.config.experiment import Experiment
 from photofinish.results.records import DeviceLabel, Timings
@@ -75,11 +75,11 @@ class Series:
         for point in self.points:
             cpu = drawn_medians(point.cpu.epoch_seconds, next(seeds))
             ratios.append(cpu / drawn_medians(point.gpu.epoch_seconds, next(seeds)))
-            margins.append(run_margin(point.cpu, point.gpu))
-        drawn, margin = np.stack(ratios, axis=1), np.array(margins)
+            margins.append(run_margins(point.cpu, point.gpu))
+        drawn, (too_high, too_low) = np.stack(ratios, axis=1), np.array(margins).T
         # The furthest ends have every ratio off by a run's margin.
-        low, _ = percentile_interval(crossing(sizes, drawn * margin))
-        _, high = percentile_interval(crossing(sizes, drawn / margin))
+        low, _ = percentile_interval(crossing(sizes, drawn * too_low))
+        _, high = percentile_interval(crossing(sizes, drawn / too_high))
         return BreakEven(size, _inside(low), _inside(high))
 
 
@@ -165,7 +165,7 @@ class Grid:
     """By row and column."""
 
 
-def grid(pairs: Sequence[Comparison]) -> Grid | None:
+def grid(pairs: Sequence[Comparison], decisions: Sequence[Decision]) -> Grid | None:
     """Return the experiments as a grid, or None if not exactly two settings vary."""
     settings = [dict(_leaves(pair.cpu.record.experiment.model_dump(mode="json"))) for pair in pairs]
     values: dict[str, list[str]] = defaultdict(list)
@@ -176,8 +176,7 @@ def grid(pairs: Sequence[Comparison]) -> Grid | None:
         return None
     row_key, column_key = sorted(varying, key=lambda key: len(values[key]))
     cells = {}
-    for pair, each in zip(pairs, settings, strict=True):
-        decision = decide(pair)
+    for pair, decision, each in zip(pairs, decisions, settings, strict=True):
         is_bound = decision.speedup is None
         figure = decision.speedup or pair.ceiling.job.as_measured
         place = str(each.get(row_key)), str(each.get(column_key))

@@ -25,7 +25,7 @@ RUN_TO_RUN = 1.05
 Of one training compared with itself 100 times on an idle machine, up to 25 were false winners
 without it, and at most 3 with it."""
 BUSY = 2.0
-"""RUN_TO_RUN on a busy machine, where other programs may have taken half of the speed."""
+"""Least factor by which other programs may have slowed a run on a busy machine."""
 ONCE = 1.3
 """Factor by which what a run does only once may be off, above all its start-up.
 
@@ -63,10 +63,10 @@ class Speedup:
 
 
 def speedups(cpu: Timings, device: Timings) -> dict[Kind, Speedup]:
-    margin = run_margin(cpu, device)
+    margins = run_margins(cpu, device)
     steps = cpu.steady_state.step_seconds, device.steady_state.step_seconds
     return {
-        "step": _speedup("step", *steps, margin),
+        "step": _speedup("step", *steps, margins),
         "epoch": epoch_speedup(cpu, device),
         "end_to_end": job_speedup(cpu, device),
     }
@@ -74,15 +74,15 @@ def speedups(cpu: Timings, device: Timings) -> dict[Kind, Speedup]:
 
 def job_speedup(cpu: Timings, device: Timings) -> Speedup:
     """Return the speed-up of the whole job, whose interval needs no repeats."""
-    margin = run_margin(cpu, device)
+    margins = run_margins(cpu, device)
     jobs = cpu.end_to_end_seconds, device.end_to_end_seconds
     (fast_cpu, slow_cpu), (fast_device, slow_device) = job_spread(cpu), job_spread(device, 1)
-    interval = fast_cpu / slow_device / margin, slow_cpu / fast_device * margin
-    return replace(_speedup("end_to_end", *jobs, margin), interval=interval)
+    interval = _widened((fast_cpu / slow_device, slow_cpu / fast_device), margins)
+    return replace(_speedup("end_to_end", *jobs, margins), interval=interval)
 
 
 def job_spread(run: Timings, seed: int = 0) -> Interval:
-    """Return how long a fast and a slow run of the job take, before `run_margin`.
+    """Return how long a fast and a slow run of the job take, before `run_margins`.
 
     On a busy machine, they are as if all epochs were as fast, or as slow, as some were.
     """
@@ -101,15 +101,15 @@ def job_spread(run: Timings, seed: int = 0) -> Interval:
 
 
 def epoch_speedup(cpu: Timings, device: Timings) -> Speedup:
-    margin = run_margin(cpu, device)
-    return _speedup("epoch", cpu.epoch_seconds, device.epoch_seconds, margin)
+    margins = run_margins(cpu, device)
+    return _speedup("epoch", cpu.epoch_seconds, device.epoch_seconds, margins)
 
 
-def _speedup(kind: Kind, cpu: list[float], device: list[float], margin: float) -> Speedup:
+def _speedup(kind: Kind, cpu: list[float], device: list[float], margins: Interval) -> Speedup:
     cpu_seconds, device_seconds = statistics.median(cpu), statistics.median(device)
     interval = ratio_interval(cpu, device)
     if interval:
-        interval = interval[0] / margin, interval[1] * margin
+        interval = _widened(interval, margins)
     ratio, values = cpu_seconds / device_seconds, min(len(cpu), len(device))
     return Speedup(kind, cpu_seconds, device_seconds, ratio, interval, values)
 
@@ -167,10 +167,10 @@ def payback(cpu: Timings, gpu: Timings) -> BreakEvenEpochs:
     epochs = _epochs(extra_seconds, statistics.median(cpu_epochs) - statistics.median(gpu_epochs))
     values, interval = min(len(cpu_epochs), len(gpu_epochs)), None
     if values >= LEAST_VALUES:
-        margin = run_margin(cpu, gpu)
+        too_high, too_low = run_margins(cpu, gpu)
         drawn_cpu, drawn_gpu = drawn_medians(cpu_epochs, 0), drawn_medians(gpu_epochs, 1)
-        _, most_seconds = percentile_interval(drawn_cpu * margin - drawn_gpu)
-        least_seconds, _ = percentile_interval(drawn_cpu / margin - drawn_gpu)
+        _, most_seconds = percentile_interval(drawn_cpu * too_low - drawn_gpu)
+        least_seconds, _ = percentile_interval(drawn_cpu / too_high - drawn_gpu)
         interval = _epochs(extra_seconds, most_seconds), _epochs(extra_seconds, least_seconds)
     return BreakEvenEpochs(epochs, interval, values)
 
@@ -253,9 +253,29 @@ def cost(device: DeviceLabel, seconds: float, joules: float | None, settings: Co
     return Cost(sum(amounts.values()) if amounts else None, counted)
 
 
-def run_margin(*runs: Timings) -> float:
-    """Return the factor by which a run, or the ratio of two, may be off as a whole."""
-    return BUSY if any(load_warnings(run.load) for run in runs) else RUN_TO_RUN
+def run_margins(cpu: Timings, device: Timings) -> Interval:
+    """Return the factors by which the ratio of two runs may be too high, and too low.
+
+    Other programs only make a run longer, so each run's load moves one end.
+    """
+    return RUN_TO_RUN * slowdown(cpu), RUN_TO_RUN * slowdown(device)
+
+
+def slowdown(run: Timings) -> float:
+    """Return the factor by which other programs may have slowed a run, 1 on a quiet machine.
+
+    Threads that were ready to run but had no core show how much it was at least.
+    """
+    if not load_warnings(run.load):
+        return 1.0
+    running_seconds = sum(window.own_cpu_seconds for window in run.load)
+    waited_seconds = sum(window.waited_for_core_seconds or 0.0 for window in run.load)
+    return max(BUSY, 1 + waited_seconds / running_seconds if running_seconds else BUSY)
+
+
+def _widened(interval: Interval, margins: Interval) -> Interval:
+    (low, high), (too_high, too_low) = interval, margins
+    return low / too_high, high * too_low
 
 
 def ratio_interval(above: Sequence[float], below: Sequence[float]) -> Interval | None:

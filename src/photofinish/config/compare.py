@@ -64,9 +64,16 @@ class ListPrice:
     instance: str
     gpus: int
     """GPUs of the machine; all are paid for."""
+    vcpus: int
+    """Threads of its CPU."""
     usd_per_hour: float
     region: str
     as_of: date
+
+    @property
+    def cores(self) -> int:
+        """Number of physical cores, which have two threads each."""
+        return max(1, self.vcpus // 2)
 
 
 @cache

@@ -23,7 +23,7 @@ from photofinish.report.overview import ANSWER, overview_table
 from photofinish.report.pictures import Picture
 from photofinish.report.script_verdict import script_sections, script_verdict
 from photofinish.report.sentences import Verdict, verdict
-from photofinish.report.tables import Table
+from photofinish.report.tables import RENTING_NOTE, Table
 from photofinish.wording import markdown_text
 
 MOST_SHOWN = 30
@@ -48,9 +48,9 @@ _SECTIONS: list[tuple[str, Callable[[Comparison], Table], str]] = [
     (
         "Which to rent",
         tables.renting_table,
-        "Bounds by data sheets, and current prices. A real GPU takes longer and costs more.",
+        RENTING_NOTE,
     ),
-    ("Why", tables.why_table, "What an epoch, or the whole job, mostly waits for."),
+    ("Why", tables.why_table, "What takes most of an epoch, or of the whole job."),
     (
         "Is it the same model?",
         tables.parity_table,
@@ -86,8 +86,10 @@ def write_report(
 ) -> list[Verdict]:
     """Write all files of the report, and return a verdict for each experiment and script."""
     everything: list[AnyComparison] = [*pairs, *scripts]
+    verdicts = [*map(verdict, pairs), *map(script_verdict, scripts)]
+    decisions = [each.decision for each in verdicts]
     files = {
-        "comparison.csv": rows.comparison_rows(everything),
+        "comparison.csv": rows.comparison_rows(everything, decisions),
         "history.csv": rows.history_rows(pairs),
         "confusion.csv": rows.confusion_rows(pairs),
         "speedups.csv": rows.speedup_rows(everything),
@@ -96,8 +98,7 @@ def write_report(
     }
     for name, content in files.items():
         write_text_atomically(folder / name, rows.as_csv(name, content))
-    verdicts = [*map(verdict, pairs), *map(script_verdict, scripts)]
-    found = grid(pairs)
+    found = grid(pairs, decisions[: len(pairs)])
     drawn = [pictures.heat_map(found)] if found else []
     shown = everything[:MOST_SHOWN]
     details = [_details(*each) for each in zip(shown, verdicts, strict=False)]
@@ -105,7 +106,7 @@ def write_report(
     for picture in [*drawn, *(picture for each in details for picture in each.pictures)]:
         _write(folder / FIGURES / f"{picture.name}.svg", picture.file)
     overview = overview_table(verdicts, everything)
-    summary = sentences.summary([each.decision for each in verdicts])
+    summary = sentences.summary(decisions)
     page = _template().render(
         summary=summary,
         reasons=_reasons(verdicts),

@@ -7,10 +7,10 @@ import io
 import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import astuple, dataclass, field, fields
-from itertools import accumulate
+from itertools import accumulate, zip_longest
 from typing import Any
 
-from photofinish.comparing.decision import AnyComparison, decide
+from photofinish.comparing.decision import AnyComparison, Decision
 from photofinish.comparing.device_results import PARTS, NotTrained, Trained
 from photofinish.comparing.pairs import Compared, Comparison
 from photofinish.comparing.script_pairs import ScriptComparison, ScriptResult
@@ -49,9 +49,9 @@ class ComparisonRow:
     experiment: str
     device: str
     status: str
-    answer: str
-    answer_by: str
-    answer_reason: str | None
+    answer: str | None = None
+    answer_by: str | None = None
+    answer_reason: str | None = None
     device_name: str | None = _column("hardware")
     precision: str | None = _column("precision")
     parameters: int | None = _column("weights", _thousands)
@@ -139,36 +139,40 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 """Columns of each of the report's CSV files."""
 
 
-def comparison_rows(pairs: Iterable[AnyComparison]) -> Rows:
-    """Return a row for each experiment and device. A speed-up of 2 is half the CPU's time."""
+def comparison_rows(pairs: Iterable[AnyComparison], decisions: Iterable[Decision] = ()) -> Rows:
+    """Return a row for each experiment and device, with the answers that are decided.
+
+    A speed-up of 2 is half the CPU's time.
+    """
     rows = []
-    for pair in pairs:
-        if isinstance(pair, ScriptComparison):
-            rows += _script_rows(pair)
-            continue
-        cpu = _trained_row(pair, pair.cpu)
-        cpu.epoch_ceiling = pair.ceiling.epoch.at_most if pair.ceiling.epoch else None
-        cpu.job_ceiling = pair.ceiling.job.at_most
-        rows.append(cpu)
-        if pair.compared:
-            gpu = _trained_row(pair, pair.compared.gpu)
-            _add_comparison(gpu, pair.compared)
-            rows.append(gpu)
-        elif isinstance(pair.gpu, NotTrained):
-            rows.append(ComparisonRow(**_identity(pair, pair.gpu), reason=pair.gpu.record.reason))
+    for pair, decision in zip_longest(pairs, decisions):
+        found = _script_rows(pair) if isinstance(pair, ScriptComparison) else _rows(pair)
+        for row in found if decision else ():
+            row.answer, row.answer_by = decision.answer, decision.basis
+            row.answer_reason = decision.reason
+        rows += found
     return [vars(row) for row in rows]
 
 
-def _identity(pair: Comparison, result: Trained | NotTrained) -> dict[str, Any]:
-    record, decision = result.record, decide(pair)
+def _rows(pair: Comparison) -> list[ComparisonRow]:
+    cpu = _trained_row(pair, pair.cpu)
+    cpu.epoch_ceiling = pair.ceiling.epoch.at_most if pair.ceiling.epoch else None
+    cpu.job_ceiling = pair.ceiling.job.at_most
+    if pair.compared:
+        gpu = _trained_row(pair, pair.compared.gpu)
+        _add_comparison(gpu, pair.compared)
+        return [cpu, gpu]
+    if isinstance(pair.gpu, NotTrained):
+        return [cpu, ComparisonRow(**_identity(pair.gpu), reason=pair.gpu.record.reason)]
+    return [cpu]
+
+
+def _identity(result: Trained | NotTrained) -> dict[str, Any]:
     return {
         "experiment": result.experiment,
-        "device": record.device,
-        "status": record.status,
-        "answer": decision.answer,
-        "answer_by": decision.basis,
-        "answer_reason": decision.reason,
-        "epochs": record.experiment.epochs,
+        "device": result.record.device,
+        "status": result.record.status,
+        "epochs": result.record.experiment.epochs,
     }
 
 
@@ -176,7 +180,7 @@ def _trained_row(pair: Comparison, result: Trained) -> ComparisonRow:
     timings, scores, spent = result.timings, result.scores, pair.outlays[result.device]
     metrics = [f"{name} {value:.4g}" for name, value in scores.metrics.items()]
     row = ComparisonRow(
-        **_identity(pair, result),
+        **_identity(result),
         device_name=timings.device_name,
         precision=result.record.precision,
         parameters=result.record.parameter_count,
@@ -238,17 +242,11 @@ def _add_speedups(row: ComparisonRow, speedups: dict[Kind, Speedup]) -> None:
 
 def _script_rows(pair: ScriptComparison) -> list[ComparisonRow]:
     """Return a row for each device, with what is known of a script."""
-    decision, rows = decide(pair), []
-    common: dict[str, Any] = {
-        "experiment": pair.experiment,
-        "answer": decision.answer,
-        "answer_by": decision.basis,
-        "answer_reason": decision.reason,
-    }
+    rows = []
     for run in pair.trained:
         record, timings, spent = run.record, run.timings, pair.outlays[run.device]
         row = ComparisonRow(
-            **common,
+            experiment=pair.experiment,
             device=run.device,
             status=record.status,
             device_name=timings.device_name,
@@ -283,11 +281,14 @@ def _script_rows(pair: ScriptComparison) -> list[ComparisonRow]:
         rows.append(row)
     if not isinstance(pair.gpu, ScriptResult):
         missing = pair.gpu.record
-        rows.append(
-            ComparisonRow(
-                **common, device="gpu", status=missing.status, epochs=0, reason=missing.reason
-            )
+        row = ComparisonRow(
+            experiment=pair.experiment,
+            device="gpu",
+            status=missing.status,
+            epochs=0,
+            reason=missing.reason,
         )
+        rows.append(row)
     return rows
 
 

@@ -55,7 +55,7 @@ def script_sections(pair: ScriptComparison) -> list[tuple[str, Table, str]]:
         (
             "Which to rent",
             tables.renting_table(pair),
-            "Bounds by data sheets, and current prices. A real GPU takes longer and costs more.",
+            tables.RENTING_NOTE,
         ),
         (
             "Loading against computing",

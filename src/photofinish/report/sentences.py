@@ -33,6 +33,7 @@ NAMES: dict[Kind, str] = {
 }
 THE_SAME = "the same"
 _TRY = "Training it once on a GPU would settle it."
+_QUIET_OR_TRY = "A quiet machine may settle it, and training it once on a GPU would."
 HIGH = 20.0
 """Largest bound that is worth a number."""
 
@@ -98,23 +99,23 @@ def reason_of(pair: AnyComparison, decision: Decision) -> str:
     number = faster(decision.speedup)
     if decision.interval:
         number += f" ({interval_text(decision.interval)})"
-    there, here = f"{seconds(decision.gpu_seconds)} on {decision.gpu}", seconds(whole)
+    times = f"{seconds(decision.gpu_seconds)} on {decision.gpu} instead of {seconds(whole)}"
+    why = ""
     if decision.reason:
-        mostly = f", mostly {decision.reason}"
-        here, there = (here, f"{there}{mostly},") if decision.of_gpu else (f"{here}{mostly}", there)
-    times = f"{there} instead of {here}"
+        why = f" Most of the {'GPU' if decision.of_gpu else 'CPU'}'s time is {decision.reason}."
     if decision.basis == "recorded":
-        return f"{number}. The job took {times}; the GPU's time was recorded elsewhere."
+        return f"{number}. The job took {times}; the GPU's time was recorded elsewhere.{why}"
     if decision.option and decision.option.estimate:
         price, cost = decision.option.price, decision.option.estimate.cost
         costs = f", for {money(cost, price.currency)}" if price and cost is not None else ""
-        text = f"about {number}. By estimate the job takes {times}{costs}."
+        text = f"about {number}. By estimate the job takes {times}{costs}.{why}"
         if decision.option.fits == "perhaps":
             text += f" The memory of {decision.gpu} may be too small."
         if decision.answer == "Can't tell":
-            text += f" {_TRY}"
+            is_busy = load_warnings(pair.cpu.timings.load)
+            text += f" {_QUIET_OR_TRY if is_busy else _TRY}"
         return text
-    text = f"{number}. The job takes {times}."
+    text = f"{number}. The job takes {times}.{why}"
     if decision.answer == "Can't tell":
         is_busy = any(load_warnings(run.timings.load) for run in pair.trained)
         text += f" {'A quiet machine' if is_busy else 'A longer training'} would settle it."
@@ -126,16 +127,19 @@ def reason_of(pair: AnyComparison, decision: Decision) -> str:
 def _bounded(pair: AnyComparison, decision: Decision) -> str:
     """Return why no GPU can be much faster in this machine, or that nothing shows it."""
     job, resident = pair.ceiling.job, pair.ceiling.job_if_resident
-    unknown = pair.ceiling.loading_not_known
+    unknown = pair.renting.without
     staying, whole = seconds(job.measured_seconds), seconds(job.whole_seconds)
     staying = staying.removesuffix(f" {whole.split()[1]}")
-    limit = f"{staying} of its {whole} stay on the CPU, so an infinitely fast GPU makes it "
-    limit += f"{bound(job.as_measured)} faster (at most {bound(job.at_most)} with all margins)."
+    limit = f"{staying} of its {whole} stay on the CPU, so an infinitely fast GPU in this machine "
+    limit += f"makes it {bound(job.as_measured)} faster (at most {bound(job.at_most)} with all "
+    limit += "margins)."
     if decision.answer == "No":
         is_loading = decision.reason == "loading"
         if is_loading and resident:
-            limit += f" With `input: resident` it is {bound(resident.at_most)}."
-        return f"the job is mostly {'loading data' if is_loading else 'start-up'}. {limit}"
+            most = resident.at_most
+            then = f"is {bound(most)}" if most <= HIGH else "is no obstacle"
+            limit += f" With `input: resident` that limit {then}."
+        return f"most of the job is {'loading data' if is_loading else 'start-up'}. {limit}"
     text = "no GPU trained it."
     if unknown:
         text += f" Its loading is not known: {not_known(unknown)}."
@@ -198,6 +202,8 @@ def no_interval(speedup: Speedup) -> str:
 
 def payback(found: BreakEvenEpochs) -> str:
     """Return when the GPU's longer start-up is repaid: `after 4 epochs (4 to 5)`."""
+    if found.interval and math.isfinite(found.interval[0]) and math.isinf(found.interval[1]):
+        return "can't tell, because its epochs may be no shorter"
     when = "never, because its epochs are no shorter"
     if not found.epochs:
         when = "at once"
@@ -205,7 +211,9 @@ def payback(found: BreakEvenEpochs) -> str:
         when = f"after {counted(math.ceil(found.epochs), 'epoch')}"
     if found.interval is None:
         return f"{when} (no interval: {_too_few(found.values, 'epoch')})"
-    low, high = (f"{math.ceil(end):,}" if math.isfinite(end) else "never" for end in found.interval)
+    if math.isinf(found.epochs):
+        return when
+    low, high = (f"{math.ceil(end):,}" for end in found.interval)
     return when if low == high else f"{when} ({low} to {high})"
 
 
@@ -264,10 +272,10 @@ def rental(found: RentalComparison) -> str | None:
     if found.not_counted:
         return f"There are no bounds by data sheets: {found.not_counted}."
     options = [offer for offer in found.offers if offer.fits != "no"]
-    if not options:
+    best = min(options, key=lambda offer: offer.job_seconds, default=None)
+    if best is None or best.job_seconds < 1:
         return None
-    best = min(options, key=lambda offer: offer.job_seconds)
-    text = f"By data sheets the job takes at least {seconds(best.job_seconds)} on "
+    text = f"By data sheets its arithmetic takes at least {seconds(best.job_seconds)} on "
     text += best.accelerator.name
     costs = [
         (offer.cost, offer.accelerator.name, offer.price.currency)
@@ -277,9 +285,7 @@ def rental(found: RentalComparison) -> str | None:
     if costs:
         cost, name, currency = min(costs)
         text += f", and costs {least_cost(cost, currency)} on {name}"
-    if found.without:
-        text += f". Loading is not included ({not_known(found.without)})"
-    return f"{text}. A real GPU takes longer."
+    return f"{text}. A real GPU takes longer, and start-up and loading come on top."
 
 
 def least_cost(amount: float, currency: str) -> str:
@@ -303,12 +309,12 @@ def _why(device: DeviceLabel, diagnoses: Sequence[Diagnosis]) -> list[str]:
 def _cautions(pair: Comparison, decision: Decision) -> tuple[str, ...]:
     """Return reasons to doubt the answer.
 
-    Yes and No have the margin of a busy machine already, so it is no reason to doubt them.
+    Yes, No and Probably yes have the margin of a busy machine already.
     """
     cautions = []
     for result in pair.trained:
         device, load = result.device.upper(), result.timings.load
-        if decision.answer in ("Yes", "No"):
+        if decision.answer in ("Yes", "No", "Probably yes"):
             load = ()
         if load_warnings(load):
             # The stage of `mnist.lenet`, an experiment of a sweep, is named after `lenet`.
@@ -334,9 +340,10 @@ def _cautions(pair: Comparison, decision: Decision) -> tuple[str, ...]:
 
 def busy(device: str, load: Sequence[LoadWindow], stage: str) -> str:
     """Return that other programs disturbed a run, and how to measure it again."""
+    warning = load_warnings(load)[0].removesuffix(" in 100% of the time")
     return (
-        f"The machine was busy ({listed(load_warnings(load))}), so the {device}'s times are "
-        f"unreliable. `dvc repro --force --single-item {stage}` measures them again."
+        f"The machine was busy ({warning}), so the {device}'s times are unreliable. "
+        f"`dvc repro --force --single-item {stage}` measures them again."
     )
 
 

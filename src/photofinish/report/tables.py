@@ -24,7 +24,6 @@ from photofinish.report.sentences import NAMES, THE_SAME, in_words
 from photofinish.results.records import DEVICE_LABELS
 from photofinish.results.references import hardware
 from photofinish.wording import (
-    at_most,
     bound,
     byte_size,
     energy,
@@ -36,9 +35,14 @@ from photofinish.wording import (
 )
 
 NOTHING = "n/a"
+SHORT = "under 1 s"
 _COMMIT_CHARACTERS = 10
 _MISTAKES_NAMED = 3
-_ESTIMATED = "the job, estimated"
+RENTING_NOTE = (
+    "Estimates take start-up and loading as on this CPU, by the cores of the machine with the "
+    "lowest price. What a job takes or costs at least is the accelerator's arithmetic and memory "
+    "traffic alone, by its data sheet."
+)
 
 Table = list[dict[str, str]]
 """One dictionary per row: its cells by their headings, which are equal in all rows."""
@@ -254,26 +258,20 @@ def elsewhere_table(pair: Comparison) -> Table:
 
 def renting_table(pair: AnyComparison) -> Table:
     """Return a row for each accelerator. renting.csv has more."""
-    renting = pair.renting
+    offers = pair.renting.offers
+    has_estimates = any(offer.estimate for offer in offers)
     rows = []
-    for offer in renting.offers:
-        memory_gib = offer.accelerator.memory_gib
-        job = seconds(offer.job_seconds) if offer.job_seconds >= 1e-3 else "under 1 ms"
-        epoch = NOTHING if renting.without else f"{at_most(offer.epoch_at_most)}x"
-        row = {
-            "accelerator": offer.accelerator.name,
-            "the job at most": NOTHING if renting.without else f"{at_most(offer.job_at_most)}x",
-            "the job at least": job,
-            "cost at least": money_or_nothing(offer.cost, offer.price.currency)
-            if offer.price
-            else NOTHING,
-            "fits, memory at least": (
-                f"{offer.fits}, {byte_size(offer.needed_bytes)} of {memory_gib:g} GiB"
-            ),
-            "an epoch at most": epoch,
-        }
-        if any(each.estimate for each in renting.offers):
-            row[_ESTIMATED] = _estimated_job(offer.estimate) if offer.estimate else NOTHING
+    for offer in offers:
+        estimate, currency = offer.estimate, offer.price.currency if offer.price else ""
+        row = {"accelerator": offer.accelerator.name}
+        if has_estimates:
+            cost = estimate.cost if estimate else None
+            row["the job, estimated"] = _estimated_job(estimate) if estimate else NOTHING
+            row["cost, estimated"] = money_or_nothing(cost, currency)
+        row["the job at least"] = seconds(offer.job_seconds) if offer.job_seconds >= 1 else SHORT
+        row["cost at least"] = money_or_nothing(offer.cost, currency)
+        memory = f"{byte_size(offer.needed_bytes)} of {offer.accelerator.memory_gib:g} GiB"
+        row["fits, memory at least"] = f"{offer.fits}, {memory}"
         row["an hour"] = _price_of_an_hour(pair, offer)
         rows.append(row)
     return rows
