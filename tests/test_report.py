@@ -18,10 +18,10 @@ from photofinish.comparing.diagnosis import Diagnosis, Remedy
 from photofinish.comparing.pairs import Comparison
 from photofinish.files import write_json_atomically
 from photofinish.report.causes import commands
+from photofinish.report.page import number_columns
 from photofinish.report.report import (
     MOST_MARKDOWN_CHARACTERS,
     MOST_SHOWN,
-    number_columns,
     write_for_dvc,
     write_report,
 )

@@ -10,11 +10,10 @@ from filecmp import cmp
 from pathlib import Path
 
 from photofinish.errors import ConfigError
+from photofinish.files import OWN_FOLDER
 
 PARAMS = Path("params.yaml")
 PLAN = Path("stages/plan.py")
-OWN_FOLDER = Path("photofinish")
-"""Folder of the pipeline in a repository whose top has files of these names."""
 
 
 def enter() -> None:
