@@ -146,6 +146,11 @@ def test_a_repository_with_a_pipeline_keeps_it_and_its_data(repository: Reposito
     assert "photofinish/" in repository.photofinish("init")
     assert "Running stage 'photofinish" not in repository.photofinish("run", "train-cpu")
     assert (root / "photofinish/results/Net/cpu/model/weights.safetensors").is_file()
+    repository.photofinish("reference", "--machine", "mine")  # of what one device alone has trained
+    record = json.loads((root / "photofinish/reference/mine/Net.cpu.json").read_bytes())
+    assert record["scores"]["test_accuracy"] > 0.5
+    refused = repository.run("photofinish", "rent", "--on", "T4")
+    assert "photofinish run" in refused.stderr
     assert {path: path.read_bytes() for path in before} == before
     made = {path.name for path in root.iterdir() if not path.name.startswith((".", "__"))}
     assert made == {"dvc.yaml", "data", "net.py", "photofinish"}
