@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import re
 import shutil
@@ -145,6 +146,11 @@ def test_a_repository_with_a_pipeline_keeps_it_and_its_data(repository: Reposito
     assert "photofinish/" in repository.photofinish("init")
     assert "Running stage 'photofinish" not in repository.photofinish("run", "train-cpu")
     assert (root / "photofinish/results/Net/cpu/model/weights.safetensors").is_file()
+    repository.photofinish("reference", "--machine", "mine")  # of what one device alone has trained
+    record = json.loads((root / "photofinish/reference/mine/Net.cpu.json").read_bytes())
+    assert record["scores"]["test_accuracy"] > 0.5
+    refused = repository.run("photofinish", "rent", "--on", "T4")
+    assert "photofinish run" in refused.stderr
     assert {path: path.read_bytes() for path in before} == before
     made = {path.name for path in root.iterdir() if not path.name.startswith((".", "__"))}
     assert made == {"dvc.yaml", "data", "net.py", "photofinish"}
@@ -165,6 +171,28 @@ def test_without_git_the_pipeline_is_set_up_all_the_same(repository: Repository)
     shutil.rmtree(repository.root / ".git")
     assert "git init" in repository.photofinish("init")
     assert "Running stage 'plan'" in repository.photofinish("plan")
+
+
+@pytest.mark.slow
+def test_the_notebook_shows_the_answer_of_its_own_network(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{repository.programs}{os.pathsep}{os.environ['PATH']}")
+    shutil.copy(ROOT / "examples/colab.ipynb", repository.root)
+    execute = "from nbclient.cli import main; main()"
+    ran = repository.run("python", "-c", execute, "colab.ipynb", "--output", "executed.ipynb")
+    assert ran.returncode == 0, ran.stderr
+    committed, executed = (
+        json.loads((repository.root / name).read_text(encoding="utf-8"))["cells"]
+        for name in ("colab.ipynb", "executed.ipynb")
+    )
+    assert not any(cell.get("outputs") or cell.get("execution_count") for cell in committed)
+    outputs = {cell["id"]: cell.get("outputs") for cell in executed}
+    assert outputs["install"] == []
+    (shown,) = outputs["report"]
+    assert shown["data"]["text/plain"][0].startswith("Net: ")
+    assert ">Net</td>" in "".join(shown["data"]["text/html"])
+    assert "trained" in "".join(outputs["table"][0]["data"]["text/plain"])
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from html import unescape
 from html.parser import HTMLParser
 from importlib import metadata
 from pathlib import Path
@@ -14,14 +15,16 @@ import pytest
 from conftest import MakeResult
 from result_files import changed_history, pair_of, trained, with_timings
 
+import photofinish
 from photofinish.comparing.diagnosis import Diagnosis, Remedy
 from photofinish.comparing.pairs import Comparison
+from photofinish.errors import UserError
 from photofinish.files import write_json_atomically
 from photofinish.report.causes import commands
+from photofinish.report.page import number_columns
 from photofinish.report.report import (
     MOST_MARKDOWN_CHARACTERS,
     MOST_SHOWN,
-    number_columns,
     write_for_dvc,
     write_report,
 )
@@ -337,3 +340,29 @@ def test_columns_of_numbers_are_found() -> None:
     }
     second = dict.fromkeys(first, "n/a") | {"share": "1.0 s (10.0%)"}
     assert number_columns([first, second]) == {"time", "long", "share", "ratio", "bound"}
+
+
+def test_a_notebook_shows_the_answers_of_the_page_escaped_and_every_figure(
+    make_result: MakeResult, pair: list[Comparison], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = make_result(NASTY_NAME), make_result(NASTY_NAME, "gpu", unavailable="<img src=x>")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(UserError, match="photofinish run"):
+        photofinish.report()
+    write_report([*pair, pair_of(*other)], Path("report"))
+    report, page = photofinish.report(), Page(Path("report"))
+    html = report._repr_html_()
+    assert "<img" not in html
+    assert "<script" not in html
+    shown = re.findall(r"<t[dh]\b[^>]*>(?:<span[^>]*>)?([^<]*)", html)
+    assert list(map(unescape, shown)) == [
+        cell for row in page.tables["All experiments"] for cell in row
+    ]
+    assert [text in html for text in ("Some GPU", NASTY_NAME)] == [True, False]
+    assert str(report).splitlines()[2].startswith(f"{NASTY_NAME}: ")
+    pd.testing.assert_frame_equal(report.table, pd.read_csv("report/comparison.csv"))
+    Path("report").rename("photofinish-report")
+    Path("photofinish").mkdir()
+    Path("photofinish-report").rename("photofinish/report")
+    assert str(photofinish.report()) == str(report)

@@ -6,9 +6,11 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """Import `steps` when a script uses it. By name, as no stage but `script` runs it."""
-    if name != "steps":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """Import `steps` or `report` at their first use. By name, as few stages run them."""
     from importlib import import_module
 
-    return import_module("photofinish.scripts.timed_steps").steps
+    if name == "steps":
+        return import_module("photofinish.scripts.timed_steps").steps
+    if name == "report":
+        return import_module("photofinish.report")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,6 +9,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+OWN_FOLDER = Path("photofinish")
+"""Folder of the pipeline in a repository whose top has files of its names."""
+
 
 def sha256_of_bytes(data: bytes) -> str:
     """Return the sha256 in hexadecimal digits."""

@@ -6,6 +6,7 @@ Imports stand in the functions, because `photofinish --help` needs none of them.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 
 import photofinish
@@ -74,6 +75,8 @@ def _parser() -> argparse.ArgumentParser:
     ui.add_argument("--port", type=int, default=5000, help="5000")
     reference = command("reference", _reference, "record this machine's results for other machines")
     reference.add_argument("--machine", metavar="NAME", help="folder; by default the hardware's")
+    rent = command("rent", _rent, "print how to train on a rented GPU, with its time and cost")
+    rent.add_argument("--on", metavar="GPU", required=True, help="such as T4")
     machine = command("machine", _machine, "record what this machine is, for params.yaml to name")
     machine.add_argument("name", metavar="NAME", help="it writes machines/NAME.json")
     spread = command("spread", _spread, "train missing results on all machines at once")
@@ -127,6 +130,14 @@ def _reference(args: argparse.Namespace) -> None:
 
     pipeline.enter()
     pipeline.record_results(args.machine)
+
+
+def _rent(args: argparse.Namespace) -> None:
+    from photofinish.commands.rent import rent
+
+    task, commands = rent(args.on)
+    print(task, end="", flush=True)
+    print(commands, end="", file=sys.stderr)
 
 
 def _machine(args: argparse.Namespace) -> None:

@@ -12,11 +12,12 @@ from pathlib import Path
 from string import Template
 
 from photofinish.commands.found_network import FoundNetwork, find_networks
-from photofinish.commands.pipeline import OWN_FOLDER, PARAMS, PLAN, has_git
+from photofinish.commands.pipeline import PARAMS, PLAN, has_git
 from photofinish.config.base import is_name
 from photofinish.config.networks import GIVEN_TO_NETWORKS
 from photofinish.custom_code import Reference
 from photofinish.errors import ConfigError
+from photofinish.files import OWN_FOLDER
 
 _PACKAGE = Path(__file__).parent.parent
 _COPIED = ("dvc.yaml", "stages/*.py", "reference/README.md")

@@ -10,11 +10,10 @@ from filecmp import cmp
 from pathlib import Path
 
 from photofinish.errors import ConfigError
+from photofinish.files import OWN_FOLDER
 
 PARAMS = Path("params.yaml")
 PLAN = Path("stages/plan.py")
-OWN_FOLDER = Path("photofinish")
-"""Folder of the pipeline in a repository whose top has files of these names."""
 
 
 def enter() -> None:
@@ -87,7 +86,28 @@ def record_results(machine: str | None) -> None:
     """Record this machine's results in reference/."""
     from photofinish.results.references import record_all
 
+    _evaluate_alone()
     record_all(Path("data/plan/experiments"), Path("results"), Path("reference"), machine)
+
+
+def _evaluate_alone() -> None:
+    """Evaluate what one device alone has trained. The stage needs the results of both."""
+    from photofinish.config.base import read_plan
+    from photofinish.config.experiment import ExperimentPlan, MetricsPlan
+    from photofinish.results.records import DEVICE_LABELS, EVALUATED, MODEL
+
+    for file in sorted(Path("data/plan/experiments").glob("*.json")):
+        results = Path("results", file.stem)
+        models = {device: results / device / MODEL for device in DEVICE_LABELS}
+        learned = {device: folder for device, folder in models.items() if folder.is_dir()}
+        if len(learned) != 1:
+            continue
+        from photofinish.data.packed import PackedSplit
+        from photofinish.runs.evaluation import evaluate, write_evaluation
+
+        data = PackedSplit(Path("data/splits", read_plan(file, ExperimentPlan).dataset))
+        metrics = read_plan(Path("data/plan/metrics", file.name), MetricsPlan).metrics
+        write_evaluation(evaluate(file.stem, learned, data, metrics), results / EVALUATED)
 
 
 def check_name(name: str) -> None:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import jinja2
-from markupsafe import Markup, escape
 
 from photofinish.comparing.decision import AnyComparison
 from photofinish.comparing.diagnosis import Remedy
@@ -18,8 +14,10 @@ from photofinish.comparing.scaling import all_series, grid, shared_trainings
 from photofinish.comparing.script_pairs import ScriptComparison
 from photofinish.files import to_json, write_text_atomically
 from photofinish.report import pictures, rows, sentences, tables
+from photofinish.report.answers import write_answers
 from photofinish.report.causes import commands, prediction, remedy_line
-from photofinish.report.overview import ANSWER, overview_table
+from photofinish.report.overview import overview_table
+from photofinish.report.page import template
 from photofinish.report.pictures import Picture
 from photofinish.report.script_verdict import script_sections, script_verdict
 from photofinish.report.sentences import Verdict, verdict
@@ -31,8 +29,6 @@ MOST_SHOWN = 30
 MOST_MARKDOWN_CHARACTERS = 60_000
 """GitHub takes comments of up to 65,536."""
 FIGURES = "figures"
-_NUMBER = re.compile(r"(up to )?-?[\d,]*\.?\d+( ?(µs|ms|s|min|h|%|x))?( \([\d.]+%\))?")
-_CODE = re.compile(r"`([^`]+)`")
 _SECTIONS: list[tuple[str, Callable[[Comparison], Table], str]] = [
     (
         "Speed-ups",
@@ -107,9 +103,10 @@ def write_report(
         _write(folder / FIGURES / f"{picture.name}.svg", picture.file)
     overview = overview_table(verdicts, everything)
     summary = sentences.summary(decisions)
-    page = _template().render(
+    reasons = _reasons(verdicts)
+    page = template("report.html.j2").render(
         summary=summary,
-        reasons=_reasons(verdicts),
+        reasons=reasons,
         overview=overview,
         pictures=drawn,
         shared={
@@ -120,6 +117,7 @@ def write_report(
     )
     write_text_atomically(folder / "index.html", page)
     write_text_atomically(folder / "comparison.md", _markdown(summary, verdicts, overview))
+    write_answers(folder, summary, verdicts, reasons, overview)
     return verdicts
 
 
@@ -188,31 +186,3 @@ def _markdown(summary: str, verdicts: list[Verdict], overview: Table) -> str:
             return f"{text}\nThe rest is on the page and in comparison.csv.\n"
         text += f"{line}\n"
     return text
-
-
-def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("photofinish.report"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals |= {"number_columns": number_columns, "ANSWER": ANSWER}
-    environment.filters["with_code"] = _with_code
-    return environment.get_template("report.html.j2")
-
-
-def _with_code(text: str) -> Markup:
-    """Mark up as code what is between backticks."""
-    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704
-
-
-def number_columns(table: Sequence[dict[str, str]]) -> set[str]:
-    """Return the headings of columns of numbers, which are flush right and sorted by value."""
-    numeric = set()
-    for heading in table[0]:
-        cells = [row[heading] for row in table if row[heading] != tables.NOTHING]
-        if cells and all(_NUMBER.fullmatch(cell) for cell in cells):
-            numeric.add(heading)
-    return numeric

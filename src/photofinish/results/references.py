@@ -96,6 +96,8 @@ def record_all(plan: Path, results: Path, out: Path, machine: str | None) -> Non
     written = 0
     for name, device in product(names, records.DEVICE_LABELS):
         folder = results / name / device
+        if not folder.is_dir():  # such as the CPU's after `photofinish run train-gpu`
+            continue
         training = records.read_training(folder / records.MODEL)
         if isinstance(training, records.Unavailable):
             continue

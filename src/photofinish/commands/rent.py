@@ -1,0 +1,172 @@
+"""`photofinish rent --on T4`: how to train on a rented GPU, and bring its record back.
+
+It prints a task for SkyPilot, then the commands for SkyPilot and for plain SSH. It starts nothing.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import shlex
+import textwrap
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from string import Template
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+from photofinish.commands import pipeline
+from photofinish.config.compare import accelerators
+from photofinish.config.loader import read_params
+from photofinish.config.problems import unknown_name
+from photofinish.errors import ConfigError, UserError
+from photofinish.wording import listed, money, seconds
+
+_RENTING = Path("report/renting.csv")
+_CLUSTER = "photofinish"
+_TASK = Template("""\
+$about
+name: $cluster
+workdir: .
+resources:
+  accelerators: {$gpu: $count}
+  use_spot: false  # the record of an interrupted training would be left out
+  autostop: 10     # stops after 10 idle minutes; `sky down` deletes the machine
+$mounts
+setup: |
+  set -e
+  export PATH="$$HOME/.local/bin:$$PATH"  # where SkyPilot installs uv
+  [ -d ~/photofinish-env ] || uv venv --seed --python 3.12 ~/photofinish-env
+  . ~/photofinish-env/bin/activate
+  $install
+
+run: |
+  set -e
+  . ~/photofinish-env/bin/activate
+  photofinish run train-gpu
+  photofinish reference
+""")
+_COMMANDS = Template("""
+By SkyPilot, with the task above in rent.yaml:
+  sky launch --cluster $cluster rent.yaml
+  rsync --archive $cluster:sky_workdir/$records/ $records/
+  sky down $cluster
+
+Or on a machine of yours with a driver and Python 3.11 or newer, by SSH:
+  $copy
+  ssh user@machine $script
+  rsync --archive user@machine:photofinish-job/$records/ $records/
+
+Then `photofinish run` here answers by the GPU's record.
+""")
+
+
+def rent(gpu: str) -> tuple[str, str]:
+    """Return the task for SkyPilot, and the commands that use it."""
+    top = Path.cwd()
+    pipeline.enter()
+    records = (Path.cwd() / "reference").relative_to(top).as_posix()
+    if gpu not in accelerators():
+        raise ConfigError(f"--on {gpu}: {unknown_name('accelerator', gpu, list(accelerators()))}")
+    params = read_params(pipeline.PARAMS)
+    if not params.experiments:
+        raise UserError("params.yaml has no experiments: a script leaves no record to bring back")
+    # Repeats and further seeds are trained there, too.
+    trainings = {name: each.repeats + each.seeds - 1 for name, each in params.experiments.items()}
+    count = params.devices.gpu.wanted_count
+    source, mounts = _source(top)
+    install = f'pip install --quiet "{source}"'
+    if (top / "requirements.txt").is_file():
+        install += " --requirement requirements.txt"
+    names = listed(list(trainings)) if len(trainings) <= 3 else f"{len(trainings)} experiments"
+    about = (
+        f"Trains {names} on a {gpu}, for a record to compare with. {_estimate(gpu, trainings)} "
+        "The minutes to start and set up the machine come on top. Files that .gitignore names "
+        "stay here: for data among them, add file_mounts."
+    )
+    task = _TASK.substitute(
+        about=textwrap.fill(about, 100, initial_indent="# ", subsequent_indent="# "),
+        cluster=_CLUSTER,
+        gpu=gpu,
+        count=1 if count == "all" else count,
+        mounts="".join(f"\nfile_mounts:\n  ~/{to}: {json.dumps(path)}\n" for path, to in mounts),
+        install=install,
+    )
+    script = [
+        "cd photofinish-job",
+        "python3 -m venv ~/photofinish-env",
+        ". ~/photofinish-env/bin/activate",
+        install,
+        "photofinish run train-gpu",
+        "photofinish reference",
+    ]
+    commands = _COMMANDS.substitute(
+        cluster=_CLUSTER,
+        records=records,
+        copy="\n  ".join(
+            f"rsync --archive --filter=':- .gitignore' {shlex.quote(path)} user@machine:{to}"
+            for path, to in [("./", "photofinish-job"), *mounts]
+        ),
+        script=shlex.quote(" && ".join(script)),
+    )
+    return task, commands
+
+
+def _estimate(gpu: str, trainings: dict[str, int]) -> str:
+    """Return the time and cost of all trainings on a GPU, from what `compare` wrote."""
+    try:
+        with _RENTING.open(encoding="utf-8", newline="") as file:
+            every = list(csv.DictReader(file))
+    except FileNotFoundError:
+        raise UserError(
+            f"{_RENTING} does not exist: `photofinish run` writes it, with the time and cost on "
+            f"each GPU"
+        ) from None
+    rows = [row for row in every if row["accelerator"] == gpu and row["experiment"] in trainings]
+    if not rows and every:
+        raise ConfigError(
+            f"{_RENTING} has no {gpu}: add it to compare.accelerators in params.yaml, then "
+            f"`photofinish run`"
+        )
+    if len(rows) < len(trainings):
+        return "Time and cost are not known: report/index.html says why."
+    if small := [row["experiment"] for row in rows if row["fits"] == "no"]:
+        raise UserError(f"{listed(small)} needs more memory than a {gpu} has: rent another GPU")
+    is_estimated = all(row["job_seconds_estimated"] for row in rows)
+    kind = "estimated" if is_estimated else "at_least"
+    spent_seconds = _total(rows, trainings, f"job_seconds_{kind}")
+    text = f"{'Estimated' if is_estimated else 'At least'}: {seconds(spent_seconds)} of training"
+    price, currency = rows[0]["hour_price"], rows[0]["currency"]
+    if price:
+        cost = money(_total(rows, trainings, f"cost_{kind}"), currency)
+        where = ", ".join(filter(None, (rows[0]["price_of"], rows[0]["price_as_of"])))
+        text += f", {cost} at {money(float(price), currency)} an hour ({where})"
+    return f"{text}."
+
+
+def _total(rows: Sequence[dict[str, str]], trainings: dict[str, int], column: str) -> float:
+    return sum(float(row[column]) * trainings[row["experiment"]] for row in rows)
+
+
+def _source(top: Path) -> tuple[str, list[tuple[str, str]]]:
+    """Return what pip installs there, and the local path that it needs with its name there.
+
+    It is what was installed here: a version, a Git address, or a local wheel or folder (PEP 610).
+    """
+    package = metadata.distribution("photofinish")
+    text = package.read_text("direct_url.json")
+    if text is None:
+        return f"photofinish[fleet]=={package.version}", []
+    origin = json.loads(text)
+    url = origin["url"]
+    if git := origin.get("vcs_info"):
+        return f"photofinish[fleet] @ {git['vcs']}+{url}@{git['commit_id']}", []
+    if not url.startswith("file:"):
+        return f"photofinish[fleet] @ {url}", []
+    path = Path(url2pathname(urlsplit(url).path))
+    if path == top:
+        return ".[fleet]", []
+    if path.is_file():
+        return f"$HOME/{path.name}[fleet]", [(str(path), path.name)]
+    return "$HOME/photofinish-source[fleet]", [(f"{path}/", "photofinish-source")]

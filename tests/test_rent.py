@@ -1,0 +1,127 @@
+"""`photofinish rent`: a task for SkyPilot with our time and cost, and the SSH commands."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from photofinish.commands.rent import rent
+from photofinish.errors import UserError
+
+EXPERIMENT = {
+    "dataset": "digits", "model": "linear", "epochs": 1, "batch_size": 8, "seed": 0,
+    "optimizer": {"name": "sgd", "lr": 0.1}, "schedule": "constant", "input": "resident",
+    "precision": "fp32",
+}  # fmt: skip
+OFFER = {
+    "experiment": "mine", "accelerator": "T4", "fits": "yes", "job_seconds_at_least": 60,
+    "cost_at_least": 0.05, "job_seconds_estimated": 600, "cost_estimated": 0.5, "hour_price": 3.0,
+    "currency": "USD", "price_of": "some cloud", "price_as_of": "2026-07-20",
+}  # fmt: skip
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "stages").mkdir()
+    (tmp_path / "stages/plan.py").touch()
+    data = {"digits": {"source": "digits", "validation": 0.1, "test": 0.1}}
+    params = {"datasets": data, "experiments": {"mine": {**EXPERIMENT, "repeats": 2, "seeds": 2}}}
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write_offers(project: Path, **changes: Any) -> None:
+    (project / "report").mkdir(exist_ok=True)
+    with (project / "report/renting.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(OFFER))
+        writer.writeheader()
+        writer.writerow(OFFER | changes)
+
+
+def test_the_task_names_the_gpu_with_the_time_and_cost_of_all_its_trainings(project: Path) -> None:
+    (project / "requirements.txt").touch()
+    write_offers(project)
+    text, commands = rent("T4")
+    task = yaml.safe_load(text)
+    assert task["resources"]["accelerators"] == {"T4": 1}
+    assert task["setup"].rstrip().endswith("--requirement requirements.txt")
+    for command in ("photofinish run train-gpu", "photofinish reference"):
+        assert command in task["run"]
+        assert command in commands
+    comment = text.partition("name:")[0].replace("\n# ", " ")
+    assert "Estimated: 30 min of training, 1.50 USD at 3.00 USD an hour (some cloud" in comment
+    write_offers(project, job_seconds_estimated="", cost_estimated="")
+    assert "At least: 3.0 min of training, 0.15 USD" in rent("T4")[0].replace("\n# ", " ")
+
+
+@pytest.mark.parametrize(
+    ("origin", "installed", "copied"),
+    [
+        (None, "photofinish[fleet]==9.0", []),
+        (
+            {"url": "https://host/it", "vcs_info": {"vcs": "git", "commit_id": "abc"}},
+            "photofinish[fleet] @ git+https://host/it@abc",
+            [],
+        ),
+        (
+            {"url": "file:///my%20folder", "dir_info": {}},
+            "$HOME/photofinish-source[fleet]",
+            ["/my folder/"],
+        ),
+    ],
+)
+def test_what_pip_installed_here_is_installed_there(
+    project: Path, monkeypatch: pytest.MonkeyPatch, origin: Any, installed: str, copied: list[str]
+) -> None:
+    package = project / "packages/photofinish-9.0.dist-info"
+    package.mkdir(parents=True)
+    (package / "METADATA").write_text("Name: photofinish\nVersion: 9.0\n", encoding="utf-8")
+    if origin:
+        (package / "direct_url.json").write_text(json.dumps(origin), encoding="utf-8")
+    monkeypatch.syspath_prepend(package.parent)
+    write_offers(project)
+    text, commands = rent("T4")
+    task = yaml.safe_load(text)
+    assert f'"{installed}"' in task["setup"]
+    assert f'"{installed}"' in commands
+    assert [*task.get("file_mounts", {}).values()] == copied
+    lines = [shlex.split(line) for line in commands.splitlines() if "--filter" in line]
+    assert [line[3] for line in lines] == ["./", *copied]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "changes", "reason"),
+    [
+        ("V100", {}, "compare.accelerators"),
+        ("t4", {}, "did you mean 'T4'"),
+        ("T4", {"fits": "no"}, "memory"),
+    ],
+)
+def test_a_gpu_that_is_not_known_or_too_small_is_refused(
+    project: Path, gpu: str, changes: dict[str, str], reason: str
+) -> None:
+    write_offers(project, **changes)
+    with pytest.raises(UserError, match=reason):
+        rent(gpu)
+
+
+def test_without_a_comparison_a_run_is_proposed(project: Path) -> None:
+    with pytest.raises(UserError, match="photofinish run"):
+        rent("T4")
+    assert not (project / "report").exists()
+
+
+def test_skypilot_reads_the_task(project: Path) -> None:
+    sky = pytest.importorskip("sky")
+    write_offers(project)
+    (project / "rent.yaml").write_text(rent("T4")[0], encoding="utf-8")
+    task = sky.Task.from_yaml(str(project / "rent.yaml"))
+    (resources,) = task.resources
+    assert resources.accelerators == {"T4": 1}
