@@ -72,6 +72,11 @@ def _parser() -> argparse.ArgumentParser:
     command("plan", _plan, "check params.yaml; `dvc status` then lists what will run")
     ui = command("ui", _ui, "bring MLflow up to date, and start its web pages")
     ui.add_argument("--port", type=int, default=5000, help="5000")
+    gate = command("gate", _gate, "end with an error if training is slower than at another commit")
+    gate.add_argument(
+        "--base", metavar="COMMIT", default="HEAD~1", help="what to compare with; HEAD~1"
+    )
+    gate.add_argument("--slower", metavar="FACTOR", type=float, default=1.15, help="1.15")
     reference = command("reference", _reference, "record this machine's results for other machines")
     reference.add_argument("--machine", metavar="NAME", help="folder; by default the hardware's")
     machine = command("machine", _machine, "record what this machine is, for params.yaml to name")
@@ -120,6 +125,15 @@ def _ui(args: argparse.Namespace) -> None:
 
     pipeline.enter()
     pipeline.show_runs(args.port)
+
+
+def _gate(args: argparse.Namespace) -> None:
+    from photofinish.commands import pipeline
+    from photofinish.gate.gate import gate
+
+    pipeline.enter()
+    pipeline.prepare_data()
+    gate(args.base, args.slower)
 
 
 def _reference(args: argparse.Namespace) -> None:

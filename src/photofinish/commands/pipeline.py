@@ -29,12 +29,22 @@ def enter() -> None:
 
 def reproduce(arguments: list[str]) -> None:
     """Check params.yaml, then exit as `dvc repro` does with these arguments."""
+    sys.exit(_repro(arguments))
+
+
+def prepare_data() -> None:
+    """Run the stages that training needs."""
+    if status := _repro(["--quiet", "split", "download-weights"]):
+        sys.exit(status)
+
+
+def _repro(arguments: list[str]) -> int:
     from dvc.cli import main as dvc
 
     check_params()
     if not has_git():  # a ZIP, which DVC refuses otherwise
         dvc(["config", "--local", "core.no_scm", "true"])
-    sys.exit(dvc(["repro", *arguments]))
+    return int(dvc(["repro", *arguments]))
 
 
 def check_params() -> None:

@@ -1,0 +1,1 @@
+"""`photofinish gate`: whether training became slower since another commit."""
