@@ -156,6 +156,7 @@ def _spread(args: argparse.Namespace) -> None:
     from photofinish.remote.spread import spread
     from photofinish.remote.worker import HEAD
 
+    pipeline.check_signals()
     pipeline.enter()
     pipeline.check_params()
     spread(args.listen or HEAD)
@@ -165,5 +166,6 @@ def _worker(args: argparse.Namespace) -> None:
     from photofinish.commands import pipeline
     from photofinish.remote.worker import HEAD, serve
 
+    pipeline.check_signals()
     pipeline.enter()
     serve(args.head or HEAD)

@@ -90,6 +90,8 @@ def show_runs(port: int) -> None:
     command = [sys.executable, "-m", "mlflow", "ui", "--workers", "2", "--port", str(port)]
     store = ["--backend-store-uri", address] if address else []
     sys.stdout.flush()
+    if os.name == "nt":  # where execv returns to the terminal at once
+        sys.exit(subprocess.run([*command, *store], check=False).returncode)
     os.execv(sys.executable, [*command, *store])  # noqa: S606  # no shell is meant
 
 
@@ -98,6 +100,12 @@ def record_results(machine: str | None) -> None:
     from photofinish.results.references import record_all
 
     record_all(Path("data/plan/experiments"), Path("results"), Path("reference"), machine)
+
+
+def check_signals() -> None:
+    """Raise ConfigError on Windows, which cannot end a worker's job by a signal."""
+    if os.name == "nt":
+        raise ConfigError("spread and worker need Linux or macOS: use them in WSL")
 
 
 def check_name(name: str) -> None:

@@ -12,10 +12,10 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from math import comb
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -23,16 +23,21 @@ from typing import Self
 from photofinish.config.loader import read_params
 from photofinish.errors import ConfigError, UserError
 from photofinish.locks import exclusive_machine
-from photofinish.machine.fingerprint import GpuTarget, fingerprint
+from photofinish.machine.fingerprint import CpuTarget, GpuTarget, fingerprint
 from photofinish.remote.jobs import git
-from photofinish.results.records import DEVICE_LABELS, DeviceLabel
+from photofinish.results.records import DeviceLabel
 from photofinish.wording import counted, ratio, seconds, times
 
-_FEWEST_ROUNDS, _MOST_ROUNDS = 11, 61
-_MOST_CHANCE = 0.01
-"""Chance of a sign test at which rounds end."""
+ALLOWED = 1.15
+"""Default of --slower."""
+_TURN_SECONDS = 0.05
+"""Least time of a turn. Short ones find a machine's quiet moments."""
+_FEWEST_ROUNDS, _MOST_SECONDS = 12, 20.0
+"""Rounds and time of a pair of processes, of which those that start in slow memory stay slower."""
 _STARTS = 3
-"""Pairs of processes that must all be slower. Memory's layout alone makes some a little slower."""
+"""Pairs of processes, at most."""
+_QUICKEST, _AGREEMENT = 3, 1.03
+"""Number of quickest turns that count, and how far apart they are when more turns gain nothing."""
 _PARAMS = Path("params.yaml")
 
 
@@ -48,12 +53,15 @@ class _Checkout:
 
 @dataclass(frozen=True)
 class _Change:
-    """Times of one training at both commits: medians over rounds."""
+    """Duration of a training's epoch at both commits, by the quickest turns."""
 
     base_seconds: float
     seconds: float
-    """Duration of an epoch."""
-    ratio: float
+
+    @property
+    def ratio(self) -> float:
+        """Time over the base's."""
+        return self.seconds / self.base_seconds
 
 
 def gate(base: str, slower: float) -> None:
@@ -96,11 +104,12 @@ def _exported(now: _Checkout, base: str, folder: Path) -> _Checkout:
 def _ratios(before: _Checkout, now: _Checkout, slower: float) -> Iterator[float]:
     """Compare each training that both commits have, print a line for it, and yield the ratio."""
     params, params_before = (read_params(each.folder / _PARAMS) for each in (now, before))
-    hosts = dict(zip(DEVICE_LABELS, fingerprint(params.devices), strict=True))
+    cpu_host, gpu_host = fingerprint(params.devices)
+    hosts: dict[DeviceLabel, CpuTarget | GpuTarget] = {"cpu": cpu_host}
+    if not gpu_host.missing:
+        hosts["gpu"] = gpu_host
     for (name, experiment), (device, host) in product(params.experiments.items(), hosts.items()):
         title = f"{name} on the {device.upper()}"
-        if isinstance(host, GpuTarget) and host.missing:
-            continue
         if name not in params_before.experiments:
             print(f"{title}: new since {before.title}")
         elif host.processes > 1:
@@ -121,46 +130,70 @@ def _compare(
 ) -> _Change | None:
     """Return how a training's time changed, or None if settings and code are the same.
 
-    It is slower only if new processes say so again.
+    Processes start again while it looks slower, or while the machine is too busy to be sure.
     """
-    changes: list[_Change] = []
+    old_turns, new_turns = _Turns(), _Turns()
     with exclusive_machine(f"which compares {name} with another commit"):
-        while len(changes) < _STARTS and all(change.ratio > slower for change in changes):
+        for _start in range(_STARTS):
             with (
                 _Side(before, now, name, device, dataset) as old,
                 _Side(now, now, name, device, dataset) as new,
             ):
                 if old.answer() == new.answer():
                     return None
-                changes.append(_take_turns(old, new, slower))
-    return min(changes, key=lambda change: change.ratio)
+                _take_turns(old, old_turns, new, new_turns)
+            change = _Change(old_turns.quickest_seconds, new_turns.quickest_seconds)
+            if change.ratio <= slower and old_turns.agree and new_turns.agree:
+                break
+    return change
 
 
-def _take_turns(old: _Side, new: _Side, slower: float) -> _Change:
-    """Time both sides in turns, until it is sure whether most rounds are slower.
+class _Turns:
+    """Durations of an epoch by each turn of a side.
 
-    Without being sure after many rounds, the machine was too noisy, and the median decides.
+    Other programs only ever slow a turn down, so the quickest ones are nearest to the truth.
     """
-    for side in (old, new, old, new):  # a first turn finds its length
-        side.take_turn()
-    rounds: list[tuple[float, float]] = []
-    while len(rounds) < _MOST_ROUNDS and not _is_sure(rounds, slower):
-        sides = (old, new) if len(rounds) % 2 else (new, old)
-        taken = {side: side.take_turn() for side in sides}
-        rounds.append((taken[old], taken[new]))
-    return _Change(
-        base_seconds=statistics.median(base for base, _ in rounds),
-        seconds=statistics.median(own for _, own in rounds),
-        ratio=statistics.median(own / base for base, own in rounds),
-    )
+
+    def __init__(self) -> None:
+        self._epoch_seconds: list[float] = []
+
+    def add(self, epoch_seconds: float) -> None:
+        self._epoch_seconds.append(epoch_seconds)
+
+    @property
+    def _quickest(self) -> list[float]:
+        return sorted(self._epoch_seconds)[:_QUICKEST]
+
+    @property
+    def quickest_seconds(self) -> float:
+        """Mean of the quickest."""
+        return statistics.mean(self._quickest)
+
+    @property
+    def agree(self) -> bool:
+        """True if the quickest are about equal, as on a quiet machine."""
+        return self._quickest[-1] <= _AGREEMENT * self._quickest[0]
 
 
-def _is_sure(rounds: list[tuple[float, float]], slower: float) -> bool:
-    """Return True if by a sign test the median round is slower, or is not."""
-    count, above = len(rounds), sum(own > slower * base for base, own in rounds)
-    most = max(above, count - above)
-    chance = sum(comb(count, number) for number in range(most, count + 1)) / 2**count
-    return count >= _FEWEST_ROUNDS and chance < _MOST_CHANCE
+def _take_turns(old: _Side, old_turns: _Turns, new: _Side, new_turns: _Turns) -> None:
+    """Time both sides in turns until the quickest of each agree."""
+    for side in (old, new):
+        side.begin()
+    steps = max(old.least_steps, new.least_steps)
+    while old.take_turn(steps) < _TURN_SECONDS:
+        steps *= 2
+    if steps > old.steps_per_epoch:
+        steps = -(-steps // old.steps_per_epoch) * old.steps_per_epoch
+    share = steps / old.steps_per_epoch
+    sides = [(old, old_turns), (new, new_turns)]
+    deadline, rounds = time.monotonic() + _MOST_SECONDS, 0
+    while rounds < _FEWEST_ROUNDS or (
+        time.monotonic() < deadline and not (old_turns.agree and new_turns.agree)
+    ):
+        for side, turns in sides if rounds % 2 else reversed(sides):
+            steps = max(1, round(share * side.steps_per_epoch))
+            turns.add(side.take_turn(steps) / steps * side.steps_per_epoch)
+        rounds += 1
 
 
 class _Side:
@@ -169,6 +202,7 @@ class _Side:
     def __init__(
         self, own: _Checkout, now: _Checkout, name: str, device: DeviceLabel, dataset: str
     ) -> None:
+        self.steps_per_epoch = self.least_steps = 1
         self._what = f"{name} on the {device.upper()} ({own.title})"
         weights, data = now.folder / "data/weights" / name, now.folder / "data/splits" / dataset
         arguments = [name, device, "--data", str(data), "--weights", str(weights)]
@@ -205,12 +239,19 @@ class _Side:
             raise UserError(f"{self._what} did not train, so that there is nothing to compare")
         return line.strip()
 
-    def take_turn(self) -> float:
-        """Return how long an epoch takes at the speed of a turn."""
+    def begin(self) -> None:
+        """Prepare the training, after its identity was read."""
+        self.steps_per_epoch, self.least_steps = map(int, self._ask("").split())
+
+    def take_turn(self, steps: int) -> float:
+        """Train so many steps, and return how long they took."""
+        return float(self._ask(str(steps)))
+
+    def _ask(self, question: str) -> str:
         assert self._process.stdin
-        self._process.stdin.write("\n")
+        self._process.stdin.write(f"{question}\n")
         self._process.stdin.flush()
-        return float(self.answer())
+        return self.answer()
 
 
 def _moved_path(now: Path, before: Path) -> Iterator[str]:

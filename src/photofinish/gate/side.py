@@ -1,7 +1,8 @@
 """One side of the gate: a commit's training, which takes turns with the other commit's.
 
 `python -m photofinish.gate.side` is that process, in the folder of the commit's params.yaml.
-It prints the training's identity first. For each line that it reads, it then prints a time.
+It prints the training's identity. Once it may go on, it prints the number of steps in an epoch and
+in the shortest turn. For each number of steps that it reads, it then prints their time.
 """
 
 from __future__ import annotations
@@ -51,12 +52,13 @@ def main() -> None:
         configure_torch(
             device, experiment.precision, run.host.threads or 1, deterministic=deterministic
         )
-        turns = Turns(Setup(run, device, team).new_trainer())
+        trainer = Setup(run, device, team).new_trainer()
+        turns = Turns(trainer)
         if args.not_from:
             _check_modules(args.not_from)
-        print(0.0, file=answers, flush=True)
-        for _line in sys.stdin:
-            print(turns.take(), file=answers, flush=True)
+        print(trainer.steps_per_epoch, turns.least_steps, file=answers, flush=True)
+        for line in sys.stdin:
+            print(turns.take(int(line)), file=answers, flush=True)
 
 
 def _run(name: str, device: str, data: Path, weights: Path) -> Run:

@@ -1,4 +1,4 @@
-"""Turns of a training: parts of it that are timed, each from the same start."""
+"""Turns of a training: so many steps at a time, with a clock around them."""
 
 from __future__ import annotations
 
@@ -7,52 +7,34 @@ from itertools import count
 
 import torch
 
-from photofinish.profiling.scratch import scratch_copy, warm_up
+from photofinish.profiling.scratch import warm_up
 from photofinish.training.batches import seed_epoch
-from photofinish.training.trainer import Trainer, TrainState
-
-_TURN_SECONDS = 0.2
-"""Least time of a turn. Most neighbours stay for longer, and so slow both sides."""
+from photofinish.training.trainer import Trainer
 
 
 class Turns:
-    """Timed parts of a training. Each begins with the same fresh network, so all do equal work."""
+    """A training that goes on for as many steps as are asked for."""
 
     def __init__(self, trainer: Trainer) -> None:
-        self._trainer = trainer
         warm_up(trainer)
-        self._steps = 0
+        trainer.state.network.train()
+        self._trainer = trainer
+        self._losses = _losses(trainer)
+        loader = trainer.experiment.input
+        has_workers = loader.name == "loader" and loader.workers > 0
+        self.least_steps = trainer.steps_per_epoch if has_workers else 1
+        """Steps in the shortest turn: an epoch if workers would load ahead between turns."""
 
-    def take(self) -> float:
-        """Take a turn, and return how long an epoch takes at its speed."""
-        if not self._steps:
-            self._steps = self._steps_of_a_turn()
-        return self._seconds(self._steps) / self._steps * self._trainer.steps_per_epoch
+    def take(self, steps: int) -> float:
+        """Train so many steps, and return their time."""
+        done, started_seconds = 0, self._trainer.clock.now_seconds()
+        while done < steps:
+            done += next(self._losses).numel()
+        return (self._trainer.clock.now_seconds() - started_seconds) * steps / done
 
-    def _steps_of_a_turn(self) -> int:
-        """Return a number of steps that takes long enough, of whole epochs if these are short."""
-        steps, epoch = 1, self._trainer.steps_per_epoch
-        while self._seconds(steps) < _TURN_SECONDS:
-            steps *= 2
-        return -(-steps // epoch) * epoch if steps > epoch else steps
 
-    def _seconds(self, steps: int) -> float:
-        """Time so many steps after a first one, which starts workers and captures steps."""
-        clock, done = self._trainer.clock, 0
-        with scratch_copy(self._trainer) as state:
-            losses = self._losses(state)
-            next(losses)
-            started_seconds = clock.now_seconds()
-            while done < steps:
-                done += next(losses).numel()
-            seconds = clock.now_seconds() - started_seconds
-            losses.close()
-        self._trainer.steps.release()
-        return seconds * steps / done
-
-    def _losses(self, state: TrainState) -> Iterator[torch.Tensor]:
-        """Train epoch after epoch. Yields the losses of a step, or of several captured ones."""
-        trainer = self._trainer
-        for epoch in count():
-            seed_epoch(trainer.experiment.seed, epoch)
-            yield from trainer.take_steps(trainer.steps, state, epoch)
+def _losses(trainer: Trainer) -> Iterator[torch.Tensor]:
+    """Train epoch after epoch. Yields the loss of a step, or of several captured ones."""
+    for epoch in count():
+        seed_epoch(trainer.experiment.seed, epoch)
+        yield from trainer.take_steps(trainer.steps, trainer.state, epoch)
