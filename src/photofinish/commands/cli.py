@@ -77,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
         "--base", metavar="COMMIT", default="HEAD~1", help="what to compare with; HEAD~1"
     )
     gate.add_argument("--slower", metavar="FACTOR", type=float, default=1.15, help="1.15")
+    command("history", _history, "draw speed and accuracy over Git's commits")
     reference = command("reference", _reference, "record this machine's results for other machines")
     reference.add_argument("--machine", metavar="NAME", help="folder; by default the hardware's")
     machine = command("machine", _machine, "record what this machine is, for params.yaml to name")
@@ -129,11 +130,19 @@ def _ui(args: argparse.Namespace) -> None:
 
 def _gate(args: argparse.Namespace) -> None:
     from photofinish.commands import pipeline
-    from photofinish.gate.gate import gate
+    from photofinish.commits.gate import gate
 
     pipeline.enter()
     pipeline.prepare_data()
     gate(args.base, args.slower)
+
+
+def _history(_args: argparse.Namespace) -> None:
+    from photofinish.commands import pipeline
+    from photofinish.commits.history import write_history
+
+    pipeline.enter()
+    write_history()
 
 
 def _reference(args: argparse.Namespace) -> None:

@@ -1,6 +1,6 @@
 """One side of the gate: a commit's training, which takes turns with the other commit's.
 
-`python -m photofinish.gate.side` is that process, in the folder of the commit's params.yaml.
+`python -m photofinish.commits.side` is that process, in the folder of the commit's params.yaml.
 It prints the training's identity. Once it may go on, it prints the number of steps in an epoch and
 in the shortest turn. For each number of steps that it reads, it then prints their time.
 """
@@ -41,7 +41,7 @@ def main() -> None:
     if not sys.stdin.readline():
         return
     # Torch takes seconds to import, and equal trainings need none.
-    from photofinish.gate.turns import Turns
+    from photofinish.commits.turns import Turns
     from photofinish.runs.distributed import team_for
     from photofinish.runs.setup import Setup
     from photofinish.training.torch_device import configure_torch

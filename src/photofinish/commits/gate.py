@@ -1,11 +1,12 @@
 """Compare this folder's trainings with those of another commit, on one machine at one time.
 
 Both commits train the same packed data in turns of a fraction of a second, so what else the machine
-does slows both. No record of another machine is needed, and no machine is too noisy.
+does slows both, and no record of another machine is needed.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import subprocess
@@ -31,13 +32,15 @@ from photofinish.wording import counted, ratio, seconds, times
 ALLOWED = 1.15
 """Default of --slower."""
 _TURN_SECONDS = 0.05
-"""Least time of a turn. Short ones find a machine's quiet moments."""
+"""Least time of a turn. Most neighbours stay for longer, and so slow both sides."""
 _FEWEST_ROUNDS, _MOST_SECONDS = 12, 20.0
-"""Rounds and time of a pair of processes, of which those that start in slow memory stay slower."""
+"""Rounds and time of a pair of processes."""
 _STARTS = 3
-"""Pairs of processes, at most."""
-_QUICKEST, _AGREEMENT = 3, 1.03
-"""Number of quickest turns that count, and how far apart they are when more turns gain nothing."""
+"""Pairs of processes, at most. Memory's layout alone makes some a little slower for good."""
+_ERRORS = 3.0
+"""Standard errors between a ratio and the one allowed, when no more turns are needed."""
+_NORMAL = 1.4826
+"""Standard deviation of normal numbers over their median absolute deviation."""
 _PARAMS = Path("params.yaml")
 
 
@@ -51,32 +54,58 @@ class _Checkout:
     title: str
 
 
-@dataclass(frozen=True)
-class _Change:
-    """Duration of a training's epoch at both commits, by the quickest turns."""
+class _Rounds:
+    """Turns of both sides, next to each other in time, so that load hits both."""
 
-    base_seconds: float
-    seconds: float
+    def __init__(self, allowed: float) -> None:
+        self.allowed = allowed
+        self.old_seconds: list[float] = []
+        self.new_seconds: list[float] = []
+        """Duration of an epoch by each turn."""
+
+    @property
+    def _logs(self) -> list[float]:
+        pairs = zip(self.new_seconds, self.old_seconds, strict=True)
+        return [math.log(new / old) for new, old in pairs]
 
     @property
     def ratio(self) -> float:
-        """Time over the base's."""
-        return self.seconds / self.base_seconds
+        """Median of the rounds' ratios."""
+        return math.exp(statistics.median(self._logs))
+
+    @property
+    def is_sure(self) -> bool:
+        """True if the ratio is clearly above the allowed one, or below it."""
+        logs = self._logs
+        median = statistics.median(logs)
+        deviation = _NORMAL * statistics.median(abs(log - median) for log in logs)
+        error = math.sqrt(math.pi / 2 / len(logs)) * deviation  # of a median
+        return abs(median - math.log(self.allowed)) > _ERRORS * error
+
+    @property
+    def is_slower(self) -> bool:
+        return self.ratio > self.allowed and self.is_sure
+
+    def __str__(self) -> str:
+        medians = map(statistics.median, (self.new_seconds, self.old_seconds))
+        new, old = map(seconds, medians)
+        text = f"{times(self.ratio)} the time ({new} an epoch, not {old})"
+        return text if self.is_sure else f"{text}; the machine is too busy to be sure"
 
 
-def gate(base: str, slower: float) -> None:
+def gate(base: str, allowed: float) -> None:
     """Print how each training's time changed since `base`. Raise UserError if one is slower."""
-    if slower <= 1:
-        raise ConfigError(f"--slower {slower}: give a factor above 1, such as 1.15")
+    if allowed <= 1:
+        raise ConfigError(f"--slower {allowed}: give a factor above 1, such as 1.15")
     top = Path(git(Path(), "rev-parse", "--show-toplevel")).resolve()
     now = _Checkout(top, Path.cwd().resolve(), "now")
     with tempfile.TemporaryDirectory() as temporary:
         before = _exported(now, base, Path(temporary).resolve())
-        ratios = list(_ratios(before, now, slower))
-    if too_slow := sum(each > slower for each in ratios):
+        too_slow = [each for each in _all_rounds(before, now, allowed) if each.is_slower]
+    if too_slow:
         raise UserError(
-            f"{counted(too_slow, 'training')} slower than {ratio(slower)} times "
-            f"{before.title}. If it is worth it, allow more with --slower"
+            f"{counted(len(too_slow), 'training')} slower than {ratio(allowed)} times "
+            f"{before.title}'s. If it is worth it, allow more with --slower"
         )
 
 
@@ -101,8 +130,8 @@ def _exported(now: _Checkout, base: str, folder: Path) -> _Checkout:
     return _Checkout(folder, there, commit[:10])
 
 
-def _ratios(before: _Checkout, now: _Checkout, slower: float) -> Iterator[float]:
-    """Compare each training that both commits have, print a line for it, and yield the ratio."""
+def _all_rounds(before: _Checkout, now: _Checkout, allowed: float) -> Iterator[_Rounds]:
+    """Compare each training that both commits have, and print a line for it."""
     params, params_before = (read_params(each.folder / _PARAMS) for each in (now, before))
     cpu_host, gpu_host = fingerprint(params.devices)
     hosts: dict[DeviceLabel, CpuTarget | GpuTarget] = {"cpu": cpu_host}
@@ -114,25 +143,21 @@ def _ratios(before: _Checkout, now: _Checkout, slower: float) -> Iterator[float]
             print(f"{title}: new since {before.title}")
         elif host.processes > 1:
             print(f"{title}: not compared, as it trains in several processes")
-        elif change := _compare(name, device, experiment.dataset, before, now, slower):
-            print(
-                f"{title}: {times(change.ratio)} the time of {before.title} "
-                f"({seconds(change.seconds)} an epoch, {seconds(change.base_seconds)} there)",
-                flush=True,
-            )
-            yield change.ratio
+        elif rounds := _compare(name, device, experiment.dataset, before, now, allowed):
+            print(f"{title} since {before.title}: {rounds}", flush=True)
+            yield rounds
         else:
             print(f"{title}: unchanged since {before.title}")
 
 
 def _compare(
-    name: str, device: DeviceLabel, dataset: str, before: _Checkout, now: _Checkout, slower: float
-) -> _Change | None:
-    """Return how a training's time changed, or None if settings and code are the same.
+    name: str, device: DeviceLabel, dataset: str, before: _Checkout, now: _Checkout, allowed: float
+) -> _Rounds | None:
+    """Time a training at both commits. Return None if settings and code are the same.
 
     Processes start again while it looks slower, or while the machine is too busy to be sure.
     """
-    old_turns, new_turns = _Turns(), _Turns()
+    rounds = _Rounds(allowed)
     with exclusive_machine(f"which compares {name} with another commit"):
         for _start in range(_STARTS):
             with (
@@ -141,59 +166,28 @@ def _compare(
             ):
                 if old.answer() == new.answer():
                     return None
-                _take_turns(old, old_turns, new, new_turns)
-            change = _Change(old_turns.quickest_seconds, new_turns.quickest_seconds)
-            if change.ratio <= slower and old_turns.agree and new_turns.agree:
+                _take_turns(old, new, rounds)
+            if rounds.ratio < allowed and rounds.is_sure:
                 break
-    return change
+    return rounds
 
 
-class _Turns:
-    """Durations of an epoch by each turn of a side.
-
-    Other programs only ever slow a turn down, so the quickest ones are nearest to the truth.
-    """
-
-    def __init__(self) -> None:
-        self._epoch_seconds: list[float] = []
-
-    def add(self, epoch_seconds: float) -> None:
-        self._epoch_seconds.append(epoch_seconds)
-
-    @property
-    def _quickest(self) -> list[float]:
-        return sorted(self._epoch_seconds)[:_QUICKEST]
-
-    @property
-    def quickest_seconds(self) -> float:
-        """Mean of the quickest."""
-        return statistics.mean(self._quickest)
-
-    @property
-    def agree(self) -> bool:
-        """True if the quickest are about equal, as on a quiet machine."""
-        return self._quickest[-1] <= _AGREEMENT * self._quickest[0]
-
-
-def _take_turns(old: _Side, old_turns: _Turns, new: _Side, new_turns: _Turns) -> None:
-    """Time both sides in turns until the quickest of each agree."""
-    for side in (old, new):
-        side.begin()
+def _take_turns(old: _Side, new: _Side, rounds: _Rounds) -> None:
+    """Time both sides in turns until the ratio is sure. Each has rested for a turn of the other."""
+    old.begin()
+    new.begin()
     steps = max(old.least_steps, new.least_steps)
-    while old.take_turn(steps) < _TURN_SECONDS:
+    while old.take_turn(steps) * steps / old.steps_per_epoch < _TURN_SECONDS:
         steps *= 2
     if steps > old.steps_per_epoch:
         steps = -(-steps // old.steps_per_epoch) * old.steps_per_epoch
-    share = steps / old.steps_per_epoch
-    sides = [(old, old_turns), (new, new_turns)]
-    deadline, rounds = time.monotonic() + _MOST_SECONDS, 0
-    while rounds < _FEWEST_ROUNDS or (
-        time.monotonic() < deadline and not (old_turns.agree and new_turns.agree)
-    ):
-        for side, turns in sides if rounds % 2 else reversed(sides):
-            steps = max(1, round(share * side.steps_per_epoch))
-            turns.add(side.take_turn(steps) / steps * side.steps_per_epoch)
-        rounds += 1
+    new_steps = max(new.least_steps, round(steps * new.steps_per_epoch / old.steps_per_epoch))
+    new.take_turn(new_steps)
+    deadline, count = time.monotonic() + _MOST_SECONDS, 0
+    while count < _FEWEST_ROUNDS or not (rounds.is_sure or time.monotonic() > deadline):
+        rounds.old_seconds.append(old.take_turn(steps))
+        rounds.new_seconds.append(new.take_turn(new_steps))
+        count += 1
 
 
 class _Side:
@@ -211,7 +205,7 @@ class _Side:
             arguments += ["--not-from", str(now.top)]
             environment["PYTHONPATH"] = os.pathsep.join(_moved_path(now.top, own.top))
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "photofinish.gate.side", *arguments],
+            [sys.executable, "-m", "photofinish.commits.side", *arguments],
             cwd=own.folder,
             env=environment,
             stdin=subprocess.PIPE,
@@ -244,8 +238,8 @@ class _Side:
         self.steps_per_epoch, self.least_steps = map(int, self._ask("").split())
 
     def take_turn(self, steps: int) -> float:
-        """Train so many steps, and return how long they took."""
-        return float(self._ask(str(steps)))
+        """Train so many steps, and return how long an epoch takes at their speed."""
+        return float(self._ask(str(steps))) / steps * self.steps_per_epoch
 
     def _ask(self, question: str) -> str:
         assert self._process.stdin

@@ -1,1 +1,0 @@
-"""`photofinish gate`: whether training became slower since another commit."""
