@@ -19,7 +19,7 @@ ORDER = (
     *("errors", "wording", "nested", "files", "processes", "locks", "custom_code"),
     *("source_code", "config", "machine", "data", "models", "results", "script_deps", "plan"),
     *("training", "profiling", "scripts", "tracking", "runs", "comparing", "report", "remote"),
-    *("commands", "__main__"),
+    *("commits", "commands", "__main__"),
 )
 # Modules, and packages that they must do without.
 RUNS_WITHOUT = {

@@ -36,14 +36,20 @@ def run_stage(main: Callable[[], None]) -> None:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        signal.setitimer(signal.ITIMER_REAL, 0)  # stops processes.end_on_sigterm from raising again
+        _stop_timer()
         print("interrupted", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
     except TerminatedError as error:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        _stop_timer()
         print(f"stopped: {error}", file=sys.stderr)
         sys.exit(EXIT_TERMINATED)
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
         print(f"error: {error.strerror or error}{where}", file=sys.stderr)
         sys.exit(EXIT_FAILED)
+
+
+def _stop_timer() -> None:
+    """Stop processes.end_on_sigterm from raising again."""
+    if hasattr(signal, "setitimer"):  # Windows has none
+        signal.setitimer(signal.ITIMER_REAL, 0)

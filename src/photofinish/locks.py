@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -42,13 +42,13 @@ def exclusive_machine(what: str) -> Iterator[float]:
     path = Path(tempfile.gettempdir()) / NAME
     lock = FileLock(path, mode=0o666, poll_interval=0.2)  # all users of the machine share it
     holder = ""
-    if path.is_file():
+    with suppress(OSError):  # there is none, or it is Windows, which lets nobody read a locked file
         holder = path.read_text(encoding="utf-8", errors="replace")
     holder = f"{holder or 'another process'} has this machine to itself ({path})"
     waited_seconds = _acquire(lock, holder, math.inf)
     try:
-        # Linux refuses "w" for another user's file in /tmp.
-        with path.open("r+", encoding="utf-8") as file:
+        # Linux refuses "w" for another user's file in /tmp. Windows refuses a locked file.
+        with suppress(PermissionError), path.open("r+", encoding="utf-8") as file:
             file.truncate()
             file.write(f"process {os.getpid()}, {what},")
         yield waited_seconds

@@ -50,7 +50,7 @@ def write_plan(
         text = plan.model_dump_json(indent=2) + "\n"
         if not path.is_file() or path.read_bytes() != text.encode():
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+            path.write_bytes(text.encode())  # without Windows' line ends
     for former in folder.glob("*/*"):
         if former.is_file() and former not in paths:
             former.unlink()

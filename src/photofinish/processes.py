@@ -18,7 +18,7 @@ from photofinish.errors import EXIT_TERMINATED, TerminatedError
 _TORCHRUN_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _STARTED_AT = "PHOTOFINISH_STAGE_STARTED_AT_MONOTONIC_SECONDS"
 """Variable that passes a stage's start to its ranks, which share the monotonic clock."""
-_SHELLS = frozenset({"sh", "bash", "zsh", "dash", "fish", "ksh"})
+_SHELLS = frozenset({"sh", "bash", "zsh", "dash", "fish", "ksh", "cmd.exe", "powershell.exe"})
 _POLL_SECONDS = 1.0
 _GRACE_SECONDS = 10.0
 
@@ -81,16 +81,18 @@ def end_on_sigterm() -> None:
 
     Python drops an exception that is raised within a `__del__` or a fork hook, where a data loader
     spends part of its time. So the exception is raised each second until one is being handled.
+    Windows has no timer for that, and there it is raised once.
     """
+    has_timer = hasattr(signal, "setitimer")
     process = os.getpid()
     signals: list[int] = []
 
     def end(number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGALRM:
+        if has_timer and number == signal.SIGALRM:
             if isinstance(sys.exception(), (KeyboardInterrupt, TerminatedError)):
                 return
             number = signals[-1]
-        elif os.getpid() == process:  # else a fork, such as a worker of a data loader
+        elif has_timer and os.getpid() == process:  # else a fork, such as a loader's worker
             signals.append(number)
             signal.setitimer(signal.ITIMER_REAL, 1.0, 1.0)
         if number == signal.SIGTERM:
@@ -98,7 +100,8 @@ def end_on_sigterm() -> None:
         signal.default_int_handler(number, frame)
 
     signal.signal(signal.SIGTERM, end)
-    signal.signal(signal.SIGALRM, end)
+    if has_timer:
+        signal.signal(signal.SIGALRM, end)
     if (
         signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
     ):  # a shell's background jobs ignore Ctrl-C
@@ -143,3 +146,13 @@ def _is_alive(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def end_group(process: int) -> None:
+    """Send SIGTERM to a process that leads its session, and to all that it started."""
+    if hasattr(os, "killpg"):
+        os.killpg(process, signal.SIGTERM)
+        return
+    leader = psutil.Process(process)  # Windows has no groups
+    for one in (*leader.children(recursive=True), leader):
+        one.terminate()

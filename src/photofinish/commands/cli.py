@@ -73,6 +73,12 @@ def _parser() -> argparse.ArgumentParser:
     command("plan", _plan, "check params.yaml; `dvc status` then lists what will run")
     ui = command("ui", _ui, "bring MLflow up to date, and start its web pages")
     ui.add_argument("--port", type=int, default=5000, help="5000")
+    gate = command("gate", _gate, "end with an error if training is slower than at another commit")
+    gate.add_argument(
+        "--base", metavar="COMMIT", default="HEAD~1", help="what to compare with; HEAD~1"
+    )
+    gate.add_argument("--slower", metavar="FACTOR", type=float, default=1.15, help="1.15")
+    command("history", _history, "draw speed and accuracy over Git's commits")
     reference = command("reference", _reference, "record this machine's results for other machines")
     reference.add_argument("--machine", metavar="NAME", help="folder; by default the hardware's")
     rent = command("rent", _rent, "print how to train on a rented GPU, with its time and cost")
@@ -125,6 +131,23 @@ def _ui(args: argparse.Namespace) -> None:
     pipeline.show_runs(args.port)
 
 
+def _gate(args: argparse.Namespace) -> None:
+    from photofinish.commands import pipeline
+    from photofinish.commits.gate import gate
+
+    pipeline.enter()
+    pipeline.prepare_data()
+    gate(args.base, args.slower)
+
+
+def _history(_args: argparse.Namespace) -> None:
+    from photofinish.commands import pipeline
+    from photofinish.commits.history import write_history
+
+    pipeline.enter()
+    write_history()
+
+
 def _reference(args: argparse.Namespace) -> None:
     from photofinish.commands import pipeline
 
@@ -153,6 +176,7 @@ def _spread(args: argparse.Namespace) -> None:
     from photofinish.remote.spread import spread
     from photofinish.remote.worker import HEAD
 
+    pipeline.check_signals()
     pipeline.enter()
     pipeline.check_params()
     spread(args.listen or HEAD)
@@ -162,5 +186,6 @@ def _worker(args: argparse.Namespace) -> None:
     from photofinish.commands import pipeline
     from photofinish.remote.worker import HEAD, serve
 
+    pipeline.check_signals()
     pipeline.enter()
     serve(args.head or HEAD)

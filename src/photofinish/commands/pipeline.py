@@ -28,12 +28,22 @@ def enter() -> None:
 
 def reproduce(arguments: list[str]) -> None:
     """Check params.yaml, then exit as `dvc repro` does with these arguments."""
+    sys.exit(_repro(arguments))
+
+
+def prepare_data() -> None:
+    """Run the stages that training needs."""
+    if status := _repro(["--quiet", "split", "download-weights"]):
+        sys.exit(status)
+
+
+def _repro(arguments: list[str]) -> int:
     from dvc.cli import main as dvc
 
     check_params()
     if not has_git():  # a ZIP, which DVC refuses otherwise
         dvc(["config", "--local", "core.no_scm", "true"])
-    sys.exit(dvc(["repro", *arguments]))
+    return int(dvc(["repro", *arguments]))
 
 
 def check_params() -> None:
@@ -79,6 +89,8 @@ def show_runs(port: int) -> None:
     command = [sys.executable, "-m", "mlflow", "ui", "--workers", "2", "--port", str(port)]
     store = ["--backend-store-uri", address] if address else []
     sys.stdout.flush()
+    if os.name == "nt":  # where execv returns to the terminal at once
+        sys.exit(subprocess.run([*command, *store], check=False).returncode)
     os.execv(sys.executable, [*command, *store])  # noqa: S606  # no shell is meant
 
 
@@ -108,6 +120,12 @@ def _evaluate_alone() -> None:
         data = PackedSplit(Path("data/splits", read_plan(file, ExperimentPlan).dataset))
         metrics = read_plan(Path("data/plan/metrics", file.name), MetricsPlan).metrics
         write_evaluation(evaluate(file.stem, learned, data, metrics), results / EVALUATED)
+
+
+def check_signals() -> None:
+    """Raise ConfigError on Windows, which cannot end a worker's job by a signal."""
+    if os.name == "nt":
+        raise ConfigError("spread and worker need Linux or macOS: use them in WSL")
 
 
 def check_name(name: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -17,6 +16,11 @@ import pynvml
 from photofinish.config.base import Record
 from photofinish.machine.host import read_or_empty
 from photofinish.processes import own_rank
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 MOST_SHARE_OF_OTHERS = 0.10
 """Limit of other programs, of the cores' time."""
@@ -153,7 +157,7 @@ class LoadMonitor:
             "busy_seconds": _busy_seconds(self._cores),
             "own_seconds": _tree_cpu_seconds(self._root),
             "waited_seconds": _waited_for_core_seconds(),
-            "faults": resource.getrusage(resource.RUSAGE_SELF).ru_majflt,
+            "faults": resource.getrusage(resource.RUSAGE_SELF).ru_majflt if resource else 0,
             "swapped": (swap.sin + swap.sout) // _PAGE_BYTES,
         }
         self._pending: tuple[int, int] | None = None

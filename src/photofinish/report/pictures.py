@@ -66,6 +66,8 @@ _WIDTH = 4.2
 _MOST_MARKED_EPOCHS = 30
 _MOST_BARS = 8
 _LONGEST_NAME = 60
+_MOST_PANELS = 12
+_MOST_MARKED_COMMITS = 8
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,7 @@ def job_times(pair: AnyComparison, decision: Decision) -> Picture:
     axes.grid(axis="y", visible=False)
     axes.set_xlim(left=0)
     axes.xaxis.set_major_locator(MaxNLocator(5))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: seconds(value) if value else "0"))
+    axes.xaxis.set_major_formatter(FuncFormatter(_seconds_on_axis))
     handles, labels = axes.get_legend_handles_labels()
     shown = {label: handle for handle, label in zip(handles, labels, strict=True)}
     figure.legend(
@@ -163,6 +165,10 @@ def job_times(pair: AnyComparison, decision: Decision) -> Picture:
     caption = "The whole job" if pair.compared else "The whole job (dotted: an infinitely fast GPU)"
     description = f"Time of the job. {'; '.join(descriptions)}"
     return _picture(figure, f"job-{pair.experiment}", caption, description)
+
+
+def _seconds_on_axis(value: float, _place: float | None) -> str:
+    return seconds(value) if value else "0"
 
 
 @dataclass(frozen=True)
@@ -281,3 +287,57 @@ def learning_curves(history: Rows) -> Picture:
     experiment = history[0]["experiment"]
     description = f"Validation loss of {experiment}: {listed(descriptions)}"
     return _picture(figure, f"loss-{experiment}", "How it learned", description)
+
+
+@rc_context(_STYLE)
+def speed_history(series: list[Rows], commits: list[str]) -> Picture:
+    """Draw each experiment's epoch time and accuracy by commit, with its steps marked."""
+    shown = list(dict.fromkeys(points[0]["experiment"] for points in series))[:_MOST_PANELS]
+    figure = Figure(figsize=(2 * _WIDTH, 0.9 + 1.9 * len(shown)), layout="constrained")
+    panels = figure.subplots(len(shown), 2, squeeze=False)
+    places = {commit: place for place, commit in enumerate(commits)}
+    descriptions = []
+    for points in series:
+        first, last = points[0], points[-1]
+        if first["experiment"] not in shown:
+            continue
+        row = panels[shown.index(first["experiment"])]
+        device, x = first["device"], [places[point["commit"]] for point in points]
+        name = " ".join(filter(None, (device.upper(), first["machine"])))
+        style = {"color": DEVICE_COLOURS[device], "marker": _MARKERS[device], "label": name}
+        row[0].plot(x, [point["epoch_seconds"] for point in points], _LINES[device], **style)
+        accuracies = [
+            (place, point["test_accuracy"]) for place, point in zip(x, points, strict=True)
+        ]
+        known = [pair for pair in accuracies if pair[1] is not None]
+        row[1].plot([place for place, _ in known], [value for _, value in known], **style)
+        torch = ""
+        for place, point in zip(x, points, strict=True):
+            notes = [times(point["step"])] if point["step"] else []
+            if point["torch"] != torch:
+                torch = point["torch"]
+                notes.append(f"torch {torch}")
+            if point["step"]:
+                row[0].axvline(place, color=SOFT, linewidth=1, linestyle=":")
+            at = place, point["epoch_seconds"]
+            row[0].annotate("\n".join(notes), at, (4, 4), textcoords="offset points", fontsize=7)
+        steps = [
+            f"{times(point['step'])} at {point['commit']}" for point in points if point["step"]
+        ]
+        descriptions.append(
+            f"{first['experiment']} {name}: {seconds(first['epoch_seconds'])} an epoch at "
+            f"{first['commit']}, {seconds(last['epoch_seconds'])} at {last['commit']}"
+            + (f", steps {listed(steps)}" if steps else "")
+        )
+    every = -(-len(commits) // _MOST_MARKED_COMMITS)
+    for experiment, row in zip(shown, panels, strict=True):
+        row[0].set(title=experiment, ylabel="an epoch")
+        row[0].set_ylim(bottom=0)
+        row[0].yaxis.set_major_formatter(FuncFormatter(_seconds_on_axis))
+        row[1].set(ylabel="test accuracy")
+        for axes in row:
+            axes.set_xticks(range(0, len(commits), every), [each[:7] for each in commits[::every]])
+            axes.set_xlim(-0.3, len(commits) - 0.5)
+        row[0].legend(fontsize=7)
+    caption = "Speed over time (dotted: a step)"
+    return _picture(figure, "speed-history", caption, f"{caption}. {'; '.join(descriptions)}")

@@ -27,6 +27,7 @@ from photofinish.locks import exclusive, exclusive_machine
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget, Machine, mismatches
 from photofinish.machine.host import git_commit, package_versions
 from photofinish.machine.load import LoadMonitor, LoadWindow
+from photofinish.processes import end_group
 from photofinish.results import EpochTiming
 from photofinish.results.measurements import Operations, Overhead, SteadyState
 from photofinish.results.records import DeviceLabel, Timings, write_record
@@ -154,12 +155,12 @@ def _run(name: str, device: DeviceLabel, command: str, kind: str, threads: int) 
 
 def _wait_for(command: str, environment: dict[str, str]) -> int:
     """Run a command in a shell. If this stage is ended, end all that it started."""
-    arguments = ["/bin/sh", "-c", command]
+    arguments = ["cmd", "/c", command] if os.name == "nt" else ["/bin/sh", "-c", command]
     process = subprocess.Popen(arguments, env=environment, start_new_session=True)
     try:
         return process.wait()
     except BaseException:
-        os.killpg(process.pid, signal.SIGTERM)
+        end_group(process.pid)
         process.wait()
         raise
 

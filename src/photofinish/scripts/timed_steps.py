@@ -10,13 +10,17 @@ from __future__ import annotations
 import atexit
 import json
 import os
-import resource
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from photofinish.profiling.script_step import ScriptStep
@@ -209,6 +213,8 @@ def _peak_memory_bytes() -> int | None:
     """
     torch, kind = sys.modules.get("torch"), os.environ[DEVICE]
     if kind == "cpu":
+        if resource is None:
+            return None
         kibibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return kibibytes if sys.platform == "darwin" else kibibytes * 1024
     if torch is None:

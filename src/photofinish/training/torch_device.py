@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import sys
 import time
 from collections.abc import Callable
@@ -15,6 +14,11 @@ from torch import nn
 
 from photofinish.errors import UserError
 from photofinish.nested import map_nested
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 CPU = torch.device("cpu")
 _COUNTED = ("cuda", "xpu")
@@ -220,7 +224,7 @@ def peak_memory_bytes(device: torch.device) -> int | None:
     """Return the peak memory of the accelerator, or of the process on the CPU."""
     if device.type in _COUNTED:
         return int(torch.get_device_module(device).max_memory_allocated(device))
-    if device.type != "cpu":
+    if device.type != "cpu" or resource is None:
         return None
     unit_bytes = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit_bytes

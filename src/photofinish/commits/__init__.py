@@ -1,0 +1,1 @@
+"""Between commits: whether training became slower, and its speed over time."""

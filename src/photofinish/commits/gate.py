@@ -1,0 +1,258 @@
+"""Compare this folder's trainings with those of another commit, on one machine at one time.
+
+Both commits train the same packed data in turns of a fraction of a second, so what else the machine
+does slows both, and no record of another machine is needed.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from photofinish.config.loader import read_params
+from photofinish.errors import ConfigError, UserError
+from photofinish.locks import exclusive_machine
+from photofinish.machine.fingerprint import CpuTarget, GpuTarget, fingerprint
+from photofinish.remote.jobs import git
+from photofinish.results.records import DeviceLabel
+from photofinish.wording import counted, ratio, seconds, times
+
+ALLOWED = 1.15
+"""Default of --slower."""
+_TURN_SECONDS = 0.05
+"""Least time of a turn. Most neighbours stay for longer, and so slow both sides."""
+_FEWEST_ROUNDS, _MOST_SECONDS = 12, 20.0
+"""Rounds and time of a pair of processes."""
+_STARTS = 3
+"""Pairs of processes, at most. Memory's layout alone makes some a little slower for good."""
+_ERRORS = 3.0
+"""Standard errors between a ratio and the one allowed, when no more turns are needed."""
+_NORMAL = 1.4826
+"""Standard deviation of normal numbers over their median absolute deviation."""
+_PARAMS = Path("params.yaml")
+
+
+@dataclass(frozen=True)
+class _Checkout:
+    """Files of a commit, or those of the working tree."""
+
+    top: Path
+    folder: Path
+    """Folder of params.yaml."""
+    title: str
+
+
+class _Rounds:
+    """Turns of both sides, next to each other in time, so that load hits both."""
+
+    def __init__(self, allowed: float) -> None:
+        self.allowed = allowed
+        self.old_seconds: list[float] = []
+        self.new_seconds: list[float] = []
+        """Duration of an epoch by each turn."""
+
+    @property
+    def _logs(self) -> list[float]:
+        pairs = zip(self.new_seconds, self.old_seconds, strict=True)
+        return [math.log(new / old) for new, old in pairs]
+
+    @property
+    def ratio(self) -> float:
+        """Median of the rounds' ratios."""
+        return math.exp(statistics.median(self._logs))
+
+    @property
+    def is_sure(self) -> bool:
+        """True if the ratio is clearly above the allowed one, or below it."""
+        logs = self._logs
+        median = statistics.median(logs)
+        deviation = _NORMAL * statistics.median(abs(log - median) for log in logs)
+        error = math.sqrt(math.pi / 2 / len(logs)) * deviation  # of a median
+        return abs(median - math.log(self.allowed)) > _ERRORS * error
+
+    @property
+    def is_slower(self) -> bool:
+        return self.ratio > self.allowed and self.is_sure
+
+    def __str__(self) -> str:
+        medians = map(statistics.median, (self.new_seconds, self.old_seconds))
+        new, old = map(seconds, medians)
+        text = f"{times(self.ratio)} the time ({new} an epoch, not {old})"
+        return text if self.is_sure else f"{text}; the machine is too busy to be sure"
+
+
+def gate(base: str, allowed: float) -> None:
+    """Print how each training's time changed since `base`. Raise UserError if one is slower."""
+    if allowed <= 1:
+        raise ConfigError(f"--slower {allowed}: give a factor above 1, such as 1.15")
+    top = Path(git(Path(), "rev-parse", "--show-toplevel")).resolve()
+    now = _Checkout(top, Path.cwd().resolve(), "now")
+    with tempfile.TemporaryDirectory() as temporary:
+        before = _exported(now, base, Path(temporary).resolve())
+        too_slow = [each for each in _all_rounds(before, now, allowed) if each.is_slower]
+    if too_slow:
+        raise UserError(
+            f"{counted(len(too_slow), 'training')} slower than {ratio(allowed)} times "
+            f"{before.title}'s. If it is worth it, allow more with --slower"
+        )
+
+
+def _exported(now: _Checkout, base: str, folder: Path) -> _Checkout:
+    """Write the files of the commit that this one and `base` come from to a folder."""
+    try:
+        commit = git(Path(), "merge-base", base, "HEAD")
+    except UserError as error:
+        raise ConfigError(
+            f"there is no common commit with {base} here. Name another with --base, or fetch more: "
+            f"a clone of CI often has one commit (`fetch-depth: 0`)"
+        ) from error
+    command = ["git", "archive", "--format=tar", commit]
+    with (
+        subprocess.Popen(command, cwd=now.top, stdout=subprocess.PIPE) as process,
+        tarfile.open(fileobj=process.stdout, mode="r|") as archive,
+    ):
+        archive.extractall(folder, filter="data")
+    there = folder / now.folder.relative_to(now.top)
+    if not (there / _PARAMS).is_file():
+        raise ConfigError(f"{commit[:10]} has no {_PARAMS} here: name another with --base")
+    return _Checkout(folder, there, commit[:10])
+
+
+def _all_rounds(before: _Checkout, now: _Checkout, allowed: float) -> Iterator[_Rounds]:
+    """Compare each training that both commits have, and print a line for it."""
+    params, params_before = (read_params(each.folder / _PARAMS) for each in (now, before))
+    cpu_host, gpu_host = fingerprint(params.devices)
+    hosts: dict[DeviceLabel, CpuTarget | GpuTarget] = {"cpu": cpu_host}
+    if not gpu_host.missing:
+        hosts["gpu"] = gpu_host
+    for (name, experiment), (device, host) in product(params.experiments.items(), hosts.items()):
+        title = f"{name} on the {device.upper()}"
+        if name not in params_before.experiments:
+            print(f"{title}: new since {before.title}")
+        elif host.processes > 1:
+            print(f"{title}: not compared, as it trains in several processes")
+        elif rounds := _compare(name, device, experiment.dataset, before, now, allowed):
+            print(f"{title} since {before.title}: {rounds}", flush=True)
+            yield rounds
+        else:
+            print(f"{title}: unchanged since {before.title}")
+
+
+def _compare(
+    name: str, device: DeviceLabel, dataset: str, before: _Checkout, now: _Checkout, allowed: float
+) -> _Rounds | None:
+    """Time a training at both commits. Return None if settings and code are the same.
+
+    Processes start again while it looks slower, or while the machine is too busy to be sure.
+    """
+    rounds = _Rounds(allowed)
+    with exclusive_machine(f"which compares {name} with another commit"):
+        for _start in range(_STARTS):
+            with (
+                _Side(before, now, name, device, dataset) as old,
+                _Side(now, now, name, device, dataset) as new,
+            ):
+                if old.answer() == new.answer():
+                    return None
+                _take_turns(old, new, rounds)
+            if rounds.ratio < allowed and rounds.is_sure:
+                break
+    return rounds
+
+
+def _take_turns(old: _Side, new: _Side, rounds: _Rounds) -> None:
+    """Time both sides in turns until the ratio is sure. Each has rested for a turn of the other."""
+    old.begin()
+    new.begin()
+    steps = max(old.least_steps, new.least_steps)
+    while old.take_turn(steps) * steps / old.steps_per_epoch < _TURN_SECONDS:
+        steps *= 2
+    if steps > old.steps_per_epoch:
+        steps = -(-steps // old.steps_per_epoch) * old.steps_per_epoch
+    new_steps = max(new.least_steps, round(steps * new.steps_per_epoch / old.steps_per_epoch))
+    new.take_turn(new_steps)
+    deadline, count = time.monotonic() + _MOST_SECONDS, 0
+    while count < _FEWEST_ROUNDS or not (rounds.is_sure or time.monotonic() > deadline):
+        rounds.old_seconds.append(old.take_turn(steps))
+        rounds.new_seconds.append(new.take_turn(new_steps))
+        count += 1
+
+
+class _Side:
+    """Process that trains one commit's experiment in turns."""
+
+    def __init__(
+        self, own: _Checkout, now: _Checkout, name: str, device: DeviceLabel, dataset: str
+    ) -> None:
+        self.steps_per_epoch = self.least_steps = 1
+        self._what = f"{name} on the {device.upper()} ({own.title})"
+        weights, data = now.folder / "data/weights" / name, now.folder / "data/splits" / dataset
+        arguments = [name, device, "--data", str(data), "--weights", str(weights)]
+        environment = dict(os.environ)
+        if own is not now:
+            arguments += ["--not-from", str(now.top)]
+            environment["PYTHONPATH"] = os.pathsep.join(_moved_path(now.top, own.top))
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "photofinish.commits.side", *arguments],
+            cwd=own.folder,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind:
+            self._process.terminate()
+        self._process.communicate()
+
+    def answer(self) -> str:
+        """Return the process's next line."""
+        assert self._process.stdout
+        if not (line := self._process.stdout.readline()):
+            raise UserError(f"{self._what} did not train, so that there is nothing to compare")
+        return line.strip()
+
+    def begin(self) -> None:
+        """Prepare the training, after its identity was read."""
+        self.steps_per_epoch, self.least_steps = map(int, self._ask("").split())
+
+    def take_turn(self, steps: int) -> float:
+        """Train so many steps, and return how long an epoch takes at their speed."""
+        return float(self._ask(str(steps))) / steps * self.steps_per_epoch
+
+    def _ask(self, question: str) -> str:
+        assert self._process.stdin
+        self._process.stdin.write(f"{question}\n")
+        self._process.stdin.flush()
+        return self.answer()
+
+
+def _moved_path(now: Path, before: Path) -> Iterator[str]:
+    """Yield the folders on Python's path that lie in the project, as the other commit has them."""
+    for entry in filter(None, sys.path):
+        folder = Path(entry).resolve()
+        if folder.is_relative_to(now) and folder.name != "site-packages":
+            yield str(before / folder.relative_to(now))
+    if path := os.environ.get("PYTHONPATH"):
+        yield path

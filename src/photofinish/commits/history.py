@@ -1,0 +1,142 @@
+"""Speed and accuracy of each training over Git's history of metrics/ and reference/."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import statistics
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from photofinish.errors import UserError
+from photofinish.files import write_text_atomically
+from photofinish.remote.jobs import git
+from photofinish.report.pictures import speed_history
+from photofinish.wording import utc_day
+
+CSV, SVG = Path("speed-history.csv"), Path("speed-history.svg")
+_FOLDERS = ("metrics", "reference")
+_LEAST_STEP = 0.1
+"""Smaller changes of an epoch's time are no step."""
+_DEVIATIONS = 3.0
+_NORMAL = 1.4826
+"""Standard deviation of normal numbers over their median absolute deviation."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One training as a commit recorded it: a row of the CSV."""
+
+    experiment: str
+    device: str
+    machine: str
+    """Folder in reference/, or nothing for metrics/."""
+    commit: str
+    day: str
+    torch: str
+    """Version of PyTorch, which metrics/ does not have."""
+    epoch_seconds: float
+    test_accuracy: float | None
+    step: float | None = None
+    """Time over that of the level before, if the level changes here."""
+
+
+def write_history() -> None:
+    """Write the CSV and the picture, or print that there is nothing to compare yet."""
+    points = list(_points())
+    if len({point.commit for point in points}) < 2:
+        print(
+            "There is no history yet: fewer than two commits have records. Commit metrics/ after "
+            "`dvc repro`, or what `photofinish reference` writes"
+        )
+        return
+    series: dict[tuple[str, str, str], list[Point]] = {}
+    for point in points:
+        series.setdefault((point.experiment, point.device, point.machine), []).append(point)
+    marked = [with_steps(each) for each in series.values()]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [each.name for each in fields(Point)], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(point) for each in marked for point in each)
+    write_text_atomically(CSV, text.getvalue())
+    commits = list(dict.fromkeys(point.commit for point in points))
+    rows = [[asdict(point) for point in each] for each in marked]
+    write_text_atomically(SVG, speed_history(rows, commits).file)
+    for point in (point for each in marked for point in each if point.step):
+        where = f"{point.experiment} on the {point.device.upper()}"
+        machine = f" ({point.machine})" if point.machine else ""
+        print(f"{where}{machine}: {point.step:.2f}x the time from {point.commit} on")
+    print(f"Wrote {CSV} and {SVG}")
+
+
+def with_steps(points: list[Point]) -> list[Point]:
+    """Mark the points at which the level of epoch times changes by more than the noise.
+
+    A level is all points since the last step. The next one begins where a time, and the one after
+    it, are further from the level's median than 10 % and than three standard deviations.
+    """
+    marked: list[Point] = []
+    level: list[float] = []
+    for point, after in zip(points, [*points[1:], None], strict=True):
+        beyond = [_beyond(level, each.epoch_seconds) for each in (point, after) if each]
+        is_step = all(beyond) and len(set(beyond)) == 1
+        ratio = point.epoch_seconds / statistics.median(level) if is_step else None
+        level = [point.epoch_seconds] if is_step else [*level, point.epoch_seconds]
+        marked.append(replace(point, step=ratio))
+    return marked
+
+
+def _beyond(level: list[float], epoch_seconds: float) -> int:
+    """Return 1 or -1 if a time is above or below the level by more than its noise, else 0."""
+    if not level:
+        return 0
+    median = statistics.median(level)
+    deviation = _NORMAL * statistics.median(abs(each - median) for each in level)
+    distance = epoch_seconds - median
+    if abs(distance) <= max(_LEAST_STEP * median, _DEVIATIONS * deviation):
+        return 0
+    return 1 if distance > 0 else -1
+
+
+def _points() -> Iterator[Point]:
+    """Yield the trainings whose records changed, from the first commit on."""
+    log = git(
+        Path(), "log", "--reverse", "--first-parent", "--diff-filter=AM", "--name-only",
+        "--relative", "--format=commit %H %ct", "--", *_FOLDERS,
+    )  # fmt: skip
+    commit = day = ""
+    for line in filter(None, log.splitlines()):
+        if line.startswith("commit "):
+            _, commit, unix_seconds = line.split()
+            day = utc_day(float(unix_seconds))
+        elif line.endswith(".json"):
+            try:
+                record = json.loads(git(Path(), "show", f"{commit}:./{line}"))
+                yield from _points_of(Path(line), record, commit[:10], day)
+            except (KeyError, TypeError, ValueError) as error:
+                raise UserError(f"{line} of {commit[:10]} is not a record: {error}") from error
+
+
+def _points_of(path: Path, record: dict[str, Any], commit: str, day: str) -> Iterator[Point]:
+    if path.parts[0] == "metrics":
+        for device, figures in record.items():
+            accuracy = figures.get("test_accuracy")
+            if "epoch_seconds" in figures:
+                seconds = figures["epoch_seconds"]
+                yield Point(path.stem, device, "", commit, day, "", seconds, accuracy)
+        return
+    timings, scores = record["timings"], record["scores"]
+    seconds = statistics.median(epoch["training_seconds"] for epoch in timings["epochs"])
+    yield Point(
+        experiment=record["experiment"],
+        device=record["training"]["device"],
+        machine=record["machine"],
+        commit=commit,
+        day=day,
+        torch=timings["packages"].get("torch", ""),
+        epoch_seconds=seconds,
+        test_accuracy=scores["test_accuracy"],
+    )

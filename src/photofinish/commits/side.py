@@ -1,0 +1,90 @@
+"""One side of the gate: a commit's training, which takes turns with the other commit's.
+
+`python -m photofinish.commits.side` is that process, in the folder of the commit's params.yaml.
+It prints the training's identity. Once it may go on, it prints the number of steps in an epoch and
+in the shortest turn. For each number of steps that it reads, it then prints their time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from photofinish.config.experiment import ExperimentPlan, custom_code_of
+from photofinish.config.loader import read_params
+from photofinish.errors import UserError, run_stage
+from photofinish.machine.fingerprint import fingerprint
+from photofinish.results.records import DEVICE_LABELS
+from photofinish.runs.run import Run
+from photofinish.source_code import custom_code_hashes
+
+_MANY_EPOCHS = 10_000
+"""More epochs than a turn takes, as some schedules refuse to go on after their end."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("experiment")
+    parser.add_argument("device", choices=DEVICE_LABELS)
+    parser.add_argument("--data", type=Path, required=True, help="the folder of the packed split")
+    parser.add_argument("--weights", type=Path, required=True)
+    parser.add_argument("--not-from", type=Path, help="the other commit's folder")
+    args = parser.parse_args()
+    # Custom code may print.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+
+    run = _run(args.experiment, args.device, args.data, args.weights)
+    print(run.identity(), file=answers, flush=True)
+    if not sys.stdin.readline():
+        return
+    # Torch takes seconds to import, and equal trainings need none.
+    from photofinish.commits.turns import Turns
+    from photofinish.runs.distributed import team_for
+    from photofinish.runs.setup import Setup
+    from photofinish.training.torch_device import configure_torch
+
+    with team_for(run, None) as (device, team):
+        experiment = run.experiment
+        deterministic = experiment.deterministic
+        configure_torch(
+            device, experiment.precision, run.host.threads or 1, deterministic=deterministic
+        )
+        trainer = Setup(run, device, team).new_trainer()
+        turns = Turns(trainer)
+        if args.not_from:
+            _check_modules(args.not_from)
+        print(trainer.steps_per_epoch, turns.least_steps, file=answers, flush=True)
+        for line in sys.stdin:
+            print(turns.take(int(line)), file=answers, flush=True)
+
+
+def _run(name: str, device: str, data: Path, weights: Path) -> Run:
+    """Return the experiment of this commit, on the data and the machine of the other."""
+    params = read_params(Path("params.yaml"))
+    experiment = params.experiments[name]
+    parts = custom_code_of(experiment.model_copy(update={"metrics": ()}))
+    code = custom_code_hashes([part.reference for part in parts.values() if part.is_custom])
+    settings = dict(experiment) | {"epochs": _MANY_EPOCHS, "metrics": ()}
+    plan = ExperimentPlan(**settings, custom_code=code)
+    cpu_host, gpu_host = fingerprint(params.devices)
+    if device == "cpu":
+        return Run(name, "cpu", plan, cpu_host, data, Path(), weights)
+    return Run(name, "gpu", plan, gpu_host, data, Path(), weights)
+
+
+def _check_modules(other: Path) -> None:
+    """Raise UserError if code of the other commit was imported, so that nothing is compared."""
+    for module in list(sys.modules.values()):
+        file = Path(getattr(module, "__file__", None) or "/")
+        if file.is_relative_to(other) and not {"site-packages", ".venv"} & {*file.parts}:
+            raise UserError(
+                f"{file} would run for both commits: name the file in params.yaml by its path, "
+                f"as in ./{file.name}:Name"
+            )
+
+
+if __name__ == "__main__":
+    run_stage(main)
