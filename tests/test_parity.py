@@ -295,6 +295,18 @@ def test_predictions_of_other_items_are_not_compared(make_result: MakeResult) ->
     assert found.mcnemar_p is None
 
 
+def test_networks_without_predictions_are_compared_by_their_test_loss(
+    make_result: MakeResult,
+) -> None:
+    nothing = Predictions(np.empty(0), np.empty(0))
+    cpu = replace(trained(make_result), predictions=nothing)
+    assert parity(cpu, cpu).likeness == "identical"
+    doubled = cpu.scores.model_copy(update={"test_loss": 2 * cpu.scores.test_loss})
+    found = parity(cpu, replace(cpu, scores=doubled))
+    assert parting(found)[0] == "test loss"
+    assert layer(found, "test loss").difference == pytest.approx(0.5)
+
+
 def test_an_item_with_several_labels_counts_once(make_result: MakeResult) -> None:
     result = with_record(trained(make_result), task="labels")
     actual = np.array([1, 0] * 8)

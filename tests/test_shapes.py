@@ -15,7 +15,7 @@ from torch.nn import functional
 from training_stage import TrainingStage
 
 from photofinish.config.datasets import CustomDataset, DatasetPlan
-from photofinish.config.experiment import CrossEntropy
+from photofinish.config.experiment import CrossEntropy, Metric
 from photofinish.data.packed import PackedSplit
 from photofinish.data.split import read_raw, split
 from photofinish.errors import UserError
@@ -203,6 +203,47 @@ def test_both_inputs_train_the_same_on_several_inputs(
         for path in ("resident", "loader")
     )
     assert resident == loader
+
+
+HEADS = """
+class Scenes:
+    def __len__(self): return 60
+    def __getitem__(self, i):
+        x = torch.tensor([i % 2, i % 3 / 2, 1.0])
+        return x, {"kind": i % 2, "place": torch.tensor([[x[1], -x[1]]])}
+"""
+NET_OF_HEADS = """
+class Net(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        assert classes == 2
+        self.kind, self.place = nn.Linear(3, 2), nn.Linear(3, 2)
+    def forward(self, x): return {"kind": self.kind(x), "place": self.place(x).unsqueeze(1)}
+def own(outputs, targets):
+    kind = nn.functional.cross_entropy(outputs["kind"], targets["kind"])
+    return kind + nn.functional.mse_loss(outputs["place"], targets["place"])
+def right(outputs, targets):
+    return (outputs["kind"].argmax(1) == targets["kind"]).float().mean()
+"""
+
+
+def test_a_dict_of_targets_is_judged_by_a_custom_loss_and_custom_metrics(
+    pack: Callable[..., PackedSplit], train: Train, custom_files: CustomFiles
+) -> None:
+    packed = pack(HEADS)
+    assert (packed.manifest.task, packed.manifest.class_names) == ("custom", ("kind", "place"))
+    with pytest.raises(UserError, match="only a custom loss or step can judge"):
+        train(packed, NET_OF_HEADS.replace("own(", "mine("))
+    resident, loader = (
+        train(packed, NET_OF_HEADS, input={"name": path}) for path in ("resident", "loader")
+    )
+    assert resident.learned[records.WEIGHTS] == loader.learned[records.WEIGHTS]
+    metric = Metric(name=custom_files.write("right.py", HEAD + NET_OF_HEADS) + ":right")
+    judged = evaluate("small", {"cpu": resident.folder}, packed, (metric,))
+    assert judged.evaluation.devices["cpu"].metrics == {"right": 1.0}
+    assert resident.scores.test_loss < 0.1
+    assert resident.history[-1].validation_loss < 0.1
+    assert resident.scores.test_accuracy is None
 
 
 SIGNALS = """

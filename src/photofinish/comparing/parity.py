@@ -73,8 +73,11 @@ def parity(cpu: Trained, device: Trained) -> Parity:
     output_limits = _limits(outputs, first.output_rounding, _OUTPUT_TOLERANCE)
     same_order = first.batch_order_sha256 == second.batch_order_sha256
     columns, p_value = len(one.class_names), None
+    predictions: tuple[Layer, ...]
     same_items = np.array_equal(cpu.predictions.actual, device.predictions.actual)
-    if one.task == "values":
+    if not len(cpu.predictions.actual):  # a custom step, or a tuple or dict of targets
+        predictions = (_test_loss(cpu.scores.test_loss, device.scores.test_loss, tolerance),)
+    elif one.task == "values":
         predictions = _values(cpu.predictions, device.predictions, columns, tolerance, same_items)
     else:
         rows = columns if one.task == "labels" else 1
@@ -221,6 +224,13 @@ def _values(
         Layer("test predictions", not difference, within, difference=difference),
         Layer("test error", error == other, within, cpu=error, gpu=other),
     )
+
+
+def _test_loss(loss: float, other: float, tolerance: float) -> Layer:
+    """Compare the test losses, where outputs have no meaning known here."""
+    difference = abs(loss - other) / max(abs(loss), abs(other), 1e-12)
+    within = difference <= tolerance
+    return Layer("test loss", not difference, within, difference=difference, cpu=loss, gpu=other)
 
 
 @dataclass(frozen=True)

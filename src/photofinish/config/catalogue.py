@@ -74,6 +74,7 @@ LOSSES: dict[Task, tuple[str, ...]] = {
     "classes": ("cross_entropy",),
     "values": ("mse", "l1", "smooth_l1"),
     "labels": ("bce_with_logits",),
+    "custom": (),
 }
 """Losses of each task, the default first."""
 GIVEN_TO_TORCHMETRICS = ("task", "num_classes", "num_labels")
@@ -82,6 +83,11 @@ GIVEN_TO_TORCHMETRICS = ("task", "num_classes", "num_labels")
 
 def loss_problem(loss: str | None, task: Task) -> str | None:
     """Return why the loss does not fit the targets, or None. A custom loss may fit any."""
+    if task == "custom" and not (loss and is_reference(loss)):
+        return (
+            "the targets of this data set are a tuple or dict, which only a custom loss or step "
+            "can judge: name one, such as `loss: ./losses.py:both`"
+        )
     if loss is None or is_reference(loss) or loss in LOSSES[task]:
         return None
     problem = (

@@ -17,6 +17,7 @@ from photofinish.data.packed import PackedSplit, part_file
 from photofinish.data.samples import to_sample
 from photofinish.data.sources import open_source
 from photofinish.errors import UserError
+from photofinish.nested import Nested
 
 if TYPE_CHECKING:
     from photofinish.data.samples import Array
@@ -35,13 +36,15 @@ class LiveSamples:
         self._labels = split.labels(part)
         self._task: Task = split.manifest.task
 
-    def __call__(self, row: int) -> tuple[Any, Array]:
+    def __call__(self, row: int) -> tuple[Any, Nested[Array]]:
         """Read a sample. Its class is that of the split, which numbers the classes."""
         number = int(self._rows[row])
         try:
             sample = to_sample(self._dataset[number])
         except UNREADABLE as error:
             raise UserError(f"item {number} of the data set: {error}") from error
+        if isinstance(sample.target, tuple | dict):
+            return sample.input, sample.target
         if self._task == "classes":
             is_one = sample.target.ndim == 0
             return sample.input, self._labels[row] if is_one else sample.target

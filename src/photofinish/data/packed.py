@@ -36,6 +36,8 @@ class Manifest(Record):
     """Networks get samples of other dtypes than uint8 unchanged."""
     target_shape: Shape = ()
     """Shape of a target as it is packed: positions for a class at each of them."""
+    target_parts: Nested[Dtype] | None = None
+    """Dtypes of a tuple or dict of targets."""
     counts: dict[PartName, int]
     mean: tuple[float, ...]
     """Mean of the training part per channel, on the scale from 0 to 1. Empty: no normalisation."""
@@ -59,8 +61,13 @@ class PackedSplit:
         return as_nested(columns, self.manifest.dtype)
 
     def labels(self, part: PartName) -> Any:
-        """Return a part's class numbers; for other tasks, float32 (count, numbers)."""
-        return self._column(part, "labels")
+        """Return a part's targets, a nested Column.
+
+        They are class numbers; for other tasks, float32 (count, numbers), or what the items have.
+        """
+        parts = self.manifest.target_parts or "int64"
+        columns = [self._column(part, "labels", name) for name in leaf_names(parts)]
+        return as_nested(columns, parts)
 
     def _column(
         self, part: PartName, content: Content, leaf: str = "", *, mmap_mode: Any = None

@@ -45,12 +45,15 @@ class Sample(NamedTuple):
     """Sample in the dtypes that it is packed in."""
 
     input: Nested[Array]
-    target: Array
+    target: Nested[Array]
 
     def difference(self, first: Sample, *, shapes: bool) -> str | None:
         """Return how its dtypes and dimensions, or its shapes, differ from the first one's."""
         if leaf_names(self.input) != leaf_names(first.input):
             return f"its input has {_parts(self.input)}, the first one's has {_parts(first.input)}"
+        if leaf_names(self.target) != leaf_names(first.target):
+            parts = _parts(self.target)
+            return f"its target has {parts}, the first one's has {_parts(first.target)}"
         for name, mine, wanted in zip(self.names(), self.arrays(), first.arrays(), strict=True):
             is_alike = (mine.dtype, mine.ndim) == (wanted.dtype, wanted.ndim)
             if not is_alike or (shapes and mine.shape != wanted.shape):
@@ -61,12 +64,14 @@ class Sample(NamedTuple):
         return None
 
     def arrays(self) -> list[Array]:
-        """Return all arrays of the input, then the target."""
-        return [*leaves(self.input), self.target]
+        """Return all arrays of the input, then those of the target."""
+        return [*leaves(self.input), *leaves(self.target)]
 
     def names(self) -> list[str]:
         """Return the name of each array in messages."""
-        return [f"input {leaf}".rstrip() for leaf in leaf_names(self.input)] + ["target"]
+        names = [f"input {leaf}" for leaf in leaf_names(self.input)]
+        names += [f"target {leaf}" for leaf in leaf_names(self.target)]
+        return [name.rstrip() for name in names]
 
 
 def _parts(value: Nested[Array]) -> str:
@@ -111,23 +116,26 @@ def to_sample(pair: Any) -> Sample:
             f"Several inputs are a tuple or a dict: ((one, other), target)"
         )
     value, target = pair
-    nested = _as_nested(value)
+    nested = _as_nested(value, "input")
     inputs = map_nested(_to_input, nested)
-    return Sample(
-        inputs if isinstance(nested, tuple | dict) else np.atleast_1d(inputs), _to_target(target)
-    )
+    if not isinstance(nested, tuple | dict):
+        inputs = np.atleast_1d(inputs)
+    nested = _as_nested(target, "target")
+    if isinstance(nested, tuple | dict):
+        return Sample(inputs, map_nested(_to_numbers, nested))
+    return Sample(inputs, _to_target(target))
 
 
-def _as_nested(value: Any) -> Any:
-    """Return a tuple or dict of several inputs. A list of numbers is one input."""
+def _as_nested(value: Any, what: str) -> Any:
+    """Return a tuple or dict of several arrays. A list of numbers is one array."""
     if isinstance(value, Mapping):
         if not value or not all(isinstance(key, str) and key.isidentifier() for key in value):
-            raise ValueError("its input is a dict: its keys must be the names of arguments")
+            raise ValueError(f"its {what} is a dict: its keys must be the names of arguments")
         return dict(value)
     arrays = torch.Tensor, np.ndarray, Image.Image
     if isinstance(value, tuple | list) and any(isinstance(part, arrays) for part in value):
         return tuple(value)
-    return value
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _to_input(value: Any) -> Array:
@@ -162,8 +170,17 @@ def _to_target(value: Any) -> Array:
     if array.dtype.kind not in "biuf" or (array.ndim > 1 and array.dtype.kind == "f"):
         raise ValueError(
             f"its target is a {type(value).__name__} of shape {array.shape}: give a class's "
-            f"number, whole numbers for a class at each position, a float, or a vector of floats"
+            f"number, whole numbers for a class at each position, a float, a vector of floats, "
+            f"or a dict of arrays"
         )
+    return _to_numbers(array)
+
+
+def _to_numbers(value: Any) -> Array:
+    """Convert to int64 or float32. Raise ValueError for numbers that are not finite."""
+    array = _to_array(value)
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"its target is a {type(value).__name__} of {array.dtype}: give numbers")
     with np.errstate(over="ignore"):
         array = array.astype(np.float32 if array.dtype.kind == "f" else np.int64)
     if not np.isfinite(array).all():
@@ -172,13 +189,15 @@ def _to_target(value: Any) -> Array:
 
 
 def named_targets(
-    where: str, column: Column, named: Any, given_task: Task | None = None
-) -> tuple[Task, Column, tuple[str, ...]]:
+    where: str, column: Nested[Column], named: Any, given_task: Task | None = None
+) -> tuple[Task, Nested[Column], tuple[str, ...]]:
     """Return the task, all targets, and the names that `named` or their numbers give them.
 
     Class numbers are int64, (count,) or one for each position; other targets float32
-    (count, numbers).
+    (count, numbers). A tuple or dict of targets stays as it is, and its parts are named.
     """
+    if isinstance(column, tuple | dict):
+        return "custom", column, tuple(leaf_names(column))
     numbers = column.values if isinstance(column, Ragged) else column
     task = given_task or _task_of(numbers, len(column.shape) - 1)
     attribute = "target_names" if task == "values" else "classes"

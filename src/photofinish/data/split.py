@@ -36,7 +36,7 @@ from photofinish.data.samples import Array, Sample, Samples, Source, named_targe
 from photofinish.data.sources import open_source
 from photofinish.errors import ConfigError
 from photofinish.files import sha256_of_file, write_bytes_atomically
-from photofinish.nested import Nested, as_nested, leaf_names, leaves, map_nested
+from photofinish.nested import Nested, as_nested, leaf_names, leaves, map_nested, samples_in
 
 _MOST_FAULTS = 10
 _SHADES = 256
@@ -50,8 +50,8 @@ class RawData:
 
     inputs: Nested[Column]
     """Inputs of all samples; for images, (count, channels, height, width)."""
-    labels: Column
-    """Class numbers; for other tasks, float32 (count, numbers)."""
+    labels: Nested[Column]
+    """Class numbers; for other tasks, float32 (count, numbers), or a tuple or dict of targets."""
     class_names: tuple[str, ...]
     own_parts: Mapping[PartName, Int64Array] = field(default_factory=dict)
     """Rows of each part that the source itself has."""
@@ -78,12 +78,13 @@ def read_raw(plan: DatasetPlan, folder: Path) -> RawData:
         first, columns = _read_all(
             plan, source, lambda: files.enter_context(TemporaryFile(dir=folder))
         )
-        *inputs, targets = [column.read() for column in columns]
+        arrays = [column.read() for column in columns]
+    inputs = as_nested(arrays, first.input)
+    targets = as_nested(arrays[len(leaves(first.input)) :], first.target)
     where = f"data set '{plan.name}'"
     given_task = plan.dataset.task if isinstance(plan.dataset, CustomDataset) else None
     task, labels, names = named_targets(where, targets, source.names, given_task)
-    nested = as_nested(inputs, first.input)
-    return RawData(nested, labels, names, source.own_parts, source.name_of, task)
+    return RawData(inputs, labels, names, source.own_parts, source.name_of, task)
 
 
 class _Written:
@@ -166,7 +167,7 @@ def divide(raw: RawData, plan: DatasetPlan) -> dict[PartName, Int64Array]:
     Parts that the source lacks are drawn by the seed alone, in the proportions of the classes.
     """
     own, dataset, where = raw.own_parts, plan.dataset, f"datasets.{plan.name}"
-    rest = own.get("train", np.arange(len(raw.labels), dtype=np.int64))
+    rest = own.get("train", np.arange(samples_in(raw.labels), dtype=np.int64))
     parts, total = {**own}, len(rest)
     sizes: dict[PartName, float | None] = {"test": dataset.test, "validation": dataset.validation}
     for part, size in sizes.items():
@@ -225,7 +226,10 @@ def split(plan: DatasetPlan, raw: RawData, folder: Path) -> Manifest:
         class_names=raw.class_names,
         shape=raw.shape,
         dtype=raw.dtype,
-        target_shape=raw.labels.shape[1:],
+        target_shape=_target_shape(raw.labels),
+        target_parts=map_nested(lambda part: part.dtype.name, raw.labels)
+        if raw.task == "custom"
+        else None,
         counts={part: len(chosen) for part, chosen in rows.items()},
         mean=mean or own_mean,
         std=std or own_std,
@@ -237,6 +241,14 @@ def split(plan: DatasetPlan, raw: RawData, folder: Path) -> Manifest:
     )
     write_bytes_atomically(folder / MANIFEST, f"{manifest.model_dump_json(indent=2)}\n".encode())
     return manifest
+
+
+def _target_shape(labels: Nested[Column]) -> Shape:
+    """Return the shape of a target; of a tuple or dict, only if a side differs."""
+    if not isinstance(labels, tuple | dict):
+        return labels.shape[1:]
+    columns: list[Column] = leaves(labels)
+    return (None,) if any(isinstance(column, Ragged) for column in columns) else ()
 
 
 def _channels(raw: RawData) -> int:
@@ -254,8 +266,10 @@ def _pack(
     Return a hash of each input and, for images, how often each channel has each of 256 shades.
     """
     np.save(folder / part_file(part, "rows"), rows)
-    for _ in _written(raw.labels, rows, folder, (part, "labels", "")):
-        pass
+    targets: list[Column] = leaves(raw.labels)
+    for leaf, column in zip(leaf_names(raw.labels), targets, strict=True):
+        for _ in _written(column, rows, folder, (part, "labels", leaf)):
+            pass
     is_images = raw.dtype == "uint8"
     shades = np.zeros((_channels(raw) if is_images else 0, _SHADES), dtype=np.int64)
     hashes: list[bytes] = []

@@ -32,7 +32,7 @@ from photofinish.data.ragged import Ragged
 from photofinish.errors import UserError
 from photofinish.files import sha256_of_bytes
 from photofinish.models.custom import same_bits, tensors_in
-from photofinish.nested import call_with, leaves, map_nested, samples_in
+from photofinish.nested import Nested, call_with, leaves, map_nested, samples_in
 from photofinish.results.records import FirstStep, TensorFingerprint
 from photofinish.training.batches import Batch, Batches, batch_order, map_batch, seed_epoch
 from photofinish.training.custom_step import CustomStep
@@ -90,7 +90,7 @@ def first_step(
     batch: Batch,
     device: torch.device,
     precision: str,
-    labels: Column,
+    labels: Nested[Column],
     seed: int,
     custom_step: CustomStep | None = None,
 ) -> FirstStep:
@@ -126,7 +126,7 @@ def first_step(
                 weight.mul_(1 + share * (2 * numbers - 1))
         other_outputs, other_gradients = step(moved).first_outputs_and_gradients()
         rounding = _distances(outputs, other_outputs), _distances(gradients, other_gradients)
-    rows = batch_order(len(labels), seed, 0).numpy()
+    rows = batch_order(samples_in(labels), seed, 0).numpy()
     return FirstStep(
         batch_order_sha256=sha256_of_bytes(rows.tobytes() + _bytes_of(labels, rows)),
         first_batch_sha256=sha256_of_bytes(
@@ -142,7 +142,9 @@ def first_step(
     )
 
 
-def _bytes_of(labels: Column, rows: npt.NDArray[np.int64]) -> bytes:
+def _bytes_of(labels: Nested[Column], rows: npt.NDArray[np.int64]) -> bytes:
+    if isinstance(labels, tuple | dict):
+        return b"".join(_bytes_of(part, rows) for part in leaves(labels))
     if isinstance(labels, Ragged):
         return b"".join(labels[row].tobytes() for row in rows)
     return labels[rows].tobytes()
@@ -152,7 +154,7 @@ class _Step(NamedTuple):
     """Results of a forward and a backward pass."""
 
     loss: float
-    result: torch.Tensor
+    result: Any
     outputs: dict[str, list[torch.Tensor]]
     """All outputs of each innermost module, for the first few images."""
     gradients: _Tensors
@@ -191,7 +193,7 @@ def _run_step(
             result = loss = custom_step(network, batch)
         else:
             result = call_with(network, images)
-            if width is not None:
+            if width is not None and isinstance(targets, torch.Tensor):
                 _check_outputs(type(network).__name__, result, targets, width)
             loss = criterion.mean(result, targets)
     loss.backward()  # type: ignore[no-untyped-call]
@@ -201,7 +203,7 @@ def _run_step(
     for name, weight in network.named_parameters():
         if weight.grad is not None and weight.grad.layout == torch.strided:
             gradients[name] = weight.grad
-    return _Step(loss.item(), result.detach(), outputs, gradients)
+    return _Step(loss.item(), map_nested(torch.Tensor.detach, result), outputs, gradients)
 
 
 def _check_outputs(name: str, result: Any, targets: torch.Tensor, width: int) -> None:
@@ -331,14 +333,12 @@ def validate_custom_model(
         call_with(one.eval(), images)
 
 
-def _check_loss_repeats(
-    criterion: Loss, outputs: torch.Tensor, targets: torch.Tensor, precision: str
-) -> None:
+def _check_loss_repeats(criterion: Loss, outputs: Any, targets: Any, precision: str) -> None:
     """Raise UserError if the loss gives another number for the same outputs."""
     values = []
     for _ in range(2):
         seed_epoch(0, 0)
-        with autocast(outputs.device, precision):
+        with autocast(leaves(outputs)[0].device, precision):
             values.append(criterion.mean(outputs, targets))
     if not same_bits(*values):
         raise UserError(
@@ -354,7 +354,7 @@ def _difference(first: _Step, second: _Step) -> str | None:
         outputs, others = first.outputs.get(name, []), second.outputs.get(name, [])
         if len(outputs) != len(others) or not all(map(same_bits, outputs, others)):
             return f"output of {name}"
-    if not same_bits(first.result, second.result):
+    if not all(map(same_bits, leaves(first.result), leaves(second.result))):
         return "output of the network"
     for name in {**first.gradients, **second.gradients}:
         if not same_bits(first.gradients.get(name), second.gradients.get(name)):

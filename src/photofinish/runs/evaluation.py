@@ -110,6 +110,8 @@ def _score(
     custom_step = step_with_a_loss(record.experiment)
     if custom_step and _predicts_nothing(network, record, split):
         return _score_by_step(network, custom_step, record, split, metrics)
+    if record.task == "custom":
+        return _score_by_loss(network, record, split, metrics)
     criterion = Loss(record.experiment.loss, record.task, CPU)
     has_positions = record.task == "classes" and bool(record.target_shape)
     sums: list[tuple[torch.Tensor, torch.Tensor | int]] = []
@@ -165,10 +167,9 @@ def _test_batches(record: records.Training, split: PackedSplit) -> Iterator[Batc
     normalise = Normaliser(record.mean, record.std, len(record.image_shape))
     inputs, targets = split.images("test"), split.labels("test")
     size = size if record.target_shape else _BATCH_SIZE
-    for start in range(0, len(targets), size):
-        rows = slice(start, start + size)
-        batch = map_nested(partial(_read, rows), inputs)
-        yield map_nested(normalise, batch), _read(rows, targets)
+    for start in range(0, samples_in(targets), size):
+        read = partial(_read, slice(start, start + size))
+        yield map_nested(normalise, map_nested(read, inputs)), map_nested(read, targets)
 
 
 def _read(rows: slice, column: Array) -> torch.Tensor:
@@ -178,6 +179,31 @@ def _read(rows: slice, column: Array) -> torch.Tensor:
 def _in_precision(batch: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Convert floats. Whole numbers stay: a network looks something up by them."""
     return batch.to(dtype) if batch.is_floating_point() else batch
+
+
+def _score_by_loss(
+    network: nn.Module, record: records.Training, split: PackedSplit, metrics: Metrics
+) -> _Scored:
+    """Score outputs that only a custom loss and custom metrics can judge."""
+    criterion = Loss(record.experiment.loss, record.task, CPU)
+    network, all_outputs, all_targets = network.float(), [], []
+    loss_sum, weight_sum = 0.0, 0.0
+    with run_custom_code(f"model {record.experiment.model.name} fails in evaluation"):
+        for inputs, targets in _test_batches(record, split):
+            outputs = call_with(network, inputs)
+            total, weight = criterion.sum_and_weight(outputs, targets)
+            loss_sum, weight_sum = loss_sum + float(total), weight_sum + float(weight)
+            all_outputs.append(outputs)
+            all_targets.append(targets)
+    scores: dict[str, float] = {}
+    if metrics:
+        outputs, targets = (map_nested(_joined, *parts) for parts in (all_outputs, all_targets))
+        scores = custom_scores(metrics, record.task, outputs, targets, record.class_names)
+    return _without_predictions(loss_sum / weight_sum, scores)
+
+
+def _joined(*parts: torch.Tensor) -> torch.Tensor:
+    return torch.cat(parts)
 
 
 def _predicts_nothing(network: nn.Module, record: records.Training, split: PackedSplit) -> bool:
@@ -211,10 +237,19 @@ def _score_by_step(
         samples = samples_in(batch[1])
         loss_sum += float(step(network, batch)) * samples
         count += samples
+    return _without_predictions(loss_sum / count, {})
+
+
+def _without_predictions(loss: float, metrics: dict[str, float]) -> _Scored:
+    """Return scores of a network whose outputs have no meaning known here."""
+    if not math.isfinite(loss):
+        raise UserError(f"the loss on the test data is {loss}: check the test part of the data")
     scores = records.DeviceEvaluation(
         test_accuracy=None,
-        test_loss=loss_sum / count,
+        test_loss=loss,
         macro_f1=None,
+        metrics=metrics,
+        first_metric=next(iter(metrics), None),
         classes={},
         confusion=(),
     )
@@ -310,8 +345,8 @@ def scores_of_values(actual: Array, predicted: Array, loss: float) -> records.De
 def custom_scores(
     metrics: Metrics,
     task: Task,
-    outputs: torch.Tensor,
-    targets: torch.Tensor,
+    outputs: Any,
+    targets: Any,
     class_names: tuple[str, ...] = (),
 ) -> dict[str, float]:
     """Return the custom metrics, without those that are not finite.
@@ -333,9 +368,7 @@ def custom_scores(
     return scores
 
 
-def _custom_score(
-    metric: Metric, task: Task, outputs: torch.Tensor, targets: torch.Tensor
-) -> list[float]:
+def _custom_score(metric: Metric, task: Task, outputs: Any, targets: Any) -> list[float]:
     """Return the one number that a metric gives, or a number for each class."""
     compute, arguments = metric.reference.load(), metric.arguments
     if metric.reference.module == TORCHMETRICS:
@@ -349,7 +382,8 @@ def _custom_score(
             targets = targets.long()
         arguments = accepted_arguments(compute, offered, arguments)
     else:
-        outputs = outputs.float()  # tensors of a custom metric have single precision
+        # Tensors of a custom metric have single precision.
+        outputs = map_nested(lambda part: part.float(), outputs)
     with run_custom_code(f"metric {metric.name} fails"):
         score = as_function(compute, arguments)(outputs, targets)
     try:

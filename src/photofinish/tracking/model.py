@@ -86,6 +86,8 @@ def _signature(record: records.Training) -> ModelSignature:
         served = np.dtype(np.int64 if dtype == "int64" else np.float32)
         sides = [-1 if side is None else side for side in shape]
         inputs.append(TensorSpec(served, (-1, *sides), name or None))
+    if record.task == "custom":
+        return ModelSignature(inputs=Schema(inputs))
     outputs: list[int] = [len(record.class_names)]
     if record.task == "classes" and record.target_shape:  # classes come first or last
         outputs = [-1] * (1 + len(record.target_shape))

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, Sampler
 
 from photofinish.errors import UserError
-from photofinish.nested import as_nested, leaves, map_nested
+from photofinish.nested import as_nested, leaves, map_nested, samples_in
 from photofinish.training.batches import (
     Batch,
     Batches,
@@ -54,9 +54,9 @@ def make_batches(
         augmentation = experiment.augmentation
     sampler = None
     if experiment.sampler and part.name == "train":
-        targets = torch.from_numpy(np.array(part.labels))
+        targets = map_nested(_to_tensor, part.labels)
         sampler = make_sampler(experiment.sampler, targets, experiment.seed)
-    count = len(part.labels)
+    count = samples_in(part.labels)
     plan = BatchPlan(count, batch_size, experiment.seed, rank, size, augmentation, sampler)
     if experiment.input.name == "loader":
         return LoaderBatches(plan, part, device, experiment.input)
@@ -69,7 +69,7 @@ class ResidentBatches(Batches):
     def __init__(self, plan: BatchPlan, part: Part, device: torch.device) -> None:
         self.image_count, self.batch_size = plan.image_count, plan.batch_size
         self._plan, self._device = plan, device
-        self._labels = torch.from_numpy(np.array(part.labels)).to(device)
+        self._labels = map_nested(lambda column: _to_tensor(column).to(device), part.labels)
         self._load(part)
 
     def _load(self, part: Part) -> None:
@@ -86,8 +86,7 @@ class ResidentBatches(Batches):
         return self._plan.order(epoch)
 
     def _gather(self, rows: torch.Tensor) -> Batch:
-        images = map_nested(lambda column: column.index_select(0, rows), self._images)
-        return images, self._labels.index_select(0, rows)
+        return map_batch(lambda column: column.index_select(0, rows), (self._images, self._labels))
 
     def host_batches(self, epoch: int, at_once: int = 1) -> Iterator[Batch]:
         """Return the batches, on the device already. The epoch's order is made in this call."""
@@ -96,9 +95,16 @@ class ResidentBatches(Batches):
 
     def eval_batches(self) -> Iterator[Batch]:
         """Yield views of the resident tensors."""
-        columns = [self._plan.split(column) for column in leaves(self._images)]
-        for labels, *images in zip(self._plan.split(self._labels), *columns, strict=True):
-            yield as_nested(images, self._images), labels
+        whole = self._images, self._labels
+        columns = [self._plan.split(column) for part in whole for column in leaves(part)]
+        count = len(leaves(self._images))
+        for tensors in zip(*columns, strict=True):
+            images, labels = list(tensors[:count]), list(tensors[count:])
+            yield as_nested(images, self._images), as_nested(labels, self._labels)
+
+
+def _to_tensor(column: npt.NDArray[Any]) -> torch.Tensor:
+    return torch.from_numpy(np.array(column))
 
 
 def _convert_to_device(
@@ -159,7 +165,8 @@ class AugmentedResidentBatches(ResidentBatches):
             2,
             columns[:, None].expand(count, lines_per_image, self._shape[-1]),
         )
-        return cropped.view(count, *self._shape), self._labels.index_select(0, row)
+        labels = map_nested(lambda column: column.index_select(0, row), self._labels)
+        return cropped.view(count, *self._shape), labels
 
     def eval_batches(self) -> Iterator[Batch]:
         """Yield the images without borders or augmentation."""

@@ -16,7 +16,7 @@ from photofinish.custom_code import Reference, as_function, run_custom_code
 from photofinish.data.ragged import Ragged
 from photofinish.errors import UserError
 from photofinish.models.custom import generators_seeded
-from photofinish.nested import Nested, leaves, map_nested
+from photofinish.nested import Nested, leaves, map_nested, samples_in
 from photofinish.training.batches import (
     SEEDS,
     Batch,
@@ -56,13 +56,13 @@ class LoadedSamples(Dataset[Batch]):
         self._collate = _collate_of(settings.collate)
 
     def __len__(self) -> int:
-        return len(self._part.labels)
+        return samples_in(self._part.labels)
 
     def __getitem__(self, key: Key) -> Batch:
         item, changed, target = self._changed(key)
         if _dtypes(changed) == _dtypes(item):  # one that makes floats of an image normalises it
             changed = self._part.normalise(changed)
-        return changed, _to_tensor(target)
+        return changed, map_nested(_to_tensor, target)
 
     def _changed(self, key: Key) -> tuple[Any, Any, Any]:
         """Return a sample's input before and after the transform, and its target."""
@@ -103,7 +103,7 @@ class LoadedSamples(Dataset[Batch]):
     def _read(self, row: int, epoch: int | None) -> tuple[Any, Any]:
         part = self._part
         if part.read is None:
-            return map_nested(lambda column: column[row], part.images), part.labels[row]
+            return map_batch(lambda column: column[row], (part.images, part.labels))
         with _seeded("item", self._seed, epoch, row), run_custom_code("an item can't be read"):
             return part.read(row)
 

@@ -30,6 +30,7 @@ from photofinish.custom_code import (
 )
 from photofinish.data import IGNORED_CLASS
 from photofinish.errors import ConfigError, UserError
+from photofinish.nested import leaves, samples_in
 from photofinish.training.torch_device import is_accelerator, to_device
 
 if TYPE_CHECKING:
@@ -66,9 +67,9 @@ class Loss:
     """The loss of a batch: a mean, or a sum and a weight, which add up over batches."""
 
     def __init__(self, settings: params.Loss | None, task: Task, device: torch.device) -> None:
-        self.name = settings.name if settings else LOSSES[task][0]
-        if problem := loss_problem(self.name, task):
+        if problem := loss_problem(settings.name if settings else None, task):
             raise ConfigError(problem)
+        self.name = settings.name if settings else LOSSES[task][0]
         self._task, self._is_custom = task, is_reference(self.name)
         arguments: dict[str, Any] = {}
         if settings and self._is_custom:
@@ -120,7 +121,7 @@ class Loss:
         self, outputs: torch.Tensor, targets: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor | int]:
         """Return the loss summed over the samples, and their count or their weight's sum."""
-        count = len(targets)
+        count = samples_in(targets)
         if self._task == "classes" and not self._is_custom:
             positions = self.num_predictions(targets)
             outputs, targets = self._by_position(outputs, targets)
@@ -133,12 +134,12 @@ class Loss:
             is_counted = targets != IGNORED_CLASS
             return total, (weights[targets.clamp(min=0)] * is_counted).sum()
         if not count:
-            nothing = outputs.sum() * 0.0
+            nothing = leaves(outputs)[0].sum() * 0.0
             return nothing, nothing.detach().float() if self._is_custom else 0
         total, weight = self._checked(self._loss(outputs, targets))
         if weight is None:
             total = total * count
-            weight = torch.full((), count, dtype=torch.float32, device=outputs.device)
+            weight = torch.full((), count, dtype=torch.float32, device=total.device)
         return total, weight if self._is_custom else count
 
     def _checked(self, loss: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -164,7 +165,7 @@ class Loss:
     def num_predictions(self, targets: torch.Tensor) -> torch.Tensor | int:
         """Return the number of samples, or of positions whose class isn't ignored."""
         if self._task != "classes" or targets.dim() == 1 or targets.is_floating_point():
-            return len(targets)
+            return samples_in(targets)
         return (targets != IGNORED_CLASS).sum()
 
     def num_correct(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -176,7 +177,7 @@ class Loss:
             return (outputs.argmax(dim=1) == targets).sum()
         if self._task == "labels":
             return ((outputs > 0) == (targets > 0)).float().mean(dim=1).sum()
-        return torch.zeros((), device=outputs.device)
+        return torch.zeros((), device=leaves(outputs)[0].device)
 
 
 def classes_of_positions(

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from photofinish.custom_code import Reference, as_function, run_custom_code
 from photofinish.errors import ConfigError, UserError
+from photofinish.nested import map_nested, samples_in
 from photofinish.training.batches import SEEDS, derived_seed, stream
 
 if TYPE_CHECKING:
     from photofinish.config.experiment import Sampler
 
 
-def make_sampler(
-    settings: Sampler, targets: torch.Tensor, seed: int
-) -> Callable[[int], torch.Tensor]:
+def make_sampler(settings: Sampler, targets: Any, seed: int) -> Callable[[int], torch.Tensor]:
     """Return a function of the epoch that returns as many rows as there are targets."""
     if settings.name == "balanced":
         weights = balanced_weights(targets)
@@ -32,26 +31,32 @@ def make_sampler(
 
     def custom(epoch: int) -> torch.Tensor:
         with run_custom_code(f"sampler {settings.name} fails"):
-            rows = choose(targets.clone(), derived_seed("sampler", seed, epoch) % SEEDS)
+            rows = choose(
+                map_nested(torch.clone, targets), derived_seed("sampler", seed, epoch) % SEEDS
+            )
             rows = torch.as_tensor(rows, dtype=torch.int64)
-        if rows.shape != (len(targets),) or rows.min() < 0 or rows.max() >= len(targets):
+        count = samples_in(targets)
+        if rows.shape != (count,) or rows.min() < 0 or rows.max() >= count:
             raise UserError(
-                f"sampler {settings.name} must return {len(targets)} rows, as many as there are "
-                f"training samples, each from 0 to {len(targets) - 1}"
+                f"sampler {settings.name} must return {count} rows, as many as there are "
+                f"training samples, each from 0 to {count - 1}"
             )
         return rows
 
     return custom
 
 
-def balanced_weights(targets: torch.Tensor) -> torch.Tensor:
+def balanced_weights(targets: Any) -> torch.Tensor:
     """Return each sample's weight: one over how often its class occurs.
 
     With several labels, it is the mean over the sample's labels. Having none counts as a label.
     """
+    refused = ConfigError("sampler: balanced needs targets that are classes or labels")
+    if isinstance(targets, tuple | dict):
+        raise refused
     if targets.dtype == torch.int64 and targets.dim() == 1:
         return (1 / torch.bincount(targets).double())[targets]
     if targets.dim() != 2 or not torch.isin(targets, torch.tensor([0.0, 1.0])).all():
-        raise ConfigError("sampler: balanced needs targets that are classes or labels")
+        raise refused
     labels = torch.cat([targets, targets.sum(dim=1, keepdim=True) == 0], dim=1).double()
     return (labels / labels.sum(dim=0).clamp(min=1)).sum(dim=1) / labels.sum(dim=1)

@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
 from photofinish.errors import UserError
-from photofinish.nested import call_with, samples_in
+from photofinish.nested import call_with, leaves, map_nested, samples_in
 from photofinish.results import EpochMetrics, EpochTiming
 from photofinish.training.averaging import AveragedWeights, best_epoch
 from photofinish.training.batches import Batch, Batches, seed_epoch
@@ -336,8 +336,7 @@ class Trainer:
             return loss * count, count
         images, labels = batch
         outputs = call_with(state.network, to_memory_format(images, state.memory_format))
-        labels = labels.to(outputs.device, non_blocking=True)
-        return self.criterion.sum_and_weight(outputs, labels)
+        return self.criterion.sum_and_weight(outputs, _beside(outputs, labels))
 
     def loss(self, state: TrainState, number: int, batch: Batch) -> torch.Tensor:
         """Return the batch's mean loss. With several ranks, it is scaled for DDP."""
@@ -347,7 +346,7 @@ class Trainer:
             if self.team.size == 1:
                 images, labels = batch
                 outputs = call_with(state.network, to_memory_format(images, state.memory_format))
-                return self.criterion.mean(outputs, labels.to(outputs.device, non_blocking=True))
+                return self.criterion.mean(outputs, _beside(outputs, labels))
             # DDP averages gradients over ranks. Scaled like this, that gives the gradient of the
             # mean over the whole batch, however uneven the shares.
             total, weight = self._sum_and_weight(state, batch)
@@ -379,8 +378,10 @@ class Trainer:
                 continue
             with autocast(self.device, self.experiment.precision):
                 outputs = call_with(network, to_memory_format(images, state.memory_format))
-            labels = labels.to(outputs.device, non_blocking=True)
-            loss, weight = self.criterion.sum_and_weight(outputs.float(), labels)
+            labels = _beside(outputs, labels)
+            loss, weight = self.criterion.sum_and_weight(
+                map_nested(torch.Tensor.float, outputs), labels
+            )
             losses.append(loss)
             weights.append(weight)
             correct.append(self.criterion.num_correct(outputs, labels))
@@ -424,7 +425,7 @@ class Trainer:
             )
         train_loss = sum(train_sums) / self.training.image_count
         right, predicted = map(sum, zip(*all_correct, strict=True))
-        has_accuracy = self.task != "values" and not self.validation_step
+        has_accuracy = self.task in ("classes", "labels") and not self.validation_step
         accuracy = right / predicted if predicted else 0.0
         return train_loss, validation_loss, accuracy if has_accuracy else None
 
@@ -432,3 +433,9 @@ class Trainer:
         """Return the number of samples in the batch of this number, over all ranks."""
         batch_size = self.training.batch_size
         return min(batch_size, self.training.image_count - number * batch_size)
+
+
+def _beside(outputs: Any, labels: Any) -> Any:
+    """Move targets to the device of a network's outputs."""
+    device = leaves(outputs)[0].device
+    return map_nested(lambda part: part.to(device, non_blocking=True), labels)
