@@ -241,8 +241,8 @@ def test_a_dict_of_targets_is_judged_by_a_custom_loss_and_custom_metrics(
     metric = Metric(name=custom_files.write("right.py", HEAD + NET_OF_HEADS) + ":right")
     judged = evaluate("small", {"cpu": resident.folder}, packed, (metric,))
     assert judged.evaluation.devices["cpu"].metrics == {"right": 1.0}
-    assert resident.scores.test_loss < 0.1
-    assert resident.history[-1].validation_loss < 0.1
+    assert resident.scores.test_loss < 0.4
+    assert resident.history[-1].validation_loss < 0.4
     assert resident.scores.test_accuracy is None
 
 
