@@ -112,7 +112,7 @@ def reason_of(pair: AnyComparison, decision: Decision) -> str:
         if decision.option.fits == "perhaps":
             text += f" The memory of {decision.gpu} may be too small."
         if decision.answer == "Can't tell":
-            is_busy = load_warnings(pair.cpu.timings.load)
+            is_busy = bool(load_warnings(pair.cpu.timings.load))
             text += f" {_QUIET_OR_TRY if is_busy else _TRY}"
         return text
     text = f"{number}. The job takes {times}.{why}"
