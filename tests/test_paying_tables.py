@@ -8,9 +8,11 @@ import pytest
 from conftest import MakeResult
 from result_files import pair_of, paired, trained
 
+from photofinish.comparing.device_results import Trained
 from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.scaling import all_series
 from photofinish.config.compare import Comparing, Prices
+from photofinish.config.experiment import EarlyStopping
 from photofinish.machine.energy import Energy
 from photofinish.report.tables import paying_table, series_table
 
@@ -53,6 +55,26 @@ def test_a_target_that_is_not_reached_is_shown_with_the_best(pair: Comparison) -
         "not reached; the best is 0.5",
     ]
     assert "energy to 0.99 validation accuracy" not in table
+
+
+def test_trainings_that_stop_early_have_the_time_to_their_lowest_loss(pair: Comparison) -> None:
+    patient = {"early_stopping": EarlyStopping(patience=2)}
+    runs = {}
+    for run, best in ((pair.cpu, 1), (pair.gpu, 3)):
+        assert isinstance(run, Trained)
+        experiment = run.record.experiment.model_copy(update=patient)
+        history = [
+            replace(epoch, validation_loss=1.0 + abs(number - best))
+            for number, epoch in enumerate(run.history, 1)
+        ]
+        record = run.record.model_copy(update={"experiment": experiment})
+        runs[run.device] = replace(run, record=record, history=history)
+    stopped = pair_of(runs["cpu"], runs["gpu"], settings=PRICED)
+    rows = {row["of"]: row for row in paying_table(stopped)}
+    row = rows["time to the lowest validation loss"]
+    assert (row["CPU"], row["GPU"]) == ("4.5 s", "10 s")
+    assert "CPU: in epoch 1 of 5" in row["finding"]
+    assert "GPU: in epoch 3 of 5" in row["finding"]
 
 
 def test_sizes_have_their_break_even(make_result: MakeResult) -> None:

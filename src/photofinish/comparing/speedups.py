@@ -221,6 +221,15 @@ def time_to_target(
     return TimeToTarget(target, epoch, startup_seconds + seconds, share, best)
 
 
+def time_to_lowest_loss(
+    history: Sequence[EpochMetrics], epochs: Sequence[EpochTiming], startup_seconds: float
+) -> tuple[int, float]:
+    """Return the epoch with the lowest validation loss, from 1, and the time to its end."""
+    losses = [epoch.validation_loss for epoch in history]
+    epoch = 1 + losses.index(min(losses))
+    return epoch, startup_seconds + passed_seconds(epochs[:epoch])
+
+
 def energy_used(device: DeviceLabel, timings: Timings, settings: Comparing) -> EnergyUsed:
     """Return the GPU's energy by its own counter, or an estimate by the watts in the settings."""
     meter = next((part for part in timings.energy if part.of == device), None)

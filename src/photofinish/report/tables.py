@@ -15,7 +15,7 @@ from photofinish.comparing.parity import Spread
 from photofinish.comparing.renting import Estimate, RentalOption
 from photofinish.comparing.scaling import Series, Shared
 from photofinish.comparing.script_pairs import ScriptResult
-from photofinish.comparing.speedups import ResourceUse
+from photofinish.comparing.speedups import ResourceUse, time_to_lowest_loss
 from photofinish.machine.fingerprint import GpuTarget
 from photofinish.machine.load import load_warnings
 from photofinish.report import causes, sentences
@@ -172,6 +172,9 @@ def paying_table(pair: AnyComparison) -> Table:
             )
             device = result.device.upper()
             by_device[device] = {"start-up repaid": repaid, **by_device[device]}
+    for run in pair.trained if isinstance(pair, Comparison) else ():
+        if run.record.experiment.early_stopping:
+            by_device[run.device.upper()]["time to the lowest validation loss"] = _to_lowest(run)
     rows = []
     for of in dict.fromkeys(of for answers in by_device.values() for of in answers):
         answers = {device: each[of] for device, each in by_device.items() if of in each}
@@ -184,6 +187,13 @@ def paying_table(pair: AnyComparison) -> Table:
             row["finding"] = next(iter(reasons.values()))
         rows.append(row)
     return rows
+
+
+def _to_lowest(run: Trained) -> tuple[str, str]:
+    """Return when a training that stops early was at its best, as a figure and a reason."""
+    epochs, startup_seconds = run.timings.epochs, run.timings.startup_seconds
+    epoch, until_seconds = time_to_lowest_loss(run.history, epochs, startup_seconds)
+    return seconds(until_seconds), f"in epoch {epoch} of {len(run.history)}, start-up included"
 
 
 def _spent(spent: ResourceUse) -> dict[str, tuple[str, str]]:
