@@ -17,7 +17,7 @@ from photofinish.models.registry import build_model
 from photofinish.profiling.first_step import validate_custom_model
 from photofinish.results.learned import weights_of
 from photofinish.training.batches import Batch
-from photofinish.training.optimization import Loss
+from photofinish.training.losses import Loss
 from photofinish.training.torch_device import CPU
 
 SHAPE, CLASSES = (1, 8, 8), 3

@@ -28,7 +28,7 @@ from photofinish.results.records import FirstStep
 from photofinish.runs.repeats import repeat_training
 from photofinish.runs.run import Run
 from photofinish.training.batches import Batch
-from photofinish.training.optimization import Loss
+from photofinish.training.losses import Loss
 from photofinish.training.torch_device import CPU
 from photofinish.training.trainer import Trainer
 from photofinish.training.world import World

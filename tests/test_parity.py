@@ -18,7 +18,7 @@ from photofinish.config.networks import CnnModel, TorchvisionModel
 from photofinish.models.registry import build_model
 from photofinish.profiling.first_step import first_step
 from photofinish.report.sentences import layer_finding
-from photofinish.training.optimization import Loss
+from photofinish.training.losses import Loss
 from photofinish.training.torch_device import CPU
 
 

@@ -25,7 +25,7 @@ from photofinish.runs.evaluation import evaluate, write_evaluation
 from photofinish.runs.parts import part_of
 from photofinish.source_code import custom_code_hashes
 from photofinish.training.input_paths import make_batches
-from photofinish.training.optimization import Loss
+from photofinish.training.losses import Loss
 from photofinish.training.torch_device import CPU
 
 HEAD = "import numpy as np, torch\nfrom torch import nn\n"

@@ -31,7 +31,7 @@ from photofinish.runs.evaluation import (
     write_evaluation,
 )
 from photofinish.runs.run import Run
-from photofinish.training.optimization import Loss
+from photofinish.training.losses import Loss
 from photofinish.training.torch_device import CPU
 
 OUTPUTS = torch.tensor([[2.0, -1.0], [0.5, 3.0], [-1.0, -2.0]])

@@ -47,7 +47,7 @@ _INFERENCE = (
     "training/batches",
     "training/custom_step",
     "training/loading",
-    "training/optimization",
+    "training/losses",
     "training/torch_device",
 )
 CODE_OF_STAGES = {

@@ -37,7 +37,7 @@ from photofinish.results.records import FirstStep, TensorFingerprint
 from photofinish.training.batches import Batch, Batches, batch_order, map_batch, seed_epoch
 from photofinish.training.custom_step import CustomStep
 from photofinish.training.failures import nondeterminism_explained
-from photofinish.training.optimization import Loss
+from photofinish.training.losses import Loss
 from photofinish.training.torch_device import autocast, memory_format, to_memory_format
 from photofinish.training.world import World
 

@@ -31,7 +31,7 @@ from photofinish.runs.parts import has_live_inputs, part_of
 from photofinish.training.batches import Batch, Normaliser
 from photofinish.training.custom_step import CustomStep, step_with_a_loss
 from photofinish.training.loading import LoadedSamples
-from photofinish.training.optimization import Loss, classes_of_positions
+from photofinish.training.losses import Loss, classes_of_positions
 from photofinish.training.torch_device import CPU
 
 _BATCH_SIZE = 1000

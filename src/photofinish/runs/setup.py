@@ -24,7 +24,7 @@ from photofinish.training.batches import Batches
 from photofinish.training.custom_step import step_with_a_loss
 from photofinish.training.input_paths import make_batches
 from photofinish.training.loading import LoadedSamples, SampleKind
-from photofinish.training.optimization import Loss
+from photofinish.training.losses import Loss
 from photofinish.training.torch_device import CPU, free_memory_bytes
 from photofinish.training.trainer import Trainer
 from photofinish.training.world import World

@@ -23,8 +23,8 @@ from photofinish.results import EpochMetrics, EpochTiming
 from photofinish.training.averaging import AveragedWeights, best_epoch
 from photofinish.training.batches import Batch, Batches, seed_epoch
 from photofinish.training.custom_step import BatchTransform, CustomStep
+from photofinish.training.losses import Loss
 from photofinish.training.optimization import (
-    Loss,
     Schedule,
     build_optimizers,
     check_several_optimizers,

@@ -1,0 +1,201 @@
+"""Losses by PyTorch's names, or custom ones, and what is right of a batch's predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from photofinish.config.catalogue import LOSSES, loss_problem
+from photofinish.custom_code import Reference, as_function, is_reference, run_custom_code
+from photofinish.data import IGNORED_CLASS
+from photofinish.errors import ConfigError, UserError
+from photofinish.nested import leaves, samples_in
+
+if TYPE_CHECKING:
+    from photofinish.config import experiment as params
+    from photofinish.data import Task
+
+_BUILT_IN: dict[str, Callable[..., Any]] = {
+    "cross_entropy": functional.cross_entropy,
+    "mse": functional.mse_loss,
+    "l1": functional.l1_loss,
+    "smooth_l1": functional.smooth_l1_loss,
+    "bce_with_logits": functional.binary_cross_entropy_with_logits,
+}
+_PER_CLASS = {"weight": "classes", "pos_weight": "labels"}
+"""Arguments that hold one number for each class or label."""
+
+
+class _NllLoss(torch.autograd.Function):
+    """Mean negative log-likelihood whose gradient is known already."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, log_probs: torch.Tensor, targets: torch.Tensor, gradient: torch.Tensor
+    ) -> torch.Tensor:
+        ctx.save_for_backward(gradient)
+        return functional.nll_loss(log_probs, targets)
+
+    @staticmethod
+    def backward(ctx: Any, _one: torch.Tensor) -> Any:
+        return ctx.saved_tensors[0], None, None
+
+
+class Loss:
+    """The loss of a batch: a mean, or a sum and a weight, which add up over batches."""
+
+    def __init__(self, settings: params.Loss | None, task: Task, device: torch.device) -> None:
+        if problem := loss_problem(settings.name if settings else None, task):
+            raise ConfigError(problem)
+        self.name = settings.name if settings else LOSSES[task][0]
+        self._task, self._is_custom = task, is_reference(self.name)
+        arguments: dict[str, Any] = {}
+        if settings and self._is_custom:
+            self._loss = _custom_loss(cast("params.CustomLoss", settings), device)
+        else:
+            if settings:
+                arguments = settings.model_dump(exclude={"name"}, exclude_defaults=True)
+            for key in _PER_CLASS.keys() & arguments.keys():
+                arguments[key] = torch.tensor(arguments[key], device=device)
+            self._loss = partial(_BUILT_IN[self.name], **arguments)
+        self._class_weights: torch.Tensor | None = arguments.get("weight")
+        self.has_tensors = self._is_custom or bool(_PER_CLASS.keys() & arguments.keys())
+        """True if the loss has float32 tensors, or may have."""
+        self._is_plain_cross_entropy = self.name == "cross_entropy" and not arguments
+        self._targets: list[torch.Tensor] = []
+        self._gradients: Iterator[torch.Tensor] | None = None
+
+    @contextmanager
+    def gradients_at_once(self, targets: list[torch.Tensor]) -> Iterator[None]:
+        """Make the gradients of these batches' means together: two kernels less a step.
+
+        With respect to log-probabilities, cross-entropy's gradient depends on the targets alone.
+        The means must be computed once each, in this order.
+        """
+        if self._is_plain_cross_entropy and all(batch.dim() == 1 for batch in targets):
+            self._targets = targets
+        try:
+            yield
+        finally:
+            self._targets, self._gradients = [], None
+
+    def mean(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Return the mean over the batch, as a scalar."""
+        if self._targets and outputs.dim() == 2:
+            log_probs = outputs.float().log_softmax(1)
+            if self._gradients is None:
+                rows = torch.cat(self._targets) if len(self._targets) > 1 else targets
+                gradients = log_probs.new_zeros(len(rows), log_probs.shape[1])
+                gradients.scatter_(1, rows[:, None], -1 / len(targets))
+                self._gradients = iter(torch.split(gradients, len(targets)))
+            loss = _NllLoss.apply(log_probs, targets, next(self._gradients))
+            return cast("torch.Tensor", loss)
+        if not self._is_custom:
+            outputs, targets = self._by_position(outputs, targets)
+        total, weight = self._checked(self._loss(outputs, targets))
+        return total if weight is None else total / weight
+
+    def sum_and_weight(
+        self, outputs: torch.Tensor, targets: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor | int]:
+        """Return the loss summed over the samples, and their count or their weight's sum."""
+        count = samples_in(targets)
+        if self._task == "classes" and not self._is_custom:
+            positions = self.num_predictions(targets)
+            outputs, targets = self._by_position(outputs, targets)
+            total = self._loss(outputs, targets, reduction="sum")
+            weights = self._class_weights
+            if weights is None or targets.is_floating_point():
+                return total, positions
+            if isinstance(positions, int):
+                return total, weights[targets].sum()
+            is_counted = targets != IGNORED_CLASS
+            return total, (weights[targets.clamp(min=0)] * is_counted).sum()
+        if not count:
+            nothing = leaves(outputs)[0].sum() * 0.0
+            return nothing, nothing.detach().float() if self._is_custom else 0
+        total, weight = self._checked(self._loss(outputs, targets))
+        if weight is None:
+            total = total * count
+            weight = torch.full((), count, dtype=torch.float32, device=total.device)
+        return total, weight if self._is_custom else count
+
+    def _checked(self, loss: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return a custom loss's mean, or its sum and detached weight."""
+        match loss:
+            case torch.Tensor(shape=()):
+                return loss, None
+            case (torch.Tensor(shape=()) as total, torch.Tensor(shape=()) as weight):
+                return total, weight.detach()
+        raise UserError(
+            f"loss {self.name} returns {loss!r:.200}: it must return one number, the mean over the "
+            f"batch, or two, a sum and the weight that it is divided by"
+        )
+
+    def _by_position(
+        self, outputs: torch.Tensor, targets: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return outputs and targets with a row for each position, if targets have positions."""
+        if self._task != "classes" or targets.dim() == 1 or targets.is_floating_point():
+            return outputs, targets
+        return classes_of_positions(outputs, targets)
+
+    def num_predictions(self, targets: torch.Tensor) -> torch.Tensor | int:
+        """Return the number of samples, or of positions whose class isn't ignored."""
+        if self._task != "classes" or targets.dim() == 1 or targets.is_floating_point():
+            return samples_in(targets)
+        return (targets != IGNORED_CLASS).sum()
+
+    def num_correct(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Return the number of correct predictions. A sample counts by its correct labels."""
+        if self._task == "classes":
+            outputs, targets = self._by_position(outputs, targets)
+            if targets.is_floating_point():
+                targets = targets.argmax(dim=1)
+            return (outputs.argmax(dim=1) == targets).sum()
+        if self._task == "labels":
+            return ((outputs > 0) == (targets > 0)).float().mean(dim=1).sum()
+        return torch.zeros((), device=leaves(outputs)[0].device)
+
+
+def classes_of_positions(
+    outputs: torch.Tensor, targets: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a row of outputs for each position, and the class of each.
+
+    The positions are the dimensions that outputs and targets share. The classes come before them,
+    as in PyTorch's cross_entropy, or after them, as most networks of sequences return them.
+    """
+    positions = targets.shape[1:]
+    come_first, come_last = outputs.shape[2:] == positions, outputs.shape[1:-1] == positions
+    if come_first == come_last:
+        why = "as many classes as positions" if come_first else "other positions"
+        raise UserError(
+            f"the network gives {tuple(outputs.shape)} for targets of shape "
+            f"{tuple(targets.shape)}: {why}. Its outputs must be (batch, classes, positions) or "
+            f"(batch, positions, classes), and the two numbers must differ"
+        )
+    if come_first:
+        outputs = outputs.movedim(1, -1)
+    return outputs.flatten(0, -2), targets.flatten()
+
+
+def _custom_loss(settings: params.CustomLoss, device: torch.device) -> Callable[..., Any]:
+    """Return a custom loss: an instance of a class, or a function with its arguments."""
+    custom = Reference.of(settings.name).load()
+    with run_custom_code(f"loss {settings.name} can't be made"):
+        loss = as_function(custom, settings.arguments)
+    if isinstance(loss, nn.Module):
+        loss = loss.to(device)
+        if any(True for _ in loss.parameters()):
+            raise UserError(
+                f"loss {settings.name} has parameters, which no optimizer gets: "
+                "move them to the network"
+            )
+    return loss
