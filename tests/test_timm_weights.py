@@ -17,6 +17,7 @@ from photofinish.config.networks import (
     fetched_weights,
     published_weights,
 )
+from photofinish.config.timm_names import arguments, network_problem
 from photofinish.errors import ConfigError, UserError
 from photofinish.files import sha256_of_file
 from photofinish.models.registry import build_model
@@ -97,3 +98,10 @@ def test_weights_without_safetensors_are_refused() -> None:
     model = CustomModel.model_validate({"name": "timm:resnet10t.nowhere", "pretrained": True})
     with pytest.raises(ConfigError, match=r"no weights of timm:resnet10t\.nowhere as safetensors"):
         download_weights(plan_of(model), Path("weights"))
+
+
+def test_every_network_of_timm_is_known_with_its_usual_arguments() -> None:
+    names = timm.list_models(pretrained=True)[::7] + timm.list_models()
+    for name in names:
+        assert network_problem(name) is None
+        assert {"num_classes", "in_chans", "pretrained", "drop_rate"} <= {*arguments(name)}

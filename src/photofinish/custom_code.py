@@ -76,7 +76,7 @@ class Reference:
     def file(self) -> Path | None:
         """Return the file that defines it, or None if there is none."""
         if not self.is_file:
-            return _file_of_module(self.module)
+            return file_of_module(self.module)
         path = Path(self.module).expanduser().resolve()
         return path if path.is_file() else None
 
@@ -261,7 +261,7 @@ def names_in_module(module: str) -> list[str]:
 
     Empty if there is no such module.
     """
-    file = _file_of_module(module)
+    file = file_of_module(module)
     if file is None:
         return []
     for node in ast.parse(file.read_bytes()).body:
@@ -282,7 +282,7 @@ def _definition(file: Path | None, module: str, name: str) -> ast.AST | None:
         parents = package.split(".")
         source = ".".join([*parents[: len(parents) - node.level + 1], *source.split(".")])
     originals = {alias.asname or alias.name: alias.name for alias in node.names}
-    return _definition(_file_of_module(source), source, originals.get(name, name))
+    return _definition(file_of_module(source), source, originals.get(name, name))
 
 
 def _signature(arguments: ast.arguments, *, is_class: bool) -> Signature:
@@ -299,7 +299,7 @@ def _signature(arguments: ast.arguments, *, is_class: bool) -> Signature:
     return Signature(tuple(names), frozenset(required), any_more, is_class)
 
 
-def _file_of_module(name: str) -> Path | None:
+def file_of_module(name: str) -> Path | None:
     """Return the file of a module without importing the packages around it."""
     top, *rest = name.split(".")
     spec = PathFinder.find_spec(top, [str(Path.cwd())]) or find_spec(top)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from photofinish.config import timm_names
 from photofinish.config.base import CallsCode
 from photofinish.config.catalogue import GIVEN_TO_TORCHMETRICS
 from photofinish.config.compare import ComparePlan
@@ -27,9 +28,9 @@ from photofinish.config.networks import (
     WeightsPlan,
     published_weights,
 )
-from photofinish.config.problems import ConfigProblem, unknown_name
+from photofinish.config.problems import ConfigProblem, KeyPath, unknown_name
 from photofinish.config.pytorch_names import GIVEN_TO_BATCH_TRANSFORMS, GIVEN_TO_SCHEDULES
-from photofinish.custom_code import Signature
+from photofinish.custom_code import TIMM, Signature
 from photofinish.data.local_files import sha256_of_local_files
 from photofinish.machine.fingerprint import Machine, fingerprint
 from photofinish.script_deps import script_plan
@@ -97,6 +98,8 @@ def check_custom_code_calls(params: Params) -> Iterator[ConfigProblem]:
             yield ConfigProblem(path, problem, f"{reference.module}:{reference.name}")
             continue
         signature = reference.takes()
+        if reference.module == TIMM:
+            yield from _timm_problems(path, code)
         if signature is None:
             continue
         settings = CustomDataset.model_fields if isinstance(code, CustomDataset) else {}
@@ -116,6 +119,17 @@ def check_custom_code_calls(params: Params) -> Iterator[ConfigProblem]:
                     f"{reference.name} takes {name}, which is a key of its own here: rename it"
                 )
             yield ConfigProblem((*path, name), problem)
+
+
+def _timm_problems(path: KeyPath, code: CallsCode) -> Iterator[ConfigProblem]:
+    """Yield a network that timm does not have, or arguments that nothing in its source takes."""
+    name = code.reference.name
+    if problem := timm_names.network_problem(name):
+        yield ConfigProblem(path, problem, f"{TIMM}:{name}")
+    taken = timm_names.arguments(name)
+    for argument, value in code.arguments.items():
+        if taken and argument not in taken:
+            yield ConfigProblem((*path, argument), unknown_name("argument", argument, taken), value)
 
 
 def _offered(code: CallsCode, signature: Signature) -> frozenset[str]:
