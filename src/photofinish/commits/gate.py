@@ -33,14 +33,16 @@ ALLOWED = 1.15
 """Default of --slower."""
 _TURN_SECONDS = 0.05
 """Least time of a turn. Most neighbours stay for longer, and so slow both sides."""
-_FEWEST_ROUNDS, _MOST_SECONDS = 12, 8.0
-"""Rounds and time of a pair of processes."""
+_FEWEST_ROUNDS, _ENOUGH_ROUNDS, _MOST_SECONDS = 3, 12, 8.0
+"""Rounds and time of a pair of processes. Without enough rounds, their error is not known."""
 _ERROR = 0.02
 """Standard error of a pair's ratio with which no more rounds are needed."""
 _FEWEST_STARTS, _MOST_STARTS = 2, 5
 """Pairs of processes. Each process has a speed of its own, by its memory's layout and its core."""
-_AGREEMENT = 1.05
-"""Largest ratio between pairs that agree."""
+_LEAST_DEVIATION = 0.03
+"""Of pairs' ratios, as two may agree by chance."""
+_ERRORS = 3.0
+"""Standard errors between the ratio and the allowed one, when no more pairs are needed."""
 _NORMAL = 1.4826
 """Standard deviation of normal numbers over their median absolute deviation."""
 _PARAMS = Path("params.yaml")
@@ -97,11 +99,12 @@ class Change:
 
     @property
     def is_clear(self) -> bool:
-        """True if the pairs agree, and all are slower than allowed or none is."""
+        """True if the ratio is far enough from the allowed one, as much as the pairs differ."""
         logs = [pair.log_ratio for pair in self.pairs]
-        agree = max(logs) - min(logs) < math.log(_AGREEMENT)
-        are_slower = {log > math.log(self.allowed) for log in logs}
-        return len(logs) >= _FEWEST_STARTS and agree and len(are_slower) == 1
+        if len(logs) < _FEWEST_STARTS:
+            return False
+        error = max(_LEAST_DEVIATION, statistics.stdev(logs)) / math.sqrt(len(logs))
+        return abs(statistics.mean(logs) - math.log(self.allowed)) > _ERRORS * error
 
     def __str__(self) -> str:
         old = seconds(statistics.median(one for pair in self.pairs for one in pair.old_seconds))
@@ -197,19 +200,21 @@ def _take_turns(old: _Side, new: _Side, *, new_first: bool) -> Rounds:
     steps = max(old.least_steps, new.least_steps)
     while old.take_turn(steps) * steps / old.steps_per_epoch < _TURN_SECONDS:
         steps *= 2
-    if steps > old.steps_per_epoch:
+    if steps > old.steps_per_epoch - 2:  # the first one is not timed, and the last may be smaller
         steps = -(-steps // old.steps_per_epoch) * old.steps_per_epoch
-    new_steps = max(new.least_steps, round(steps * new.steps_per_epoch / old.steps_per_epoch))
+    new_steps = max(1, round(steps * new.steps_per_epoch / old.steps_per_epoch))
+    if steps < old.steps_per_epoch:
+        new_steps = max(1, min(new_steps, new.steps_per_epoch - 2))
     new.take_turn(new_steps)
     rounds, deadline = Rounds(), time.monotonic() + _MOST_SECONDS
     sides = [(old, steps, rounds.old_seconds), (new, new_steps, rounds.new_seconds)]
     if new_first:
         sides.reverse()
-    while len(rounds.old_seconds) < _FEWEST_ROUNDS or (
-        rounds.error > _ERROR and time.monotonic() < deadline
+    while (count := len(rounds.old_seconds)) < _FEWEST_ROUNDS or (
+        (count < _ENOUGH_ROUNDS or rounds.error > _ERROR) and time.monotonic() < deadline
     ):
-        for side, count, epoch_seconds in sides:
-            epoch_seconds.append(side.take_turn(count))
+        for side, side_steps, epoch_seconds in sides:
+            epoch_seconds.append(side.take_turn(side_steps))
     return rounds
 
 
