@@ -29,7 +29,15 @@ _MADE = (
 """What stages write. DVC deletes it before a stage runs."""
 _IGNORED_BY_GIT = (
     *("/.photofinish/", "/data/plan/", "/data/raw/", "/data/splits/", "/data/weights/"),
-    *("/results/", "/report/", "/mlruns/", "/mlflow.db*", "/dvc_plots/", "__pycache__/"),
+    *(
+        "/results/",
+        "/report/",
+        "/mlruns/",
+        "/mlflow.db*",
+        "/dvc_plots/",
+        "/speed-history.*",
+        "__pycache__/",
+    ),
 )
 _IGNORED_BY_DVC = ("/.photofinish", "/mlruns", ".venv", "venv")
 

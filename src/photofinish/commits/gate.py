@@ -27,18 +27,22 @@ from photofinish.locks import exclusive_machine
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget, fingerprint
 from photofinish.remote.jobs import git
 from photofinish.results.records import DeviceLabel
-from photofinish.wording import counted, ratio, seconds, times
+from photofinish.wording import ratio, seconds, times
 
 ALLOWED = 1.15
 """Default of --slower."""
 _TURN_SECONDS = 0.05
 """Least time of a turn. Most neighbours stay for longer, and so slow both sides."""
-_FEWEST_ROUNDS, _MOST_SECONDS = 12, 20.0
-"""Rounds and time of a pair of processes."""
-_STARTS = 3
-"""Pairs of processes, at most. Memory's layout alone makes some a little slower for good."""
+_FEWEST_ROUNDS, _ENOUGH_ROUNDS, _MOST_SECONDS = 3, 12, 8.0
+"""Rounds and time of a pair of processes. Without enough rounds, their error is not known."""
+_ERROR = 0.02
+"""Standard error of a pair's ratio with which no more rounds are needed."""
+_FEWEST_STARTS, _MOST_STARTS = 2, 5
+"""Pairs of processes. Each process has a speed of its own, by its memory's layout and its core."""
+_LEAST_DEVIATION = 0.03
+"""Of pairs' ratios, as two may agree by chance."""
 _ERRORS = 3.0
-"""Standard errors between a ratio and the one allowed, when no more turns are needed."""
+"""Standard errors between the ratio and the allowed one, when no more pairs are needed."""
 _NORMAL = 1.4826
 """Standard deviation of normal numbers over their median absolute deviation."""
 _PARAMS = Path("params.yaml")
@@ -54,11 +58,10 @@ class _Checkout:
     title: str
 
 
-class _Rounds:
-    """Turns of both sides, next to each other in time, so that load hits both."""
+class Rounds:
+    """Turns of a pair of processes, next to each other in time, so that load hits both."""
 
-    def __init__(self, allowed: float) -> None:
-        self.allowed = allowed
+    def __init__(self) -> None:
         self.old_seconds: list[float] = []
         self.new_seconds: list[float] = []
         """Duration of an epoch by each turn."""
@@ -69,28 +72,44 @@ class _Rounds:
         return [math.log(new / old) for new, old in pairs]
 
     @property
+    def log_ratio(self) -> float:
+        """Logarithm of the rounds' median ratio."""
+        return statistics.median(self._logs)
+
+    @property
+    def error(self) -> float:
+        """Standard error of that median."""
+        median = self.log_ratio
+        deviation = _NORMAL * statistics.median(abs(log - median) for log in self._logs)
+        return math.sqrt(math.pi / 2 / len(self._logs)) * deviation
+
+
+@dataclass(frozen=True)
+class Change:
+    """How a training's time changed, by all pairs of processes."""
+
+    name: str
+    allowed: float
+    pairs: tuple[Rounds, ...]
+
+    @property
     def ratio(self) -> float:
-        """Median of the rounds' ratios."""
-        return math.exp(statistics.median(self._logs))
+        """Geometric mean of the pairs' ratios."""
+        return math.exp(statistics.mean(pair.log_ratio for pair in self.pairs))
 
     @property
-    def is_sure(self) -> bool:
-        """True if the ratio is clearly above the allowed one, or below it."""
-        logs = self._logs
-        median = statistics.median(logs)
-        deviation = _NORMAL * statistics.median(abs(log - median) for log in logs)
-        error = math.sqrt(math.pi / 2 / len(logs)) * deviation  # of a median
-        return abs(median - math.log(self.allowed)) > _ERRORS * error
-
-    @property
-    def is_slower(self) -> bool:
-        return self.ratio > self.allowed and self.is_sure
+    def is_clear(self) -> bool:
+        """True if the ratio is far enough from the allowed one, as much as the pairs differ."""
+        logs = [pair.log_ratio for pair in self.pairs]
+        if len(logs) < _FEWEST_STARTS:
+            return False
+        error = max(_LEAST_DEVIATION, statistics.stdev(logs)) / math.sqrt(len(logs))
+        return abs(statistics.mean(logs) - math.log(self.allowed)) > _ERRORS * error
 
     def __str__(self) -> str:
-        medians = map(statistics.median, (self.new_seconds, self.old_seconds))
-        new, old = map(seconds, medians)
-        text = f"{times(self.ratio)} the time ({new} an epoch, not {old})"
-        return text if self.is_sure else f"{text}; the machine is too busy to be sure"
+        old = seconds(statistics.median(one for pair in self.pairs for one in pair.old_seconds))
+        new = seconds(statistics.median(one for pair in self.pairs for one in pair.new_seconds))
+        return f"{times(self.ratio)} the time ({new} an epoch, not {old})"
 
 
 def gate(base: str, allowed: float) -> None:
@@ -101,11 +120,11 @@ def gate(base: str, allowed: float) -> None:
     now = _Checkout(top, Path.cwd().resolve(), "now")
     with tempfile.TemporaryDirectory() as temporary:
         before = _exported(now, base, Path(temporary).resolve())
-        too_slow = [each for each in _all_rounds(before, now, allowed) if each.is_slower]
+        too_slow = [each for each in _changes(before, now, allowed) if each.ratio > allowed]
     if too_slow:
         raise UserError(
-            f"{counted(len(too_slow), 'training')} slower than {ratio(allowed)} times "
-            f"{before.title}'s. If it is worth it, allow more with --slower"
+            f"more than {ratio(allowed)} times as long as at {before.title}: "
+            f"{', '.join(each.name for each in too_slow)}. If it is worth it, allow more: --slower"
         )
 
 
@@ -130,7 +149,7 @@ def _exported(now: _Checkout, base: str, folder: Path) -> _Checkout:
     return _Checkout(folder, there, commit[:10])
 
 
-def _all_rounds(before: _Checkout, now: _Checkout, allowed: float) -> Iterator[_Rounds]:
+def _changes(before: _Checkout, now: _Checkout, allowed: float) -> Iterator[Change]:
     """Compare each training that both commits have, and print a line for it."""
     params, params_before = (read_params(each.folder / _PARAMS) for each in (now, before))
     cpu_host, gpu_host = fingerprint(params.devices)
@@ -143,51 +162,60 @@ def _all_rounds(before: _Checkout, now: _Checkout, allowed: float) -> Iterator[_
             print(f"{title}: new since {before.title}")
         elif host.processes > 1:
             print(f"{title}: not compared, as it trains in several processes")
-        elif rounds := _compare(name, device, experiment.dataset, before, now, allowed):
-            print(f"{title} since {before.title}: {rounds}", flush=True)
-            yield rounds
+        elif pairs := _compare(name, device, experiment.dataset, before, now, allowed):
+            change = Change(name, allowed, pairs)
+            print(f"{title} since {before.title}: {change}", flush=True)
+            yield change
         else:
             print(f"{title}: unchanged since {before.title}")
 
 
 def _compare(
     name: str, device: DeviceLabel, dataset: str, before: _Checkout, now: _Checkout, allowed: float
-) -> _Rounds | None:
-    """Time a training at both commits. Return None if settings and code are the same.
+) -> tuple[Rounds, ...]:
+    """Time a training at both commits, in new processes until it is clear whether it is slower.
 
-    Processes start again while it looks slower, or while the machine is too busy to be sure.
+    Returns nothing if settings and code are the same.
     """
-    rounds = _Rounds(allowed)
+    pairs: tuple[Rounds, ...] = ()
     with exclusive_machine(f"which compares {name} with another commit"):
-        for _start in range(_STARTS):
+        while len(pairs) < _MOST_STARTS and not (pairs and Change(name, allowed, pairs).is_clear):
             with (
                 _Side(before, now, name, device, dataset) as old,
                 _Side(now, now, name, device, dataset) as new,
             ):
                 if old.answer() == new.answer():
-                    return None
-                _take_turns(old, new, rounds)
-            if rounds.ratio < allowed and rounds.is_sure:
-                break
-    return rounds
+                    return ()
+                pairs += (_take_turns(old, new, new_first=len(pairs) % 2 > 0),)
+    return pairs
 
 
-def _take_turns(old: _Side, new: _Side, rounds: _Rounds) -> None:
-    """Time both sides in turns until the ratio is sure. Each has rested for a turn of the other."""
+def _take_turns(old: _Side, new: _Side, *, new_first: bool) -> Rounds:
+    """Time both sides in turns. Each has rested for a turn of the other.
+
+    Two turns of a process in a row would not be alike: the second has used up its time on a core.
+    """
     old.begin()
     new.begin()
     steps = max(old.least_steps, new.least_steps)
     while old.take_turn(steps) * steps / old.steps_per_epoch < _TURN_SECONDS:
         steps *= 2
-    if steps > old.steps_per_epoch:
+    if steps > old.steps_per_epoch - 2:  # the first one is not timed, and the last may be smaller
         steps = -(-steps // old.steps_per_epoch) * old.steps_per_epoch
-    new_steps = max(new.least_steps, round(steps * new.steps_per_epoch / old.steps_per_epoch))
+    new_steps = max(1, round(steps * new.steps_per_epoch / old.steps_per_epoch))
+    if steps < old.steps_per_epoch:
+        new_steps = max(1, min(new_steps, new.steps_per_epoch - 2))
     new.take_turn(new_steps)
-    deadline, count = time.monotonic() + _MOST_SECONDS, 0
-    while count < _FEWEST_ROUNDS or not (rounds.is_sure or time.monotonic() > deadline):
-        rounds.old_seconds.append(old.take_turn(steps))
-        rounds.new_seconds.append(new.take_turn(new_steps))
-        count += 1
+    rounds, deadline = Rounds(), time.monotonic() + _MOST_SECONDS
+    sides = [(old, steps, rounds.old_seconds), (new, new_steps, rounds.new_seconds)]
+    if new_first:
+        sides.reverse()
+    while (count := len(rounds.old_seconds)) < _FEWEST_ROUNDS or (
+        (count < _ENOUGH_ROUNDS or rounds.error > _ERROR) and time.monotonic() < deadline
+    ):
+        for side, side_steps, epoch_seconds in sides:
+            epoch_seconds.append(side.take_turn(side_steps))
+    return rounds
 
 
 class _Side:

@@ -12,42 +12,42 @@ from photofinish.training.trainer import Trainer
 
 
 class Turns:
-    """A training that goes on for as many steps as are asked for."""
+    """A training that goes on for as many steps as are asked for, from an epoch's start each time.
+
+    So the turns of both sides have the same batches, of which an epoch's last may be smaller.
+    """
 
     def __init__(self, trainer: Trainer) -> None:
         warm_up(trainer)
         trainer.state.network.train()
         self._trainer = trainer
-        self._losses: Iterator[torch.Tensor] = iter(())
-        self._epochs = self._steps_left = 0
-        images, batch = trainer.training.image_count, trainer.training.batch_size
-        self._has_small_batch = images % batch > 0
+        self._epochs = 0
         loader = trainer.experiment.input
         has_workers = loader.name == "loader" and loader.workers > 0
         self.least_steps = trainer.steps_per_epoch if has_workers else 1
-        """Steps in the shortest turn: an epoch if workers would load ahead between turns."""
+        """Steps in the shortest turn: an epoch if workers would load ahead before it."""
 
     def take(self, steps: int) -> float:
-        """Train so many steps, and return their time.
+        """Train so many steps, or whole epochs if these are as many, and return their time.
 
-        An epoch's last batch may be smaller, so only turns of whole epochs have it.
+        Without whole epochs, the time begins after the first step, which also begins the epoch.
         """
-        if (
-            steps < self._trainer.steps_per_epoch
-            and self._steps_left - self._has_small_batch < steps
-        ):
-            self._begin_epoch()
-        done, started_seconds = 0, self._trainer.clock.now_seconds()
+        clock, done = self._trainer.clock, 0
+        losses = self._epoch()
+        if steps < self._trainer.steps_per_epoch:
+            next(losses)
+        started_seconds = clock.now_seconds()
         while done < steps:
-            if not self._steps_left:
-                self._begin_epoch()
-            taken = next(self._losses).numel()
-            done += taken
-            self._steps_left -= taken
-        return (self._trainer.clock.now_seconds() - started_seconds) * steps / done
+            for loss in losses:
+                done += loss.numel()
+                if done >= steps:
+                    break
+            else:
+                losses = self._epoch()
+        return (clock.now_seconds() - started_seconds) * steps / done
 
-    def _begin_epoch(self) -> None:
-        trainer = self._trainer
+    def _epoch(self) -> Iterator[torch.Tensor]:
+        """Begin an epoch. Yields the loss of a step, or of several captured ones."""
+        trainer, self._epochs = self._trainer, self._epochs + 1
         seed_epoch(trainer.experiment.seed, self._epochs)
-        self._losses = trainer.take_steps(trainer.steps, trainer.state, self._epochs)
-        self._epochs, self._steps_left = self._epochs + 1, trainer.steps_per_epoch
+        return trainer.take_steps(trainer.steps, trainer.state, self._epochs)

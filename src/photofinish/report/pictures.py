@@ -67,7 +67,7 @@ _MOST_MARKED_EPOCHS = 30
 _MOST_BARS = 8
 _LONGEST_NAME = 60
 _MOST_PANELS = 12
-_MOST_MARKED_COMMITS = 8
+_MOST_MARKED_COMMITS = 6
 
 
 @dataclass(frozen=True)
@@ -338,6 +338,7 @@ def speed_history(series: list[Rows], commits: list[str]) -> Picture:
         for axes in row:
             axes.set_xticks(range(0, len(commits), every), [each[:7] for each in commits[::every]])
             axes.set_xlim(-0.3, len(commits) - 0.5)
+            axes.tick_params(axis="x", labelsize=7)
         row[0].legend(fontsize=7)
     caption = "Speed over time (dotted: a step)"
     return _picture(figure, "speed-history", caption, f"{caption}. {'; '.join(descriptions)}")
