@@ -64,7 +64,10 @@ class Job:
         self._epochs_saved = epochs_done * (1 + len(self.repeats))
         if team.rank == 0:
             display.say(f"resumes after epoch {epochs_done}")
-            self.check_budget(trainer)
+            if trainer.epochs_left():
+                # Without this process's start-up, so that a raised budget trains an epoch.
+                title = self._run.title
+                self._run.costs.check(self.earlier_seconds, title, f"epoch {epochs_done}")
 
     def epoch_ended(self, trainer: Trainer, epoch: int) -> None:
         """Save the epoch's weights if they are kept, and a checkpoint if one is due."""
