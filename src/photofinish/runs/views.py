@@ -8,6 +8,7 @@ from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 from photofinish.results import EpochMetrics, EpochTiming
 from photofinish.training.trainer import Trainer
@@ -26,7 +27,7 @@ class TrainingDisplay:
         self._epochs, self._images = trainer.experiment.epochs, trainer.training.image_count
         self._bar.disable = not sys.stderr.isatty()
         steps = self._epochs * trainer.steps_per_epoch
-        self._task = self._bar.add_task(title, total=steps, note="")
+        self._task = self._bar.add_task(title, total=steps, note="", spent="")
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -56,7 +57,7 @@ class TrainingDisplay:
             outlook = ", ".join(filter(None, (_time_left(self._trainer), spent)))
             self.say("  ".join(filter(None, (text, outlook))))
         else:  # which has a column for the time left
-            self._bar.update(self._task, note="  ".join(filter(None, (text, spent))))
+            self._bar.update(self._task, note=text, spent=spent)
 
 
 def _time_left(trainer: Trainer) -> str:
@@ -85,7 +86,8 @@ def _training_bar(trainer: Trainer) -> Progress:
     columns: list[ProgressColumn] = [
         TextColumn("{task.description}"),
         BarColumn(bar_width=16),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", table_column=Column()),  # wraps on narrow terminals
+        TextColumn("{task.fields[spent]}"),
         TimeRemainingColumn(),
     ]
     if at_most := _at_most(trainer).strip():
