@@ -28,6 +28,9 @@ def main() -> None:
         help="the folder of the published weights, for a model that names some",
     )
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument(
+        "--compare", type=Path, help="the plan of `compare`, for prices and the budget: a JSON file"
+    )
     args = parser.parse_args()
     # `make spread` sets it to find out which results DVC lacks.
     if note := os.environ.get("PHOTOFINISH_NOTE_MISSING"):
@@ -38,7 +41,7 @@ def main() -> None:
     from photofinish.runs.stage import train
 
     end_with_parent()
-    train(args.device, args.experiment, args.host, args.data, args.weights, args.out)
+    train(args.device, args.experiment, args.host, args.data, args.weights, args.out, args.compare)
 
 
 if __name__ == "__main__":

@@ -98,6 +98,24 @@ PROBLEMS = [
         "unknown accelerator; did you mean 'H100'?",
     ),
     ("devices:", "compare: {accelerators: T4}\ndevices:", "9  compare.accelerators", "[T4]"),
+    (
+        "devices:",
+        "compare:\n  budget: 5\n  prices: {cpu_hour: 1}\ndevices:",
+        "10  compare.budget",
+        "compare.prices.gpu_hour",
+    ),
+    (
+        "devices:",
+        "compare: {budget: 5 EUR, prices: {cpu_hour: 1, gpu_hour: 2}}\ndevices:",
+        "9  compare.budget",
+        "5 USD",
+    ),
+    (
+        "devices:",
+        "compare: {budget: 0, prices: {cpu_hour: 1, gpu_hour: 2}}\ndevices:",
+        "9  compare.budget",
+        "greater than 0",
+    ),
 ]
 
 

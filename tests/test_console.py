@@ -41,10 +41,17 @@ class Terminal:
                 self.drawn += os.read(self._descriptor, 1 << 16).decode(errors="replace")
 
 
-def display(steps_done: Callable[[], int] = lambda: 0) -> TrainingDisplay:
+def display(
+    steps_done: Callable[[], int] = lambda: 0,
+    timing: EpochTiming = TIMING,
+    *,
+    early_stopping: bool = False,
+) -> TrainingDisplay:
     class Training:
+        progress = SimpleNamespace(timings=[timing])
+        epochs_left = staticmethod(lambda: 1)
         experiment, steps_per_epoch, training = (
-            SimpleNamespace(epochs=2),
+            SimpleNamespace(epochs=2, early_stopping=early_stopping),
             10,
             SimpleNamespace(image_count=600),
         )
@@ -76,10 +83,20 @@ def test_in_a_log_each_epoch_and_message_is_one_plain_line(
     written = capsys.readouterr()
     assert written.err == ""
     assert written.out.splitlines() == [
-        "small on cpu  epoch 1/2  loss 0.5123  validation 0.4322, 87.50%  1,200 images/s",
+        "small on cpu  epoch 1/2  loss 0.5123  validation 0.4322, 87.50%  1,200 samples/s",
         "small on cpu  checkpoint [a] is damaged",
-        "small on cpu  epoch 2/2  loss 0.2500  validation 0.5000, 100.00%  1,200 images/s",
+        "small on cpu  epoch 2/2  loss 0.2500  validation 0.5000, 100.00%  1,200 samples/s",
     ]
+
+
+@pytest.mark.parametrize(("early_stopping", "left"), [(False, "3.5"), (True, "at most 3.5")])
+def test_a_line_of_a_log_has_the_time_left_and_the_money_so_far(
+    early_stopping: bool, left: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    timing = EpochTiming(training_seconds=200.0, validation_seconds=10.0, ended_at_unix_seconds=0.0)
+    with display(timing=timing, early_stopping=early_stopping) as shown:
+        shown.epoch_ended(METRICS, timing, "0.42 USD so far")
+    assert capsys.readouterr().out.endswith(f"3 samples/s  {left} min left, 0.42 USD so far\n")
 
 
 def test_on_a_terminal_a_bar_shows_the_steps_and_the_time_left(
@@ -88,8 +105,8 @@ def test_on_a_terminal_a_bar_shows_the_steps_and_the_time_left(
     steps = iter(range(1, 1000))
     with redirect_stderr(terminal.stderr), display(lambda: min(next(steps), 19)) as shown:
         terminal.wait_for(r"━.*\d:\d\d:\d\d")
-        shown.epoch_ended(METRICS, TIMING)
-        terminal.wait_for(r"epoch 1/2  loss 0\.5123")
+        shown.epoch_ended(METRICS, TIMING, "0.42 USD so far")
+        terminal.wait_for(r"epoch 1/2  loss 0\.5123.*0\.42 USD so far")
         shown.say("checkpoint [a] is damaged")
         terminal.wait_for(r"small on cpu  checkpoint \[a\] is damaged\r\n")
     assert capsys.readouterr().out == ""

@@ -77,6 +77,8 @@ class TrainingStage:
             "data": str(self.data),
             "out": str(self.out),
         }
+        if (self.folder / "compare.json").is_file():
+            files["compare"] = "compare.json"
         return [
             "--device",
             "cpu",

@@ -13,7 +13,14 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    TypeAdapter,
+    ValidationInfo,
+    field_validator,
+)
 
 from photofinish.config.base import (
     Name,
@@ -158,6 +165,8 @@ class Comparing(Settings):
     target_accuracy: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
     """Validation accuracy whose time to reach is reported."""
     prices: Prices = Prices()
+    budget: PositiveFloat | None = None
+    """Most that one training on one device may cost, in the prices' currency."""
     watts: Watts = Watts()
     worth_it: PositiveFloat = 1.2
     """Smallest estimated speed-up of the whole job for which a GPU is worth it."""
@@ -165,6 +174,26 @@ class Comparing(Settings):
     """Records in reference/ that are compared with this machine's results."""
     accelerators: AcceleratorNames = SHORT_LIST
     """Accelerators for which bounds are computed from their data sheets."""
+
+    @field_validator("budget", mode="before")
+    @classmethod
+    def _check_budget(cls, value: Any, info: ValidationInfo) -> Any:
+        """Accept `5` and `5 USD`, and require the prices that it is counted with."""
+        prices = info.data.get("prices")
+        if value is None or prices is None:  # with mistakes, which are reported
+            return None
+        for device, price in (("cpu", prices.cpu_hour), ("gpu", prices.gpu_hour)):
+            if price is None:
+                raise ValueError(f"needs compare.prices.{device}_hour too: 0 if it costs nothing")
+        if not isinstance(value, str):
+            return value
+        try:
+            return float(value.removesuffix(prices.currency))
+        except ValueError:
+            problem = (
+                f"must be an amount in the currency of compare.prices: 5 or 5 {prices.currency}"
+            )
+            raise ValueError(problem) from None
 
 
 class ComparePlan(Comparing):

@@ -23,7 +23,7 @@ class Job:
     """A run over all its processes: its time, its repeats, its checkpoints."""
 
     def __init__(self, run: Run, tracker: Tracker | None, excluded_seconds: float) -> None:
-        self.tracker = tracker
+        self.tracker, self._run = tracker, run
         self.excluded_seconds = excluded_seconds
         """Wall time of this process that is no part of the job: locks, checks, profiling."""
         self.earlier_seconds = 0.0
@@ -64,6 +64,10 @@ class Job:
         self._epochs_saved = epochs_done * (1 + len(self.repeats))
         if team.rank == 0:
             display.say(f"resumes after epoch {epochs_done}")
+            if trainer.epochs_left():
+                # Without this process's start-up, so that a raised budget trains an epoch.
+                title = self._run.title
+                self._run.costs.check(self.earlier_seconds, title, f"epoch {epochs_done}")
 
     def epoch_ended(self, trainer: Trainer, epoch: int) -> None:
         """Save the epoch's weights if they are kept, and a checkpoint if one is due."""
@@ -72,6 +76,14 @@ class Job:
             write_bytes_atomically(path, weights_of(trainer.result))
         if self._store.is_due():
             self.save(trainer.state_dict(), self.elapsed_seconds())
+
+    def check_budget(self, trainer: Trainer) -> None:
+        """Save a checkpoint and raise UserError if the budget is spent and epochs are left."""
+        elapsed_seconds, costs = self.elapsed_seconds(), self._run.costs
+        if costs.reach_budget(elapsed_seconds) and trainer.epochs_left():
+            self.save(trainer.state_dict(), elapsed_seconds)
+            epoch = f"epoch {trainer.progress.epochs_done}"
+            costs.check(elapsed_seconds, self._run.title, epoch)
 
     def save(self, trainer_state: State, elapsed_seconds: float) -> None:
         """Save a checkpoint, unless nothing was trained since the last one."""

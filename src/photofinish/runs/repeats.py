@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -42,6 +43,9 @@ def train_repeats(
     forget_optimizer(first)  # makes room for a second training
     load.begin()
     for number in range(len(job.repeats) + 2, count + 1):
+        if is_main:
+            spent_seconds = elapsed_seconds + passed_seconds(chain(*job.repeats))
+            run.costs.check(spent_seconds, run.title, f"repeat {number - 1}")
         again = setup.new_trainer()
         on_epoch = partial(load.epoch_ended, number)
         job.repeats.append(repeat_training(first, again, run.name, number, on_epoch))
@@ -75,20 +79,24 @@ def repeat_training(
 
 
 def train_further_seeds(
-    run: Run, device: torch.device, team: World, checkpoints: Path
+    run: Run, device: torch.device, team: World, checkpoints: Path, spent_seconds: float
 ) -> dict[int, State]:
-    """Train each further seed, and return the result of its trainer."""
-    states = {}
+    """Train each further seed, and return the result of its trainer.
+
+    Rank 0 passes the `spent_seconds` of the trainings before, which count for the budget.
+    """
+    states: dict[int, State] = {}
     for seed in range(run.experiment.seed + 1, run.experiment.seed + run.experiment.seeds):
         alone = {"seed": seed, "seeds": 1, "repeats": 1, "save_weights": "last"}
         experiment = run.experiment.model_copy(update=alone)
         store = CheckpointStore(checkpoints / f"seed-{seed}")
         setup = Setup(replace(run, experiment=experiment), device, team)
-        states[seed] = _train_seed(setup, store)
+        states[seed] = _train_seed(setup, store, spent_seconds)
+        spent_seconds += passed_seconds(progress_in(states[seed]).timings)
     return states
 
 
-def _train_seed(setup: Setup, store: CheckpointStore) -> State:
+def _train_seed(setup: Setup, store: CheckpointStore, spent_seconds: float) -> State:
     run, team, experiment = setup.run, setup.team, setup.run.experiment
     is_main = team.rank == 0
     state: State | None = team.broadcast_object(store.load_latest() if is_main else None)
@@ -97,15 +105,22 @@ def _train_seed(setup: Setup, store: CheckpointStore) -> State:
     trainer = setup.new_trainer()
     if state:
         trainer.load_state_dict(state)
+    title, costs, progress = f"{run.title}, seed {experiment.seed}", run.costs, trainer.progress
+    spent_seconds += passed_seconds(progress.timings)
+    if is_main and trainer.epochs_left():
+        costs.check(spent_seconds, title, f"epoch {progress.epochs_done}")
     warm_up(trainer)
-    display = TrainingDisplay(f"{run.name} on {run.device}, seed {experiment.seed}", trainer)
+    display = TrainingDisplay(title, trainer)
     try:
         with display if is_main else nullcontext():
             for metrics, timing in trainer.epochs():
                 if is_main:
-                    display.epoch_ended(metrics, timing)
-                    if store.is_due() and metrics.epoch < experiment.epochs:
-                        store.save(metrics.epoch, trainer.state_dict())
+                    spent_seconds += passed_seconds([timing])
+                    display.epoch_ended(metrics, timing, costs.so_far(spent_seconds))
+                    if trainer.epochs_left():
+                        if store.is_due() or costs.reach_budget(spent_seconds):
+                            store.save(metrics.epoch, trainer.state_dict())
+                        costs.check(spent_seconds, title, f"epoch {metrics.epoch}")
     except NonFiniteLossError as error:
         raise NonFiniteLossError(f"from seed {experiment.seed}, {error}") from error
     state = on_cpu(trainer.state_dict())

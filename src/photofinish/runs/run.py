@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.nested import leaves
 from photofinish.processes import own_rank
 from photofinish.results import records
+from photofinish.runs.costs import Costs
 from photofinish.source_code import check_code_unchanged, our_code
 
 
@@ -34,6 +35,11 @@ class Run:
     out: Path
     weights: Path | None = None
     """Folder of published weights, written by `download-weights`."""
+    costs: Costs = field(default_factory=Costs)
+
+    @property
+    def title(self) -> str:
+        return f"{self.name} on {self.device}"
 
     @property
     def custom_code(self) -> dict[str, str]:

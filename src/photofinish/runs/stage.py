@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from photofinish.config.base import read_plan
+from photofinish.config.compare import ComparePlan
 from photofinish.config.experiment import ExperimentPlan
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
@@ -16,6 +17,7 @@ from photofinish.locks import exclusive, exclusive_machine
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget, Machine, mismatches
 from photofinish.processes import Rank, own_rank
 from photofinish.results.records import DeviceLabel
+from photofinish.runs.costs import Costs
 from photofinish.runs.run import Run, write_unavailable
 from photofinish.tracking.client import Tracker
 
@@ -27,6 +29,7 @@ def train(
     data: Path,
     weights: Path | None,
     out: Path,
+    compare_file: Path | None = None,
 ) -> None:
     """Train one experiment on one device, or record that the device is missing."""
     is_cpu = device == "cpu"
@@ -34,7 +37,8 @@ def train(
     rank = own_rank()
     experiment = read_plan(experiment_file, ExperimentPlan)
     name = experiment_file.stem
-    run = Run(name, device, experiment, host, data, out, weights)
+    costs = Costs.of(read_plan(compare_file, ComparePlan), device) if compare_file else Costs()
+    run = Run(name, device, experiment, host, data, out, weights, costs)
     if rank is None and "DVC_STAGE" in os.environ:
         _check_machine(run)
     run.check()

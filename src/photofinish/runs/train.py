@@ -82,7 +82,11 @@ def train(
             deterministic=experiment.deterministic,
         )
         timings = _train_own_seed(run, device, team, tracker, waited_seconds)
-        seeds = train_further_seeds(run, device, team, run.checkpoint_folder())
+        spent_seconds = 0.0
+        if timings:
+            spent_seconds = timings.total_seconds + passed_seconds(chain(*timings.repeats))
+        folder = run.checkpoint_folder()
+        seeds = train_further_seeds(run, device, team, folder, spent_seconds)
     if timings is None or tracker is None:  # not rank 0
         return
     write_further_seeds(run.out / records.MODEL, seeds)
@@ -110,7 +114,7 @@ def _train_own_seed(
             setup.check_custom_code(network)
     initial_weights_sha256 = sha256_of_bytes(weights_of(network))
     trainer = setup.new_trainer(network)
-    display = TrainingDisplay(f"{run.name} on {run.device}", trainer)
+    display = TrainingDisplay(run.title, trainer)
     loader = experiment.input
     shares_cores = run.host.processes > 1 or (loader.name == "loader" and loader.workers > 0)
     gpu_state = nvidia_gpu_state(nvidia_uuid(device))
@@ -136,10 +140,11 @@ def _train_own_seed(
         started_seconds = time.perf_counter()
         for metrics, timing in trainer.epochs():
             if tracker:
-                display.epoch_ended(metrics, timing)
+                display.epoch_ended(metrics, timing, run.costs.so_far(job.elapsed_seconds()))
                 job.epoch_ended(trainer, metrics.epoch)
                 tracker.epoch_ended(metrics, timing)
                 load.epoch_ended(1, metrics.epoch)
+                job.check_budget(trainer)
         loop_seconds = time.perf_counter() - started_seconds
         passes_seconds = passed_seconds(trainer.progress.timings[epochs_before:])
         energy = team.all_gather_object(

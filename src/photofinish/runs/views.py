@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import statistics
 import sys
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 from photofinish.results import EpochMetrics, EpochTiming
 from photofinish.training.trainer import Trainer
+from photofinish.wording import seconds
+
+_LEAST_LEFT_SECONDS = 10.0
+_LAST_EPOCHS = 100
+"""Epochs whose median gives the time left."""
 
 
 class TrainingDisplay:
     """The progress of a training: a bar on a terminal, one line an epoch anywhere else."""
 
     def __init__(self, title: str, trainer: Trainer) -> None:
-        self._title, self._bar = title, _training_bar(trainer)
+        self._title, self._bar, self._trainer = title, _training_bar(trainer), trainer
         self._epochs, self._images = trainer.experiment.epochs, trainer.training.image_count
         self._bar.disable = not sys.stderr.isatty()
         steps = self._epochs * trainer.steps_per_epoch
-        self._task = self._bar.add_task(title, total=steps, note="")
+        self._task = self._bar.add_task(title, total=steps, note="", spent="")
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -37,7 +44,8 @@ class TrainingDisplay:
         else:
             self._bar.console.print(line, highlight=False, markup=False)
 
-    def epoch_ended(self, metrics: EpochMetrics, timing: EpochTiming) -> None:
+    def epoch_ended(self, metrics: EpochMetrics, timing: EpochTiming, spent: str = "") -> None:
+        """Show an epoch, the time left, and what was `spent` so far."""
         text = (
             f"epoch {metrics.epoch}/{self._epochs}  loss {metrics.training_loss:.4f}  "
             f"validation {metrics.validation_loss:.4f}"
@@ -45,9 +53,25 @@ class TrainingDisplay:
         if metrics.validation_accuracy is not None:
             text += f", {metrics.validation_accuracy:.2%}"
         if self._bar.disable:
-            self.say(f"{text}  {self._images / timing.training_seconds:,.0f} samples/s")
-        else:
-            self._bar.update(self._task, note=text)
+            text += f"  {self._images / timing.training_seconds:,.0f} samples/s"
+            outlook = ", ".join(filter(None, (_time_left(self._trainer), spent)))
+            self.say("  ".join(filter(None, (text, outlook))))
+        else:  # which has a column for the time left
+            self._bar.update(self._task, note=text, spent=spent)
+
+
+def _time_left(trainer: Trainer) -> str:
+    """Return `3.0 min left`, or nothing if the training ends soon."""
+    last = trainer.progress.timings[-_LAST_EPOCHS:]
+    epoch_seconds = statistics.median(one.training_seconds + one.validation_seconds for one in last)
+    left_seconds = epoch_seconds * trainer.epochs_left()
+    if left_seconds < _LEAST_LEFT_SECONDS:
+        return ""
+    return f"{_at_most(trainer)}{seconds(left_seconds)} left"
+
+
+def _at_most(trainer: Trainer) -> str:
+    return "at most " if trainer.experiment.early_stopping else ""
 
 
 def _training_bar(trainer: Trainer) -> Progress:
@@ -59,11 +83,17 @@ def _training_bar(trainer: Trainer) -> Progress:
                 self.update(task.id, completed=trainer.steps_done)
             return super().get_renderable()
 
-    return _Polled(
+    columns: list[ProgressColumn] = [
         TextColumn("{task.description}"),
         BarColumn(bar_width=16),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", table_column=Column()),  # wraps on narrow terminals
+        TextColumn("{task.fields[spent]}"),
         TimeRemainingColumn(),
+    ]
+    if at_most := _at_most(trainer).strip():
+        columns.insert(-1, TextColumn(at_most))
+    return _Polled(
+        *columns,
         console=Console(stderr=True),
         refresh_per_second=4,
     )

@@ -194,9 +194,8 @@ class Trainer:
 
     def epochs(self) -> Iterator[tuple[EpochMetrics, EpochTiming]]:
         """Train the remaining epochs. Nothing is timed while a caller handles what one gave."""
-        for epoch in range(self.progress.epochs_done, self.experiment.epochs):
-            if self._is_stopped_early():
-                break
+        while self.epochs_left():
+            epoch = self.progress.epochs_done
             metrics, timing = self._epoch(epoch)
             self.progress.metrics.append(metrics)
             self.progress.timings.append(timing)
@@ -210,6 +209,12 @@ class Trainer:
         if self.best_weights:
             self.steps.release()
             self.result.load_state_dict(self.best_weights)
+
+    def epochs_left(self) -> int:
+        """Return how many epochs are left. With `early_stopping` it may end before."""
+        if self._is_stopped_early():
+            return 0
+        return self.experiment.epochs - self.progress.epochs_done
 
     def _best_epoch(self) -> int:
         early_stopping = self.experiment.early_stopping

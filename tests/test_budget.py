@@ -1,0 +1,85 @@
+"""A training that has cost its budget stops with a checkpoint, and goes on when it is raised."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import MakeExperiment
+from training_stage import TrainingStage
+
+from photofinish.config.compare import ComparePlan, Prices
+from photofinish.data.packed import PackedSplit
+from photofinish.errors import EXIT_FAILED
+from photofinish.machine.fingerprint import CpuTarget
+from photofinish.results.records import Timings, read_record
+
+pytestmark = pytest.mark.slow
+
+PRICES = Prices(currency="EUR", cpu_hour=3600.0, gpu_hour=0.0)
+
+
+def run(stage: TrainingStage, budget: float | None) -> tuple[int | None, str]:
+    """Run the stage, and return its exit code and the last line that it prints."""
+    plan = ComparePlan(prices=PRICES, budget=budget, experiments=("small",))
+    (stage.folder / "compare.json").write_text(plan.model_dump_json(), encoding="utf-8")
+    process = stage.fork()
+    output, _ = process.communicate()
+    return process.returncode, output.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "done"),
+    [
+        ({"epochs": 4}, "epoch 1"),
+        ({"epochs": 1, "repeats": 2}, "repeat 1"),
+        ({"epochs": 1, "seeds": 2}, "seed 1: stopped after epoch 0"),
+    ],
+    ids=str,
+)
+def test_a_stopped_training_goes_on_and_ends_with_the_same_bits(
+    tmp_path: Path,
+    packed_split: PackedSplit,
+    cpu_host: CpuTarget,
+    make_experiment: MakeExperiment,
+    settings: dict[str, Any],
+    done: str,
+) -> None:
+    experiment = make_experiment(**settings)
+    whole, stopped = (
+        TrainingStage.prepare(tmp_path / name, experiment, cpu_host, packed_split.folder)
+        for name in ("whole", "stopped")
+    )
+    assert run(whole, budget=None)[0] == 0
+
+    code, error = run(stopped, budget=1e-6)
+    assert code == EXIT_FAILED
+    assert done in error
+    assert "compare.budget" in error
+    assert not (stopped.out / "timings" / "timings.json").exists()
+
+    assert run(stopped, budget=1e9)[0] == 0
+    assert stopped.learned() == whole.learned()
+
+
+def test_money_spent_before_counts_until_the_budget_is_raised(
+    tmp_path: Path,
+    packed_split: PackedSplit,
+    cpu_host: CpuTarget,
+    make_experiment: MakeExperiment,
+) -> None:
+    experiment = make_experiment(epochs=4)
+    stage = TrainingStage.prepare(tmp_path, experiment, cpu_host, packed_split.folder)
+    for _ in range(2):  # the second time, no epoch is trained
+        code, error = run(stage, budget=1e-6)
+        assert (code, "after epoch 1" in error) == (EXIT_FAILED, True)
+
+    spent = float(error.partition(" EUR")[0].rpartition(" ")[2])
+    code, error = run(stage, budget=spent + 0.02)
+    assert (code, "after epoch 2" in error) == (EXIT_FAILED, True)
+
+    assert run(stage, budget=1e9)[0] == 0
+    timings = read_record(stage.out / "timings" / "timings.json", Timings)
+    assert timings.resumed_at_epochs == (1, 2)
+    assert timings.total_seconds > spent
