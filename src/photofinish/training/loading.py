@@ -51,6 +51,11 @@ class LoadedSamples(Dataset[Batch]):
         self._part, self._seed, self._padding = part, seed, padding
         self._transform = _Transform.of(settings.transform, seed, "training item")
         self._eval_transform = _Transform.of(settings.eval_transform, seed, f"{part.name} item")
+        self._targets: torch.Tensor | None = None
+        """Targets of packed arrays that no transform changes, as most are: a shorter way."""
+        are_arrays = all(isinstance(column, np.ndarray) for column in (part.images, part.labels))
+        if are_arrays and not (self._transform or self._eval_transform):
+            self._targets = _to_tensor(part.labels)
         self._may_change = settings.eval_transform is not None
         self._has_collate = settings.collate is not None
         self._collate = _collate_of(settings.collate)
@@ -59,8 +64,12 @@ class LoadedSamples(Dataset[Batch]):
         return samples_in(self._part.labels)
 
     def __getitem__(self, key: Key) -> Batch:
+        row, draw, _ = key
+        if self._targets is not None and not draw:
+            return self._part.normalise(_to_tensor(self._part.images[row])), self._targets[row]
         item, changed, target = self._changed(key)
-        if _dtypes(changed) == _dtypes(item):  # one that makes floats of an image normalises it
+        # A transform that makes floats of an image normalises it.
+        if changed is item or _dtypes(changed) == _dtypes(item):
             changed = self._part.normalise(changed)
         return changed, map_nested(_to_tensor, target)
 

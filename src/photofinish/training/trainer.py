@@ -442,5 +442,7 @@ class Trainer:
 
 def _beside(outputs: Any, labels: Any) -> Any:
     """Move targets to the device of a network's outputs."""
+    if isinstance(outputs, torch.Tensor) and isinstance(labels, torch.Tensor):  # fast
+        return labels.to(outputs.device, non_blocking=True)
     device = leaves(outputs)[0].device
     return map_nested(lambda part: part.to(device, non_blocking=True), labels)
