@@ -177,5 +177,6 @@ def test_a_script_on_both_devices_has_an_answer_and_its_metrics_side_by_side(
         assert "On the CPU, 10% of an epoch waits for batches" in shown
         assert "On the GPU it reports loss 0.5; on the CPU loss 0.25." in shown
         assert "not known beyond the script's metrics" in shown
+    assert "with the same trainer" not in page
     metrics = json.loads((tmp_path / "metrics" / "yes.json").read_text())
     assert (metrics["cpu"]["loss"], metrics["gpu"]["loss"]) == (0.25, 0.5)
