@@ -33,9 +33,10 @@ FOLDER, DEVICE = "PHOTOFINISH_STEPS_FOLDER", "PHOTOFINISH_STEPS_DEVICE"
 """Variables that a stage sets: where the measurements go, and torch's name of the device."""
 MEASUREMENTS = "steps.json"
 _COUNTED_STEPS = 2
-_STEPS_PER_EVENT = 11
-"""An event costs the host some microseconds. A loop may take 2, 4 or 8 batches before it computes
-on all: 11 has no factor in common with these, so that events meet each place in turn."""
+_SAMPLED = 11
+"""One of so many steps has events, and one a size: both cost the host some microseconds.
+A loop may take 2, 4 or 8 batches before it computes on all. 11 has no factor in common with these,
+so that events meet each place in turn."""
 _BatchT = TypeVar("_BatchT")
 
 
@@ -61,11 +62,12 @@ class _TimedSteps(Generic[_BatchT]):
 
     def __iter__(self) -> Iterator[_BatchT]:
         clock, length = time.perf_counter, _length(self._loader)
-        waiting_seconds, steps_done, samples, is_whole = 0.0, 0, 0, False
+        waiting_seconds, steps_done, is_whole = 0.0, 0, False
         counted: list[float] = []
         events: list[tuple[Any, Any]] = []
         is_accelerator, counted_steps = os.environ[DEVICE] != "cpu", _MEASURED.begin_epoch(length)
-        last_step, size = _LastStep(), 0
+        sizes: list[int] = []
+        last_step, last_size = _LastStep(), None
         _wait_for_device()
         began_seconds, began_at = clock(), time.monotonic()
         try:
@@ -78,27 +80,28 @@ class _TimedSteps(Generic[_BatchT]):
                     is_whole = True
                     break
                 waiting_seconds += clock() - asked_seconds
-                size = _samples(batch)
+                if steps_done % _SAMPLED == 0:
+                    sizes.append(_samples(batch))
                 if steps_done + 1 == length:
+                    last_size = _samples(batch)
                     last_step.watch()
                 if _MEASURED.may_count and steps_done in counted_steps:
-                    with _MEASURED.counting(batch, size, counted):
+                    with _MEASURED.counting(batch, counted):
                         yield batch
-                elif is_accelerator and steps_done % _STEPS_PER_EVENT == _STEPS_PER_EVENT // 2:
+                elif is_accelerator and steps_done % _SAMPLED == _SAMPLED // 2:
                     begin = _event()
                     yield batch
                     events.append((begin, _event()))
                 else:
                     yield batch
                 steps_done += 1
-                samples += size
                 asked_seconds = clock()
         finally:
             _wait_for_device()
             ended_seconds, ended_at = clock(), time.monotonic()
             if last_step.ended and not is_whole:
                 (ended_seconds, ended_at), is_whole = last_step.ended, True
-                steps_done, samples = steps_done + 1, samples + size
+                steps_done += 1
             last_step.forget()
             seconds = ended_seconds - began_seconds - sum(counted)
             _MEASURED.epochs.append(
@@ -109,7 +112,7 @@ class _TimedSteps(Generic[_BatchT]):
                     "seconds": seconds,
                     "waiting_seconds": waiting_seconds,
                     "steps": steps_done,
-                    "samples": samples,
+                    "samples": _all_samples(sizes, last_size, steps_done),
                     "counted_seconds": counted,
                     "device_step_seconds": [
                         begin.elapsed_time(end) / 1000 for begin, end in events if begin and end
@@ -169,7 +172,7 @@ class _Measured:
         return range(max(1, length - 1 - _COUNTED_STEPS), length - 1) if length else range(0)
 
     @contextmanager
-    def counting(self, batch: Any, samples: int, seconds: list[float]) -> Iterator[None]:
+    def counting(self, batch: Any, seconds: list[float]) -> Iterator[None]:
         """Count a step, and add its time to the list."""
         _wait_for_device()
         began_seconds = time.perf_counter()
@@ -178,14 +181,14 @@ class _Measured:
         try:
             with ScriptStep() as step:
                 yield
-            self._add(step, batch, samples)
+            self._add(step, batch)
         finally:
             _wait_for_device()
             seconds.append(time.perf_counter() - began_seconds)
 
-    def _add(self, step: ScriptStep, batch: Any, samples: int) -> None:
+    def _add(self, step: ScriptStep, batch: Any) -> None:
         """Keep the counts of a step, which computed on all batches since the step before it."""
-        self._samples += samples
+        self._samples += _samples(batch)
         self._bytes += _bytes_on_host(batch)
         operations = step.operations(self._samples or 1, self._bytes)
         if not operations.kernels:
@@ -231,6 +234,14 @@ def _samples(batch: Any) -> int:
         return len(batch)
     shape = getattr(batch, "shape", None)
     return int(shape[0]) if shape else 0
+
+
+def _all_samples(sizes: list[int], last: int | None, steps: int) -> int:
+    """Return the number of samples in an epoch, by the sizes of some batches and the last one."""
+    if not sizes:
+        return 0
+    mean = sum(sizes) / len(sizes)
+    return round(mean * steps if last is None else mean * (steps - 1) + last)
 
 
 def _bytes_on_host(batch: Any) -> int:
