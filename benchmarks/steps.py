@@ -42,7 +42,8 @@ def _median_seconds(samples: int, width: int) -> tuple[float, float]:
 
     def step(inputs: torch.Tensor, targets: torch.Tensor) -> None:
         optimizer.zero_grad()
-        nn.functional.cross_entropy(network(inputs), targets).backward()
+        loss = nn.functional.cross_entropy(network(inputs), targets)
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
 
     for batch in steps(batches[:10]):  # two of these are counted
