@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import json
 import os
 import re
 import subprocess
@@ -16,8 +18,9 @@ from result_files import STEP, trained, with_record, with_timings, write_results
 from photofinish.comparing.device_results import NotTrained, Trained
 from photofinish.config.compare import ComparePlan
 from photofinish.files import write_json_atomically
-from photofinish.results.records import DeviceLabel, Unavailable
+from photofinish.results.records import DeviceLabel, Unavailable, write_record
 from photofinish.results.references import reference_of, write_reference
+from photofinish.results.script_runs import SCRIPT, ScriptEpoch, ScriptRun, ScriptSettings
 
 LONG_STEP = STEP.model_copy(update={"flops": 8 * 10**11, "saved_tensor_bytes": 32 * 10**8})
 """Step that takes a T4 260 ms by estimate, and so 49 s in five epochs of 600 samples."""
@@ -44,9 +47,39 @@ def with_another_batch_size(result: Trained) -> Trained:
     return with_record(result, experiment=experiment)
 
 
-def compared(folder: Path, names: list[str], accelerators: tuple[str, ...]) -> str:
+def script_run(of_job: Trained, loss: float) -> ScriptRun:
+    """Make a script that took as long, a tenth of it waiting for batches."""
+    epochs = [
+        ScriptEpoch(
+            is_whole=True,
+            began_at=0.0,
+            ended_at=timing.training_seconds,
+            seconds=timing.training_seconds,
+            waiting_seconds=timing.training_seconds / 10,
+            steps=100,
+            samples=1600,
+            counted_seconds=(),
+        )
+        for timing in of_job.timings.epochs
+    ]
+    return ScriptRun(
+        device=of_job.device,
+        device_kind="cpu" if of_job.device == "cpu" else "cuda",
+        command="python train.py",
+        files={},
+        experiment=ScriptSettings(precision="fp32", batch_size=16),
+        parameter_count=10,
+        epochs=tuple(epochs),
+        metrics={"loss": loss},
+        timings=of_job.timings,
+    )
+
+
+def compared(
+    folder: Path, names: list[str], accelerators: tuple[str, ...], scripts: tuple[str, ...] = ()
+) -> str:
     """Run the compare stage on `folder`, and return what it prints."""
-    plan = ComparePlan(experiments=tuple(names), accelerators=accelerators)
+    plan = ComparePlan(experiments=tuple(names), accelerators=accelerators, scripts=scripts)
     write_json_atomically(folder / "plan.json", plan.model_dump(mode="json"))
     paths = {
         "plan": "plan.json",
@@ -120,3 +153,30 @@ def test_without_an_accelerator_estimates_records_and_bounds_decide(
         "unknown": "Can't tell: no GPU trained it",
     }
     assert {name: answers[name][: len(text)] for name, text in expected.items()} == expected
+
+
+def test_a_script_on_both_devices_has_an_answer_and_its_metrics_side_by_side(
+    make_result: MakeResult, tmp_path: Path
+) -> None:
+    jobs = {
+        "yes": (125.0, 10.0, "Yes: 12x faster ("),
+        "no": (20.0, 40.0, "No: 0.50x as fast ("),
+    }
+    for name, (cpu, gpu, _) in jobs.items():
+        for run in job(make_result, name, cpu), job(make_result, name, gpu, "gpu"):
+            folder = tmp_path / "results" / name / run.device
+            write_record(folder / SCRIPT, script_run(run, 0.25 if run.device == "cpu" else 0.5))
+    printed = compared(tmp_path, [], (), tuple(jobs))
+    text = (tmp_path / "report" / "comparison.md").read_text(encoding="utf-8")
+    page = html.unescape((tmp_path / "report" / "index.html").read_text(encoding="utf-8"))
+    for name, (_, _, answer) in jobs.items():
+        assert f"{name}: {answer}" in printed
+        assert answer in text
+        assert answer in page
+    for shown in (text, page):
+        assert "On the CPU, 10% of an epoch waits for batches" in shown
+        assert "On the GPU it reports loss 0.5; on the CPU loss 0.25." in shown
+        assert "not known beyond the script's metrics" in shown
+    assert "with the same trainer" not in page
+    metrics = json.loads((tmp_path / "metrics" / "yes.json").read_text())
+    assert (metrics["cpu"]["loss"], metrics["gpu"]["loss"]) == (0.25, 0.5)

@@ -29,6 +29,26 @@ for _ in range(3):
         optimizer.step()
 open("metrics.json", "w").write('{"loss": 0.5}')
 """
+TAKES_TWO = """
+import time
+import photofinish
+import torch
+network = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(network.parameters(), 0.1)
+def run_epoch(loader):
+    batches = iter(loader)
+    for _ in range(len(loader) // 2):
+        for inputs, targets in [next(batches), next(batches)]:
+            torch.nn.functional.cross_entropy(network(inputs), targets).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    print(time.monotonic())
+    time.sleep(0.1)  # as a validation, before the iterator is dropped
+loader = photofinish.steps([(torch.ones(8, 4), torch.zeros(8, dtype=torch.int64))] * 12)
+run_epoch(loader)
+run_epoch(loader)
+"""
+"""Takes batches as Hugging Face's Trainer does, which accumulates the gradients of two."""
 WITHOUT_TORCH = 'import sys, photofinish; assert "torch" not in sys.modules'
 WITH_LINE, WITHOUT = LOOP.replace("STEPS", "photofinish.steps"), LOOP.replace("STEPS", "")
 
@@ -50,6 +70,21 @@ def test_steps_measure_epochs_and_count_two_steps(tmp_path: Path) -> None:
     assert [len(epoch["counted_seconds"]) for epoch in measured["epochs"]] == [2, 0, 0]
     # The forward product and the gradient of the weights: 2 * 8 * 4 * 2 operations each.
     assert measured["operations"]["flops"] == 2 * 128
+
+
+def test_an_epoch_ends_with_its_last_step_where_the_loader_is_not_exhausted(
+    tmp_path: Path,
+) -> None:
+    own = {"PHOTOFINISH_STEPS_FOLDER": str(tmp_path), "PHOTOFINISH_STEPS_DEVICE": "cpu"}
+    environment = os.environ | own | {"PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-c", TAKES_TWO]
+    ran = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    measured = json.loads((tmp_path / "steps.json").read_text())
+    for epoch, stepped_at in zip(measured["epochs"], ran.stdout.split(), strict=True):
+        assert (epoch["is_whole"], epoch["steps"], epoch["samples"]) == (True, 12, 96)
+        assert epoch["ended_at"] <= float(stepped_at)
+    operations = measured["operations"]
+    assert (operations["images"], operations["flops"]) == (16, 2 * 2 * 128)
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,8 @@ def write_report(
             "Where the GPU begins to pay, by size": tables.series_table(all_series(pairs)),
         },
         details=details,
+        has_experiments=bool(pairs),
+        has_scripts=bool(scripts),
     )
     write_text_atomically(folder / "index.html", page)
     write_text_atomically(folder / "comparison.md", _markdown(summary, verdicts, overview))

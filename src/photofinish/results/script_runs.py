@@ -28,7 +28,7 @@ class ScriptEpoch(Record):
     """Time in which the script waited for batches."""
     steps: int
     samples: int
-    """Number of samples in all batches, 0 if batches have no length."""
+    """Number of samples, by the size of each 11th batch and the last; 0 if they have no length."""
     counted_seconds: tuple[float, ...]
     """Time of each counted step, which is much longer than others."""
     device_step_seconds: tuple[float, ...] = ()

@@ -2,7 +2,11 @@
 
 Within a stage it times each epoch and the wait for each batch, and counts what two steps compute.
 It reads a clock twice a step. It waits for the device at the ends of epochs and of counted steps
-only. An accelerator notes the time at both ends of every tenth step itself, by events.
+only. An accelerator notes the time at both ends of some steps itself, by events.
+
+Lightning and Hugging Face's Trainer know the loader's length: they do not ask for a batch after
+the last one, and validate before they drop the iterator. There, the last step of an optimizer ends
+the epoch.
 """
 
 from __future__ import annotations
@@ -29,8 +33,10 @@ FOLDER, DEVICE = "PHOTOFINISH_STEPS_FOLDER", "PHOTOFINISH_STEPS_DEVICE"
 """Variables that a stage sets: where the measurements go, and torch's name of the device."""
 MEASUREMENTS = "steps.json"
 _COUNTED_STEPS = 2
-_STEPS_PER_EVENT = 10
-"""An event costs the host some microseconds."""
+_SAMPLED = 11
+"""One of so many steps has events, and one a size: both cost the host some microseconds.
+A loop may take 2, 4 or 8 batches before it computes on all. 11 has no factor in common with these,
+so that events meet each place in turn."""
 _BatchT = TypeVar("_BatchT")
 
 
@@ -56,10 +62,12 @@ class _TimedSteps(Generic[_BatchT]):
 
     def __iter__(self) -> Iterator[_BatchT]:
         clock, length = time.perf_counter, _length(self._loader)
-        waiting_seconds, steps_done, samples, is_whole = 0.0, 0, 0, False
+        waiting_seconds, steps_done, is_whole = 0.0, 0, False
         counted: list[float] = []
         events: list[tuple[Any, Any]] = []
-        is_accelerator, may_count = os.environ[DEVICE] != "cpu", not _MEASURED.has_counted
+        is_accelerator, counted_steps = os.environ[DEVICE] != "cpu", _MEASURED.begin_epoch(length)
+        sizes: list[int] = []
+        last_step, last_size = _LastStep(), None
         _wait_for_device()
         began_seconds, began_at = clock(), time.monotonic()
         try:
@@ -71,33 +79,40 @@ class _TimedSteps(Generic[_BatchT]):
                 except StopIteration:
                     is_whole = True
                     break
-                got_seconds = clock()
-                waiting_seconds += got_seconds - asked_seconds
-                size = _samples(batch)
-                if may_count and _MEASURED.counts(steps_done, length):
-                    with _MEASURED.counting(batch, size, counted):
+                waiting_seconds += clock() - asked_seconds
+                if steps_done % _SAMPLED == 0:
+                    sizes.append(_samples(batch))
+                if steps_done + 1 == length:
+                    last_size = _samples(batch)
+                    last_step.watch()
+                if _MEASURED.may_count and steps_done in counted_steps:
+                    with _MEASURED.counting(batch, counted):
                         yield batch
-                elif is_accelerator and steps_done % _STEPS_PER_EVENT == _STEPS_PER_EVENT // 2:
+                elif is_accelerator and steps_done % _SAMPLED == _SAMPLED // 2:
                     begin = _event()
                     yield batch
                     events.append((begin, _event()))
                 else:
                     yield batch
                 steps_done += 1
-                samples += size
                 asked_seconds = clock()
         finally:
             _wait_for_device()
-            seconds = clock() - began_seconds - sum(counted)
+            ended_seconds, ended_at = clock(), time.monotonic()
+            if last_step.ended and not is_whole:
+                (ended_seconds, ended_at), is_whole = last_step.ended, True
+                steps_done += 1
+            last_step.forget()
+            seconds = ended_seconds - began_seconds - sum(counted)
             _MEASURED.epochs.append(
                 {
                     "is_whole": is_whole,
                     "began_at": began_at,
-                    "ended_at": time.monotonic(),
+                    "ended_at": ended_at,
                     "seconds": seconds,
                     "waiting_seconds": waiting_seconds,
                     "steps": steps_done,
-                    "samples": samples,
+                    "samples": _all_samples(sizes, last_size, steps_done),
                     "counted_seconds": counted,
                     "device_step_seconds": [
                         begin.elapsed_time(end) / 1000 for begin, end in events if begin and end
@@ -106,33 +121,58 @@ class _TimedSteps(Generic[_BatchT]):
             )
 
 
+class _LastStep:
+    """Time of the last step of an optimizer, from `watch` on."""
+
+    def __init__(self) -> None:
+        self.ended: tuple[float, float] | None = None
+        """Readings of the performance counter and the monotonic clock."""
+        self._hook: Any = None
+
+    def watch(self) -> None:
+        if "torch" in sys.modules:
+            from torch.optim.optimizer import register_optimizer_step_post_hook
+
+            self._hook = register_optimizer_step_post_hook(self._stepped)
+
+    def forget(self) -> None:
+        if self._hook:
+            self._hook.remove()
+
+    def _stepped(self, *_: Any) -> None:
+        _wait_for_device()
+        self.ended = time.perf_counter(), time.monotonic()
+
+
 class _Measured:
     """Measurements of this process, written when it ends."""
 
     def __init__(self) -> None:
         self.epochs: list[dict[str, Any]] = []
         self._counted: list[dict[str, Any]] = []
+        self.may_count = True
+        """False once two steps are counted."""
+        self._takes_several = self._skips_next = False
+        """Whether the loop takes several batches before it computes on them."""
+        self._samples = self._bytes = 0
+        """Of the batches that it took since it computed."""
         if FOLDER in os.environ:
             atexit.register(self._write)
 
-    @property
-    def has_counted(self) -> bool:
-        return len(self._counted) == _COUNTED_STEPS
+    def begin_epoch(self, length: int | None) -> range:
+        """Return the steps of this epoch that may be counted.
 
-    def counts(self, step: int, length: int | None) -> bool:
-        """Return True for the two steps before the last of the first epoch, if it has a length.
-
-        Otherwise for the first two of the second epoch. Workers of a loader have no time there to
-        load ahead for steps that are timed, and the last batch may be smaller.
+        The two before the last of the first epoch, if it has a length. Otherwise those at the start
+        of the second epoch. Workers of a loader have no time there to load ahead for steps that are
+        timed, and the last batch may be smaller.
         """
-        if self.has_counted:
-            return False
+        self._samples, self._bytes, self._skips_next = 0, 0, self._takes_several
         if self.epochs:
-            return True
-        return length is not None and length - 1 - _COUNTED_STEPS <= step < length - 1 and step > 0
+            return range(max(1, length - 1) if length else sys.maxsize)
+        return range(max(1, length - 1 - _COUNTED_STEPS), length - 1) if length else range(0)
 
     @contextmanager
-    def counting(self, batch: Any, samples: int, seconds: list[float]) -> Iterator[None]:
+    def counting(self, batch: Any, seconds: list[float]) -> Iterator[None]:
         """Count a step, and add its time to the list."""
         _wait_for_device()
         began_seconds = time.perf_counter()
@@ -141,10 +181,33 @@ class _Measured:
         try:
             with ScriptStep() as step:
                 yield
-            self._counted.append(_counts(step, batch, samples))
+            self._add(step, batch)
         finally:
             _wait_for_device()
             seconds.append(time.perf_counter() - began_seconds)
+
+    def _add(self, step: ScriptStep, batch: Any) -> None:
+        """Keep the counts of a step, which computed on all batches since the step before it."""
+        self._samples += _samples(batch)
+        self._bytes += _bytes_on_host(batch)
+        operations = step.operations(self._samples or 1, self._bytes)
+        if not operations.kernels:
+            if not self._takes_several:
+                self._takes_several = self._skips_next = True
+                self._counted.clear()
+            return
+        self._samples = self._bytes = 0
+        if self._skips_next:  # it may have taken batches before counting began
+            self._skips_next = False
+            return
+        self._counted.append(
+            {
+                "operations": operations.model_dump(),
+                "precision": step.precision,
+                "parameter_count": step.parameter_count,
+            }
+        )
+        self.may_count = len(self._counted) < _COUNTED_STEPS
 
     def _write(self) -> None:
         # Bounds hold for the step with fewer operations.
@@ -152,14 +215,6 @@ class _Measured:
         measured = {"epochs": self.epochs, **counted, "peak_memory_bytes": _peak_memory_bytes()}
         path = Path(os.environ[FOLDER]) / MEASUREMENTS
         path.write_text(json.dumps(measured), encoding="utf-8")
-
-
-def _counts(step: ScriptStep, batch: Any, samples: int) -> dict[str, Any]:
-    return {
-        "operations": step.operations(samples or 1, _bytes_on_host(batch)).model_dump(),
-        "precision": step.precision,
-        "parameter_count": step.parameter_count,
-    }
 
 
 def _length(loader: Any) -> int | None:
@@ -179,6 +234,14 @@ def _samples(batch: Any) -> int:
         return len(batch)
     shape = getattr(batch, "shape", None)
     return int(shape[0]) if shape else 0
+
+
+def _all_samples(sizes: list[int], last: int | None, steps: int) -> int:
+    """Return the number of samples in an epoch, by the sizes of some batches and the last one."""
+    if not sizes:
+        return 0
+    mean = sum(sizes) / len(sizes)
+    return round(mean * steps if last is None else mean * (steps - 1) + last)
 
 
 def _bytes_on_host(batch: Any) -> int:
