@@ -18,7 +18,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from photofinish.commits.gate import ALLOWED, gate
+from photofinish.commits import ALLOWED
+from photofinish.commits.gate import gate
 from photofinish.errors import UserError
 
 _NETWORK = """\

@@ -63,6 +63,21 @@ def test_a_stopped_training_goes_on_and_ends_with_the_same_bits(
     assert stopped.learned() == whole.learned()
 
 
+def test_seeds_that_stopped_early_are_not_trained_again(
+    tmp_path: Path,
+    packed_split: PackedSplit,
+    cpu_host: CpuTarget,
+    make_experiment: MakeExperiment,
+) -> None:
+    slow = {"optimizer": {"name": "sgd", "lr": 1e-9}, "early_stopping": {"patience": 1}}
+    experiment = make_experiment(epochs=9, seeds=2, **slow)
+    stage = TrainingStage.prepare(tmp_path, experiment, cpu_host, packed_split.folder)
+    assert run(stage, budget=None)[0] == 0
+    learned = stage.learned()
+    assert run(stage, budget=None)[0] == 0
+    assert stage.learned() == learned
+
+
 def test_money_spent_before_counts_until_the_budget_is_raised(
     tmp_path: Path,
     packed_split: PackedSplit,

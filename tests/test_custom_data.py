@@ -155,6 +155,7 @@ def test_one_hot_rows_are_classes_if_the_task_says_so(pack: Pack) -> None:
             r"datasets\.scans\.mean is auto",
         ),
         ("torch.ones(2), torch.ones(3)", {"task": "classes"}, "whole numbers, or one-hot rows"),
+        ("torch.ones(2), torch.full((3,), 5.0)", {"task": "labels"}, "must be 0 or 1"),
     ],
 )
 def test_settings_that_do_not_fit_the_items_are_refused(

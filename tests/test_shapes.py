@@ -232,7 +232,7 @@ def test_a_dict_of_targets_is_judged_by_a_custom_loss_and_custom_metrics(
 ) -> None:
     packed = pack(HEADS)
     assert (packed.manifest.task, packed.manifest.class_names) == ("custom", ("kind", "place"))
-    with pytest.raises(UserError, match="only a custom loss or step can judge"):
+    with pytest.raises(UserError, match=r"experiments\.small\.loss is missing"):
         train(packed, NET_OF_HEADS.replace("own(", "mine("))
     resident, loader = (
         train(packed, NET_OF_HEADS, input={"name": path}) for path in ("resident", "loader")
@@ -244,6 +244,59 @@ def test_a_dict_of_targets_is_judged_by_a_custom_loss_and_custom_metrics(
     assert resident.scores.test_loss < 0.4
     assert resident.history[-1].validation_loss < 0.4
     assert resident.scores.test_accuracy is None
+
+
+def test_a_custom_step_alone_judges_a_dict_of_targets(
+    pack: Callable[..., PackedSplit], train: Train, custom_files: CustomFiles
+) -> None:
+    source = "def step(network, batch): return own(network(batch[0]), batch[1])\n"
+    file = custom_files.write("step.py", HEAD + NET_OF_HEADS + source)
+    trained = train(
+        pack(HEADS), NET_OF_HEADS.replace("own(", "mine("), step={"name": f"{file}:step"}
+    )
+    assert trained.scores.test_loss < 0.4
+
+
+def test_one_hot_rows_read_in_each_epoch_are_classes(
+    pack: Callable[..., PackedSplit], train: Train
+) -> None:
+    rows = """
+class Rows:
+    def __len__(self): return 60
+    def __getitem__(self, i): return torch.eye(3)[i % 3], torch.eye(3)[i % 3]
+class Net(nn.Sequential):
+    def __init__(self): super().__init__(nn.Linear(3, 3))
+"""
+    data, network = rows.split("class Net")
+    packed = pack(data, task="classes", decode="each_epoch")
+    assert train(packed, f"class Net{network}", input={"name": "loader"}).scores.test_accuracy == 1
+
+
+PACKED = """
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
+class Net(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.read, self.out = nn.GRU(5, 8, batch_first=True), nn.Linear(8, classes)
+    def forward(self, words, lengths):
+        words = nn.functional.one_hot(words, 5).float()
+        packed = pack_padded_sequence(words, lengths, batch_first=True, enforce_sorted=False)
+        return self.out(pad_packed_sequence(self.read(packed)[0], batch_first=True)[0])
+def pad(samples):
+    words, targets = zip(*samples)
+    lengths = torch.tensor([len(word) for word in words])
+    inputs = pad_sequence(words, batch_first=True), lengths
+    return inputs, pad_sequence(targets, batch_first=True, padding_value=-100)
+"""
+
+
+def test_a_training_survives_that_a_part_of_a_collated_batch_is_none(
+    pack: Callable[..., PackedSplit], train: Train
+) -> None:
+    sentences = SENTENCES.replace("4 + i % 3", "9 if i % 7 == 6 else 4 + i % 3")
+    packed = pack(sentences, task="classes")
+    trained = train(packed, PACKED, collate="pad", input={"name": "loader"}, batch_size=25)
+    assert trained.scores.test_accuracy > 0.9
 
 
 SIGNALS = """

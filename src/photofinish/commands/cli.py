@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 
 import photofinish
+from photofinish.commits import ALLOWED
 from photofinish.errors import run_stage
 
 _EPILOG = """\
@@ -77,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     gate.add_argument(
         "--base", metavar="COMMIT", default="HEAD~1", help="what to compare with; HEAD~1"
     )
-    gate.add_argument("--slower", metavar="FACTOR", type=float, default=1.15, help="1.15")
+    gate.add_argument("--slower", metavar="FACTOR", type=float, default=ALLOWED, help=f"{ALLOWED}")
     command("history", _history, "draw speed and accuracy over Git's commits")
     reference = command("reference", _reference, "record this machine's results for other machines")
     reference.add_argument("--machine", metavar="NAME", help="folder; by default the hardware's")

@@ -60,7 +60,7 @@ def init() -> None:
 
     trained = _name(networks[0], folder) if networks else "a small built-in network"
     print(f"Wrote dvc.yaml, stages/, reference/ and params.yaml into {folder.resolve()}")
-    print(f"params.yaml trains {trained} on an example's data: name yours there.")
+    print(f"params.yaml trains {trained} on images of 8x8, an example: name your data there.")
     if not has_git():
         print(
             "There is no Git repository here, so DVC has none to keep its files in. For one, run "

@@ -80,8 +80,11 @@ def rent(gpu: str) -> tuple[str, str]:
     if (top / "requirements.txt").is_file():
         install += " --requirement requirements.txt"
     names = listed(list(trainings)) if len(trainings) <= 3 else f"{len(trainings)} experiments"
+    estimate = _estimate(gpu, trainings)
+    if count != 1:
+        estimate = "Time and cost are estimated for one GPU only."
     about = (
-        f"Trains {names} on a {gpu}, for a record to compare with. {_estimate(gpu, trainings)} "
+        f"Trains {names} on a {gpu}, for a record to compare with. {estimate} "
         "The minutes to start and set up the machine come on top. Files that .gitignore names "
         "stay here: for data among them, add file_mounts."
     )

@@ -29,8 +29,6 @@ from photofinish.remote.jobs import git
 from photofinish.results.records import DeviceLabel
 from photofinish.wording import ratio, seconds, times
 
-ALLOWED = 1.15
-"""Default of --slower."""
 _TURN_SECONDS = 0.05
 """Least time of a turn. Most neighbours stay for longer, and so slow both sides."""
 _FEWEST_ROUNDS, _ENOUGH_ROUNDS, _MOST_SECONDS = 3, 12, 8.0
@@ -40,7 +38,7 @@ _ERROR = 0.02
 _FEWEST_STARTS, _MOST_STARTS = 2, 5
 """Pairs of processes. Each process has a speed of its own, by its memory's layout and its core."""
 _LEAST_DEVIATION = 0.03
-"""Of pairs' ratios, as two may agree by chance."""
+"""Least standard deviation of the pairs' log ratios: two may agree by chance."""
 _ERRORS = 3.0
 """Standard errors between the ratio and the allowed one, when no more pairs are needed."""
 _NORMAL = 1.4826
@@ -162,12 +160,17 @@ def _changes(before: _Checkout, now: _Checkout, allowed: float) -> Iterator[Chan
             print(f"{title}: new since {before.title}")
         elif host.processes > 1:
             print(f"{title}: not compared, as it trains in several processes")
+        elif params.datasets[experiment.dataset].decode == "each_epoch":
+            print(f"{title}: not compared, as it reads its data set in each epoch")
         elif pairs := _compare(name, device, experiment.dataset, before, now, allowed):
             change = Change(name, allowed, pairs)
-            print(f"{title} since {before.title}: {change}", flush=True)
+            unclear = "" if change.is_clear else ". This is not clear: the machine is too busy"
+            print(f"{title} since {before.title}: {change}{unclear}", flush=True)
             yield change
         else:
             print(f"{title}: unchanged since {before.title}")
+    for name in params.scripts:
+        print(f"{name}: not compared, as it is a script")
 
 
 def _compare(

@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from photofinish.errors import UserError
 from photofinish.files import write_text_atomically
 from photofinish.remote.jobs import git
 from photofinish.report.pictures import speed_history
@@ -116,8 +115,8 @@ def _points() -> Iterator[Point]:
             try:
                 record = json.loads(git(Path(), "show", f"{commit}:./{line}"))
                 yield from _points_of(Path(line), record, commit[:10], day)
-            except (KeyError, TypeError, ValueError) as error:
-                raise UserError(f"{line} of {commit[:10]} is not a record: {error}") from error
+            except (AttributeError, KeyError, TypeError, ValueError):
+                print(f"note: {line} of {commit[:10]} is no record of photofinish")
 
 
 def _points_of(path: Path, record: dict[str, Any], commit: str, day: str) -> Iterator[Point]:

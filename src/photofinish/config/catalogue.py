@@ -85,8 +85,8 @@ def loss_problem(loss: str | None, task: Task) -> str | None:
     """Return why the loss does not fit the targets, or None. A custom loss may fit any."""
     if task == "custom" and not (loss and is_reference(loss)):
         return (
-            "the targets of this data set are a tuple or dict, which only a custom loss or step "
-            "can judge: name one, such as `loss: ./losses.py:both`"
+            "loss is missing: the targets of this data set are a tuple or dict, which only a "
+            "custom loss or step can judge. Name one, such as `loss: ./losses.py:both`"
         )
     if loss is None or is_reference(loss) or loss in LOSSES[task]:
         return None

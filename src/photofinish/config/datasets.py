@@ -186,7 +186,7 @@ class CustomDataset(CallsCode, _DatasetSettings):
     allow_duplicates: bool = False
     """True if parts that it has itself may share samples."""
     task: Literal["classes", "values", "labels"] | None = None
-    """What its targets are; by default they show it."""
+    """Task of the targets. By default, derived from them."""
     workers: Annotated[int, Field(ge=0, le=1024)] = 0
     """Processes that read it for `split`."""
 

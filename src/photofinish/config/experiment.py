@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
@@ -199,9 +200,17 @@ def _metric_reference(name: str) -> Reference:
     return Reference.of(name if is_reference(name) else f"{TORCHMETRICS}:{name}")
 
 
+_MLFLOW_NAME = re.compile(r"[\w./ -]+")
+
+
 def _check_labels(metrics: tuple[Metric, ...]) -> tuple[Metric, ...]:
     if len({metric.label for metric in metrics}) < len(metrics):
         raise ValueError("two metrics have one name: give one another, such as `as: top5`")
+    for metric in metrics:
+        if not _MLFLOW_NAME.fullmatch(metric.label):
+            raise ValueError(
+                f"as: {metric.label} is no name for MLflow: letters, digits and _ . / -"
+            )
     return metrics
 
 

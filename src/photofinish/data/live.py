@@ -46,6 +46,6 @@ class LiveSamples:
         if isinstance(sample.target, tuple | dict):
             return sample.input, sample.target
         if self._task == "classes":
-            is_one = sample.target.ndim == 0
+            is_one = isinstance(self._labels, np.ndarray) and self._labels.ndim == 1
             return sample.input, self._labels[row] if is_one else sample.target
         return sample.input, sample.target.reshape(-1).astype(np.float32)

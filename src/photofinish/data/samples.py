@@ -116,17 +116,17 @@ def to_sample(pair: Any) -> Sample:
             f"Several inputs are a tuple or a dict: ((one, other), target)"
         )
     value, target = pair
-    nested = _as_nested(value, "input")
+    nested = _parts_of(value, "input")
     inputs = map_nested(_to_input, nested)
     if not isinstance(nested, tuple | dict):
         inputs = np.atleast_1d(inputs)
-    nested = _as_nested(target, "target")
+    nested = _parts_of(target, "target")
     if isinstance(nested, tuple | dict):
         return Sample(inputs, map_nested(_to_numbers, nested))
     return Sample(inputs, _to_target(target))
 
 
-def _as_nested(value: Any, what: str) -> Any:
+def _parts_of(value: Any, what: str) -> Any:
     """Return a tuple or dict of several arrays. A list of numbers is one array."""
     if isinstance(value, Mapping):
         if not value or not all(isinstance(key, str) and key.isidentifier() for key in value):
@@ -207,15 +207,19 @@ def named_targets(
     if len(set(names)) != len(names):
         raise ConfigError(f"{where}: its attribute `{attribute}` has a name twice")
     if task == "classes":
-        if numbers.dtype != np.int64:
+        is_flat = not isinstance(column, Ragged) and column.ndim == 2
+        if numbers.dtype != np.int64 or (given_task and is_flat and _is_one_hot(numbers)):
             column = numbers = _from_one_hot(where, column)
         return task, *_named_classes(where, column, numbers, tuple(names))
     if isinstance(column, Ragged) or column.ndim > 2:
         raise ConfigError(
             f"{where}: its targets are {task} of shape {column.shape[1:]}: "
-            f"give each item a vector of the same length"
+            f"give each item a vector of the same length, or set task: classes for a class at each "
+            f"position"
         )
     array = column.reshape(len(column), -1).astype(np.float32)
+    if task == "labels" and not np.isin(array, (0, 1)).all():
+        raise ConfigError(f"{where}: its task is labels, so its targets must be 0 or 1")
     count, word = array.shape[1], task.removesuffix("s")
     if not names:
         names = [f"{word}-{number}" for number in range(count)]

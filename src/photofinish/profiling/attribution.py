@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from photofinish.config.experiment import ResidentInput, Schedule
+from photofinish.errors import UserError
 from photofinish.machine.host import available_memory_bytes
 from photofinish.nested import samples_in
 from photofinish.profiling.operations import count_operations
@@ -97,8 +98,9 @@ def _attempt(measure: Callable[[], _Result]) -> tuple[_Result | None, str | None
     """Return what was measured, or why that fails: the training must not be lost."""
     try:
         return measure(), None
-    # Memory may be too small, and custom networks may not run under a dispatch mode.
-    except RuntimeError as error:
+    # Memory may be too small, custom networks may not run under a dispatch mode, and a part of a
+    # batch that `collate` made may not be one.
+    except (RuntimeError, UserError) as error:
         first_line = str(error).partition("\n")[0]
         return None, f"measuring it fails ({first_line})"
 

@@ -93,16 +93,20 @@ def first_step(
     labels: Nested[Column],
     seed: int,
     custom_step: CustomStep | None = None,
+    *,
+    is_collated: bool = False,
 ) -> FirstStep:
     """Return what the first step computes in a network with its initial weights, layer by layer.
 
     On the CPU, a second step measures what rounding may change in each layer. `labels` are those of
-    all training images.
+    all training images. A part of a batch that `collate` made may be none.
     """
     weights = {name: fingerprint_tensor(weight) for name, weight in network.named_parameters()}
     moved = copy.deepcopy(network) if device.type == "cpu" else None
     values = sum(tensor[0].numel() for tensor in leaves(batch[0]))
     count = min(_MOST_IMAGES, max(_FEWEST_IMAGES, _MOST_VALUES // values))
+    if is_collated:
+        count = samples_in(batch[1])
     layout = memory_format(network, device, precision)
     images, targets = map_batch(lambda part: part[:count].to(device), batch)
     images = to_memory_format(images, layout)

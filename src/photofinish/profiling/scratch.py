@@ -162,7 +162,13 @@ def _validate_every_size(trainer: Trainer, state: TrainState) -> None:
 
 
 def _as_last(trainer: Trainer, batches: Batches, first: Batch) -> list[Batch]:
-    """Return the first batch cut to this rank's share of an epoch's last, if that is smaller."""
+    """Return the first batch cut to this rank's share of an epoch's last, if that is smaller.
+
+    Nothing if `collate` makes the batches: a part of one may be none.
+    """
+    given = trainer.experiment.input
+    if given.name == "loader" and given.collate:
+        return []
     last = batches.image_count % batches.batch_size
     if not last or batches.image_count < batches.batch_size:
         return []

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from photofinish.comparing.bounds import SpeedupBound
 from photofinish.comparing.decision import AnyComparison, Decision
+from photofinish.machine.load import load_warnings
 from photofinish.report.sentences import HIGH, Verdict
 from photofinish.report.tables import NOTHING, Table, money_or_nothing
 from photofinish.wording import bound, interval_text, ratio, seconds
@@ -25,12 +26,17 @@ def overview_table(verdicts: Sequence[Verdict], pairs: Sequence[AnyComparison]) 
             "on a GPU": _gpu_time(decision),
             "speed-up": _speedup(decision, pair.ceiling.job),
             "cost": _cost(pair, decision),
-            "why": decision.reason or NOTHING,
+            "why": decision.reason or _unknown(pair),
             "the models": compared.likeness if compared else NOTHING,
         }
         rows.append(row)
     filled = [heading for heading in rows[0] if any(row[heading] != NOTHING for row in rows)]
     return [{heading: row[heading] for heading in filled} for row in rows]
+
+
+def _unknown(pair: AnyComparison) -> str:
+    """Return why there is no reason, if that is known."""
+    return "not known: busy machine" if load_warnings(pair.cpu.timings.load) else NOTHING
 
 
 def _gpu_time(decision: Decision) -> str:

@@ -193,8 +193,9 @@ def _score_by_loss(
             outputs = call_with(network, inputs)
             total, weight = criterion.sum_and_weight(outputs, targets)
             loss_sum, weight_sum = loss_sum + float(total), weight_sum + float(weight)
-            all_outputs.append(outputs)
-            all_targets.append(targets)
+            if metrics:
+                all_outputs.append(outputs)
+                all_targets.append(targets)
     scores: dict[str, float] = {}
     if metrics:
         outputs, targets = (map_nested(_joined, *parts) for parts in (all_outputs, all_targets))
@@ -203,6 +204,10 @@ def _score_by_loss(
 
 
 def _joined(*parts: torch.Tensor) -> torch.Tensor:
+    if len({part.shape[1:] for part in parts}) > 1:
+        raise UserError(
+            "metrics in params.yaml need outputs and targets of one shape in all batches"
+        )
     return torch.cat(parts)
 
 

@@ -100,7 +100,7 @@ def _train_seed(setup: Setup, store: CheckpointStore, spent_seconds: float) -> S
     run, team, experiment = setup.run, setup.team, setup.run.experiment
     is_main = team.rank == 0
     state: State | None = team.broadcast_object(store.load_latest() if is_main else None)
-    if state and progress_in(state).epochs_done == experiment.epochs:
+    if state and not state["optimizers"]:  # it has ended, perhaps early
         return state
     trainer = setup.new_trainer()
     if state:

@@ -72,7 +72,7 @@ class Setup:
         experiment, manifest = self.run.experiment, self.split.manifest
         check_same_network(experiment.model.name, network, self.new_network)
         with self._experiment_named():
-            criterion = Loss(experiment.loss, manifest.task, self.device)
+            criterion = Loss.of(experiment, manifest.task, self.device)
         batch = next(iter(self.training.train_batches(0)))
         outputs = len(manifest.class_names)
         step = step_with_a_loss(experiment)

@@ -163,7 +163,18 @@ def _train_own_seed(
                 network, labels = setup.new_network(), setup.split.labels("train")
                 precision, seed = experiment.precision, experiment.seed
                 loss, step = trainer.criterion, step_with_a_loss(experiment)
-                first = first_step(network, loss, batch, device, precision, labels, seed, step)
+                given = experiment.input
+                first = first_step(
+                    network,
+                    loss,
+                    batch,
+                    device,
+                    precision,
+                    labels,
+                    seed,
+                    step,
+                    is_collated=given.name == "loader" and given.collate is not None,
+                )
             load.sample(experiment.repeats, experiment.epochs)
         if batch is None:  # not rank 0
             return None

@@ -33,6 +33,11 @@ def map_batch(function: Callable[[torch.Tensor], torch.Tensor], batch: Batch) ->
     return map_nested(function, inputs), map_nested(function, targets)
 
 
+def to_tensor(array: npt.NDArray[Any]) -> torch.Tensor:
+    """Copy an array, such as one that is memory-mapped."""
+    return torch.from_numpy(np.array(array))
+
+
 def first_samples(batch: Batch, count: int) -> Batch:
     """Return views of a batch's first samples."""
     return map_batch(lambda tensor: tensor[:count], batch)

@@ -12,7 +12,8 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader, Sampler
 
-from photofinish.errors import UserError
+from photofinish.data.ragged import Ragged
+from photofinish.errors import ConfigError, UserError
 from photofinish.nested import as_nested, leaves, map_nested, samples_in
 from photofinish.training.batches import (
     Batch,
@@ -20,6 +21,7 @@ from photofinish.training.batches import (
     BatchPlan,
     Part,
     map_batch,
+    to_tensor,
     with_border,
 )
 from photofinish.training.loading import Key, LoadedSamples
@@ -54,7 +56,9 @@ def make_batches(
         augmentation = experiment.augmentation
     sampler = None
     if experiment.sampler and part.name == "train":
-        targets = map_nested(_to_tensor, part.labels)
+        if any(isinstance(column, Ragged) for column in leaves(part.labels)):
+            raise ConfigError("sampler needs targets of one shape")
+        targets = map_nested(to_tensor, part.labels)
         sampler = make_sampler(experiment.sampler, targets, experiment.seed)
     count = samples_in(part.labels)
     plan = BatchPlan(count, batch_size, experiment.seed, rank, size, augmentation, sampler)
@@ -69,7 +73,7 @@ class ResidentBatches(Batches):
     def __init__(self, plan: BatchPlan, part: Part, device: torch.device) -> None:
         self.image_count, self.batch_size = plan.image_count, plan.batch_size
         self._plan, self._device = plan, device
-        self._labels = map_nested(lambda column: _to_tensor(column).to(device), part.labels)
+        self._labels = map_nested(lambda column: to_tensor(column).to(device), part.labels)
         self._load(part)
 
     def _load(self, part: Part) -> None:
@@ -101,10 +105,6 @@ class ResidentBatches(Batches):
         for tensors in zip(*columns, strict=True):
             images, labels = list(tensors[:count]), list(tensors[count:])
             yield as_nested(images, self._images), as_nested(labels, self._labels)
-
-
-def _to_tensor(column: npt.NDArray[Any]) -> torch.Tensor:
-    return torch.from_numpy(np.array(column))
 
 
 def _convert_to_device(

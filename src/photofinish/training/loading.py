@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset, default_collate
 
@@ -25,6 +24,7 @@ from photofinish.training.batches import (
     augmented,
     derived_seed,
     map_batch,
+    to_tensor,
 )
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ Key = tuple[int, Draw | None, int | None]
 
 
 class SampleKind(NamedTuple):
-    """What a network gets for one sample in evaluation."""
+    """Shape and dtype that a network gets for one sample in evaluation."""
 
     shape: Nested[Shape]
     dtype: Nested[Dtype]
@@ -55,7 +55,7 @@ class LoadedSamples(Dataset[Batch]):
         """Targets of packed arrays that no transform changes, as most are: a shorter way."""
         are_arrays = all(isinstance(column, np.ndarray) for column in (part.images, part.labels))
         if are_arrays and not (self._transform or self._eval_transform):
-            self._targets = _to_tensor(part.labels)
+            self._targets = to_tensor(part.labels)
         self._may_change = settings.eval_transform is not None
         self._has_collate = settings.collate is not None
         self._collate = _collate_of(settings.collate)
@@ -66,12 +66,12 @@ class LoadedSamples(Dataset[Batch]):
     def __getitem__(self, key: Key) -> Batch:
         row, draw, _ = key
         if self._targets is not None and not draw:
-            return self._part.normalise(_to_tensor(self._part.images[row])), self._targets[row]
+            return self._part.normalise(to_tensor(self._part.images[row])), self._targets[row]
         item, changed, target = self._changed(key)
         # A transform that makes floats of an image normalises it.
         if changed is item or _dtypes(changed) == _dtypes(item):
             changed = self._part.normalise(changed)
-        return changed, map_nested(_to_tensor, target)
+        return changed, map_nested(to_tensor, target)
 
     def _changed(self, key: Key) -> tuple[Any, Any, Any]:
         """Return a sample's input before and after the transform, and its target."""
@@ -79,7 +79,7 @@ class LoadedSamples(Dataset[Batch]):
         arrays, target = self._read(row, epoch)
         if draw:
             arrays = augmented(arrays, draw, self._padding)
-        item = map_nested(_to_tensor, arrays)
+        item = map_nested(to_tensor, arrays)
         transform = self._eval_transform if epoch is None else self._transform
         if transform is None:
             return item, item, target
@@ -94,11 +94,10 @@ class LoadedSamples(Dataset[Batch]):
 
     def kind(self) -> SampleKind:
         """Return what a network gets in evaluation, with None for sides that differ."""
-        rows = [0, len(self) - 1]
+        rows = {0, len(self) - 1}
         for column in leaves(self._part.images):
             if isinstance(column, Ragged):
-                sizes = column.shapes.prod(axis=1)
-                rows = [int(sizes.argmin()), int(sizes.argmax())]
+                rows |= {int(row) for row in (*column.shapes.argmin(0), *column.shapes.argmax(0))}
         samples = [self._changed((row, None, None)) for row in rows]
         is_normalised = _dtypes(samples[0][0]) == _dtypes(samples[0][1])
         kinds = [changed for _, changed, _ in samples]
@@ -123,13 +122,9 @@ class LoadedSamples(Dataset[Batch]):
         return batch if samples else map_batch(lambda leaf: leaf[:0], batch)
 
 
-def _common_shape(one: torch.Tensor, other: torch.Tensor) -> Shape:
-    pairs = zip(one.shape, other.shape, strict=True)
-    return tuple(side if side == same else None for side, same in pairs)
-
-
-def _to_tensor(array: npt.NDArray[Any]) -> torch.Tensor:
-    return torch.from_numpy(np.array(array))
+def _common_shape(*samples: torch.Tensor) -> Shape:
+    sides = zip(*(sample.shape for sample in samples), strict=True)
+    return tuple(same[0] if len({*same}) == 1 else None for same in sides)
 
 
 def _as_tuple(value: Any) -> Any:

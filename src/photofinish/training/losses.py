@@ -71,6 +71,12 @@ class Loss:
         self._targets: list[torch.Tensor] = []
         self._gradients: Iterator[torch.Tensor] | None = None
 
+    @classmethod
+    def of(cls, experiment: params.Experiment, task: Task, device: torch.device) -> Loss:
+        """Return the experiment's loss. A custom step judges targets that no loss here can."""
+        is_judged = task == "custom" and experiment.step and not experiment.loss
+        return cls(experiment.loss, "values" if is_judged else task, device)
+
     @contextmanager
     def gradients_at_once(self, targets: list[torch.Tensor]) -> Iterator[None]:
         """Make the gradients of these batches' means together: two kernels less a step.

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
-from photofinish.errors import UserError
+from photofinish.errors import ConfigError, UserError
 from photofinish.nested import call_with, leaves, map_nested, samples_in
 from photofinish.results import EpochMetrics, EpochTiming
 from photofinish.training.averaging import AveragedWeights, best_epoch
@@ -115,8 +115,14 @@ class Trainer:
         self.training, self.validation = training, validation
         self.team = team or World(device)
         self.clock = self.team.clock()
-        self.criterion = Loss(experiment.loss, task, self.team.output_device)
+        self.criterion = Loss.of(experiment, task, self.team.output_device)
         self.custom_step = CustomStep(experiment.step) if experiment.step else None
+        last = training.image_count % training.batch_size
+        if self.custom_step and 0 < last < self.team.size:
+            raise ConfigError(
+                f"batch_size {training.batch_size} leaves {last} samples for the last batch of "
+                f"{self.team.size} processes, and a step needs one in each: set another"
+            )
         validation_step = experiment.validation_step
         self.validation_step = CustomStep(validation_step) if validation_step else self.custom_step
         self.batch_transform = None
@@ -378,8 +384,9 @@ class Trainer:
             if self.validation_step:
                 with autocast(self.device, self.experiment.precision):
                     loss = self.validation_step(network, self._as_input(state, (images, labels)))
-                losses.append(loss.float() * samples_in(labels))
-                weights.append(samples_in(labels))
+                count = samples_in(labels)
+                losses.append(loss.float() * count if count else torch.zeros_like(loss.float()))
+                weights.append(count)
                 continue
             with autocast(self.device, self.experiment.precision):
                 outputs = call_with(network, to_memory_format(images, state.memory_format))
@@ -392,8 +399,8 @@ class Trainer:
             correct.append(self.criterion.num_correct(outputs, labels))
             predicted.append(self.criterion.num_predictions(labels))
         loss_sum = torch.stack(losses).cpu().double().sum().item()
-        count = torch.stack(correct).sum().item() if correct else 0.0
-        right = count, float(sum(predicted))
+        hits = torch.stack(correct).sum().item() if correct else 0.0
+        right = hits, float(sum(predicted))
         return loss_sum, float(sum(weights)), right
 
     def _metrics(
