@@ -200,7 +200,7 @@ def test_running_out_of_memory_after_the_training_does_not_cost_the_training(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def out_of_memory(*_arguments: object) -> None:
+    def out_of_memory(*_arguments: object, **_further: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
     monkeypatch.chdir(tmp_path)
