@@ -12,7 +12,7 @@ from photofinish.comparing.script_pairs import read_script_pair
 from photofinish.config.base import read_plan
 from photofinish.config.compare import ComparePlan
 from photofinish.processes import end_with_parent
-from photofinish.report.report import write_for_dvc, write_report
+from photofinish.reporting.report import write_for_dvc, write_report
 from photofinish.results.references import read_references
 from photofinish.tracking.client import Tracker
 

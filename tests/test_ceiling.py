@@ -12,10 +12,10 @@ from result_files import BUSY, made_up_attribution, pair_of, trained
 
 from photofinish.comparing.bounds import ceiling
 from photofinish.comparing.device_results import Trained
-from photofinish.report.overview import overview_table
-from photofinish.report.rows import comparison_rows
-from photofinish.report.sentences import verdict
-from photofinish.report.tables import ceiling_table
+from photofinish.reporting.overview import overview_table
+from photofinish.reporting.rows import comparison_rows
+from photofinish.reporting.sentences import verdict
+from photofinish.reporting.tables import ceiling_table
 
 RUN = 1.2
 """Margin of a run."""

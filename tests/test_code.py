@@ -42,14 +42,14 @@ def test_a_stage_depends_on_no_package_that_it_does_not_run(stage: str) -> None:
 @pytest.mark.parametrize(
     ("edited", "stages"),
     [
-        ("photofinish/report/report.py", {"compare"}),
+        ("photofinish/reporting/report.py", {"compare"}),
         ("photofinish/training/trainer.py", {"train"}),
         ("photofinish/training/losses.py", {"train", "evaluate"}),
         ("photofinish/runs/evaluation.py", {"evaluate"}),
         ("photofinish/data/split.py", {"plan", "download", "split"}),
         ("photofinish/tracking/mlflow_worker.py", {"compare"}),
         ("photofinish/config/tables/prices.csv", {"compare"}),
-        ("photofinish/report/templates/report.css", {"compare"}),
+        ("photofinish/reporting/templates/report.css", {"compare"}),
         ("stages/train.py", {"train"}),
     ],
 )

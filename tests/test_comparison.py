@@ -13,7 +13,7 @@ from photofinish.comparing.device_results import DeviceResult, Trained, read_res
 from photofinish.comparing.pairs import read_pair
 from photofinish.data import Task
 from photofinish.errors import UserError
-from photofinish.report.rows import (
+from photofinish.reporting.rows import (
     COLUMNS,
     comparison_metrics,
     comparison_rows,

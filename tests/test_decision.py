@@ -14,7 +14,7 @@ from photofinish.comparing.decision import Decision, decide
 from photofinish.comparing.device_results import Trained
 from photofinish.comparing.speedups import ONCE, RUN_TO_RUN
 from photofinish.config.compare import Comparing, Prices
-from photofinish.report.sentences import summary, verdict
+from photofinish.reporting.sentences import summary, verdict
 from photofinish.results.records import DeviceLabel
 from photofinish.results.references import reference_of
 

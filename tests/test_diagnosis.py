@@ -25,9 +25,9 @@ from result_files import (
 from photofinish.comparing.device_results import StepCosts, Trained, fixed_share, over_an_epoch
 from photofinish.comparing.diagnosis import Diagnosis, Remedy, diagnose
 from photofinish.config.experiment import Experiment
-from photofinish.report import causes, sentences
-from photofinish.report.rows import comparison_rows
-from photofinish.report.tables import steps_note, steps_table
+from photofinish.reporting import causes, sentences
+from photofinish.reporting.rows import comparison_rows
+from photofinish.reporting.tables import steps_note, steps_table
 from photofinish.results import EpochTiming
 from photofinish.results.measurements import SteadyState, StepsTaken
 

@@ -13,7 +13,7 @@ from result_files import pair_of
 
 from photofinish.comparing.device_results import Trained
 from photofinish.profiling.first_step import fallbacks_counted
-from photofinish.report.sentences import verdict
+from photofinish.reporting.sentences import verdict
 
 WARNING = (
     "The operator 'aten::{}' is not currently supported on the MPS backend "

@@ -37,7 +37,7 @@ WEIGHTS, HISTORY, RECORD, FIRST_STEP = (
     "record.json",
     "first_step.json",
 )
-TRAINER, WORDS = "src/photofinish/training/trainer.py", "src/photofinish/report/report.py"
+TRAINER, WORDS = "src/photofinish/training/trainer.py", "src/photofinish/reporting/report.py"
 PARTS = "attribution.parts"
 SAME_BATCH, OTHER_BATCH = (
     "attribution.same_batch.sample_seconds",

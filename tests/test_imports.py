@@ -18,7 +18,7 @@ PACKAGE = SOURCES / "photofinish"
 ORDER = (
     *("errors", "wording", "nested", "files", "processes", "locks", "custom_code"),
     *("source_code", "config", "machine", "data", "models", "results", "script_deps", "plan"),
-    *("training", "profiling", "scripts", "tracking", "runs", "comparing", "report", "remote"),
+    *("training", "profiling", "scripts", "tracking", "runs", "comparing", "reporting", "remote"),
     *("commits", "commands", "__main__"),
 )
 # Modules, and packages that they must do without.
@@ -29,10 +29,10 @@ RUNS_WITHOUT = {
         *("training.optimization", "training.world", "training.torch_device", "training.trainer"),
     ),
     "what only reads files": (
-        *("comparing.pairs", "comparing.renting", "report.sentences", "config.loader"),
+        *("comparing.pairs", "comparing.renting", "reporting.sentences", "config.loader"),
         *("data.local_files", "data.packed", "machine.energy"),
         *("machine.fingerprint", "machine.load", "models.weights_download", "plan", "processes"),
-        *("report.report", "results.records", "results.references", "runs.run", "runs.stage"),
+        *("reporting.report", "results.records", "results.references", "runs.run", "runs.stage"),
         "tracking.client",
     ),
     "the training stage": ("runs.stage", "runs.train", "runs.views"),

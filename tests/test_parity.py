@@ -17,7 +17,7 @@ from photofinish.comparing.parity import Layer, Parity, mcnemar_p_value, parity
 from photofinish.config.networks import CnnModel, TorchvisionModel
 from photofinish.models.registry import build_model
 from photofinish.profiling.first_step import first_step
-from photofinish.report.sentences import layer_finding
+from photofinish.reporting.sentences import layer_finding
 from photofinish.training.losses import Loss
 from photofinish.training.torch_device import CPU
 

@@ -14,7 +14,7 @@ from photofinish.comparing.scaling import all_series
 from photofinish.config.compare import Comparing, Prices
 from photofinish.config.experiment import EarlyStopping
 from photofinish.machine.energy import Energy
-from photofinish.report.tables import paying_table, series_table
+from photofinish.reporting.tables import paying_table, series_table
 
 PRICED = Comparing(target_accuracy=0.5, prices=Prices(cpu_hour=0.36, gpu_hour=3.6))
 

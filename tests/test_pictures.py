@@ -11,7 +11,7 @@ from result_files import made_up_attribution, pair_of
 
 from photofinish.comparing.decision import decide
 from photofinish.comparing.scaling import Cell, Grid
-from photofinish.report.pictures import (
+from photofinish.reporting.pictures import (
     DEVICE_COLOURS,
     PART_COLOURS,
     Picture,
@@ -19,7 +19,7 @@ from photofinish.report.pictures import (
     job_times,
     learning_curves,
 )
-from photofinish.report.rows import Rows
+from photofinish.reporting.rows import Rows
 
 CPU, GPU = DEVICE_COLOURS["cpu"], DEVICE_COLOURS["gpu"]
 SVG = "{http://www.w3.org/2000/svg}"

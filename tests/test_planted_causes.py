@@ -28,7 +28,7 @@ from photofinish.profiling.attribution import (
     plan_attribution,
     profile_step,
 )
-from photofinish.report.causes import remedy_line
+from photofinish.reporting.causes import remedy_line
 from photofinish.results import median_training_seconds, passed_seconds
 from photofinish.training.batches import Batch, Batches, Normaliser, Part
 from photofinish.training.input_paths import make_batches

@@ -26,7 +26,7 @@ from photofinish.comparing.device_results import DeviceResult, Trained
 from photofinish.comparing.pairs import ReferenceComparison, same_training
 from photofinish.config.networks import CustomModel
 from photofinish.errors import UserError
-from photofinish.report.tables import elsewhere_table
+from photofinish.reporting.tables import elsewhere_table
 from photofinish.results.references import (
     Reference,
     read_references,

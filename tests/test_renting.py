@@ -18,10 +18,10 @@ from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.renting import price_of
 from photofinish.config.compare import Comparing, Prices, accelerators
 from photofinish.config.experiment import LoaderInput
-from photofinish.report.report import write_report
-from photofinish.report.rows import COLUMNS, renting_rows
-from photofinish.report.sentences import least_cost, verdict
-from photofinish.report.tables import renting_table
+from photofinish.reporting.report import write_report
+from photofinish.reporting.rows import COLUMNS, renting_rows
+from photofinish.reporting.sentences import least_cost, verdict
+from photofinish.reporting.tables import renting_table
 from photofinish.results.measurements import Operations, Product
 
 GIB = 2**30

@@ -20,15 +20,15 @@ from photofinish.comparing.diagnosis import Diagnosis, Remedy
 from photofinish.comparing.pairs import Comparison
 from photofinish.errors import UserError
 from photofinish.files import write_json_atomically
-from photofinish.report.causes import commands
-from photofinish.report.page import number_columns
-from photofinish.report.report import (
+from photofinish.reporting.causes import commands
+from photofinish.reporting.page import number_columns
+from photofinish.reporting.report import (
     MOST_MARKDOWN_CHARACTERS,
     MOST_SHOWN,
     write_for_dvc,
     write_report,
 )
-from photofinish.report.rows import COLUMNS
+from photofinish.reporting.rows import COLUMNS
 from photofinish.results.records import StepsTaken
 
 REASON = "no accelerator: cuda: no driver"

@@ -13,7 +13,7 @@ from result_files import pair_of, trained, with_record
 from photofinish.comparing.decision import decide
 from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.scaling import Series, all_series, crossing, grid
-from photofinish.report import sentences
+from photofinish.reporting import sentences
 
 Timed = Callable[..., Comparison]
 

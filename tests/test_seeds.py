@@ -20,8 +20,8 @@ from photofinish.comparing.parity import Spread, over_seeds
 from photofinish.config.compare import Comparing
 from photofinish.data.packed import PackedSplit
 from photofinish.machine.fingerprint import CpuTarget
-from photofinish.report.sentences import chance, verdict
-from photofinish.report.tables import seeds_table
+from photofinish.reporting.sentences import chance, verdict
+from photofinish.reporting.tables import seeds_table
 from photofinish.results import EpochMetrics, EpochTiming, records
 from photofinish.runs.evaluation import evaluate, write_evaluation
 from photofinish.runs.run import Run

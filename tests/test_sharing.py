@@ -13,7 +13,7 @@ from photofinish.comparing.device_results import Trained
 from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.scaling import shared_trainings
 from photofinish.machine.fingerprint import CpuTarget
-from photofinish.report.report import write_report
+from photofinish.reporting.report import write_report
 from photofinish.results.references import reference_of
 
 

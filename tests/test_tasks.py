@@ -21,7 +21,7 @@ from photofinish.data.packed import PackedSplit, part_file
 from photofinish.errors import ConfigError, UserError
 from photofinish.files import sha256_of_file, to_json, write_bytes_atomically
 from photofinish.machine.fingerprint import CpuTarget
-from photofinish.report.report import write_for_dvc, write_report
+from photofinish.reporting.report import write_for_dvc, write_report
 from photofinish.results import records
 from photofinish.runs.evaluation import (
     custom_scores,

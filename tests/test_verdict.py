@@ -21,7 +21,7 @@ from result_files import (
 from photofinish.comparing.pairs import read_pair, with_settings
 from photofinish.config.compare import Comparing
 from photofinish.errors import UserError
-from photofinish.report.sentences import verdict
+from photofinish.reporting.sentences import verdict
 from photofinish.wording import bound, seconds, times
 
 FIVE = (2.9, 3.0, 3.0, 3.0, 3.1)

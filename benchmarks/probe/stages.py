@@ -146,7 +146,7 @@ def _compare(findings: Findings, project: Path) -> None:
         findings.skip("parity, diagnosis and records", f"not installed here: {', '.join(missing)}")
         return
     from photofinish.comparing.pairs import read_pair
-    from photofinish.report.sentences import layer_finding, verdict
+    from photofinish.reporting.sentences import layer_finding, verdict
     from photofinish.results.references import record_all
 
     for name in _EXPERIMENTS:

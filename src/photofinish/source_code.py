@@ -64,7 +64,7 @@ CODE_OF_STAGES = {
     "evaluate": (*_NETWORKS, *_LIVE_DATA, *_INFERENCE, "runs/__init__", "runs/evaluation"),
     "compare": (
         *("comparing", "data/__init__", "machine", "nested"),
-        *("report", "results", "tracking"),
+        *("reporting", "results", "tracking"),
     ),
     "remote": ("remote", "machine"),
 }
@@ -72,7 +72,7 @@ CODE_OF_STAGES = {
 
 Training also imports `tracking`, which copies results into MLflow and does not influence them.
 """
-_DATA_OF_STAGES = {"compare": ("config/tables", "report/templates")}
+_DATA_OF_STAGES = {"compare": ("config/tables", "reporting/templates")}
 """Folders whose files a stage reads."""
 PACKAGE = "package "
 """Prefix of the names of installed packages in a list of custom code."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from photofinish.files import write_text_atomically
 from photofinish.remote.jobs import git
-from photofinish.report.pictures import speed_history
+from photofinish.reporting.pictures import speed_history
 from photofinish.wording import utc_day
 
 CSV, SVG = Path("speed-history.csv"), Path("speed-history.svg")

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from photofinish.comparing.bounds import SpeedupBound
 from photofinish.comparing.decision import AnyComparison, Decision
 from photofinish.machine.load import load_warnings
-from photofinish.report.sentences import HIGH, Verdict
-from photofinish.report.tables import NOTHING, Table, money_or_nothing
+from photofinish.reporting.sentences import HIGH, Verdict
+from photofinish.reporting.tables import NOTHING, Table, money_or_nothing
 from photofinish.wording import bound, interval_text, ratio, seconds
 
 ANSWER = "worth a GPU?"

@@ -16,7 +16,7 @@ from photofinish.comparing.pairs import Compared, Comparison
 from photofinish.comparing.script_pairs import ScriptComparison, ScriptResult
 from photofinish.comparing.speedups import Kind, Speedup
 from photofinish.machine.load import load_warnings
-from photofinish.report.sentences import in_words
+from photofinish.reporting.sentences import in_words
 from photofinish.results import EpochMetrics
 from photofinish.wording import at_most, seconds, utc_minute
 

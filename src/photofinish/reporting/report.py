@@ -13,15 +13,15 @@ from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.scaling import all_series, grid, shared_trainings
 from photofinish.comparing.script_pairs import ScriptComparison
 from photofinish.files import to_json, write_text_atomically
-from photofinish.report import pictures, rows, sentences, tables
-from photofinish.report.answers import write_answers
-from photofinish.report.causes import commands, prediction, remedy_line
-from photofinish.report.overview import overview_table
-from photofinish.report.page import template
-from photofinish.report.pictures import Picture
-from photofinish.report.script_verdict import script_sections, script_verdict
-from photofinish.report.sentences import Verdict, verdict
-from photofinish.report.tables import RENTING_NOTE, Table
+from photofinish.reporting import pictures, rows, sentences, tables
+from photofinish.reporting.answers import write_answers
+from photofinish.reporting.causes import commands, prediction, remedy_line
+from photofinish.reporting.overview import overview_table
+from photofinish.reporting.page import template
+from photofinish.reporting.pictures import Picture
+from photofinish.reporting.script_verdict import script_sections, script_verdict
+from photofinish.reporting.sentences import Verdict, verdict
+from photofinish.reporting.tables import RENTING_NOTE, Table
 from photofinish.wording import markdown_text
 
 MOST_SHOWN = 30

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import jinja2
 from markupsafe import Markup, escape
 
-from photofinish.report.overview import ANSWER
-from photofinish.report.tables import NOTHING
+from photofinish.reporting.overview import ANSWER
+from photofinish.reporting.tables import NOTHING
 
 _NUMBER = re.compile(r"(up to )?-?[\d,]*\.?\d+( ?(µs|ms|s|min|h|%|x))?( \([\d.]+%\))?")
 _CODE = re.compile(r"`([^`]+)`")
@@ -18,7 +18,7 @@ _CODE = re.compile(r"`([^`]+)`")
 def template(name: str) -> jinja2.Template:
     """Return a template of the report."""
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("photofinish.report"),
+        loader=jinja2.PackageLoader("photofinish.reporting"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

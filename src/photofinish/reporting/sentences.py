@@ -22,7 +22,7 @@ from photofinish.comparing.speedups import (
     Speedup,
 )
 from photofinish.machine.load import LoadWindow, load_warnings
-from photofinish.report.causes import advice, cause, not_known
+from photofinish.reporting.causes import advice, cause, not_known
 from photofinish.results.records import DeviceLabel
 from photofinish.wording import bound, counted, faster, interval_text, listed, money, seconds
 

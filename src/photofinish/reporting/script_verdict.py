@@ -12,10 +12,10 @@ from photofinish.comparing.script_pairs import (
     ScriptResult,
 )
 from photofinish.machine.load import load_warnings
-from photofinish.report import tables
-from photofinish.report.rows import metric_texts
-from photofinish.report.sentences import Verdict, busy, in_words, payback, reason_of, rental
-from photofinish.report.tables import NOTHING, Table
+from photofinish.reporting import tables
+from photofinish.reporting.rows import metric_texts
+from photofinish.reporting.sentences import Verdict, busy, in_words, payback, reason_of, rental
+from photofinish.reporting.tables import NOTHING, Table
 from photofinish.wording import faster, interval_text, listed, seconds
 
 _NO_STEPS = (

@@ -20,7 +20,7 @@ from photofinish.comparing.decision import AnyComparison, Decision, estimated_op
 from photofinish.comparing.device_results import Trained
 from photofinish.comparing.scaling import Grid
 from photofinish.comparing.script_pairs import ScriptResult
-from photofinish.report.rows import Rows, grouped
+from photofinish.reporting.rows import Rows, grouped
 from photofinish.results.records import Timings
 from photofinish.wording import listed, seconds, times
 

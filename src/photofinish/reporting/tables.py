@@ -18,9 +18,9 @@ from photofinish.comparing.script_pairs import ScriptResult
 from photofinish.comparing.speedups import ResourceUse, time_to_lowest_loss
 from photofinish.machine.fingerprint import GpuTarget
 from photofinish.machine.load import load_warnings
-from photofinish.report import causes, sentences
-from photofinish.report.rows import ComparisonRow, comparison_rows, is_known
-from photofinish.report.sentences import NAMES, THE_SAME, in_words
+from photofinish.reporting import causes, sentences
+from photofinish.reporting.rows import ComparisonRow, comparison_rows, is_known
+from photofinish.reporting.sentences import NAMES, THE_SAME, in_words
 from photofinish.results.records import DEVICE_LABELS
 from photofinish.results.references import hardware
 from photofinish.wording import (

@@ -1,0 +1,1 @@
+"""The report: findings as words, tables and pictures."""
