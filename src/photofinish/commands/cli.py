@@ -65,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
 
     command("init", _init, "write the pipeline into this folder, and a params.yaml for its network")
     new = command("new", _new, "write a network to start from")
-    new.add_argument("file", nargs="?", default="my_model.py", help="its file; my_model.py")
+    new.add_argument("file", nargs="?", default="my_model.py", help="default: my_model.py")
     run = command("run", _run, "check params.yaml, then `dvc repro`: only what changed runs again")
     run.usage = "photofinish run [--example NAME] [arguments of dvc repro]"
     run.add_argument(
@@ -73,26 +73,31 @@ def _parser() -> argparse.ArgumentParser:
     )
     command("plan", _plan, "check params.yaml; `dvc status` then lists what will run")
     ui = command("ui", _ui, "bring MLflow up to date, and start its web pages")
-    ui.add_argument("--port", type=int, default=5000, help="5000")
+    ui.add_argument("--port", type=int, default=5000, help="default: 5000")
     gate = command("gate", _gate, "end with an error if training is slower than at another commit")
     gate.add_argument(
-        "--base", metavar="COMMIT", default="HEAD~1", help="what to compare with; HEAD~1"
+        "--base", metavar="COMMIT", default="HEAD~1", help="what to compare with (default: HEAD~1)"
     )
-    gate.add_argument("--slower", metavar="FACTOR", type=float, default=ALLOWED, help=f"{ALLOWED}")
+    gate.add_argument(
+        "--slower", metavar="FACTOR", type=float, default=ALLOWED,
+        help=f"how many times as long a training may take (default: {ALLOWED})",
+    )  # fmt: skip
     command("history", _history, "draw speed and accuracy over Git's commits")
     reference = command("reference", _reference, "record this machine's results for other machines")
-    reference.add_argument("--machine", metavar="NAME", help="folder; by default the hardware's")
+    reference.add_argument("--machine", metavar="NAME", help="default: the hardware")
     rent = command("rent", _rent, "print how to train on a rented GPU, with its time and cost")
-    rent.add_argument("--on", metavar="GPU", required=True, help="such as T4")
+    rent.add_argument("--on", metavar="GPU", required=True, help="for example T4")
     machine = command("machine", _machine, "record what this machine is, for params.yaml to name")
     machine.add_argument("name", metavar="NAME", help="it writes machines/NAME.json")
     spread = command("spread", _spread, "train missing results on all machines at once")
     spread.add_argument(
-        "--listen", metavar="ADDRESS", help="for workers; tcp://0.0.0.0:8786 is open to all"
+        "--listen",
+        metavar="ADDRESS",
+        help="default: tcp://127.0.0.1:8786; tcp://0.0.0.0:8786 is open to all",
     )
     worker = command("worker", _worker, "train here for a head, which `spread` starts")
     worker.add_argument(
-        "head", nargs="?", metavar="ADDRESS", help="of the head; by default on this machine"
+        "head", nargs="?", metavar="ADDRESS", help="of the head (default: this machine)"
     )
     return parser
 

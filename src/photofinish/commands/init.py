@@ -60,13 +60,13 @@ def init() -> None:
 
     trained = _name(networks[0], folder) if networks else "a small built-in network"
     print(f"Wrote dvc.yaml, stages/, reference/ and params.yaml into {folder.resolve()}")
-    print(f"params.yaml trains {trained} on images of 8x8, an example: name your data there.")
+    print(f"params.yaml trains {trained} on 8x8 images of digits, as an example.")
     if not has_git():
         print(
             "There is no Git repository here, so DVC has none to keep its files in. For one, run "
             "`git init; dvc config --unset core.no_scm`."
         )
-    print("Next: photofinish run")
+    print("Next: name your data in params.yaml if it is another, then: photofinish run")
 
 
 def write_network(file: str) -> None:

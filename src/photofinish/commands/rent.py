@@ -9,7 +9,7 @@ import csv
 import json
 import shlex
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
 from string import Template
@@ -21,10 +21,12 @@ from photofinish.config.compare import accelerators
 from photofinish.config.loader import read_params
 from photofinish.config.problems import unknown_name
 from photofinish.errors import ConfigError, UserError
+from photofinish.reporting.answers import read_answers
 from photofinish.wording import listed, money, seconds
 
 _RENTING = Path("report/renting.csv")
 _CLUSTER = "photofinish"
+_AGAINST = ("No", "Probably no")
 _TASK = Template("""\
 $about
 name: $cluster
@@ -84,7 +86,7 @@ def rent(gpu: str) -> tuple[str, str]:
     if count != 1:
         estimate = "Time and cost are estimated for one GPU only."
     about = (
-        f"Trains {names} on a {gpu}, for a record to compare with. {estimate} "
+        f"Trains {names} on a {gpu}, for a record to compare with. {estimate} {_advice(trainings)}"
         "The minutes to start and set up the machine come on top. Files that .gitignore names "
         "stay here: for data among them, add file_mounts."
     )
@@ -146,6 +148,13 @@ def _estimate(gpu: str, trainings: dict[str, int]) -> str:
         where = ", ".join(filter(None, (rows[0]["price_of"], rows[0]["price_as_of"])))
         text += f", {cost} at {money(float(price), currency)} an hour ({where})"
     return f"{text}."
+
+
+def _advice(trainings: Iterable[str]) -> str:
+    """Return the trainings that a GPU would not pay for, by the report."""
+    answers = read_answers().answers
+    against = [name for name in trainings if answers.get(name, "").startswith(_AGAINST)]
+    return f"The report says no to a GPU for {listed(against)}. " if against else ""
 
 
 def _total(rows: Sequence[dict[str, str]], trainings: dict[str, int], column: str) -> float:
