@@ -46,5 +46,5 @@ def step(network: Gan, batch: Batch, optimizers: Sequence[Optimizer]) -> torch.T
 
 
 def validation_step(network: Gan, batch: Batch) -> torch.Tensor:
-    """Return how well the discriminator tells real images from made ones."""
+    """Return how well the discriminator separates real images from made ones."""
     return network.losses(batch[0])[0]

@@ -26,7 +26,7 @@ _MADE = (
     *("data/plan", "data/raw", "data/splits", "data/weights"),
     *("results", "report", "metrics", "plots"),
 )
-"""What stages write. DVC deletes it before a stage runs."""
+"""Outputs of the stages, which DVC deletes before a stage runs."""
 _IGNORED_BY_GIT = (
     *("/.photofinish/", "/data/plan/", "/data/raw/", "/data/splits/", "/data/weights/"),
     *(

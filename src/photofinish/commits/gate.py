@@ -84,7 +84,7 @@ class Rounds:
 
 @dataclass(frozen=True)
 class Change:
-    """How a training's time changed, by all pairs of processes."""
+    """Change of a training's time, by all pairs of processes."""
 
     name: str
     allowed: float

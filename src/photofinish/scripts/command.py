@@ -45,7 +45,7 @@ _NOT_USED = "the script does not use photofinish.steps"
 
 
 class _Measured(Record):
-    """What `photofinish.steps` measured in the script's process."""
+    """Measurements of `photofinish.steps` in the script's process."""
 
     epochs: tuple[ScriptEpoch, ...] = ()
     operations: Operations | None = None

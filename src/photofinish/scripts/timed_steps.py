@@ -153,9 +153,9 @@ class _Measured:
         self.may_count = True
         """False once two steps are counted."""
         self._takes_several = self._skips_next = False
-        """Whether the loop takes several batches before it computes on them."""
+        """True if the loop takes several batches before it computes on them."""
         self._samples = self._bytes = 0
-        """Of the batches that it took since it computed."""
+        """Samples and bytes in the batches since the last step that computed."""
         if FOLDER in os.environ:
             atexit.register(self._write)
 
