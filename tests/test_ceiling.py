@@ -12,8 +12,8 @@ from result_files import BUSY, made_up_attribution, pair_of, trained
 
 from photofinish.comparing.bounds import ceiling
 from photofinish.comparing.device_results import Trained
+from photofinish.reporting.comparison_rows import comparison_rows
 from photofinish.reporting.overview import overview_table
-from photofinish.reporting.rows import comparison_rows
 from photofinish.reporting.sentences import verdict
 from photofinish.reporting.tables import ceiling_table
 

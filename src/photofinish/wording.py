@@ -79,9 +79,10 @@ def bound(value: float) -> str:
     return f"{at_most(value)}x"
 
 
-def faster(speedup: float) -> str:
-    """Return `12x faster`, or `0.50x as fast`."""
-    return f"{times(speedup)} faster" if speedup >= 1 else f"{times(speedup)} as fast"
+def faster(speedup: float, interval: tuple[float, float] | None = None) -> str:
+    """Return `12x faster (11 to 13)`, or `0.50x as fast`."""
+    text = f"{times(speedup)} faster" if speedup >= 1 else f"{times(speedup)} as fast"
+    return f"{text} ({interval_text(interval)})" if interval else text
 
 
 def interval_text(interval: tuple[float, float]) -> str:

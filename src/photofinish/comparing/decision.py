@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from photofinish.comparing.diagnosis import Cause
-from photofinish.comparing.pairs import Comparison
+from photofinish.comparing.pairs import AnyComparison
 from photofinish.comparing.renting import Estimate, RentalOption
-from photofinish.comparing.script_pairs import ScriptComparison
 from photofinish.comparing.speedups import (
     RUN_TO_RUN,
     Interval,
@@ -29,14 +28,12 @@ Reason = Literal[
     "short job", "start-up", "loading", "copying", "launch overhead", "arithmetic", "steps"
 ]
 
-AnyComparison = Comparison | ScriptComparison
-
 SHORT_JOB_SECONDS = 5.0
 """A shorter job is not worth a GPU, unless one was seen to be faster."""
 NO_DIFFERENCE = 0.9, 1.1
 WORTHWHILE_BOUND = 1.5
 """Smallest bound, as measured, of a GPU that may be worth it: a real one stays below it."""
-_REASONS: dict[Cause | Literal["step-bound"], Reason] = {
+_REASONS: dict[Cause, Reason] = {
     "start-up-bound": "start-up",
     "input-bound": "loading",
     "copy-bound": "copying",
@@ -101,7 +98,7 @@ def _measured(pair: AnyComparison) -> Decision | None:
     reason = _reason(pair, "gpu" if of_gpu else "cpu")
     if answer == "Can't tell" and whole.cpu_seconds <= SHORT_JOB_SECONDS:
         answer, reason = "No", "short job"
-    name = pair.compared.gpu.timings.device_name
+    name = pair.trained[-1].timings.device_name
     seconds = whole.cpu_seconds, whole.device_seconds
     return Decision(answer, "measured", *seconds, whole.interval, name, reason, of_gpu)
 
@@ -204,6 +201,12 @@ def loads_longer_than_it_starts(pair: AnyComparison) -> bool:
 
 
 def _reason(pair: AnyComparison, device: DeviceLabel) -> Reason | None:
-    """Return what most of the device's job, or else of its epoch, is."""
+    """Return what most of the device's job, or else of its epoch, is, or is likely to be."""
     diagnoses = pair.diagnoses[device]
-    return _REASONS.get(diagnoses[0].cause) if diagnoses else None
+    return _REASONS.get(diagnoses[0].likely or diagnoses[0].cause) if diagnoses else None
+
+
+def is_likely(pair: AnyComparison, decision: Decision) -> bool:
+    """Return True if the reason is by unreliable figures, such as those of a busy machine."""
+    first = pair.diagnoses["gpu" if decision.of_gpu else "cpu"][:1]
+    return any(each.likely and _REASONS[each.likely] == decision.reason for each in first)

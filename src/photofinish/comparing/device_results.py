@@ -1,4 +1,4 @@
-"""Results of both devices, read from results/, with the costs of their steps."""
+"""Results of experiments and scripts on both devices, with the costs of their steps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from photofinish.data import Task
 from photofinish.errors import UserError
 from photofinish.results import EpochMetrics, records
 from photofinish.results.measurements import StepBreakdown
-from photofinish.results.records import DeviceLabel
+from photofinish.results.records import DeviceLabel, Timings
+from photofinish.results.script_runs import ScriptRun, ScriptUnavailable
 
 PARTS = {
     "waiting for data": "waiting_seconds",
@@ -197,9 +198,55 @@ class Trained(Recorded):
 
 
 @dataclass(frozen=True)
+class ScriptResult:
+    """A script that ran on one device."""
+
+    experiment: str
+    """Name of the script."""
+    record: ScriptRun
+
+    @property
+    def device(self) -> DeviceLabel:
+        return self.record.device
+
+    @property
+    def timings(self) -> Timings:
+        return self.record.timings
+
+    @property
+    def has_steps(self) -> bool:
+        """True if the script uses `photofinish.steps`. Else it is timed as a whole."""
+        return bool(self.record.epochs)
+
+    @cached_property
+    def waiting_seconds(self) -> list[float]:
+        """Time in which each epoch waited for its batches."""
+        return [epoch.waiting_seconds for epoch in self.record.epochs]
+
+    @property
+    def waiting_share(self) -> float:
+        """Share of its epochs that waited for batches."""
+        return sum(self.waiting_seconds) / sum(epoch.full_seconds for epoch in self.record.epochs)
+
+    @property
+    def batch_seconds(self) -> float:
+        """Median wait for a batch."""
+        waits = [epoch.waiting_seconds / max(1, epoch.steps) for epoch in self.record.epochs]
+        return statistics.median(waits)
+
+    @property
+    def metric_texts(self) -> list[str]:
+        """Numbers of the script's metrics file, each with its name before it."""
+        return [
+            f"{name} {'not a number' if value is None else f'{value:.4g}'}"
+            for name, value in self.record.metrics.items()
+        ]
+
+
+@dataclass(frozen=True)
 class NotTrained:
     experiment: str
-    record: records.Unavailable
+    record: records.Unavailable | ScriptUnavailable
 
     @property
     def device(self) -> DeviceLabel:

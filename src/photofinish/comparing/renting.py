@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from photofinish.comparing.bounds import (
     MinimumStepTime,
@@ -19,7 +19,7 @@ from photofinish.comparing.bounds import (
     least_memory_bytes,
     least_steps,
 )
-from photofinish.comparing.device_results import Recorded, spread
+from photofinish.comparing.device_results import Recorded, ScriptResult, spread
 from photofinish.comparing.diagnosis import NotKnown
 from photofinish.comparing.estimates import CONTEXT_SECONDS, estimate_step
 from photofinish.comparing.speedups import SECONDS_AN_HOUR, TimeToTarget
@@ -37,9 +37,6 @@ from photofinish.machine.load import load_warnings
 from photofinish.results.measurements import Operations
 from photofinish.results.records import Timings
 from photofinish.results.script_runs import ScriptSettings
-
-if TYPE_CHECKING:
-    from photofinish.comparing.script_pairs import ScriptResult
 
 _OLD = timedelta(days=183)
 _LIST_CURRENCY = "USD"

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from photofinish.comparing.decision import Answer, Decision
-from photofinish.comparing.pairs import Comparison
+from photofinish.comparing.pairs import TrainedPair
 from photofinish.comparing.speedups import (
     LEAST_VALUES,
     FloatArray,
@@ -88,14 +88,14 @@ def _inside(size: float | FloatArray) -> float | None:
     return value if np.isfinite(value) else None
 
 
-def all_series(pairs: Iterable[Comparison]) -> list[Series]:
+def all_series(pairs: Iterable[TrainedPair]) -> list[Series]:
     """Group experiments that differ in one size only."""
     groups: dict[tuple[str, str], dict[int, Point]] = defaultdict(dict)
     for pair in pairs:
-        if compared := pair.compared:
+        if pair.compared:
             speedup, timings = (
-                compared.speedups["epoch"],
-                (compared.cpu.timings, compared.gpu.timings),
+                pair.compared.speedups["epoch"],
+                [run.timings for run in pair.trained],
             )
             for x_name, x, others in _sizes(pair.cpu.record.experiment):
                 groups[x_name, others].setdefault(x, Point(x, pair.experiment, speedup, *timings))
@@ -165,7 +165,7 @@ class Grid:
     """By row and column."""
 
 
-def grid(pairs: Sequence[Comparison], decisions: Sequence[Decision]) -> Grid | None:
+def grid(pairs: Sequence[TrainedPair], decisions: Sequence[Decision]) -> Grid | None:
     """Return the experiments as a grid, or None if not exactly two settings vary."""
     settings = [dict(_leaves(pair.cpu.record.experiment.model_dump(mode="json"))) for pair in pairs]
     values: dict[str, list[str]] = defaultdict(list)
@@ -226,7 +226,7 @@ class Shared:
         return low * self.fewest / self.count, high * self.fewest / self.count
 
 
-def shared_trainings(pairs: Iterable[Comparison]) -> list[Shared]:
+def shared_trainings(pairs: Iterable[TrainedPair]) -> list[Shared]:
     """Compare trainings of one experiment that different numbers of devices shared."""
     found = []
     for pair in pairs:

@@ -187,11 +187,14 @@ def _epochs(extra_seconds: float, gain_seconds: float) -> float:
 def outlay(
     device: DeviceLabel, timings: Timings, history: Sequence[EpochMetrics], settings: Comparing
 ) -> ResourceUse:
-    """Return energy and cost of the training, and up to the target accuracy in the settings."""
+    """Return energy and cost of the training, and up to the target accuracy in the settings.
+
+    A script has no history, and so no target.
+    """
     energy, currency = energy_used(device, timings, settings), settings.prices.currency
     whole = cost(device, timings.total_seconds, energy.joules, settings)
     accuracy = settings.target_accuracy
-    if accuracy is None or history[0].validation_accuracy is None:
+    if accuracy is None or not history or history[0].validation_accuracy is None:
         return ResourceUse(energy, whole, currency)
     target = time_to_target(history, timings.epochs, timings.startup_seconds, accuracy)
     if target.seconds is None or target.share is None:

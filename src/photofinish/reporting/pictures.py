@@ -16,11 +16,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from photofinish.comparing.decision import AnyComparison, Decision, estimated_options
-from photofinish.comparing.device_results import Trained
+from photofinish.comparing.decision import Decision, estimated_options
+from photofinish.comparing.device_results import ScriptResult, Trained
+from photofinish.comparing.pairs import AnyComparison
 from photofinish.comparing.scaling import Grid
-from photofinish.comparing.script_pairs import ScriptResult
-from photofinish.reporting.rows import Rows, grouped
+from photofinish.reporting.comparison_rows import Rows
+from photofinish.reporting.rows import grouped
 from photofinish.results.records import Timings
 from photofinish.wording import listed, seconds, times
 

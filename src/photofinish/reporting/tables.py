@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import fields
 
 import numpy as np
 
-from photofinish.comparing.decision import AnyComparison
-from photofinish.comparing.device_results import PARTS, Trained
-from photofinish.comparing.pairs import Comparison
+from photofinish.comparing.device_results import PARTS, ScriptResult, Trained
+from photofinish.comparing.pairs import AnyComparison
 from photofinish.comparing.parity import Spread
 from photofinish.comparing.renting import Estimate, RentalOption
 from photofinish.comparing.scaling import Series, Shared
-from photofinish.comparing.script_pairs import ScriptResult
 from photofinish.comparing.speedups import ResourceUse, time_to_lowest_loss
 from photofinish.machine.fingerprint import GpuTarget
 from photofinish.machine.load import load_warnings
 from photofinish.reporting import causes, sentences
-from photofinish.reporting.rows import ComparisonRow, comparison_rows, is_known
+from photofinish.reporting.comparison_rows import ComparisonRow, comparison_rows, is_known
 from photofinish.reporting.sentences import NAMES, THE_SAME, in_words
 from photofinish.results.records import DEVICE_LABELS
 from photofinish.results.references import hardware
@@ -73,30 +72,9 @@ def speedup_table(pair: AnyComparison) -> Table:
     return rows
 
 
-def why_table(pair: Comparison) -> Table:
-    """Return a row for each cause."""
-    rows = []
-    for device, diagnoses in pair.diagnoses.items():
-        for diagnosis in diagnoses:
-            change, gain = f"none: {causes.no_remedy(diagnosis)}", NOTHING
-            if remedy := diagnosis.remedy:
-                change = f"`{causes.remedy_line(remedy)}`"
-                gain = causes.prediction(remedy)
-            row = {
-                "device": device,
-                "of": diagnosis.of,
-                "cause": diagnosis.cause,
-                "evidence": causes.cause(diagnosis),
-                "change": change,
-                "predicted gain": gain,
-            }
-            rows.append(row)
-    return rows
-
-
 def ceiling_table(pair: AnyComparison) -> Table:
     """Return the bounds of an epoch and of the job, if no GPU trained the experiment."""
-    if pair.compared:
+    if pair.compared or (isinstance(pair.cpu, ScriptResult) and not pair.cpu.has_steps):
         return []
     rows = []
     for of, limit in (("an epoch", pair.ceiling.epoch), ("the job", pair.ceiling.job)):
@@ -111,11 +89,11 @@ def ceiling_table(pair: AnyComparison) -> Table:
     return rows
 
 
-def parity_table(pair: Comparison) -> Table:
+def parity_table(pair: AnyComparison) -> Table:
     """Return what is equal in one row, then the rest, from the training's start to its end."""
-    if not pair.compared:
+    parity = pair.compared.parity if pair.compared else None
+    if not parity:
         return []
-    parity = pair.compared.parity
     findings = [(layer, sentences.layer_finding(layer, parity)) for layer in parity.layers]
     equal = listed([layer.name for layer, finding in findings if finding == THE_SAME])
     rows = [{"compared": equal, "result": "bit for bit", "verdict": THE_SAME}] if equal else []
@@ -133,7 +111,7 @@ def parity_table(pair: Comparison) -> Table:
     return rows
 
 
-def seeds_table(pair: Comparison) -> Table:
+def seeds_table(pair: AnyComparison) -> Table:
     """Return a row for each device and figure of an experiment trained from several seeds."""
     rows = []
     for device, over in pair.seeds.items():
@@ -172,8 +150,8 @@ def paying_table(pair: AnyComparison) -> Table:
             )
             device = result.device.upper()
             by_device[device] = {"start-up repaid": repaid, **by_device[device]}
-    for run in pair.trained if isinstance(pair, Comparison) else ():
-        if run.record.experiment.early_stopping:
+    for run in pair.trained:
+        if isinstance(run, Trained) and run.record.experiment.early_stopping:
             by_device[run.device.upper()]["time to the lowest validation loss"] = _to_lowest(run)
     rows = []
     for of in dict.fromkeys(of for answers in by_device.values() for of in answers):
@@ -247,7 +225,7 @@ def sharing_table(shared: Iterable[Shared]) -> Table:
     return rows
 
 
-def elsewhere_table(pair: Comparison) -> Table:
+def elsewhere_table(pair: AnyComparison) -> Table:
     """Return a row for each record of another machine, with this CPU's speed as the measure."""
     rows = []
     for each in pair.elsewhere:
@@ -361,21 +339,51 @@ def _hardware_and_software(result: Trained | ScriptResult) -> dict[str, str]:
     }
 
 
-def steps_table(pair: Comparison) -> Table:
+def steps_table(pair: AnyComparison) -> Table:
     """Return a row for each part of a step that was taken apart, with its share."""
-    profiled = {run.device.upper(): run.costs for run in pair.trained if run.costs}
+    runs = [run for run in pair.trained if isinstance(run, Trained)]
+    profiled = {run.device.upper(): run.costs for run in runs if run.costs}
     rows = []
-    for part, name in PARTS.items() if profiled else ():
+    for part in PARTS if profiled else ():
         row = {"part of a step": part}
         for device, costs in profiled.items():
-            part_seconds = costs.attribution.parts.median_seconds[name]
-            row[device] = f"{seconds(part_seconds)} ({costs.shares[part]:.0%})"
+            row[device] = f"{seconds(costs.parts_seconds[part])} ({costs.shares[part]:.0%})"
         rows.append(row)
     return rows
 
 
-def steps_note(pair: Comparison) -> str:
+def steps_note(pair: AnyComparison) -> str:
     """Return how to read the parts of a step."""
     taken = [result.timings.steps_taken for result in pair.trained]
     is_captured = any(steps and steps.kind == "graph" for steps in taken)
     return causes.IN_GRAPHS if is_captured else ""
+
+
+def waiting_table(pair: AnyComparison) -> Table:
+    """Return a row for each device that ran a script, if its steps were timed."""
+    rows = []
+    for run in pair.trained:
+        if isinstance(run, ScriptResult) and run.has_steps:
+            row = {
+                "device": run.device,
+                "an epoch (median)": seconds(run.timings.median_epoch_seconds),
+                "waits for batches": f"{run.waiting_share:.0%}",
+                "a batch": seconds(run.batch_seconds),
+                "a step": seconds(statistics.median(run.timings.steady_state.step_seconds)),
+                "steps of an epoch": f"{run.record.epochs[-1].steps:,}",
+            }
+            rows.append(row)
+    return rows
+
+
+def metrics_table(pair: AnyComparison) -> Table:
+    """Return a row for each number in a script's metrics files."""
+    runs = [run for run in pair.trained if isinstance(run, ScriptResult)]
+    rows = []
+    for name in dict.fromkeys(name for run in runs for name in run.record.metrics):
+        row = {"metric": name}
+        for run in runs:
+            value = run.record.metrics.get(name)
+            row[run.device.upper()] = NOTHING if value is None else f"{value:.6g}"
+        rows.append(row)
+    return rows
