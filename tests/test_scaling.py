@@ -135,7 +135,7 @@ def test_each_width_and_the_batch_make_a_series_of_their_own(timed: Timed) -> No
         timed("cnn-neither", one, two, model={**cnn, "channels": (16, 9)}),
     ]
     found = {
-        series.x_name: [point.experiment for point in series.points]
+        series.x_name: [point.pair.experiment for point in series.points]
         for series in all_series(results)
     }
     assert found == {

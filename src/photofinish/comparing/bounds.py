@@ -160,17 +160,6 @@ class MinimumStepTime:
     def seconds(self) -> float:
         return max(self.computing_seconds, self.link_seconds)
 
-    @property
-    def held_by(self) -> str:
-        if self.link_seconds > self.computing_seconds:
-            return "the link"
-        parts = {
-            "arithmetic": self.arithmetic_seconds,
-            "memory": self.memory_seconds,
-            "kernels": self.kernel_seconds,
-        }
-        return max(parts, key=lambda name: parts[name])
-
 
 def least_steps(
     operations: Operations, accelerator: Accelerator, precision: str, samples: int | None = None

@@ -35,10 +35,13 @@ _LAYERS = {"hidden": "units of hidden layer", "channels": "channels of convoluti
 @dataclass(frozen=True)
 class Point:
     x: int
-    experiment: str
-    speedup: Speedup
-    cpu: Timings
-    gpu: Timings
+    pair: TrainedPair
+
+    @property
+    def speedup(self) -> Speedup:
+        """Speed-up of an epoch."""
+        assert self.pair.compared
+        return self.pair.compared.speedups["epoch"]
 
 
 @dataclass(frozen=True)
@@ -47,9 +50,9 @@ class BreakEven:
 
     size: float | None
     """None if the GPU is slower at the largest size, or at none."""
-    low: float | None
+    low: float | None = None
     """Lower end of the 95 % interval, if it lies within the sizes."""
-    high: float | None
+    high: float | None = None
 
 
 @dataclass(frozen=True)
@@ -69,13 +72,13 @@ class Series:
         sizes = [float(point.x) for point in self.points]
         size = _inside(crossing(sizes, np.array([[point.speedup.ratio for point in self.points]])))
         if size is None or self.values < LEAST_VALUES:
-            return BreakEven(size, None, None)
-        seeds = iter(range(2 * len(sizes)))
+            return BreakEven(size)
         ratios, margins = [], []
-        for point in self.points:
-            cpu = drawn_medians(point.cpu.epoch_seconds, next(seeds))
-            ratios.append(cpu / drawn_medians(point.gpu.epoch_seconds, next(seeds)))
-            margins.append(run_margins(point.cpu, point.gpu))
+        for index, point in enumerate(self.points):
+            cpu, gpu = (run.timings for run in point.pair.trained)
+            drawn_cpu = drawn_medians(cpu.epoch_seconds, 2 * index)
+            ratios.append(drawn_cpu / drawn_medians(gpu.epoch_seconds, 2 * index + 1))
+            margins.append(run_margins(cpu, gpu))
         drawn, (too_high, too_low) = np.stack(ratios, axis=1), np.array(margins).T
         # The furthest ends have every ratio off by a run's margin.
         low, _ = percentile_interval(crossing(sizes, drawn * too_low))
@@ -92,21 +95,16 @@ def all_series(pairs: Iterable[TrainedPair]) -> list[Series]:
     """Group experiments that differ in one size only."""
     groups: dict[tuple[str, str], dict[int, Point]] = defaultdict(dict)
     for pair in pairs:
-        if pair.compared:
-            speedup, timings = (
-                pair.compared.speedups["epoch"],
-                [run.timings for run in pair.trained],
-            )
-            for x_name, x, others in _sizes(pair.cpu.record.experiment):
-                groups[x_name, others].setdefault(x, Point(x, pair.experiment, speedup, *timings))
+        for x_name, x, others in _sizes(pair.cpu.record.experiment) if pair.compared else ():
+            groups[x_name, others].setdefault(x, Point(x, pair))
     series: dict[tuple[str, str], Series] = {}
     for (x_name, _), by_size in groups.items():
         if len(by_size) > 1:
             points = tuple(point for _, point in sorted(by_size.items()))
             # The words that all names share: lenet-adam for lenet-100-adam and lenet-200-adam.
-            words = [point.experiment.replace("_", "-").split("-") for point in points]
+            words = [point.pair.experiment.replace("_", "-").split("-") for point in points]
             columns = zip(*words, strict=False)
-            similar = f"{points[0].experiment} and similar"
+            similar = f"{points[0].pair.experiment} and similar"
             name = "-".join(column[0] for column in columns if len(set(column)) == 1) or similar
             if (name, x_name) in series:
                 name = f"{name} ({similar})"

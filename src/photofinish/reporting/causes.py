@@ -74,12 +74,8 @@ def advice(found: Diagnosis) -> str:
     """Return what to change in params.yaml, or why nothing helps."""
     if found.remedy:
         return f"Try `{remedy_line(found.remedy)}`: {prediction(found.remedy)}."
-    return f"No setting helps: {no_remedy(found)}."
-
-
-def no_remedy(found: Diagnosis) -> str:
-    """Return why no change to params.yaml is suggested."""
-    return _NO_REMEDY[found.no_remedy] if found.no_remedy else "the cause is not known"
+    why = _NO_REMEDY[found.no_remedy] if found.no_remedy else "the cause is not known"
+    return f"No setting helps: {why}."
 
 
 def remedy_line(remedy: Remedy) -> str:

@@ -14,7 +14,7 @@ from photofinish.comparing.pairs import AnyComparison
 from photofinish.comparing.parity import Spread
 from photofinish.comparing.renting import Estimate, RentalOption
 from photofinish.comparing.scaling import Series, Shared
-from photofinish.comparing.speedups import ResourceUse, time_to_lowest_loss
+from photofinish.comparing.speedups import time_to_lowest_loss
 from photofinish.machine.fingerprint import GpuTarget
 from photofinish.machine.load import load_warnings
 from photofinish.reporting import causes, sentences
@@ -141,25 +141,14 @@ def seeds_table(pair: AnyComparison) -> Table:
 
 def paying_table(pair: AnyComparison) -> Table:
     """Return when a GPU pays: start-up, energy, cost, and the time to the target accuracy."""
-    by_device = {device.upper(): _spent(spent) for device, spent in pair.outlays.items()}
-    if pair.compared and pair.compared.payback:
-        for result in pair.trained:
-            repaid = (
-                seconds(result.timings.startup_seconds),
-                sentences.payback(pair.compared.payback),
-            )
-            device = result.device.upper()
-            by_device[device] = {"start-up repaid": repaid, **by_device[device]}
-    for run in pair.trained:
-        if isinstance(run, Trained) and run.record.experiment.early_stopping:
-            by_device[run.device.upper()]["time to the lowest validation loss"] = _to_lowest(run)
+    by_device = {run.device.upper(): _spent(pair, run) for run in pair.trained}
     rows = []
     for of in dict.fromkeys(of for answers in by_device.values() for of in answers):
-        answers = {device: each[of] for device, each in by_device.items() if of in each}
-        row = {"of": of}
-        for device in map(str.upper, DEVICE_LABELS):
-            row[device] = answers[device][0] if device in answers else NOTHING
-        reasons = {device: reason for device, (_, reason) in answers.items()}
+        row = {"of": of, **dict.fromkeys(map(str.upper, DEVICE_LABELS), NOTHING)}
+        reasons = {}
+        for device, answers in by_device.items():
+            if of in answers:
+                row[device], reasons[device] = answers[of]
         row["finding"] = "; ".join(f"{device}: {reason}" for device, reason in reasons.items())
         if len(set(reasons.values())) == 1:
             row["finding"] = next(iter(reasons.values()))
@@ -167,35 +156,34 @@ def paying_table(pair: AnyComparison) -> Table:
     return rows
 
 
-def _to_lowest(run: Trained) -> tuple[str, str]:
-    """Return when a training that stops early was at its best, as a figure and a reason."""
-    epochs, startup_seconds = run.timings.epochs, run.timings.startup_seconds
-    epoch, until_seconds = time_to_lowest_loss(run.history, epochs, startup_seconds)
-    return seconds(until_seconds), f"in epoch {epoch} of {len(run.history)}, start-up included"
-
-
-def _spent(spent: ResourceUse) -> dict[str, tuple[str, str]]:
+def _spent(pair: AnyComparison, run: Trained | ScriptResult) -> dict[str, tuple[str, str]]:
     """Return what a training took, each as a figure and a reason."""
+    spent = pair.outlays[run.device]
     joules, target, currency = spent.energy.joules, spent.target, spent.currency
     spent_energy = NOTHING if joules is None else energy(joules)
-    answers = {
-        "energy of the epochs": (spent_energy, f"{spent.energy.status}: {spent.energy.counted}"),
-        "cost of the run": (money_or_nothing(spent.cost.amount, currency), spent.cost.counted),
-    }
-    if not target:
-        return answers
-    goal = f"to {target.target:g} validation accuracy"
-    if target.seconds is None:
+    answers = {}
+    if pair.compared and (repaid := pair.compared.payback):
+        startup = seconds(run.timings.startup_seconds)
+        answers["start-up repaid"] = startup, sentences.payback(repaid)
+    answers["energy of the epochs"] = spent_energy, f"{spent.energy.status}: {spent.energy.counted}"
+    cost = money_or_nothing(spent.cost.amount, currency)
+    answers["cost of the run"] = cost, spent.cost.counted
+    goal = f"to {target.target:g} validation accuracy" if target else ""
+    if target and target.seconds is None:
         answers[f"time {goal}"] = NOTHING, f"not reached; the best is {target.best:.4g}"
-        return answers
-    answers[f"time {goal}"] = seconds(target.seconds), f"in epoch {target.epoch}, start-up included"
+    elif target and target.seconds is not None:
+        when = f"in epoch {target.epoch}, start-up included"
+        answers[f"time {goal}"] = seconds(target.seconds), when
     if spent.joules_to_target:
         answers[f"energy {goal}"] = energy(spent.joules_to_target), "by the epochs' time"
     if spent.cost_to_target:
-        answers[f"cost {goal}"] = (
-            money_or_nothing(spent.cost_to_target.amount, currency),
-            "as for the run",
-        )
+        cost = money_or_nothing(spent.cost_to_target.amount, currency)
+        answers[f"cost {goal}"] = cost, "as for the run"
+    if isinstance(run, Trained) and run.record.experiment.early_stopping:
+        epochs, startup_seconds = run.timings.epochs, run.timings.startup_seconds
+        epoch, until_seconds = time_to_lowest_loss(run.history, epochs, startup_seconds)
+        when = f"in epoch {epoch} of {len(run.history)}, start-up included"
+        answers["time to the lowest validation loss"] = seconds(until_seconds), when
     return answers
 
 
@@ -345,7 +333,7 @@ def steps_table(pair: AnyComparison) -> Table:
     profiled = {run.device.upper(): run.costs for run in runs if run.costs}
     rows = []
     for part in PARTS if profiled else ():
-        row = {"part of a step": part}
+        row = {"part of a step (mean)": part}
         for device, costs in profiled.items():
             row[device] = f"{seconds(costs.parts_seconds[part])} ({costs.shares[part]:.0%})"
         rows.append(row)
