@@ -62,7 +62,7 @@ class SpeedupBounds:
     job_if_resident: SpeedupBound | None = None
     """Bound with `input: resident`, if a loader is used and the samples would fit."""
     loading_not_known: NotKnown | None = None
-    """Reason why only start-up counts as staying."""
+    """Reason why a loader's time does not count as staying, and why there are no estimates."""
 
 
 def ceiling(run: Recorded | ScriptResult) -> SpeedupBounds:
@@ -95,11 +95,11 @@ def _ceiling(run: Recorded) -> SpeedupBounds:
     timings, costs, not_known = run.timings, run.costs, why_not_known(run)
     startup = _startup_bound(timings, timings.startup_seconds - timings.warm_up_seconds)
     is_busy = not_known is not None and not_known.reason == "busy"
-    if costs is None or (not_known and not is_busy):
-        return SpeedupBounds(startup, loading_not_known=not_known)
     settings = run.record.experiment.input
     if settings.name == "resident":
         return SpeedupBounds(startup)
+    if costs is None or (not_known and not is_busy):
+        return SpeedupBounds(startup, loading_not_known=not_known)
     loading_seconds = costs.steps_per_epoch * costs.batch_alone_seconds
     margin = BUSY if is_busy else RUN_MARGIN
     least_seconds = _least_loading_seconds(costs, settings.workers) / margin

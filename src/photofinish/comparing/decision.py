@@ -118,8 +118,8 @@ def _recorded(pair: AnyComparison) -> Decision | None:
     """Decide by the fastest record of a GPU elsewhere that shows a difference."""
     clear = []
     for each in pair.elsewhere:
-        whole = job_speedup(pair.cpu.timings, each.reference.timings)
-        if each.reference.training.device == "gpu" and whole.is_faster is not None:
+        whole = job_speedup(pair.cpu.timings, each.timings)
+        if each.training.device == "gpu" and whole.is_faster is not None:
             clear.append((whole, each.hardware))
     if not clear:
         return None

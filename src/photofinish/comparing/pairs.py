@@ -23,7 +23,6 @@ from photofinish.comparing.speedups import (
     Kind,
     ResourceUse,
     Speedup,
-    epoch_speedup,
     job_speedup,
     outlay,
     payback,
@@ -44,14 +43,6 @@ from photofinish.source_code import PACKAGE
 
 _MAY_DIFFER = {"dataset", "repeats", "seeds"}
 """Settings that do not change the training: the data set's name, and how often it trained."""
-
-
-@dataclass(frozen=True)
-class ReferenceComparison:
-    reference: Reference
-    hardware: str
-    against_cpu: Speedup
-    """Speed-up of an epoch with its data over this CPU."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +103,7 @@ class Comparison(Generic[ResultT]):
     def renting(self) -> RentalComparison:
         target = self.outlays["cpu"].target
         measured = [run.timings for run in self.trained[1:]]
-        measured += [each.reference.timings for each in self.elsewhere]
+        measured += [each.timings for each in self.elsewhere]
         return renting(self.cpu, self.ceiling, target, self.settings, measured)
 
     @cached_property
@@ -131,15 +122,12 @@ class Comparison(Generic[ResultT]):
         return {run.device: over_seeds(run, target) for run in runs}
 
     @cached_property
-    def elsewhere(self) -> tuple[ReferenceComparison, ...]:
+    def elsewhere(self) -> tuple[Reference, ...]:
         """Records of the same training on other machines. Scripts are not recorded."""
-        found: list[ReferenceComparison] = []
-        for reference in self.references:
-            if isinstance(self.cpu, Trained) and same_training(reference.training, self.cpu.record):
-                name = hardware(reference.training.device, reference.timings)
-                speedup = epoch_speedup(self.cpu.timings, reference.timings)
-                found.append(ReferenceComparison(reference, name, speedup))
-        return tuple(found)
+        if isinstance(self.cpu, ScriptResult):
+            return ()
+        cpu = self.cpu.record
+        return tuple(each for each in self.references if same_training(each.training, cpu))
 
 
 TrainedPair = Comparison[Trained]
@@ -182,11 +170,7 @@ def with_settings(
     Records of hardware that this machine has are left out.
     """
     here = {hardware(run.device, run.timings) for pair in pairs for run in pair.trained}
-    elsewhere = tuple(
-        reference
-        for reference in references
-        if hardware(reference.training.device, reference.timings) not in here
-    )
+    elsewhere = tuple(each for each in references if each.hardware not in here)
     return [replace(pair, settings=settings, references=elsewhere) for pair in pairs]
 
 

@@ -291,7 +291,7 @@ def over_seeds(run: Trained, target: float | None) -> OverSeeds:
     timings = run.timings
     scores: list[DeviceEvaluation | SeedScores] = [run.scores, *run.scores.seeds]
     errors = [seed.mean_absolute_error for seed in run.scores.seeds]
-    figures = {
+    figures: dict[str, list[float | None]] = {
         "test accuracy": [each.test_accuracy for each in scores],
         "mean absolute error": [run.scores.metrics.get(MEAN_ABSOLUTE_ERROR), *errors],
         "test loss": [each.test_loss for each in scores],  # a custom step may predict nothing

@@ -20,7 +20,6 @@ from photofinish.comparing.bounds import (
     least_steps,
 )
 from photofinish.comparing.device_results import Recorded, ScriptResult, spread
-from photofinish.comparing.diagnosis import NotKnown
 from photofinish.comparing.estimates import CONTEXT_SECONDS, estimate_step
 from photofinish.comparing.speedups import SECONDS_AN_HOUR, TimeToTarget
 from photofinish.config.compare import (
@@ -102,8 +101,6 @@ class RentalComparison:
     trained_on: date
     not_counted: str | None
     """Reason why there are no offers, from the training's record."""
-    without: NotKnown | None
-    """Reason why there are no estimates: the time of loading is not known."""
 
 
 def renting(
@@ -117,21 +114,19 @@ def renting(
 
     Estimates are scaled by what the same training took on a GPU that was `measured`.
     """
-    timings, experiment, offers, not_counted = run.timings, run.record.experiment, [], None
-    is_resident = isinstance(experiment, Experiment) and experiment.input.name == "resident"
-    without = None if is_resident else stays.loading_not_known
+    timings, offers, not_counted = run.timings, [], None
     trained_on = datetime.fromtimestamp(timings.started_at_unix_seconds, UTC).date()
     if operations := timings.operations:
-        scale = _measured_over_estimated(experiment, operations, measured)
+        scale = _measured_over_estimated(run.record.experiment, operations, measured)
         for name in settings.accelerators:
             price = price_of(name, settings.prices)
             accelerator, estimate = accelerators()[name], None
-            if not without:
+            if not stays.loading_not_known:
                 estimate = _estimate(run, operations, stays, accelerator, price, scale)
             offers.append(_offer(run, operations, target, accelerator, price, estimate))
     elif settings.accelerators:
         not_counted = timings.not_counted or "a step's operations were not counted"
-    return RentalComparison(tuple(offers), trained_on, not_counted, without)
+    return RentalComparison(tuple(offers), trained_on, not_counted)
 
 
 def _offer(

@@ -230,9 +230,7 @@ def shared_trainings(pairs: Iterable[TrainedPair]) -> list[Shared]:
     for pair in pairs:
         runs: list[tuple[DeviceLabel, str | None, Timings]] = []
         runs += [(run.device, None, run.timings) for run in pair.trained]
-        for other in pair.elsewhere:
-            reference = other.reference
-            runs.append((reference.training.device, reference.machine, reference.timings))
+        runs += [(each.training.device, each.machine, each.timings) for each in pair.elsewhere]
         # This project's results come first, and the first of equal counts stays.
         groups: dict[tuple[DeviceLabel, str, int | None], dict[int, tuple[str | None, Timings]]]
         groups = defaultdict(dict)

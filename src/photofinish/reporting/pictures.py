@@ -187,7 +187,7 @@ def _bars(pair: AnyComparison, decision: Decision) -> list[_Bar]:
             _Bar(f"{run.device.upper()} here, measured", _parts(run.timings, _loading_share(run)))
         )
     for each in pair.elsewhere:
-        bars.append(_Bar(f"{each.hardware}, recorded", _parts(each.reference.timings, 0.0)))
+        bars.append(_Bar(f"{each.hardware}, recorded", _parts(each.timings, 0.0)))
     estimates = estimated_options(pair) if decision.reason != "short job" else []
     fastest = min(estimates, key=lambda each: each[1].job_seconds, default=None)
     for option, estimate in estimates:

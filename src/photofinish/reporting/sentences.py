@@ -141,7 +141,7 @@ def reason_of(pair: AnyComparison, decision: Decision) -> str:
 def _bounded(pair: AnyComparison, decision: Decision) -> str:
     """Return why no GPU can be much faster in this machine, or that nothing shows it."""
     job, resident = pair.ceiling.job, pair.ceiling.job_if_resident
-    unknown = pair.renting.without
+    unknown = pair.ceiling.loading_not_known
     staying, whole = seconds(job.measured_seconds), seconds(job.whole_seconds)
     staying = staying.removesuffix(f" {whole.split()[1]}")
     limit = f"{staying} of its {whole} stay on the CPU, so an infinitely fast GPU in this machine "
@@ -207,6 +207,9 @@ def _evidence_of_cpu(pair: AnyComparison, decision: Decision) -> list[str]:
     if timings.startup_seconds:  # not known of a script without steps
         trained += f", {seconds(timings.startup_seconds)} of it start-up"
     trained += "."
+    why = _why(cpu, pair.diagnoses["cpu"])
+    if isinstance(cpu, ScriptResult) and not cpu.has_steps:
+        return [trained, *why]
     if decision.reason == "short job":
         return [trained]
     if decision.basis == "bound" and pair.ceiling.job.at_most <= HIGH:
@@ -214,7 +217,6 @@ def _evidence_of_cpu(pair: AnyComparison, decision: Decision) -> list[str]:
             " The bound holds for any GPU in this machine, and a real one may fall well short."
         )
     rent = None if decision.basis == "estimated" else rental(pair.renting)
-    why = _why(cpu, pair.diagnoses["cpu"])
     return [trained, rent, *why] if rent else [trained, *why]
 
 
@@ -354,7 +356,7 @@ def _cautions(pair: AnyComparison, decision: Decision) -> tuple[str, ...]:
             # The stage of `mnist.lenet`, an experiment of a sweep, is named after `lenet`.
             stage = "train" if isinstance(run, Trained) else "script"
             name = run.experiment.rpartition(".")[2]
-            cautions.append(busy(device, load, f"{stage}-{run.device}@{name}"))
+            cautions.append(_busy(device, load, f"{stage}-{run.device}@{name}"))
         elif warnings := load_warnings(load[-1:]):
             cautions.append(
                 f"The machine was busy after the {device}'s training ({listed(warnings)}), so the "
@@ -373,7 +375,7 @@ def _cautions(pair: AnyComparison, decision: Decision) -> tuple[str, ...]:
     return tuple(cautions)
 
 
-def busy(device: str, load: Sequence[LoadWindow], stage: str) -> str:
+def _busy(device: str, load: Sequence[LoadWindow], stage: str) -> str:
     """Return that other programs disturbed a run, and how to measure it again."""
     warning = load_warnings(load)[0].removesuffix(" in 100% of the time")
     return (

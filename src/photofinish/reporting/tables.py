@@ -14,7 +14,7 @@ from photofinish.comparing.pairs import AnyComparison
 from photofinish.comparing.parity import Spread
 from photofinish.comparing.renting import Estimate, RentalOption
 from photofinish.comparing.scaling import Series, Shared
-from photofinish.comparing.speedups import time_to_lowest_loss
+from photofinish.comparing.speedups import epoch_speedup, time_to_lowest_loss
 from photofinish.machine.fingerprint import GpuTarget
 from photofinish.machine.load import load_warnings
 from photofinish.reporting import causes, sentences
@@ -217,15 +217,15 @@ def elsewhere_table(pair: AnyComparison) -> Table:
     """Return a row for each record of another machine, with this CPU's speed as the measure."""
     rows = []
     for each in pair.elsewhere:
-        reference, timings = each.reference, each.reference.timings
+        timings, against_cpu = each.timings, epoch_speedup(pair.cpu.timings, each.timings)
         day = utc_day(timings.started_at_unix_seconds)
         row = {
             "hardware": each.hardware,
-            "recorded elsewhere": f"{day} ({reference.machine})",
-            "epoch (median)": seconds(each.against_cpu.device_seconds),
-            "of this CPU's speed": f"{ratio(each.against_cpu.ratio)}x",
+            "recorded elsewhere": f"{day} ({each.machine})",
+            "epoch (median)": seconds(against_cpu.device_seconds),
+            "of this CPU's speed": f"{ratio(against_cpu.ratio)}x",
             "total": seconds(timings.total_seconds),
-            "test": reference.scores.in_words,
+            "test": each.scores.in_words,
             "unreliable": "; ".join(load_warnings(timings.load)) or "no",
         }
         rows.append(row)
