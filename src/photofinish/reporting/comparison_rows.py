@@ -13,7 +13,7 @@ from photofinish.comparing.device_results import PARTS, NotTrained, ScriptResult
 from photofinish.comparing.pairs import AnyComparison, Compared
 from photofinish.machine.load import load_warnings
 from photofinish.results import records
-from photofinish.wording import bound, seconds, utc_minute
+from photofinish.wording import seconds, utc_minute
 
 Rows = list[dict[str, Any]]
 """One dictionary per row, all with the same keys; None where there is no figure."""
@@ -84,8 +84,8 @@ class ComparisonRow:
     target_cost: float | None = None
     overhead_seconds: float | None = _column("between epochs", seconds)
     overhead_share: float | None = None
-    epoch_ceiling: float | None = _column("an epoch at most (bound)", bound)
-    job_ceiling: float | None = _column("the job at most (bound)", bound)
+    epoch_ceiling: float | None = None
+    job_ceiling: float | None = None
     cause: str | None = None
     epoch_cause: str | None = None
     busy_share: float | None = _column("device busy", "{:.0%}".format)

@@ -21,7 +21,6 @@ from photofinish.comparing.device_results import ScriptResult, Trained
 from photofinish.comparing.pairs import AnyComparison
 from photofinish.comparing.scaling import Grid
 from photofinish.reporting.comparison_rows import Rows
-from photofinish.reporting.rows import grouped
 from photofinish.results.records import Timings
 from photofinish.wording import listed, seconds, times
 
@@ -258,7 +257,9 @@ def heat_map(grid: Grid) -> Picture:
 @rc_context(_STYLE)
 def learning_curves(history: Rows) -> Picture:
     """Draw an experiment's validation loss by epoch, and for two devices by seconds as well."""
-    by_device = grouped(history, "device")
+    by_device: dict[str, Rows] = {}
+    for epoch in history:
+        by_device.setdefault(epoch["device"], []).append(epoch)
     columns = {"epoch": "epoch"}
     if len(by_device) > 1:
         columns["training_seconds_so_far"] = "seconds of training"

@@ -42,11 +42,6 @@ _SECTIONS: list[tuple[str, Callable[[AnyComparison], Table], str]] = [
     ),
     ("Which to rent", tables.renting_table, RENTING_NOTE),
     (
-        "Loading against computing",
-        tables.waiting_table,
-        "The wait is the script's: an accelerator may still compute while it waits.",
-    ),
-    (
         "Is it the same model?",
         tables.parity_table,
         "Compared from the training's start to its end.",

@@ -123,14 +123,6 @@ def _named(file: str, rows: Iterable[tuple[object, ...]]) -> Rows:
     return [dict(zip(COLUMNS[file], row, strict=True)) for row in rows]
 
 
-def grouped(rows: Rows, column: str) -> dict[str, Rows]:
-    """Return the rows by their values in a column, in their order."""
-    groups: dict[str, Rows] = {}
-    for row in rows:
-        groups.setdefault(row[column], []).append(row)
-    return groups
-
-
 def as_csv(file: str, rows: Rows) -> str:
     """Return the text of one of the report's CSV files, with every digit."""
     text = io.StringIO()

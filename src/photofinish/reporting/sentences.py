@@ -14,7 +14,6 @@ from photofinish.comparing.device_results import ScriptResult, Trained
 from photofinish.comparing.diagnosis import Diagnosis
 from photofinish.comparing.pairs import AnyComparison
 from photofinish.comparing.parity import Layer, OverSeeds, Parity
-from photofinish.comparing.renting import RentalComparison
 from photofinish.comparing.scaling import Series
 from photofinish.comparing.speedups import (
     LEAST_VALUES,
@@ -216,8 +215,9 @@ def _evidence_of_cpu(pair: AnyComparison, decision: Decision) -> list[str]:
         trained += (
             " The bound holds for any GPU in this machine, and a real one may fall well short."
         )
-    rent = None if decision.basis == "estimated" else rental(pair.renting)
-    return [trained, rent, *why] if rent else [trained, *why]
+    if not_counted := pair.renting.not_counted:
+        return [trained, f"There are no bounds by data sheets: {not_counted}.", *why]
+    return [trained, *why]
 
 
 def in_words(speedup: Speedup) -> str:
@@ -295,32 +295,6 @@ def layer_finding(layer: Layer, parity: Parity) -> str:
         where = f" in {layer.at}" if layer.at else ""
         return f"a relative difference of {layer.difference:.1g}{where}"
     return f"only one has {layer.at}" if layer.at else "they differ"
-
-
-def rental(found: RentalComparison) -> str | None:
-    """Return the fastest and the cheapest accelerator by their bounds, or why there is none."""
-    if found.not_counted:
-        return f"There are no bounds by data sheets: {found.not_counted}."
-    options = [offer for offer in found.offers if offer.fits != "no"]
-    best = min(options, key=lambda offer: offer.job_seconds, default=None)
-    if best is None or best.job_seconds < 1:
-        return None
-    text = f"By data sheets its arithmetic takes at least {seconds(best.job_seconds)} on "
-    text += best.accelerator.name
-    costs = [
-        (offer.cost, offer.accelerator.name, offer.price.currency)
-        for offer in options
-        if offer.price and offer.cost is not None
-    ]
-    if costs:
-        cost, name, currency = min(costs)
-        text += f", and costs {least_cost(cost, currency)} on {name}"
-    return f"{text}. A real GPU takes longer, and start-up and loading come on top."
-
-
-def least_cost(amount: float, currency: str) -> str:
-    """Return a cost that is a lower bound."""
-    return f"at least {money(amount, currency)}" if amount >= 0.01 else f"under 0.01 {currency}"
 
 
 def _why(run: Trained | ScriptResult, diagnoses: Sequence[Diagnosis]) -> list[str]:

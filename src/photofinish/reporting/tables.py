@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import fields
@@ -345,23 +344,6 @@ def steps_note(pair: AnyComparison) -> str:
     taken = [result.timings.steps_taken for result in pair.trained]
     is_captured = any(steps and steps.kind == "graph" for steps in taken)
     return causes.IN_GRAPHS if is_captured else ""
-
-
-def waiting_table(pair: AnyComparison) -> Table:
-    """Return a row for each device that ran a script, if its steps were timed."""
-    rows = []
-    for run in pair.trained:
-        if isinstance(run, ScriptResult) and run.has_steps:
-            row = {
-                "device": run.device,
-                "an epoch (median)": seconds(run.timings.median_epoch_seconds),
-                "waits for batches": f"{run.waiting_share:.0%}",
-                "a batch": seconds(run.batch_seconds),
-                "a step": seconds(statistics.median(run.timings.steady_state.step_seconds)),
-                "steps of an epoch": f"{run.record.epochs[-1].steps:,}",
-            }
-            rows.append(row)
-    return rows
 
 
 def metrics_table(pair: AnyComparison) -> Table:
