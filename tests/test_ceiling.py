@@ -172,7 +172,6 @@ SLOW_NETWORK = made_up_attribution(0.0001)
 def test_a_bound_says_no_or_nothing(on_cpu: Any, changed: dict[str, Any], answer: str) -> None:
     found = verdict(pair_of(on_cpu(**changed)))
     assert found.answer == answer
-    assert ("The bound holds for any GPU" in found.details[0]) == ("margins" in answer)
 
 
 def test_tables_have_the_bounds(on_cpu: Any, make_result: MakeResult) -> None:

@@ -256,42 +256,34 @@ class NotTrained:
 DeviceResult = Trained | NotTrained
 
 
-def read_run(name: str, folder: Path) -> Recorded | NotTrained:
-    record = records.read_training(folder / records.MODEL)
-    if isinstance(record, records.Unavailable):
-        return NotTrained(name, record)
-    path = folder / records.TIMINGS_FOLDER / records.TIMINGS
-    timings = records.read_record(path, records.Timings)
-    return Recorded(name, record, timings, records.read_history(folder / records.MODEL))
-
-
 def read_results(name: str, folder: Path) -> dict[DeviceLabel, DeviceResult]:
     """Read the results of both devices from an experiment's folder."""
     results: dict[DeviceLabel, DeviceResult] = {}
-    trained: dict[DeviceLabel, tuple[Recorded, tuple[records.SeedRun, ...]]] = {}
+    trained: dict[DeviceLabel, tuple[records.Training, tuple[records.SeedRun, ...]]] = {}
     for device in records.DEVICE_LABELS:
-        run = read_run(name, folder / device)
-        if isinstance(run, NotTrained):
-            results[device] = run
+        model = folder / device / records.MODEL
+        record = records.read_training(model)
+        if isinstance(record, records.Unavailable):
+            results[device] = NotTrained(name, record)
         else:
-            model = folder / device / records.MODEL
-            trained[device] = run, records.read_seeds(model, run.record.experiment)
+            trained[device] = record, records.read_seeds(model, record.experiment)
     if not trained:
         return results
-    evaluated = folder / records.EVALUATED
-    judged = [(run.record, seeds) for run, seeds in trained.values()]
-    scores = records.read_scores(evaluated / records.EVALUATION, judged)
-    predictions = _read_predictions(
-        evaluated / records.PREDICTIONS, list(trained), judged[0][0].task
-    )
-    for device, (run, seeds) in trained.items():
-        first_step = folder / device / records.MODEL / records.FIRST_STEP
+    evaluated, (first, _) = folder / records.EVALUATED, next(iter(trained.values()))
+    scores = records.read_scores(evaluated / records.EVALUATION, trained.values())
+    predictions = _read_predictions(evaluated / records.PREDICTIONS, list(trained), first.task)
+    for device, (record, seeds) in trained.items():
+        model = folder / device / records.MODEL
+        timings = folder / device / records.TIMINGS_FOLDER / records.TIMINGS
         results[device] = Trained(
-            **vars(run),
-            scores=scores[device],
-            first_step=records.read_record(first_step, records.FirstStep),
-            predictions=predictions[device],
-            seed_runs=seeds,
+            name,
+            record,
+            records.read_record(timings, records.Timings),
+            records.read_history(model),
+            scores[device],
+            records.read_record(model / records.FIRST_STEP, records.FirstStep),
+            predictions[device],
+            seeds,
         )
     return results
 

@@ -211,10 +211,6 @@ def _evidence_of_cpu(pair: AnyComparison, decision: Decision) -> list[str]:
         return [trained, *why]
     if decision.reason == "short job":
         return [trained]
-    if decision.basis == "bound" and pair.ceiling.job.at_most <= HIGH:
-        trained += (
-            " The bound holds for any GPU in this machine, and a real one may fall well short."
-        )
     if not_counted := pair.renting.not_counted:
         return [trained, f"There are no bounds by data sheets: {not_counted}.", *why]
     return [trained, *why]
@@ -283,8 +279,9 @@ def chance(cpu: OverSeeds, gpu: OverSeeds | None) -> str:
 def layer_finding(layer: Layer, parity: Parity) -> str:
     """Return how much a layer of two trainings differs."""
     if layer.cpu is not None and layer.gpu is not None:
-        if layer.name == "test error":
-            return f"mean absolute error {layer.cpu:.4g} on the CPU, {layer.gpu:.4g} on the GPU"
+        if layer.name != "test accuracy":
+            what = "mean absolute error" if layer.name == "test error" else layer.name
+            return f"{what} {layer.cpu:.4g} on the CPU, {layer.gpu:.4g} on the GPU"
         p_value = "" if parity.mcnemar_p is None else f"; McNemar's p = {parity.mcnemar_p:.2g}"
         return f"{layer.cpu:.2%} on the CPU, {layer.gpu:.2%} on the GPU{p_value}"
     if layer.same:
