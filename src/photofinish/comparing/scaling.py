@@ -57,10 +57,13 @@ class BreakEven:
 
 @dataclass(frozen=True)
 class Series:
-    name: str
     x_name: str
     points: tuple[Point, ...]
     """At least two, in the order of their sizes."""
+
+    @property
+    def experiments(self) -> list[str]:
+        return [point.pair.experiment for point in self.points]
 
     @property
     def values(self) -> int:
@@ -97,19 +100,11 @@ def all_series(pairs: Iterable[TrainedPair]) -> list[Series]:
     for pair in pairs:
         for x_name, x, others in _sizes(pair.cpu.record.experiment) if pair.compared else ():
             groups[x_name, others].setdefault(x, Point(x, pair))
-    series: dict[tuple[str, str], Series] = {}
-    for (x_name, _), by_size in groups.items():
-        if len(by_size) > 1:
-            points = tuple(point for _, point in sorted(by_size.items()))
-            # The words that all names share: lenet-adam for lenet-100-adam and lenet-200-adam.
-            words = [point.pair.experiment.replace("_", "-").split("-") for point in points]
-            columns = zip(*words, strict=False)
-            similar = f"{points[0].pair.experiment} and similar"
-            name = "-".join(column[0] for column in columns if len(set(column)) == 1) or similar
-            if (name, x_name) in series:
-                name = f"{name} ({similar})"
-            series[name, x_name] = Series(name, x_name, points)
-    return list(series.values())
+    return [
+        Series(x_name, tuple(point for _, point in sorted(by_size.items())))
+        for (x_name, _), by_size in groups.items()
+        if len(by_size) > 1
+    ]
 
 
 def crossing(sizes: Sequence[float], ratios: FloatArray) -> FloatArray:

@@ -22,6 +22,7 @@ from photofinish.reporting.sentences import NAMES, THE_SAME, in_words
 from photofinish.results.records import DEVICE_LABELS
 from photofinish.results.references import hardware
 from photofinish.wording import (
+    all_or_some,
     bound,
     byte_size,
     energy,
@@ -49,7 +50,11 @@ Table = list[dict[str, str]]
 def series_table(series: Iterable[Series]) -> Table:
     """Return a row for each series of sizes."""
     return [
-        {"series": each.name, "by": each.x_name, "break-even": sentences.break_even(each)}
+        {
+            "experiments": all_or_some(each.experiments),
+            "by": each.x_name,
+            "break-even": sentences.break_even(each),
+        }
         for each in series
     ]
 
