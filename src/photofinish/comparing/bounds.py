@@ -110,13 +110,13 @@ def _ceiling(run: Recorded) -> SpeedupBounds:
 
 
 def _startup_bound(timings: Timings, startup_seconds: float) -> SpeedupBound:
-    """Return the bound of a job of which only the start-up stays."""
+    """Return the bound of a job if only its start-up stays on the CPU."""
     _, job_seconds = spread(timings.end_to_end_seconds)
     return SpeedupBound(job_seconds, startup_seconds / BUSY, startup_seconds)
 
 
 def _job_bound(startup: SpeedupBound, epoch: SpeedupBound, epochs: int) -> SpeedupBound:
-    """Return the bound of a job of which the start-up and every epoch's loading stay."""
+    """Return the bound of a job if its start-up and every epoch's loading stay."""
     staying_seconds = startup.staying_seconds + epochs * epoch.staying_seconds
     measured_seconds = startup.measured_seconds + epochs * epoch.measured_seconds
     return SpeedupBound(startup.whole_seconds, staying_seconds, measured_seconds)

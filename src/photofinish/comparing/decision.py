@@ -178,7 +178,7 @@ def _interval(pair: AnyComparison, estimate: Estimate) -> Interval:
 
 
 def _value(option: RentalOption, estimate: Estimate) -> tuple[bool, float, float]:
-    """Return what the best value has least of: doubt about its memory, cost, and time."""
+    """Return a key that sorts by doubt about the memory, then by cost, then by time."""
     cost = math.inf if estimate.cost is None else estimate.cost
     return option.fits != "yes", cost, estimate.job_seconds
 
@@ -201,7 +201,7 @@ def loads_longer_than_it_starts(pair: AnyComparison) -> bool:
 
 
 def _reason(pair: AnyComparison, device: DeviceLabel) -> Reason | None:
-    """Return what most of the device's job, or else of its epoch, is, or is likely to be."""
+    """Return the largest part of the device's job, or else of its epoch, as far as is likely."""
     diagnoses = pair.diagnoses[device]
     return _REASONS.get(diagnoses[0].likely or diagnoses[0].cause) if diagnoses else None
 

@@ -43,7 +43,7 @@ _GIB = 2**30
 _DRIVER_BYTES = 2**30
 """Generous size of a driver and its libraries in the device's memory."""
 _ROOM = 1.5
-"""Factor on what a step surely holds, for everything else that it holds."""
+"""Factor on the least memory of a step, for everything else in the memory."""
 _OTHER_CPU = 1.5
 """Factor by which start-up and loading may differ on a rented machine's CPU. A guess."""
 
@@ -112,7 +112,7 @@ def renting(
 ) -> RentalComparison:
     """Return the least and estimated time and cost on each accelerator in the settings.
 
-    Estimates are scaled by what the same training took on a GPU that was `measured`.
+    Estimates are scaled by `measured` times of the same training on a GPU.
     """
     timings, offers, not_counted = run.timings, [], None
     trained_on = datetime.fromtimestamp(timings.started_at_unix_seconds, UTC).date()

@@ -27,7 +27,7 @@ without it, and at most 3 with it."""
 BUSY = 2.0
 """Least factor by which other programs may have slowed a run on a busy machine."""
 ONCE = 1.3
-"""Factor by which what a run does only once may be off, above all its start-up.
+"""Factor by which the time outside the epochs may be off, above all the start-up.
 
 Twelve starts in a row differed by up to 1.09 on a quiet machine."""
 _RESAMPLES = 2000

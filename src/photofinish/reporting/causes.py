@@ -33,7 +33,7 @@ _REMEDIES = {
 
 
 def cause(found: Diagnosis) -> str:
-    """Return what a job or an epoch waits for, with its times."""
+    """Return the part that a job or an epoch waits for, with its times."""
     run, timings = found.run, found.run.timings
     if found.cause == "start-up-bound":
         share = timings.startup_seconds / timings.total_seconds

@@ -195,7 +195,7 @@ def _add_training(row: ComparisonRow, run: Trained) -> None:
 
 
 def _add_script(row: ComparisonRow, run: ScriptResult) -> None:
-    """Add what is known of a script: of its epochs, if it uses `photofinish.steps`."""
+    """Add the figures of a script, with those of its epochs if it uses `photofinish.steps`."""
     epochs, timings = run.record.epochs, run.timings
     row.epochs, row.test_metrics = len(epochs), "; ".join(run.metric_texts) or None
     row.startup_seconds = timings.startup_seconds or None

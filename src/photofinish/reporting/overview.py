@@ -64,7 +64,7 @@ def _speedup(decision: Decision, limit: SpeedupBound) -> str:
 
 
 def _cost(pair: AnyComparison, decision: Decision) -> str:
-    """Return what the job costs on the GPU that decides."""
+    """Return the cost of the job on the GPU that decides."""
     if decision.option and decision.option.estimate and decision.option.price:
         return money_or_nothing(decision.option.estimate.cost, decision.option.price.currency)
     if decision.basis == "measured" and "gpu" in pair.outlays:

@@ -94,7 +94,7 @@ def ceiling_table(pair: AnyComparison) -> Table:
 
 
 def parity_table(pair: AnyComparison) -> Table:
-    """Return what is equal in one row, then the rest, from the training's start to its end."""
+    """Return a row for all that is equal, then one for each difference, in the training's order."""
     parity = pair.compared.parity if pair.compared else None
     if not parity:
         return []
@@ -161,7 +161,7 @@ def paying_table(pair: AnyComparison) -> Table:
 
 
 def _spent(pair: AnyComparison, run: Trained | ScriptResult) -> dict[str, tuple[str, str]]:
-    """Return what a training took, each as a figure and a reason."""
+    """Return energy, cost and times of a training, each as a figure and a reason."""
     spent = pair.outlays[run.device]
     joules, target, currency = spent.energy.joules, spent.target, spent.currency
     spent_energy = NOTHING if joules is None else energy(joules)
@@ -306,7 +306,7 @@ def _most_mistaken(result: Trained) -> str:
 
 
 def _hardware_and_software(result: Trained | ScriptResult) -> dict[str, str]:
-    """Return how and on what a training was measured."""
+    """Return the hardware, the software and the launching of steps."""
     timings, host, taken = result.timings, result.timings.host, result.timings.steps_taken
     steps = "one by one"
     if result.device == "gpu" and taken:
