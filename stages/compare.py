@@ -7,8 +7,7 @@ from pathlib import Path
 
 from _start import run_stage
 
-from photofinish.comparing.pairs import read_pair, with_settings
-from photofinish.comparing.script_pairs import read_script_pair
+from photofinish.comparing.pairs import read_pair, read_script_pair, with_settings
 from photofinish.config.base import read_plan
 from photofinish.config.compare import ComparePlan
 from photofinish.processes import end_with_parent

@@ -34,8 +34,14 @@ def main() -> None:
     judged = evaluate(args.name, learned, PackedSplit(args.data), plan.metrics)
     write_evaluation(judged, args.out)
     for device, scores in judged.evaluation.devices.items():
-        custom = "".join(f", {name} {value:.4g}" for name, value in scores.metrics.items())
-        print(f"{args.name} on {device}: {scores.in_words}, loss {scores.test_loss:.4f}{custom}")
+        main_score, _ = scores.figure
+        others = {"test loss": scores.test_loss, **scores.metrics}
+        texts = [
+            f"{name.replace('_', ' ')} {value:.4g}"
+            for name, value in others.items()
+            if name.replace("_", " ") != main_score
+        ]
+        print(", ".join([f"{args.name} on {device}: {scores.in_words}", *texts]))
 
 
 if __name__ == "__main__":

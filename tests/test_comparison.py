@@ -13,13 +13,8 @@ from photofinish.comparing.device_results import DeviceResult, Trained, read_res
 from photofinish.comparing.pairs import read_pair
 from photofinish.data import Task
 from photofinish.errors import UserError
-from photofinish.reporting.rows import (
-    COLUMNS,
-    comparison_metrics,
-    comparison_rows,
-    confusion_rows,
-    history_rows,
-)
+from photofinish.reporting.comparison_rows import comparison_metrics, comparison_rows
+from photofinish.reporting.rows import COLUMNS, confusion_rows, history_rows
 from photofinish.results import records
 
 REASON = "no accelerator: cuda: no driver"

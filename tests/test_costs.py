@@ -12,7 +12,7 @@ from photofinish.comparing.device_results import Trained
 from photofinish.comparing.speedups import TimeToTarget, cost, energy_used, outlay
 from photofinish.config.compare import Comparing, Prices, Watts
 from photofinish.machine.energy import Energy
-from photofinish.reporting.rows import comparison_rows
+from photofinish.reporting.comparison_rows import comparison_rows
 from photofinish.results.records import DeviceLabel
 
 GPU = Energy(of="gpu", status="measured", joules=900.0, source="nvml")

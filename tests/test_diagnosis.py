@@ -26,7 +26,8 @@ from photofinish.comparing.device_results import StepCosts, Trained, fixed_share
 from photofinish.comparing.diagnosis import Diagnosis, Remedy, diagnose
 from photofinish.config.experiment import Experiment
 from photofinish.reporting import causes, sentences
-from photofinish.reporting.rows import comparison_rows
+from photofinish.reporting.comparison_rows import comparison_rows
+from photofinish.reporting.overview import overview_table
 from photofinish.reporting.tables import steps_note, steps_table
 from photofinish.results import EpochTiming
 from photofinish.results.measurements import SteadyState, StepsTaken
@@ -188,6 +189,25 @@ def test_figures_that_show_no_cause_name_none(
     found = only(diagnose(slow(**measured)))
     assert (found.of, found.cause, found.remedy) == ("an epoch", "not known", None)
     assert why in causes.cause(found)
+
+
+@pytest.mark.parametrize(
+    ("measured", "likely"),
+    [
+        ({"timings": {"load": (BUSY,)}}, "compute-bound"),
+        ({"epoch_seconds": 0.3}, "compute-bound"),
+        ({"epoch_seconds": 3.8}, None),  # nine times its steps
+    ],
+)
+def test_figures_that_are_not_far_off_still_show_a_likely_cause(
+    slow: Change, measured: dict[str, Any], likely: str | None
+) -> None:
+    result = slow(**measured)
+    assert only(diagnose(result)).likely == likely
+    pair = pair_of(with_timings(result, total_seconds=30.0, startup_seconds=1.0))
+    (row,) = overview_table([sentences.verdict(pair)], [pair])
+    busy = " (busy machine)" if "timings" in measured else ""
+    assert row.get("why") == (likely and f"likely arithmetic{busy}")
 
 
 def test_a_step_next_to_its_loader_may_be_slower_than_alone(slow: Change) -> None:

@@ -305,6 +305,8 @@ def test_networks_without_predictions_are_compared_by_their_test_loss(
     found = parity(cpu, replace(cpu, scores=doubled))
     assert parting(found)[0] == "test loss"
     assert layer(found, "test loss").difference == pytest.approx(0.5)
+    loss = f"{cpu.scores.test_loss:.4g}"
+    assert table(found)["test loss"].startswith(f"test loss {loss} on the CPU, ")
 
 
 def test_an_item_with_several_labels_counts_once(make_result: MakeResult) -> None:

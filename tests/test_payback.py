@@ -12,7 +12,7 @@ from result_files import BUSY, pair_of, trained
 
 from photofinish.comparing import speedups
 from photofinish.comparing.speedups import time_to_target
-from photofinish.reporting.rows import comparison_rows
+from photofinish.reporting.comparison_rows import comparison_rows
 from photofinish.reporting.sentences import payback
 from photofinish.results import EpochMetrics, EpochTiming
 from photofinish.results.records import Timings

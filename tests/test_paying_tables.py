@@ -87,5 +87,5 @@ def test_sizes_have_their_break_even(make_result: MakeResult) -> None:
                 replace(result, record=result.record.model_copy(update={"experiment": experiment}))
             )
     (row,) = series_table(all_series(paired(results)))
-    assert (row["series"], row["by"]) == ("mlp", "batch size")
+    assert (row["experiments"], row["by"]) == ("mlp-16, mlp-64", "batch size")
     assert "from 32 on" in row["break-even"]

@@ -11,6 +11,7 @@ from result_files import made_up_attribution, pair_of
 
 from photofinish.comparing.decision import decide
 from photofinish.comparing.scaling import Cell, Grid
+from photofinish.reporting.comparison_rows import Rows
 from photofinish.reporting.pictures import (
     DEVICE_COLOURS,
     PART_COLOURS,
@@ -19,7 +20,6 @@ from photofinish.reporting.pictures import (
     job_times,
     learning_curves,
 )
-from photofinish.reporting.rows import Rows
 
 CPU, GPU = DEVICE_COLOURS["cpu"], DEVICE_COLOURS["gpu"]
 SVG = "{http://www.w3.org/2000/svg}"

@@ -20,7 +20,7 @@ from photofinish.config.compare import Comparing, Prices, accelerators
 from photofinish.config.experiment import LoaderInput
 from photofinish.reporting.report import write_report
 from photofinish.reporting.rows import COLUMNS, renting_rows
-from photofinish.reporting.sentences import least_cost, verdict
+from photofinish.reporting.sentences import verdict
 from photofinish.reporting.tables import renting_table
 from photofinish.results.measurements import Operations, Product
 
@@ -187,11 +187,6 @@ def test_a_price_is_old_half_a_year_before_the_training() -> None:
     assert price.is_old(date(2027, 2, 1))
 
 
-def test_a_cost_is_a_lower_bound() -> None:
-    assert least_cost(1.5, "USD") == "at least 1.50 USD"
-    assert least_cost(1e-5, "USD") == "under 0.01 USD"
-
-
 def test_the_report_has_bounds_and_the_dates_of_their_prices(
     make_pair: MakePair, tmp_path: Path
 ) -> None:
@@ -223,19 +218,6 @@ def test_without_timed_batches_a_job_that_loads_has_no_estimate(make_pair: MakeP
     headings = [set(renting_table(pair)[0]) for pair in (timed, pair_of(untimed), loading)]
     assert ["the job, estimated" in each for each in headings] == [True, True, False]
     assert "Its loading is not known: several processes." in verdict(loading).text
-
-
-def test_the_verdict_has_a_bound_by_data_sheets_that_is_long_enough_to_matter(
-    make_pair: MakePair,
-) -> None:
-    no_weights = {"gradient_bytes": 0, "optimizer_bytes": 0}
-    seconds = "By data sheets its arithmetic takes at least "
-    product = STEP.products[0]
-    for count, is_shown in ((1, False), (3000, True)):
-        products = (product.model_copy(update={"count": count}),)
-        step = STEP.model_copy(update={"products": products, **no_weights})
-        pair = make_pair(step, 300.0, accelerators=("M1",))  # of which there are no estimates
-        assert (seconds in verdict(pair).text) is is_shown
 
 
 def test_the_verdict_says_why_there_are_no_bounds_by_data_sheets(make_pair: MakePair) -> None:

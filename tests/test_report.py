@@ -162,7 +162,9 @@ def test_an_unavailable_gpu_is_listed_with_the_reason(
     assert page.column("Figures", "GPU")["why not trained"] == REASON
     assert page.column("Figures", "GPU")["hardware"] == "n/a"
     assert not {"Speed-ups", "Is it the same model?"} & set(page.tables)
-    assert REASON in (tmp_path / "comparison.md").read_text(encoding="utf-8")
+    text = (tmp_path / "comparison.md").read_text(encoding="utf-8")
+    assert "\nNo GPU trained here: no driver.\n" in text
+    assert "No GPU trained here: no driver.</p>" in page.text
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,10 @@ def test_the_break_even_lies_between_its_neighbours_on_logarithms(timed: Timed) 
     # These epochs don't vary, but a whole run may be off by 5 %.
     assert (found.low, found.high) == (pytest.approx(32 / 1.05), pytest.approx(32 * 1.05))
     assert sentences.break_even(series) == "the GPU is faster from 32 on (30.5 to 33.6)"
-    assert (series.name, series.x_name) == ("small", "batch size")
+    assert (series.experiments, series.x_name) == (
+        ["small-b16", "small-b64", "small-b256"],
+        "batch size",
+    )
 
 
 @pytest.mark.parametrize(
@@ -134,10 +137,7 @@ def test_each_width_and_the_batch_make_a_series_of_their_own(timed: Timed) -> No
         timed("cnn-both", one, two, model={**cnn, "hidden": (32,)}, batch_size=128),
         timed("cnn-neither", one, two, model={**cnn, "channels": (16, 9)}),
     ]
-    found = {
-        series.x_name: [point.experiment for point in series.points]
-        for series in all_series(results)
-    }
+    found = {series.x_name: series.experiments for series in all_series(results)}
     assert found == {
         "batch size": ["cnn-base", "cnn-batch"],
         "channels of convolution 1": ["cnn-base", "cnn-first"],
@@ -152,24 +152,6 @@ def test_experiments_that_differ_in_more_than_a_size_are_no_series(timed: Timed)
         timed("b", (1.0,) * 5, (0.5,) * 5, batch_size=32, seed=1),
     ]
     assert all_series(results) == []
-
-
-@pytest.mark.parametrize(
-    ("small", "large", "name"),
-    [
-        ("lenet_100_adam", "lenet_200_adam", "lenet-adam"),
-        ("lenet-100", "lenet-200-long", "lenet"),
-        ("tiny", "huge", "tiny and similar"),
-    ],
-)
-def test_a_series_is_named_by_the_words_that_its_experiments_share(
-    timed: Timed, small: str, large: str, name: str
-) -> None:
-    one = (1.0,) * 5
-    (series,) = all_series(
-        [timed(large, one, one, batch_size=32), timed(small, one, one, batch_size=16)]
-    )
-    assert series.name == name
 
 
 def test_an_experiment_that_no_gpu_trained_is_left_out(timed: Timed) -> None:

@@ -8,7 +8,7 @@ from conftest import MakeResult
 from result_files import BUSY, pair_of, trained
 
 from photofinish.comparing.speedups import ONCE, RUN_TO_RUN, speedups, students_t
-from photofinish.reporting.rows import comparison_rows
+from photofinish.reporting.comparison_rows import comparison_rows
 from photofinish.results.records import Timings
 
 FIVE = (2.9, 3.0, 3.0, 3.0, 3.1)

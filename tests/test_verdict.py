@@ -77,14 +77,15 @@ def test_the_epochs_cause_comes_before_the_jobs(make_result: MakeResult) -> None
     assert not any("Why" in detail for detail in verdict(pair_of(make_result())).details)
     slow_start = trained(make_result, attribution=made_up_attribution(0.05), total_seconds=40.0)
     why = verdict(pair_of(with_timings(slow_start, startup_seconds=25.0))).details[-1]
-    assert why.startswith("What an epoch on the CPU waits for is not known: ")
+    assert why.startswith("On the CPU, an epoch is likely input-bound, but steps are so slow")
     assert why.endswith(" And start-up is 62% of the job's 40 s.")
 
 
 def test_without_a_gpu_and_a_bound_nothing_can_be_told(make_result: MakeResult) -> None:
     reason = "no accelerator: cuda: no driver"
     found = verdict(pair_of(make_result(), make_result(device="gpu", unavailable=reason)))
-    assert (found.decision.answer, found.missing) == ("Can't tell", reason)
+    assert found.decision.answer == "Can't tell"
+    assert found.missing == "No GPU trained here: no driver."
     settles = "Training it once on a GPU would settle it."
     assert found.answer == f"Can't tell: no GPU trained it. {settles}"
     assert found.details[0] == (
@@ -127,7 +128,7 @@ def test_the_main_score_is_the_users_first_metric_or_one_that_fits_the_task(
 ) -> None:
     scores = trained(make_result).scores
     own = scores.model_copy(update={"first_metric": "top_3", "metrics": {"auc": 0.5, "top_3": 0.9}})
-    assert own.in_words == "a top 3 of 0.9 on the test data"
+    assert own.in_words == "top 3 0.9"
     labels = scores.model_copy(update={"confusion": ()})
     assert labels.figure == ("macro F1", "0.7")
     assert scores.in_words == "75.00% test accuracy"

@@ -157,8 +157,7 @@ def _compare(findings: Findings, project: Path) -> None:
             continue
         pair = read_pair(name, project / "results" / name)
         findings.add("verdict", verdict(pair).text, variant=name)
-        if pair.compared:
-            parity = pair.compared.parity
+        if pair.compared and (parity := pair.compared.parity):
             for layer in parity.layers:
                 finding = layer_finding(layer, parity)
                 findings.add(f"parity: {layer.name}", finding, variant=name)

@@ -53,6 +53,18 @@ class Published:
         return least_steps(self.operations, self.accelerator, self.precision)
 
 
+def held_by(floor: MinimumStepTime) -> str:
+    """Return the name of the longest part of a minimum time."""
+    if floor.link_seconds > floor.computing_seconds:
+        return "the link"
+    parts = {
+        "arithmetic": floor.arithmetic_seconds,
+        "memory": floor.memory_seconds,
+        "kernels": floor.kernel_seconds,
+    }
+    return max(parts, key=lambda name: parts[name])
+
+
 def published() -> list[Published]:
     """All of them."""
     networks = {(row["model"], row["image_size"]): row for row in rows("networks.csv")}

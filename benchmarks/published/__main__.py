@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from benchmarks.published import published
+from benchmarks.published import held_by, published
 
 
 def main() -> None:
@@ -13,7 +13,7 @@ def main() -> None:
     for each in published():
         shares.append(each.floor.seconds / each.step_seconds)
         what = f"{each.model} {each.precision} {each.layout} on {each.accelerator.name}"
-        print(f"{shares[-1]:.2f} of the bound's speed ({each.floor.held_by}): {what}")
+        print(f"{shares[-1]:.2f} of the bound's speed ({held_by(each.floor)}): {what}")
     highest, middle = max(shares), statistics.median(shares)
     print(
         f"{len(shares)} published speeds: "

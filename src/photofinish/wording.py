@@ -60,28 +60,24 @@ def ratio(value: float) -> str:
     return f"{value:.2f}" if value < 2 else _short(value)
 
 
-def at_most(value: float) -> str:
-    """Return an upper bound with one decimal below ten, rounded up."""
-    if not math.isfinite(value):
-        return "∞"
-    if value > 9.9:
-        return f"{math.ceil(value):,}"
-    return f"{math.ceil(10 * value - 1e-9) / 10:.1f}"
-
-
 def times(value: float) -> str:
     """Return `12x`, `6.0x`, `1.04x` or `0.012x`."""
     return f"{ratio(value)}x"
 
 
 def bound(value: float) -> str:
-    """Return an upper bound of a ratio: `2.4x`."""
-    return f"{at_most(value)}x"
+    """Return an upper bound of a ratio, rounded up: `2.4x`, `12x`."""
+    if not math.isfinite(value):
+        return "∞x"
+    if value > 9.9:
+        return f"{math.ceil(value):,}x"
+    return f"{math.ceil(10 * value - 1e-9) / 10:.1f}x"
 
 
-def faster(speedup: float) -> str:
-    """Return `12x faster`, or `0.50x as fast`."""
-    return f"{times(speedup)} faster" if speedup >= 1 else f"{times(speedup)} as fast"
+def faster(speedup: float, interval: tuple[float, float] | None = None) -> str:
+    """Return `12x faster (11 to 13)`, or `0.50x as fast`."""
+    text = f"{times(speedup)} faster" if speedup >= 1 else f"{times(speedup)} as fast"
+    return f"{text} ({interval_text(interval)})" if interval else text
 
 
 def interval_text(interval: tuple[float, float]) -> str:

@@ -12,11 +12,13 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from photofinish.comparing.device_results import Recorded, StepCosts, spread
+from photofinish.comparing.device_results import Recorded, ScriptResult, StepCosts, spread
 from photofinish.comparing.diagnosis import RUN_MARGIN, NotKnown, why_not_known
 from photofinish.comparing.speedups import BUSY
 from photofinish.config.compare import Accelerator
+from photofinish.machine.load import load_warnings
 from photofinish.results.measurements import Operations
+from photofinish.results.records import Timings
 
 ABOVE_BOOST_CLOCK = 1.25
 LEAST_KERNEL_SECONDS = 0.5e-6
@@ -60,36 +62,64 @@ class SpeedupBounds:
     job_if_resident: SpeedupBound | None = None
     """Bound with `input: resident`, if a loader is used and the samples would fit."""
     loading_not_known: NotKnown | None = None
-    """Reason why only start-up counts as staying."""
+    """Reason why a loader's time does not count as staying, and why there are no estimates."""
 
 
-def ceiling(run: Recorded) -> SpeedupBounds:
-    """Return the bounds of a training on the CPU; of its start-up alone if no steps were timed.
+def ceiling(run: Recorded | ScriptResult) -> SpeedupBounds:
+    """Return the bounds of a training on the CPU; of its start-up alone if no steps were timed."""
+    return _ceiling_of_script(run) if isinstance(run, ScriptResult) else _ceiling(run)
+
+
+def _ceiling_of_script(run: ScriptResult) -> SpeedupBounds:
+    """Return the bounds by the start-up and by the wait for batches.
+
+    Batches that workers load ahead take longer than the wait for them. So a real bound is lower.
+    """
+    timings = run.timings
+    startup = _startup_bound(timings, timings.startup_seconds)
+    waiting_seconds = run.waiting_seconds or [0.0]
+    margin = BUSY if load_warnings(timings.load) else RUN_MARGIN
+    least_seconds = spread(waiting_seconds)[0] / margin
+    if not least_seconds:
+        return SpeedupBounds(startup)
+    epoch_seconds = spread(timings.epoch_seconds)[1]
+    epoch = SpeedupBound(epoch_seconds, least_seconds, statistics.median(waiting_seconds))
+    return SpeedupBounds(_job_bound(startup, epoch, len(timings.epochs)), epoch)
+
+
+def _ceiling(run: Recorded) -> SpeedupBounds:
+    """Return the bounds of an experiment.
 
     On a busy machine, other programs may have doubled the time of loading.
     """
     timings, costs, not_known = run.timings, run.costs, why_not_known(run)
-    epochs = len(timings.epochs)
-    startup_seconds = timings.startup_seconds - timings.warm_up_seconds
-    _, job_seconds = spread(timings.end_to_end_seconds)
-    startup = SpeedupBound(job_seconds, startup_seconds / BUSY, startup_seconds)
+    startup = _startup_bound(timings, timings.startup_seconds - timings.warm_up_seconds)
     is_busy = not_known is not None and not_known.reason == "busy"
-    if costs is None or (not_known and not is_busy):
-        return SpeedupBounds(startup, loading_not_known=not_known)
     settings = run.record.experiment.input
     if settings.name == "resident":
         return SpeedupBounds(startup)
+    if costs is None or (not_known and not is_busy):
+        return SpeedupBounds(startup, loading_not_known=not_known)
     loading_seconds = costs.steps_per_epoch * costs.batch_alone_seconds
     margin = BUSY if is_busy else RUN_MARGIN
     least_seconds = _least_loading_seconds(costs, settings.workers) / margin
     epoch_seconds = costs.steps_per_epoch * costs.epoch_share_spread[1]
-    staying_seconds = startup.staying_seconds + epochs * least_seconds
-    measured_seconds = startup_seconds + epochs * loading_seconds
-    return SpeedupBounds(
-        epoch=SpeedupBound(epoch_seconds, least_seconds, loading_seconds),
-        job=SpeedupBound(job_seconds, staying_seconds, measured_seconds),
-        job_if_resident=startup if costs.attribution.resident else None,
-    )
+    epoch = SpeedupBound(epoch_seconds, least_seconds, loading_seconds)
+    job = _job_bound(startup, epoch, len(timings.epochs))
+    return SpeedupBounds(job, epoch, startup if costs.attribution.resident else None)
+
+
+def _startup_bound(timings: Timings, startup_seconds: float) -> SpeedupBound:
+    """Return the bound of a job if only its start-up stays on the CPU."""
+    _, job_seconds = spread(timings.end_to_end_seconds)
+    return SpeedupBound(job_seconds, startup_seconds / BUSY, startup_seconds)
+
+
+def _job_bound(startup: SpeedupBound, epoch: SpeedupBound, epochs: int) -> SpeedupBound:
+    """Return the bound of a job if its start-up and every epoch's loading stay."""
+    staying_seconds = startup.staying_seconds + epochs * epoch.staying_seconds
+    measured_seconds = startup.measured_seconds + epochs * epoch.measured_seconds
+    return SpeedupBound(startup.whole_seconds, staying_seconds, measured_seconds)
 
 
 def _least_loading_seconds(costs: StepCosts, workers: int) -> float:
@@ -129,17 +159,6 @@ class MinimumStepTime:
     @property
     def seconds(self) -> float:
         return max(self.computing_seconds, self.link_seconds)
-
-    @property
-    def held_by(self) -> str:
-        if self.link_seconds > self.computing_seconds:
-            return "the link"
-        parts = {
-            "arithmetic": self.arithmetic_seconds,
-            "memory": self.memory_seconds,
-            "kernels": self.kernel_seconds,
-        }
-        return max(parts, key=lambda name: parts[name])
 
 
 def least_steps(

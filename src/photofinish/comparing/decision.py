@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from photofinish.comparing.diagnosis import Cause
-from photofinish.comparing.pairs import Comparison
+from photofinish.comparing.pairs import AnyComparison
 from photofinish.comparing.renting import Estimate, RentalOption
-from photofinish.comparing.script_pairs import ScriptComparison
 from photofinish.comparing.speedups import (
     RUN_TO_RUN,
     Interval,
@@ -29,14 +28,12 @@ Reason = Literal[
     "short job", "start-up", "loading", "copying", "launch overhead", "arithmetic", "steps"
 ]
 
-AnyComparison = Comparison | ScriptComparison
-
 SHORT_JOB_SECONDS = 5.0
 """A shorter job is not worth a GPU, unless one was seen to be faster."""
 NO_DIFFERENCE = 0.9, 1.1
 WORTHWHILE_BOUND = 1.5
 """Smallest bound, as measured, of a GPU that may be worth it: a real one stays below it."""
-_REASONS: dict[Cause | Literal["step-bound"], Reason] = {
+_REASONS: dict[Cause, Reason] = {
     "start-up-bound": "start-up",
     "input-bound": "loading",
     "copy-bound": "copying",
@@ -101,7 +98,7 @@ def _measured(pair: AnyComparison) -> Decision | None:
     reason = _reason(pair, "gpu" if of_gpu else "cpu")
     if answer == "Can't tell" and whole.cpu_seconds <= SHORT_JOB_SECONDS:
         answer, reason = "No", "short job"
-    name = pair.compared.gpu.timings.device_name
+    name = pair.trained[-1].timings.device_name
     seconds = whole.cpu_seconds, whole.device_seconds
     return Decision(answer, "measured", *seconds, whole.interval, name, reason, of_gpu)
 
@@ -121,8 +118,8 @@ def _recorded(pair: AnyComparison) -> Decision | None:
     """Decide by the fastest record of a GPU elsewhere that shows a difference."""
     clear = []
     for each in pair.elsewhere:
-        whole = job_speedup(pair.cpu.timings, each.reference.timings)
-        if each.reference.training.device == "gpu" and whole.is_faster is not None:
+        whole = job_speedup(pair.cpu.timings, each.timings)
+        if each.training.device == "gpu" and whole.is_faster is not None:
             clear.append((whole, each.hardware))
     if not clear:
         return None
@@ -181,7 +178,7 @@ def _interval(pair: AnyComparison, estimate: Estimate) -> Interval:
 
 
 def _value(option: RentalOption, estimate: Estimate) -> tuple[bool, float, float]:
-    """Return what the best value has least of: doubt about its memory, cost, and time."""
+    """Return a key that sorts by doubt about the memory, then by cost, then by time."""
     cost = math.inf if estimate.cost is None else estimate.cost
     return option.fits != "yes", cost, estimate.job_seconds
 
@@ -204,6 +201,12 @@ def loads_longer_than_it_starts(pair: AnyComparison) -> bool:
 
 
 def _reason(pair: AnyComparison, device: DeviceLabel) -> Reason | None:
-    """Return what most of the device's job, or else of its epoch, is."""
+    """Return the largest part of the device's job, or else of its epoch, as far as is likely."""
     diagnoses = pair.diagnoses[device]
-    return _REASONS.get(diagnoses[0].cause) if diagnoses else None
+    return _REASONS.get(diagnoses[0].likely or diagnoses[0].cause) if diagnoses else None
+
+
+def is_likely(pair: AnyComparison, decision: Decision) -> bool:
+    """Return True if the reason is by unreliable figures, such as those of a busy machine."""
+    first = pair.diagnoses["gpu" if decision.of_gpu else "cpu"][:1]
+    return any(each.likely and _REASONS[each.likely] == decision.reason for each in first)

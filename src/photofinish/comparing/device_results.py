@@ -1,4 +1,4 @@
-"""Results of both devices, read from results/, with the costs of their steps."""
+"""Results of experiments and scripts on both devices, with the costs of their steps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from photofinish.data import Task
 from photofinish.errors import UserError
 from photofinish.results import EpochMetrics, records
 from photofinish.results.measurements import StepBreakdown
-from photofinish.results.records import DeviceLabel
+from photofinish.results.records import DeviceLabel, Timings
+from photofinish.results.script_runs import ScriptRun, ScriptUnavailable
 
 PARTS = {
     "waiting for data": "waiting_seconds",
@@ -197,9 +198,55 @@ class Trained(Recorded):
 
 
 @dataclass(frozen=True)
+class ScriptResult:
+    """A script that ran on one device."""
+
+    experiment: str
+    """Name of the script."""
+    record: ScriptRun
+
+    @property
+    def device(self) -> DeviceLabel:
+        return self.record.device
+
+    @property
+    def timings(self) -> Timings:
+        return self.record.timings
+
+    @property
+    def has_steps(self) -> bool:
+        """True if the script uses `photofinish.steps`. Else it is timed as a whole."""
+        return bool(self.record.epochs)
+
+    @cached_property
+    def waiting_seconds(self) -> list[float]:
+        """Time in which each epoch waited for its batches."""
+        return [epoch.waiting_seconds for epoch in self.record.epochs]
+
+    @property
+    def waiting_share(self) -> float:
+        """Share of its epochs that waited for batches."""
+        return sum(self.waiting_seconds) / sum(epoch.full_seconds for epoch in self.record.epochs)
+
+    @property
+    def batch_seconds(self) -> float:
+        """Median wait for a batch."""
+        waits = [epoch.waiting_seconds / max(1, epoch.steps) for epoch in self.record.epochs]
+        return statistics.median(waits)
+
+    @property
+    def metric_texts(self) -> list[str]:
+        """Numbers of the script's metrics file, each with its name before it."""
+        return [
+            f"{name} {'not a number' if value is None else f'{value:.4g}'}"
+            for name, value in self.record.metrics.items()
+        ]
+
+
+@dataclass(frozen=True)
 class NotTrained:
     experiment: str
-    record: records.Unavailable
+    record: records.Unavailable | ScriptUnavailable
 
     @property
     def device(self) -> DeviceLabel:
@@ -209,42 +256,34 @@ class NotTrained:
 DeviceResult = Trained | NotTrained
 
 
-def read_run(name: str, folder: Path) -> Recorded | NotTrained:
-    record = records.read_training(folder / records.MODEL)
-    if isinstance(record, records.Unavailable):
-        return NotTrained(name, record)
-    path = folder / records.TIMINGS_FOLDER / records.TIMINGS
-    timings = records.read_record(path, records.Timings)
-    return Recorded(name, record, timings, records.read_history(folder / records.MODEL))
-
-
 def read_results(name: str, folder: Path) -> dict[DeviceLabel, DeviceResult]:
     """Read the results of both devices from an experiment's folder."""
     results: dict[DeviceLabel, DeviceResult] = {}
-    trained: dict[DeviceLabel, tuple[Recorded, tuple[records.SeedRun, ...]]] = {}
+    trained: dict[DeviceLabel, tuple[records.Training, tuple[records.SeedRun, ...]]] = {}
     for device in records.DEVICE_LABELS:
-        run = read_run(name, folder / device)
-        if isinstance(run, NotTrained):
-            results[device] = run
+        model = folder / device / records.MODEL
+        record = records.read_training(model)
+        if isinstance(record, records.Unavailable):
+            results[device] = NotTrained(name, record)
         else:
-            model = folder / device / records.MODEL
-            trained[device] = run, records.read_seeds(model, run.record.experiment)
+            trained[device] = record, records.read_seeds(model, record.experiment)
     if not trained:
         return results
-    evaluated = folder / records.EVALUATED
-    judged = [(run.record, seeds) for run, seeds in trained.values()]
-    scores = records.read_scores(evaluated / records.EVALUATION, judged)
-    predictions = _read_predictions(
-        evaluated / records.PREDICTIONS, list(trained), judged[0][0].task
-    )
-    for device, (run, seeds) in trained.items():
-        first_step = folder / device / records.MODEL / records.FIRST_STEP
+    evaluated, (first, _) = folder / records.EVALUATED, next(iter(trained.values()))
+    scores = records.read_scores(evaluated / records.EVALUATION, trained.values())
+    predictions = _read_predictions(evaluated / records.PREDICTIONS, list(trained), first.task)
+    for device, (record, seeds) in trained.items():
+        model = folder / device / records.MODEL
+        timings = folder / device / records.TIMINGS_FOLDER / records.TIMINGS
         results[device] = Trained(
-            **vars(run),
-            scores=scores[device],
-            first_step=records.read_record(first_step, records.FirstStep),
-            predictions=predictions[device],
-            seed_runs=seeds,
+            name,
+            record,
+            records.read_record(timings, records.Timings),
+            records.read_history(model),
+            scores[device],
+            records.read_record(model / records.FIRST_STEP, records.FirstStep),
+            predictions[device],
+            seeds,
         )
     return results
 

@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from photofinish.comparing.device_results import Recorded, StepCosts, spread
+from photofinish.comparing.device_results import Recorded, ScriptResult, StepCosts, spread
 from photofinish.config.experiment import ResidentInput
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.machine.host import allowed_cores
@@ -22,7 +22,7 @@ from photofinish.machine.load import load_warnings
 
 Cause = Literal[
     "input-bound", "copy-bound", "launch-bound", "compute-bound", "start-up-bound",
-    "CPU held back", "not known",
+    "CPU held back", "step-bound", "not known",
 ]  # fmt: skip
 MOST_STARTUP_SHARE = 0.5
 """Largest share of a job's start-up that is not its main cause."""
@@ -92,34 +92,57 @@ class NotKnown:
     whole_seconds: float = 0.0
     recorded: str | None = None
 
+    @property
+    def leaves_a_likely_cause(self) -> bool:
+        """True if the two times, where there are any, are within a factor of two."""
+        apart_seconds, whole_seconds = self.apart_seconds, self.whole_seconds
+        return apart_seconds <= 2 * whole_seconds and whole_seconds <= 2 * apart_seconds
+
 
 @dataclass(frozen=True)
 class Diagnosis:
     of: Literal["the job", "an epoch"]
     cause: Cause
-    run: Recorded
+    run: Recorded | ScriptResult
     remedy: Remedy | None = None
     no_remedy: NoRemedy | None = None
     not_known: NotKnown | None = None
+    likely: Cause | None = None
+    """Cause by figures that are too unreliable for a remedy, such as those of a busy machine."""
 
 
-def diagnose(run: Recorded) -> tuple[Diagnosis, ...]:
+def diagnose(run: Recorded | ScriptResult) -> tuple[Diagnosis, ...]:
     """Return the diagnosis of the job if it is mostly start-up, then that of an epoch."""
     diagnoses = []
     if run.timings.startup_seconds > MOST_STARTUP_SHARE * run.timings.total_seconds:
         diagnoses.append(Diagnosis("the job", "start-up-bound", run, no_remedy="start-up"))
-    not_known = why_not_known(run)
-    if run.costs and not not_known:
-        cause, remedy = _cause(run, run.costs)
-        if isinstance(remedy, Remedy) and remedy.predicted and not remedy.predicted.is_worth_it:
-            remedy = "no gain"
-        if isinstance(remedy, Remedy):
-            diagnoses.append(Diagnosis("an epoch", cause, run, remedy))
-        else:
-            diagnoses.append(Diagnosis("an epoch", cause, run, no_remedy=remedy))
-    elif not_known:
-        diagnoses.append(Diagnosis("an epoch", "not known", run, not_known=not_known))
+    epoch = _diagnose_steps(run) if isinstance(run, ScriptResult) else _diagnose_epoch(run)
+    if epoch:
+        diagnoses.append(epoch)
     return tuple(diagnoses)
+
+
+def _diagnose_steps(run: ScriptResult) -> Diagnosis | None:
+    """Return whether a script mostly waits for batches, or None if it is timed as a whole."""
+    if not run.has_steps:
+        return None
+    return Diagnosis("an epoch", "input-bound" if run.waiting_share > 0.5 else "step-bound", run)
+
+
+def _diagnose_epoch(run: Recorded) -> Diagnosis | None:
+    """Return the cause of an epoch's time, or None if its steps were not to be taken apart."""
+    not_known, costs = why_not_known(run), run.costs
+    if not_known:
+        likely = _cause(run, costs)[0] if costs and not_known.leaves_a_likely_cause else None
+        return Diagnosis("an epoch", "not known", run, not_known=not_known, likely=likely)
+    if costs is None:
+        return None
+    cause, remedy = _cause(run, costs)
+    if isinstance(remedy, Remedy) and remedy.predicted and not remedy.predicted.is_worth_it:
+        remedy = "no gain"
+    if isinstance(remedy, Remedy):
+        return Diagnosis("an epoch", cause, run, remedy)
+    return Diagnosis("an epoch", cause, run, no_remedy=remedy)
 
 
 def why_not_known(run: Recorded) -> NotKnown | None:

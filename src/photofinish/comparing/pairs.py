@@ -1,4 +1,4 @@
-"""One comparison for each experiment: both devices' results and everything found in them."""
+"""One comparison for each experiment and script: both devices' results and all findings."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
 from photofinish.comparing.bounds import SpeedupBounds, ceiling
-from photofinish.comparing.device_results import DeviceResult, NotTrained, Trained, read_results
+from photofinish.comparing.device_results import (
+    NotTrained,
+    ScriptResult,
+    Trained,
+    read_results,
+)
 from photofinish.comparing.diagnosis import Diagnosis, diagnose
 from photofinish.comparing.parity import OverSeeds, Parity, over_seeds, parity
 from photofinish.comparing.renting import RentalComparison, renting
@@ -18,7 +23,7 @@ from photofinish.comparing.speedups import (
     Kind,
     ResourceUse,
     Speedup,
-    epoch_speedup,
+    job_speedup,
     outlay,
     payback,
     speedups,
@@ -26,13 +31,14 @@ from photofinish.comparing.speedups import (
 from photofinish.config.compare import Comparing
 from photofinish.errors import UserError
 from photofinish.results import records
-from photofinish.results.records import DeviceLabel
+from photofinish.results.records import DEVICE_LABELS, DeviceLabel
 from photofinish.results.references import (
     Reference,
     code_without_folders,
     hardware,
     without_folders,
 )
+from photofinish.results.script_runs import ScriptRun, ScriptUnavailable, read_script_run
 from photofinish.source_code import PACKAGE
 
 _MAY_DIFFER = {"dataset", "repeats", "seeds"}
@@ -40,35 +46,30 @@ _MAY_DIFFER = {"dataset", "repeats", "seeds"}
 
 
 @dataclass(frozen=True)
-class ReferenceComparison:
-    reference: Reference
-    hardware: str
-    against_cpu: Speedup
-    """Speed-up of an epoch with its data over this CPU."""
-
-
-@dataclass(frozen=True)
 class Compared:
-    cpu: Trained
-    gpu: Trained
     speedups: dict[Kind, Speedup]
-    parity: Parity
-    payback: BreakEvenEpochs
+    """That of the whole job alone, unless both runs have steps."""
+    payback: BreakEvenEpochs | None = None
+    parity: Parity | None = None
+    """None for scripts, whose models are not compared."""
 
     @property
     def likeness(self) -> str:
-        return self.parity.likeness
+        return self.parity.likeness if self.parity else "not compared"
+
+
+ResultT = TypeVar("ResultT", bound=Trained | ScriptResult)
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """An experiment on the CPU and on the GPU.
+class Comparison(Generic[ResultT]):
+    """An experiment or script on the CPU and on the GPU.
 
     Findings that depend on the settings are computed when first used.
     """
 
-    cpu: Trained
-    gpu: DeviceResult
+    cpu: ResultT
+    gpu: ResultT | NotTrained
     compared: Compared | None
     diagnoses: dict[DeviceLabel, tuple[Diagnosis, ...]]
     """Causes on each device that trained: of the job if it is mostly start-up, then of an epoch."""
@@ -78,61 +79,73 @@ class Comparison:
     """Records of other machines, of any experiment."""
 
     @classmethod
-    def of(cls, cpu: Trained, gpu: DeviceResult) -> Self:
+    def of(cls, cpu: ResultT, gpu: ResultT | NotTrained, settings: Comparing | None = None) -> Self:
         compared, diagnoses = None, {cpu.device: diagnose(cpu)}
-        if isinstance(gpu, Trained):
+        if not isinstance(gpu, NotTrained):
             diagnoses[gpu.device] = diagnose(gpu)
-            compared = Compared(
-                cpu,
-                gpu,
-                speedups(cpu.timings, gpu.timings),
-                parity(cpu, gpu),
-                payback(cpu.timings, gpu.timings),
-            )
-        return cls(cpu, gpu, compared, diagnoses, ceiling(cpu), Comparing(), ())
+            compared = _compared(cpu, gpu)
+        return cls(cpu, gpu, compared, diagnoses, ceiling(cpu), settings or Comparing(), ())
 
     @property
     def experiment(self) -> str:
         return self.cpu.experiment
 
     @property
-    def trained(self) -> tuple[Trained, ...]:
-        return (self.cpu, self.gpu) if isinstance(self.gpu, Trained) else (self.cpu,)
+    def trained(self) -> tuple[ResultT, ...]:
+        """Results of the devices that trained, the CPU's first."""
+        return (self.cpu,) if isinstance(self.gpu, NotTrained) else (self.cpu, self.gpu)
+
+    @property
+    def why_no_gpu(self) -> str | None:
+        return self.gpu.record.reason if isinstance(self.gpu, NotTrained) else None
 
     @cached_property
     def renting(self) -> RentalComparison:
         target = self.outlays["cpu"].target
-        measured = [each.reference.timings for each in self.elsewhere]
-        if self.compared:
-            measured.insert(0, self.compared.gpu.timings)
+        measured = [run.timings for run in self.trained[1:]]
+        measured += [each.timings for each in self.elsewhere]
         return renting(self.cpu, self.ceiling, target, self.settings, measured)
 
     @cached_property
     def outlays(self) -> dict[DeviceLabel, ResourceUse]:
-        return {
-            run.device: outlay(run.device, run.timings, run.history, self.settings)
-            for run in self.trained
-        }
+        uses = {}
+        for run in self.trained:
+            history = run.history if isinstance(run, Trained) else ()
+            uses[run.device] = outlay(run.device, run.timings, history, self.settings)
+        return uses
 
     @cached_property
     def seeds(self) -> dict[DeviceLabel, OverSeeds]:
         """Scores over seeds of the devices that trained from several."""
         target = self.settings.target_accuracy
-        return {run.device: over_seeds(run, target) for run in self.trained if run.seed_runs}
+        runs = [run for run in self.trained if isinstance(run, Trained) and run.seed_runs]
+        return {run.device: over_seeds(run, target) for run in runs}
 
     @cached_property
-    def elsewhere(self) -> tuple[ReferenceComparison, ...]:
-        """Records of the same training on other machines."""
-        found = []
-        for reference in self.references:
-            if same_training(reference.training, self.cpu.record):
-                name = hardware(reference.training.device, reference.timings)
-                speedup = epoch_speedup(self.cpu.timings, reference.timings)
-                found.append(ReferenceComparison(reference, name, speedup))
-        return tuple(found)
+    def elsewhere(self) -> tuple[Reference, ...]:
+        """Records of the same training on other machines. Scripts are not recorded."""
+        if isinstance(self.cpu, ScriptResult):
+            return ()
+        cpu = self.cpu.record
+        return tuple(each for each in self.references if same_training(each.training, cpu))
 
 
-def read_pair(name: str, folder: Path) -> Comparison:
+TrainedPair = Comparison[Trained]
+AnyComparison = Comparison[Trained] | Comparison[ScriptResult]
+
+
+def _compared(cpu: Trained | ScriptResult, gpu: Trained | ScriptResult) -> Compared:
+    if isinstance(cpu, Trained) and isinstance(gpu, Trained):
+        found, repaid = speedups(cpu.timings, gpu.timings), payback(cpu.timings, gpu.timings)
+        return Compared(found, repaid, parity(cpu, gpu))
+    runs = [run for run in (cpu, gpu) if isinstance(run, ScriptResult)]
+    if all(run.has_steps for run in runs):
+        return Compared(speedups(cpu.timings, gpu.timings), payback(cpu.timings, gpu.timings))
+    return Compared({"end_to_end": job_speedup(cpu.timings, gpu.timings)})
+
+
+def read_pair(name: str, folder: Path) -> TrainedPair:
+    """Read the results of both devices from an experiment's folder."""
     results = read_results(name, folder)
     cpu = results["cpu"]
     if isinstance(cpu, NotTrained):
@@ -140,19 +153,24 @@ def read_pair(name: str, folder: Path) -> Comparison:
     return Comparison.of(cpu, results["gpu"])
 
 
+def read_script_pair(name: str, folder: Path, settings: Comparing) -> Comparison[ScriptResult]:
+    """Read the results of both devices from a script's folder."""
+    cpu, gpu = (read_script_run(folder / device) for device in DEVICE_LABELS)
+    if isinstance(cpu, ScriptUnavailable):
+        raise UserError(f"{name} did not run on the CPU, the baseline: run `dvc repro`")
+    on_gpu = ScriptResult(name, gpu) if isinstance(gpu, ScriptRun) else NotTrained(name, gpu)
+    return Comparison.of(ScriptResult(name, cpu), on_gpu, settings)
+
+
 def with_settings(
-    pairs: Sequence[Comparison], settings: Comparing, references: Iterable[Reference]
-) -> list[Comparison]:
+    pairs: Sequence[TrainedPair], settings: Comparing, references: Iterable[Reference]
+) -> list[TrainedPair]:
     """Return the comparisons with these settings and records of other machines.
 
     Records of hardware that this machine has are left out.
     """
     here = {hardware(run.device, run.timings) for pair in pairs for run in pair.trained}
-    elsewhere = tuple(
-        reference
-        for reference in references
-        if hardware(reference.training.device, reference.timings) not in here
-    )
+    elsewhere = tuple(each for each in references if each.hardware not in here)
     return [replace(pair, settings=settings, references=elsewhere) for pair in pairs]
 
 

@@ -17,7 +17,13 @@ import numpy as np
 from photofinish.comparing.device_results import Predictions, Trained
 from photofinish.comparing.speedups import Interval, TimeToTarget, students_t, time_to_target
 from photofinish.results import EpochMetrics
-from photofinish.results.records import MEAN_ABSOLUTE_ERROR, FirstStep, TensorFingerprint
+from photofinish.results.records import (
+    MEAN_ABSOLUTE_ERROR,
+    DeviceEvaluation,
+    FirstStep,
+    SeedScores,
+    TensorFingerprint,
+)
 
 ModelMatch = Literal["identical", "equivalent within rounding", "different"]
 SIGNIFICANT = 0.05
@@ -282,28 +288,28 @@ class OverSeeds:
 
 def over_seeds(run: Trained, target: float | None) -> OverSeeds:
     """Collect the scores of all seeds, which are assumed to start up as fast as the first."""
-    scores, timings = run.scores, run.timings
-    has_accuracy = scores.test_accuracy is not None
-    score_name = "test accuracy" if has_accuracy else "mean absolute error"
-    if not has_accuracy and MEAN_ABSOLUTE_ERROR not in scores.metrics:
-        score_name = "test loss"  # a custom step may predict nothing
-    values: list[float | None]
-    if score_name == "test loss":
-        values = [scores.test_loss, *(seed.test_loss for seed in scores.seeds)]
-    elif has_accuracy:
-        values = [scores.test_accuracy, *(seed.test_accuracy for seed in scores.seeds)]
-    else:
-        errors = (seed.mean_absolute_error for seed in scores.seeds)
-        values = [scores.metrics[MEAN_ABSOLUTE_ERROR], *errors]
+    timings = run.timings
+    scores: list[DeviceEvaluation | SeedScores] = [run.scores, *run.scores.seeds]
+    errors = [seed.mean_absolute_error for seed in run.scores.seeds]
+    figures: dict[str, list[float | None]] = {
+        "test accuracy": [each.test_accuracy for each in scores],
+        "mean absolute error": [run.scores.metrics.get(MEAN_ABSOLUTE_ERROR), *errors],
+        "test loss": [each.test_loss for each in scores],  # a custom step may predict nothing
+    }
+    score_name = next(name for name, values in figures.items() if None not in values)
     targets = []
-    if target is not None and has_accuracy:
+    if target is not None and score_name == "test accuracy":
         histories = [run.history, *(seed.history for seed in run.seed_runs)]
         for history, epochs in zip(histories, [timings.epochs, *timings.seeds], strict=True):
             targets.append(time_to_target(history, epochs, timings.startup_seconds, target))
     return OverSeeds(
         seeds=(run.record.experiment.seed, *(seed.seed for seed in run.seed_runs)),
         score_name=score_name,
-        score=Spread(tuple(float(value) for value in values if value is not None)),
-        test_loss=Spread((scores.test_loss, *(seed.test_loss for seed in scores.seeds))),
+        score=_spread(figures[score_name]),
+        test_loss=_spread(figures["test loss"]),
         targets=tuple(targets),
     )
+
+
+def _spread(values: Sequence[float | None]) -> Spread:
+    return Spread(tuple(float(value) for value in values if value is not None))

@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from photofinish.comparing.bounds import (
     MinimumStepTime,
@@ -19,8 +19,7 @@ from photofinish.comparing.bounds import (
     least_memory_bytes,
     least_steps,
 )
-from photofinish.comparing.device_results import Recorded, spread
-from photofinish.comparing.diagnosis import NotKnown
+from photofinish.comparing.device_results import Recorded, ScriptResult, spread
 from photofinish.comparing.estimates import CONTEXT_SECONDS, estimate_step
 from photofinish.comparing.speedups import SECONDS_AN_HOUR, TimeToTarget
 from photofinish.config.compare import (
@@ -38,16 +37,13 @@ from photofinish.results.measurements import Operations
 from photofinish.results.records import Timings
 from photofinish.results.script_runs import ScriptSettings
 
-if TYPE_CHECKING:
-    from photofinish.comparing.script_pairs import ScriptResult
-
 _OLD = timedelta(days=183)
 _LIST_CURRENCY = "USD"
 _GIB = 2**30
 _DRIVER_BYTES = 2**30
 """Generous size of a driver and its libraries in the device's memory."""
 _ROOM = 1.5
-"""Factor on what a step surely holds, for everything else that it holds."""
+"""Factor on the least memory of a step, for everything else in the memory."""
 _OTHER_CPU = 1.5
 """Factor by which start-up and loading may differ on a rented machine's CPU. A guess."""
 
@@ -105,8 +101,6 @@ class RentalComparison:
     trained_on: date
     not_counted: str | None
     """Reason why there are no offers, from the training's record."""
-    without: NotKnown | None
-    """Reason why there are no estimates: the time of loading is not known."""
 
 
 def renting(
@@ -118,23 +112,21 @@ def renting(
 ) -> RentalComparison:
     """Return the least and estimated time and cost on each accelerator in the settings.
 
-    Estimates are scaled by what the same training took on a GPU that was `measured`.
+    Estimates are scaled by `measured` times of the same training on a GPU.
     """
-    timings, experiment, offers, not_counted = run.timings, run.record.experiment, [], None
-    is_resident = isinstance(experiment, Experiment) and experiment.input.name == "resident"
-    without = None if is_resident else stays.loading_not_known
+    timings, offers, not_counted = run.timings, [], None
     trained_on = datetime.fromtimestamp(timings.started_at_unix_seconds, UTC).date()
     if operations := timings.operations:
-        scale = _measured_over_estimated(experiment, operations, measured)
+        scale = _measured_over_estimated(run.record.experiment, operations, measured)
         for name in settings.accelerators:
             price = price_of(name, settings.prices)
             accelerator, estimate = accelerators()[name], None
-            if not without:
+            if not stays.loading_not_known:
                 estimate = _estimate(run, operations, stays, accelerator, price, scale)
             offers.append(_offer(run, operations, target, accelerator, price, estimate))
     elif settings.accelerators:
         not_counted = timings.not_counted or "a step's operations were not counted"
-    return RentalComparison(tuple(offers), trained_on, not_counted, without)
+    return RentalComparison(tuple(offers), trained_on, not_counted)
 
 
 def _offer(

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from photofinish.comparing.decision import Answer, Decision
-from photofinish.comparing.pairs import Comparison
+from photofinish.comparing.pairs import TrainedPair
 from photofinish.comparing.speedups import (
     LEAST_VALUES,
     FloatArray,
@@ -35,10 +35,13 @@ _LAYERS = {"hidden": "units of hidden layer", "channels": "channels of convoluti
 @dataclass(frozen=True)
 class Point:
     x: int
-    experiment: str
-    speedup: Speedup
-    cpu: Timings
-    gpu: Timings
+    pair: TrainedPair
+
+    @property
+    def speedup(self) -> Speedup:
+        """Speed-up of an epoch."""
+        assert self.pair.compared
+        return self.pair.compared.speedups["epoch"]
 
 
 @dataclass(frozen=True)
@@ -47,17 +50,20 @@ class BreakEven:
 
     size: float | None
     """None if the GPU is slower at the largest size, or at none."""
-    low: float | None
+    low: float | None = None
     """Lower end of the 95 % interval, if it lies within the sizes."""
-    high: float | None
+    high: float | None = None
 
 
 @dataclass(frozen=True)
 class Series:
-    name: str
     x_name: str
     points: tuple[Point, ...]
     """At least two, in the order of their sizes."""
+
+    @property
+    def experiments(self) -> list[str]:
+        return [point.pair.experiment for point in self.points]
 
     @property
     def values(self) -> int:
@@ -69,13 +75,13 @@ class Series:
         sizes = [float(point.x) for point in self.points]
         size = _inside(crossing(sizes, np.array([[point.speedup.ratio for point in self.points]])))
         if size is None or self.values < LEAST_VALUES:
-            return BreakEven(size, None, None)
-        seeds = iter(range(2 * len(sizes)))
+            return BreakEven(size)
         ratios, margins = [], []
-        for point in self.points:
-            cpu = drawn_medians(point.cpu.epoch_seconds, next(seeds))
-            ratios.append(cpu / drawn_medians(point.gpu.epoch_seconds, next(seeds)))
-            margins.append(run_margins(point.cpu, point.gpu))
+        for index, point in enumerate(self.points):
+            cpu, gpu = (run.timings for run in point.pair.trained)
+            drawn_cpu = drawn_medians(cpu.epoch_seconds, 2 * index)
+            ratios.append(drawn_cpu / drawn_medians(gpu.epoch_seconds, 2 * index + 1))
+            margins.append(run_margins(cpu, gpu))
         drawn, (too_high, too_low) = np.stack(ratios, axis=1), np.array(margins).T
         # The furthest ends have every ratio off by a run's margin.
         low, _ = percentile_interval(crossing(sizes, drawn * too_low))
@@ -88,30 +94,17 @@ def _inside(size: float | FloatArray) -> float | None:
     return value if np.isfinite(value) else None
 
 
-def all_series(pairs: Iterable[Comparison]) -> list[Series]:
+def all_series(pairs: Iterable[TrainedPair]) -> list[Series]:
     """Group experiments that differ in one size only."""
     groups: dict[tuple[str, str], dict[int, Point]] = defaultdict(dict)
     for pair in pairs:
-        if compared := pair.compared:
-            speedup, timings = (
-                compared.speedups["epoch"],
-                (compared.cpu.timings, compared.gpu.timings),
-            )
-            for x_name, x, others in _sizes(pair.cpu.record.experiment):
-                groups[x_name, others].setdefault(x, Point(x, pair.experiment, speedup, *timings))
-    series: dict[tuple[str, str], Series] = {}
-    for (x_name, _), by_size in groups.items():
-        if len(by_size) > 1:
-            points = tuple(point for _, point in sorted(by_size.items()))
-            # The words that all names share: lenet-adam for lenet-100-adam and lenet-200-adam.
-            words = [point.experiment.replace("_", "-").split("-") for point in points]
-            columns = zip(*words, strict=False)
-            similar = f"{points[0].experiment} and similar"
-            name = "-".join(column[0] for column in columns if len(set(column)) == 1) or similar
-            if (name, x_name) in series:
-                name = f"{name} ({similar})"
-            series[name, x_name] = Series(name, x_name, points)
-    return list(series.values())
+        for x_name, x, others in _sizes(pair.cpu.record.experiment) if pair.compared else ():
+            groups[x_name, others].setdefault(x, Point(x, pair))
+    return [
+        Series(x_name, tuple(point for _, point in sorted(by_size.items())))
+        for (x_name, _), by_size in groups.items()
+        if len(by_size) > 1
+    ]
 
 
 def crossing(sizes: Sequence[float], ratios: FloatArray) -> FloatArray:
@@ -165,7 +158,7 @@ class Grid:
     """By row and column."""
 
 
-def grid(pairs: Sequence[Comparison], decisions: Sequence[Decision]) -> Grid | None:
+def grid(pairs: Sequence[TrainedPair], decisions: Sequence[Decision]) -> Grid | None:
     """Return the experiments as a grid, or None if not exactly two settings vary."""
     settings = [dict(_leaves(pair.cpu.record.experiment.model_dump(mode="json"))) for pair in pairs]
     values: dict[str, list[str]] = defaultdict(list)
@@ -226,15 +219,13 @@ class Shared:
         return low * self.fewest / self.count, high * self.fewest / self.count
 
 
-def shared_trainings(pairs: Iterable[Comparison]) -> list[Shared]:
+def shared_trainings(pairs: Iterable[TrainedPair]) -> list[Shared]:
     """Compare trainings of one experiment that different numbers of devices shared."""
     found = []
     for pair in pairs:
         runs: list[tuple[DeviceLabel, str | None, Timings]] = []
         runs += [(run.device, None, run.timings) for run in pair.trained]
-        for other in pair.elsewhere:
-            reference = other.reference
-            runs.append((reference.training.device, reference.machine, reference.timings))
+        runs += [(each.training.device, each.machine, each.timings) for each in pair.elsewhere]
         # This project's results come first, and the first of equal counts stays.
         groups: dict[tuple[DeviceLabel, str, int | None], dict[int, tuple[str | None, Timings]]]
         groups = defaultdict(dict)

@@ -27,7 +27,7 @@ without it, and at most 3 with it."""
 BUSY = 2.0
 """Least factor by which other programs may have slowed a run on a busy machine."""
 ONCE = 1.3
-"""Factor by which what a run does only once may be off, above all its start-up.
+"""Factor by which the time outside the epochs may be off, above all the start-up.
 
 Twelve starts in a row differed by up to 1.09 on a quiet machine."""
 _RESAMPLES = 2000
@@ -187,11 +187,14 @@ def _epochs(extra_seconds: float, gain_seconds: float) -> float:
 def outlay(
     device: DeviceLabel, timings: Timings, history: Sequence[EpochMetrics], settings: Comparing
 ) -> ResourceUse:
-    """Return energy and cost of the training, and up to the target accuracy in the settings."""
+    """Return energy and cost of the training, and up to the target accuracy in the settings.
+
+    A script has no history, and so no target.
+    """
     energy, currency = energy_used(device, timings, settings), settings.prices.currency
     whole = cost(device, timings.total_seconds, energy.joules, settings)
     accuracy = settings.target_accuracy
-    if accuracy is None or history[0].validation_accuracy is None:
+    if accuracy is None or not history or history[0].validation_accuracy is None:
         return ResourceUse(energy, whole, currency)
     target = time_to_target(history, timings.epochs, timings.startup_seconds, accuracy)
     if target.seconds is None or target.share is None:

@@ -31,7 +31,7 @@ class Answers:
     answers: dict[str, str]
     """Answer of each experiment, with its number and reason."""
     reasons: list[str]
-    """Reasons why there was no GPU."""
+    """Sentences why no GPU trained."""
     overview: Table
     """A row for each experiment."""
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import Any
 
+from photofinish.comparing.device_results import ScriptResult
 from photofinish.comparing.diagnosis import LEAST_STEPS, Diagnosis, NotKnown, Remedy
 from photofinish.machine.host import allowed_cores
 from photofinish.wording import bound, counted, interval_text, seconds
@@ -31,13 +33,20 @@ _REMEDIES = {
 
 
 def cause(found: Diagnosis) -> str:
-    """Return what a job or an epoch waits for, with its times."""
-    run, timings, costs = found.run, found.run.timings, found.run.costs
+    """Return the part that a job or an epoch waits for, with its times."""
+    run, timings = found.run, found.run.timings
     if found.cause == "start-up-bound":
         share = timings.startup_seconds / timings.total_seconds
         return f"start-up is {share:.0%} of the job's {seconds(timings.total_seconds)}"
     if found.not_known:
         return not_known(found.not_known)
+    if isinstance(run, ScriptResult):
+        step = seconds(statistics.median(timings.steady_state.step_seconds))
+        waiting = f"{run.waiting_share:.0%} of an epoch waits for batches"
+        if run.device == "gpu":
+            waiting += ", while the GPU may still compute"
+        return f"{waiting}: {seconds(run.batch_seconds)} per batch, and a step takes {step}"
+    costs = run.costs
     if costs is None:
         return found.cause
     step = seconds(costs.step_alone_seconds)
@@ -67,12 +76,8 @@ def advice(found: Diagnosis) -> str:
     """Return what to change in params.yaml, or why nothing helps."""
     if found.remedy:
         return f"Try `{remedy_line(found.remedy)}`: {prediction(found.remedy)}."
-    return f"No setting helps: {no_remedy(found)}."
-
-
-def no_remedy(found: Diagnosis) -> str:
-    """Return why no change to params.yaml is suggested."""
-    return _NO_REMEDY[found.no_remedy] if found.no_remedy else "the cause is not known"
+    why = _NO_REMEDY[found.no_remedy] if found.no_remedy else "the cause is not known"
+    return f"No setting helps: {why}."
 
 
 def remedy_line(remedy: Remedy) -> str:

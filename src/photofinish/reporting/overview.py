@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from photofinish.comparing.bounds import SpeedupBound
-from photofinish.comparing.decision import AnyComparison, Decision
+from photofinish.comparing.decision import Decision, is_likely
+from photofinish.comparing.pairs import AnyComparison
 from photofinish.machine.load import load_warnings
 from photofinish.reporting.sentences import HIGH, Verdict
 from photofinish.reporting.tables import NOTHING, Table, money_or_nothing
@@ -26,7 +27,7 @@ def overview_table(verdicts: Sequence[Verdict], pairs: Sequence[AnyComparison]) 
             "on a GPU": _gpu_time(decision),
             "speed-up": _speedup(decision, pair.ceiling.job),
             "cost": _cost(pair, decision),
-            "why": decision.reason or _unknown(pair),
+            "why": _why(pair, decision),
             "the models": compared.likeness if compared else NOTHING,
         }
         rows.append(row)
@@ -34,9 +35,13 @@ def overview_table(verdicts: Sequence[Verdict], pairs: Sequence[AnyComparison]) 
     return [{heading: row[heading] for heading in filled} for row in rows]
 
 
-def _unknown(pair: AnyComparison) -> str:
-    """Return why there is no reason, if that is known."""
-    return "not known: busy machine" if load_warnings(pair.cpu.timings.load) else NOTHING
+def _why(pair: AnyComparison, decision: Decision) -> str:
+    """Return the reason, with a remark if it is by the figures of a busy machine."""
+    reason = decision.reason or NOTHING
+    if not is_likely(pair, decision):
+        return reason
+    is_busy = any(load_warnings(run.timings.load) for run in pair.trained)
+    return f"likely {reason}{' (busy machine)' if is_busy else ''}"
 
 
 def _gpu_time(decision: Decision) -> str:
@@ -59,7 +64,7 @@ def _speedup(decision: Decision, limit: SpeedupBound) -> str:
 
 
 def _cost(pair: AnyComparison, decision: Decision) -> str:
-    """Return what the job costs on the GPU that decides."""
+    """Return the cost of the job on the GPU that decides."""
     if decision.option and decision.option.estimate and decision.option.price:
         return money_or_nothing(decision.option.estimate.cost, decision.option.price.currency)
     if decision.basis == "measured" and "gpu" in pair.outlays:

@@ -30,7 +30,7 @@ def template(name: str) -> jinja2.Template:
 
 
 def _with_code(text: str) -> Markup:
-    """Mark up as code what is between backticks."""
+    """Mark up text between backticks as code."""
     return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704
 
 

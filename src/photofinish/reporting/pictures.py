@@ -16,11 +16,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from photofinish.comparing.decision import AnyComparison, Decision, estimated_options
-from photofinish.comparing.device_results import Trained
+from photofinish.comparing.decision import Decision, estimated_options
+from photofinish.comparing.device_results import ScriptResult, Trained
+from photofinish.comparing.pairs import AnyComparison
 from photofinish.comparing.scaling import Grid
-from photofinish.comparing.script_pairs import ScriptResult
-from photofinish.reporting.rows import Rows, grouped
+from photofinish.reporting.comparison_rows import Rows
 from photofinish.results.records import Timings
 from photofinish.wording import listed, seconds, times
 
@@ -186,7 +186,7 @@ def _bars(pair: AnyComparison, decision: Decision) -> list[_Bar]:
             _Bar(f"{run.device.upper()} here, measured", _parts(run.timings, _loading_share(run)))
         )
     for each in pair.elsewhere:
-        bars.append(_Bar(f"{each.hardware}, recorded", _parts(each.reference.timings, 0.0)))
+        bars.append(_Bar(f"{each.hardware}, recorded", _parts(each.timings, 0.0)))
     estimates = estimated_options(pair) if decision.reason != "short job" else []
     fastest = min(estimates, key=lambda each: each[1].job_seconds, default=None)
     for option, estimate in estimates:
@@ -257,7 +257,9 @@ def heat_map(grid: Grid) -> Picture:
 @rc_context(_STYLE)
 def learning_curves(history: Rows) -> Picture:
     """Draw an experiment's validation loss by epoch, and for two devices by seconds as well."""
-    by_device = grouped(history, "device")
+    by_device: dict[str, Rows] = {}
+    for epoch in history:
+        by_device.setdefault(epoch["device"], []).append(epoch)
     columns = {"epoch": "epoch"}
     if len(by_device) > 1:
         columns["training_seconds_so_far"] = "seconds of training"

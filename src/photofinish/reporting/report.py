@@ -7,19 +7,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from photofinish.comparing.decision import AnyComparison
+from photofinish.comparing.device_results import ScriptResult
 from photofinish.comparing.diagnosis import Remedy
-from photofinish.comparing.pairs import Comparison
+from photofinish.comparing.pairs import AnyComparison, Comparison, TrainedPair
 from photofinish.comparing.scaling import all_series, grid, shared_trainings
-from photofinish.comparing.script_pairs import ScriptComparison
 from photofinish.files import to_json, write_text_atomically
 from photofinish.reporting import pictures, rows, sentences, tables
 from photofinish.reporting.answers import write_answers
 from photofinish.reporting.causes import commands, prediction, remedy_line
+from photofinish.reporting.comparison_rows import comparison_metrics, comparison_rows
 from photofinish.reporting.overview import overview_table
 from photofinish.reporting.page import template
 from photofinish.reporting.pictures import Picture
-from photofinish.reporting.script_verdict import script_sections, script_verdict
 from photofinish.reporting.sentences import Verdict, verdict
 from photofinish.reporting.tables import RENTING_NOTE, Table
 from photofinish.wording import markdown_text
@@ -29,29 +28,25 @@ MOST_SHOWN = 30
 MOST_MARKDOWN_CHARACTERS = 60_000
 """GitHub takes comments of up to 65,536."""
 FIGURES = "figures"
-_SECTIONS: list[tuple[str, Callable[[Comparison], Table], str]] = [
+_SECTIONS: list[tuple[str, Callable[[AnyComparison], Table], str]] = [
     (
         "Speed-ups",
         tables.speedup_table,
-        "The CPU's time over the GPU's. "
-        "Where the interval spans 1, or there is none, no winner is named.",
+        "The CPU's time over the GPU's. A script's step is the mean of an epoch, without the wait "
+        "for its batch. Where the interval spans 1, or there is none, no winner is named.",
     ),
     (
         "What no GPU can shorten",
         tables.ceiling_table,
         "Upper bounds: no GPU in this machine exceeds them, and a real one may fall well short.",
     ),
-    (
-        "Which to rent",
-        tables.renting_table,
-        RENTING_NOTE,
-    ),
-    ("Why", tables.why_table, "What takes most of an epoch, or of the whole job."),
+    ("Which to rent", tables.renting_table, RENTING_NOTE),
     (
         "Is it the same model?",
         tables.parity_table,
         "Compared from the training's start to its end.",
     ),
+    ("The script's metrics", tables.metrics_table, sentences.NO_PARITY),
     ("Several seeds", tables.seeds_table, "How much chance changes the result."),
     ("When does it pay?", tables.paying_table, ""),
     (
@@ -61,6 +56,7 @@ _SECTIONS: list[tuple[str, Callable[[Comparison], Table], str]] = [
     ),
     ("Figures", tables.figures_table, ""),
 ]
+"""Title, table and note. Tables without rows are not shown."""
 
 
 @dataclass(frozen=True)
@@ -78,14 +74,14 @@ class Details:
 
 
 def write_report(
-    pairs: list[Comparison], folder: Path, scripts: Sequence[ScriptComparison] = ()
+    pairs: list[TrainedPair], folder: Path, scripts: Sequence[Comparison[ScriptResult]] = ()
 ) -> list[Verdict]:
     """Write all files of the report, and return a verdict for each experiment and script."""
     everything: list[AnyComparison] = [*pairs, *scripts]
-    verdicts = [*map(verdict, pairs), *map(script_verdict, scripts)]
+    verdicts = [verdict(pair) for pair in everything]
     decisions = [each.decision for each in verdicts]
     files = {
-        "comparison.csv": rows.comparison_rows(everything, decisions),
+        "comparison.csv": comparison_rows(everything, decisions),
         "history.csv": rows.history_rows(pairs),
         "confusion.csv": rows.confusion_rows(pairs),
         "speedups.csv": rows.speedup_rows(everything),
@@ -129,21 +125,18 @@ def _reasons(verdicts: list[Verdict]) -> list[str]:
 
 
 def _details(pair: AnyComparison, answer: Verdict) -> Details:
-    if isinstance(pair, ScriptComparison):
-        sections = [section for section in script_sections(pair) if section[1]]
-        return Details(answer, [], sections, [pictures.job_times(pair, answer.decision)], [], "")
     remedies = [each.remedy for found in pair.diagnoses.values() for each in found if each.remedy]
     if answer.decision.reason == "short job":
         remedies = []
     sections = [(title, table(pair), note) for title, table, note in _SECTIONS]
+    drawn = [pictures.job_times(pair, answer.decision)]
+    if history := rows.history_rows([pair]):
+        drawn.append(pictures.learning_curves(history))
     return Details(
         answer,
         [_suggestion(pair.experiment, remedy) for remedy in remedies],
         [section for section in sections if section[1]],
-        [
-            pictures.job_times(pair, answer.decision),
-            pictures.learning_curves(rows.history_rows([pair])),
-        ],
+        drawn,
         tables.steps_table(pair),
         tables.steps_note(pair),
     )
@@ -158,7 +151,7 @@ def write_for_dvc(pairs: Sequence[AnyComparison], folder: Path, metrics: Path, p
     """Write the files that `dvc metrics` and `dvc plots` show, which Git keeps."""
     for former in (metrics, plots):
         shutil.rmtree(former, ignore_errors=True)
-    for experiment, figures in rows.comparison_metrics(pairs).items():
+    for experiment, figures in comparison_metrics(pairs).items():
         _write(metrics / f"{experiment}.json", to_json(figures))  # DVC makes a row of each file
     plots.mkdir(parents=True)
     for name in ("history.csv", "confusion.csv", "speedups.csv"):
@@ -178,7 +171,7 @@ def _markdown(summary: str, verdicts: list[Verdict], overview: Table) -> str:
     lines += ["| " + " | ".join(map(markdown_text, row.values())) + " |" for row in overview]
     lines.append("")
     for reason in _reasons(verdicts):
-        lines += [f"Why no GPU: {markdown_text(reason)}", ""]
+        lines += [markdown_text(reason), ""]
     for each in verdicts:
         lines.append(f"* **{markdown_text(each.experiment)}**: {markdown_text(each.answer)}")
         lines += [f"  * {markdown_text(detail)}" for detail in (*each.cautions, *each.details)]

@@ -1,19 +1,19 @@
-"""Findings of one experiment as sentences: the answer and its evidence."""
+"""Findings of one experiment or script as sentences: the answer and its evidence."""
 
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from photofinish.comparing.decision import AnyComparison, Decision, decide
-from photofinish.comparing.device_results import NotTrained
+from photofinish.comparing.decision import Decision, decide, is_likely
+from photofinish.comparing.device_results import ScriptResult, Trained
 from photofinish.comparing.diagnosis import Diagnosis
-from photofinish.comparing.pairs import Compared, Comparison
+from photofinish.comparing.pairs import AnyComparison
 from photofinish.comparing.parity import Layer, OverSeeds, Parity
-from photofinish.comparing.renting import RentalComparison
 from photofinish.comparing.scaling import Series
 from photofinish.comparing.speedups import (
     LEAST_VALUES,
@@ -23,8 +23,7 @@ from photofinish.comparing.speedups import (
 )
 from photofinish.machine.load import LoadWindow, load_warnings
 from photofinish.reporting.causes import advice, cause, not_known
-from photofinish.results.records import DeviceLabel
-from photofinish.wording import bound, counted, faster, interval_text, listed, money, seconds
+from photofinish.wording import bound, counted, faster, listed, money, seconds
 
 NAMES: dict[Kind, str] = {
     "step": "a step, its data on the device",
@@ -36,6 +35,13 @@ _TRY = "Training it once on a GPU would settle it."
 _QUIET_OR_TRY = "A quiet machine may settle it, and training it once on a GPU would."
 HIGH = 20.0
 """Largest bound that is worth a number."""
+_NO_STEPS = (
+    "The script does not use `photofinish.steps`, so it is timed as a whole: its start-up, its "
+    "loading and what its steps compute are not known."
+)
+NO_PARITY = "Whether both devices train the same model is not known beyond the script's metrics."
+_METRICS_NAMED = 3
+_DEVICE_TYPE = re.compile(r"^(cuda|mps|xpu): ")
 
 
 @dataclass(frozen=True)
@@ -51,7 +57,7 @@ class Verdict:
     cautions: tuple[str, ...]
     """Reasons for doubt."""
     missing: str | None = None
-    """Reason why no GPU trained."""
+    """Sentence why no GPU trained."""
 
     @property
     def text(self) -> str:
@@ -59,19 +65,26 @@ class Verdict:
         return " ".join([self.answer, *self.details, *self.cautions])
 
 
-def verdict(pair: Comparison) -> Verdict:
+def verdict(pair: AnyComparison) -> Verdict:
     """Answer whether the GPU is worth it, by what was measured, recorded, estimated or bounded."""
-    missing = pair.gpu.record.reason if isinstance(pair.gpu, NotTrained) else None
     decision = decide(pair)
-    if compared := pair.compared:
-        details = _evidence_of_both(compared, pair.diagnoses["gpu"])
-    else:
-        details = _evidence_of_cpu(pair, decision)
+    details = _evidence_of_both(pair) if pair.compared else _evidence_of_cpu(pair, decision)
     if "cpu" in pair.seeds:
         details.append(chance(pair.seeds["cpu"], pair.seeds.get("gpu")))
-    answer = f"{decision.answer}: {reason_of(pair, decision)}"
-    cautions = _cautions(pair, decision)
-    return Verdict(pair.experiment, decision, answer, tuple(details), cautions, missing)
+    return Verdict(
+        experiment=pair.experiment,
+        decision=decision,
+        answer=f"{decision.answer}: {reason_of(pair, decision)}",
+        details=tuple(details),
+        cautions=_cautions(pair, decision),
+        missing=_no_gpu(pair.why_no_gpu) if pair.why_no_gpu else None,
+    )
+
+
+def _no_gpu(reason: str) -> str:
+    """Return why no GPU trained as a sentence, without PyTorch's names of device types."""
+    reasons = reason.removeprefix("no accelerator: ").split("; ")
+    return f"No GPU trained here: {listed([_DEVICE_TYPE.sub('', each) for each in reasons])}."
 
 
 def summary(decisions: Sequence[Decision]) -> str:
@@ -96,13 +109,13 @@ def reason_of(pair: AnyComparison, decision: Decision) -> str:
         return f"the whole job takes {seconds(whole)}{of_it}."
     if decision.gpu_seconds is None or decision.speedup is None:
         return _bounded(pair, decision)
-    number = faster(decision.speedup)
-    if decision.interval:
-        number += f" ({interval_text(decision.interval)})"
+    number = faster(decision.speedup, decision.interval)
     times = f"{seconds(decision.gpu_seconds)} on {decision.gpu} instead of {seconds(whole)}"
     why = ""
     if decision.reason:
-        why = f" Most of the {'GPU' if decision.of_gpu else 'CPU'}'s time is {decision.reason}."
+        likely = "likely " if is_likely(pair, decision) else ""
+        device = "GPU" if decision.of_gpu else "CPU"
+        why = f" Most of the {device}'s time is {likely}{decision.reason}."
     if decision.basis == "recorded":
         return f"{number}. The job took {times}; the GPU's time was recorded elsewhere.{why}"
     if decision.option and decision.option.estimate:
@@ -119,7 +132,7 @@ def reason_of(pair: AnyComparison, decision: Decision) -> str:
     if decision.answer == "Can't tell":
         is_busy = any(load_warnings(run.timings.load) for run in pair.trained)
         text += f" {'A quiet machine' if is_busy else 'A longer training'} would settle it."
-    if isinstance(pair, Comparison) and pair.compared:
+    if pair.compared and pair.compared.parity:
         text += f" The models are {pair.compared.likeness}."
     return text
 
@@ -127,7 +140,7 @@ def reason_of(pair: AnyComparison, decision: Decision) -> str:
 def _bounded(pair: AnyComparison, decision: Decision) -> str:
     """Return why no GPU can be much faster in this machine, or that nothing shows it."""
     job, resident = pair.ceiling.job, pair.ceiling.job_if_resident
-    unknown = pair.renting.without
+    unknown = pair.ceiling.loading_not_known
     staying, whole = seconds(job.measured_seconds), seconds(job.whole_seconds)
     staying = staying.removesuffix(f" {whole.split()[1]}")
     limit = f"{staying} of its {whole} stay on the CPU, so an infinitely fast GPU in this machine "
@@ -148,56 +161,69 @@ def _bounded(pair: AnyComparison, decision: Decision) -> str:
     return f"{text} {_TRY}"
 
 
-def _evidence_of_both(compared: Compared, diagnoses: Sequence[Diagnosis]) -> list[str]:
-    cpu, gpu, (name, score) = compared.cpu, compared.gpu, compared.cpu.scores.figure
-    epoch, parted = compared.speedups["epoch"], ""
-    if divergence := compared.parity.first_divergence:
-        finding = layer_finding(divergence, compared.parity)
+def _evidence_of_both(pair: AnyComparison) -> list[str]:
+    assert pair.compared
+    (cpu, gpu), details = pair.trained, []
+    if epoch := pair.compared.speedups.get("epoch"):
+        details.append(
+            f"An epoch takes {seconds(epoch.device_seconds)} on {gpu.timings.device_name} and "
+            f"{seconds(epoch.cpu_seconds)} on {cpu.timings.device_name}: "
+            f"{faster(epoch.ratio, epoch.interval)}; {in_words(epoch)}."
+        )
+    details += [*_why(cpu, pair.diagnoses["cpu"]), *_why(gpu, pair.diagnoses["gpu"])]
+    if pair.compared.payback:
+        details.append(f"When the GPU's start-up is repaid: {payback(pair.compared.payback)}.")
+    if isinstance(cpu, Trained) and isinstance(gpu, Trained):
+        details.append(_scores(cpu, gpu, pair.compared.parity))
+    elif isinstance(cpu, ScriptResult) and isinstance(gpu, ScriptResult):
+        details.append(_metrics(cpu, gpu))
+    return details
+
+
+def _scores(cpu: Trained, gpu: Trained, parity: Parity | None) -> str:
+    """Return where the models part, and the main score of both devices."""
+    (name, score), parted = cpu.scores.figure, ""
+    if parity and (divergence := parity.first_divergence):
+        finding = layer_finding(divergence, parity)
         parted = f"The models first differ at the {divergence.name}: {finding}. "
-    return [
-        f"An epoch takes {seconds(epoch.device_seconds)} on {gpu.timings.device_name} and "
-        f"{seconds(epoch.cpu_seconds)} on {cpu.timings.device_name}: {_faster(epoch)}; "
-        f"{in_words(epoch)}.",
-        *_why("gpu", diagnoses),
-        f"When the GPU's start-up is repaid: {payback(compared.payback)}.",
-        f"{parted}{name.capitalize()} is {gpu.scores.figure[1]} on the GPU and {score} on the CPU.",
-    ]
+    score_of_gpu = gpu.scores.figure[1]
+    name = f"{name[0].upper()}{name[1:]}"
+    return f"{parted}{name} is {score_of_gpu} on the GPU and {score} on the CPU."
 
 
-def _evidence_of_cpu(pair: Comparison, decision: Decision) -> list[str]:
+def _metrics(cpu: ScriptResult, gpu: ScriptResult) -> str:
+    """Return the metrics of both devices, and what they leave open."""
+    on_cpu, on_gpu = (listed(run.metric_texts[:_METRICS_NAMED]) for run in (cpu, gpu))
+    if not on_cpu or not on_gpu:
+        return "Whether both devices train the same model is not known."
+    return f"On the GPU it reports {on_gpu}; on the CPU {on_cpu}. {NO_PARITY}"
+
+
+def _evidence_of_cpu(pair: AnyComparison, decision: Decision) -> list[str]:
     cpu, timings = pair.cpu, pair.cpu.timings
-    trained = (
-        f"{timings.device_name} trained it to {cpu.scores.in_words} in "
-        f"{seconds(timings.total_seconds)}, {seconds(timings.startup_seconds)} of it start-up."
-    )
+    trained = f"trained it to {cpu.scores.in_words}" if isinstance(cpu, Trained) else "ran it"
+    trained = f"{timings.device_name} {trained} in {seconds(timings.total_seconds)}"
+    if timings.startup_seconds:  # not known of a script without steps
+        trained += f", {seconds(timings.startup_seconds)} of it start-up"
+    trained += "."
+    why = _why(cpu, pair.diagnoses["cpu"])
+    if isinstance(cpu, ScriptResult) and not cpu.has_steps:
+        return [trained, *why]
     if decision.reason == "short job":
         return [trained]
-    if decision.basis == "bound" and pair.ceiling.job.at_most <= HIGH:
-        trained += (
-            " The bound holds for any GPU in this machine, and a real one may fall well short."
-        )
-    rent = None if decision.basis == "estimated" else rental(pair.renting)
-    why = _why("cpu", pair.diagnoses["cpu"])
-    return [trained, rent, *why] if rent else [trained, *why]
-
-
-def _faster(speedup: Speedup) -> str:
-    interval = f" ({interval_text(speedup.interval)})" if speedup.interval else ""
-    return f"{faster(speedup.ratio)}{interval}"
+    if not_counted := pair.renting.not_counted:
+        return [trained, f"There are no bounds by data sheets: {not_counted}.", *why]
+    return [trained, *why]
 
 
 def in_words(speedup: Speedup) -> str:
     """Return which device is faster, if that is known."""
     if speedup.interval is None:
-        return f"no interval ({no_interval(speedup)})"
+        noun = "sample" if speedup.kind == "step" else "epoch"
+        return f"no interval ({_too_few(speedup.values, noun)})"
     if speedup.is_faster is None:
         return "no clear difference"
     return "the GPU is faster" if speedup.is_faster else "the CPU is faster"
-
-
-def no_interval(speedup: Speedup) -> str:
-    """Return why a speed-up has no interval."""
-    return _too_few(speedup.values, "sample" if speedup.kind == "step" else "epoch")
 
 
 def payback(found: BreakEvenEpochs) -> str:
@@ -253,8 +279,9 @@ def chance(cpu: OverSeeds, gpu: OverSeeds | None) -> str:
 def layer_finding(layer: Layer, parity: Parity) -> str:
     """Return how much a layer of two trainings differs."""
     if layer.cpu is not None and layer.gpu is not None:
-        if layer.name == "test error":
-            return f"mean absolute error {layer.cpu:.4g} on the CPU, {layer.gpu:.4g} on the GPU"
+        if layer.name != "test accuracy":
+            what = "mean absolute error" if layer.name == "test error" else layer.name
+            return f"{what} {layer.cpu:.4g} on the CPU, {layer.gpu:.4g} on the GPU"
         p_value = "" if parity.mcnemar_p is None else f"; McNemar's p = {parity.mcnemar_p:.2g}"
         return f"{layer.cpu:.2%} on the CPU, {layer.gpu:.2%} on the GPU{p_value}"
     if layer.same:
@@ -267,78 +294,59 @@ def layer_finding(layer: Layer, parity: Parity) -> str:
     return f"only one has {layer.at}" if layer.at else "they differ"
 
 
-def rental(found: RentalComparison) -> str | None:
-    """Return the fastest and the cheapest accelerator by their bounds, or why there is none."""
-    if found.not_counted:
-        return f"There are no bounds by data sheets: {found.not_counted}."
-    options = [offer for offer in found.offers if offer.fits != "no"]
-    best = min(options, key=lambda offer: offer.job_seconds, default=None)
-    if best is None or best.job_seconds < 1:
-        return None
-    text = f"By data sheets its arithmetic takes at least {seconds(best.job_seconds)} on "
-    text += best.accelerator.name
-    costs = [
-        (offer.cost, offer.accelerator.name, offer.price.currency)
-        for offer in options
-        if offer.price and offer.cost is not None
-    ]
-    if costs:
-        cost, name, currency = min(costs)
-        text += f", and costs {least_cost(cost, currency)} on {name}"
-    return f"{text}. A real GPU takes longer, and start-up and loading come on top."
-
-
-def least_cost(amount: float, currency: str) -> str:
-    """Return a cost that is a lower bound."""
-    return f"at least {money(amount, currency)}" if amount >= 0.01 else f"under 0.01 {currency}"
-
-
-def _why(device: DeviceLabel, diagnoses: Sequence[Diagnosis]) -> list[str]:
+def _why(run: Trained | ScriptResult, diagnoses: Sequence[Diagnosis]) -> list[str]:
     """Return why an epoch takes its time, then why the job does."""
+    if isinstance(run, ScriptResult) and not run.has_steps:
+        return [_NO_STEPS] if run.device == "cpu" else []
     if not diagnoses:
         return []
-    found, device_name = diagnoses[-1], device.upper()
-    if found.not_known:
-        sentences = [f"What an epoch on the {device_name} waits for is not known: {cause(found)}."]
+    found, device = diagnoses[-1], run.device.upper()
+    if found.likely:
+        sentences = [f"On the {device}, an epoch is likely {found.likely}, but {cause(found)}."]
+    elif found.not_known:
+        sentences = [f"What an epoch on the {device} waits for is not known: {cause(found)}."]
     else:
-        sentences = [f"On the {device_name}, {cause(found)} ({found.cause}).", advice(found)]
+        sentences = [f"On the {device}, {cause(found)} ({found.cause})."]
+    if found.remedy or found.no_remedy:
+        sentences.append(advice(found))
     sentences += [f"And {cause(other)}." for other in diagnoses[:-1]]
     return [" ".join(sentences)]
 
 
-def _cautions(pair: Comparison, decision: Decision) -> tuple[str, ...]:
+def _cautions(pair: AnyComparison, decision: Decision) -> tuple[str, ...]:
     """Return reasons to doubt the answer.
 
     Yes, No and Probably yes have the margin of a busy machine already.
     """
     cautions = []
-    for result in pair.trained:
-        device, load = result.device.upper(), result.timings.load
+    for run in pair.trained:
+        device, load = run.device.upper(), run.timings.load
         if decision.answer in ("Yes", "No", "Probably yes"):
             load = ()
         if load_warnings(load):
             # The stage of `mnist.lenet`, an experiment of a sweep, is named after `lenet`.
-            stage = f"train-{result.device}@{result.experiment.rpartition('.')[2]}"
-            cautions.append(busy(device, load, stage))
+            stage = "train" if isinstance(run, Trained) else "script"
+            name = run.experiment.rpartition(".")[2]
+            cautions.append(_busy(device, load, f"{stage}-{run.device}@{name}"))
         elif warnings := load_warnings(load[-1:]):
             cautions.append(
                 f"The machine was busy after the {device}'s training ({listed(warnings)}), so the "
                 "times of its steps are unreliable."
             )
-        if fallbacks := result.first_step.cpu_fallbacks:
+        if isinstance(run, Trained) and (fallbacks := run.first_step.cpu_fallbacks):
             names = listed([f"{name} ({count} per step)" for name, count in fallbacks.items()])
             cautions.append(f"The CPU computed some of the {device}'s step: {names}.")
-    if any(result.timings.resumed_at_epochs for result in pair.trained):
+    if any(run.timings.resumed_at_epochs for run in pair.trained):
         cautions.append("A training was interrupted, so its time is the sum of its parts.")
-    if not pair.cpu.record.experiment.deterministic:
+    if isinstance(pair.cpu, Trained) and not pair.cpu.record.experiment.deterministic:
         cautions.append("With `deterministic: false` the results don't repeat bit for bit.")
-    hosts = [result.timings.host_name for result in pair.trained]
+    hosts = [run.timings.host_name for run in pair.trained]
     if len(set(hosts)) > 1:
         cautions.append(f"The devices are in different machines: {listed(hosts)}.")
     return tuple(cautions)
 
 
-def busy(device: str, load: Sequence[LoadWindow], stage: str) -> str:
+def _busy(device: str, load: Sequence[LoadWindow], stage: str) -> str:
     """Return that other programs disturbed a run, and how to measure it again."""
     warning = load_warnings(load)[0].removesuffix(" in 100% of the time")
     return (

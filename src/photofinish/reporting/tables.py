@@ -8,22 +8,21 @@ from dataclasses import fields
 
 import numpy as np
 
-from photofinish.comparing.decision import AnyComparison
-from photofinish.comparing.device_results import PARTS, Trained
-from photofinish.comparing.pairs import Comparison
+from photofinish.comparing.device_results import PARTS, ScriptResult, Trained
+from photofinish.comparing.pairs import AnyComparison
 from photofinish.comparing.parity import Spread
 from photofinish.comparing.renting import Estimate, RentalOption
 from photofinish.comparing.scaling import Series, Shared
-from photofinish.comparing.script_pairs import ScriptResult
-from photofinish.comparing.speedups import ResourceUse, time_to_lowest_loss
+from photofinish.comparing.speedups import epoch_speedup, time_to_lowest_loss
 from photofinish.machine.fingerprint import GpuTarget
 from photofinish.machine.load import load_warnings
 from photofinish.reporting import causes, sentences
-from photofinish.reporting.rows import ComparisonRow, comparison_rows, is_known
+from photofinish.reporting.comparison_rows import ComparisonRow, comparison_rows, is_known
 from photofinish.reporting.sentences import NAMES, THE_SAME, in_words
 from photofinish.results.records import DEVICE_LABELS
 from photofinish.results.references import hardware
 from photofinish.wording import (
+    all_or_some,
     bound,
     byte_size,
     energy,
@@ -51,7 +50,11 @@ Table = list[dict[str, str]]
 def series_table(series: Iterable[Series]) -> Table:
     """Return a row for each series of sizes."""
     return [
-        {"series": each.name, "by": each.x_name, "break-even": sentences.break_even(each)}
+        {
+            "experiments": all_or_some(each.experiments),
+            "by": each.x_name,
+            "break-even": sentences.break_even(each),
+        }
         for each in series
     ]
 
@@ -73,30 +76,9 @@ def speedup_table(pair: AnyComparison) -> Table:
     return rows
 
 
-def why_table(pair: Comparison) -> Table:
-    """Return a row for each cause."""
-    rows = []
-    for device, diagnoses in pair.diagnoses.items():
-        for diagnosis in diagnoses:
-            change, gain = f"none: {causes.no_remedy(diagnosis)}", NOTHING
-            if remedy := diagnosis.remedy:
-                change = f"`{causes.remedy_line(remedy)}`"
-                gain = causes.prediction(remedy)
-            row = {
-                "device": device,
-                "of": diagnosis.of,
-                "cause": diagnosis.cause,
-                "evidence": causes.cause(diagnosis),
-                "change": change,
-                "predicted gain": gain,
-            }
-            rows.append(row)
-    return rows
-
-
 def ceiling_table(pair: AnyComparison) -> Table:
     """Return the bounds of an epoch and of the job, if no GPU trained the experiment."""
-    if pair.compared:
+    if pair.compared or (isinstance(pair.cpu, ScriptResult) and not pair.cpu.has_steps):
         return []
     rows = []
     for of, limit in (("an epoch", pair.ceiling.epoch), ("the job", pair.ceiling.job)):
@@ -111,11 +93,11 @@ def ceiling_table(pair: AnyComparison) -> Table:
     return rows
 
 
-def parity_table(pair: Comparison) -> Table:
-    """Return what is equal in one row, then the rest, from the training's start to its end."""
-    if not pair.compared:
+def parity_table(pair: AnyComparison) -> Table:
+    """Return a row for all that is equal, then one for each difference, in the training's order."""
+    parity = pair.compared.parity if pair.compared else None
+    if not parity:
         return []
-    parity = pair.compared.parity
     findings = [(layer, sentences.layer_finding(layer, parity)) for layer in parity.layers]
     equal = listed([layer.name for layer, finding in findings if finding == THE_SAME])
     rows = [{"compared": equal, "result": "bit for bit", "verdict": THE_SAME}] if equal else []
@@ -133,7 +115,7 @@ def parity_table(pair: Comparison) -> Table:
     return rows
 
 
-def seeds_table(pair: Comparison) -> Table:
+def seeds_table(pair: AnyComparison) -> Table:
     """Return a row for each device and figure of an experiment trained from several seeds."""
     rows = []
     for device, over in pair.seeds.items():
@@ -163,25 +145,14 @@ def seeds_table(pair: Comparison) -> Table:
 
 def paying_table(pair: AnyComparison) -> Table:
     """Return when a GPU pays: start-up, energy, cost, and the time to the target accuracy."""
-    by_device = {device.upper(): _spent(spent) for device, spent in pair.outlays.items()}
-    if pair.compared and pair.compared.payback:
-        for result in pair.trained:
-            repaid = (
-                seconds(result.timings.startup_seconds),
-                sentences.payback(pair.compared.payback),
-            )
-            device = result.device.upper()
-            by_device[device] = {"start-up repaid": repaid, **by_device[device]}
-    for run in pair.trained if isinstance(pair, Comparison) else ():
-        if run.record.experiment.early_stopping:
-            by_device[run.device.upper()]["time to the lowest validation loss"] = _to_lowest(run)
+    by_device = {run.device.upper(): _spent(pair, run) for run in pair.trained}
     rows = []
     for of in dict.fromkeys(of for answers in by_device.values() for of in answers):
-        answers = {device: each[of] for device, each in by_device.items() if of in each}
-        row = {"of": of}
-        for device in map(str.upper, DEVICE_LABELS):
-            row[device] = answers[device][0] if device in answers else NOTHING
-        reasons = {device: reason for device, (_, reason) in answers.items()}
+        row = {"of": of, **dict.fromkeys(map(str.upper, DEVICE_LABELS), NOTHING)}
+        reasons = {}
+        for device, answers in by_device.items():
+            if of in answers:
+                row[device], reasons[device] = answers[of]
         row["finding"] = "; ".join(f"{device}: {reason}" for device, reason in reasons.items())
         if len(set(reasons.values())) == 1:
             row["finding"] = next(iter(reasons.values()))
@@ -189,35 +160,34 @@ def paying_table(pair: AnyComparison) -> Table:
     return rows
 
 
-def _to_lowest(run: Trained) -> tuple[str, str]:
-    """Return when a training that stops early was at its best, as a figure and a reason."""
-    epochs, startup_seconds = run.timings.epochs, run.timings.startup_seconds
-    epoch, until_seconds = time_to_lowest_loss(run.history, epochs, startup_seconds)
-    return seconds(until_seconds), f"in epoch {epoch} of {len(run.history)}, start-up included"
-
-
-def _spent(spent: ResourceUse) -> dict[str, tuple[str, str]]:
-    """Return what a training took, each as a figure and a reason."""
+def _spent(pair: AnyComparison, run: Trained | ScriptResult) -> dict[str, tuple[str, str]]:
+    """Return energy, cost and times of a training, each as a figure and a reason."""
+    spent = pair.outlays[run.device]
     joules, target, currency = spent.energy.joules, spent.target, spent.currency
     spent_energy = NOTHING if joules is None else energy(joules)
-    answers = {
-        "energy of the epochs": (spent_energy, f"{spent.energy.status}: {spent.energy.counted}"),
-        "cost of the run": (money_or_nothing(spent.cost.amount, currency), spent.cost.counted),
-    }
-    if not target:
-        return answers
-    goal = f"to {target.target:g} validation accuracy"
-    if target.seconds is None:
+    answers = {}
+    if pair.compared and (repaid := pair.compared.payback):
+        startup = seconds(run.timings.startup_seconds)
+        answers["start-up repaid"] = startup, sentences.payback(repaid)
+    answers["energy of the epochs"] = spent_energy, f"{spent.energy.status}: {spent.energy.counted}"
+    cost = money_or_nothing(spent.cost.amount, currency)
+    answers["cost of the run"] = cost, spent.cost.counted
+    goal = f"to {target.target:g} validation accuracy" if target else ""
+    if target and target.seconds is None:
         answers[f"time {goal}"] = NOTHING, f"not reached; the best is {target.best:.4g}"
-        return answers
-    answers[f"time {goal}"] = seconds(target.seconds), f"in epoch {target.epoch}, start-up included"
+    elif target and target.seconds is not None:
+        when = f"in epoch {target.epoch}, start-up included"
+        answers[f"time {goal}"] = seconds(target.seconds), when
     if spent.joules_to_target:
         answers[f"energy {goal}"] = energy(spent.joules_to_target), "by the epochs' time"
     if spent.cost_to_target:
-        answers[f"cost {goal}"] = (
-            money_or_nothing(spent.cost_to_target.amount, currency),
-            "as for the run",
-        )
+        cost = money_or_nothing(spent.cost_to_target.amount, currency)
+        answers[f"cost {goal}"] = cost, "as for the run"
+    if isinstance(run, Trained) and run.record.experiment.early_stopping:
+        epochs, startup_seconds = run.timings.epochs, run.timings.startup_seconds
+        epoch, until_seconds = time_to_lowest_loss(run.history, epochs, startup_seconds)
+        when = f"in epoch {epoch} of {len(run.history)}, start-up included"
+        answers["time to the lowest validation loss"] = seconds(until_seconds), when
     return answers
 
 
@@ -247,19 +217,19 @@ def sharing_table(shared: Iterable[Shared]) -> Table:
     return rows
 
 
-def elsewhere_table(pair: Comparison) -> Table:
+def elsewhere_table(pair: AnyComparison) -> Table:
     """Return a row for each record of another machine, with this CPU's speed as the measure."""
     rows = []
     for each in pair.elsewhere:
-        reference, timings = each.reference, each.reference.timings
+        timings, against_cpu = each.timings, epoch_speedup(pair.cpu.timings, each.timings)
         day = utc_day(timings.started_at_unix_seconds)
         row = {
             "hardware": each.hardware,
-            "recorded elsewhere": f"{day} ({reference.machine})",
-            "epoch (median)": seconds(each.against_cpu.device_seconds),
-            "of this CPU's speed": f"{ratio(each.against_cpu.ratio)}x",
+            "recorded elsewhere": f"{day} ({each.machine})",
+            "epoch (median)": seconds(against_cpu.device_seconds),
+            "of this CPU's speed": f"{ratio(against_cpu.ratio)}x",
             "total": seconds(timings.total_seconds),
-            "test": reference.scores.in_words,
+            "test": each.scores.in_words,
             "unreliable": "; ".join(load_warnings(timings.load)) or "no",
         }
         rows.append(row)
@@ -336,7 +306,7 @@ def _most_mistaken(result: Trained) -> str:
 
 
 def _hardware_and_software(result: Trained | ScriptResult) -> dict[str, str]:
-    """Return how and on what a training was measured."""
+    """Return the hardware, the software and the launching of steps."""
     timings, host, taken = result.timings, result.timings.host, result.timings.steps_taken
     steps = "one by one"
     if result.device == "gpu" and taken:
@@ -361,21 +331,34 @@ def _hardware_and_software(result: Trained | ScriptResult) -> dict[str, str]:
     }
 
 
-def steps_table(pair: Comparison) -> Table:
+def steps_table(pair: AnyComparison) -> Table:
     """Return a row for each part of a step that was taken apart, with its share."""
-    profiled = {run.device.upper(): run.costs for run in pair.trained if run.costs}
+    runs = [run for run in pair.trained if isinstance(run, Trained)]
+    profiled = {run.device.upper(): run.costs for run in runs if run.costs}
     rows = []
-    for part, name in PARTS.items() if profiled else ():
-        row = {"part of a step": part}
+    for part in PARTS if profiled else ():
+        row = {"part of a step (mean)": part}
         for device, costs in profiled.items():
-            part_seconds = costs.attribution.parts.median_seconds[name]
-            row[device] = f"{seconds(part_seconds)} ({costs.shares[part]:.0%})"
+            row[device] = f"{seconds(costs.parts_seconds[part])} ({costs.shares[part]:.0%})"
         rows.append(row)
     return rows
 
 
-def steps_note(pair: Comparison) -> str:
+def steps_note(pair: AnyComparison) -> str:
     """Return how to read the parts of a step."""
     taken = [result.timings.steps_taken for result in pair.trained]
     is_captured = any(steps and steps.kind == "graph" for steps in taken)
     return causes.IN_GRAPHS if is_captured else ""
+
+
+def metrics_table(pair: AnyComparison) -> Table:
+    """Return a row for each number in a script's metrics files."""
+    runs = [run for run in pair.trained if isinstance(run, ScriptResult)]
+    rows = []
+    for name in dict.fromkeys(name for run in runs for name in run.record.metrics):
+        row = {"metric": name}
+        for run in runs:
+            value = run.record.metrics.get(name)
+            row[run.device.upper()] = NOTHING if value is None else f"{value:.6g}"
+        rows.append(row)
+    return rows

@@ -272,9 +272,7 @@ class DeviceEvaluation(Record):
     def in_words(self) -> str:
         """Main score as a phrase."""
         name, size = self.figure
-        if name == "test accuracy":
-            return f"{size} {name}"
-        return f"a {name} of {size} on the test data"
+        return f"{size} {name}" if name == "test accuracy" else f"{name} {size}"
 
 
 class Evaluation(Record):

@@ -21,6 +21,7 @@ from photofinish.files import to_json
 from photofinish.machine.host import package_version
 from photofinish.machine.load import load_warnings
 from photofinish.results import EpochMetrics, records
+from photofinish.wording import counted
 
 _PRIVATE = re.compile(r"[/\\]|GPU-|MIG-")
 """Part of a variable's value that names a folder or a single GPU."""
@@ -41,6 +42,11 @@ class Reference(Record):
     timings: records.Timings
     scores: records.DeviceEvaluation
     history: tuple[EpochMetrics, ...]
+
+    @property
+    def hardware(self) -> str:
+        """Hardware that trained."""
+        return hardware(self.training.device, self.timings)
 
 
 def write_reference(folder: Path, reference: Reference) -> Path:
@@ -82,8 +88,7 @@ def hardware(device: records.DeviceLabel, timings: records.Timings) -> str:
     if device == "gpu":
         return f"{count} x {name}" if count > 1 else name
     processes = f"{host.processes} processes of " if host.processes > 1 else ""
-    threads = host.threads or 1
-    return f"{name}, {processes}{threads} thread{'' if threads == 1 else 's'}"
+    return f"{name}, {processes}{counted(host.threads or 1, 'thread')}"
 
 
 def record_all(plan: Path, results: Path, out: Path, machine: str | None) -> None:

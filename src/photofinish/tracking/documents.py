@@ -7,7 +7,7 @@ import json
 import re
 import statistics
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -60,14 +60,14 @@ class RunDocument:
 
     name: str
     tags: dict[str, str]
-    params: dict[str, str]
-    metrics: list[Metric]
-    files: list[tuple[Path, str]]
-    """Figures by path, each with its artifact folder."""
     result: str
     """Identity of the run: the sha256 of a training's records."""
     mirrored: str
     """SHA-256 of the mutable files. A run tagged with it is complete."""
+    params: dict[str, str] = field(default_factory=dict)
+    metrics: list[Metric] = field(default_factory=list)
+    files: list[tuple[Path, str]] = field(default_factory=list)
+    """Figures by path, each with its artifact folder."""
     model: Path | None = None
     """Folder with the weights of a training."""
     started_ms: int | None = None
@@ -150,23 +150,36 @@ def training_document(
         f" {timings.device_name}{quality}. {len(history)} epochs of"
         f" {seconds(timings.median_epoch_seconds)}, {seconds(timings.total_seconds)} in all."
     )
+    key = records.training_key(name, timings.identity)
+    document = _document(name, device, record, timings, key, note, result, mirrored, answers)
+    params = run_params(experiment, device)
+    return replace(document, params=params, metrics=metrics, files=files, model=model)
+
+
+def _document(
+    name: str,
+    device: records.DeviceLabel,
+    record: records.Training | ScriptRun,
+    timings: records.Timings,
+    training_key: str,
+    note: str,
+    result: str,
+    mirrored: str,
+    answers: Mapping[Answered, str],
+) -> RunDocument:
+    """Describe a run that trained, as yet without its parameters, metrics and files."""
     # Not the answer about an earlier training.
     if answer := answers.get((name, device, timings.started_at_unix_seconds)):
         note += f" Worth a GPU? {answer}"
         mirrored = _digest(mirrored + answer)
+    tags = run_tags(name, device, timings.host_name, training_key) | _machine_tags(timings)
     return RunDocument(
-        f"{name}/{device}",
-        run_tags(name, device, timings.host_name, records.training_key(name, timings.identity))
-        | _machine_tags(timings)
-        | {"photofinish.status": record.status, TAG_NOTE: note},
-        run_params(experiment, device),
-        metrics,
-        files,
-        result,
-        mirrored,
-        model,
-        _milliseconds(timings.started_at_unix_seconds),
-        _milliseconds(timings.total_seconds),
+        name=f"{name}/{device}",
+        tags=tags | {"photofinish.status": record.status, TAG_NOTE: note},
+        result=result,
+        mirrored=mirrored,
+        started_ms=_milliseconds(timings.started_at_unix_seconds),
+        duration_ms=_milliseconds(timings.total_seconds),
     )
 
 
@@ -201,23 +214,10 @@ def script_document(
     note = (
         f"{OURS}: {timings.device_name} ran `{record.command}` in {seconds(timings.total_seconds)}."
     )
-    mirrored = identity
-    if answer := answers.get((name, device, timings.started_at_unix_seconds)):
-        note += f" Worth a GPU? {answer}"
-        mirrored = _digest(identity + answer)
-    return RunDocument(
-        f"{name}/{device}",
-        run_tags(name, device, timings.host_name, records.training_key(name, identity))
-        | _machine_tags(timings)
-        | {"photofinish.status": record.status, TAG_NOTE: note},
-        {"command": record.command, "device": device},
-        metrics,
-        [(file, records.TIMINGS_FOLDER)],
-        identity,
-        mirrored,
-        started_ms=_milliseconds(timings.started_at_unix_seconds),
-        duration_ms=_milliseconds(timings.total_seconds),
-    )
+    key = records.training_key(name, identity)
+    document = _document(name, device, record, timings, key, note, identity, identity, answers)
+    params = {"command": record.command, "device": device}
+    return replace(document, params=params, metrics=metrics, files=[(file, records.TIMINGS_FOLDER)])
 
 
 def answers_of(report: Path) -> dict[Answered, str]:
@@ -288,7 +288,7 @@ def report_document(report: Path) -> RunDocument:
     tags = {**_SOURCE, "photofinish.status": "compared", TAG_NOTE: f"{OURS}: {answers}"}
     files = _files(report, REPORT)
     mirrored = _digest(json.dumps([str(path) for path, _ in files]), *(path for path, _ in files))
-    return RunDocument(COMPARISON, tags, {}, [], files, COMPARISON, mirrored)
+    return RunDocument(COMPARISON, tags, COMPARISON, mirrored, files=files)
 
 
 def _files(folder: Path, name: str) -> list[tuple[Path, str]]:
