@@ -64,6 +64,21 @@ def test_pairs_of_processes_start_until_their_mean_is_clear(
     assert change.ratio == pytest.approx(math.prod(ratios) ** (1 / len(ratios)), rel=0.03)
 
 
+@pytest.mark.parametrize(
+    ("ratios", "is_too_slow"),
+    [
+        ((1.3, 1.32), True),
+        ((1.2, 1.4, 1.3, 1.5, 1.25), True),
+        ((1.1, 1.12), False),
+        ((1.0, 1.0, 2.6, 1.0, 1.05), False),  # a neighbour of one pair
+    ],
+)
+def test_a_mean_above_the_allowed_ratio_is_no_alarm_if_the_pairs_differ_as_much(
+    ratios: tuple[float, ...], *, is_too_slow: bool
+) -> None:
+    assert change_of(*ratios).is_too_slow == is_too_slow
+
+
 @pytest.mark.slow
 def test_only_code_that_changed_is_timed_and_a_slower_one_is_an_error(
     make_project: Callable[[str], Project],

@@ -40,7 +40,7 @@ _FEWEST_STARTS, _MOST_STARTS = 2, 5
 _LEAST_DEVIATION = 0.03
 """Least standard deviation of the pairs' log ratios: two may agree by chance."""
 _ERRORS = 3.0
-"""Standard errors between the ratio and the allowed one, when no more pairs are needed."""
+"""Standard errors that are no chance: from the allowed ratio, no more pairs are needed."""
 _NORMAL = 1.4826
 """Standard deviation of normal numbers over their median absolute deviation."""
 _PARAMS = Path("params.yaml")
@@ -93,16 +93,29 @@ class Change:
     @property
     def ratio(self) -> float:
         """Geometric mean of the pairs' ratios."""
-        return math.exp(statistics.mean(pair.log_ratio for pair in self.pairs))
+        return math.exp(self._log_ratio)
 
     @property
     def is_clear(self) -> bool:
         """True if the ratio is far enough from the allowed one, as much as the pairs differ."""
-        logs = [pair.log_ratio for pair in self.pairs]
-        if len(logs) < _FEWEST_STARTS:
+        if len(self.pairs) < _FEWEST_STARTS:
             return False
-        error = max(_LEAST_DEVIATION, statistics.stdev(logs)) / math.sqrt(len(logs))
-        return abs(statistics.mean(logs) - math.log(self.allowed)) > _ERRORS * error
+        return abs(self._log_ratio - math.log(self.allowed)) > _ERRORS * self._error
+
+    @property
+    def is_too_slow(self) -> bool:
+        """True if the ratio is above the allowed one, and equal speeds would not explain it."""
+        return self.ratio > self.allowed and self._log_ratio > _ERRORS * self._error
+
+    @property
+    def _log_ratio(self) -> float:
+        return statistics.mean(pair.log_ratio for pair in self.pairs)
+
+    @property
+    def _error(self) -> float:
+        """Standard error of the log ratio, from two pairs on."""
+        deviation = statistics.stdev(pair.log_ratio for pair in self.pairs)
+        return max(_LEAST_DEVIATION, deviation) / math.sqrt(len(self.pairs))
 
     def __str__(self) -> str:
         old = seconds(statistics.median(one for pair in self.pairs for one in pair.old_seconds))
@@ -118,7 +131,7 @@ def gate(base: str, allowed: float) -> None:
     now = _Checkout(top, Path.cwd().resolve(), "now")
     with tempfile.TemporaryDirectory() as temporary:
         before = _exported(now, base, Path(temporary).resolve())
-        too_slow = [each for each in _changes(before, now, allowed) if each.ratio > allowed]
+        too_slow = [each for each in _changes(before, now, allowed) if each.is_too_slow]
     if too_slow:
         raise UserError(
             f"more than {ratio(allowed)} times as long as at {before.title}: "
