@@ -17,7 +17,8 @@ from photofinish.data.packed import PackedSplit
 from photofinish.models.registry import build_model
 from photofinish.profiling.scratch import warm_up
 from photofinish.training.batches import batch_order
-from photofinish.training.trainer import NonFiniteLossError, Trainer
+from photofinish.training.failures import NonFiniteLossError
+from photofinish.training.trainer import Trainer
 
 SCHEDULES: dict[str, dict[str, Any]] = {
     "constant": {"name": "constant"},

@@ -14,6 +14,7 @@ from photofinish.errors import UserError
 from photofinish.models.custom import same_bits
 from photofinish.nested import samples_in
 from photofinish.training.batches import Batch, Batches, first_samples, map_batch, seed_epoch
+from photofinish.training.state import TrainState
 from photofinish.training.steps import (
     GraphedSteps,
     Steps,
@@ -23,7 +24,7 @@ from photofinish.training.steps import (
     why_not_capturable,
 )
 from photofinish.training.torch_device import CPU, is_accelerator
-from photofinish.training.trainer import Trainer, TrainState
+from photofinish.training.trainer import Trainer
 
 WARM_UP_STEPS = 3
 WARM_UP_SECONDS = 0.2

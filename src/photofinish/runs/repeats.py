@@ -22,7 +22,9 @@ from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup
 from photofinish.runs.views import TrainingDisplay
 from photofinish.training.checkpoint import CheckpointStore, State, on_cpu
-from photofinish.training.trainer import NonFiniteLossError, Trainer, progress_in
+from photofinish.training.failures import NonFiniteLossError
+from photofinish.training.state import progress_in
+from photofinish.training.trainer import Trainer
 from photofinish.training.world import World
 from photofinish.wording import seconds
 

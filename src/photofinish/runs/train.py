@@ -40,6 +40,7 @@ from photofinish.tracking.client import Tracker
 from photofinish.training.checkpoint import CheckpointStore, prune_checkpoints
 from photofinish.training.custom_step import step_with_a_loss
 from photofinish.training.failures import failures_explained
+from photofinish.training.state import progress_in
 from photofinish.training.torch_device import (
     NoAcceleratorError,
     configure_torch,
@@ -47,7 +48,7 @@ from photofinish.training.torch_device import (
     effective_precision,
     nvidia_uuid,
 )
-from photofinish.training.trainer import Trainer, progress_in
+from photofinish.training.trainer import Trainer
 from photofinish.training.world import World
 
 

@@ -1,9 +1,8 @@
-"""Averaged weights, and the rule that ends a training early."""
+"""Averaged weights (`ema`)."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -34,12 +33,3 @@ class AveragedWeights:
         pairs = zip(self.network.buffers(), self._source.buffers(), strict=True)
         for averaged, trained in pairs:
             averaged.copy_(trained)
-
-
-def best_epoch(validation_losses: Sequence[float], min_delta: float) -> int:
-    """Return the index of the last epoch whose loss was lower than the best by over `min_delta`."""
-    best = 0
-    for epoch, loss in enumerate(validation_losses):
-        if loss < validation_losses[best] - min_delta:
-            best = epoch
-    return best

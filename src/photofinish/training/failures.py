@@ -30,6 +30,10 @@ _WORKER_FAILED = re.compile(
 _LIBRARY = re.compile(r"CUDA|HIP error|cuDNN|CUDNN|CUBLAS|NCCL|MIOpen|gloo")
 
 
+class NonFiniteLossError(UserError):
+    """The loss is no longer a number, so training on would waste time."""
+
+
 @contextmanager
 def failures_explained(
     name: str, experiment: Experiment, team: World, *, runs_custom_code: bool = False

@@ -18,7 +18,8 @@ from photofinish.errors import ConfigError, UserError
 from photofinish.nested import leaves, samples_in
 
 if TYPE_CHECKING:
-    from photofinish.config import experiment as params
+    from photofinish.config import loss_settings as params
+    from photofinish.config.experiment import Experiment
     from photofinish.data import Task
 
 _BUILT_IN: dict[str, Callable[..., Any]] = {
@@ -72,7 +73,7 @@ class Loss:
         self._gradients: Iterator[torch.Tensor] | None = None
 
     @classmethod
-    def of(cls, experiment: params.Experiment, task: Task, device: torch.device) -> Loss:
+    def of(cls, experiment: Experiment, task: Task, device: torch.device) -> Loss:
         """Return the experiment's loss. A custom step judges targets that no loss here can."""
         is_judged = task == "custom" and experiment.step and not experiment.loss
         return cls(experiment.loss, "values" if is_judged else task, device)

@@ -23,7 +23,8 @@ from photofinish.training.batches import Batch, bytes_of_a_sample, first_samples
 from photofinish.training.optimization import DeviceLearningRates, override_group
 
 if TYPE_CHECKING:
-    from photofinish.training.trainer import Trainer, TrainState
+    from photofinish.training.state import TrainState
+    from photofinish.training.trainer import Trainer
 
 Kind = Literal["eager", "graph"]
 

@@ -10,25 +10,27 @@ import math
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
-from photofinish.errors import ConfigError, UserError
+from photofinish.errors import ConfigError
 from photofinish.nested import call_with, leaves, map_nested, samples_in
 from photofinish.results import EpochMetrics, EpochTiming
-from photofinish.training.averaging import AveragedWeights, best_epoch
+from photofinish.training.averaging import AveragedWeights
 from photofinish.training.batches import Batch, Batches, seed_epoch
 from photofinish.training.custom_step import BatchTransform, CustomStep
+from photofinish.training.failures import NonFiniteLossError
 from photofinish.training.losses import Loss
 from photofinish.training.optimization import (
     Schedule,
     build_optimizers,
     check_several_optimizers,
 )
+from photofinish.training.state import Progress, TrainState, progress_in
 from photofinish.training.steps import Steps, split_batch
 from photofinish.training.torch_device import (
     CPU,
@@ -51,50 +53,6 @@ PLAIN_STEPS: dict[str, Any] = {
     "validation_step": None,
 }  # fmt: skip
 """Settings of plain steps, for experiments that are made without pydantic."""
-
-
-class NonFiniteLossError(UserError):
-    """The loss is no longer a number, so training on would waste time."""
-
-
-@dataclass
-class Progress:
-    """The epochs that are done, as checkpoints hold them."""
-
-    epochs_done: int = 0
-    metrics: list[EpochMetrics] = field(default_factory=list)
-    timings: list[EpochTiming] = field(default_factory=list)
-
-
-def progress_in(state: dict[str, Any]) -> Progress:
-    """Read the progress out of a trainer's `state_dict`."""
-    progress = state["progress"]
-    return Progress(
-        progress["epochs_done"],
-        [EpochMetrics(**metrics) for metrics in progress["metrics"]],
-        [EpochTiming(**timing) for timing in progress["timings"]],
-    )
-
-
-class TrainState(NamedTuple):
-    """All that a training step changes."""
-
-    network: nn.Module
-    """The network as a step calls it: wrapped for several devices."""
-    optimizers: list[torch.optim.Optimizer]
-    """One, or several that a custom step steps itself."""
-    schedule: Schedule
-    scaler: torch.amp.GradScaler
-    memory_format: torch.memory_format
-    """Memory format of weights and images."""
-    average: AveragedWeights | None = None
-    first_gradient: torch.Tensor | None = None
-    """A 1 on the device, with which a captured backward pass starts."""
-
-    @property
-    def optimizer(self) -> torch.optim.Optimizer:
-        """Return the first optimizer."""
-        return self.optimizers[0]
 
 
 class Trainer:
@@ -201,12 +159,9 @@ class Trainer:
     def epochs(self) -> Iterator[tuple[EpochMetrics, EpochTiming]]:
         """Train the remaining epochs. Nothing is timed while a caller handles what one gave."""
         while self.epochs_left():
-            epoch = self.progress.epochs_done
-            metrics, timing = self._epoch(epoch)
-            self.progress.metrics.append(metrics)
-            self.progress.timings.append(timing)
-            self.progress.epochs_done = epoch + 1
-            if self.experiment.early_stopping and self._best_epoch() == epoch:
+            metrics, timing = self._epoch(self.progress.epochs_done)
+            self.progress.add(metrics, timing)
+            if self.progress.is_best(self.experiment.early_stopping):
                 weights = self.result.state_dict()
                 self.best_weights = {
                     name: weight.to(CPU, copy=True) for name, weight in weights.items()
@@ -218,21 +173,9 @@ class Trainer:
 
     def epochs_left(self) -> int:
         """Return how many epochs are left. With `early_stopping` it may end before."""
-        if self._is_stopped_early():
+        if self.progress.is_stopped(self.experiment.early_stopping):
             return 0
         return self.experiment.epochs - self.progress.epochs_done
-
-    def _best_epoch(self) -> int:
-        early_stopping = self.experiment.early_stopping
-        losses = [metrics.validation_loss for metrics in self.progress.metrics]
-        return best_epoch(losses, early_stopping.min_delta if early_stopping else 0.0)
-
-    def _is_stopped_early(self) -> bool:
-        """Return True if the validation loss has not fallen for as long as it may."""
-        early_stopping, epochs_done = self.experiment.early_stopping, self.progress.epochs_done
-        if not early_stopping or not epochs_done:
-            return False
-        return epochs_done - 1 - self._best_epoch() >= early_stopping.patience
 
     def _epoch(self, epoch: int) -> tuple[EpochMetrics, EpochTiming]:
         """Train and validate one epoch. Read nothing back from the device until both are timed."""

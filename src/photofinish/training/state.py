@@ -1,0 +1,80 @@
+"""What a training changes: its state in a step, and the epochs that are done."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import nn
+
+from photofinish.results import EpochMetrics, EpochTiming
+from photofinish.training.averaging import AveragedWeights
+from photofinish.training.optimization import Schedule
+
+if TYPE_CHECKING:
+    from photofinish.config.experiment import EarlyStopping
+
+
+class TrainState(NamedTuple):
+    """All that a training step changes."""
+
+    network: nn.Module
+    """The network as a step calls it: wrapped for several devices."""
+    optimizers: list[torch.optim.Optimizer]
+    """One, or several that a custom step steps itself."""
+    schedule: Schedule
+    scaler: torch.amp.GradScaler
+    memory_format: torch.memory_format
+    """Memory format of weights and images."""
+    average: AveragedWeights | None = None
+    first_gradient: torch.Tensor | None = None
+    """A 1 on the device, with which a captured backward pass starts."""
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """Return the first optimizer."""
+        return self.optimizers[0]
+
+
+@dataclass
+class Progress:
+    """The epochs that are done, as checkpoints hold them."""
+
+    epochs_done: int = 0
+    metrics: list[EpochMetrics] = field(default_factory=list)
+    timings: list[EpochTiming] = field(default_factory=list)
+
+    def add(self, metrics: EpochMetrics, timing: EpochTiming) -> None:
+        """Add one epoch."""
+        self.metrics.append(metrics)
+        self.timings.append(timing)
+        self.epochs_done += 1
+
+    def is_best(self, rule: EarlyStopping | None) -> bool:
+        """Return True if early stopping keeps the weights of the last epoch."""
+        return rule is not None and self._epochs_without_better(rule) == 0
+
+    def is_stopped(self, rule: EarlyStopping | None) -> bool:
+        """Return True if the validation loss has not fallen for as long as it may."""
+        return rule is not None and self._epochs_without_better(rule) >= rule.patience
+
+    def _epochs_without_better(self, rule: EarlyStopping) -> int:
+        """Return the number of epochs since the loss last fell by more than `min_delta`."""
+        best, count = math.inf, 0
+        for metrics in self.metrics:
+            is_better = metrics.validation_loss < best - rule.min_delta
+            best = metrics.validation_loss if is_better else best
+            count = 0 if is_better else count + 1
+        return count
+
+
+def progress_in(state: dict[str, Any]) -> Progress:
+    """Read the progress out of a trainer's `state_dict`."""
+    progress = state["progress"]
+    return Progress(
+        progress["epochs_done"],
+        [EpochMetrics(**metrics) for metrics in progress["metrics"]],
+        [EpochTiming(**timing) for timing in progress["timings"]],
+    )
