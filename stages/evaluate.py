@@ -8,7 +8,7 @@ from pathlib import Path
 from _start import run_stage
 
 from photofinish.config.base import read_plan
-from photofinish.config.experiment import MetricsPlan
+from photofinish.config.metrics import MetricsPlan
 from photofinish.data.packed import PackedSplit
 from photofinish.processes import end_with_parent
 from photofinish.results.records import DEVICE_LABELS, MODEL

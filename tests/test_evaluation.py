@@ -21,11 +21,10 @@ from photofinish.results import records
 from photofinish.results.learned import weights_of
 from photofinish.runs.evaluation import (
     evaluate,
-    scores_of_classes,
-    scores_of_labels,
     write_evaluation,
 )
 from photofinish.runs.run import Run
+from photofinish.runs.scores import scores_of_classes, scores_of_labels
 from photofinish.training.batches import Normaliser
 
 ACTUAL = np.array([0, 0, 0, 1, 1, 2])

@@ -15,7 +15,8 @@ from torch.nn import functional
 from training_stage import TrainingStage
 
 from photofinish.config.datasets import CustomDataset, DatasetPlan
-from photofinish.config.experiment import CrossEntropy, Metric
+from photofinish.config.loss_settings import CrossEntropy
+from photofinish.config.metrics import Metric
 from photofinish.data.packed import PackedSplit
 from photofinish.data.split import read_raw, split
 from photofinish.errors import UserError

@@ -15,7 +15,8 @@ from conftest import PARTS, CustomFiles, MakeExperiment
 from training_process import train_here
 
 from photofinish.comparing.pairs import read_pair
-from photofinish.config.experiment import Experiment, Metric
+from photofinish.config.experiment import Experiment
+from photofinish.config.metrics import Metric
 from photofinish.data import PartName, Task
 from photofinish.data.packed import PackedSplit, part_file
 from photofinish.errors import ConfigError, UserError
@@ -24,13 +25,11 @@ from photofinish.machine.fingerprint import CpuTarget
 from photofinish.reporting.report import write_for_dvc, write_report
 from photofinish.results import records
 from photofinish.runs.evaluation import (
-    custom_scores,
     evaluate,
-    scores_of_labels,
-    scores_of_values,
     write_evaluation,
 )
 from photofinish.runs.run import Run
+from photofinish.runs.scores import custom_scores, scores_of_labels, scores_of_values
 from photofinish.training.losses import Loss
 from photofinish.training.torch_device import CPU
 

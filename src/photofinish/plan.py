@@ -13,15 +13,14 @@ from photofinish.config.catalogue import GIVEN_TO_TORCHMETRICS
 from photofinish.config.compare import ComparePlan
 from photofinish.config.datasets import GIVEN_TO_DATASETS, CustomDataset, DatasetPlan
 from photofinish.config.experiment import (
-    TORCHMETRICS,
     BatchTransform,
     ExperimentPlan,
-    MetricsPlan,
     Optimizer,
     Schedule,
     custom_code_of,
 )
 from photofinish.config.loader import Params
+from photofinish.config.metrics import TORCHMETRICS, MetricsPlan
 from photofinish.config.networks import (
     GIVEN_TO_NETWORKS,
     CustomModel,

@@ -61,7 +61,14 @@ CODE_OF_STAGES = {
         *("models/registry", "nested", "profiling/__init__", "profiling/counting"),
         *("profiling/script_step", "results", "scripts"),
     ),
-    "evaluate": (*_NETWORKS, *_LIVE_DATA, *_INFERENCE, "runs/__init__", "runs/evaluation"),
+    "evaluate": (
+        *_NETWORKS,
+        *_LIVE_DATA,
+        *_INFERENCE,
+        "runs/__init__",
+        "runs/evaluation",
+        "runs/scores",
+    ),
     "compare": (
         *("comparing", "data/__init__", "machine", "nested"),
         *("reporting", "results", "tracking"),
@@ -104,7 +111,7 @@ def our_code(stage: str) -> StageCode:
         files += sorted((_HERE / name).iterdir())
     names = {path.relative_to(_HERE.parent).as_posix(): path for path in files}
     if stage == "train":
-        del names["photofinish/runs/evaluation.py"]
+        del names["photofinish/runs/evaluation.py"], names["photofinish/runs/scores.py"]
     return StageCode({name: _sha256(path) for name, path in names.items()})
 
 

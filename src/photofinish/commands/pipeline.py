@@ -105,7 +105,8 @@ def record_results(machine: str | None) -> None:
 def _evaluate_alone() -> None:
     """Evaluate what one device alone has trained. The stage needs the results of both."""
     from photofinish.config.base import read_plan
-    from photofinish.config.experiment import ExperimentPlan, MetricsPlan
+    from photofinish.config.experiment import ExperimentPlan
+    from photofinish.config.metrics import MetricsPlan
     from photofinish.results.records import DEVICE_LABELS, EVALUATED, MODEL
 
     for file in sorted(Path("data/plan/experiments").glob("*.json")):

@@ -33,6 +33,11 @@ BUILT_IN, OWN = "built-in", "own"
 """Tags of built-in and custom settings in pydantic's error locations."""
 
 
+def spelled_out(block: Any) -> Any:
+    """Expand a name into a mapping with that name."""
+    return {"name": block} if isinstance(block, str) else block
+
+
 def is_name(name: object) -> bool:
     """Return True if it can name a folder and a stage."""
     return isinstance(name, str) and re.fullmatch(NAME_PATTERN, name) is not None

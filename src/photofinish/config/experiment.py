@@ -1,23 +1,13 @@
-"""Settings of an experiment: optimizer, loss, metrics, schedule and input."""
+"""Settings of an experiment: optimizer, schedule, input and steps."""
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    Tag,
-    field_validator,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from photofinish.config.base import (
-    BUILT_IN,
-    OWN,
     CallsCode,
     CustomCode,
     Name,
@@ -28,8 +18,10 @@ from photofinish.config.base import (
     Seed,
     Settings,
     Share,
-    built_in_or_own,
+    spelled_out,
 )
+from photofinish.config.loss_settings import Loss
+from photofinish.config.metrics import Metrics
 from photofinish.config.networks import Model
 from photofinish.config.pytorch_names import (
     CONSTANT,
@@ -39,26 +31,11 @@ from photofinish.config.pytorch_names import (
     Namespace,
     arguments_of,
 )
-from photofinish.config.pytorch_names import LOSSES as PYTORCH_LOSSES
 from photofinish.custom_code import Reference, is_reference
 
-TORCHMETRICS = "torchmetrics.functional"
 SHORTHAND_KEYS = {"model", "loss", "optimizer", "schedule", "input", "sampler", "step"}
 """Keys whose block may be written as its name alone."""
 BALANCED = "balanced"
-BUILT_IN_LOSSES_BY_CLASS = {
-    "CrossEntropyLoss": "cross_entropy",
-    "MSELoss": "mse",
-    "L1Loss": "l1",
-    "SmoothL1Loss": "smooth_l1",
-    "BCEWithLogitsLoss": "bce_with_logits",
-}
-BUILT_IN_LOSSES = tuple(BUILT_IN_LOSSES_BY_CLASS.values())
-
-
-def spelled_out(block: Any) -> Any:
-    """Expand a name into a mapping with that name."""
-    return {"name": block} if isinstance(block, str) else block
 
 
 class _PytorchCode(CallsCode):
@@ -102,128 +79,6 @@ class Optimizer(_PytorchCode):
     def arguments(self) -> dict[str, Any]:
         """Return the arguments that params.yaml gives."""
         return arguments_of(self, *([] if self.lr is not None else ["lr"]))
-
-
-NumberForEach = Annotated[tuple[PositiveFloat, ...], Field(min_length=1)] | None
-
-
-class CrossEntropy(Settings):
-    """Loss torch.nn.CrossEntropyLoss, for one class per sample."""
-
-    name: Literal["cross_entropy"]
-    label_smoothing: Share = 0.0
-    weight: NumberForEach = None
-    """Weight of each class. A mean is over these weights."""
-
-
-class ValueLoss(Settings):
-    """Loss torch.nn.MSELoss or L1Loss, for values."""
-
-    name: Literal["mse", "l1"]
-
-
-class SmoothL1(Settings):
-    """Loss torch.nn.SmoothL1Loss, for values."""
-
-    name: Literal["smooth_l1"]
-    beta: PositiveFloat = 1.0
-
-
-class BceWithLogits(Settings):
-    """Loss torch.nn.BCEWithLogitsLoss, for several labels per sample."""
-
-    name: Literal["bce_with_logits"]
-    pos_weight: PositiveFloat | NumberForEach = None
-    """Weight of a yes, of all labels or of each, where a no has weight 1.
-
-    A mean is over the items.
-    """
-
-
-class CustomLoss(CustomCode):
-    """Class of torch.nn such as HuberLoss, or a custom class or function of (outputs, targets).
-
-    A custom one returns the mean over the batch, or a sum and the weight to divide it by.
-    """
-
-
-_BuiltInLoss = Annotated[
-    CrossEntropy | ValueLoss | SmoothL1 | BceWithLogits, Field(discriminator="name")
-]
-
-
-def _find_loss(block: Any) -> Any:
-    """Replace a name of torch.nn (`HuberLoss`, `huber`) by the built-in name, or a reference."""
-    name = block.get("name") if isinstance(block, dict) else None
-    if not isinstance(name, str) or is_reference(name) or name in BUILT_IN_LOSSES:
-        return block
-    try:
-        found = PYTORCH_LOSSES.reference(name).name
-    except ValueError:
-        return block  # reported with the names that there are
-    return block | {"name": BUILT_IN_LOSSES_BY_CLASS.get(found, f"torch.nn:{found}")}
-
-
-Loss = Annotated[
-    Annotated[_BuiltInLoss, Tag(BUILT_IN)] | Annotated[CustomLoss, Tag(OWN)],
-    built_in_or_own("name"),
-    BeforeValidator(_find_loss),
-]
-
-
-class Metric(CustomCode):
-    """Function of torchmetrics.functional, or a custom function of (outputs, targets).
-
-    `as` names it. No argument can have this name, a keyword of Python.
-    """
-
-    name: Annotated[str, AfterValidator(lambda name: _metric_reference(name) and name)]
-
-    @property
-    def reference(self) -> Reference:
-        """Return where the code is defined."""
-        return _metric_reference(self.name)
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """Return the arguments that params.yaml gives."""
-        return {name: value for name, value in super().arguments.items() if name != "as"}
-
-    @property
-    def label(self) -> str:
-        """Return the name of the metric's column."""
-        given = (self.model_extra or {}).get("as")
-        return str(given or self.reference.name.rpartition(".")[2])
-
-
-def _metric_reference(name: str) -> Reference:
-    return Reference.of(name if is_reference(name) else f"{TORCHMETRICS}:{name}")
-
-
-_MLFLOW_NAME = re.compile(r"[\w./ -]+")
-
-
-def _check_labels(metrics: tuple[Metric, ...]) -> tuple[Metric, ...]:
-    if len({metric.label for metric in metrics}) < len(metrics):
-        raise ValueError("two metrics have one name: give one another, such as `as: top5`")
-    for metric in metrics:
-        if not _MLFLOW_NAME.fullmatch(metric.label):
-            raise ValueError(
-                f"as: {metric.label} is no name for MLflow: letters, digits and _ . / -"
-            )
-    return metrics
-
-
-Metrics = Annotated[
-    tuple[Annotated[Metric, BeforeValidator(spelled_out)], ...], AfterValidator(_check_labels)
-]
-
-
-class MetricsPlan(Settings):
-    """Metrics that `evaluate` adds, and their code: data/plan/metrics/<experiment>.json."""
-
-    metrics: Metrics
-    custom_code: dict[str, str]
 
 
 class Schedule(_PytorchCode):

@@ -14,11 +14,11 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError
 from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
 
-from photofinish.config.base import NAME_PATTERN, CallsCode, is_name
+from photofinish.config.base import NAME_PATTERN, CallsCode, is_name, spelled_out
 from photofinish.config.compare import Comparing
 from photofinish.config.datasets import CustomDataset, Dataset
 from photofinish.config.devices import Devices, check_devices
-from photofinish.config.experiment import SHORTHAND_KEYS, Experiment, custom_code_of, spelled_out
+from photofinish.config.experiment import SHORTHAND_KEYS, Experiment, custom_code_of
 from photofinish.config.problems import (
     NO_MAPPING,
     REQUIRED,

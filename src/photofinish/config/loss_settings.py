@@ -1,0 +1,93 @@
+"""Settings of losses: PyTorch's by short names, and custom ones."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, Tag
+
+from photofinish.config.base import (
+    BUILT_IN,
+    OWN,
+    CustomCode,
+    PositiveFloat,
+    Settings,
+    Share,
+    built_in_or_own,
+)
+from photofinish.config.pytorch_names import LOSSES as PYTORCH_LOSSES
+from photofinish.custom_code import is_reference
+
+BUILT_IN_LOSSES_BY_CLASS = {
+    "CrossEntropyLoss": "cross_entropy",
+    "MSELoss": "mse",
+    "L1Loss": "l1",
+    "SmoothL1Loss": "smooth_l1",
+    "BCEWithLogitsLoss": "bce_with_logits",
+}
+BUILT_IN_LOSSES = tuple(BUILT_IN_LOSSES_BY_CLASS.values())
+NumberForEach = Annotated[tuple[PositiveFloat, ...], Field(min_length=1)] | None
+
+
+class CrossEntropy(Settings):
+    """Loss torch.nn.CrossEntropyLoss, for one class per sample."""
+
+    name: Literal["cross_entropy"]
+    label_smoothing: Share = 0.0
+    weight: NumberForEach = None
+    """Weight of each class. A mean is over these weights."""
+
+
+class ValueLoss(Settings):
+    """Loss torch.nn.MSELoss or L1Loss, for values."""
+
+    name: Literal["mse", "l1"]
+
+
+class SmoothL1(Settings):
+    """Loss torch.nn.SmoothL1Loss, for values."""
+
+    name: Literal["smooth_l1"]
+    beta: PositiveFloat = 1.0
+
+
+class BceWithLogits(Settings):
+    """Loss torch.nn.BCEWithLogitsLoss, for several labels per sample."""
+
+    name: Literal["bce_with_logits"]
+    pos_weight: PositiveFloat | NumberForEach = None
+    """Weight of a yes, of all labels or of each, where a no has weight 1.
+
+    A mean is over the items.
+    """
+
+
+class CustomLoss(CustomCode):
+    """Class of torch.nn such as HuberLoss, or a custom class or function of (outputs, targets).
+
+    A custom one returns the mean over the batch, or a sum and the weight to divide it by.
+    """
+
+
+_BuiltInLoss = Annotated[
+    CrossEntropy | ValueLoss | SmoothL1 | BceWithLogits, Field(discriminator="name")
+]
+
+
+def _find_loss(block: Any) -> Any:
+    """Replace a name of torch.nn (`HuberLoss`, `huber`) by the built-in name, or a reference."""
+    name = block.get("name") if isinstance(block, dict) else None
+    if not isinstance(name, str) or is_reference(name) or name in BUILT_IN_LOSSES:
+        return block
+    try:
+        found = PYTORCH_LOSSES.reference(name).name
+    except ValueError:
+        return block  # reported with the names that there are
+    return block | {"name": BUILT_IN_LOSSES_BY_CLASS.get(found, f"torch.nn:{found}")}
+
+
+Loss = Annotated[
+    Annotated[_BuiltInLoss, Tag(BUILT_IN)] | Annotated[CustomLoss, Tag(OWN)],
+    built_in_or_own("name"),
+    BeforeValidator(_find_loss),
+]

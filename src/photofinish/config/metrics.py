@@ -1,0 +1,68 @@
+"""Settings of the metrics that `evaluate` adds."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator
+
+from photofinish.config.base import CustomCode, Settings, spelled_out
+from photofinish.custom_code import Reference, is_reference
+
+TORCHMETRICS = "torchmetrics.functional"
+
+
+class Metric(CustomCode):
+    """Function of torchmetrics.functional, or a custom function of (outputs, targets).
+
+    `as` names it. No argument can have this name, a keyword of Python.
+    """
+
+    name: Annotated[str, AfterValidator(lambda name: _metric_reference(name) and name)]
+
+    @property
+    def reference(self) -> Reference:
+        """Return where the code is defined."""
+        return _metric_reference(self.name)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments that params.yaml gives."""
+        return {name: value for name, value in super().arguments.items() if name != "as"}
+
+    @property
+    def label(self) -> str:
+        """Return the name of the metric's column."""
+        given = (self.model_extra or {}).get("as")
+        return str(given or self.reference.name.rpartition(".")[2])
+
+
+def _metric_reference(name: str) -> Reference:
+    return Reference.of(name if is_reference(name) else f"{TORCHMETRICS}:{name}")
+
+
+_MLFLOW_NAME = re.compile(r"[\w./ -]+")
+
+
+def _check_labels(metrics: tuple[Metric, ...]) -> tuple[Metric, ...]:
+    if len({metric.label for metric in metrics}) < len(metrics):
+        raise ValueError("two metrics have one name: give one another, such as `as: top5`")
+    for metric in metrics:
+        if not _MLFLOW_NAME.fullmatch(metric.label):
+            raise ValueError(
+                f"as: {metric.label} is no name for MLflow: letters, digits and _ . / -"
+            )
+    return metrics
+
+
+Metrics = Annotated[
+    tuple[Annotated[Metric, BeforeValidator(spelled_out)], ...], AfterValidator(_check_labels)
+]
+
+
+class MetricsPlan(Settings):
+    """Metrics that `evaluate` adds, and their code: data/plan/metrics/<experiment>.json."""
+
+    metrics: Metrics
+    custom_code: dict[str, str]
