@@ -71,7 +71,8 @@ class RunDocument:
     model: Path | None = None
     """Folder with the weights of a training."""
     started_ms: int | None = None
-    duration_ms: int | None = None
+    duration_ms: int = 0
+    """0 for a comparison, of which each run of `compare` writes a newer one."""
 
 
 def run_params(experiment: Experiment, device: str) -> dict[str, str]:

@@ -166,9 +166,7 @@ def mirror_run(store: Store, run_id: str, document: RunDocument) -> None:
             client.log_artifact(run_id, str(path), folder)
     client.set_tag(run_id, TAG_RESULT, document.result)
     # The job's end, not that of the measurements after it, or the time when MLflow was back.
-    duration_ms = document.duration_ms
-    ended_ms = None if duration_ms is None else run.info.start_time + duration_ms
-    client.set_terminated(run_id, "FINISHED", ended_ms)
+    client.set_terminated(run_id, "FINISHED", run.info.start_time + document.duration_ms)
     client.set_tag(run_id, TAG_MIRRORED, document.mirrored)
 
 

@@ -1,4 +1,4 @@
-"""What a training changes: its state in a step, and the epochs that are done."""
+"""State of a training: the objects that a step changes, and the epochs that are done."""
 
 from __future__ import annotations
 
