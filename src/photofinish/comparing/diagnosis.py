@@ -126,7 +126,10 @@ def _diagnose_steps(run: ScriptResult) -> Diagnosis | None:
     """Return whether a script mostly waits for batches, or None if it is timed as a whole."""
     if not run.has_steps:
         return None
-    return Diagnosis("an epoch", "input-bound" if run.waiting_share > 0.5 else "step-bound", run)
+    cause: Cause = "input-bound" if run.waiting_share > 0.5 else "step-bound"
+    if load_warnings(run.timings.load):
+        return Diagnosis("an epoch", "not known", run, not_known=NotKnown("busy"), likely=cause)
+    return Diagnosis("an epoch", cause, run)
 
 
 def _diagnose_epoch(run: Recorded) -> Diagnosis | None:
