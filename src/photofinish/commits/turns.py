@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
+from photofinish.machine.load import waited_for_core_seconds
 from photofinish.profiling.scratch import warm_up
 from photofinish.training.batches import seed_epoch
 from photofinish.training.trainer import Trainer
@@ -30,12 +31,14 @@ class Turns:
     def take(self, steps: int) -> float:
         """Train so many steps, or whole epochs if these are as many, and return their time.
 
-        Without whole epochs, the time begins after the first step, which also begins the epoch.
+        It is without the time that a thread waited for a core, as other programs cause it. Without
+        whole epochs, the time begins after the first step, which also begins the epoch.
         """
         clock, done = self._trainer.clock, 0
         losses = self._epoch()
         if steps < self._trainer.steps_per_epoch:
             next(losses)
+        waited_seconds = waited_for_core_seconds()
         started_seconds = clock.now_seconds()
         while done < steps:
             for loss in losses:
@@ -44,7 +47,14 @@ class Turns:
                     break
             else:
                 losses = self._epoch()
-        return (clock.now_seconds() - started_seconds) * steps / done
+        took_seconds = clock.now_seconds() - started_seconds
+        # Threads wait for each other, so the one that waited longest counts.
+        waits = [
+            seconds - waited_seconds.get(thread, 0.0)
+            for thread, seconds in waited_for_core_seconds().items()
+        ]
+        took_seconds -= max(waits, default=0.0)
+        return took_seconds * steps / done
 
     def _epoch(self) -> Iterator[torch.Tensor]:
         """Begin an epoch. Yields the loss of a step, or of several captured ones."""

@@ -156,7 +156,7 @@ class LoadMonitor:
             "wall_seconds": time.monotonic(),
             "busy_seconds": _busy_seconds(self._cores),
             "own_seconds": _tree_cpu_seconds(self._root),
-            "waited_seconds": _waited_for_core_seconds(),
+            "waited_seconds": sum(waited_for_core_seconds().values()),
             "faults": resource.getrusage(resource.RUSAGE_SELF).ru_majflt if resource else 0,
             "swapped": (swap.sin + swap.sout) // _PAGE_BYTES,
         }
@@ -216,11 +216,11 @@ def _tree_cpu_seconds(root: psutil.Process) -> float:
     return total_seconds
 
 
-def _waited_for_core_seconds() -> float:
-    """Return how long this process's threads waited for a core, 0 if the system does not count it.
+def waited_for_core_seconds() -> dict[str, float]:
+    """Return how long each thread of this process waited for a core, if the system counts it.
 
     https://docs.kernel.org/scheduler/sched-stats.html
     """
     files = Path("/proc/self/task").glob("*/schedstat")
-    fields = [read_or_empty(file).split() for file in files]
-    return sum(int(waited) for _, waited, *_ in filter(None, fields)) / 1e9
+    fields = {file.parent.name: read_or_empty(file).split() for file in files}
+    return {thread: int(counters[1]) / 1e9 for thread, counters in fields.items() if counters}
