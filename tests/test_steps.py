@@ -104,6 +104,7 @@ def test_every_optimizer_learns_the_same_bits(
         {"precision": "fp16", "optimizer": ADAM},
         {"loss": {"name": "cross_entropy", "label_smoothing": 0.1}},
         {"images": 12},  # whose windows leave nothing over
+        {"accumulate": 2},
         {"input": LOADER, "optimizer": ADAM, "schedule": {"name": "one_cycle", "max_lr": 0.1}},
         {"input": LOADER, "augmentation": {"flip": 0.5, "crop_padding": 1}, "precision": "fp16"},
         {"input": {**LOADER, "workers": 1, "persistent_workers": True}, "images": 12},

@@ -180,8 +180,9 @@ class GraphedSteps(Steps):
         buffers, captured = self._captured
         if samples_in(batch[1]) < samples_in(buffers[1]):
             losses = []
-            for one in split_batch(batch, trainer.training.batch_size):
-                losses.append(super().take(trainer, state, number, one))
+            parts = split_batch(batch, trainer.training.batch_size)
+            for part_number, one in enumerate(parts, start=number):
+                losses.append(super().take(trainer, state, part_number, one))
             return torch.stack(losses)
         for buffer, part in zip(_tensors(buffers), _tensors(batch), strict=True):
             buffer.copy_(part)
