@@ -10,9 +10,9 @@ from _start import run_stage
 from photofinish.config.base import read_plan
 from photofinish.config.metrics import MetricsPlan
 from photofinish.data.packed import PackedSplit
+from photofinish.evaluation.evaluate import evaluate, write_evaluation
 from photofinish.processes import end_with_parent
 from photofinish.results.records import DEVICE_LABELS, MODEL
-from photofinish.runs.evaluation import evaluate, write_evaluation
 from photofinish.source_code import check_code_unchanged
 
 

@@ -25,13 +25,13 @@ from training_stage import contents
 from photofinish.config.loader import read_params
 from photofinish.data.packed import PackedSplit
 from photofinish.data.split import split
+from photofinish.evaluation.evaluate import evaluate, write_evaluation
 from photofinish.files import write_bytes_atomically
 from photofinish.machine.accelerators import AcceleratorFacts
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget, software_facts
 from photofinish.machine.host import cpu_facts
 from photofinish.results import records
 from photofinish.results.learned import load_network
-from photofinish.runs.evaluation import evaluate, write_evaluation
 
 pytestmark = pytest.mark.slow
 

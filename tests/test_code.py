@@ -45,7 +45,7 @@ def test_a_stage_depends_on_no_package_that_it_does_not_run(stage: str) -> None:
         ("photofinish/reporting/report.py", {"compare"}),
         ("photofinish/training/trainer.py", {"train"}),
         ("photofinish/training/losses.py", {"train", "evaluate"}),
-        ("photofinish/runs/evaluation.py", {"evaluate"}),
+        ("photofinish/evaluation/judges.py", {"evaluate"}),
         ("photofinish/data/split.py", {"plan", "download", "split"}),
         ("photofinish/tracking/mlflow_worker.py", {"compare"}),
         ("photofinish/config/tables/prices.csv", {"compare"}),

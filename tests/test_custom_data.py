@@ -21,10 +21,10 @@ from photofinish.data.packed import PackedSplit
 from photofinish.data.sources import download
 from photofinish.data.split import read_raw, split
 from photofinish.errors import ConfigError, UserError
+from photofinish.evaluation.evaluate import evaluate
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.plan import check_custom_code_calls
 from photofinish.results import records
-from photofinish.runs.evaluation import evaluate
 from photofinish.runs.run import Run
 from photofinish.source_code import custom_code_hashes
 

@@ -14,17 +14,17 @@ from photofinish.config.experiment import Experiment
 from photofinish.config.networks import CustomModel
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
+from photofinish.evaluation.evaluate import (
+    evaluate,
+    write_evaluation,
+)
+from photofinish.evaluation.scores import scores_of_classes, scores_of_labels
 from photofinish.files import sha256_of_bytes, write_bytes_atomically
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.models.registry import build_model
 from photofinish.results import records
 from photofinish.results.learned import weights_of
-from photofinish.runs.evaluation import (
-    evaluate,
-    write_evaluation,
-)
 from photofinish.runs.run import Run
-from photofinish.runs.scores import scores_of_classes, scores_of_labels
 from photofinish.training.batches import Normaliser
 
 ACTUAL = np.array([0, 0, 0, 1, 1, 2])

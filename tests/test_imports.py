@@ -18,7 +18,17 @@ PACKAGE = SOURCES / "photofinish"
 ORDER = (
     *("errors", "wording", "nested", "files", "processes", "locks", "custom_code"),
     *("source_code", "config", "machine", "data", "models", "results", "script_deps", "plan"),
-    *("training", "profiling", "scripts", "tracking", "runs", "comparing", "reporting", "remote"),
+    *(
+        "training",
+        "profiling",
+        "scripts",
+        "tracking",
+        "runs",
+        "evaluation",
+        "comparing",
+        "reporting",
+        "remote",
+    ),
     *("commits", "commands", "__main__"),
 )
 # Modules, and packages that they must do without.

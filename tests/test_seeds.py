@@ -19,11 +19,11 @@ from photofinish.comparing.pairs import read_pair, with_settings
 from photofinish.comparing.parity import Spread, over_seeds
 from photofinish.config.compare import Comparing
 from photofinish.data.packed import PackedSplit
+from photofinish.evaluation.evaluate import evaluate, write_evaluation
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.reporting.sentences import chance, verdict
 from photofinish.reporting.tables import seeds_table
 from photofinish.results import EpochMetrics, EpochTiming, records
-from photofinish.runs.evaluation import evaluate, write_evaluation
 from photofinish.runs.run import Run
 from photofinish.training.trainer import Trainer
 

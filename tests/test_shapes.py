@@ -20,13 +20,13 @@ from photofinish.config.metrics import Metric
 from photofinish.data.packed import PackedSplit
 from photofinish.data.split import read_raw, split
 from photofinish.errors import UserError
+from photofinish.evaluation.evaluate import evaluate, write_evaluation
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.results import records
-from photofinish.runs.evaluation import evaluate, write_evaluation
-from photofinish.runs.parts import part_of
 from photofinish.source_code import custom_code_hashes
 from photofinish.training.input_paths import make_batches
 from photofinish.training.losses import Loss
+from photofinish.training.parts import part_of
 from photofinish.training.torch_device import CPU
 
 HEAD = "import numpy as np, torch\nfrom torch import nn\n"

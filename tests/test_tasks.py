@@ -20,16 +20,16 @@ from photofinish.config.metrics import Metric
 from photofinish.data import PartName, Task
 from photofinish.data.packed import PackedSplit, part_file
 from photofinish.errors import ConfigError, UserError
+from photofinish.evaluation.evaluate import (
+    evaluate,
+    write_evaluation,
+)
+from photofinish.evaluation.scores import custom_scores, scores_of_labels, scores_of_values
 from photofinish.files import sha256_of_file, to_json, write_bytes_atomically
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.reporting.report import write_for_dvc, write_report
 from photofinish.results import records
-from photofinish.runs.evaluation import (
-    evaluate,
-    write_evaluation,
-)
 from photofinish.runs.run import Run
-from photofinish.runs.scores import custom_scores, scores_of_labels, scores_of_values
 from photofinish.training.losses import Loss
 from photofinish.training.torch_device import CPU
 

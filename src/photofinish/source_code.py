@@ -42,12 +42,12 @@ _LIVE_DATA = (
 )
 """Modules that read data sets, which training and evaluation may do in each epoch."""
 _INFERENCE = (
-    "runs/parts",
     "training/__init__",
     "training/batches",
     "training/custom_step",
     "training/loading",
     "training/losses",
+    "training/parts",
     "training/torch_device",
 )
 CODE_OF_STAGES = {
@@ -65,9 +65,7 @@ CODE_OF_STAGES = {
         *_NETWORKS,
         *_LIVE_DATA,
         *_INFERENCE,
-        "runs/__init__",
-        "runs/evaluation",
-        "runs/scores",
+        "evaluation",
     ),
     "compare": (
         *("comparing", "data/__init__", "machine", "nested"),
@@ -110,8 +108,6 @@ def our_code(stage: str) -> StageCode:
     for name in _DATA_OF_STAGES.get(stage, ()):
         files += sorted((_HERE / name).iterdir())
     names = {path.relative_to(_HERE.parent).as_posix(): path for path in files}
-    if stage == "train":
-        del names["photofinish/runs/evaluation.py"], names["photofinish/runs/scores.py"]
     return StageCode({name: _sha256(path) for name, path in names.items()})
 
 

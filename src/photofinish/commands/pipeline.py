@@ -116,7 +116,7 @@ def _evaluate_alone() -> None:
         if len(learned) != 1:
             continue
         from photofinish.data.packed import PackedSplit
-        from photofinish.runs.evaluation import evaluate, write_evaluation
+        from photofinish.evaluation.evaluate import evaluate, write_evaluation
 
         data = PackedSplit(Path("data/splits", read_plan(file, ExperimentPlan).dataset))
         metrics = read_plan(Path("data/plan/metrics", file.name), MetricsPlan).metrics

@@ -18,13 +18,13 @@ from photofinish.models.custom import check_same_network
 from photofinish.models.registry import build_model, check_batch_norm
 from photofinish.nested import leaves
 from photofinish.profiling.first_step import validate_custom_model
-from photofinish.runs.parts import has_live_inputs, part_of
 from photofinish.runs.run import Run
 from photofinish.training.batches import Batches
 from photofinish.training.custom_step import step_with_a_loss
 from photofinish.training.input_paths import make_batches
 from photofinish.training.loading import LoadedSamples, SampleKind
 from photofinish.training.losses import Loss
+from photofinish.training.parts import has_live_inputs, part_of
 from photofinish.training.torch_device import CPU, free_memory_bytes
 from photofinish.training.trainer import Trainer
 from photofinish.training.world import World

@@ -1,0 +1,85 @@
+"""Evaluation of an experiment: the network of each device on the test samples, on the CPU."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from photofinish.config.metrics import Metrics
+from photofinish.data.packed import PackedSplit
+from photofinish.evaluation.judges import score
+from photofinish.evaluation.scores import Array
+from photofinish.files import write_text_atomically
+from photofinish.results import records
+from photofinish.results.learned import load_network
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Scores of an experiment's networks, and their predictions."""
+
+    evaluation: records.Evaluation
+    actual: Array
+    """Targets of the test samples."""
+    predicted: dict[records.DeviceLabel, Array]
+
+
+def evaluate(
+    name: str,
+    learned: dict[records.DeviceLabel, Path],
+    split: PackedSplit,
+    metrics: Metrics = (),
+) -> Judged:
+    """Score the network of each device that trained."""
+    devices: dict[records.DeviceLabel, records.DeviceEvaluation] = {}
+    predicted: dict[records.DeviceLabel, Array] = {}
+    actual: Array = np.empty(0)
+    for device, folder in learned.items():
+        record = records.read_training(folder)
+        if isinstance(record, records.Unavailable):
+            continue
+        network = load_network(folder, record)
+        scores, actual, predicted[device] = score(network, record, split, metrics)
+        seeds = _scores_of_seeds(folder, record, split)
+        facts = {"weights_sha256": record.weights_sha256, "seeds": seeds}
+        devices[device] = scores.model_copy(update=facts)
+    class_names = split.manifest.class_names
+    evaluation = records.Evaluation(experiment=name, class_names=class_names, devices=devices)
+    return Judged(evaluation, actual, predicted)
+
+
+def _scores_of_seeds(
+    folder: Path, record: records.Training, split: PackedSplit
+) -> tuple[records.SeedScores, ...]:
+    """Score the networks that further seeds trained."""
+    seeds = []
+    for run in records.read_seeds(folder, record.experiment):
+        scores = score(load_network(folder, record, run), record, split).scores
+        seeds.append(
+            records.SeedScores(
+                seed=run.seed,
+                weights_sha256=run.weights_sha256,
+                test_accuracy=scores.test_accuracy,
+                test_loss=scores.test_loss,
+                mean_absolute_error=scores.metrics.get(records.MEAN_ABSOLUTE_ERROR),
+            )
+        )
+    return tuple(seeds)
+
+
+def write_evaluation(judged: Judged, folder: Path) -> None:
+    """Write the scores, and a CSV with a row for each target: its value and each prediction."""
+    records.write_record(folder / records.EVALUATION, judged.evaluation)
+    actual = judged.actual
+    if not all(map(len, judged.predicted.values())):
+        actual = np.empty(0)  # a custom step predicts nothing
+    columns = [array.ravel().tolist() for array in (actual, *judged.predicted.values())]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["actual", *judged.predicted])
+    writer.writerows(zip(*columns, strict=True))
+    write_text_atomically(folder / records.PREDICTIONS, text.getvalue())

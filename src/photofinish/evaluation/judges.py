@@ -1,0 +1,258 @@
+"""Judges of a network's outputs on the test samples: one class for each kind of targets."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from photofinish.config.metrics import Metrics
+from photofinish.custom_code import is_reference, run_custom_code
+from photofinish.data import IGNORED_CLASS
+from photofinish.data.packed import PackedSplit
+from photofinish.errors import UserError
+from photofinish.evaluation.scores import (
+    Array,
+    custom_scores,
+    scores_of_classes,
+    scores_of_labels,
+    scores_of_values,
+)
+from photofinish.nested import call_with, map_nested, samples_in
+from photofinish.results.records import DeviceEvaluation, Training
+from photofinish.training.batches import Batch, Normaliser
+from photofinish.training.custom_step import CustomStep, step_with_a_loss
+from photofinish.training.loading import LoadedSamples
+from photofinish.training.losses import Loss, classes_of_positions
+from photofinish.training.parts import has_live_inputs, part_of
+from photofinish.training.torch_device import CPU
+
+_BATCH_SIZE = 1000
+
+
+class Scored(NamedTuple):
+    """Scores of one network, and what it predicts for which targets."""
+
+    scores: DeviceEvaluation
+    actual: Array
+    predicted: Array
+
+
+@torch.inference_mode()
+def score(
+    network: nn.Module, record: Training, split: PackedSplit, metrics: Metrics = ()
+) -> Scored:
+    """Score one network on the test samples."""
+    network = network.eval()
+    step = step_with_a_loss(record.experiment)
+    if step and _predicts_nothing(network, record, split):
+        return _score_by_step(network, step, record, split, metrics)
+    judge = judge_for(record, metrics)
+    name = record.experiment.model.name
+    if not is_reference(name):
+        network = network.to(judge.dtype)
+    with run_custom_code(f"model {name} fails in evaluation"):
+        for inputs, targets in _test_batches(record, split):
+            outputs = call_with(network, map_nested(partial(_in_precision, judge.dtype), inputs))
+            judge.add(outputs, targets)
+    return judge.scored()
+
+
+def judge_for(record: Training, metrics: Metrics) -> Judge:
+    """Return the judge of the record's targets."""
+    if record.task == "custom":
+        return JudgeByLoss(record, metrics)
+    if record.task == "classes" and record.target_shape:
+        return JudgeOfPositions(record, metrics)
+    return JudgeOfSamples(record, metrics)
+
+
+class Judge(ABC):
+    """Collects a network's outputs on the test samples, then scores them."""
+
+    def __init__(self, record: Training, metrics: Metrics) -> None:
+        self._record, self._metrics = record, metrics
+        self._loss = Loss(record.experiment.loss, record.task, CPU)
+        self._outputs: list[Any] = []
+        self._targets: list[Any] = []
+        self._loss_sum, self._weight_sum = 0.0, 0.0
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Precision in which the network computes.
+
+        Double precision adds no rounding to what the devices learned. Custom networks may hold
+        tensors of other precisions, so they compute as in training.
+        """
+        return torch.float32 if is_reference(self._record.experiment.model.name) else torch.float64
+
+    def add(self, outputs: Any, targets: Any) -> None:
+        """Add a batch's outputs and targets."""
+        self._outputs.append(outputs)
+        self._targets.append(targets)
+
+    @abstractmethod
+    def scored(self) -> Scored:
+        """Return the scores of all outputs that were added."""
+
+    def _add_loss(self, outputs: Any, targets: Any) -> None:
+        """Add a batch's loss to the sum, for outputs that are not all kept."""
+        total, weight = self._loss.sum_and_weight(outputs, targets)
+        self._loss_sum += float(total)
+        self._weight_sum += float(weight)
+
+    def _with_metrics(self, scored: Scored, outputs: Any, targets: Any) -> Scored:
+        """Add the metrics of params.yaml to the scores."""
+        names = self._record.class_names
+        custom = custom_scores(self._metrics, self._record.task, outputs, targets, names)
+        first = next(iter(custom), None)
+        added = {"metrics": custom | scored.scores.metrics, "first_metric": first}
+        return scored._replace(scores=scored.scores.model_copy(update=added))
+
+
+class JudgeOfSamples(Judge):
+    """Judges one row of outputs for each sample: a class, labels or values."""
+
+    def scored(self) -> Scored:
+        outputs, targets = torch.cat(self._outputs).double(), torch.cat(self._targets)
+        with run_custom_code("the loss fails in evaluation"):
+            as_trained = outputs.float() if self._loss.has_tensors else outputs
+            loss = _finite(self._loss.mean(as_trained, targets).item())
+        names = self._record.class_names
+        actual: Array = targets.numpy()
+        predicted: Array = outputs.numpy()
+        if self._record.task == "values":
+            scores = scores_of_values(actual, predicted, loss)
+        elif self._record.task == "labels":
+            actual, predicted = actual.astype(np.int64), (predicted > 0).astype(np.int64)
+            scores = scores_of_labels(actual, predicted, loss, names)
+        else:
+            predicted = predicted.argmax(axis=1)
+            scores = scores_of_classes(actual, predicted, loss, names)
+        return self._with_metrics(Scored(scores, actual, predicted), outputs, targets)
+
+
+class JudgeOfPositions(Judge):
+    """Judges a class for each position. There may be too many to keep all outputs."""
+
+    def __init__(self, record: Training, metrics: Metrics) -> None:
+        super().__init__(record, metrics)
+        self._predicted: list[torch.Tensor] = []
+
+    def add(self, outputs: Any, targets: Any) -> None:
+        self._add_loss(outputs.float(), targets)
+        outputs, targets = classes_of_positions(outputs, targets)
+        is_counted = targets != IGNORED_CLASS
+        outputs, targets = outputs[is_counted], targets[is_counted]
+        self._predicted.append(outputs.argmax(dim=1))
+        super().add(outputs if self._metrics else outputs[:0], targets)
+
+    def scored(self) -> Scored:
+        loss = _finite(self._loss_sum / self._weight_sum)
+        outputs, targets = torch.cat(self._outputs).double(), torch.cat(self._targets)
+        actual: Array = targets.numpy()
+        predicted: Array = torch.cat(self._predicted).numpy()
+        scores = scores_of_classes(actual, predicted, loss, self._record.class_names)
+        return self._with_metrics(Scored(scores, actual, predicted), outputs, targets)
+
+
+class JudgeByLoss(Judge):
+    """Judges outputs that only a custom loss and custom metrics understand."""
+
+    dtype = torch.float32
+
+    def add(self, outputs: Any, targets: Any) -> None:
+        self._add_loss(outputs, targets)
+        if self._metrics:
+            super().add(outputs, targets)
+
+    def scored(self) -> Scored:
+        scored = _without_predictions(self._loss_sum / self._weight_sum)
+        if not self._metrics:
+            return scored
+        outputs, targets = (map_nested(_joined, *parts) for parts in (self._outputs, self._targets))
+        return self._with_metrics(scored, outputs, targets)
+
+
+def _joined(*parts: torch.Tensor) -> torch.Tensor:
+    if len({part.shape[1:] for part in parts}) > 1:
+        raise UserError(
+            "metrics in params.yaml need outputs and targets of one shape in all batches"
+        )
+    return torch.cat(parts)
+
+
+def _predicts_nothing(network: nn.Module, record: Training, split: PackedSplit) -> bool:
+    """Return True for networks whose outputs only their custom step can judge."""
+    if type(network).forward is nn.Module.forward:
+        return True
+    inputs, targets = next(_test_batches(record, split))
+    with run_custom_code(f"model {record.experiment.model.name} fails in evaluation"):
+        outputs = call_with(network, inputs)
+    if not isinstance(outputs, torch.Tensor) or not isinstance(targets, torch.Tensor):
+        return True
+    counts = (len(targets), len(record.class_names))
+    return tuple(outputs.shape) != counts and not (record.target_shape and outputs.dim() > 2)
+
+
+def _score_by_step(
+    network: nn.Module, step: CustomStep, record: Training, split: PackedSplit, metrics: Metrics
+) -> Scored:
+    """Score a network by the loss of its custom step. It has no predictions."""
+    if metrics:
+        raise UserError(
+            "metrics in params.yaml need a network's outputs, and a custom step has none"
+        )
+    loss_sum, count = 0.0, 0
+    for batch in _test_batches(record, split):
+        samples = samples_in(batch[1])
+        loss_sum += float(step(network, batch)) * samples
+        count += samples
+    return _without_predictions(loss_sum / count)
+
+
+def _without_predictions(loss: float) -> Scored:
+    """Return the loss as the only score, for outputs whose meaning isn't known here."""
+    scores = DeviceEvaluation(
+        test_accuracy=None, test_loss=_finite(loss), macro_f1=None, classes={}, confusion=()
+    )
+    return Scored(scores, np.empty(0), np.empty(0))
+
+
+def _finite(loss: float) -> float:
+    if not math.isfinite(loss):
+        raise UserError(f"the loss on the test data is {loss}: check the test part of the data")
+    return loss
+
+
+def _test_batches(record: Training, split: PackedSplit) -> Iterator[Batch]:
+    """Yield the test samples, normalised."""
+    given, size = record.experiment.input, record.experiment.batch_size
+    if given.name == "loader" and (given.eval_transform or given.collate or has_live_inputs(split)):
+        part = part_of(split, "test")
+        samples = LoadedSamples(part, given, record.experiment.seed)
+        for start in range(0, len(samples), size):
+            keys = [(row, None, None) for row in range(start, min(start + size, len(samples)))]
+            yield samples.collate([samples[key] for key in keys])
+        return
+    normalise = Normaliser(record.mean, record.std, len(record.image_shape))
+    inputs, targets = split.images("test"), split.labels("test")
+    size = size if record.target_shape else _BATCH_SIZE
+    for start in range(0, samples_in(targets), size):
+        read = partial(_read, slice(start, start + size))
+        yield map_nested(normalise, map_nested(read, inputs)), map_nested(read, targets)
+
+
+def _read(rows: slice, column: Array) -> torch.Tensor:
+    return torch.from_numpy(np.array(column[rows]))
+
+
+def _in_precision(dtype: torch.dtype, batch: torch.Tensor) -> torch.Tensor:
+    """Convert floats. Whole numbers stay: a network looks something up by them."""
+    return batch.to(dtype) if batch.is_floating_point() else batch
