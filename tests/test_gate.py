@@ -7,8 +7,9 @@ import random
 from collections.abc import Callable
 
 import pytest
-from conftest import Project
+from conftest import MakeTrainer, Project
 
+from photofinish.commits import turns
 from photofinish.commits.gate import Change, Rounds
 from photofinish.errors import EXIT_FAILED, EXIT_MISTAKE
 
@@ -77,6 +78,16 @@ def test_a_mean_above_the_allowed_ratio_is_no_alarm_if_the_pairs_differ_as_much(
     ratios: tuple[float, ...], *, is_too_slow: bool
 ) -> None:
     assert change_of(*ratios).is_too_slow == is_too_slow
+
+
+@pytest.mark.parametrize("is_accelerator", [False, True])
+def test_waits_for_a_core_are_left_out_unless_an_accelerator_computes_meanwhile(
+    *, is_accelerator: bool, trainer_of: MakeTrainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = iter([0.0, 1000.0])
+    monkeypatch.setattr(turns, "waited_for_core_seconds", lambda: {"1": next(waits)})
+    monkeypatch.setattr(turns, "is_accelerator", lambda _device: is_accelerator)
+    assert (turns.Turns(trainer_of()).take(2) > 0) == is_accelerator
 
 
 @pytest.mark.slow

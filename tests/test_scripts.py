@@ -10,10 +10,14 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import ROOT, Project
+from conftest import ROOT, MakeResult, Project
+from result_files import trained
 
+from photofinish.comparing.device_results import ScriptResult
+from photofinish.comparing.diagnosis import diagnose
 from photofinish.config.loader import read_params
 from photofinish.errors import ConfigError
+from photofinish.results.script_runs import ScriptEpoch, ScriptRun
 from photofinish.script_deps import check_deps
 
 LOOP = """
@@ -49,6 +53,20 @@ run_epoch(loader)
 run_epoch(loader)
 """
 """Takes batches as Hugging Face's Trainer does, which accumulates the gradients of two."""
+EVENTS = """
+import sys
+from types import SimpleNamespace
+class Event:
+    record = elapsed_time = lambda *_: 1.0
+sys.modules["torch"] = SimpleNamespace(
+    Event=lambda *_, **__: Event(),
+    accelerator=SimpleNamespace(synchronize=lambda: None),
+    get_device_module=lambda _: None,
+)
+import photofinish
+for _ in photofinish.steps(iter(range(100_000))):
+    pass
+"""
 WITHOUT_TORCH = 'import sys, photofinish; assert "torch" not in sys.modules'
 WITH_LINE, WITHOUT = LOOP.replace("STEPS", "photofinish.steps"), LOOP.replace("STEPS", "")
 
@@ -85,6 +103,51 @@ def test_an_epoch_ends_with_its_last_step_where_the_loader_is_not_exhausted(
         assert epoch["ended_at"] <= float(stepped_at)
     operations = measured["operations"]
     assert (operations["images"], operations["flops"]) == (16, 2 * 2 * 128)
+
+
+def test_an_epoch_of_many_steps_keeps_some_thousand_events(tmp_path: Path) -> None:
+    own = {"PHOTOFINISH_STEPS_FOLDER": str(tmp_path), "PHOTOFINISH_STEPS_DEVICE": "cuda"}
+    environment = os.environ | own | {"PYTHONPATH": str(ROOT / "src")}
+    subprocess.run([sys.executable, "-c", EVENTS], env=environment, check=True)
+    (epoch,) = json.loads((tmp_path / "steps.json").read_text())["epochs"]
+    assert epoch["steps"] == 100_000
+    assert 1000 < len(epoch["device_step_seconds"]) < 5000
+
+
+@pytest.mark.parametrize(
+    ("waiting_seconds", "device_seconds", "step_seconds", "share", "cause"),
+    [
+        (0.6, (), 0.004, 0.6, "input-bound"),
+        (0.6, (0.004,), 0.004, 0.6, "input-bound"),
+        (0.6, (0.010,), 0.010, 0.0, "step-bound"),  # the device computes while the host loads
+        (0.2, (0.0001,), 0.008, 0.2, "step-bound"),  # it computes on another stream
+    ],
+)
+def test_a_script_waits_for_batches_while_the_device_has_nothing_to_compute(
+    waiting_seconds: float,
+    device_seconds: tuple[float, ...],
+    step_seconds: float,
+    share: float,
+    cause: str,
+    make_result: MakeResult,
+) -> None:
+    epoch = ScriptEpoch(
+        is_whole=True,
+        began_at=0.0,
+        ended_at=1.0,
+        seconds=1.0,
+        waiting_seconds=waiting_seconds,
+        steps=100,
+        samples=100,
+        counted_seconds=(),
+        device_step_seconds=device_seconds,
+    )
+    timings = trained(make_result, "mine", "gpu").timings
+    record = ScriptRun.model_construct(device="gpu", epochs=(epoch,), timings=timings)
+    run = ScriptResult("mine", record)
+    assert epoch.step_seconds == pytest.approx(step_seconds)
+    assert run.waiting_share == pytest.approx(share)
+    assert diagnose(run)[-1].cause == cause
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import torch
 from photofinish.machine.load import waited_for_core_seconds
 from photofinish.profiling.scratch import warm_up
 from photofinish.training.batches import seed_epoch
+from photofinish.training.torch_device import is_accelerator
 from photofinish.training.trainer import Trainer
 
 
@@ -31,8 +32,9 @@ class Turns:
     def take(self, steps: int) -> float:
         """Train so many steps, or whole epochs if these are as many, and return their time.
 
-        It is without the time that a thread waited for a core, as other programs cause it. Without
-        whole epochs, the time begins after the first step, which also begins the epoch.
+        On the CPU it is without the time that a thread waited for a core, as other programs cause
+        it. An accelerator may compute meanwhile. Without whole epochs, the time begins after the
+        first step, which also begins the epoch.
         """
         clock, done = self._trainer.clock, 0
         losses = self._epoch()
@@ -48,12 +50,13 @@ class Turns:
             else:
                 losses = self._epoch()
         took_seconds = clock.now_seconds() - started_seconds
-        # Threads wait for each other, so the one that waited longest counts.
-        waits = [
-            seconds - waited_seconds.get(thread, 0.0)
-            for thread, seconds in waited_for_core_seconds().items()
-        ]
-        took_seconds -= max(waits, default=0.0)
+        if not is_accelerator(self._trainer.device):
+            # Threads wait for each other, so the one that waited longest counts.
+            waits = [
+                seconds - waited_seconds.get(thread, 0.0)
+                for thread, seconds in waited_for_core_seconds().items()
+            ]
+            took_seconds -= max(waits, default=0.0)
         return took_seconds * steps / done
 
     def _epoch(self) -> Iterator[torch.Tensor]:

@@ -221,7 +221,7 @@ class ScriptResult:
     @cached_property
     def waiting_seconds(self) -> list[float]:
         """Time in which each epoch waited for its batches."""
-        return [epoch.waiting_seconds for epoch in self.record.epochs]
+        return [epoch.exposed_waiting_seconds for epoch in self.record.epochs]
 
     @property
     def waiting_share(self) -> float:
@@ -231,7 +231,9 @@ class ScriptResult:
     @property
     def batch_seconds(self) -> float:
         """Median wait for a batch."""
-        waits = [epoch.waiting_seconds / max(1, epoch.steps) for epoch in self.record.epochs]
+        waits = []
+        for epoch in self.record.epochs:
+            waits.append(epoch.exposed_waiting_seconds / max(1, epoch.steps))
         return statistics.median(waits)
 
     @property

@@ -43,8 +43,6 @@ def cause(found: Diagnosis) -> str:
     if isinstance(run, ScriptResult):
         step = seconds(statistics.median(timings.steady_state.step_seconds))
         waiting = f"{run.waiting_share:.0%} of an epoch waits for batches"
-        if run.device == "gpu":
-            waiting += ", while the GPU may still compute"
         return f"{waiting}: {seconds(run.batch_seconds)} per batch, and a step takes {step}"
     costs = run.costs
     if costs is None:

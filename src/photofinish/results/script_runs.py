@@ -25,7 +25,7 @@ class ScriptEpoch(Record):
     seconds: float
     """Time without the counted steps."""
     waiting_seconds: float
-    """Time in which the script waited for batches."""
+    """Time in which the script waited for batches, also while an accelerator still computed."""
     steps: int
     samples: int
     """Number of samples, by the size of each 11th batch and the last; 0 if they have no length."""
@@ -37,9 +37,17 @@ class ScriptEpoch(Record):
     @property
     def step_seconds(self) -> float:
         """Mean time of a step, without the wait for its batch."""
-        if self.device_step_seconds:
-            return statistics.fmean(self.device_step_seconds)
-        return self._host_step_seconds
+        device_seconds = statistics.fmean(self.device_step_seconds or (0.0,))
+        # Events time the current stream only. A step that the device computes on another stream
+        # appears shorter than it was for the host.
+        is_timed = device_seconds > self._host_step_seconds / 2
+        return device_seconds if is_timed else self._host_step_seconds
+
+    @property
+    def exposed_waiting_seconds(self) -> float:
+        """Time in which the script waited for batches and an accelerator had nothing to compute."""
+        idle_seconds = max(0.0, self.full_seconds - self.steps * self.step_seconds)
+        return min(self.waiting_seconds, idle_seconds)
 
     @property
     def _host_step_seconds(self) -> float:

@@ -37,6 +37,8 @@ _SAMPLED = 11
 """One of so many steps has events, and one a size: both cost the host some microseconds.
 A loop may take 2, 4 or 8 batches before it computes on all. 11 has no factor in common with these,
 so that events meet each place in turn."""
+_MOST_EVENTS = 2000
+"""Number of events' pairs of an epoch: they stay until it ends."""
 _BatchT = TypeVar("_BatchT")
 
 
@@ -88,7 +90,11 @@ class _TimedSteps(Generic[_BatchT]):
                 if _MEASURED.may_count and steps_done in counted_steps:
                     with _MEASURED.counting(batch, counted):
                         yield batch
-                elif is_accelerator and steps_done % _SAMPLED == _SAMPLED // 2:
+                elif (
+                    is_accelerator
+                    and steps_done % _SAMPLED == _SAMPLED // 2
+                    and len(events) < _MOST_EVENTS
+                ):
                     begin = _event()
                     yield batch
                     events.append((begin, _event()))

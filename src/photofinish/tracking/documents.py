@@ -208,7 +208,7 @@ def script_document(
     for number, epoch in enumerate(record.epochs, 1):
         epoch_values = {
             "training_seconds": epoch.full_seconds,
-            "waiting_seconds": epoch.waiting_seconds,
+            "waiting_seconds": epoch.exposed_waiting_seconds,
             "step_seconds": epoch.step_seconds,
         }
         metrics += [Metric(key, value, ended_ms, number) for key, value in epoch_values.items()]
