@@ -9,11 +9,11 @@ from _start import run_stage
 
 from photofinish.config.base import read_plan
 from photofinish.config.metrics import MetricsPlan
+from photofinish.custom.imports import check_code_unchanged
 from photofinish.data.packed import PackedSplit
 from photofinish.evaluation.evaluate import evaluate, write_evaluation
 from photofinish.processes import end_with_parent
 from photofinish.results.records import DEVICE_LABELS, MODEL
-from photofinish.source_code import check_code_unchanged
 
 
 def main() -> None:

@@ -11,8 +11,8 @@ from _start import run_stage
 from photofinish.config.loader import read_params
 from photofinish.data.local_files import check_paths
 from photofinish.machine.fingerprint import read_machines, unknown_machines
-from photofinish.plan import check_custom_code_calls, write_plan
-from photofinish.script_deps import check_deps
+from photofinish.planning.plan import check_custom_code_calls, write_plan
+from photofinish.planning.script_deps import check_deps
 
 
 def main() -> None:

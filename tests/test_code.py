@@ -11,7 +11,7 @@ import pytest
 from source_imports import ROOT, transitive_sources
 
 from photofinish.files import sha256_of_file
-from photofinish.source_code import CODE_OF_STAGES, stage_code
+from photofinish.planning.source_code import CODE_OF_STAGES, stage_code
 
 SCRIPTS = sorted((ROOT / "stages").glob("[!_]*.py"))
 MIRRORS = "photofinish/tracking/"

@@ -15,7 +15,7 @@ from photofinish.config.experiment import LoaderInput, Optimizer, Schedule
 from photofinish.config.loader import Params, read_params
 from photofinish.config.networks import LinearModel, MlpModel
 from photofinish.errors import ConfigError
-from photofinish.plan import check_custom_code_calls
+from photofinish.planning.plan import check_custom_code_calls
 
 GOOD = """\
 defaults:

@@ -14,11 +14,11 @@ from conftest import CustomFiles
 from source_imports import ROOT
 
 from photofinish.config.loader import read_params
-from photofinish.custom_code import Reference
+from photofinish.custom.imports import check_code_unchanged, custom_code_hashes
+from photofinish.custom.reference import Reference
 from photofinish.errors import ConfigError, UserError
 from photofinish.files import sha256_of_bytes
-from photofinish.plan import check_custom_code_calls
-from photofinish.source_code import check_code_unchanged, custom_code_hashes
+from photofinish.planning.plan import check_custom_code_calls
 
 FILES = {
     "net.py": "from torch import nn\nclass Net(nn.Module):\n"

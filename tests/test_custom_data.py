@@ -16,6 +16,7 @@ from training_stage import TrainingStage
 
 from photofinish.config.datasets import CustomDataset, DatasetPlan
 from photofinish.config.loader import read_params
+from photofinish.custom.imports import custom_code_hashes
 from photofinish.data.local_files import check_paths, sha256_of_local_files
 from photofinish.data.packed import PackedSplit
 from photofinish.data.sources import download
@@ -23,10 +24,9 @@ from photofinish.data.split import read_raw, split
 from photofinish.errors import ConfigError, UserError
 from photofinish.evaluation.evaluate import evaluate
 from photofinish.machine.fingerprint import CpuTarget
-from photofinish.plan import check_custom_code_calls
+from photofinish.planning.plan import check_custom_code_calls
 from photofinish.results import records
 from photofinish.runs.run import Run
-from photofinish.source_code import custom_code_hashes
 
 HEAD = "import io, os, random, threading\nimport numpy as np, torch\nfrom PIL import Image\n"
 Pack = Callable[..., PackedSplit]

@@ -23,7 +23,7 @@ from photofinish.data.sources import download
 from photofinish.data.split import read_raw, split
 from photofinish.files import sha256_of_file
 from photofinish.machine.fingerprint import CpuTarget
-from photofinish.plan import write_plan
+from photofinish.planning.plan import write_plan
 from photofinish.results import records
 from photofinish.runs.run import Run
 

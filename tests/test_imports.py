@@ -16,8 +16,8 @@ from source_imports import ROOT, SOURCES, imported_modules
 
 PACKAGE = SOURCES / "photofinish"
 ORDER = (
-    *("errors", "wording", "nested", "files", "processes", "locks", "custom_code"),
-    *("source_code", "config", "machine", "data", "models", "results", "script_deps", "plan"),
+    *("errors", "wording", "nested", "files", "processes", "locks", "custom"),
+    *("config", "machine", "data", "models", "results", "planning"),
     *(
         "training",
         "profiling",
@@ -41,7 +41,13 @@ RUNS_WITHOUT = {
     "what only reads files": (
         *("comparing.pairs", "comparing.renting", "reporting.sentences", "config.loader"),
         *("data.local_files", "data.packed", "machine.energy"),
-        *("machine.fingerprint", "machine.load", "models.weights_download", "plan", "processes"),
+        *(
+            "machine.fingerprint",
+            "machine.load",
+            "models.weights_download",
+            "planning.plan",
+            "processes",
+        ),
         *("reporting.report", "results.records", "results.references", "runs.run", "runs.stage"),
         "tracking.client",
     ),

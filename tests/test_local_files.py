@@ -14,7 +14,7 @@ from image_files import write_picture
 from photofinish.config.loader import read_params
 from photofinish.data.local_files import check_paths, sha256_of_local_files
 from photofinish.errors import ConfigError
-from photofinish.plan import write_plan
+from photofinish.planning.plan import write_plan
 
 PARAMS = """\
 defaults: {epochs: 1, batch_size: 2, optimizer: {name: sgd, lr: 0.1}}

@@ -24,7 +24,7 @@ from photofinish.machine.fingerprint import (
     read_machines,
     unknown_machines,
 )
-from photofinish.plan import write_plan
+from photofinish.planning.plan import write_plan
 from photofinish.runs.stage import train
 
 PARAMS = """\

@@ -17,7 +17,7 @@ from photofinish.config.loader import read_params
 from photofinish.machine import fingerprint
 from photofinish.machine.accelerators import AcceleratorFacts
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
-from photofinish.plan import write_plan
+from photofinish.planning.plan import write_plan
 
 PARAMS = """\
 defaults:

@@ -17,8 +17,8 @@ from photofinish.comparing.device_results import ScriptResult
 from photofinish.comparing.diagnosis import diagnose
 from photofinish.config.loader import read_params
 from photofinish.errors import ConfigError
+from photofinish.planning.script_deps import check_deps
 from photofinish.results.script_runs import ScriptEpoch, ScriptRun
-from photofinish.script_deps import check_deps
 
 LOOP = """
 import photofinish

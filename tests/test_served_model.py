@@ -23,13 +23,13 @@ from result_files import trained, write_scores, write_trained
 from torch.nn.functional import cross_entropy
 
 from photofinish.config.networks import CustomModel
-from photofinish.custom_code import forget_imports
+from photofinish.custom.imports import custom_code_hashes
+from photofinish.custom.running import forget_imports
 from photofinish.data.packed import PackedSplit
 from photofinish.evaluation.evaluate import Judged, evaluate
 from photofinish.files import sha256_of_bytes, write_bytes_atomically
 from photofinish.results import records
 from photofinish.results.learned import weights_of
-from photofinish.source_code import custom_code_hashes
 from photofinish.tracking.model import as_served
 from photofinish.tracking.store import Store
 from photofinish.tracking.sync import sync_all

@@ -17,13 +17,13 @@ from training_stage import TrainingStage
 from photofinish.config.datasets import CustomDataset, DatasetPlan
 from photofinish.config.loss_settings import CrossEntropy
 from photofinish.config.metrics import Metric
+from photofinish.custom.imports import custom_code_hashes
 from photofinish.data.packed import PackedSplit
 from photofinish.data.split import read_raw, split
 from photofinish.errors import UserError
 from photofinish.evaluation.evaluate import evaluate, write_evaluation
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.results import records
-from photofinish.source_code import custom_code_hashes
 from photofinish.training.input_paths import make_batches
 from photofinish.training.losses import Loss
 from photofinish.training.parts import part_of

@@ -15,7 +15,7 @@ from photofinish.commands.found_network import FoundNetwork, find_networks
 from photofinish.commands.pipeline import PARAMS, PLAN, has_git
 from photofinish.config.base import is_name
 from photofinish.config.networks import GIVEN_TO_NETWORKS
-from photofinish.custom_code import Reference
+from photofinish.custom.reference import Reference
 from photofinish.errors import ConfigError
 from photofinish.files import OWN_FOLDER
 

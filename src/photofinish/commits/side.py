@@ -14,11 +14,11 @@ from pathlib import Path
 
 from photofinish.config.experiment import ExperimentPlan, custom_code_of
 from photofinish.config.loader import read_params
+from photofinish.custom.imports import custom_code_hashes
 from photofinish.errors import UserError, run_stage
 from photofinish.machine.fingerprint import fingerprint
 from photofinish.results.records import DEVICE_LABELS
 from photofinish.runs.run import Run
-from photofinish.source_code import custom_code_hashes
 
 _MANY_EPOCHS = 10_000
 """More epochs than a turn takes, as some schedules refuse to go on after their end."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from photofinish.config.compare import Accelerator
 from photofinish.config.experiment import Experiment
 from photofinish.config.pytorch_names import FUSED
-from photofinish.custom_code import is_reference
+from photofinish.custom.reference import is_reference
 from photofinish.results.measurements import Operations
 from photofinish.results.script_runs import ScriptSettings
 

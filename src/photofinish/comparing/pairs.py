@@ -29,6 +29,7 @@ from photofinish.comparing.speedups import (
     speedups,
 )
 from photofinish.config.compare import Comparing
+from photofinish.custom.imports import PACKAGE
 from photofinish.errors import UserError
 from photofinish.results import records
 from photofinish.results.records import DEVICE_LABELS, DeviceLabel
@@ -39,7 +40,6 @@ from photofinish.results.references import (
     without_folders,
 )
 from photofinish.results.script_runs import ScriptRun, ScriptUnavailable, read_script_run
-from photofinish.source_code import PACKAGE
 
 _MAY_DIFFER = {"dataset", "repeats", "seeds"}
 """Settings that do not change the training: the data set's name, and how often it trained."""

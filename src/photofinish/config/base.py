@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from photofinish.custom_code import Reference, is_reference
+from photofinish.custom.reference import Reference, is_reference
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from photofinish.custom_code import is_reference
+from photofinish.custom.reference import is_reference
 
 if TYPE_CHECKING:
     from photofinish.data import PartName, Task

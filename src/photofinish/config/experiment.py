@@ -31,7 +31,7 @@ from photofinish.config.pytorch_names import (
     Namespace,
     arguments_of,
 )
-from photofinish.custom_code import Reference, is_reference
+from photofinish.custom.reference import Reference, is_reference
 
 SHORTHAND_KEYS = {"model", "loss", "optimizer", "schedule", "input", "sampler", "step"}
 """Keys whose block may be written as its name alone."""

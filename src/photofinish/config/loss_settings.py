@@ -16,7 +16,7 @@ from photofinish.config.base import (
     built_in_or_own,
 )
 from photofinish.config.pytorch_names import LOSSES as PYTORCH_LOSSES
-from photofinish.custom_code import is_reference
+from photofinish.custom.reference import is_reference
 
 BUILT_IN_LOSSES_BY_CLASS = {
     "CrossEntropyLoss": "cross_entropy",

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator
 
 from photofinish.config.base import CustomCode, Settings, spelled_out
-from photofinish.custom_code import Reference, is_reference
+from photofinish.custom.reference import Reference, is_reference
 
 TORCHMETRICS = "torchmetrics.functional"
 

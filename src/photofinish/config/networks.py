@@ -18,7 +18,7 @@ from photofinish.config.base import (
     built_in_or_own,
 )
 from photofinish.config.catalogue import CLASSIFIERS
-from photofinish.custom_code import TIMM
+from photofinish.custom.reference import TIMM
 
 GIVEN_TO_NETWORKS = frozenset({"classes", "shape"})
 """Arguments that a custom network gets if it takes them."""

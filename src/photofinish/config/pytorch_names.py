@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from photofinish.custom_code import Reference, is_reference, names_in_module
+from photofinish.custom.reference import Reference, is_reference, names_in_module
 from photofinish.wording import all_or_some, did_you_mean
 
 

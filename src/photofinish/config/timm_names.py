@@ -7,7 +7,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-from photofinish.custom_code import TIMM, file_of_module
+from photofinish.custom.reference import TIMM, file_of_module
 from photofinish.wording import did_you_mean
 
 _NETWORK = re.compile(r"^@register_model\ndef (\w+)\(", re.MULTILINE)

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from torch.utils.data import Dataset
 
-from photofinish.custom_code import run_custom_code
+from photofinish.custom.running import run_custom_code
 from photofinish.data import IGNORED_CLASS, PartName, Task
 from photofinish.data.images import UNREADABLE, Int64Array, pixels_of
 from photofinish.data.packed import Column

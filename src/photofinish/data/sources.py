@@ -21,14 +21,14 @@ from photofinish.config.datasets import (
     SyntheticDataset,
     TorchvisionDataset,
 )
-from photofinish.custom_code import accepted_arguments, run_custom_code
+from photofinish.custom.imports import check_code_unchanged
+from photofinish.custom.running import accepted_arguments, run_custom_code
 from photofinish.data.images import Int64Array, UInt8Array
 from photofinish.data.local_images import open_csv, open_folder
 from photofinish.data.samples import Source, seed_generators
 from photofinish.data.torchvision_source import open_torchvision
 from photofinish.errors import ConfigError, UserError
 from photofinish.files import write_json_atomically
-from photofinish.source_code import check_code_unchanged
 
 _BRIGHTEST = 16
 _KNOTS = 4

@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 from photofinish.config.metrics import Metrics
-from photofinish.custom_code import is_reference, run_custom_code
+from photofinish.custom.reference import is_reference
+from photofinish.custom.running import run_custom_code
 from photofinish.data import IGNORED_CLASS
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError

@@ -12,7 +12,7 @@ import torch
 from sklearn import metrics as sklearn_metrics
 
 from photofinish.config.metrics import TORCHMETRICS, Metric, Metrics
-from photofinish.custom_code import accepted_arguments, as_function, run_custom_code
+from photofinish.custom.running import accepted_arguments, as_function, run_custom_code
 from photofinish.data import Task
 from photofinish.errors import UserError
 from photofinish.nested import map_nested

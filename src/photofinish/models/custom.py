@@ -14,7 +14,8 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from photofinish.custom_code import TIMM, accepted_arguments, run_custom_code
+from photofinish.custom.reference import TIMM
+from photofinish.custom.running import accepted_arguments, run_custom_code
 from photofinish.errors import UserError
 from photofinish.nested import Nested, call_with, map_nested
 

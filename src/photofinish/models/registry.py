@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import nn
 
-from photofinish.custom_code import is_reference
+from photofinish.custom.reference import is_reference
 from photofinish.errors import ConfigError
 from photofinish.models.custom import blank, build_custom, generators_seeded, import_custom
 from photofinish.nested import Nested, call_with

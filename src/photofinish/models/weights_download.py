@@ -14,7 +14,7 @@ from photofinish.config.networks import (
     PublishedWeights,
     WeightsPlan,
 )
-from photofinish.custom_code import TIMM
+from photofinish.custom.reference import TIMM
 from photofinish.errors import ConfigError, UserError
 from photofinish.files import sha256_of_file, write_text_atomically
 

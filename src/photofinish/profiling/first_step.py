@@ -26,7 +26,7 @@ import torch
 from torch import nn
 
 from photofinish.config.experiment import Experiment
-from photofinish.custom_code import run_custom_code
+from photofinish.custom.running import run_custom_code
 from photofinish.data.packed import Column
 from photofinish.data.ragged import Ragged
 from photofinish.errors import UserError

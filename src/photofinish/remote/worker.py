@@ -18,9 +18,9 @@ from photofinish.errors import TerminatedError, UserError
 from photofinish.files import sha256_of_bytes, state_folder
 from photofinish.machine.fingerprint import Machine
 from photofinish.machine.host import CPU_VARIABLES
+from photofinish.planning.source_code import our_code
 from photofinish.remote.jobs import is_leaving, stop_job
 from photofinish.results.records import DEVICE_LABELS, DeviceLabel
-from photofinish.source_code import our_code
 
 HEAD = "tcp://127.0.0.1:8786"
 PLANNED = "photofinish"

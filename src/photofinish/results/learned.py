@@ -11,11 +11,11 @@ from safetensors.torch import load as from_safetensors
 from safetensors.torch import save as to_safetensors
 from torch import nn
 
+from photofinish.custom.imports import check_code_unchanged
 from photofinish.errors import UserError
 from photofinish.files import is_as_recorded
 from photofinish.models.registry import build_model
 from photofinish.results import records
-from photofinish.source_code import check_code_unchanged
 
 
 def weights_of(network: nn.Module) -> bytes:

@@ -10,16 +10,17 @@ from pathlib import Path
 
 from photofinish.config.experiment import Experiment, ExperimentPlan
 from photofinish.config.networks import FetchedWeights, fetched_weights
+from photofinish.custom.imports import check_code_unchanged
 from photofinish.data import MANIFEST
 from photofinish.data.packed import Manifest, PackedSplit
 from photofinish.errors import ConfigError
 from photofinish.files import sha256_of_bytes, sha256_of_file, state_folder, to_json
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.nested import leaves
+from photofinish.planning.source_code import our_code
 from photofinish.processes import own_rank
 from photofinish.results import records
 from photofinish.runs.costs import Costs
-from photofinish.source_code import check_code_unchanged, our_code
 
 
 @dataclass(frozen=True)

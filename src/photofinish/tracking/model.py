@@ -16,11 +16,12 @@ from mlflow.types import Schema, TensorSpec
 from torch import nn
 
 from photofinish.config.networks import CustomModel
-from photofinish.custom_code import Reference, forget_imports
+from photofinish.custom.imports import PACKAGE, custom_files
+from photofinish.custom.reference import Reference
+from photofinish.custom.running import forget_imports
 from photofinish.nested import leaf_names, leaves
 from photofinish.results import records
 from photofinish.results.learned import load_network
-from photofinish.source_code import PACKAGE, custom_files
 from photofinish.tracking.documents import ONCE, RunDocument
 from photofinish.tracking.store import Store
 

@@ -8,12 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from photofinish.config.pytorch_names import TRANSFORMS
-from photofinish.custom_code import (
-    Reference,
-    accepted_arguments,
-    as_function,
-    run_custom_code,
-)
+from photofinish.custom.reference import Reference
+from photofinish.custom.running import accepted_arguments, as_function, run_custom_code
 from photofinish.errors import UserError
 from photofinish.models.custom import generators_seeded
 from photofinish.training.batches import SEEDS, Batch, derived_seed

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
-from photofinish.custom_code import has_user_frame, user_traceback
+from photofinish.custom.running import has_user_frame, user_traceback
 from photofinish.errors import UserError
 
 if TYPE_CHECKING:

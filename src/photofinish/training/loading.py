@@ -11,7 +11,8 @@ import torch
 from torch.utils.data import Dataset, default_collate
 
 from photofinish.config.pytorch_names import TRANSFORMS
-from photofinish.custom_code import Reference, as_function, run_custom_code
+from photofinish.custom.reference import Reference
+from photofinish.custom.running import as_function, run_custom_code
 from photofinish.data.ragged import Ragged
 from photofinish.errors import UserError
 from photofinish.models.custom import generators_seeded

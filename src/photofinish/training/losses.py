@@ -12,7 +12,8 @@ from torch import nn
 from torch.nn import functional
 
 from photofinish.config.catalogue import LOSSES, loss_problem
-from photofinish.custom_code import Reference, as_function, is_reference, run_custom_code
+from photofinish.custom.reference import Reference, is_reference
+from photofinish.custom.running import as_function, run_custom_code
 from photofinish.data import IGNORED_CLASS
 from photofinish.errors import ConfigError, UserError
 from photofinish.nested import leaves, samples_in

@@ -18,11 +18,8 @@ from photofinish.config.pytorch_names import (
     SCHEDULES,
     arguments_of,
 )
-from photofinish.custom_code import (
-    accepted_arguments,
-    is_reference,
-    run_custom_code,
-)
+from photofinish.custom.reference import is_reference
+from photofinish.custom.running import accepted_arguments, run_custom_code
 from photofinish.errors import UserError
 from photofinish.training.torch_device import is_accelerator, to_device
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from photofinish.custom_code import Reference, as_function, run_custom_code
+from photofinish.custom.reference import Reference
+from photofinish.custom.running import as_function, run_custom_code
 from photofinish.errors import ConfigError, UserError
 from photofinish.nested import map_nested, samples_in
 from photofinish.training.batches import SEEDS, derived_seed, stream

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import torch
 
 from photofinish.config.pytorch_names import FUSED, OPTIMIZERS, arguments_of
-from photofinish.custom_code import is_reference
+from photofinish.custom.reference import is_reference
 from photofinish.machine import most_steps_at_once
 from photofinish.nested import as_nested, leaves, samples_in
 from photofinish.training.batches import Batch, bytes_of_a_sample, first_samples, map_batch

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from photofinish.config.problems import ConfigProblem
 from photofinish.config.scripts import Script, ScriptPlan
-from photofinish.custom_code import Reference
+from photofinish.custom.imports import custom_code_hashes
+from photofinish.custom.reference import Reference
 from photofinish.files import in_project, sha256_of_bytes, sha256_of_file
-from photofinish.source_code import custom_code_hashes
 
 if TYPE_CHECKING:
     from photofinish.config.loader import Params

@@ -29,11 +29,12 @@ from photofinish.config.networks import (
 )
 from photofinish.config.problems import ConfigProblem, KeyPath, unknown_name
 from photofinish.config.pytorch_names import GIVEN_TO_BATCH_TRANSFORMS, GIVEN_TO_SCHEDULES
-from photofinish.custom_code import TIMM, Signature
+from photofinish.custom.imports import custom_code_hashes
+from photofinish.custom.reference import TIMM, Signature
 from photofinish.data.local_files import sha256_of_local_files
 from photofinish.machine.fingerprint import Machine, fingerprint
-from photofinish.script_deps import script_plan
-from photofinish.source_code import custom_code_hashes, stage_code
+from photofinish.planning.script_deps import script_plan
+from photofinish.planning.source_code import stage_code
 
 
 def write_plan(

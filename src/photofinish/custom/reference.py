@@ -1,37 +1,32 @@
-"""Custom code that params.yaml names.
+"""Code references, as params.yaml names custom code: `./net.py:Net` or `package.module:Name`.
 
-`plan` reads it without running it; training and evaluation run it.
+`plan` reads the code without running it.
 """
 
 from __future__ import annotations
 
 import ast
 import importlib
-import inspect
-import os
 import re
 import sys
-import sysconfig
-import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
-from itertools import dropwhile
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from photofinish.errors import TerminatedError, UserError
+from photofinish.custom.running import is_custom_file, run_custom_code
+from photofinish.errors import UserError
 from photofinish.files import project_root
 from photofinish.wording import did_you_mean
 
 TIMM = "timm"
 """Prefix of timm's networks, as in timm:resnet18."""
 _REFERENCE = re.compile(r"[^:]+\.py:[^\W\d]\w*|[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d][\w.]*")
-_INSTALLED = re.compile(r"/(site|dist)-packages/(?P<package>\w*)")
 _EMPTY_BASES = ("object", "Module", "nn.Module", "torch.nn.Module")
 
 
@@ -150,90 +145,6 @@ class Reference:
             return attrgetter(self.name)(module)
 
 
-@contextmanager
-def _command_line(arguments: list[str]) -> Iterator[None]:
-    """Show other arguments than ours to a file that reads its command line when imported."""
-    own, sys.argv = sys.argv, arguments
-    try:
-        yield
-    finally:
-        sys.argv = own
-
-
-def accepted_arguments(
-    build: Callable[..., Any], offered: Mapping[str, Any], given: dict[str, Any]
-) -> dict[str, Any]:
-    """Return `given`, plus those of `offered` that `build` accepts."""
-    try:
-        names = inspect.signature(build).parameters
-    except (TypeError, ValueError):  # some functions written in C have no signature
-        return given
-    return {name: value for name, value in offered.items() if name in names} | given
-
-
-def as_function(custom: Any, arguments: Mapping[str, Any]) -> Callable[..., Any]:
-    """Return a function with its arguments, or an instance of a class that is made with them."""
-    return custom(**arguments) if isinstance(custom, type) else partial(custom, **arguments)
-
-
-@contextmanager
-def forget_imports() -> Iterator[None]:
-    """Forget custom modules afterwards: other experiments may have files of the same names."""
-    before, paths = set(sys.modules), [*sys.path]
-    try:
-        yield
-    finally:
-        sys.path[:] = paths
-        for name in sys.modules.keys() - before:
-            file = getattr(sys.modules[name], "__file__", None)
-            if file and is_custom_file(file):
-                del sys.modules[name]
-
-
-@contextmanager
-def run_custom_code(what: str) -> Iterator[None]:
-    """Run custom code. Turn any exception into a UserError with `what` and its traceback.
-
-    Afterwards the working directory is restored, since results have relative paths.
-    """
-    folder = os.getcwd()  # noqa: PTH109  # faster, and it runs for each item of a transform
-    try:
-        yield
-    except (UserError, KeyboardInterrupt, TerminatedError):
-        raise
-    except BaseException as error:  # also sys.exit, by a file that reads a command line
-        raise UserError(f"{what}:\n{user_traceback(error)}") from error
-    finally:
-        os.chdir(folder)
-
-
-def user_traceback(error: BaseException) -> str:
-    """Return the traceback from the user's first line on, or only the error if it has none."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = list(dropwhile(lambda frame: not is_user_file(frame.filename), frames))
-    lines = [*traceback.format_list(own), *traceback.format_exception_only(error)]
-    return "".join(lines).rstrip()
-
-
-def has_user_frame(error: BaseException) -> bool:
-    """Return True if the traceback has a line of the user, or of a package that they name."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return any(is_user_file(frame.filename) for frame in frames)
-
-
-def is_user_file(filename: str) -> bool:
-    """Return True if the file belongs neither to photofinish, nor to PyTorch, nor to Python."""
-    if installed := _INSTALLED.search(filename):
-        return installed["package"] != "torch"
-    ours = (str(Path(__file__).parent), sysconfig.get_path("stdlib"), "<")
-    return not filename.startswith(ours)
-
-
-def is_custom_file(filename: str) -> bool:
-    """Return True if the file is custom code, and not part of an installed package."""
-    return is_user_file(filename) and not _INSTALLED.search(filename)
-
-
 _DEFINITIONS = ast.ClassDef | ast.FunctionDef
 
 
@@ -309,3 +220,13 @@ def file_of_module(name: str) -> Path | None:
     if spec is None or not spec.has_location or spec.origin is None:
         return None
     return Path(spec.origin).resolve()
+
+
+@contextmanager
+def _command_line(arguments: list[str]) -> Iterator[None]:
+    """Show other arguments than ours to a file that reads its command line when imported."""
+    own, sys.argv = sys.argv, arguments
+    try:
+        yield
+    finally:
+        sys.argv = own

@@ -1,0 +1,95 @@
+"""Run custom code, and show its errors from the user's first line on."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from itertools import dropwhile
+from pathlib import Path
+from typing import Any
+
+from photofinish.errors import TerminatedError, UserError
+
+_INSTALLED = re.compile(r"/(site|dist)-packages/(?P<package>\w*)")
+_OURS = Path(__file__).parent.parent
+
+
+def accepted_arguments(
+    build: Callable[..., Any], offered: Mapping[str, Any], given: dict[str, Any]
+) -> dict[str, Any]:
+    """Return `given`, plus those of `offered` that `build` accepts."""
+    try:
+        names = inspect.signature(build).parameters
+    except (TypeError, ValueError):  # some functions written in C have no signature
+        return given
+    return {name: value for name, value in offered.items() if name in names} | given
+
+
+def as_function(custom: Any, arguments: Mapping[str, Any]) -> Callable[..., Any]:
+    """Return a function with its arguments, or an instance of a class that is made with them."""
+    return custom(**arguments) if isinstance(custom, type) else partial(custom, **arguments)
+
+
+@contextmanager
+def forget_imports() -> Iterator[None]:
+    """Forget custom modules afterwards: other experiments may have files of the same names."""
+    before, paths = set(sys.modules), [*sys.path]
+    try:
+        yield
+    finally:
+        sys.path[:] = paths
+        for name in sys.modules.keys() - before:
+            file = getattr(sys.modules[name], "__file__", None)
+            if file and is_custom_file(file):
+                del sys.modules[name]
+
+
+@contextmanager
+def run_custom_code(what: str) -> Iterator[None]:
+    """Run custom code. Turn any exception into a UserError with `what` and its traceback.
+
+    Afterwards the working directory is restored, since results have relative paths.
+    """
+    folder = os.getcwd()  # noqa: PTH109  # faster, and it runs for each item of a transform
+    try:
+        yield
+    except (UserError, KeyboardInterrupt, TerminatedError):
+        raise
+    except BaseException as error:  # also sys.exit, by a file that reads a command line
+        raise UserError(f"{what}:\n{user_traceback(error)}") from error
+    finally:
+        os.chdir(folder)
+
+
+def user_traceback(error: BaseException) -> str:
+    """Return the traceback from the user's first line on, or only the error if it has none."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = list(dropwhile(lambda frame: not is_user_file(frame.filename), frames))
+    lines = [*traceback.format_list(own), *traceback.format_exception_only(error)]
+    return "".join(lines).rstrip()
+
+
+def has_user_frame(error: BaseException) -> bool:
+    """Return True if the traceback has a line of the user, or of a package that they name."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return any(is_user_file(frame.filename) for frame in frames)
+
+
+def is_user_file(filename: str) -> bool:
+    """Return True if the file belongs neither to photofinish, nor to PyTorch, nor to Python."""
+    if installed := _INSTALLED.search(filename):
+        return installed["package"] != "torch"
+    ours = (str(_OURS), sysconfig.get_path("stdlib"), "<")
+    return not filename.startswith(ours)
+
+
+def is_custom_file(filename: str) -> bool:
+    """Return True if the file is custom code, and not part of an installed package."""
+    return is_user_file(filename) and not _INSTALLED.search(filename)
