@@ -44,20 +44,31 @@ def test_constants_and_errors_are_those_of_published_speeds() -> None:
     assert statistics.median(kinds["cuda, short steps"]) < 1.5
 
 
-@pytest.mark.parametrize(("precision", "short"), [("fp32", 1), ("fp16", 65 / 8.1), ("tf32", None)])
+@pytest.mark.parametrize(
+    ("precision", "tflops"),
+    [("fp32", 8.1), ("fp16", 65), ("tf32", 8.1)],  # T4 has no TF32
+)
 def test_a_long_step_takes_its_arithmetic_and_its_memory(
-    make_experiment: MakeExperiment, precision: str, short: float | None
+    make_experiment: MakeExperiment, precision: str, tflops: float
 ) -> None:
     step = STEP.model_copy(update={"flops": 10**12, "saved_tensor_bytes": 10**9})
-    t4 = accelerators()["T4"]
-    found = estimate_step(step, t4, make_experiment(precision=precision))
-    if short is None:
-        assert found is None  # T4 has no TF32
-        return
+    found = estimate_step(step, accelerators()["T4"], make_experiment(precision=precision))
     assert found
-    arithmetic_seconds = TIMES_THE_ARITHMETIC[precision] / 8.1 / short
-    assert found.seconds == pytest.approx(arithmetic_seconds + TIMES_WHAT_IS_SAVED / 320)
+    factor = TIMES_THE_ARITHMETIC["fp16" if precision == "fp16" else "fp32"]
+    assert found.seconds == pytest.approx(factor / tflops + TIMES_WHAT_IS_SAVED / 320)
     assert found.within == LONG_STEPS_WITHIN
+
+
+def test_a_step_in_double_precision_takes_that_rate_or_has_no_estimate(
+    make_experiment: MakeExperiment,
+) -> None:
+    step = STEP.model_copy(update={"flops": 10**12, "in_double": True})
+    found = estimate_step(step, accelerators()["L4"], make_experiment())
+    assert found
+    assert found.seconds > 1 / 0.6
+    assert found.within == OTHERS_WITHIN
+    assert estimate_step(step, accelerators()["T4"], make_experiment()) is None
+    assert accelerators()["T4"].best_tflops("fp64") == 8.1  # a bound that no rate exceeds
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def test_products_run_in_sequence() -> None:
 
 
 def test_an_unknown_rate_is_that_of_the_next_shorter_type() -> None:
-    assert MADE_UP.best_tflops("tf32") == 80.0
+    assert MADE_UP.best_tflops("bf16") == 80.0
     assert replace(MADE_UP, tflops={"fp32": 10.0}).best_tflops("bf16") is None
     assert least_steps(STEP, replace(MADE_UP, tflops={}), "fp32").arithmetic_seconds == 0.0
 
@@ -135,7 +135,9 @@ def test_each_accelerator_has_the_figures_of_a_bound() -> None:
     for each in accelerators().values():
         assert each.best_tflops("fp32")
         assert each.memory_gib
-        rates = [each.best_tflops(precision) for precision in ("fp32", "tf32", "bf16", "fp16")]
+        rates = [
+            each.best_tflops(precision) for precision in ("fp64", "fp32", "tf32", "bf16", "fp16")
+        ]
         known = [rate for rate in rates if rate]
         assert known == sorted(known)
     assert all(price.usd_per_hour > 0 and price.gpus >= 1 for price in list_prices())

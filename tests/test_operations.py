@@ -157,6 +157,15 @@ def test_a_step_in_a_short_precision_computes_as_much(
     assert short.optimizer_bytes == whole.optimizer_bytes
 
 
+def test_a_network_that_computes_in_double_precision_is_counted_as_such(
+    trainer_of: MakeTrainer,
+) -> None:
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 3)).double()
+    network.register_forward_pre_hook(lambda _, inputs: inputs[0].double())
+    assert count_operations(trainer_of(network)).in_double
+    assert not count_operations(trainer_of(precision="bf16")).in_double
+
+
 def test_no_training_here_beats_the_bound_of_a_very_fast_cpu(trainer_of: MakeTrainer) -> None:
     fast = Accelerator("cpu", "Any thread", "cpu", 64, 1000.0, {"fp32": 1.0}, 1000, None)
     for model in (

@@ -6,18 +6,22 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from conftest import ROOT, MakeResult, Project
 from result_files import trained
+from torch import nn
 
 from photofinish.comparing.device_results import ScriptResult
 from photofinish.comparing.diagnosis import diagnose
 from photofinish.config.loader import read_params
 from photofinish.errors import ConfigError
 from photofinish.planning.script_deps import check_deps
+from photofinish.profiling.script_step import ScriptStep
 from photofinish.results.script_runs import ScriptEpoch, ScriptRun
 
 LOOP = """
@@ -103,6 +107,50 @@ def test_an_epoch_ends_with_its_last_step_where_the_loader_is_not_exhausted(
         assert epoch["ended_at"] <= float(stepped_at)
     operations = measured["operations"]
     assert (operations["images"], operations["flops"]) == (16, 2 * 2 * 128)
+
+
+@pytest.fixture
+def tf32_products() -> Iterator[Callable[[], None]]:
+    """Let products use TF32 until the test ends."""
+    yield lambda: torch.set_float32_matmul_precision("high")
+    torch.set_float32_matmul_precision("highest")
+
+
+@pytest.mark.parametrize(
+    ("network", "allowed", "autocast", "precision"),
+    [
+        (nn.Linear(8, 8), "neither", False, "fp32"),
+        (nn.Linear(8, 8), "convolutions", False, "fp32"),
+        (nn.Linear(8, 8), "products", False, "tf32"),
+        (nn.Linear(8, 8, dtype=torch.float64), "products", False, "fp64"),
+        (nn.Linear(8, 8), "products", True, "bf16"),
+        (nn.Conv1d(8, 8, 1), "neither", False, "fp32"),
+        (nn.Conv1d(8, 8, 1), "convolutions", False, "tf32"),
+        (nn.GRU(8, 8), "convolutions", False, "tf32"),
+    ],
+    ids=str,
+)
+def test_the_precision_is_that_of_the_products_by_pytorchs_flags(
+    network: nn.Module,
+    allowed: str,
+    *,
+    autocast: bool,
+    precision: str,
+    tf32_products: Callable[[], None],
+) -> None:
+    if allowed == "products":
+        tf32_products()
+    inputs = torch.ones(8, 8, dtype=next(network.parameters()).dtype)
+    with (
+        torch.backends.cudnn.flags(allow_tf32=allowed == "convolutions"),  # type: ignore[no-untyped-call]
+        torch.autocast("cpu", torch.bfloat16, enabled=autocast),
+        ScriptStep() as step,
+    ):
+        outputs = network(inputs)
+        sum(each.sum() for each in outputs).backward()
+        found = step.precision
+    assert found == precision
+    assert step.operations(8, 0).in_double == (precision == "fp64")
 
 
 def test_an_epoch_of_many_steps_keeps_some_thousand_events(tmp_path: Path) -> None:

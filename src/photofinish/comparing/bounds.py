@@ -22,7 +22,7 @@ from photofinish.results.records import Timings
 
 ABOVE_BOOST_CLOCK = 1.25
 LEAST_KERNEL_SECONDS = 0.5e-6
-_VALUE_BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
+_VALUE_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
 _GB, _MIB, _TERA = 1e9, 2**20, 1e12
 
 

@@ -17,6 +17,8 @@ from photofinish.results.script_runs import ScriptSettings
 
 TIMES_THE_ARITHMETIC = {"fp32": 0.91, "tf32": 0.89, "fp16": 0.96}
 """Seconds per second that the operations take at the peak rate, by precision."""
+_FITTED_AS = {"bf16": "fp16", "fp64": "fp32"}
+"""Precisions that no published speed has, and those whose constants they take."""
 TIMES_WHAT_IS_SAVED = 17.2
 """Seconds per second that moving all saved tensors once takes at the peak rate."""
 LAUNCH_SECONDS = 69e-6
@@ -57,7 +59,7 @@ def estimate_step(
     operations: Operations, accelerator: Accelerator, experiment: Experiment | ScriptSettings
 ) -> StepEstimate | None:
     """Return an estimate, or None for kinds of accelerators that the published speeds don't fit."""
-    precision = experiment.precision
+    precision = accelerator.effective_precision(operations.precision(experiment.precision))
     tflops = accelerator.tflops.get(precision)
     if accelerator.kind not in ("cuda", "rocm") or tflops is None:
         return None
@@ -67,7 +69,8 @@ def estimate_step(
     device_seconds = estimated_device_seconds(operations, accelerator, precision, tflops)
     step_seconds = max(device_seconds, launch_seconds)
     fitted_seconds = device_seconds if is_captured else step_seconds
-    is_long = accelerator.kind == "cuda" and fitted_seconds >= LONG_STEP_SECONDS
+    is_published = accelerator.kind == "cuda" and precision != "fp64"
+    is_long = is_published and fitted_seconds >= LONG_STEP_SECONDS
     within = LONG_STEPS_WITHIN if is_long else OTHERS_WITHIN
     return StepEstimate(step_seconds, within, 0.0 if is_captured else launch_seconds)
 
@@ -76,7 +79,7 @@ def estimated_device_seconds(
     operations: Operations, accelerator: Accelerator, precision: str, tflops: float
 ) -> float:
     """Return the time of arithmetic and memory traffic, however fast the host launches it."""
-    factor = TIMES_THE_ARITHMETIC["fp16" if precision == "bf16" else precision]
+    factor = TIMES_THE_ARITHMETIC[_FITTED_AS.get(precision, precision)]
     arithmetic_seconds = factor * operations.flops / (tflops * _TERA)
     saved_seconds = operations.saved_tensor_bytes / (accelerator.memory_gb_per_s * _GB)
     return arithmetic_seconds + TIMES_WHAT_IS_SAVED * saved_seconds

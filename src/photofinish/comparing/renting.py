@@ -137,7 +137,7 @@ def _offer(
     price: Price | None,
     estimate: Estimate | None,
 ) -> RentalOption:
-    timings, precision = run.timings, run.record.experiment.precision
+    timings, precision = run.timings, operations.precision(run.record.experiment.precision)
     samples, epochs = timings.training_image_count, len(timings.epochs)
 
     epoch_seconds = least_steps(operations, accelerator, precision, samples).seconds

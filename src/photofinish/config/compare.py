@@ -32,7 +32,7 @@ from photofinish.config.base import (
 from photofinish.config.problems import unknown_name
 
 _TABLES = Path(__file__).parent / "tables"
-_PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+_PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16")
 """Ordered by rate, the slowest first."""
 SHORT_LIST = ("T4", "L4", "A10G", "L40S", "A100", "H100")
 """Default accelerators: those that clouds rent singly and that have a dated price."""
@@ -56,9 +56,14 @@ class Accelerator:
     link_gb_per_s: float | None
     """Rate from the host, one way. None if both share the memory."""
 
+    def effective_precision(self, precision: str) -> str:
+        """Return fp32 for tf32 on all but NVIDIA's newer GPUs, which are those with bf16."""
+        has_tf32 = self.kind == "cuda" and "bf16" in self.tflops
+        return "fp32" if precision == "tf32" and not has_tf32 else precision
+
     def best_tflops(self, precision: str) -> float | None:
         """Return the rate in a precision, or if unknown, in the next shorter one."""
-        wanted = _PRECISIONS[_PRECISIONS.index(precision) :]
+        wanted = _PRECISIONS[_PRECISIONS.index(self.effective_precision(precision)) :]
         return next((self.tflops[name] for name in wanted if name in self.tflops), None)
 
 

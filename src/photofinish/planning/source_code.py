@@ -49,7 +49,7 @@ CODE_OF_STAGES = {
     "script": (
         *("data/__init__", "locks", "machine", "models/__init__", "models/custom"),
         *("models/registry", "nested", "profiling/__init__", "profiling/counting"),
-        *("profiling/script_step", "results", "scripts"),
+        *("profiling/precision", "profiling/script_step", "results", "scripts"),
     ),
     "evaluate": (
         *_NETWORKS,

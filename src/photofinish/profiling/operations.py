@@ -10,6 +10,7 @@ import torch
 
 from photofinish.nested import leaves, samples_in
 from photofinish.profiling.counting import Kernels, count_step
+from photofinish.profiling.precision import ProductPrecisions
 from photofinish.profiling.scratch import scratch_copy
 from photofinish.results.measurements import Operations
 from photofinish.training.batches import bytes_of_a_sample
@@ -22,7 +23,7 @@ def count_operations(trainer: Trainer) -> Operations:
     tensors = [*leaves(batch[0]), *leaves(batch[1])]
     image_count = trainer.training.image_count + trainer.validation.image_count
     is_resident = trainer.experiment.input.name == "resident"
-    with scratch_copy(trainer) as state:
+    with scratch_copy(trainer) as state, ProductPrecisions() as precisions:
         loss = state.scaler.scale
         of_optimizer = Kernels()
         if len(state.optimizers) > 1:  # the custom step steps them
@@ -40,6 +41,7 @@ def count_operations(trainer: Trainer) -> Operations:
         return Operations(
             images=samples_in(batch[1]),
             flops=counts.flops,
+            in_double=precisions.precision == "fp64",
             kernels=counts.kernels * trainer.experiment.accumulate + of_optimizer.count,
             products=tuple(product.model_copy(update={"count": n}) for product, n in equal),
             parameter_bytes=_bytes(weights),

@@ -13,16 +13,16 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from photofinish.profiling.counting import WEIGHTED, OperatorCounts, SavedTensors
+from photofinish.profiling.precision import ProductPrecisions
 from photofinish.results.measurements import Operations
-
-_PRECISIONS = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 
 class ScriptStep:
     """Counts all that runs within it: networks and optimizers are found by global hooks."""
 
     def __init__(self) -> None:
-        self._operators, self._saved = OperatorCounts(), _SavedByAnyNetwork()
+        self._operators, self._precisions = OperatorCounts(), ProductPrecisions()
+        self._saved = _SavedByAnyNetwork(self._precisions)
         self._optimizers: dict[int, Optimizer] = {}
         self._stack = ExitStack()
 
@@ -35,6 +35,7 @@ class ScriptStep:
         ):
             self._stack.callback(hook.remove)
         enter(saved_tensors_hooks(self._saved.save, lambda tensor: tensor))
+        enter(self._precisions)
         enter(self._operators)
         return self
 
@@ -46,9 +47,8 @@ class ScriptStep:
 
     @property
     def precision(self) -> str:
-        """Return the floating-point type of most numbers that were saved for the backward pass."""
-        most_common = self._saved.values_by_dtype.most_common(1)
-        return _PRECISIONS.get(most_common[0][0], "fp32") if most_common else "fp32"
+        """Return the precision of the step's products."""
+        return self._precisions.precision
 
     def operations(self, samples: int, batch_bytes: int) -> Operations:
         """Return the counts of the step, once it ended."""
@@ -63,6 +63,7 @@ class ScriptStep:
         return Operations(
             images=samples,
             flops=counts.flops,
+            in_double=self.precision == "fp64",
             kernels=counts.kernels,
             products=tuple(product.model_copy(update={"count": n}) for product, n in equal),
             parameter_bytes=sum(weight.nbytes for weight in weights),
@@ -83,23 +84,20 @@ class ScriptStep:
 class _SavedByAnyNetwork(SavedTensors):
     """Tensors that autograd saves for any network, whose weights are found as its modules run."""
 
-    def __init__(self) -> None:
+    def __init__(self, precisions: ProductPrecisions) -> None:
         super().__init__(nn.Module())
         self.found: dict[int, nn.Parameter] = {}
-        self.values_by_dtype: Counter[torch.dtype] = Counter()
+        self._precisions = precisions
 
     def module_begins(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
         for weight in module.parameters(recurse=False):
             self.found[id(weight)] = weight
             self.weights.add(weight.untyped_storage().data_ptr())
+        if isinstance(module, nn.RNNBase):
+            self._precisions.has_recurrent_layers = True
         if isinstance(module, WEIGHTED):
             self.layer_begins(module, inputs)
 
     def module_ended(self, module: nn.Module, *_: Any) -> None:
         if isinstance(module, WEIGHTED):
             self.layer_ended()
-
-    def save(self, tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.dtype in _PRECISIONS:
-            self.values_by_dtype[tensor.dtype] += tensor.numel()
-        return super().save(tensor)

@@ -88,6 +88,8 @@ class Operations(Record):
     """Batch size."""
     flops: int
     """Operations of all products, forward and backward, counted as usual."""
+    in_double: bool = False
+    """True if products compute in double precision, which no setting shows."""
     kernels: int
     """Operators that compute something, forward, backward and in the optimizer."""
     products: tuple[Product, ...]
@@ -102,6 +104,10 @@ class Operations(Record):
     """Bytes copied to the device for each step."""
     resident_bytes: int
     """Bytes of the samples that stay on the device."""
+
+    def precision(self, setting: str) -> str:
+        """Return the precision of the products by the settings', or fp64 if they are in double."""
+        return "fp64" if self.in_double else setting
 
 
 class Overhead(Record):

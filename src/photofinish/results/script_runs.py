@@ -68,7 +68,8 @@ class ScriptEpoch(Record):
 class ScriptSettings(Record):
     """Settings of a script's training, as far as they were seen."""
 
-    precision: Literal["fp32", "bf16", "fp16"]
+    precision: Literal["fp64", "fp32", "tf32", "bf16", "fp16"]
+    """Precision of its products, as an NVIDIA GPU would compute them by PyTorch's flags."""
     batch_size: int
     """Number of samples of the counted step."""
     cuda_graphs: Literal["off"] = "off"

@@ -1,0 +1,70 @@
+"""Precision that matrix products and convolutions compute in, whatever the settings say."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode  # documented under this name
+from torch.utils.flop_counter import flop_registry
+
+from photofinish.nested import leaves
+
+_FLOPS = {str(operator): formula for operator, formula in flop_registry.items()}
+_PRECISIONS = {
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+    torch.float32: "fp32",
+    torch.float64: "fp64",
+}
+_FASTEST_FIRST = ("fp16", "bf16", "tf32", "fp32", "fp64")
+_LEAST_SHARE = 0.1
+
+
+class ProductPrecisions(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts operations of the products that run within it by their precision on an NVIDIA GPU.
+
+    There, PyTorch's flags let products of float32 compute in TF32, by default convolutions and
+    recurrent layers.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._flops: Counter[str] = Counter()
+        self.has_recurrent_layers = False
+        """True if such layers ran, whose products are other operators on the CPU."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result, named = func(*args, **(kwargs or {})), kwargs or {}
+        operator = str(func).rpartition(".")[0]
+        if operator in _FLOPS:
+            dtype = next(each.dtype for each in leaves(result) if torch.is_tensor(each))
+            precision = _PRECISIONS.get(dtype, "other")
+            if precision == "fp32" and self._uses_tf32(operator):
+                precision = "tf32"
+            self._flops[precision] += _FLOPS[operator](*args, **named, out_val=result)
+        return result
+
+    def _uses_tf32(self, operator: str) -> bool:
+        cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+        flags = [getattr(cudnn, "conv", cudnn) if "conv" in operator else matmul]
+        if self.has_recurrent_layers:
+            flags.append(getattr(cudnn, "rnn", cudnn))
+        return any(map(_allows_tf32, flags))
+
+    @property
+    def precision(self) -> str:
+        """Return the fastest precision of at least a tenth of the operations.
+
+        So bounds by its rate hold. Without any product it is fp32.
+        """
+        least = max(1.0, _LEAST_SHARE * self._flops.total())
+        return next((name for name in _FASTEST_FIRST if self._flops[name] >= least), "fp32")
+
+
+def _allows_tf32(flag: Any) -> bool:
+    """Return a flag of PyTorch, which raises if a script mixes its older and its newer name."""
+    if hasattr(flag, "fp32_precision"):  # from torch 2.9 on
+        return bool(flag.fp32_precision == "tf32")
+    return bool(flag.allow_tf32)
