@@ -9,10 +9,14 @@ from pathlib import Path
 from _start import run_stage
 
 from photofinish.config.loader import read_params
-from photofinish.data.local_files import check_paths
-from photofinish.machine.fingerprint import read_machines, unknown_machines
-from photofinish.planning.plan import check_custom_code_calls, write_plan
-from photofinish.planning.script_deps import check_deps
+from photofinish.machine.fingerprint import read_machines
+from photofinish.planning.checks import (
+    check_custom_code_calls,
+    check_deps,
+    check_paths,
+    unknown_machines,
+)
+from photofinish.planning.plan import write_plan
 
 
 def main() -> None:

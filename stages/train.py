@@ -29,7 +29,7 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument(
-        "--compare", type=Path, help="the plan of `compare`, for prices and the budget: a JSON file"
+        "--budget", type=Path, help="prices, and what a training may cost: a JSON file"
     )
     args = parser.parse_args()
     # `make spread` sets it to find out which results DVC lacks.
@@ -41,7 +41,7 @@ def main() -> None:
     from photofinish.runs.stage import train
 
     end_with_parent()
-    train(args.device, args.experiment, args.host, args.data, args.weights, args.out, args.compare)
+    train(args.device, args.experiment, args.host, args.data, args.weights, args.out, args.budget)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import pytest
 from conftest import MakeExperiment
 from training_stage import TrainingStage
 
-from photofinish.config.compare import ComparePlan, Prices
+from photofinish.config.budget import BudgetPlan
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import EXIT_FAILED
 from photofinish.machine.fingerprint import CpuTarget
@@ -17,13 +17,11 @@ from photofinish.results.records import Timings, read_record
 
 pytestmark = pytest.mark.slow
 
-PRICES = Prices(currency="EUR", cpu_hour=3600.0, gpu_hour=0.0)
-
 
 def run(stage: TrainingStage, budget: float | None) -> tuple[int | None, str]:
     """Run the stage, and return its exit code and the last line that it prints."""
-    plan = ComparePlan(prices=PRICES, budget=budget, experiments=("small",))
-    (stage.folder / "compare.json").write_text(plan.model_dump_json(), encoding="utf-8")
+    plan = BudgetPlan(currency="EUR", cpu_hour=3600.0, gpu_hour=None, budget=budget)
+    (stage.folder / "budget.json").write_text(plan.model_dump_json(), encoding="utf-8")
     process = stage.fork()
     output, _ = process.communicate()
     return process.returncode, output.splitlines()[-1]

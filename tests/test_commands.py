@@ -20,7 +20,7 @@ from photofinish.commands.found_network import find_networks
 from photofinish.commands.pipeline import copy_example
 from photofinish.config.loader import read_params
 from photofinish.errors import EXIT_MISTAKE, ConfigError
-from photofinish.planning.plan import check_custom_code_calls
+from photofinish.planning.checks import check_custom_code_calls
 
 NETWORK = """\
 import torch

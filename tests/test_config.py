@@ -10,12 +10,12 @@ from dvc.utils.hydra import apply_overrides
 from dvc.utils.serialize import parse_yaml
 
 from photofinish.config.compare import SHORT_LIST, ComparePlan, Comparing, accelerators
-from photofinish.config.devices import check_data_parallel
 from photofinish.config.experiment import LoaderInput, Optimizer, Schedule
 from photofinish.config.loader import Params, read_params
 from photofinish.config.networks import LinearModel, MlpModel
 from photofinish.errors import ConfigError
-from photofinish.planning.plan import check_custom_code_calls
+from photofinish.machine.fingerprint import check_data_parallel
+from photofinish.planning.checks import check_custom_code_calls
 
 GOOD = """\
 defaults:

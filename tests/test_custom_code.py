@@ -18,7 +18,7 @@ from photofinish.custom.imports import check_code_unchanged, custom_code_hashes
 from photofinish.custom.reference import Reference
 from photofinish.errors import ConfigError, UserError
 from photofinish.files import sha256_of_bytes
-from photofinish.planning.plan import check_custom_code_calls
+from photofinish.planning.checks import check_custom_code_calls
 
 FILES = {
     "net.py": "from torch import nn\nclass Net(nn.Module):\n"

@@ -17,14 +17,14 @@ from training_stage import TrainingStage
 from photofinish.config.datasets import CustomDataset, DatasetPlan
 from photofinish.config.loader import read_params
 from photofinish.custom.imports import custom_code_hashes
-from photofinish.data.local_files import check_paths, sha256_of_local_files
+from photofinish.data.local_files import sha256_of_local_files
 from photofinish.data.packed import PackedSplit
 from photofinish.data.sources import download
 from photofinish.data.split import read_raw, split
 from photofinish.errors import ConfigError, UserError
 from photofinish.evaluation.evaluate import evaluate
 from photofinish.machine.fingerprint import CpuTarget
-from photofinish.planning.plan import check_custom_code_calls
+from photofinish.planning.checks import check_custom_code_calls, check_paths
 from photofinish.results import records
 from photofinish.runs.run import Run
 

@@ -34,26 +34,6 @@ def test_a_stage_depends_on_the_code_of_its_script_by_one_file(name: str) -> Non
     assert not [dep for dep in deps(name) if dep.endswith(".py")]
 
 
-@pytest.mark.parametrize(
-    ("name", "start", "expected"),
-    [
-        ("train-cpu", "data/splits", ["data/splits/${item.dataset}"]),
-        ("train-gpu", "data/splits", ["data/splits/${item.dataset}"]),
-        ("evaluate", "data/splits", ["data/splits/${item.dataset}"]),
-        ("train-cpu", "data/weights", ["data/weights/${key}"]),
-        ("train-gpu", "data/weights", ["data/weights/${key}"]),
-        ("evaluate", "results", ["results/${key}/cpu/model", "results/${key}/gpu/model"]),
-        ("compare", "reference", ["reference"]),
-        ("compare", "data/plan/compare", ["data/plan/compare.json"]),
-        ("compare", "src", []),
-    ],
-)
-def test_a_stage_depends_on_no_more_than_it_reads(
-    name: str, start: str, expected: list[str]
-) -> None:
-    assert deps(name, start) == expected
-
-
 def test_prices_and_references_are_deps_of_compare_alone() -> None:
     own = {"data/plan/compare.json", "reference"}
     assert {name for name in STAGES if own & set(deps(name))} == {"compare"}

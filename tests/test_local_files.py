@@ -12,8 +12,9 @@ from conftest import ROOT, run_stage
 from image_files import write_picture
 
 from photofinish.config.loader import read_params
-from photofinish.data.local_files import check_paths, sha256_of_local_files
+from photofinish.data.local_files import sha256_of_local_files
 from photofinish.errors import ConfigError
+from photofinish.planning.checks import check_paths
 from photofinish.planning.plan import write_plan
 
 PARAMS = """\

@@ -22,8 +22,8 @@ from photofinish.machine.fingerprint import (
     fingerprint,
     mismatches,
     read_machines,
-    unknown_machines,
 )
+from photofinish.planning.checks import unknown_machines
 from photofinish.planning.plan import write_plan
 from photofinish.runs.stage import train
 

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from conftest import ONE_THREAD, ROOT, Project, clone_project
+from dvc.repo import Repo
 from training_stage import contents
 
 pytestmark = pytest.mark.slow
@@ -24,15 +26,34 @@ _PARAMS: dict[str, Any] = {
         "epochs": 2,
         "batch_size": 128,
         "optimizer": {"name": "sgd", "lr": 0.1},
+        "model": "./net.py:net",
+        "input": {"name": "loader"},
+        "metrics": ["./scores.py:hits"],
     },
     "devices": ONE_THREAD,
     "datasets": {"digits": {"source": "digits", "validation": 0.15, "test": 0.15}},
     "experiments": {
-        _INHERITS: {"dataset": "digits", "model": "linear"},
-        _OWN: {"dataset": "digits", "model": "linear", "epochs": 3, "optimizer": {"lr": 0.05}},
+        _INHERITS: {"dataset": "digits"},
+        _OWN: {"dataset": "digits", "epochs": 3, "optimizer": {"lr": 0.05}},
     },
 }
 _EACH = ("train-cpu", "train-gpu", "evaluate")
+_FILES = {
+    "net.py": "import torch\nfrom blocks import head\n\n\n"
+    "def net(classes):\n    return torch.nn.Sequential(torch.nn.Flatten(), head(classes))\n",
+    "blocks.py": "import torch\n\n\ndef head(classes):\n    return torch.nn.Linear(64, classes)\n",
+    "scores.py": "def hits(outputs, targets):\n    return (outputs.argmax(1) == targets).sum()\n",
+}
+_RUNS_NOTHING = (
+    *("config/messages.py", "config/other_names.py", "config/problems.py", "config/loader.py"),
+    *("commands/cli.py", "planning/checks.py"),
+    "tracking/documents.py",  # imported by the process of MLflow, which this project lacks
+)
+_SHOWN = (
+    *("wording.py", "reporting/report.py", "reporting/templates/report.css"),
+    *("comparing/pairs.py", "tracking/mlflow_worker.py", "config/compare.py"),
+    "config/tables/prices.csv",
+)
 _WORKER = Path("src/photofinish/tracking/mlflow_worker.py")
 _EVERY_TIME = {"plan"}
 _FROM_NOTHING = {*_EVERY_TIME, "download@digits", "split@digits", "download-weights", "compare"}
@@ -52,6 +73,8 @@ def reproduced(tmp_path_factory: pytest.TempPathFactory, first_output: list[str]
     """
     project = clone_project(tmp_path_factory.mktemp("pipeline") / "project").without_mlflow()
     project.environment["CUDA_VISIBLE_DEVICES"] = ""
+    for name, text in _FILES.items():
+        (project.root / name).write_text(text, encoding="utf-8")
     project.write_params(_PARAMS)
     project.commit()
     first_output.append(project.repro(PATH=project.environment["PATH"]))  # all as a user has it
@@ -80,6 +103,16 @@ def _stages_restored(output: str) -> set[str]:
 
 def _of(experiment: str) -> set[str]:
     return {f"{stage}@{experiment}" for stage in _EACH}
+
+
+def _stages_to_run(project: Project) -> set[str]:
+    """Return the stages that `dvc repro` would run now, without devices and names."""
+    plan = yaml.safe_load((project.root / "dvc.lock").read_text(encoding="utf-8"))["stages"]["plan"]
+    planned = project.run("sh", "-c", plan["cmd"])
+    assert planned.returncode == 0, planned.stdout + planned.stderr
+    with Repo(str(project.root)) as repo:
+        names = {name.rpartition(":")[2].partition("@")[0] for name in repo.status()}
+    return {name.partition("-")[0] for name in names} - _EVERY_TIME
 
 
 def _dvc(project: Project, *arguments: str) -> str:
@@ -111,11 +144,42 @@ def test_with_nothing_changed_the_plan_alone_is_made_anew(project: Project) -> N
     assert project.git("status", "--porcelain") == ""
 
 
-def test_a_changed_source_file_reruns_only_the_stages_that_import_it(project: Project) -> None:
-    source = project.root / "src" / "photofinish" / "comparing" / "pairs.py"
-    source.write_text(source.read_text(encoding="utf-8") + "\n# changed\n", encoding="utf-8")
-    project.repro("plan")
-    assert project.stages_to_run() == {*_EVERY_TIME, "compare"}
+@pytest.mark.parametrize(
+    ("edited", "stages"),
+    [
+        *((f"src/photofinish/{name}", set()) for name in _RUNS_NOTHING),
+        *((f"src/photofinish/{name}", {"compare"}) for name in _SHOWN),
+        ("src/photofinish/data/split.py", {"split"}),
+        ("src/photofinish/training/trainer.py", {"train"}),
+        ("src/photofinish/training/losses.py", {"train", "evaluate"}),
+        ("src/photofinish/evaluation/evaluate.py", {"evaluate"}),
+        ("stages/train.py", {"train"}),
+        ("net.py", {"train"}),
+        ("blocks.py", {"train"}),
+        ("scores.py", {"evaluate"}),
+    ],
+)
+def test_an_edited_file_runs_the_stages_that_import_it(
+    project: Project, edited: str, stages: set[str]
+) -> None:
+    with (project.root / edited).open("a", encoding="utf-8") as file:
+        file.write("\n")
+    assert _stages_to_run(project) == stages
+
+
+@pytest.mark.parametrize(
+    ("defaults", "stages"),
+    [
+        ({"seed": 1}, {"train"}),
+        ({"optimizer": {"name": "sgd", "lr": 0.2}}, {"train"}),
+    ],
+    ids=str,
+)
+def test_a_changed_setting_runs_the_stages_that_read_it(
+    project: Project, defaults: dict[str, Any], stages: set[str]
+) -> None:
+    project.write_params({**_PARAMS, "defaults": _PARAMS["defaults"] | defaults})
+    assert _stages_to_run(project) == stages
 
 
 def test_a_changed_default_reruns_its_heirs_elsewhere_with_the_same_bits_and_logs_to_this_mlflow(

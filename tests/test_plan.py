@@ -70,7 +70,7 @@ def test_each_experiment_data_set_device_and_stage_has_a_file(folder: Path) -> N
         *(f"experiments/{name}.json" for name in params.experiments),
         *(f"metrics/{name}.json" for name in params.experiments),
         *(f"code/{script.stem}.json" for script in (ROOT / "stages").glob("[!_]*.py")),
-        *("weights.json", "compare.json"),
+        *("weights.json", "budget.json", "compare.json"),
     }
     adam = ExperimentPlan(**dict(params.experiments["adam"]))
     assert read_plan(folder / "experiments/adam.json", ExperimentPlan) == adam

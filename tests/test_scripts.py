@@ -20,7 +20,7 @@ from photofinish.comparing.device_results import ScriptResult
 from photofinish.comparing.diagnosis import diagnose
 from photofinish.config.loader import read_params
 from photofinish.errors import ConfigError
-from photofinish.planning.script_deps import check_deps
+from photofinish.planning.checks import check_deps
 from photofinish.profiling.script_step import ScriptStep
 from photofinish.results.script_runs import ScriptEpoch, ScriptRun
 

@@ -77,8 +77,8 @@ class TrainingStage:
             "data": str(self.data),
             "out": str(self.out),
         }
-        if (self.folder / "compare.json").is_file():
-            files["compare"] = "compare.json"
+        if (self.folder / "budget.json").is_file():
+            files["budget"] = "budget.json"
         return [
             "--device",
             "cpu",

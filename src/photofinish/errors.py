@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable
+from typing import Any
 
 EXIT_MISTAKE = 2
 EXIT_FAILED = 1
@@ -22,6 +23,18 @@ class ConfigError(UserError):
     """Error in what the user wrote. Nothing was started or written."""
 
     exit_code = EXIT_MISTAKE
+
+
+class SettingError(ValueError):
+    """Setting that is refused, and facts of it.
+
+    config/messages.py has a sentence for each kind. No stage reads it, so that another word trains
+    nothing again.
+    """
+
+    def __init__(self, kind: str, **facts: Any) -> None:
+        super().__init__(kind)
+        self.kind, self.facts = kind, facts
 
 
 class TerminatedError(BaseException):

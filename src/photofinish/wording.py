@@ -129,5 +129,10 @@ def did_you_mean(name: object, allowed: Iterable[str]) -> str:
     return f" did you mean '{plain[matches[0]]}'?" if matches else ""
 
 
+def unknown_name(what: str, name: object, allowed: Sequence[str]) -> str:
+    """Return 'unknown optimizer; did you mean adam? allowed: ...'."""
+    return f"unknown {what};{did_you_mean(name, allowed)} allowed: {all_or_some(allowed)}"
+
+
 def _plain(name: str) -> str:
     return name.lower().replace("-", "_")

@@ -19,10 +19,9 @@ from urllib.request import url2pathname
 from photofinish.commands import pipeline
 from photofinish.config.compare import accelerators
 from photofinish.config.loader import read_params
-from photofinish.config.problems import unknown_name
 from photofinish.errors import ConfigError, UserError
 from photofinish.reporting.answers import read_answers
-from photofinish.wording import listed, money, seconds
+from photofinish.wording import listed, money, seconds, unknown_name
 
 _RENTING = Path("report/renting.csv")
 _CLUSTER = "photofinish"

@@ -17,6 +17,7 @@ from pydantic import (
 )
 
 from photofinish.custom.reference import Reference, is_reference
+from photofinish.errors import SettingError
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"
 
@@ -85,9 +86,7 @@ class CallsCode(Settings):
         try:
             json.dumps(self.arguments, allow_nan=False)
         except ValueError:
-            names = ", ".join(self.arguments)
-            message = f"plan files are JSON and hold neither .inf nor .nan: use null in {names}"
-            raise ValueError(message) from None
+            raise SettingError("arguments", names=", ".join(self.arguments)) from None
         return self
 
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from photofinish.custom.reference import is_reference
-
 if TYPE_CHECKING:
     from photofinish.data import PartName, Task
 
@@ -79,23 +77,3 @@ LOSSES: dict[Task, tuple[str, ...]] = {
 """Losses of each task, the default first."""
 GIVEN_TO_TORCHMETRICS = ("task", "num_classes", "num_labels")
 """Arguments that a torchmetrics function gets if it takes them."""
-
-
-def loss_problem(loss: str | None, task: Task) -> str | None:
-    """Return why the loss does not fit the targets, or None. A custom loss may fit any."""
-    if task == "custom" and not (loss and is_reference(loss)):
-        return (
-            "loss is missing: the targets of this data set are a tuple or dict, which only a "
-            "custom loss or step can judge. Name one, such as `loss: ./losses.py:both`"
-        )
-    if loss is None or is_reference(loss) or loss in LOSSES[task]:
-        return None
-    problem = (
-        f"loss {loss} does not fit the targets of this data set, which are {task}: "
-        f"use {' or '.join(LOSSES[task])}, or leave loss out"
-    )
-    if task == "labels" and loss in LOSSES["classes"]:
-        problem += ". For one-hot rows, set task: classes for the data set"
-    elif task == "labels" and loss in LOSSES["values"]:
-        problem += ". For values that happen to be 0 or 1, set task: values for the data set"
-    return problem

@@ -29,7 +29,7 @@ from photofinish.config.base import (
     Settings,
     is_name,
 )
-from photofinish.config.problems import unknown_name
+from photofinish.wording import unknown_name
 
 _TABLES = Path(__file__).parent / "tables"
 _PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16")

@@ -21,12 +21,12 @@ from photofinish.config.base import (
     is_whole_number,
 )
 from photofinish.config.catalogue import DATASETS
+from photofinish.errors import SettingError
 from photofinish.files import in_project
 
 if TYPE_CHECKING:
     from photofinish.data import PartName
 
-SIZES = "a fraction between 0 and 1, or a count of at least 1"
 PART = "part"
 """Argument of custom data sets that have parts: train, validation or test."""
 GIVEN_TO_DATASETS = frozenset({PART, "seed"})
@@ -37,13 +37,13 @@ def _check_part_size(value: Any) -> Any:
     is_count = is_whole_number(value) and value >= 1
     if value is None or is_count or (isinstance(value, float) and 0 < value < 1):
         return value
-    raise ValueError(f"must be {SIZES}")
+    raise SettingError("part size")
 
 
 def _check_side_lengths(value: Any) -> Any:
     sides = value if isinstance(value, list | tuple) else [value, value]
     if len(sides) != 2 or not all(is_whole_number(side) and 1 <= side <= 4096 for side in sides):
-        raise ValueError("must be a side length from 1 to 4096, or a list of height and width")
+        raise SettingError("side lengths")
     return tuple(sides)
 
 
@@ -87,16 +87,16 @@ class _DatasetSettings(Settings):
             return value
         own = DATASETS.get(info.data.get("source", ""), ())
         if value is None and info.field_name not in own:
-            raise ValueError(f"this key is required: {SIZES}")
+            raise SettingError("no part")
         if value is not None and info.field_name in own:
-            raise ValueError(f"this source has its own {info.field_name} part: leave this key out")
+            raise SettingError("own part", part=info.field_name)
         return value
 
     @model_validator(mode="after")
     def _check_mean_and_std(self) -> _DatasetSettings:
         numbers = () if self.mean == "auto" else self.mean or ()
         if len(numbers) != len(self.std or ()):
-            raise ValueError("mean and std go together: a number each for every channel")
+            raise SettingError("mean without std")
         return self
 
 
@@ -151,7 +151,7 @@ class _LocalDataset(_ImageSettings):
     @model_validator(mode="after")
     def _check_place(self) -> _LocalDataset:
         if (self.path is None) == (self.parts is None):
-            raise ValueError("give either path, or parts with a path for each part")
+            raise SettingError("place")
         return self
 
 

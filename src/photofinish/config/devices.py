@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from photofinish.config.base import Name, NonNegativeInt, PositiveInt, Settings, is_whole_number
-from photofinish.config.experiment import Experiment
-from photofinish.config.problems import ConfigProblem
-from photofinish.errors import ConfigError
+from photofinish.errors import SettingError
 
 Strategy = Literal["ddp", "data_parallel"]
 
@@ -20,13 +17,13 @@ def _check_threads(value: Any) -> Any:
         return None
     if is_whole_number(value) and 1 <= value <= 1024:
         return value
-    raise ValueError("must be 'auto' (all cores this process may use) or a count from 1 to 1024")
+    raise SettingError("threads")
 
 
 def _check_gpu_count(value: Any) -> Any:
     if value == "all" or (is_whole_number(value) and value >= 1):
         return value
-    raise ValueError("must be 'all', or a count of at least 1")
+    raise SettingError("gpu count")
 
 
 class CpuDevice(Settings):
@@ -59,12 +56,12 @@ class GpuDevice(Settings):
     def _check_device_ids(self) -> GpuDevice:
         ids = self.device_ids
         if self.strategy == "ddp" and (ids is not None or self.output_device is not None):
-            raise ValueError("device_ids and output_device need strategy: data_parallel")
+            raise SettingError("ids without data_parallel")
         if ids is not None:
             if len(set(ids)) != len(ids):
-                raise ValueError("device_ids names a GPU twice")
+                raise SettingError("id twice")
             if self.count not in (None, "all", len(ids)):
-                raise ValueError(f"device_ids names {len(ids)} GPUs, but count is {self.count}")
+                raise SettingError("ids and count", ids=len(ids), count=self.count)
         return self
 
     @property
@@ -78,27 +75,3 @@ class Devices(Settings):
 
     cpu: CpuDevice = CpuDevice()
     gpu: GpuDevice = GpuDevice()
-
-
-def check_devices(
-    devices: Devices, experiments: Mapping[str, Experiment]
-) -> Iterator[ConfigProblem]:
-    """Yield experiments whose precision the devices do not have."""
-    for name, experiment in experiments.items():
-        if devices.gpu.strategy == "data_parallel" and experiment.precision == "bf16":
-            problem = "torch's data_parallel computes bf16 in fp16: use strategy ddp, or fp16"
-            yield ConfigProblem(("experiments", name, "precision"), problem, "bf16")
-
-
-def check_data_parallel(kind: str, in_use: Sequence[int], output_device: int | None) -> None:
-    """Raise ConfigError if data_parallel cannot use the GPUs of this machine."""
-    if kind != "cuda":
-        raise ConfigError(
-            f"devices.gpu.strategy in params.yaml is data_parallel, which is for cuda, and the "
-            f"accelerator here is {kind}: set devices.gpu.strategy to ddp"
-        )
-    if output_device is not None and output_device not in in_use:
-        raise ConfigError(
-            f"devices.gpu.output_device in params.yaml is {output_device}: must be one of the "
-            f"GPUs in use: {', '.join(map(str, in_use))}"
-        )

@@ -32,6 +32,7 @@ from photofinish.config.pytorch_names import (
     arguments_of,
 )
 from photofinish.custom.reference import Reference, is_reference
+from photofinish.errors import SettingError
 
 SHORTHAND_KEYS = {"model", "loss", "optimizer", "schedule", "input", "sampler", "step"}
 """Keys whose block may be written as its name alone."""
@@ -101,7 +102,7 @@ class Schedule(_PytorchCode):
     @model_validator(mode="after")
     def _check_constant(self) -> Self:
         if self.name == CONSTANT and self.model_extra:
-            raise ValueError(f"a constant schedule has no {', '.join(self.model_extra)}")
+            raise SettingError("constant", names=", ".join(self.model_extra))
         return self
 
 
@@ -141,7 +142,7 @@ class LoaderInput(Settings):
     @model_validator(mode="after")
     def _check_workers(self) -> LoaderInput:
         if self.workers == 0 and (self.prefetch_factor is not None or self.persistent_workers):
-            raise ValueError("prefetch_factor and persistent_workers need workers of at least 1")
+            raise SettingError("no workers")
         return self
 
 

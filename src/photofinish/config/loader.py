@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -17,7 +17,7 @@ from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
 from photofinish.config.base import NAME_PATTERN, CallsCode, is_name, spelled_out
 from photofinish.config.compare import Comparing
 from photofinish.config.datasets import CustomDataset, Dataset
-from photofinish.config.devices import Devices, check_devices
+from photofinish.config.devices import Devices
 from photofinish.config.experiment import SHORTHAND_KEYS, Experiment, custom_code_of
 from photofinish.config.problems import (
     NO_MAPPING,
@@ -26,10 +26,10 @@ from photofinish.config.problems import (
     ConfigProblem,
     KeyPath,
     problems_in,
-    unknown_name,
 )
 from photofinish.config.scripts import Script
 from photofinish.errors import ConfigError
+from photofinish.wording import unknown_name
 
 _SECTIONS = ("defaults", "devices", "datasets", "experiments", "scripts", "compare")
 _BUILT_IN = {"seed": 0, "input": "resident", "schedule": "constant", "precision": "fp32"}
@@ -149,7 +149,7 @@ class _Loader:
         for name, settings in self._entries("experiments"):
             if experiment := self._experiment(name, settings, defaults):
                 experiments[name] = experiment
-        self.report(*check_devices(devices, experiments))
+        self.report(*_data_parallel_problems(devices, experiments))
         scripts = {}
         for name, settings in self._entries("scripts"):
             script, problems = _validate(Script, settings)
@@ -220,6 +220,16 @@ class _Loader:
         value, problems = _validate(schema, self._document.get(name) or {})
         self.report(*problems, below=(name,))
         return value or schema()
+
+
+def _data_parallel_problems(
+    devices: Devices, experiments: Mapping[str, Experiment]
+) -> Iterator[ConfigProblem]:
+    """Yield experiments whose precision data_parallel does not have."""
+    for name, experiment in experiments.items():
+        if devices.gpu.strategy == "data_parallel" and experiment.precision == "bf16":
+            problem = "torch's data_parallel computes bf16 in fp16: use strategy ddp, or fp16"
+            yield ConfigProblem(("experiments", name, "precision"), problem, "bf16")
 
 
 def _validate(schema: Any, settings: Any) -> tuple[Any, list[ConfigProblem]]:

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BeforeValidator
 
 from photofinish.config.base import CustomCode, Settings, spelled_out
 from photofinish.custom.reference import Reference, is_reference
+from photofinish.errors import SettingError
 
 TORCHMETRICS = "torchmetrics.functional"
 
@@ -47,12 +48,10 @@ _MLFLOW_NAME = re.compile(r"[\w./ -]+")
 
 def _check_labels(metrics: tuple[Metric, ...]) -> tuple[Metric, ...]:
     if len({metric.label for metric in metrics}) < len(metrics):
-        raise ValueError("two metrics have one name: give one another, such as `as: top5`")
+        raise SettingError("metric twice")
     for metric in metrics:
         if not _MLFLOW_NAME.fullmatch(metric.label):
-            raise ValueError(
-                f"as: {metric.label} is no name for MLflow: letters, digits and _ . / -"
-            )
+            raise SettingError("metric name", name=metric.label)
     return metrics
 
 

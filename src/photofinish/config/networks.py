@@ -19,6 +19,7 @@ from photofinish.config.base import (
 )
 from photofinish.config.catalogue import CLASSIFIERS
 from photofinish.custom.reference import TIMM
+from photofinish.errors import SettingError
 
 GIVEN_TO_NETWORKS = frozenset({"classes", "shape"})
 """Arguments that a custom network gets if it takes them."""
@@ -77,7 +78,7 @@ class TorchvisionModel(_Network):
     def _check_weights(cls, weights: Any, info: ValidationInfo) -> Any:
         names = CLASSIFIERS.get(info.data.get("name", ""), ())
         if weights is not None and names and weights not in names:
-            raise ValueError(f"there are no such weights; allowed: {', '.join(names)}")
+            raise SettingError("weights", names=", ".join(names))
         return weights
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -12,8 +12,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from photofinish.config.base import BUILT_IN, OWN, CallsCode
+from photofinish.config.messages import message_of
 from photofinish.config.other_names import hint
-from photofinish.wording import all_or_some, did_you_mean, shortened
+from photofinish.wording import shortened, unknown_name
 
 KeyPath = tuple[str | int, ...]
 NO_VALUE: Any = object()
@@ -36,11 +37,6 @@ class ConfigProblem:
             text = json.dumps(self.value, ensure_ascii=False)
             value = f" = {shortened(text)}"
         return f"{place}  {key}{value}\n    {self.problem}"
-
-
-def unknown_name(what: str, name: object, allowed: Sequence[str]) -> str:
-    """Return 'unknown optimizer; did you mean adam? allowed: ...'."""
-    return f"unknown {what};{did_you_mean(name, allowed)} allowed: {all_or_some(allowed)}"
 
 
 def problems_in(error: ValidationError, schema: Any) -> Iterator[ConfigProblem]:
@@ -75,7 +71,9 @@ def _problem_in(error: ErrorDetails, schema: Any) -> ConfigProblem:
         names = _names_in(context["expected"].replace(" or ", ", "))
         return ConfigProblem(path, unknown_name("value", value, names), value)
     if kind == "value_error":
-        return ConfigProblem(path, str(context["error"]), NO_VALUE if value is None else value)
+        return ConfigProblem(
+            path, message_of(context["error"]), NO_VALUE if value is None else value
+        )
     return ConfigProblem(path, error["msg"], value)
 
 

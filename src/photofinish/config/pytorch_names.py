@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from photofinish.custom.reference import Reference, is_reference, names_in_module
-from photofinish.wording import all_or_some, did_you_mean
+from photofinish.errors import SettingError
 
 
 @dataclass(frozen=True)
@@ -27,17 +27,14 @@ class Namespace:
     excluded: frozenset[str] = frozenset()
 
     def reference(self, name: str) -> Reference:
-        """Return the code of a name: custom, or a class of the module. Raise ValueError if none."""
+        """Return the custom code or the class that a name means. Raise SettingError if none."""
         if is_reference(name):
             return Reference.of(name)
         classes = _classes(self)
         found = self.aliases.get(name) or classes.get(self._plain(name))
         if found is None:
             allowed = (*self.aliases, *classes.values())
-            raise ValueError(
-                f"unknown {self.what};{did_you_mean(name, allowed)} allowed: "
-                f"{all_or_some(allowed)}, or custom code as file.py:Name"
-            )
+            raise SettingError("unknown class", what=self.what, name=name, allowed=allowed)
         return Reference(self.module, found)
 
     def _plain(self, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Files of this machine that params.yaml names: whether they exist, and a hash of their states.
+"""Files of this machine that params.yaml names: their paths, and a hash of their states.
 
 `plan` runs this at every `dvc repro`, so it imports nothing slow.
 """
@@ -10,7 +10,6 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from photofinish.config.datasets import (
     CsvDataset,
@@ -21,12 +20,8 @@ from photofinish.config.datasets import (
     TorchvisionDataset,
     places,
 )
-from photofinish.config.problems import ConfigProblem, unknown_name
 from photofinish.errors import ConfigError
 from photofinish.files import in_project, sha256_of_bytes
-
-if TYPE_CHECKING:
-    from photofinish.config.loader import Params
 
 
 def read_csv(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
@@ -52,29 +47,7 @@ def _files_below(root: Path) -> Iterator[str]:
             yield os.path.relpath(os.path.join(folder, name), root)  # noqa: PTH118
 
 
-def check_paths(params: Params, references: Path) -> Iterator[ConfigProblem]:
-    """Yield the paths in params.yaml that lead nowhere, and names that reference/ lacks."""
-    for name, dataset in params.datasets.items():
-        for key, given, kind in _paths(dataset):
-            path = in_project(given)
-            is_right = {"folder": path.is_dir, "CSV file": path.is_file}.get(kind, path.exists)
-            if not is_right():
-                problem = f"there is no such {kind} ({path}): put it there, or correct the path"
-                yield ConfigProblem(("datasets", name, *key), problem, given)
-    chosen = params.comparing.references
-    if isinstance(chosen, str):  # "all" or "none"
-        return
-    folders = references.iterdir() if references.is_dir() else ()
-    machines = sorted(path.name for path in folders if path.is_dir())
-    for number, name in enumerate(chosen):
-        if name not in machines:
-            problem = f"{references}/ has no folder yet"
-            if machines:
-                problem = unknown_name("folder", name, machines)
-            yield ConfigProblem(("compare", "references", number), problem, name)
-
-
-def _paths(dataset: Dataset) -> Iterator[tuple[tuple[str | int, ...], str, str]]:
+def paths(dataset: Dataset) -> Iterator[tuple[tuple[str | int, ...], str, str]]:
     """Yield each path of a data set: its key, the path as written, and its required kind."""
     if isinstance(dataset, LocalDataset):
         kind = "folder" if isinstance(dataset, FolderDataset) else "CSV file"
@@ -104,7 +77,7 @@ def _states(dataset: Dataset) -> Iterator[str]:
     """Yield the state of each file that a data set is made of."""
     if isinstance(dataset, TorchvisionDataset):
         return
-    for key, given, _ in _paths(dataset):
+    for key, given, _ in paths(dataset):
         path = in_project(given)
         yield str(key)
         if isinstance(dataset, CsvDataset):

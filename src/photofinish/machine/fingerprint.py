@@ -7,15 +7,14 @@ machines to read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import ValidationError
 
 from photofinish.config.base import Record
-from photofinish.config.devices import CpuDevice, Devices, GpuDevice, Strategy, check_data_parallel
-from photofinish.config.problems import ConfigProblem, unknown_name
+from photofinish.config.devices import CpuDevice, Devices, GpuDevice, Strategy
 from photofinish.errors import ConfigError
 from photofinish.machine.accelerators import (
     AcceleratorFacts,
@@ -31,9 +30,6 @@ from photofinish.machine.host import (
     software_facts,
     usable_threads,
 )
-
-if TYPE_CHECKING:
-    from photofinish.config.loader import Params
 
 
 class Machine(Record):
@@ -138,6 +134,20 @@ def _gpu_host(wanted: GpuDevice, machine: Machine) -> GpuTarget:
     )
 
 
+def check_data_parallel(kind: str, in_use: Sequence[int], output_device: int | None) -> None:
+    """Raise ConfigError if data_parallel cannot use the GPUs of this machine."""
+    if kind != "cuda":
+        raise ConfigError(
+            f"devices.gpu.strategy in params.yaml is data_parallel, which is for cuda, and the "
+            f"accelerator here is {kind}: set devices.gpu.strategy to ddp"
+        )
+    if output_device is not None and output_device not in in_use:
+        raise ConfigError(
+            f"devices.gpu.output_device in params.yaml is {output_device}: must be one of the "
+            f"GPUs in use: {', '.join(map(str, in_use))}"
+        )
+
+
 def mismatches(planned: CpuTarget | GpuTarget, machine: Machine) -> list[str]:
     """Return the facts that matter to the device and differ between `machine` and the plan."""
     own: CpuTarget | GpuTarget
@@ -182,21 +192,3 @@ def read_machines(devices: Devices, folder: Path) -> dict[str, Machine]:
                 f"write it again there, with `photofinish machine {name}`"
             ) from error
     return machines
-
-
-def unknown_machines(params: Params, folder: Path) -> Iterator[ConfigProblem]:
-    """Yield the names in params.yaml that have no file in machines/."""
-    for device in ("cpu", "gpu"):
-        name = getattr(params.devices, device).machine
-        if problem := name and name_problem(name, folder):
-            yield ConfigProblem(("devices", device, "machine"), problem, name)
-
-
-def name_problem(name: str, folder: Path) -> str | None:
-    """Return why no machine has this name, or None if one has."""
-    known = sorted(path.stem for path in folder.glob("*.json"))
-    if name in known:
-        return None
-    problem = unknown_name("machine", name, known) if known else f"{folder}/ has no machine yet"
-    path = f"{folder}/{name}.json"
-    return f"{problem}; `photofinish machine {name}` on it writes {path}, to be committed"

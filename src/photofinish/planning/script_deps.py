@@ -6,24 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from photofinish.config.problems import ConfigProblem
 from photofinish.config.scripts import Script, ScriptPlan
 from photofinish.custom.imports import custom_code_hashes
 from photofinish.custom.reference import Reference
 from photofinish.files import in_project, sha256_of_bytes, sha256_of_file
 
 if TYPE_CHECKING:
-    from photofinish.config.loader import Params
-
-
-def check_deps(params: Params) -> Iterator[ConfigProblem]:
-    """Yield the files of scripts that do not exist."""
-    for name, script in params.scripts.items():
-        for number, dep in enumerate(script.deps):
-            path = in_project(dep)
-            if not path.exists():
-                problem = f"there is no such file or folder ({path}): write it, or correct the path"
-                yield ConfigProblem(("scripts", name, "deps", number), problem, dep)
+    pass
 
 
 def script_plan(name: str, script: Script) -> ScriptPlan:

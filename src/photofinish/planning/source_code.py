@@ -1,4 +1,4 @@
-"""Source files that each stage runs and reads: it runs again when one of them changes.
+"""Source files that each stage imports and reads: it runs again when one of them changes.
 
 Each stage depends on one file, written by `plan`, that lists them. If dvc.yaml listed them, DVC
 would take 6 s instead of 1 s to see that nothing changed in 15 experiments.
@@ -6,6 +6,7 @@ would take 6 s instead of 1 s to see that nothing changed in 15 experiments.
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 
@@ -13,63 +14,24 @@ from pydantic import RootModel
 
 from photofinish.files import sha256_of_bytes, sha256_of_file
 
-_EVERY_STAGE = ("errors", "files", "custom", "config", "planning/__init__", "processes", "wording")
-_NETWORKS = (
-    "data/__init__",
-    "data/packed",
-    "data/ragged",
-    "machine",
-    "models",
-    "nested",
-    "results",
-)
-_LIVE_DATA = (
-    *("data/images", "data/live", "data/local_files", "data/local_images", "data/samples"),
-    *("data/sources", "data/torchvision_source", "locks"),
-)
-"""Modules that read data sets, which training and evaluation may do in each epoch."""
-_INFERENCE = (
-    "training/__init__",
-    "training/batches",
-    "training/custom_step",
-    "training/loading",
-    "training/losses",
-    "training/parts",
-    "training/torch_device",
-)
-CODE_OF_STAGES = {
-    "plan": ("data", "machine", "planning"),
-    "download": ("data", "locks", "nested"),
-    "split": ("data", "locks", "nested"),
-    "download_weights": ("models",),
-    "train": (
-        *(*_NETWORKS, *_LIVE_DATA),
-        *("planning/source_code", "profiling", "runs", "training"),
-    ),
-    "script": (
-        *("data/__init__", "locks", "machine", "models/__init__", "models/custom"),
-        *("models/registry", "nested", "profiling/__init__", "profiling/counting"),
-        *("profiling/precision", "profiling/script_step", "results", "scripts"),
-    ),
-    "evaluate": (
-        *_NETWORKS,
-        *_LIVE_DATA,
-        *_INFERENCE,
-        "evaluation",
-    ),
-    "compare": (
-        *("comparing", "data/__init__", "machine", "nested"),
-        *("reporting", "results", "tracking"),
-    ),
-    "remote": ("remote", "machine", "planning/source_code"),
-}
-"""Packages and modules of photofinish that each stage runs. Tests compare them with the imports.
+_PACKAGE = Path(__file__).parent.parent
+_REPORT = "compare"
+_SHOWS = ("photofinish.tracking", "photofinish.wording")
+"""Modules that show what a stage does: the mirror in MLflow, and numbers and names as text.
 
-Training also imports `tracking`, which copies results into MLflow and does not influence them.
+No result depends on them but the report. So they count for `compare` alone, and nothing is
+downloaded, split or trained again when MLflow's runs get another tag, or a time another unit.
 """
-_DATA_OF_STAGES = {"compare": ("config/tables", "reporting/templates")}
-"""Folders whose files a stage reads."""
-_HERE = Path(__file__).parent.parent
+_FOLDERS = {
+    "photofinish.config.compare": "config/tables",
+    "photofinish.reporting.page": "reporting/templates",
+}
+"""Folders of the files that a module reads, which no import shows."""
+_PROCESSES = {"photofinish.tracking.client": "photofinish.tracking.mlflow_worker"}
+"""Modules that another module runs in a process of their own."""
+# Text is searched, because parsing all files takes half a second at each `dvc repro`.
+_IMPORT = re.compile(r"^ *(?:from|import) (photofinish[\w.]*)(?: import (\([^)]*\)|.*))?", re.M)
+_FOR_TYPES = re.compile(r"^if TYPE_CHECKING:\n(?:(?: .*)?\n)+", re.M)
 
 
 class StageCode(RootModel[dict[str, str]]):
@@ -83,20 +45,50 @@ class StageCode(RootModel[dict[str, str]]):
 
 def stage_code(script: Path) -> StageCode:
     """Return the files that a stage's script runs: the script, and those of photofinish."""
+    without = () if script.stem == _REPORT else _SHOWS
     name = f"{script.parent.name}/{script.name}"
-    return StageCode({**our_code(script.stem).root, name: _sha256(script)})
+    return StageCode({**_hashes(_imports(script), without), name: _sha256(script)})
 
 
-def our_code(stage: str) -> StageCode:
-    """Return the files of photofinish that a stage runs."""
-    files = [_HERE / "__init__.py"]
-    for name in (*_EVERY_STAGE, *CODE_OF_STAGES.get(stage, ())):
-        path = _HERE / name
-        files += sorted(path.rglob("*.py")) if path.is_dir() else [path.with_suffix(".py")]
-    for name in _DATA_OF_STAGES.get(stage, ()):
-        files += sorted((_HERE / name).iterdir())
-    names = {path.relative_to(_HERE.parent).as_posix(): path for path in files}
-    return StageCode({name: _sha256(path) for name, path in names.items()})
+@cache
+def module_code(module: str) -> StageCode:
+    """Return the files of photofinish that a module runs."""
+    return StageCode(_hashes([module], _SHOWS))
+
+
+def _hashes(modules: list[str], without: tuple[str, ...]) -> dict[str, str]:
+    """Return the sha256 of the files of these modules, and of all that they import and read."""
+    files, seen, remaining = set(), set(), [*modules]
+    while remaining:
+        module = remaining.pop()
+        path = _modules().get(module)
+        if path is None or module in seen or module.startswith(without):
+            continue
+        seen.add(module)
+        files.add(path)
+        if folder := _FOLDERS.get(module):
+            files.update((_PACKAGE / folder).iterdir())
+        remaining += [module.rpartition(".")[0], _PROCESSES.get(module, ""), *_imports(path)]
+    return {path.relative_to(_PACKAGE.parent).as_posix(): _sha256(path) for path in sorted(files)}
+
+
+@cache
+def _modules() -> dict[str, Path]:
+    """Return the file of each module of photofinish."""
+    modules = {}
+    for path in _PACKAGE.rglob("*.py"):
+        parts = path.relative_to(_PACKAGE.parent).with_suffix("").parts
+        modules[".".join(parts).removesuffix(".__init__")] = path
+    return modules
+
+
+@cache
+def _imports(file: Path) -> list[str]:
+    """Return what a file imports of photofinish, also within functions: modules and names."""
+    modules = []
+    for module, names in _IMPORT.findall(_FOR_TYPES.sub("", file.read_text(encoding="utf-8"))):
+        modules += [module, *(f"{module}.{name}" for name in re.findall(r"\w+", names))]
+    return modules
 
 
 _sha256 = cache(sha256_of_file)

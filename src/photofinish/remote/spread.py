@@ -113,7 +113,7 @@ def _common_fields(name: str, dataset: str, commit: str) -> dict[str, Any]:
     """Return the fields that the jobs of an experiment share."""
     texts = {}
     for path in PLAN.rglob("*"):
-        is_needed = path.stem in (name, "compare") or path.parent.name in ("hosts", "code")
+        is_needed = path.stem in (name, "budget") or path.parent.name in ("hosts", "code")
         if is_needed and path.is_file():
             texts[path.relative_to(PLAN).as_posix()] = path.read_text(encoding="utf-8")
     lock = YAML(typ="safe").load(Path("dvc.lock"))

@@ -18,7 +18,7 @@ from photofinish.errors import TerminatedError, UserError
 from photofinish.files import sha256_of_bytes, state_folder
 from photofinish.machine.fingerprint import Machine
 from photofinish.machine.host import CPU_VARIABLES
-from photofinish.planning.source_code import our_code
+from photofinish.planning.source_code import module_code
 from photofinish.remote.jobs import is_leaving, stop_job
 from photofinish.results.records import DEVICE_LABELS, DeviceLabel
 
@@ -37,7 +37,7 @@ _RETRY_SECONDS = 2.0
 
 def code_version() -> str:
     """Return a hash of the code that head and worker must share, and of Dask's version."""
-    code = our_code("remote").sha256
+    code = module_code(__name__).sha256
     return sha256_of_bytes(f"{code} {metadata.version('distributed')}".encode())[:16]
 
 

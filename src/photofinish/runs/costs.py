@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
-from photofinish.config.compare import Comparing
+from photofinish.config.budget import BudgetPlan
 from photofinish.errors import UserError
 from photofinish.results.records import DeviceLabel
 from photofinish.wording import money
@@ -25,10 +25,9 @@ class Costs:
     budget: float | None = None
 
     @classmethod
-    def of(cls, settings: Comparing, device: DeviceLabel) -> Self:
-        prices = settings.prices
-        price = prices.cpu_hour if device == "cpu" else prices.gpu_hour
-        return cls(price or 0.0, prices.currency, settings.budget)
+    def of(cls, plan: BudgetPlan, device: DeviceLabel) -> Self:
+        price = plan.cpu_hour if device == "cpu" else plan.gpu_hour
+        return cls(price or 0.0, plan.currency, plan.budget)
 
     def so_far(self, seconds: float) -> str:
         """Return `0.42 USD so far`, or nothing below 0.01 and without a price."""

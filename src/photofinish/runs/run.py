@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 
 from photofinish.config.experiment import Experiment, ExperimentPlan
@@ -17,7 +16,7 @@ from photofinish.errors import ConfigError
 from photofinish.files import sha256_of_bytes, sha256_of_file, state_folder, to_json
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.nested import leaves
-from photofinish.planning.source_code import our_code
+from photofinish.planning.source_code import module_code
 from photofinish.processes import own_rank
 from photofinish.results import records
 from photofinish.runs.costs import Costs
@@ -136,9 +135,9 @@ class Run:
         return state_folder() / "checkpoints" / name
 
 
-@cache
 def code_sha256() -> str:
-    return our_code("train").sha256
+    """Return the sha256 of the source files that training runs."""
+    return module_code("photofinish.runs.stage").sha256
 
 
 def _dvc_lock_entry() -> str:

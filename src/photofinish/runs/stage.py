@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from photofinish.config.base import read_plan
-from photofinish.config.compare import ComparePlan
+from photofinish.config.budget import BudgetPlan
 from photofinish.config.experiment import ExperimentPlan
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
@@ -29,7 +29,7 @@ def train(
     data: Path,
     weights: Path | None,
     out: Path,
-    compare_file: Path | None = None,
+    budget_file: Path | None = None,
 ) -> None:
     """Train one experiment on one device, or record that the device is missing."""
     is_cpu = device == "cpu"
@@ -37,7 +37,7 @@ def train(
     rank = own_rank()
     experiment = read_plan(experiment_file, ExperimentPlan)
     name = experiment_file.stem
-    costs = Costs.of(read_plan(compare_file, ComparePlan), device) if compare_file else Costs()
+    costs = Costs.of(read_plan(budget_file, BudgetPlan), device) if budget_file else Costs()
     run = Run(name, device, experiment, host, data, out, weights, costs)
     if rank is None and "DVC_STAGE" in os.environ:
         _check_machine(run)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from photofinish.config.catalogue import LOSSES, loss_problem
+from photofinish.config.catalogue import LOSSES
 from photofinish.custom.reference import Reference, is_reference
 from photofinish.custom.running import as_function, run_custom_code
 from photofinish.data import IGNORED_CLASS
@@ -53,7 +53,7 @@ class Loss:
     """The loss of a batch: a mean, or a sum and a weight, which add up over batches."""
 
     def __init__(self, settings: params.Loss | None, task: Task, device: torch.device) -> None:
-        if problem := loss_problem(settings.name if settings else None, task):
+        if problem := _loss_problem(settings.name if settings else None, task):
             raise ConfigError(problem)
         self.name = settings.name if settings else LOSSES[task][0]
         self._task, self._is_custom = task, is_reference(self.name)
@@ -207,3 +207,23 @@ def _custom_loss(settings: params.CustomLoss, device: torch.device) -> Callable[
                 "move them to the network"
             )
     return loss
+
+
+def _loss_problem(loss: str | None, task: Task) -> str | None:
+    """Return why the loss does not fit the targets, or None. A custom loss may fit any."""
+    if task == "custom" and not (loss and is_reference(loss)):
+        return (
+            "loss is missing: the targets of this data set are a tuple or dict, which only a "
+            "custom loss or step can judge. Name one, such as `loss: ./losses.py:both`"
+        )
+    if loss is None or is_reference(loss) or loss in LOSSES[task]:
+        return None
+    problem = (
+        f"loss {loss} does not fit the targets of this data set, which are {task}: "
+        f"use {' or '.join(LOSSES[task])}, or leave loss out"
+    )
+    if task == "labels" and loss in LOSSES["classes"]:
+        problem += ". For one-hot rows, set task: classes for the data set"
+    elif task == "labels" and loss in LOSSES["values"]:
+        problem += ". For values that happen to be 0 or 1, set task: values for the data set"
+    return problem

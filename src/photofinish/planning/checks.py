@@ -1,0 +1,131 @@
+"""Checks of params.yaml that read other files of this machine: data, scripts and custom code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from photofinish.config import timm_names
+from photofinish.config.base import CallsCode
+from photofinish.config.catalogue import GIVEN_TO_TORCHMETRICS
+from photofinish.config.datasets import GIVEN_TO_DATASETS, CustomDataset
+from photofinish.config.experiment import BatchTransform, Optimizer, Schedule
+from photofinish.config.loader import Params
+from photofinish.config.metrics import TORCHMETRICS
+from photofinish.config.networks import GIVEN_TO_NETWORKS, CustomModel
+from photofinish.config.problems import ConfigProblem, KeyPath
+from photofinish.config.pytorch_names import GIVEN_TO_BATCH_TRANSFORMS, GIVEN_TO_SCHEDULES
+from photofinish.custom.reference import TIMM, Signature
+from photofinish.data.local_files import paths
+from photofinish.files import in_project
+from photofinish.wording import unknown_name
+
+
+def check_paths(params: Params, references: Path) -> Iterator[ConfigProblem]:
+    """Yield the paths in params.yaml that lead nowhere, and names that reference/ lacks."""
+    for name, dataset in params.datasets.items():
+        for key, given, kind in paths(dataset):
+            path = in_project(given)
+            is_right = {"folder": path.is_dir, "CSV file": path.is_file}.get(kind, path.exists)
+            if not is_right():
+                problem = f"there is no such {kind} ({path}): put it there, or correct the path"
+                yield ConfigProblem(("datasets", name, *key), problem, given)
+    chosen = params.comparing.references
+    if isinstance(chosen, str):  # "all" or "none"
+        return
+    folders = references.iterdir() if references.is_dir() else ()
+    machines = sorted(path.name for path in folders if path.is_dir())
+    for number, name in enumerate(chosen):
+        if name not in machines:
+            problem = f"{references}/ has no folder yet"
+            if machines:
+                problem = unknown_name("folder", name, machines)
+            yield ConfigProblem(("compare", "references", number), problem, name)
+
+
+def check_deps(params: Params) -> Iterator[ConfigProblem]:
+    """Yield the files of scripts that do not exist."""
+    for name, script in params.scripts.items():
+        for number, dep in enumerate(script.deps):
+            path = in_project(dep)
+            if not path.exists():
+                problem = f"there is no such file or folder ({path}): write it, or correct the path"
+                yield ConfigProblem(("scripts", name, "deps", number), problem, dep)
+
+
+def unknown_machines(params: Params, folder: Path) -> Iterator[ConfigProblem]:
+    """Yield the names in params.yaml that have no file in machines/."""
+    for device in ("cpu", "gpu"):
+        name = getattr(params.devices, device).machine
+        if problem := name and _unknown_machine(name, folder):
+            yield ConfigProblem(("devices", device, "machine"), problem, name)
+
+
+def _unknown_machine(name: str, folder: Path) -> str | None:
+    """Return why no machine has this name, or None if one has."""
+    known = sorted(path.stem for path in folder.glob("*.json"))
+    if name in known:
+        return None
+    problem = unknown_name("machine", name, known) if known else f"{folder}/ has no machine yet"
+    path = f"{folder}/{name}.json"
+    return f"{problem}; `photofinish machine {name}` on it writes {path}, to be committed"
+
+
+def check_custom_code_calls(params: Params) -> Iterator[ConfigProblem]:
+    """Yield problems in how params.yaml calls custom code, as far as its source shows them."""
+    for path, code in params.custom_code.items():
+        reference, arguments = code.reference, code.arguments
+        if problem := reference.problem():
+            yield ConfigProblem(path, problem, f"{reference.module}:{reference.name}")
+            continue
+        signature = reference.takes()
+        if reference.module == TIMM:
+            yield from _timm_problems(path, code)
+        if signature is None:
+            continue
+        settings = CustomDataset.model_fields if isinstance(code, CustomDataset) else {}
+        offered = _offered(code, signature)
+        for name, value in arguments.items():
+            if name not in signature.names and not signature.any_more:
+                names = [name for name in signature.names if name not in offered]
+                problem = unknown_name("argument", name, (*names, *settings))
+                own = (*path, name)
+                yield ConfigProblem(params.inherited.get(own, own), problem, value)
+        for name in sorted(signature.required - arguments.keys() - offered):
+            problem = (
+                f"{reference.name} in {reference.module} takes {name}, and has no default for it"
+            )
+            if name in settings:
+                problem = (
+                    f"{reference.name} takes {name}, which is a key of its own here: rename it"
+                )
+            yield ConfigProblem((*path, name), problem)
+
+
+def _timm_problems(path: KeyPath, code: CallsCode) -> Iterator[ConfigProblem]:
+    """Yield a network that timm does not have, or arguments that nothing in its source takes."""
+    name = code.reference.name
+    if problem := timm_names.network_problem(name):
+        yield ConfigProblem(path, problem, f"{TIMM}:{name}")
+    taken = timm_names.arguments(name)
+    for argument, value in code.arguments.items():
+        if taken and argument not in taken:
+            yield ConfigProblem((*path, argument), unknown_name("argument", argument, taken), value)
+
+
+def _offered(code: CallsCode, signature: Signature) -> frozenset[str]:
+    """Return the arguments that photofinish passes if they are accepted."""
+    if isinstance(code, CustomModel):
+        return GIVEN_TO_NETWORKS
+    if isinstance(code, CustomDataset):
+        return GIVEN_TO_DATASETS
+    names = signature.names[: code.positional_arguments]
+    if signature.is_class and not isinstance(code, Optimizer | Schedule):
+        names = ()  # its instance is called with them
+    if isinstance(code, Schedule):
+        names = (*names, *GIVEN_TO_SCHEDULES)
+    if isinstance(code, BatchTransform):
+        names = (*names, *GIVEN_TO_BATCH_TRANSFORMS)
+    if code.reference.module == TORCHMETRICS:
+        names = (*names, *GIVEN_TO_TORCHMETRICS)
+    return frozenset(names)
