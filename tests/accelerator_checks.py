@@ -31,7 +31,6 @@ from photofinish.results.records import FirstStep
 from photofinish.runs.repeats import repeat_training
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup
-from photofinish.training import optimization
 from photofinish.training.torch_device import (
     CPU,
     accelerator,
@@ -158,9 +157,8 @@ def test_it_learns_the_same_bits_as_the_cpu(
     there = trained(make_job(**settings))
     assert (counts() - before).operations > 100
     assert devices_of(there.network) == {device}
-    monkeypatch.setattr(
-        optimization, "SGD", FusedSgd
-    )  # as on every accelerator; the CPU's own rounds otherwise
+    # as on every accelerator; the CPU's own rounds otherwise
+    monkeypatch.setattr(torch.optim, "SGD", FusedSgd)
     on_cpu = trained(make_job(CPU, **settings))
     assert_same_run(there, on_cpu)
 

@@ -79,6 +79,11 @@ def test_a_step_in_double_precision_takes_that_rate_or_has_no_estimate(
         ({"deterministic": False}, LAUNCH_SECONDS),
         ({"deterministic": False, "cuda_graphs": "on"}, CAPTURED_LAUNCH_SECONDS),
         ({"model": {"name": "linear", "compile": True}}, LAUNCH_SECONDS),
+        ({"input": {"name": "loader", "collate": {"name": "./my.py:pad"}}}, LAUNCH_SECONDS),
+        (
+            {"schedule": {"name": "one_cycle", "max_lr": 0.1, "cycle_momentum": True}},
+            LAUNCH_SECONDS,
+        ),
     ],
 )
 def test_a_small_step_takes_as_long_as_its_launches(

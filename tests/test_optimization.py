@@ -183,19 +183,39 @@ def test_a_first_step_that_overflows_leaves_nothing_behind(name: str, dampening:
 
 
 @pytest.mark.usefixtures("_as_on_an_accelerator")
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("sgd", OPTIMIZERS["sgd"] | {"dampening": 0.0}),
+        ("adam", OPTIMIZERS["adam"]),
+        ("adamw", OPTIMIZERS["adamw"]),
+        ("adam", {"amsgrad": True}),
+        ("adam", {"fused": False}),
+        ("sgd", {"foreach": True, "momentum": 0.9}),
+        ("adamw", {"foreach": True}),
+    ],
+    ids=str,
+)
 def test_an_accelerators_optimizer_takes_the_same_steps_from_the_state_it_has_at_the_start(
-    name: str,
+    name: str, settings: dict[str, Any]
 ) -> None:
     ours, theirs = (nn.Parameter(torch.linspace(-1, 1, 9)) for _ in range(2))
-    settings = OPTIMIZERS[name] | ({"dampening": 0.0} if name == "sgd" else {})
     optimizer = build_optimizer(optimizer_settings(name, **settings), [ours])
-    plain = CLASSES[name]([theirs], lr=LR, fused=True, **settings)
-    assert set(optimizer.state[ours])
+    plain = CLASSES[name]([theirs], lr=LR, **{"fused": "foreach" not in settings} | settings)
+    assert bool(optimizer.state[ours]) == optimizer.defaults["fused"]
     take_steps(optimizer, ours, 3)
     take_steps(plain, theirs, 3)
     assert torch.equal(ours, theirs)
     assert optimizer.state_dict()["state"][0].keys() == plain.state_dict()["state"][0].keys()
+
+
+@pytest.mark.usefixtures("_as_on_an_accelerator")
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_frozen_weights_have_no_state_on_an_accelerator(name: str) -> None:
+    weight, frozen = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3), requires_grad=False)
+    settings = {"momentum": 0.9} if name == "sgd" else {}
+    optimizer = build_optimizer(optimizer_settings(name, **settings), [weight, frozen])
+    assert list(optimizer.state) == [weight]
 
 
 @pytest.mark.usefixtures("_as_on_an_accelerator")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import statistics
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from photofinish.reporting.sentences import chance, verdict
 from photofinish.reporting.tables import seeds_table
 from photofinish.results import EpochMetrics, EpochTiming, records
 from photofinish.runs.run import Run
+from photofinish.runs.setup import Setup
 from photofinish.training.trainer import Trainer
 
 Train = Callable[..., Path]
@@ -103,6 +105,23 @@ def test_killed_within_a_seed_it_resumes_there(
     epochs_trained.clear()
     assert seed_runs(train("small", **settings)) == whole
     assert epochs_trained == [2, 2]
+
+
+def test_the_data_of_one_seed_are_gone_before_those_of_the_next_are_loaded(
+    train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: weakref.WeakSet[Setup] = weakref.WeakSet()
+    found_before = []
+
+    class Watched(Setup):
+        def __init__(self, *arguments: Any) -> None:
+            found_before.append(len(loaded))
+            super().__init__(*arguments)
+            loaded.add(self)
+
+    monkeypatch.setattr("photofinish.runs.repeats.Setup", Watched)
+    train("several", seeds=4, epochs=1)
+    assert found_before == [0, 0, 0]
 
 
 def test_seeds_are_evaluated_and_reported(train: Train, packed_split: PackedSplit) -> None:

@@ -78,7 +78,7 @@ def test_every_network_learns_the_same_bits(make_job: MakeJob, settings: dict[st
         SGD,
         SGD | {"momentum": 0.9},
         SGD | {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
-        ADAM,
+        ADAM | {"amsgrad": True},
         ADAMW,
     ],
     ids=str,
@@ -229,6 +229,14 @@ def test_steps_are_eager_if_the_rest_of_an_epoch_has_no_memory_beside_the_graph(
     ("settings", "why"),
     [
         ({"optimizer": DAMPED}, "with dampening, the first step differs"),
+        (
+            {"optimizer": SGD | {"fused": False}, "schedule": {"name": "step", "step_size": 1}},
+            "its sgd is not fused, so its learning rate is fixed in a capture",
+        ),
+        (
+            {"loss": {"name": "cross_entropy", "weight": (1.0, 2.0, 3.0), "label_smoothing": 0.1}},
+            "label_smoothing with weights reads values back",
+        ),
         ({"batch_size": 17}, "an epoch has no whole batch"),
         (
             {"model": {"name": "linear", "compile": True}},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +17,7 @@ from torch.nn.functional import cross_entropy
 from photofinish.data import PartName
 from photofinish.data.packed import PackedSplit
 from photofinish.models.registry import build_model
+from photofinish.profiling import scratch
 from photofinish.profiling.scratch import warm_up
 from photofinish.training.batches import batch_order
 from photofinish.training.failures import NonFiniteLossError
@@ -196,6 +199,29 @@ def test_warming_up_changes_no_result(
         trainer_of(network(), schedule=SCHEDULES[schedule], precision=precision) for _ in range(2)
     )
     assert warm_up(warm) > 0
+    assert_same_run(trained(cold), trained(warm))
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam", "RMSprop"])
+def test_a_network_that_is_large_for_its_device_warms_up_without_a_copy(
+    trainer_of: MakeTrainer, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(scratch, "free_memory_bytes", lambda _device: 1)
+    settings = {"optimizer": {"name": name, "lr": 0.01}, "schedule": SCHEDULES["one_cycle"]}
+    cold, warm = (trainer_of(network_with_state(), ema=0.9, **settings) for _ in range(2))
+    next(iter(cold.epochs()))
+    warm.load_state_dict(copy.deepcopy(cold.state_dict()))
+    alive = []
+
+    def count(_network: nn.Module, _inputs: object) -> None:
+        alive.append(sum(isinstance(each, nn.Parameter) for each in gc.get_objects()))
+
+    hook = warm.network.register_forward_pre_hook(count)
+    count(warm.network, None)
+    warm_up(warm)
+    hook.remove()
+    assert len(alive) > 1
+    assert len(set(alive)) == 1
     assert_same_run(trained(cold), trained(warm))
 
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from photofinish.config.compare import Accelerator
+from photofinish.config.cuda_graphs import why_not_captured
 from photofinish.config.experiment import Experiment
-from photofinish.config.pytorch_names import FUSED
-from photofinish.custom.reference import is_reference
 from photofinish.results.measurements import Operations
 from photofinish.results.script_runs import ScriptSettings
 
@@ -63,7 +62,7 @@ def estimate_step(
     tflops = accelerator.tflops.get(precision)
     if accelerator.kind not in ("cuda", "rocm") or tflops is None:
         return None
-    is_captured = _may_be_captured(experiment) and operations.images == experiment.batch_size
+    is_captured = operations.images == experiment.batch_size and not why_not_captured(experiment)
     kernel_seconds = CAPTURED_LAUNCH_SECONDS if is_captured else LAUNCH_SECONDS
     launch_seconds = operations.kernels * kernel_seconds
     device_seconds = estimated_device_seconds(operations, accelerator, precision, tflops)
@@ -83,20 +82,3 @@ def estimated_device_seconds(
     arithmetic_seconds = factor * operations.flops / (tflops * _TERA)
     saved_seconds = operations.saved_tensor_bytes / (accelerator.memory_gb_per_s * _GB)
     return arithmetic_seconds + TIMES_WHAT_IS_SAVED * saved_seconds
-
-
-def _may_be_captured(experiment: Experiment | ScriptSettings) -> bool:
-    """Return True if the trainer would capture steps in CUDA graphs, as far as settings show."""
-    if experiment.cuda_graphs == "off":
-        return False
-    optimizer = experiment.optimizer
-    is_damped = optimizer.arguments.get("momentum") and optimizer.arguments.get("dampening")
-    is_fused = not optimizer.is_custom and optimizer.reference.name in FUSED
-    is_own_step = experiment.step or experiment.batch_transform or experiment.schedule.is_custom
-    if is_damped or not is_fused or is_own_step:
-        return False
-    if experiment.model.compile:
-        return False
-    names = experiment.model.name, experiment.loss.name if experiment.loss else ""
-    is_proven = experiment.deterministic and not any(map(is_reference, names))
-    return experiment.cuda_graphs == "on" or is_proven

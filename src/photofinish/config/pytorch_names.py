@@ -82,3 +82,9 @@ def arguments_of(settings: Any, *without: str) -> dict[str, Any]:
     given = vars(settings) | (getattr(settings, "model_extra", None) or {})
     left_out = ("name", *without)
     return {key: value for key, value in given.items() if key not in left_out}
+
+
+def may_be_fused(arguments: Mapping[str, Any]) -> bool:
+    """Return True unless an optimizer's arguments ask for another implementation."""
+    others = ("foreach", "differentiable")
+    return bool(arguments.get("fused", True)) and not any(map(arguments.get, others))

@@ -23,7 +23,7 @@ from photofinish.training.steps import (
     steps_per_graph,
     why_not_capturable,
 )
-from photofinish.training.torch_device import CPU, is_accelerator
+from photofinish.training.torch_device import CPU, free_memory_bytes, is_accelerator
 from photofinish.training.trainer import Trainer
 
 WARM_UP_STEPS = 3
@@ -31,6 +31,8 @@ WARM_UP_SECONDS = 0.2
 """Time in which an idle accelerator reaches its full clock."""
 TRIED_STEPS = 3
 """Steps in the graph whose bits are compared with those of eager steps."""
+_LARGE_SHARE = 0.1
+"""Share of the free memory beyond which no network is copied."""
 
 
 @contextmanager
@@ -39,11 +41,19 @@ def scratch_copy(
 ) -> Iterator[TrainState]:
     """Yield a fresh state to train and throw away: of a copy of the network, in any memory format.
 
+    A network that is large for its device is trained itself and put back, as a copy and its
+    optimizer might not fit beside it.
+
     With several processes or a compiled network it is the network itself, restored at the end. DDP
     fixes the order in which it adds gradients up in its first step. A resumed run must add in the
     same order as one that was never stopped, so both take that step here.
     """
     network, layout = trainer.network, layout or trainer.state.memory_format
+    if is_large(trainer) and layout is trainer.state.memory_format:
+        with put_back(trainer.state):
+            network.train()
+            yield trainer.state._replace(schedule=trainer.fresh_schedule(trainer.state.optimizer))
+        return
     # A copy would be compiled again.
     if trainer.team.size == 1 and not trainer.experiment.model.compile:
         scratch = copy.deepcopy(network).to(memory_format=layout)
@@ -126,20 +136,38 @@ def _capture(trainer: Trainer, steps: GraphedSteps) -> None:
         _validate_every_size(trainer, trainer.state)
 
 
+def is_large(trainer: Trainer) -> bool:
+    """Return True if the weights take more than a tenth of the memory that the device has free."""
+    if trainer.team.size > 1 or trainer.experiment.model.compile:
+        return False
+    free_bytes = free_memory_bytes(trainer.device)
+    weights_bytes = sum(parameter.nbytes for parameter in trainer.network.parameters())
+    return free_bytes is not None and weights_bytes > _LARGE_SHARE * free_bytes
+
+
 @contextmanager
 def put_back(state: TrainState) -> Iterator[None]:
-    """Restore weights, buffers, optimizer and scaler in place, because graphs read them there."""
+    """Restore weights, buffers, optimizers and scaler in place, because graphs read them there."""
     tensors = [*state.network.parameters(), *state.network.buffers()]
     if state.average:
         tensors += state.average.network.parameters()
-    for values in state.optimizer.state.values():
-        tensors += values.values()
+    settings = [(group, {**group}) for each in state.optimizers for group in each.param_groups]
+    values = [(own, {**own}) for each in state.optimizers for own in each.state.values()]
+    for _own, kept in values:
+        tensors += [value for value in kept.values() if isinstance(value, torch.Tensor)]
     before = [tensor.detach().to(CPU, copy=True) for tensor in tensors]
+    had_state = [set(optimizer.state) for optimizer in state.optimizers]
     scale = state.scaler.state_dict()
     try:
         yield
     finally:
-        state.optimizer.zero_grad()
+        for optimizer, had in zip(state.optimizers, had_state, strict=True):
+            optimizer.zero_grad()
+            for parameter in optimizer.state.keys() - had:
+                del optimizer.state[parameter]
+        for changed, kept in [*settings, *values]:
+            changed.clear()
+            changed.update(kept)
         with torch.no_grad():
             for tensor, value in zip(tensors, before, strict=True):
                 tensor.copy_(value)
@@ -190,6 +218,12 @@ def chosen_steps(trainer: Trainer) -> Steps:
     if why_not := why_not_capturable(trainer):
         return _one_by_one(trainer, why_not)
     at_once = steps_per_graph(trainer)
+    if is_large(trainer):
+        if trainer.experiment.cuda_graphs == "on":
+            return GraphedSteps(
+                recorder, at_once, "params.yaml says so; no copy to try them on fits"
+            )
+        return Steps("its network is too large for its device to try them on a copy")
     tried_at_once = min(at_once, TRIED_STEPS)
     whole = trainer.training.image_count // trainer.training.batch_size
     tried = min(whole, TRIED_STEPS) // tried_at_once * tried_at_once
@@ -221,12 +255,16 @@ def _one_by_one(trainer: Trainer, why: str) -> Steps:
 def _bits(
     trainer: Trainer, state: TrainState, steps: Steps, count: int, batch: Batch
 ) -> list[torch.Tensor]:
-    """Return losses, weights and optimizer state after `count` steps and an eager one, twice."""
+    """Return losses, weights and optimizer state after `count` steps and an eager one, twice.
+
+    The schedule moves between the two, so that a learning rate fixed in a graph shows.
+    """
     losses: list[torch.Tensor] = []
     for epoch in range(min(2, trainer.experiment.epochs)):
         seed_epoch(trainer.experiment.seed, epoch)
         losses += islice(trainer.take_steps(steps, state, epoch), count // steps.at_once)
         losses.append(trainer.step(state, 0, batch))
+        state.schedule.epoch_ended(0.0)
     tensors = [torch.cat([loss.reshape(-1) for loss in losses])]
     tensors.append(torch.tensor(state.scaler.get_scale()))
     tensors += state.network.state_dict().values()

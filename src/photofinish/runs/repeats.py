@@ -92,8 +92,10 @@ def train_further_seeds(
         alone = {"seed": seed, "seeds": 1, "repeats": 1, "save_weights": "last"}
         experiment = run.experiment.model_copy(update=alone)
         store = CheckpointStore(checkpoints / f"seed-{seed}")
-        setup = Setup(replace(run, experiment=experiment), device, team)
-        states[seed] = _train_seed(setup, store, spent_seconds)
+        # No name is kept for its data, which lie on the device beside the next seed's otherwise.
+        states[seed] = _train_seed(
+            Setup(replace(run, experiment=experiment), device, team), store, spent_seconds
+        )
         spent_seconds += passed_seconds(progress_in(states[seed]).timings)
     return states
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
-from torch.optim import SGD, Adam, AdamW, Optimizer, lr_scheduler
+from torch.optim import Optimizer, lr_scheduler
 
 from photofinish.config.pytorch_names import (
     CONSTANT,
@@ -17,6 +17,7 @@ from photofinish.config.pytorch_names import (
     OPTIMIZERS,
     SCHEDULES,
     arguments_of,
+    may_be_fused,
 )
 from photofinish.custom.reference import is_reference
 from photofinish.custom.running import accepted_arguments, run_custom_code
@@ -81,31 +82,40 @@ def _pytorch_optimizer(
 ) -> Optimizer:
     """Build an optimizer of torch.optim.
 
-    SGD (except on the CPU, docs/performance.md), Adam and AdamW are fused. On an accelerator their
-    state is created here: a captured step can't create it for the next one.
+    SGD (except on the CPU, docs/performance.md), Adam and AdamW are fused, unless params.yaml asks
+    for another implementation. On an accelerator, fused ones get their state here: a captured step
+    can't create it for the next one.
     """
-    on_accelerator = is_accelerator(parameters[0].device)
-    if name == "SGD":
-        momentum, dampening = (arguments.get(key, 0) for key in ("momentum", "dampening"))
-        is_damped = momentum > 0 and dampening > 0
-        # Fused, dampened SGD leaves its momentum unwritten if the first scaled loss overflows.
-        fused = on_accelerator and not (is_damped and loss_is_scaled)
-        sgd = SGD(parameters, **({"foreach": False, "fused": fused} | arguments))
-        if on_accelerator and momentum and not is_damped:
-            for parameter in parameters:
-                sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
-        return sgd
     if name not in FUSED:
         return cast("Optimizer", getattr(torch.optim, name)(parameters, **arguments))
-    adam = (Adam if name == "Adam" else AdamW)(parameters, **({"fused": True} | arguments))
-    if on_accelerator:
+    on_accelerator = is_accelerator(parameters[0].device)
+    momentum, dampening = (arguments.get(key, 0) for key in ("momentum", "dampening"))
+    is_damped = momentum > 0 and dampening > 0
+    defaults = {"fused": may_be_fused(arguments)}
+    if name == "SGD":
+        # Fused, dampened SGD leaves its momentum unwritten if the first scaled loss overflows.
+        may_fuse = on_accelerator and not (is_damped and loss_is_scaled)
+        defaults = {"foreach": False, "fused": defaults["fused"] and may_fuse}
+    optimizer = getattr(torch.optim, name)(parameters, **(defaults | arguments))
+    if on_accelerator and optimizer.defaults["fused"] and not is_damped:
         for parameter in parameters:
-            adam.state[parameter] = {
-                "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
-                "exp_avg": torch.zeros_like(parameter),
-                "exp_avg_sq": torch.zeros_like(parameter),
-            }
-    return adam
+            if parameter.requires_grad:
+                optimizer.state[parameter] = _first_state(name, parameter, arguments)
+    return cast("Optimizer", optimizer)
+
+
+def _first_state(
+    name: str, parameter: nn.Parameter, arguments: dict[str, Any]
+) -> dict[str, torch.Tensor]:
+    """Return a fused optimizer's state before its first step."""
+    if name == "SGD":
+        names = ["momentum_buffer"] if arguments.get("momentum") else []
+        return {name: torch.zeros_like(parameter) for name in names}
+    names = ["exp_avg", "exp_avg_sq"]
+    if arguments.get("amsgrad"):
+        names.append("max_exp_avg_sq")
+    step = torch.zeros((), dtype=torch.float32, device=parameter.device)
+    return {"step": step, **{name: torch.zeros_like(parameter) for name in names}}
 
 
 @contextmanager

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 
-from photofinish.config.pytorch_names import FUSED, OPTIMIZERS, arguments_of
-from photofinish.custom.reference import is_reference
+from photofinish.config.cuda_graphs import why_not_captured
 from photofinish.machine import most_steps_at_once
 from photofinish.nested import as_nested, leaves, samples_in
 from photofinish.training.batches import Batch, bytes_of_a_sample, first_samples, map_batch
@@ -263,33 +262,9 @@ def first_failure(error: BaseException) -> str:
 
 
 def why_not_capturable(trainer: Trainer) -> str | None:
-    """Return why steps can't be captured, or None if they can.
-
-    With `cuda_graphs: auto`, the reason may also be that a trial can't prove the bits of all steps.
-    """
-    experiment, training = trainer.experiment, trainer.training
-    must_be_proven, optimizer = experiment.cuda_graphs == "auto", experiment.optimizer
-    arguments = arguments_of(optimizer)
-    names = experiment.model.name, experiment.loss.name if experiment.loss else ""
+    """Return why steps can't be captured, or None if they can."""
     if trainer.state.network is not trainer.network:
         return "its network is wrapped, for several devices"
-    if experiment.model.compile:
-        return "a compiled network is handed out in another way"
-    if experiment.input.name == "loader" and experiment.input.collate:
-        return "collate may give batches of other shapes"
-    if training.image_count < training.batch_size:
+    if trainer.training.image_count < trainer.training.batch_size:
         return "an epoch has no whole batch"
-    if is_reference(optimizer.name) or OPTIMIZERS.reference(optimizer.name).name not in FUSED:
-        return f"steps of the optimizer {optimizer.name} are not captured"
-    if arguments.get("momentum") and arguments.get("dampening"):
-        return "with dampening, the first step differs from the others"
-    schedule = experiment.schedule
-    if is_reference(schedule.name) or arguments_of(schedule).get("cycle_momentum"):
-        return f"the schedule {schedule.name} may change more than the learning rate"
-    if experiment.step or experiment.batch_transform:
-        return "a custom step or a batch transform may do something else in each step"
-    if must_be_proven and not experiment.deterministic:
-        return "deterministic is false: no two steps need have the same bits"
-    if must_be_proven and any(map(is_reference, names)):
-        return "custom code may do something else in a later step"
-    return None
+    return why_not_captured(trainer.experiment)

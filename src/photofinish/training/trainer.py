@@ -112,15 +112,19 @@ class Trainer:
         )
         if len(optimizers) > 1:
             check_several_optimizers(experiment)
-        schedule = Schedule(
-            experiment.schedule,
-            optimizers[0],
-            epochs=experiment.epochs,
-            steps_per_epoch=self.steps_per_epoch,
-            warmup_steps=experiment.warmup_steps,
-        )
+        schedule = self.fresh_schedule(optimizers[0])
         average = AveragedWeights(network_itself, experiment.ema) if experiment.ema else None
         return TrainState(network, optimizers, schedule, scaler, layout, average)
+
+    def fresh_schedule(self, optimizer: torch.optim.Optimizer) -> Schedule:
+        """Create the schedule of an optimizer, from its start."""
+        return Schedule(
+            self.experiment.schedule,
+            optimizer,
+            epochs=self.experiment.epochs,
+            steps_per_epoch=self.steps_per_epoch,
+            warmup_steps=self.experiment.warmup_steps,
+        )
 
     @property
     def result(self) -> nn.Module:

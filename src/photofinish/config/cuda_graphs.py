@@ -1,0 +1,64 @@
+"""Settings whose training steps can be captured in CUDA graphs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from photofinish.config.pytorch_names import FUSED, OPTIMIZERS, arguments_of, may_be_fused
+from photofinish.custom.reference import is_reference
+
+if TYPE_CHECKING:
+    from photofinish.config.experiment import Experiment
+    from photofinish.results.script_runs import ScriptSettings
+
+TURNED_OFF = "params.yaml says so"
+
+
+def why_not_captured(experiment: Experiment | ScriptSettings) -> str | None:
+    """Return why steps with these settings are not captured, or None if they are.
+
+    With `cuda_graphs: auto`, the reason may also be that a trial can't prove the bits of all steps.
+    """
+    if experiment.cuda_graphs == "off":
+        return TURNED_OFF
+    if experiment.model.compile:
+        return "a compiled network is handed out in another way"
+    if experiment.input.name == "loader" and experiment.input.collate:
+        return "collate may give batches of other shapes"
+    if experiment.step or experiment.batch_transform:
+        return "a custom step or a batch transform may do something else in each step"
+    loss = experiment.loss
+    if loss and getattr(loss, "weight", None) and getattr(loss, "label_smoothing", 0.0):
+        return "label_smoothing with weights reads values back from the device"
+    return (
+        _why_not_with_its_optimizer(experiment)
+        or _why_not_with_its_schedule(experiment)
+        or (_why_not_proven(experiment) if experiment.cuda_graphs == "auto" else None)
+    )
+
+
+def _why_not_with_its_optimizer(experiment: Experiment) -> str | None:
+    optimizer, arguments = experiment.optimizer, arguments_of(experiment.optimizer)
+    if is_reference(optimizer.name) or OPTIMIZERS.reference(optimizer.name).name not in FUSED:
+        return f"steps of the optimizer {optimizer.name} are not captured"
+    if not may_be_fused(arguments):
+        return f"its {optimizer.name} is not fused, so its learning rate is fixed in a capture"
+    if arguments.get("momentum") and arguments.get("dampening"):
+        return "with dampening, the first step differs from the others"
+    return None
+
+
+def _why_not_with_its_schedule(experiment: Experiment) -> str | None:
+    schedule = experiment.schedule
+    if is_reference(schedule.name) or arguments_of(schedule).get("cycle_momentum"):
+        return f"the schedule {schedule.name} may change more than the learning rate"
+    return None
+
+
+def _why_not_proven(experiment: Experiment) -> str | None:
+    names = experiment.model.name, experiment.loss.name if experiment.loss else ""
+    if not experiment.deterministic:
+        return "deterministic is false: no two steps need have the same bits"
+    if any(map(is_reference, names)):
+        return "custom code may do something else in a later step"
+    return None
