@@ -86,8 +86,8 @@ def test_the_margin_of_a_run_prevents_false_winners(
 
 def test_an_interval_may_have_infinite_draws() -> None:
     drawn = np.arange(1.0, 1000.0)
-    assert percentile_interval(drawn) == (25.0, 975.0)
-    drawn[-30:] = np.inf
-    assert percentile_interval(drawn) == (25.0, np.inf)
-    drawn[-30:-20] = 980.0
-    assert percentile_interval(drawn) == (25.0, 980.0)
+    assert percentile_interval(drawn) == (50.0, 950.0)
+    drawn[-60:] = np.inf
+    assert percentile_interval(drawn) == (50.0, np.inf)
+    drawn[-60:-40] = 960.0
+    assert percentile_interval(drawn) == (50.0, 960.0)

@@ -149,7 +149,7 @@ def test_without_an_accelerator_estimates_records_and_bounds_decide(
         "slower": "Probably no: about 0.57x as fast",
         "recorded": "Probably yes: 10x faster",
         "startup": "No: most of the job is start-up. 56 of its 60 s stay on the CPU",
-        "unclear": "Can't tell: about 1.15x faster (0.70 to 1.90)",
+        "unclear": "Can't tell: about 1.15x faster (0.70 to 1.89)",
         "unknown": "Can't tell: no GPU trained it",
     }
     assert {name: answers[name][: len(text)] for name, text in expected.items()} == expected

@@ -7,7 +7,7 @@ import pytest
 from conftest import MakeResult
 from result_files import BUSY, pair_of, trained
 
-from photofinish.comparing.speedups import ONCE, RUN_TO_RUN, speedups, students_t
+from photofinish.comparing.speedups import ONCE, RUN_TO_RUN, speedups
 from photofinish.reporting.comparison_rows import comparison_rows
 from photofinish.results.records import Timings
 
@@ -104,7 +104,3 @@ def test_the_table_has_the_speed_ups(make_result: MakeResult) -> None:
     assert table["epoch_speedup"].iloc[1] == 3.0 / 0.25
     assert table["epoch_speedup_low"].iloc[1] <= 12.0 <= table["epoch_speedup_high"].iloc[1]
     assert table["end_to_end_speedup_low"].notna().tolist() == [False, True]
-
-
-def test_students_t_has_a_value_for_each_number_of_degrees() -> None:
-    assert [students_t(freedom) for freedom in (1, 4, 30, 1000)] == [12.706, 2.776, 2.042, 2.042]

@@ -1,7 +1,7 @@
 """Bounds on speed-ups by the work that stays on the CPU, and on step times by data sheets.
 
 docs/verdict.md explains both. Only work that must stay on the CPU counts: data loading
-per epoch, as fast as with no steps in between, and start-up without its warm-up for the job.
+per epoch, as fast as with no steps in between, and start-up for the job.
 Launching operations, checkpoints and validation data do not count, as they may shrink.
 """
 
@@ -76,7 +76,7 @@ def _ceiling_of_script(run: ScriptResult) -> SpeedupBounds:
     Batches that workers load ahead take longer than the wait for them. So a real bound is lower.
     """
     timings = run.timings
-    startup = _startup_bound(timings, timings.startup_seconds)
+    startup = _startup_bound(timings)
     waiting_seconds = run.waiting_seconds or [0.0]
     margin = BUSY if load_warnings(timings.load) else RUN_MARGIN
     least_seconds = spread(waiting_seconds)[0] / margin
@@ -93,7 +93,7 @@ def _ceiling(run: Recorded) -> SpeedupBounds:
     On a busy machine, other programs may have doubled the time of loading.
     """
     timings, costs, not_known = run.timings, run.costs, why_not_known(run)
-    startup = _startup_bound(timings, timings.startup_seconds - timings.warm_up_seconds)
+    startup = _startup_bound(timings)
     is_busy = not_known is not None and not_known.reason == "busy"
     settings = run.record.experiment.input
     if settings.name == "resident":
@@ -109,10 +109,10 @@ def _ceiling(run: Recorded) -> SpeedupBounds:
     return SpeedupBounds(job, epoch, startup if costs.attribution.resident else None)
 
 
-def _startup_bound(timings: Timings, startup_seconds: float) -> SpeedupBound:
+def _startup_bound(timings: Timings) -> SpeedupBound:
     """Return the bound of a job if only its start-up stays on the CPU."""
     _, job_seconds = spread(timings.end_to_end_seconds)
-    return SpeedupBound(job_seconds, startup_seconds / BUSY, startup_seconds)
+    return SpeedupBound(job_seconds, timings.startup_seconds / BUSY, timings.startup_seconds)
 
 
 def _job_bound(startup: SpeedupBound, epoch: SpeedupBound, epochs: int) -> SpeedupBound:

@@ -54,7 +54,7 @@ class Decision:
     gpu_seconds: float | None = None
     """Time on the GPU that decides; None for a bound."""
     interval: Interval | None = None
-    """95 % interval of the speed-up."""
+    """Interval of the speed-up that holds it in 9 of 10 cases."""
     gpu: str | None = None
     """Name of the GPU that decides."""
     reason: Reason | None = None

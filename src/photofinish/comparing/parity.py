@@ -251,7 +251,7 @@ class Spread:
 
     @property
     def interval(self) -> Interval:
-        """Student's 95 % interval of the mean."""
+        """Student's interval of the mean."""
         count = len(self.values)
         half = students_t(count - 1) * statistics.stdev(self.values) / math.sqrt(count)
         return self.mean - half, self.mean + half

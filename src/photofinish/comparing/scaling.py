@@ -51,7 +51,7 @@ class BreakEven:
     size: float | None
     """None if the GPU is slower at the largest size, or at none."""
     low: float | None = None
-    """Lower end of the 95 % interval, if it lies within the sizes."""
+    """Lower end of the interval, if it lies within the sizes."""
     high: float | None = None
 
 
@@ -212,7 +212,7 @@ class Shared:
 
     @property
     def efficiency_interval(self) -> Interval | None:
-        """95 % interval of `efficiency`, or None without one of the speed-up."""
+        """Interval of `efficiency`, or None without one of the speed-up."""
         if self.speedup.interval is None or self.count == self.fewest:
             return None
         low, high = self.speedup.interval

@@ -69,7 +69,7 @@ def speedup_table(pair: AnyComparison) -> Table:
             "CPU": seconds(speedup.cpu_seconds),
             "GPU": seconds(speedup.device_seconds),
             "speed-up": f"{ratio(speedup.ratio)}x",
-            "95 % interval": interval,
+            "9 of 10": interval,
             "verdict": in_words(speedup),
         }
         rows.append(row)
@@ -135,7 +135,7 @@ def seeds_table(pair: AnyComparison) -> Table:
                 "of": of,
                 "seeds": str(len(spread.values)),
                 "mean": write(spread.mean),
-                "95 % interval": " to ".join(map(write, spread.interval)),
+                "9 of 10": " to ".join(map(write, spread.interval)),
                 "lowest to highest": f"{write(low)} to {write(high)}",
                 "between two seeds": write(spread.between_two),
             }

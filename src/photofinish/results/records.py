@@ -138,13 +138,14 @@ class Timings(Record):
     packages: dict[str, str]
     started_at_unix_seconds: float
     startup_seconds: float
-    """Time from the process's start to the first timed step."""
+    """Time from the process's start to the first step, without the warm-up and our checks."""
     data_seconds: float
     """Part of the start-up: reading, normalising and placing the split."""
     warm_up_seconds: float
+    """Time of steps on a copy before the training. No part of the start-up or the total."""
     epochs: tuple[EpochTiming, ...]
     total_seconds: float
-    """Time from the process's start to the last result, less tracking.
+    """Time from the process's start to the last result, less warm-up, checks and tracking.
 
     The processes of a resumed run add up.
     """

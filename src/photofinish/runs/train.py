@@ -129,7 +129,8 @@ def _train_own_seed(
             display.say(path)
         job.restore(trainer, team, display)
         epochs_before = trainer.progress.epochs_done
-        warm_up_seconds = warm_up(trainer)
+        with job.excluded():
+            warm_up_seconds = warm_up(trainer)
         startup_seconds = seconds_since_stage_start() - job.excluded_seconds
         if tracker:
             tracker.wait_until_ready()
