@@ -129,6 +129,8 @@ def test_items_that_are_no_images_keep_their_type_and_whole_numbers_their_batch_
     )
     batches = make_batches(make_experiment(batch_size=5), part, CPU)
     assert batches.batch_size == (5 if dtype is np.int64 else 4 << 20 >> 4)
+    on_accelerator = make_batches(make_experiment(batch_size=5), part, torch.device("meta"))
+    assert on_accelerator.batch_size == (5 if dtype is np.int64 else 64 << 20 >> 4)
     assert torch.cat([items for items, _ in batches.eval_batches()]).numpy().dtype == dtype
 
 

@@ -236,7 +236,10 @@ class Experiment(Settings):
     epochs: PositiveInt
     batch_size: PositiveInt
     validation_batch_size: PositiveInt | None = None
-    """Batch size. Default: `batch_size`, or the samples that fill 4 MiB as float32, if more."""
+    """Batch size. Default: `batch_size`, or the samples that fill 4 MiB as float32, if more.
+
+    On an accelerator they fill 64 MiB.
+    """
     seed: Seed
     augmentation: Augmentation = Augmentation()
     sampler: Annotated[Sampler | None, BeforeValidator(spelled_out)] = None

@@ -26,14 +26,14 @@ from photofinish.training.batches import (
 )
 from photofinish.training.loading import Key, LoadedSamples
 from photofinish.training.samplers import make_sampler
-from photofinish.training.torch_device import to_device
+from photofinish.training.torch_device import is_accelerator, to_device
 
 if TYPE_CHECKING:
     from photofinish.config.experiment import Experiment, LoaderInput
 
-_VALIDATION_BYTES = 4 << 20
+_VALIDATION_BYTES, _ACCELERATORS_VALIDATION_BYTES = 4 << 20, 64 << 20
 """Size of a validation batch as float32. Larger batches need fewer calls, and there are no
-gradients that take memory."""
+gradients that take memory. A CPU's caches hold the smaller one."""
 _CHUNK_BYTES = 16 << 20
 _DEATH_NOTICE_SECONDS = 2.0
 
@@ -50,7 +50,9 @@ def make_batches(
     if part.name != "train":
         fitting = 0
         if isinstance(part.images, np.ndarray) and part.images.dtype != np.int64:
-            fitting = _VALIDATION_BYTES // (4 * math.prod(part.images.shape[1:]))
+            on_accelerator = is_accelerator(device)
+            most_bytes = _ACCELERATORS_VALIDATION_BYTES if on_accelerator else _VALIDATION_BYTES
+            fitting = most_bytes // (4 * math.prod(part.images.shape[1:]))
         batch_size = experiment.validation_batch_size or max(batch_size, fitting)
     elif experiment.augmentation.flip or experiment.augmentation.crop_padding:
         augmentation = experiment.augmentation
