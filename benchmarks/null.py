@@ -13,7 +13,6 @@ from benchmarks import machine
 from benchmarks.workloads import Workload, workloads
 from photofinish.comparing.speedups import BUSY, RUN_TO_RUN, ratio_interval
 from photofinish.machine.load import LoadMonitor, load_warnings, nvidia_gpu_state
-from photofinish.profiling.scratch import warm_up
 from photofinish.training.torch_device import CPU, configure_torch
 
 COMPARISONS = 100
@@ -61,7 +60,7 @@ def _count_winners(pairs: list[tuple[Run, Run]], margin: float, busy_margin: flo
 
 def _run(workload: Workload) -> Run:
     trainer = workload.trainer()
-    warm_up(trainer)
+    trainer.prepare()
     watch = LoadMonitor(nvidia_gpu_state(None))
     for metrics, _timing in trainer.epochs():
         watch.epoch_ended(1, metrics.epoch)

@@ -9,14 +9,13 @@ from torch import nn
 
 from benchmarks.timing import NowSeconds
 from benchmarks.workloads import Workload
-from photofinish.profiling.scratch import warm_up
 from photofinish.training.torch_device import CPU, configure_torch
 
 
 def run(workload: Workload, now_seconds: NowSeconds) -> tuple[list[float], nn.Module]:
     configure_torch(CPU, "fp32", torch.get_num_threads())
     trainer = workload.trainer()
-    warm_up(trainer)
+    trainer.prepare()
     ends = [now_seconds()]
     for _ in trainer.epochs():
         ends.append(now_seconds())

@@ -12,10 +12,11 @@ import torch
 from torch import nn
 
 from benchmarks import data
+from benchmarks.plain import PLAIN_STEPS
 from photofinish.models.registry import build_model
 from photofinish.training.batches import batch_order
 from photofinish.training.torch_device import CPU
-from photofinish.training.trainer import PLAIN_STEPS, Trainer
+from photofinish.training.trainer import Trainer
 
 SEED = 0
 

@@ -22,10 +22,9 @@ from photofinish import machine
 from photofinish.data.packed import PackedSplit
 from photofinish.data.split import split
 from photofinish.machine.fingerprint import CpuTarget
-from photofinish.profiling import scratch
 from photofinish.profiling.attribution import AttributionPlan, SamplePlan, profile, profile_step
 from photofinish.profiling.first_step import first_batch, first_step
-from photofinish.profiling.scratch import scratch_steps, warm_up
+from photofinish.profiling.scratch import scratch_steps
 from photofinish.results.learned import weights_of
 from photofinish.results.records import FirstStep
 from photofinish.runs.repeats import repeat_training
@@ -36,7 +35,7 @@ from photofinish.training.torch_device import (
     accelerator,
     configure_torch,
 )
-from photofinish.training.trainer import Trainer
+from photofinish.training.trainer import WARM_UP_SECONDS, Trainer
 from photofinish.training.world import World
 
 MakeJob = Callable[..., Setup]
@@ -90,8 +89,8 @@ def small_split(tmp_path_factory: pytest.TempPathFactory) -> PackedSplit:
 @pytest.fixture(autouse=True)
 def awake_after_seconds(monkeypatch: pytest.MonkeyPatch) -> float:
     """Remove the least duration of a warm-up, because the simulated device never sleeps."""
-    seconds = scratch.WARM_UP_SECONDS
-    monkeypatch.setattr(scratch, "WARM_UP_SECONDS", 0.0)
+    seconds = WARM_UP_SECONDS
+    monkeypatch.setattr("photofinish.training.trainer.WARM_UP_SECONDS", 0.0)
     return seconds
 
 
@@ -123,7 +122,7 @@ def make_job(
 
 def trained(job: Setup) -> Trainer:
     trainer = job.new_trainer()
-    warm_up(trainer)
+    trainer.prepare()
     list(trainer.epochs())
     return trainer
 
@@ -233,7 +232,7 @@ def count_epoch(make_job: MakeJob) -> Callable[..., Counts]:
             **settings, epochs=3, batch_size=batch_size, validation_batch_size=batch_size
         )
         trainer, at_ends = job.new_trainer(), [counts()]
-        warm_up(trainer)
+        trainer.prepare()
         at_ends += [counts() for _epoch in trainer.epochs()]
         return at_ends[2] - at_ends[1]
 
@@ -261,6 +260,17 @@ def test_the_host_neither_waits_nor_reads_nor_copies_more_often_the_more_steps_a
         assert many.waiting_copies_in == many.copies_in > few.copies_in
 
 
+def test_the_best_weights_are_copied_without_a_wait_for_each(
+    count_epoch: Callable[..., Counts],
+) -> None:
+    models: list[dict[str, Any]] = [{"name": "linear"}, {"name": "mlp", "hidden": (8, 8, 8)}]
+    few, many = (
+        count_epoch(45, {"model": model, "early_stopping": {"patience": 3}}) for model in models
+    )
+    assert few.waits == many.waits == 3 + 1
+    assert few.reads == many.reads
+
+
 def test_the_step_that_is_timed_alone_waits_at_the_ends_of_a_sample_only(make_job: MakeJob) -> None:
     trainer = trained(make_job(model=CNN, optimizer=ADAM))
     with scratch_steps(trainer) as (step,):
@@ -283,7 +293,7 @@ def test_captured_steps_learn_the_same_bits_without_waiting(
     make_job: MakeJob, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], at_once: int
 ) -> None:
     recorder = OperationRecorder()
-    monkeypatch.setattr(scratch, "recorder_of", lambda _device: recorder)
+    monkeypatch.setattr("photofinish.training.graphs.recorder_of", lambda _device: recorder)
     monkeypatch.setattr(machine, "MOST_BYTES", 2 * 4 * 16 * 16 * 16)
     eager, recorded = (trained(make_job(**settings, cuda_graphs=kind)) for kind in ("off", "auto"))
     assert (eager.steps.kind, recorded.steps.kind, recorded.steps.at_once) == (

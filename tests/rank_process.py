@@ -20,7 +20,6 @@ from photofinish.errors import UserError
 from photofinish.machine.fingerprint import CPU_VARIABLES, CpuTarget, cpu_facts, software_facts
 from photofinish.models.registry import build_model
 from photofinish.processes import Rank
-from photofinish.profiling.scratch import warm_up
 from photofinish.runs.distributed import check_same_project
 from photofinish.runs.run import Run
 from photofinish.training.batches import Batch, Batches, Normaliser, Part
@@ -121,7 +120,7 @@ def _train(team: World, experiment: Experiment, split: PackedSplit, case: str) -
     network = _network(experiment, case, team.rank)
     trainer = Trainer(experiment, network, training, validation, CPU, team)
     if "not finite" not in case:
-        warm_up(trainer)
+        trainer.prepare()
     if "resumed" in case:
         trainer = _resumed(trainer, experiment, case, team, training, validation)
     training.labels.clear()
@@ -154,7 +153,7 @@ def _resumed(
         experiment, _network(experiment, case, team.rank), training, validation, CPU, team
     )
     fresh.load_state_dict(state)
-    warm_up(fresh)
+    fresh.prepare()
     return fresh
 
 

@@ -20,12 +20,10 @@ from torch import nn
 from photofinish import machine
 from photofinish.data import PartName
 from photofinish.models.registry import build_model
-from photofinish.profiling import scratch
-from photofinish.profiling.scratch import warm_up
-from photofinish.training import optimization
+from photofinish.training import graphs, optimization
 from photofinish.training.batches import Batches, Normaliser, Part
+from photofinish.training.graphs import GraphedSteps
 from photofinish.training.input_paths import make_batches
-from photofinish.training.steps import GraphedSteps
 from photofinish.training.torch_device import CPU
 from photofinish.training.trainer import Trainer
 
@@ -44,9 +42,9 @@ MakeJob = Callable[..., Trainer]
 @pytest.fixture(name="recorder")
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> OperationRecorder:
     made = OperationRecorder()
-    monkeypatch.setattr(scratch, "recorder_of", lambda _device: made)
+    monkeypatch.setattr(graphs, "recorder_of", lambda _device: made)
     monkeypatch.setattr(optimization, "is_accelerator", lambda _device: True)
-    monkeypatch.setattr(scratch, "TRIED_STEPS", 2)
+    monkeypatch.setattr(graphs, "TRIED_STEPS", 2)
     torch.set_num_threads(1)
     return made
 
@@ -86,7 +84,7 @@ def job_maker(
 
 
 def warmed(trainer: Trainer) -> Trainer:
-    warm_up(trainer)
+    trainer.prepare()
     return trainer
 
 

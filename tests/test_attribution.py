@@ -24,7 +24,6 @@ from photofinish.profiling.attribution import (
     profile,
     profile_step,
 )
-from photofinish.profiling.scratch import warm_up
 from photofinish.results.measurements import StepParts
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup
@@ -145,7 +144,7 @@ def test_a_bf16_step_has_the_memory_format_of_a_bf16_training(
     monkeypatch.setattr(trainer_module, "memory_format", lambda *_: torch.contiguous_format)
     network = nn.Sequential(nn.Conv2d(1, 4, 3), second, nn.Flatten(), nn.Linear(64, 3))
     trainer = trainer_of(network, epochs=1)
-    warm_up(trainer)
+    trainer.prepare()
     assert set(layouts) == {False}
     layouts.clear()
     measure_bf16(trainer, SamplePlan(1, 1))

@@ -8,7 +8,6 @@ import torch._inductor.config as inductor
 from conftest import MakeTrainer
 from torch import nn
 
-from photofinish.profiling.scratch import warm_up
 from photofinish.results.learned import weights_of
 
 COMPILED = {"name": "mlp", "hidden": (8,), "compile": True}
@@ -39,7 +38,7 @@ def test_a_warm_up_goes_through_every_shape_of_the_training_and_leaves_the_netwo
 ) -> None:
     trainer = trainer_of(model=COMPILED, epochs=1, batch_size=16, validation_batch_size=10)
     before = weights_of(trainer.network)
-    warm_up(trainer)
+    trainer.prepare()
     assert weights_of(trainer.network) == before
     warmed = set(shapes)
     shapes.clear()
@@ -53,7 +52,7 @@ def test_a_process_warms_up_on_its_own_share_of_the_last_batch(
     trainer = trainer_of(model=COMPILED, epochs=1, batch_size=16)
     monkeypatch.setattr(trainer.team, "rank", 1)
     monkeypatch.setattr(trainer.team, "size", 3)
-    warm_up(trainer)
+    trainer.prepare()
     assert (3, True) in shapes  # of 8: the second, the fifth and the eighth
 
 

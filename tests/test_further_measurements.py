@@ -22,7 +22,6 @@ from photofinish.profiling.attribution import (
     plan_samples,
 )
 from photofinish.profiling.first_step import fingerprint_tensor, first_batch, first_step
-from photofinish.profiling.scratch import WARM_UP_STEPS
 from photofinish.results.learned import weights_of
 from photofinish.results.records import FirstStep
 from photofinish.runs.repeats import repeat_training
@@ -30,7 +29,7 @@ from photofinish.runs.run import Run
 from photofinish.training.batches import Batch
 from photofinish.training.losses import Loss
 from photofinish.training.torch_device import CPU
-from photofinish.training.trainer import Trainer
+from photofinish.training.trainer import WARM_UP_STEPS, Trainer
 from photofinish.training.world import World
 
 

@@ -18,11 +18,10 @@ import torch
 from torch import nn
 
 from photofinish.models.registry import build_model
-from photofinish.profiling.scratch import warm_up
 from photofinish.results import EpochMetrics
 from photofinish.training.batches import Batches, Normaliser, Part
+from photofinish.training.graphs import CudaRecorder
 from photofinish.training.input_paths import make_batches
-from photofinish.training.steps import CudaRecorder
 from photofinish.training.torch_device import (
     CPU,
     Clock,
@@ -32,7 +31,7 @@ from photofinish.training.torch_device import (
     device_name,
     nvidia_uuid,
 )
-from photofinish.training.trainer import PLAIN_STEPS, Trainer
+from photofinish.training.trainer import Trainer
 from photofinish.training.world import DataParallelWorld, DistributedWorld, World
 
 pytestmark = [
@@ -108,7 +107,15 @@ def experiment(**changes: Any) -> Any:
         "validation_batch_size": None,
         "seed": 0,
         "augmentation": NOT_AUGMENTED,
-        **PLAIN_STEPS,
+        "warmup_steps": 0,
+        "clip_grad_norm": None,
+        "accumulate": 1,
+        "ema": None,
+        "early_stopping": None,
+        "sampler": None,
+        "batch_transform": None,
+        "step": None,
+        "validation_step": None,
     }
     return SimpleNamespace(**(settings | changes))
 
@@ -138,7 +145,7 @@ def trainer(settings: Any, device: torch.device, team: World | None = None) -> T
 
 def run(settings: Any, device: torch.device, team: World | None = None) -> Trainer:
     trained = trainer(settings, device, team)
-    warm_up(trained)
+    trained.prepare()
     list(trained.epochs())
     return trained
 
@@ -252,7 +259,7 @@ def test_a_resumed_run_ends_with_the_same_bits(device: torch.device) -> None:
     file.seek(0)
     resumed = trainer(experiment(), device)
     resumed.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
-    warm_up(resumed)
+    resumed.prepare()
     list(resumed.epochs())
     assert resumed.progress.metrics == whole.progress.metrics
     assert same(weights(resumed.network), weights(whole.network))

@@ -10,7 +10,6 @@ import torch
 from conftest import MakeExperiment, MakeTrainer, network_with_state
 
 from photofinish.config.experiment import Experiment
-from photofinish.profiling.scratch import warm_up
 from photofinish.training.checkpoint import CheckpointStore
 from photofinish.training.trainer import Trainer
 
@@ -35,7 +34,7 @@ def resumed(trainer: Trainer, store: CheckpointStore) -> Trainer:
     assert state is not None
     trainer.load_state_dict(state)
     torch.rand(13)
-    warm_up(trainer)
+    trainer.prepare()
     list(trainer.epochs())
     return trainer
 

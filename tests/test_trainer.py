@@ -17,8 +17,6 @@ from torch.nn.functional import cross_entropy
 from photofinish.data import PartName
 from photofinish.data.packed import PackedSplit
 from photofinish.models.registry import build_model
-from photofinish.profiling import scratch
-from photofinish.profiling.scratch import warm_up
 from photofinish.training.batches import batch_order
 from photofinish.training.failures import NonFiniteLossError
 from photofinish.training.trainer import Trainer
@@ -104,7 +102,7 @@ def test_a_loader_trains_to_the_same_bits_as_resident_images(
         trainer_of(network_with_state(), input=source, augmentation=augmentation)
         for source in ({"name": "resident"}, {"name": "loader"} | settings)
     )
-    warm_up(loaded)  # leaves its passes halfway
+    loaded.prepare()  # leaves its passes halfway
     assert_same_run(trained(resident), trained(loaded))
 
 
@@ -198,7 +196,7 @@ def test_warming_up_changes_no_result(
     cold, warm = (
         trainer_of(network(), schedule=SCHEDULES[schedule], precision=precision) for _ in range(2)
     )
-    assert warm_up(warm) > 0
+    assert warm.prepare() > 0
     assert_same_run(trained(cold), trained(warm))
 
 
@@ -206,7 +204,7 @@ def test_warming_up_changes_no_result(
 def test_a_network_that_is_large_for_its_device_warms_up_without_a_copy(
     trainer_of: MakeTrainer, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(scratch, "free_memory_bytes", lambda _device: 1)
+    monkeypatch.setattr("photofinish.training.trainer.free_memory_bytes", lambda _device: 1)
     settings = {"optimizer": {"name": name, "lr": 0.01}, "schedule": SCHEDULES["one_cycle"]}
     cold, warm = (trainer_of(network_with_state(), ema=0.9, **settings) for _ in range(2))
     next(iter(cold.epochs()))
@@ -214,11 +212,11 @@ def test_a_network_that_is_large_for_its_device_warms_up_without_a_copy(
     alive = []
 
     def count(_network: nn.Module, _inputs: object) -> None:
-        alive.append(sum(isinstance(each, nn.Parameter) for each in gc.get_objects()))
+        alive.append(sum(type(each) is nn.Parameter for each in gc.get_objects()))
 
     hook = warm.network.register_forward_pre_hook(count)
     count(warm.network, None)
-    warm_up(warm)
+    warm.prepare()
     hook.remove()
     assert len(alive) > 1
     assert len(set(alive)) == 1
@@ -234,22 +232,32 @@ def test_a_warm_up_tries_every_batch_size_of_an_epoch(
     trainer.network.register_forward_pre_hook(
         lambda network, inputs: seen.add((len(inputs[0]), network.training))
     )
-    warm_up(trainer)
+    trainer.prepare()
     warmed = seen.copy()
     seen.clear()
     trained(trainer)
     assert warmed == seen
 
 
-def test_the_clock_is_read_only_at_the_ends_of_the_two_passes(
+def test_the_clock_is_read_only_at_the_ends_of_the_two_passes_and_after_the_order_is_made(
     trainer_of: MakeTrainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trainer = trainer_of(epochs=2)
+    trainer, events = trainer_of(epochs=2), []
     readings: Iterator[float] = iter([10.0, 13.0, 14.0, 20.0, 25.0, 25.5])
-    monkeypatch.setattr(trainer.clock, "now_seconds", lambda: next(readings))
+
+    def read() -> float:
+        events.append("clock")
+        return next(readings)
+
+    def order(*arguments: int) -> torch.Tensor:
+        events.append("order")
+        return batch_order(*arguments)
+
+    monkeypatch.setattr(trainer.clock, "now_seconds", read)
+    monkeypatch.setattr("photofinish.training.batches.batch_order", order)
     timings = trained(trainer).progress.timings
     assert [(each.training_seconds, each.validation_seconds) for each in timings] == [
         (3.0, 1.0),
         (5.0, 0.5),
     ]
-    assert next(readings, None) is None
+    assert events == ["order", "clock", "clock", "clock"] * 2

@@ -24,8 +24,8 @@ from benchmarks.probe.trainers import (
     trained,
     trainer,
 )
-from photofinish.profiling.scratch import chosen_steps, scratch_steps
-from photofinish.training.steps import Steps
+from photofinish.profiling.scratch import scratch_steps
+from photofinish.training.step import EagerSteps
 from photofinish.training.torch_device import CPU, configure_torch
 from photofinish.training.trainer import Trainer
 
@@ -97,7 +97,7 @@ def _measure_resnet(
             chosen = ", as chosen" if built.state.memory_format is layout else ""
             variant = f"{precision}, cuda_graphs: {graphs}, {name}{chosen}"
             with findings.failures_kept(what, variant):
-                built.steps = chosen_steps(built)
+                built.prepare()
                 seconds = _step_seconds(built, layout)
                 speed = f"{operations / seconds / rate:.0%} of the matrix rate, "
                 speed += f"{batch_size / seconds:,.0f} images/s"
@@ -125,7 +125,7 @@ def _step_seconds(built: Trainer, layout: torch.memory_format) -> float:
 
 def _operations_per_step(built: Trainer) -> int:
     """Return the operations of convolutions and matrix products, forward and backward."""
-    built.steps = Steps()  # a captured step dispatches nothing
+    built.steps = EagerSteps(built.step)  # a captured step dispatches nothing
     with scratch_steps(built) as (step,), FlopCounterMode(display=False) as counter:
         step()
     return int(counter.get_total_flops())

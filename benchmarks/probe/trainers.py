@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 from benchmarks import data
+from benchmarks.plain import PLAIN_STEPS
 from benchmarks.probe.findings import Findings
 from photofinish.models.registry import build_model
-from photofinish.profiling.scratch import warm_up
 from photofinish.training.torch_device import configure_torch
-from photofinish.training.trainer import PLAIN_STEPS, Trainer
+from photofinish.training.trainer import Trainer
 
 LINEAR, LENET = ({"name": name, "init": "default"} for name in ("linear", "lenet"))
 MLP = {"name": "mlp", "hidden": (32,), "init": "default"}
@@ -60,7 +60,7 @@ def trainer(images: data.Data, device: torch.device, **changes: Any) -> Trainer:
 
 def trained(built: Trainer) -> Trainer:
     """Train to the end."""
-    warm_up(built)
+    built.prepare()
     list(built.epochs())
     return built
 

@@ -437,7 +437,8 @@ void copy_on_cpu(const at::Tensor& from, const at::Tensor& to) {
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
   refuse_other_processes();
   if (to.device().type() != kType) {
-    ++counts.reads;
+    if (!non_blocking)
+      ++counts.reads;
   } else if (from.device().type() != kType) {
     ++counts.copies_in;
     if (!non_blocking || !PinnedMemory::holds(from.const_data_ptr()))

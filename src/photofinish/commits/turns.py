@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import torch
 
 from photofinish.machine.load import waited_for_core_seconds
-from photofinish.profiling.scratch import warm_up
 from photofinish.training.batches import seed_epoch
+from photofinish.training.step import take_steps
 from photofinish.training.torch_device import is_accelerator
 from photofinish.training.trainer import Trainer
 
@@ -20,7 +20,7 @@ class Turns:
     """
 
     def __init__(self, trainer: Trainer) -> None:
-        warm_up(trainer)
+        trainer.prepare()
         trainer.state.network.train()
         self._trainer = trainer
         self._epochs = 0
@@ -63,4 +63,4 @@ class Turns:
         """Begin an epoch. Yields the loss of a step, or of several captured ones."""
         trainer, self._epochs = self._trainer, self._epochs + 1
         seed_epoch(trainer.experiment.seed, self._epochs)
-        return trainer.take_steps(trainer.steps, trainer.state, self._epochs)
+        return take_steps(trainer.steps, trainer.state, trainer.train_batches(self._epochs))

@@ -22,17 +22,12 @@ from photofinish.errors import UserError
 from photofinish.machine.host import available_memory_bytes
 from photofinish.nested import samples_in
 from photofinish.profiling.operations import count_operations
-from photofinish.profiling.scratch import (
-    WARM_UP_STEPS,
-    forget_optimizer,
-    is_awake,
-    scratch_copy,
-    scratch_steps,
-)
+from photofinish.profiling.scratch import forget_optimizer, scratch_steps
 from photofinish.results import median_training_seconds, passed_seconds
 from photofinish.results.measurements import Operations, SteadyState, StepBreakdown, StepParts
 from photofinish.training.batches import Batches, bytes_of_a_sample
-from photofinish.training.steps import Steps, steps_per_graph
+from photofinish.training.graphs import GraphedSteps, steps_per_graph
+from photofinish.training.step import EagerSteps, take_steps
 from photofinish.training.torch_device import (
     CPU,
     free_memory_bytes,
@@ -40,7 +35,7 @@ from photofinish.training.torch_device import (
     is_accelerator,
     memory_format,
 )
-from photofinish.training.trainer import Trainer
+from photofinish.training.trainer import WARM_UP_STEPS, Trainer
 
 _SAMPLES, _LEAST_SAMPLES = 10, 5  # five are enough for an interval
 _MOST_STEPS_PER_SAMPLE = 50
@@ -150,7 +145,7 @@ def measure_by_turns(
         for steps in all_steps:
             for _ in range(math.ceil(WARM_UP_STEPS / plan.steps)):
                 steps()
-        while not is_awake(trainer, started_seconds):
+        while not trainer.is_awake(started_seconds):
             for steps in all_steps:
                 steps()
         for _ in range(plan.samples):
@@ -230,22 +225,22 @@ def _measure_resident(trainer: Trainer, resident: Batches, steps: int) -> Steady
     # Other schedules end.
     settings = {"input": ResidentInput(name="resident"), "schedule": Schedule()}
     twin.experiment = trainer.experiment.model_copy(update=settings)
-    at_once = 1
-    if trainer.steps.kind == "graph":
-        at_once = min(steps_per_graph(twin), max(1, steps // _LEAST_SAMPLES))
-    with scratch_copy(twin) as state:
-        resized = copy.copy(trainer.steps)
-        resized.release()
-        resized.at_once = at_once
-        try:
-            resized.capture(twin, state)
-        except RuntimeError as error:
-            trainer.steps.note_failure(error)
-            resized, at_once = Steps(), 1
+    resized = EagerSteps(trainer.step)
+    with twin.scratch_copy() as state:
+        if isinstance(trainer.steps, GraphedSteps):
+            most = steps_per_graph(twin.experiment, resident, trainer.network)
+            graphed = trainer.steps.resized(min(most, max(1, steps // _LEAST_SAMPLES)))
+            try:
+                graphed.capture(state, next(resident.train_batches(0, graphed.at_once)))
+                resized = graphed
+            except RuntimeError as error:
+                trainer.steps.note_failure(error)
+        at_once = resized.at_once
         samples = steps if at_once == 1 else max(_LEAST_SAMPLES, steps // at_once)
         # What no whole batch or graph is left for isn't timed.
         whole = max(1, resident.image_count // resident.batch_size // at_once)
-        epochs = (islice(twin.take_steps(resized, state, epoch), whole) for epoch in count())
+        passes = (resident.train_batches(epoch, at_once) for epoch in count())
+        epochs = (islice(take_steps(resized, state, batches), whole) for batches in passes)
         taken = chain.from_iterable(epochs)
         for _ in range(WARM_UP_STEPS):
             next(taken)
@@ -271,7 +266,7 @@ def _measure_parts(trainer: Trainer, steps: int) -> StepParts:
         event.record()
         return event
 
-    with scratch_copy(trainer) as state:
+    with trainer.scratch_copy() as state:
         state = state._replace(scaler=_MarkingScaler(trainer, lambda: marks.append(mark())))
         first = next(iter(training.train_batches(0)))
         for _ in range(WARM_UP_STEPS):

@@ -11,7 +11,6 @@ import torch
 from photofinish.nested import leaves, samples_in
 from photofinish.profiling.counting import Kernels, count_step
 from photofinish.profiling.precision import ProductPrecisions
-from photofinish.profiling.scratch import scratch_copy
 from photofinish.results.measurements import Operations
 from photofinish.training.batches import bytes_of_a_sample
 from photofinish.training.trainer import Trainer
@@ -23,13 +22,15 @@ def count_operations(trainer: Trainer) -> Operations:
     tensors = [*leaves(batch[0]), *leaves(batch[1])]
     image_count = trainer.training.image_count + trainer.validation.image_count
     is_resident = trainer.experiment.input.name == "resident"
-    with scratch_copy(trainer) as state, ProductPrecisions() as precisions:
+    with trainer.scratch_copy() as state, ProductPrecisions() as precisions:
         loss = state.scaler.scale
         of_optimizer = Kernels()
         if len(state.optimizers) > 1:  # the custom step steps them
             counts = count_step(state.network, lambda: trainer.step(state, 0, batch))
         else:
-            counts = count_step(state.network, lambda: loss(trainer.loss(state, 0, batch)))
+            counts = count_step(
+                state.network, lambda: loss(trainer.batch_loss.mean(state, 0, batch))
+            )
             with of_optimizer:
                 state.scaler.step(state.optimizer)  # creates its state
         equal = Counter(counts.products).items()

@@ -14,7 +14,7 @@ import torch
 from photofinish.errors import UserError
 from photofinish.files import sha256_of_bytes, write_bytes_atomically
 from photofinish.machine.load import LoadMonitor
-from photofinish.profiling.scratch import forget_optimizer, warm_up
+from photofinish.profiling.scratch import forget_optimizer
 from photofinish.results import EpochTiming, passed_seconds, records
 from photofinish.results.learned import packed_weights, seed_weights, weights_of
 from photofinish.runs.job import Job
@@ -63,7 +63,7 @@ def repeat_training(
 ) -> tuple[EpochTiming, ...]:
     """Train `again` and return its epochs. Raises UserError if it learned something else."""
     first.steps.release()  # its graphs hold memory that this training needs
-    warm_up(again)
+    again.prepare()
     for metrics, _timing in again.epochs():
         on_epoch(metrics.epoch)
     if not first.experiment.deterministic:
@@ -113,7 +113,7 @@ def _train_seed(setup: Setup, store: CheckpointStore, spent_seconds: float) -> S
     spent_seconds += passed_seconds(progress.timings)
     if is_main and trainer.epochs_left():
         costs.check(spent_seconds, title, f"epoch {progress.epochs_done}")
-    warm_up(trainer)
+    trainer.prepare()
     display = TrainingDisplay(title, trainer)
     try:
         with display if is_main else nullcontext():

@@ -26,7 +26,6 @@ from photofinish.models.registry import count_parameters
 from photofinish.processes import Rank, seconds_since_stage_start
 from photofinish.profiling.attribution import profile
 from photofinish.profiling.first_step import first_batch, first_step
-from photofinish.profiling.scratch import warm_up
 from photofinish.results import median_training_seconds, passed_seconds, records
 from photofinish.results.learned import weights_of
 from photofinish.results.measurements import Overhead, StepsTaken
@@ -130,7 +129,7 @@ def _train_own_seed(
         job.restore(trainer, team, display)
         epochs_before = trainer.progress.epochs_done
         with job.excluded():
-            warm_up_seconds = warm_up(trainer)
+            warm_up_seconds = trainer.prepare()
         startup_seconds = seconds_since_stage_start() - job.excluded_seconds
         if tracker:
             tracker.wait_until_ready()

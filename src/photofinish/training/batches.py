@@ -72,6 +72,14 @@ class Batches(Protocol):
         return batch
 
 
+def cut_to_last(batches: Batches, first: Batch, rank: int, size: int) -> list[Batch]:
+    """Return the first batch cut to this rank's share of an epoch's last, if that is smaller."""
+    last = batches.image_count % batches.batch_size
+    if not last or batches.image_count < batches.batch_size:
+        return []
+    return [first_samples(first, len(range(rank, last, size)))]
+
+
 @dataclass(frozen=True)
 class Part:
     """One part of a packed split, and how its samples become a network's inputs."""

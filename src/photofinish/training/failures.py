@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,6 +33,22 @@ _LIBRARY = re.compile(r"CUDA|HIP error|cuDNN|CUDNN|CUBLAS|NCCL|MIOpen|gloo")
 
 class NonFiniteLossError(UserError):
     """The loss is no longer a number, so training on would waste time."""
+
+
+def check_finite(
+    epoch: int, first_failing: float, steps: int, validation_loss: float, learning_rate: float
+) -> None:
+    """Raise NonFiniteLossError if a loss isn't finite. `first_failing` is infinite if no step's."""
+    if math.isfinite(first_failing):
+        where = f"at step {first_failing + 1} of {steps}"
+    elif not math.isfinite(validation_loss):
+        where = "in validation"
+    else:
+        return
+    raise NonFiniteLossError(
+        f"the loss is no longer finite: epoch {epoch + 1}, {where}. The training has diverged: "
+        f"lower the learning rate in params.yaml (it is {learning_rate:g})"
+    )
 
 
 @contextmanager

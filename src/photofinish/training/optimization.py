@@ -198,6 +198,19 @@ class Schedule:
         with run_custom_code(f"schedule {settings.name} can't be made"):
             self._scheduler = build(optimizer, **arguments)
 
+    @classmethod
+    def of(
+        cls, experiment: params.Experiment, optimizer: Optimizer, steps_per_epoch: int
+    ) -> Schedule:
+        """Return an experiment's schedule, from its start."""
+        return cls(
+            experiment.schedule,
+            optimizer,
+            epochs=experiment.epochs,
+            steps_per_epoch=steps_per_epoch,
+            warmup_steps=experiment.warmup_steps,
+        )
+
     @property
     def learning_rate(self) -> float:
         """Return the first parameter group's rate of the next step."""

@@ -1,44 +1,43 @@
 """The only training loop. The device is an argument. The loop knows no files, no DVC and no MLflow.
 
+`prepare` warms up and chooses how steps are launched, `epochs` trains. A step is in step.py, and
+captured steps are in graphs.py.
+
 The timed pass over an epoch is never disturbed: nothing is logged, read back from the device or
 synchronized inside it. The clock waits for the device at both ends.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.nn.utils import clip_grad_norm_
 
-from photofinish.errors import ConfigError
-from photofinish.nested import call_with, leaves, map_nested, samples_in
 from photofinish.results import EpochMetrics, EpochTiming
-from photofinish.training.averaging import AveragedWeights
-from photofinish.training.batches import Batch, Batches, seed_epoch
-from photofinish.training.custom_step import BatchTransform, CustomStep
-from photofinish.training.failures import NonFiniteLossError
+from photofinish.training.batch_loss import LossOfOutputs, choose_losses
+from photofinish.training.batches import Batch, Batches, cut_to_last, seed_epoch
+from photofinish.training.custom_step import BatchTransform
+from photofinish.training.failures import check_finite
+from photofinish.training.graphs import GraphedSteps, choose_steps, fall_back, put_back
 from photofinish.training.losses import Loss
-from photofinish.training.optimization import (
-    Schedule,
-    build_optimizers,
-    check_several_optimizers,
-)
-from photofinish.training.state import Progress, TrainState, progress_in
-from photofinish.training.steps import Steps, split_batch
+from photofinish.training.optimization import Schedule
+from photofinish.training.state import Progress, TrainState, build_state, progress_in
+from photofinish.training.step import EagerSteps, choose_step, first_failure, take_steps
 from photofinish.training.torch_device import (
     CPU,
-    autocast,
     compile_network,
+    free_memory_bytes,
     gradient_scaler,
+    is_accelerator,
     memory_format,
-    to_memory_format,
 )
 from photofinish.training.world import World
 
@@ -46,13 +45,11 @@ if TYPE_CHECKING:
     from photofinish.config.experiment import Experiment
     from photofinish.data import Task
 
-
-PLAIN_STEPS: dict[str, Any] = {
-    "warmup_steps": 0, "clip_grad_norm": None, "accumulate": 1, "ema": None,
-    "early_stopping": None, "sampler": None, "batch_transform": None, "step": None,
-    "validation_step": None,
-}  # fmt: skip
-"""Settings of plain steps, for experiments that are made without pydantic."""
+WARM_UP_STEPS = 3
+WARM_UP_SECONDS = 0.2
+"""Time in which an idle accelerator reaches its full clock."""
+_LARGE_SHARE = 0.1
+"""Share of the free memory beyond which no network is copied."""
 
 
 class Trainer:
@@ -74,15 +71,9 @@ class Trainer:
         self.team = team or World(device)
         self.clock = self.team.clock()
         self.criterion = Loss.of(experiment, task, self.team.output_device)
-        self.custom_step = CustomStep(experiment.step) if experiment.step else None
-        last = training.image_count % training.batch_size
-        if self.custom_step and 0 < last < self.team.size:
-            raise ConfigError(
-                f"batch_size {training.batch_size} leaves {last} samples for the last batch of "
-                f"{self.team.size} processes, and a step needs one in each: set another"
-            )
-        validation_step = experiment.validation_step
-        self.validation_step = CustomStep(validation_step) if validation_step else self.custom_step
+        self.batch_loss, self.validation_loss = choose_losses(
+            experiment, self.criterion, self.team, training
+        )
         self.batch_transform = None
         if experiment.batch_transform:
             self.batch_transform = BatchTransform(
@@ -95,7 +86,9 @@ class Trainer:
         if experiment.model.compile:
             compile_network(self.network, deterministic=experiment.deterministic)
         self.state = self.fresh_state(self.team.parallel(self.network), layout)
-        self.steps = Steps()
+        self.step = choose_step(experiment, self.batch_loss, len(self.state.optimizers))
+        self.steps = EagerSteps(self.step)
+        """How steps are launched. `prepare` chooses it."""
         self.progress = Progress()
         self.best_weights: dict[str, torch.Tensor] = {}
         """Weights of the best epoch, on the CPU, with `early_stopping`."""
@@ -104,26 +97,10 @@ class Trainer:
 
     def fresh_state(self, network: nn.Module, layout: torch.memory_format) -> TrainState:
         """Create a fresh optimizer, schedule and gradient scaler for `network`."""
-        experiment = self.experiment
-        scaler = gradient_scaler(self.device, experiment.precision)
+        scaler = gradient_scaler(self.device, self.experiment.precision)
         network_itself = self.team.unwrapped(network)
-        optimizers = build_optimizers(
-            experiment.optimizer, network_itself, loss_is_scaled=scaler.is_enabled()
-        )
-        if len(optimizers) > 1:
-            check_several_optimizers(experiment)
-        schedule = self.fresh_schedule(optimizers[0])
-        average = AveragedWeights(network_itself, experiment.ema) if experiment.ema else None
-        return TrainState(network, optimizers, schedule, scaler, layout, average)
-
-    def fresh_schedule(self, optimizer: torch.optim.Optimizer) -> Schedule:
-        """Create the schedule of an optimizer, from its start."""
-        return Schedule(
-            self.experiment.schedule,
-            optimizer,
-            epochs=self.experiment.epochs,
-            steps_per_epoch=self.steps_per_epoch,
-            warmup_steps=self.experiment.warmup_steps,
+        return build_state(
+            self.experiment, network, network_itself, scaler, layout, self.steps_per_epoch
         )
 
     @property
@@ -160,16 +137,120 @@ class Trainer:
         self.progress = progress_in(state)
         self.steps_done = self.progress.epochs_done * self.steps_per_epoch
 
+    def prepare(self) -> float:
+        """Warm the device up, then choose how steps are launched. Return the seconds it took.
+
+        All that happens only once (allocation, compilation, capture) happens here. Peak memory is
+        counted from the choice on.
+        """
+        started_seconds = self.clock.now_seconds()
+        with self.scratch_copy() as state:
+            self._run_each_size(state)
+            while not self.is_awake(started_seconds):
+                self._run_each_size(state)
+        scratch_copy = None if self._is_large() else self.scratch_copy
+        self.steps = choose_steps(
+            self.experiment, self.step, self.criterion, self.state, self.training, scratch_copy
+        )
+        self.team.forget_peak_memory()
+        if isinstance(self.steps, GraphedSteps):
+            self._capture(self.steps)
+        return self.clock.now_seconds() - started_seconds
+
+    def is_awake(self, started_seconds: float) -> bool:
+        """Return True if the device has worked for long enough to run at its full clock.
+
+        Rank 0's clock decides.
+        """
+        needed_seconds = WARM_UP_SECONDS if is_accelerator(self.device) else 0.0
+        passed_seconds = self.clock.now_seconds() - started_seconds
+        return bool(self.team.broadcast_object(passed_seconds >= needed_seconds))
+
+    @contextmanager
+    def scratch_copy(self, layout: torch.memory_format | None = None) -> Iterator[TrainState]:
+        """Yield a fresh state to train and throw away: of a copy of the network, in any layout.
+
+        A network that is large for its device is trained itself and put back, as a copy and its
+        optimizer might not fit beside it.
+
+        With several processes or a compiled network it is the network itself, restored at the end.
+        DDP fixes the order in which it adds gradients up in its first step. A resumed run must add
+        in the same order as one that was never stopped, so both take that step here.
+        """
+        network, state = self.network, self.state
+        layout = layout or state.memory_format
+        if self._is_large() and layout is state.memory_format:
+            with put_back(state):
+                network.train()
+                yield state._replace(
+                    schedule=Schedule.of(self.experiment, state.optimizer, self.steps_per_epoch)
+                )
+        # A copy would be compiled again.
+        elif self.team.size == 1 and not self.experiment.model.compile:
+            scratch = copy.deepcopy(network).to(memory_format=layout)
+            yield self.fresh_state(self.team.parallel(scratch.train()), layout)
+        else:
+            before = copy.deepcopy(network.state_dict())
+            yield self.fresh_state(state.network.train(), layout)
+            network.load_state_dict(before)
+            network.zero_grad()
+
+    def _is_large(self) -> bool:
+        """Return True if the weights take more than a tenth of the device's free memory."""
+        if self.team.size > 1 or self.experiment.model.compile:
+            return False
+        free_bytes = free_memory_bytes(self.device)
+        weights_bytes = sum(parameter.nbytes for parameter in self.network.parameters())
+        return free_bytes is not None and weights_bytes > _LARGE_SHARE * free_bytes
+
+    def _run_each_size(self, state: TrainState) -> None:
+        """Train and validate on batches as large as an epoch's first and last: each has kernels."""
+        state.network.train()
+        batches = list(islice(self.training.train_batches(0), WARM_UP_STEPS))
+        for number, batch in enumerate(batches):
+            self.step(state, number, batch)
+        for last in self._first_and_last(self.training, batches[0])[1:]:
+            self.step(state, self.steps_per_epoch - 1, last)
+        self._validate_each_size(state)
+
+    def _validate_each_size(self, state: TrainState) -> None:
+        first = next(iter(self.validation.eval_batches()))
+        self.evaluate(state, self._first_and_last(self.validation, first))
+
+    def _first_and_last(self, batches: Batches, first: Batch) -> list[Batch]:
+        """Return the first batch, and it cut to the size of an epoch's last, if that is smaller.
+
+        Return the first alone with `collate`: half of such a batch may not be a valid batch.
+        """
+        loader = self.experiment.input
+        if loader.name == "loader" and loader.collate:
+            return [first]
+        return [first, *cut_to_last(batches, first, self.team.rank, self.team.size)]
+
+    def _capture(self, steps: GraphedSteps) -> None:
+        """Capture the steps. Then run each kind of step and validation of an epoch, and undo it.
+
+        A graph keeps its memory to itself, so an epoch's eager steps and validation need further
+        memory. Allocate it now: if there is not enough, we can still take eager steps.
+        """
+        try:
+            steps.capture(self.state, next(self.training.train_batches(0, steps.at_once)))
+            with put_back(self.state):
+                steps.run_each_kind(self.state, self.training.image_count)
+                self._validate_each_size(self.state)
+        except RuntimeError as error:
+            steps.release()
+            self.team.forget_peak_memory()
+            why = f"recording them failed ({first_failure(error)})"
+            self.steps = fall_back(self.experiment, self.step, why)
+
     def epochs(self) -> Iterator[tuple[EpochMetrics, EpochTiming]]:
-        """Train the remaining epochs. Nothing is timed while a caller handles what one gave."""
+        """Train the remaining epochs. The clock does not run while the caller handles an epoch."""
         while self.epochs_left():
             metrics, timing = self._epoch(self.progress.epochs_done)
             self.progress.add(metrics, timing)
             if self.progress.is_best(self.experiment.early_stopping):
-                weights = self.result.state_dict()
-                self.best_weights = {
-                    name: weight.to(CPU, copy=True) for name, weight in weights.items()
-                }
+                self._keep_weights()
             yield metrics, timing
         if self.best_weights:
             self.steps.release()
@@ -181,15 +262,24 @@ class Trainer:
             return 0
         return self.experiment.epochs - self.progress.epochs_done
 
+    def _keep_weights(self) -> None:
+        """Copy the weights to the CPU, all of them before the host waits."""
+        weights = self.result.state_dict()
+        self.best_weights = {
+            name: weight.to(CPU, copy=True, non_blocking=True) for name, weight in weights.items()
+        }
+        self.clock.now_seconds()  # waits for the device
+
     def _epoch(self, epoch: int) -> tuple[EpochMetrics, EpochTiming]:
         """Train and validate one epoch. Read nothing back from the device until both are timed."""
         seed_epoch(self.experiment.seed, epoch, self.team.rank)
         learning_rate = self.state.schedule.learning_rate
         self.state.network.train()
+        batches = self.train_batches(epoch)
         losses = []
 
         started_seconds = self.clock.now_seconds()
-        for step_losses in self.take_steps(self.steps, self.state, epoch):
+        for step_losses in take_steps(self.steps, self.state, batches):
             losses.append(step_losses.reshape(-1))
             self.steps_done += step_losses.numel()
         trained_seconds = self.clock.now_seconds()
@@ -206,111 +296,16 @@ class Trainer:
         )
         return metrics, timing
 
-    def take_steps(self, steps: Steps, state: TrainState, epoch: int) -> Iterator[torch.Tensor]:
-        """Train one epoch. Yields each step's loss, or those of several captured steps."""
-        steps.capture(self, state)
-        number = 0
-        for batch in self.training.train_batches(epoch, steps.at_once):
-            if self.batch_transform:
-                batch = self.batch_transform(batch, epoch, number)
-            losses = steps.take(self, state, number, batch)
-            number += losses.numel()
-            yield losses
+    def train_batches(self, epoch: int) -> Iterator[Batch]:
+        """Return an epoch's batches, as many joined into one as are launched together.
 
-    def step(
-        self, state: TrainState, number: int, batch: Batch, rate: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """Train on the epoch's batch of this number, from 0. Returns the loss, on the device.
-
-        The learning rate is the schedule's, unless `rate` holds another one on the device.
+        Resident input makes the epoch's order in this call, before the first batch is timed.
         """
-        if len(state.optimizers) > 1:
-            return self._custom_steps(state, batch)
-        if self.experiment.accumulate > 1:
-            loss = self._accumulate(state, number, batch)
-        else:
-            loss = self.loss(state, number, batch)
-            state.optimizer.zero_grad()
-            state.scaler.scale(loss).backward(state.first_gradient)  # type: ignore[no-untyped-call]
-        if self.experiment.clip_grad_norm:
-            state.scaler.unscale_(state.optimizer)
-            clip_grad_norm_(state.network.parameters(), self.experiment.clip_grad_norm)
-        with state.schedule.applied(rate):
-            state.scaler.step(state.optimizer)
-        state.scaler.update()
-        if state.average:
-            state.average.update()
-        return loss.detach()
-
-    def _custom_steps(self, state: TrainState, batch: Batch) -> torch.Tensor:
-        """Take a custom step of several optimizers."""
-        assert self.custom_step
-        with autocast(self.device, self.experiment.precision):
-            loss = self.custom_step(state.network, self._as_input(state, batch), state.optimizers)
-        if state.average:
-            state.average.update()
-        return loss.detach()
-
-    def _accumulate(self, state: TrainState, number: int, batch: Batch) -> torch.Tensor:
-        """Add up the gradients of the batch's parts, and return the loss of the whole batch.
-
-        Weights of the loss are known only at the end, so the gradients are those of a mean over
-        samples until then.
-        """
-        count = self._batch_images(number)
-        size = max(1, -(-samples_in(batch[1]) // self.experiment.accumulate))
-        parts = split_batch(batch, size)
-        loss, weights = torch.zeros((), device=self.device), None
-        state.optimizer.zero_grad()
-        for part_number, part in enumerate(parts):
-            is_last = part_number == len(parts) - 1
-            with nullcontext() if is_last else self.team.no_sync(state.network):
-                with autocast(self.device, self.experiment.precision):
-                    total, weight = self._sum_and_weight(state, part)
-                scaled = state.scaler.scale(total * (self.team.size / count))
-                scaled.backward()  # type: ignore[no-untyped-call]
-            loss += total.detach()
-            if isinstance(weight, torch.Tensor):
-                weights = weight if weights is None else weights + weight
-        if weights is None:
-            return loss * (self.team.size / count)
-        weights = self.team.all_reduce(weights)
-        for parameter in state.network.parameters():
-            if parameter.grad is not None:
-                parameter.grad.mul_(count / weights)
-        return loss * (self.team.size / weights)
-
-    def _as_input(self, state: TrainState, batch: Batch) -> Batch:
-        """Return a batch as the network takes it."""
-        return to_memory_format(batch[0], state.memory_format), batch[1]
-
-    def _sum_and_weight(
-        self, state: TrainState, batch: Batch
-    ) -> tuple[torch.Tensor, torch.Tensor | int]:
-        """Return the batch's summed loss, and what to divide it by for a mean."""
-        if self.custom_step:
-            loss = self.custom_step(state.network, self._as_input(state, batch))
-            count = samples_in(batch[1])
-            return loss * count, count
-        images, labels = batch
-        outputs = call_with(state.network, to_memory_format(images, state.memory_format))
-        return self.criterion.sum_and_weight(outputs, _beside(outputs, labels))
-
-    def loss(self, state: TrainState, number: int, batch: Batch) -> torch.Tensor:
-        """Return the batch's mean loss. With several ranks, it is scaled for DDP."""
-        with autocast(self.device, self.experiment.precision):
-            if self.custom_step and self.team.size == 1:
-                return self.custom_step(state.network, self._as_input(state, batch))
-            if self.team.size == 1:
-                images, labels = batch
-                outputs = call_with(state.network, to_memory_format(images, state.memory_format))
-                return self.criterion.mean(outputs, _beside(outputs, labels))
-            # DDP averages gradients over ranks. Scaled like this, that gives the gradient of the
-            # mean over the whole batch, however uneven the shares.
-            total, weight = self._sum_and_weight(state, batch)
-            if isinstance(weight, torch.Tensor):
-                return total * (self.team.size / self.team.all_reduce(weight))
-            return total * (self.team.size / self._batch_images(number))
+        batches = self.training.train_batches(epoch, self.steps.at_once)
+        if self.batch_transform is None:
+            return batches
+        transform = self.batch_transform
+        return (transform(batch, epoch, number) for number, batch in enumerate(batches))
 
     @torch.inference_mode()
     def evaluate(
@@ -325,30 +320,12 @@ class Trainer:
             state.average.copy_buffers()
             network = state.average.network
         network.eval()
-        losses, correct, predicted = [], [], []
-        weights: list[torch.Tensor | int] = []
-        for images, labels in batches:
-            if self.validation_step:
-                with autocast(self.device, self.experiment.precision):
-                    loss = self.validation_step(network, self._as_input(state, (images, labels)))
-                count = samples_in(labels)
-                losses.append(loss.float() * count if count else torch.zeros_like(loss.float()))
-                weights.append(count)
-                continue
-            with autocast(self.device, self.experiment.precision):
-                outputs = call_with(network, to_memory_format(images, state.memory_format))
-            labels = _beside(outputs, labels)
-            loss, weight = self.criterion.sum_and_weight(
-                map_nested(torch.Tensor.float, outputs), labels
-            )
-            losses.append(loss)
-            weights.append(weight)
-            correct.append(self.criterion.num_correct(outputs, labels))
-            predicted.append(self.criterion.num_predictions(labels))
-        loss_sum = torch.stack(losses).cpu().double().sum().item()
+        scores = [self.validation_loss.scores(network, state, batch) for batch in batches]
+        loss_sum = torch.stack([batch.loss for batch in scores]).cpu().double().sum().item()
+        correct = [batch.correct for batch in scores if batch.correct is not None]
         hits = torch.stack(correct).sum().item() if correct else 0.0
-        right = hits, float(sum(predicted))
-        return loss_sum, float(sum(weights)), right
+        right = hits, float(sum(batch.predicted for batch in scores))
+        return loss_sum, float(sum(batch.weight for batch in scores)), right
 
     def _metrics(
         self,
@@ -363,7 +340,7 @@ class Trainer:
         Raises NonFiniteLossError on every rank if a loss isn't finite.
         """
         # Each step's loss is a mean over its batch, and the last batch may be smaller.
-        sizes = [self._batch_images(number) for number in range(len(step_losses))]
+        sizes = [self.batch_loss.batch_samples(number) for number in range(len(step_losses))]
         train_sum = float((step_losses * torch.tensor(sizes).double()).sum()) / self.team.size
         not_finite = torch.argwhere(~step_losses.isfinite()).flatten().tolist()
         own = train_sum, loss_sum, weight, correct, min(not_finite, default=math.inf)
@@ -371,32 +348,11 @@ class Trainer:
             *self.team.all_gather_object(own), strict=True
         )
         validation_loss = sum(loss_sums) / sum(weights)
-        where = None
-        if math.isfinite(min(first)):
-            where = f"at step {min(first) + 1} of {self.steps_per_epoch}"
-        elif not math.isfinite(validation_loss):
-            where = "in validation"
-        if where:
-            raise NonFiniteLossError(
-                f"the loss is no longer finite: epoch {epoch + 1}, {where}. The training has "
-                f"diverged: lower the learning rate in params.yaml "
-                f"(it is {self.state.schedule.learning_rate:g})"
-            )
+        rate = self.state.schedule.learning_rate
+        check_finite(epoch, min(first), self.steps_per_epoch, validation_loss, rate)
         train_loss = sum(train_sums) / self.training.image_count
         right, predicted = map(sum, zip(*all_correct, strict=True))
-        has_accuracy = self.task in ("classes", "labels") and not self.validation_step
+        is_judged = isinstance(self.validation_loss, LossOfOutputs)
+        has_accuracy = self.task in ("classes", "labels") and is_judged
         accuracy = right / predicted if predicted else 0.0
         return train_loss, validation_loss, accuracy if has_accuracy else None
-
-    def _batch_images(self, number: int) -> int:
-        """Return the number of samples in the batch of this number, over all ranks."""
-        batch_size = self.training.batch_size
-        return min(batch_size, self.training.image_count - number * batch_size)
-
-
-def _beside(outputs: Any, labels: Any) -> Any:
-    """Move targets to the device of a network's outputs."""
-    if isinstance(outputs, torch.Tensor) and isinstance(labels, torch.Tensor):  # fast
-        return labels.to(outputs.device, non_blocking=True)
-    device = leaves(outputs)[0].device
-    return map_nested(lambda part: part.to(device, non_blocking=True), labels)

@@ -1,0 +1,370 @@
+"""Captured steps: several whole steps on static buffers, launched at once as one CUDA graph.
+
+Launching a kernel costs the host a few microseconds, often more than a small network's kernel takes
+to run. A replay runs no Python. Captured and eager steps give the same bits. An epoch's last
+batches, too few for a graph, take eager steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import cache
+from itertools import islice
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import torch
+from torch import nn
+
+from photofinish.config.cuda_graphs import TURNED_OFF, why_not_captured
+from photofinish.errors import UserError
+from photofinish.machine import most_steps_at_once
+from photofinish.models.custom import same_bits
+from photofinish.nested import samples_in
+from photofinish.training.batches import (
+    Batch,
+    Batches,
+    bytes_of_a_sample,
+    first_samples,
+    map_batch,
+    seed_epoch,
+)
+from photofinish.training.losses import Loss
+from photofinish.training.optimization import DeviceLearningRates, override_group
+from photofinish.training.state import TrainState
+from photofinish.training.step import (
+    EagerSteps,
+    Step,
+    first_failure,
+    split_batch,
+    take_steps,
+    tensors_of,
+)
+from photofinish.training.torch_device import CPU
+
+if TYPE_CHECKING:
+    from photofinish.config.experiment import Experiment
+
+TRIED_STEPS = 3
+"""Steps in the graph whose bits are compared with those of eager steps."""
+ScratchCopy = Callable[[], AbstractContextManager[TrainState]]
+"""Yields a fresh state to train and throw away."""
+
+
+class Recorded(NamedTuple):
+    """Captured work."""
+
+    output: torch.Tensor
+    """Result, overwritten by each replay."""
+    replay: Callable[[], None]
+
+
+class CudaRecorder:
+    """Captures work in CUDA graphs, on a separate stream."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """Run work on the capture's stream, so that libraries create their workspaces for it."""
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            yield
+        torch.cuda.current_stream().wait_stream(self._stream)
+
+    def record(self, work: Callable[[], torch.Tensor]) -> Recorded:
+        """Capture the work without running it."""
+        stream = torch.cuda.current_stream()
+        generator = torch.cuda.default_generators[self._device.index]
+        graph = torch.cuda.CUDAGraph()
+        # Thread-local, as a loader's thread may pin memory meanwhile.
+        capture = torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local")
+        try:
+            with capture:
+                output = work()
+        except RuntimeError:
+            # PyTorch stays on the capture's stream, and before 2.14 its generator refuses to draw.
+            torch.cuda.set_stream(stream)
+            generator.graphsafe_set_state(generator.clone_state())
+            raise
+        return Recorded(output, graph.replay)
+
+
+@cache
+def recorder_of(device: torch.device) -> CudaRecorder | None:
+    """Return the recorder of a CUDA or ROCm device, or None for others, whose graphs are untested.
+
+    A device has one, because cuBLAS keeps a workspace for each stream it ever used.
+    """
+    return CudaRecorder(device) if device.type == "cuda" else None
+
+
+class CapturedSteps:
+    """A few steps on static buffers, as one graph."""
+
+    def __init__(
+        self,
+        step: Step,
+        criterion: Loss,
+        state: TrainState,
+        batches: list[Batch],
+        recorder: CudaRecorder,
+    ) -> None:
+        device = tensors_of(batches[0])[0].device
+        self._rates = DeviceLearningRates(len(batches), device)
+        # Otherwise each backward pass would launch a kernel to fill it.
+        state = state._replace(first_gradient=torch.ones((), device=device))
+        # A replay reads these at the addresses of the capture, so they must live as long.
+        self._read = state, batches
+
+        def steps() -> torch.Tensor:
+            losses = []
+            for batch, rate in zip(batches, self._rates.slots, strict=True):
+                losses.append(step(state, 0, batch, rate))
+            return torch.stack(losses)
+
+        state.network.train()
+        state.scaler.scale(torch.zeros((), device=device))  # creates the scaler's tensors
+        targets = [] if state.scaler.is_enabled() else [labels for _images, labels in batches]
+        gradients_at_once = criterion.gradients_at_once(targets)
+        # Adam refuses to be captured unless it is capturable.
+        capturable = override_group(state.optimizer, capturable=True)
+        try:
+            with gradients_at_once, capturable:
+                self._losses, self._replay = recorder.record(steps)
+        except RuntimeError:
+            # The next step would read what the unfinished one left behind.
+            for name in ("grad_scale", "found_inf"):
+                vars(state.optimizer).pop(name, None)
+            state.scaler.update(state.scaler.get_scale())
+            state.optimizer.zero_grad()
+            raise
+
+    def run(self, rates: list[float]) -> torch.Tensor:
+        """Take the steps with these learning rates. The next run overwrites the returned losses."""
+        self._rates.fill(rates)
+        self._replay()
+        return self._losses
+
+
+class GraphedSteps(EagerSteps):
+    """Captured steps, and eager ones for the rest of an epoch."""
+
+    kind: Literal["eager", "graph"] = "graph"
+
+    def __init__(
+        self, step: Step, criterion: Loss, recorder: CudaRecorder, at_once: int, why: str = ""
+    ) -> None:
+        super().__init__(step, why)
+        self._criterion, self._recorder, self.at_once = criterion, recorder, at_once
+        self._captured: tuple[Batch, CapturedSteps] | None = None
+        """Static buffers, and the steps on them."""
+
+    def capture(self, state: TrainState, buffers: Batch) -> None:
+        """Record the steps on the state's own tensors. They read their batches from `buffers`."""
+        batches = split_batch(buffers, samples_in(buffers[1]) // self.at_once)
+        steps = CapturedSteps(self._step, self._criterion, state, batches, self._recorder)
+        self._captured = buffers, steps
+
+    def __call__(self, state: TrainState, number: int, batch: Batch) -> torch.Tensor:
+        """Train on several batches joined into one. Return the loss of each."""
+        if self._captured is None:
+            self.capture(state, map_batch(torch.clone, batch))
+        assert self._captured
+        buffers, captured = self._captured
+        samples = samples_in(buffers[1])
+        if samples_in(batch[1]) < samples:
+            losses = []
+            parts = split_batch(batch, samples // self.at_once)
+            for part_number, one in enumerate(parts, start=number):
+                losses.append(super().__call__(state, part_number, one))
+            return torch.stack(losses)
+        for buffer, part in zip(tensors_of(buffers), tensors_of(batch), strict=True):
+            buffer.copy_(part)
+        return captured.run(state.schedule.next_rates(self.at_once)).clone()
+
+    def run_each_kind(self, state: TrainState, sample_count: int) -> None:
+        """Replay the graph, and take an eager step of each size that an epoch leaves over."""
+        assert self._captured
+        buffers, captured = self._captured
+        for buffer in tensors_of(buffers):
+            buffer.copy_(buffer.clone())  # an epoch's batches need memory beside the buffers
+        captured.run([state.schedule.learning_rate] * self.at_once)
+        batch_size = samples_in(buffers[1]) // self.at_once
+        whole, last = divmod(sample_count, batch_size)
+        for size in (batch_size if whole % self.at_once else 0, last):
+            if size:
+                self._step(state, 0, map_batch(torch.clone, first_samples(buffers, size)))
+
+    def repeat(self, state: TrainState, batch: Batch, steps: int) -> Callable[[], object]:
+        """Capture as many steps as divide the number and fit into an epoch's graph.
+
+        Falls back to eager steps if the capture fails: a finished training must not be lost.
+        """
+        with self._recorder.beside():  # libraries can't prepare for a batch size in a capture
+            self._step(state, 0, batch)
+        at_once = max(size for size in range(1, self.at_once + 1) if steps % size == 0)
+        batches = [batch] * at_once
+        try:
+            captured = CapturedSteps(self._step, self._criterion, state, batches, self._recorder)
+        except RuntimeError as error:
+            self.note_failure(error)
+            return super().repeat(state, batch, steps)
+        rates = [state.schedule.learning_rate] * at_once
+        return lambda: [captured.run(rates) for _ in range(steps // at_once)]
+
+    def resized(self, at_once: int) -> GraphedSteps:
+        """Return steps in graphs of another size, which nothing is captured for."""
+        return GraphedSteps(self._step, self._criterion, self._recorder, at_once)
+
+    def release(self) -> None:
+        self._captured = None
+
+
+def choose_steps(
+    experiment: Experiment,
+    step: Step,
+    criterion: Loss,
+    state: TrainState,
+    training: Batches,
+    scratch_copy: ScratchCopy | None,
+) -> EagerSteps:
+    """Return how steps are launched: as `cuda_graphs` in params.yaml says.
+
+    With `auto`, capture them if a trial on scratch copies gives the bits of eager ones. Without
+    `scratch_copy`, no copy of the network fits on its device.
+    """
+    device = next(state.network.parameters()).device
+    recorder = recorder_of(device)
+    if experiment.cuda_graphs == "off":
+        return EagerSteps(step, TURNED_OFF)
+    if recorder is None:
+        return EagerSteps(step, f"steps are recorded on CUDA and ROCm alone, not on {device.type}")
+    if why_not := _why_not_with(state, training) or why_not_captured(experiment):
+        return fall_back(experiment, step, why_not)
+    at_once = steps_per_graph(experiment, training, state.network)
+    graphed = GraphedSteps(step, criterion, recorder, at_once)
+    if scratch_copy is None:
+        if experiment.cuda_graphs == "auto":
+            return EagerSteps(step, "its network is too large for its device to try them on a copy")
+        graphed.why = "params.yaml says so; no copy to try them on fits"
+        return graphed
+    trial = graphed.resized(min(at_once, TRIED_STEPS))
+    try:
+        has_same_bits = _try(trial, EagerSteps(step), experiment, training, scratch_copy, recorder)
+    except RuntimeError as error:
+        return fall_back(experiment, step, f"recording some failed ({first_failure(error)})")
+    if experiment.deterministic and not has_same_bits:
+        return fall_back(experiment, step, "recorded, some gave other bits")
+    graphed.why = "some were tried, and gave the same bits one by one"
+    if not experiment.deterministic:
+        graphed.why = "params.yaml says so; bits weren't compared, as deterministic is false"
+    return graphed
+
+
+def fall_back(experiment: Experiment, step: Step, why: str) -> EagerSteps:
+    """Return eager steps. Raise UserError if params.yaml asks for captured ones."""
+    if experiment.cuda_graphs == "on":
+        raise UserError(
+            f"cuda_graphs is on in params.yaml, which can't be: {why}. "
+            f"`cuda_graphs: auto` takes them one by one then"
+        )
+    return EagerSteps(step, why)
+
+
+def _why_not_with(state: TrainState, training: Batches) -> str | None:
+    """Return why steps can't be captured with this network and data, or None if they can."""
+    if isinstance(state.network, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        return "its network is wrapped, for several devices"
+    if training.image_count < training.batch_size:
+        return "an epoch has no whole batch"
+    return None
+
+
+def _try(
+    graphed: GraphedSteps,
+    eager: EagerSteps,
+    experiment: Experiment,
+    training: Batches,
+    scratch_copy: ScratchCopy,
+    recorder: CudaRecorder,
+) -> bool:
+    """Return True if captured and eager steps give the same bits."""
+    whole = training.image_count // training.batch_size
+    count = min(whole, TRIED_STEPS) // graphed.at_once * graphed.at_once
+    with scratch_copy() as state, recorder.beside():
+        expected = _bits(state, eager, experiment, training, count)
+    with scratch_copy() as state:
+        captured = _bits(state, graphed, experiment, training, count)
+    return all(map(same_bits, expected, captured))
+
+
+def _bits(
+    state: TrainState, steps: EagerSteps, experiment: Experiment, training: Batches, count: int
+) -> list[torch.Tensor]:
+    """Return losses, weights and optimizer state after `count` steps and an eager one, twice.
+
+    The schedule moves between the two, so that a learning rate fixed in a graph shows.
+    """
+    losses: list[torch.Tensor] = []
+    batch = next(iter(training.train_batches(0)))
+    for epoch in range(min(2, experiment.epochs)):
+        seed_epoch(experiment.seed, epoch)
+        batches = training.train_batches(epoch, steps.at_once)
+        losses += islice(take_steps(steps, state, batches), count // steps.at_once)
+        losses.append(steps.take_one(state, batch))
+        state.schedule.epoch_ended(0.0)
+    tensors = [torch.cat([loss.reshape(-1) for loss in losses])]
+    tensors.append(torch.tensor(state.scaler.get_scale()))
+    tensors += state.network.state_dict().values()
+    if state.average:
+        tensors += state.average.network.state_dict().values()
+    for values in state.optimizer.state.values():
+        tensors += values.values()
+    return tensors
+
+
+def steps_per_graph(experiment: Experiment, training: Batches, network: nn.Module) -> int:
+    """Return how many steps a graph holds: few are left over at the end of an epoch.
+
+    It depends on the experiment and its data alone, so that a resumed training takes the same path.
+    """
+    if experiment.input.name == "loader":
+        return 1  # so that loading the next batch overlaps with the step
+    sample_bytes = bytes_of_a_sample(next(iter(training.eval_batches())))
+    layers = sum(1 for module in network.modules() if not any(module.children()))
+    image_count, batch_size = training.image_count, training.batch_size
+    most = most_steps_at_once(image_count, batch_size, sample_bytes, layers)
+    whole = image_count // batch_size
+    return min(range(most, most // 2, -1), key=lambda size: whole % size)
+
+
+@contextmanager
+def put_back(state: TrainState) -> Iterator[None]:
+    """Restore weights, buffers, optimizers and scaler in place, because graphs read them there."""
+    tensors = [*state.network.parameters(), *state.network.buffers()]
+    if state.average:
+        tensors += state.average.network.parameters()
+    settings = [(group, {**group}) for each in state.optimizers for group in each.param_groups]
+    values = [(own, {**own}) for each in state.optimizers for own in each.state.values()]
+    for _own, kept in values:
+        tensors += [value for value in kept.values() if isinstance(value, torch.Tensor)]
+    before = [tensor.detach().to(CPU, copy=True) for tensor in tensors]
+    had_state = [set(optimizer.state) for optimizer in state.optimizers]
+    scale = state.scaler.state_dict()
+    try:
+        yield
+    finally:
+        for optimizer, had in zip(state.optimizers, had_state, strict=True):
+            optimizer.zero_grad()
+            for parameter in optimizer.state.keys() - had:
+                del optimizer.state[parameter]
+        for changed, kept in [*settings, *values]:
+            changed.clear()
+            changed.update(kept)
+        with torch.no_grad():
+            for tensor, value in zip(tensors, before, strict=True):
+                tensor.copy_(value)
+        state.scaler.load_state_dict(scale)
