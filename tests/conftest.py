@@ -91,6 +91,7 @@ def own_temporary_folder() -> Iterator[None]:
         pytest.MonkeyPatch.context() as monkeypatch,
     ):
         monkeypatch.setenv("TMPDIR", folder)
+        monkeypatch.setenv("XDG_STATE_HOME", folder)
         monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         yield
 

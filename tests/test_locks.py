@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import stat
 import subprocess
 import sys
 import tempfile
@@ -17,7 +16,7 @@ from training_stage import read_until
 
 from photofinish import locks
 from photofinish.errors import UserError
-from photofinish.locks import NAME, exclusive, exclusive_machine
+from photofinish.locks import exclusive, machine_lock
 
 _HOLD = """
 import os, sys, time
@@ -37,19 +36,22 @@ Hold = Callable[..., subprocess.Popen[str]]
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     return tmp_path
 
 
 @pytest.fixture
 def hold(folder: Path, request: pytest.FixtureRequest) -> Hold:
-    """Start a process that holds these names, or the machine, until it reads a line."""
+    """Start a process that holds these names, or the machine, until it reads a line.
+
+    Each has a TMPDIR of its own, as jobs of a cluster have.
+    """
 
     def start(*names: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
             [sys.executable, "-c", _HOLD, *names],
             cwd=folder,
+            env=os.environ | {"TMPDIR": tempfile.mkdtemp(dir=folder)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -106,11 +108,8 @@ def test_the_next_process_goes_on_once_the_first_is_done_or_killed(
     read_until(second, "held")
 
 
-def test_all_users_of_the_machine_share_its_lock(folder: Path) -> None:
-    before = os.umask(0o077)
-    try:
-        with exclusive_machine("mine"):
-            pass
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE((folder / NAME).stat().st_mode) == 0o666
+def test_the_machines_lock_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    monkeypatch.setattr("platform.node", lambda: "lab")
+    assert machine_lock() == tmp_path / ".local" / "state" / "photofinish" / "lab.lock"

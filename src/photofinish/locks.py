@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+import platform
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -16,7 +16,6 @@ from filelock import FileLock, Timeout
 from photofinish.errors import UserError
 from photofinish.files import sha256_of_bytes
 
-NAME = "photofinish-machine.lock"
 _PATIENCE_SECONDS = 15.0
 """Longer than a training takes to end by itself after its DVC was killed."""
 
@@ -38,22 +37,32 @@ def exclusive(folder: Path, *names: str, patience_seconds: float | None = None) 
 
 @contextmanager
 def exclusive_machine(what: str) -> Iterator[float]:
-    """Wait until no other training is timed on this machine. Give the seconds spent waiting."""
-    path = Path(tempfile.gettempdir()) / NAME
-    lock = FileLock(path, mode=0o666, poll_interval=0.2)  # all users of the machine share it
+    """Wait until no other training of this user is timed on this machine. Give the seconds."""
+    path = machine_lock()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path, poll_interval=0.2)
     holder = ""
     with suppress(OSError):  # there is none, or it is Windows, which lets nobody read a locked file
         holder = path.read_text(encoding="utf-8", errors="replace")
     holder = f"{holder or 'another process'} has this machine to itself ({path})"
     waited_seconds = _acquire(lock, holder, math.inf)
     try:
-        # Linux refuses "w" for another user's file in /tmp. Windows refuses a locked file.
+        # Windows refuses a locked file.
         with suppress(PermissionError), path.open("r+", encoding="utf-8") as file:
             file.truncate()
             file.write(f"process {os.getpid()}, {what},")
         yield waited_seconds
     finally:
         lock.release()
+
+
+def machine_lock() -> Path:
+    """Return the lock of this user on this machine.
+
+    Clusters give each job its own TMPDIR, and several machines one home.
+    """
+    folder = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(folder) / "photofinish" / f"{platform.node()}.lock"
 
 
 def _acquire(lock: FileLock, holder: str, patience_seconds: float) -> float:
