@@ -81,7 +81,7 @@ class Loss:
 
     @contextmanager
     def gradients_at_once(self, targets: list[torch.Tensor]) -> Iterator[None]:
-        """Make the gradients of these batches' means together: two kernels less a step.
+        """Compute all batches' gradients in one go, which saves two kernels in each step.
 
         With respect to log-probabilities, cross-entropy's gradient depends on the targets alone.
         The means must be computed once each, in this order.

@@ -95,7 +95,10 @@ class DataParallelWorld(World):
         self.devices, self.output_device = devices, output_device
 
     def normalised_images(self, batch_images: int) -> int:
-        """Return the last device's share: each normalises over its own, and the last has least."""
+        """Return the size of the smallest share, the last device's.
+
+        Each device normalises over its own share.
+        """
         share = -(-batch_images // len(self.devices))
         return batch_images % share or share
 
