@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 from conftest import MakeTrainer
 from torch import nn
+from torch.nn import functional
 
 from photofinish.comparing.bounds import least_steps
 from photofinish.config.compare import Accelerator
+from photofinish.nested import leaves
 from photofinish.profiling.counting import Direction, StepCount, count_step, least_multiplications
 from photofinish.profiling.operations import count_operations
 
@@ -60,11 +66,126 @@ def test_groups_share_no_work() -> None:
     assert found.flops == 2 * 2 * IMAGES * 8 * 8 * 8 * 9
 
 
-def test_a_transposed_convolution_lays_its_filter_on_what_comes_in() -> None:
-    assert (
-        counted(nn.ConvTranspose2d(4, 6, 2, stride=2), 4, 5, 5).flops
-        == 2 * 2 * IMAGES * 4 * 6 * 25 * 4
-    )
+TIMES, WIDE, HIDDEN = 10, 16, 32
+VALUES = 2 * IMAGES * TIMES
+"""Operations for each weight of a layer that sees all samples at all times."""
+PAIRS = 2 * IMAGES * 2 * 8
+"""Operations for each pair of a query and a key, in two heads of 8 values."""
+
+
+class Attention(nn.Module):
+    """Attention of two heads, whose queries, keys and values have gradients."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__()
+        self.weight, self.settings = nn.Parameter(torch.ones(3, 1)), settings
+
+    def forward(self, samples: torch.Tensor) -> torch.Tensor:
+        heads = samples.unflatten(2, (2, 8)).transpose(1, 2)
+        three = [weight * heads for weight in self.weight]
+        return functional.scaled_dot_product_attention(*three, **self.settings)
+
+
+class SelfAttention(nn.MultiheadAttention):
+    def forward(self, samples: torch.Tensor, **_: Any) -> torch.Tensor:  # type: ignore[override]
+        return super().forward(samples, samples, samples)[0]
+
+
+class Einsum(nn.Linear):
+    def forward(self, samples: torch.Tensor) -> torch.Tensor:
+        return torch.einsum("btw,hw->bth", samples, self.weight)
+
+
+def gated(gates: int) -> int:
+    """A recurrent layer by hand: the data have no gradient, the hidden state has."""
+    return VALUES * gates * HIDDEN * (2 * WIDE + 3 * HIDDEN)
+
+
+MULTIHEAD = VALUES * WIDE * (2 * 3 * WIDE + 3 * WIDE) + 6 * PAIRS * TIMES**2
+BOTH_WAYS = 2 * gated(4) + 2 * VALUES * 4 * HIDDEN * 3 * (2 * HIDDEN + HIDDEN)
+MASK = torch.ones(TIMES, TIMES, dtype=torch.bool).tril()
+BATCH_FIRST = {"batch_first": True}
+
+
+@pytest.mark.parametrize(
+    ("network", "flops", "most_kernels"),
+    [
+        (nn.LSTM(WIDE, HIDDEN, **BATCH_FIRST), gated(4), 10),
+        (nn.LSTM(WIDE, HIDDEN, 2, bidirectional=True, **BATCH_FIRST), BOTH_WAYS, 20),
+        (nn.GRU(WIDE, HIDDEN, **BATCH_FIRST), gated(3), 10),
+        (nn.RNN(WIDE, HIDDEN, **BATCH_FIRST), gated(1), 10),
+        (Attention(), 6 * PAIRS * TIMES**2, 20),
+        (Attention(attn_mask=MASK, dropout_p=0.1), 6 * PAIRS * TIMES**2, 20),
+        (Attention(is_causal=True), 6 * PAIRS * TIMES * (TIMES + 1) // 2, 20),
+        (SelfAttention(WIDE, 2, **BATCH_FIRST), MULTIHEAD, 40),
+        (
+            nn.TransformerEncoderLayer(WIDE, 2, HIDDEN, **BATCH_FIRST),
+            MULTIHEAD + VALUES * 6 * WIDE * HIDDEN,
+            65,
+        ),
+        (nn.ConvTranspose1d(TIMES, 6, 2, stride=2), 2 * 2 * IMAGES * TIMES * 6 * WIDE * 2, 10),
+        (Einsum(WIDE, HIDDEN), VALUES * 2 * WIDE * HIDDEN, 10),
+    ],
+    ids=str,
+)
+def test_products_count_as_by_hand_and_fused_operators_as_few(
+    network: nn.Module, flops: int, most_kernels: int
+) -> None:
+    """The CPU has one operator without shapes for some, and many small ones for others."""
+    samples = torch.ones(IMAGES, TIMES, WIDE)
+    found = count_step(network, lambda: next(iter(leaves(network(samples)))).sum())
+    assert found.flops == flops
+    assert least(found) <= flops
+    assert found.kernels <= most_kernels
+    assert found.without_formula == ()
+
+
+def test_a_layer_that_is_not_trained_computes_in_the_fast_path_too() -> None:
+    layer = nn.TransformerEncoderLayer(WIDE, 2, HIDDEN, batch_first=True).eval()
+    samples = torch.ones(IMAGES, TIMES, WIDE)
+    with torch.inference_mode():
+        found = count_step(layer, lambda: layer(samples))
+    products = VALUES * WIDE * (4 * WIDE + 2 * HIDDEN) + 2 * PAIRS * TIMES**2
+    assert found.flops == products
+
+
+class InNumPy(torch.autograd.Function):
+    """Computes what no operator of torch shows."""
+
+    @staticmethod
+    def forward(_context: Any, values: torch.Tensor) -> torch.Tensor:
+        found = values.numpy()
+        for _ in range(50):
+            found = np.tanh(found)
+        return torch.from_numpy(found)
+
+    @staticmethod
+    def backward(_context: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient
+
+
+class InTorch(InNumPy):
+    @staticmethod
+    def forward(_context: Any, values: torch.Tensor) -> torch.Tensor:
+        return values @ values
+
+
+@pytest.mark.parametrize(
+    ("compute", "named"),
+    [
+        (torch.fft.fft2, ("aten::_fft_c2c",)),
+        (InNumPy.apply, ("InNumPy",)),
+        (InTorch.apply, ()),
+        (lambda values: functional.embedding_bag(torch.arange(99).view(9, 11), values), ()),
+        (lambda values: values @ values + values[:1, :9].sort()[0].sum(), ()),  # a small sort
+    ],
+)
+def test_operators_without_a_formula_are_named_if_they_take_long(
+    compute: Callable[[torch.Tensor], torch.Tensor], named: tuple[str, ...]
+) -> None:
+    weight = torch.ones(400, 400, requires_grad=True)
+    found = count_step(nn.Identity(), lambda: compute(weight).abs().sum())
+    assert found.without_formula == named
 
 
 @pytest.mark.parametrize(

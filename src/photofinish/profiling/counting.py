@@ -1,12 +1,13 @@
 """Counts of what a training step computes, reads and saves, from one step on a scratch copy.
 
-Matrix products and convolutions are counted, forward and backward, by the shapes that torch's own
-counter sees. `least_flops` is a lower bound for each, on any machine and in every precision:
+Matrix products and convolutions are counted, forward and backward, by their shapes, and recurrent
+layers and attention by formula (fused.py). `least_flops` is a lower bound for each, on any machine
+and in every precision:
 
 * Winograd's F(6x6, 3x3) takes 4/3 multiplications for each place and direction, FFT takes 2 for
   each place. A stride splits a filter into smaller ones. Zeros around an image cost nothing.
-* Batched matrix products count two fifths, and none of what they read: attention may have a mask,
-  compute products twice, and keep them out of memory.
+* Batched matrix products, recurrent layers and attention count two fifths, and none of what they
+  read: attention may have a mask, compute products twice, and keep them out of memory.
 
 Each product reads its factors and writes its result. What lies between two products may be fused
 into them, and doesn't count. Saved activations are the inputs of layers with weights. Each storage
@@ -23,12 +24,13 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode  # documented under this name
-from torch.utils.flop_counter import FlopCounterMode
 
 from photofinish.models.registry import BATCH_NORMS
+from photofinish.profiling.fused import FusedCount, FusedOperators
+from photofinish.profiling.without_formula import ProfiledStep, is_memory_bound
 from photofinish.results.measurements import Product
 
 # Multiplications for each place, in one direction, by the length of the filter.
@@ -36,7 +38,6 @@ _LEAST_OF_FILTERS = {1: 1.0, 2: 7 / 6}
 _LEAST_OF_LARGE_FILTERS = 4 / 3
 _LEAST_BY_FFT = 2.0  # for each place, in all directions together
 _BATCHED_SHARE = 0.4
-_BATCHED = ("bmm", "attention")  # parts of the names of batched operators
 WEIGHTED: tuple[type[nn.Module], ...] = (
     nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d,
     nn.Linear, *BATCH_NORMS, nn.LayerNorm, nn.GroupNorm,
@@ -52,64 +53,131 @@ class StepCount(NamedTuple):
     products: list[Product]
     saved_activations: int
     saved_tensor_bytes: int
+    without_formula: tuple[str, ...]
+    """Operators and custom functions without a formula that take the CPU much of the time."""
 
 
 def count_step(network: nn.Module, loss: Callable[[], torch.Tensor]) -> StepCount:
     """Count computing the loss with the network, and its gradients."""
     saved = SavedTensors(network)
-    with OperatorCounts() as operators:
-        with saved.watched():
-            computed = loss()
-        if computed.requires_grad:
-            computed.backward()  # type: ignore[no-untyped-call]
-    return operators.with_saved(saved)
+    with OperatorCounts(saved) as operators, saved.watched():
+        _step(loss)
+    if operators.needs_profile:
+        with operators.profiled():
+            _step(loss)
+    return operators.counts
+
+
+def _step(loss: Callable[[], Tensor]) -> None:
+    computed = loss()
+    if computed.requires_grad:
+        computed.backward()  # type: ignore[no-untyped-call]
 
 
 class OperatorCounts:
-    """Counts the operators that run within it."""
+    """Counts the operators that run within it, and adds what fused ones save to `saved`.
 
-    def __init__(self) -> None:
-        self._products, self._kernels, self._stack = _Products(), Kernels(), ExitStack()
-        aten = torch.ops.aten
-        mapping = {
-            aten.convolution: self._products.convolution,
-            aten.convolution_backward: self._products.convolution_backward,
-            aten.mm: self._products.mm,
-            aten.addmm: self._products.addmm,
-        }
-        self._flops = FlopCounterMode(display=False, custom_mapping=mapping)
+    If some have no formula, another step shows what they cost: see `needs_profile`.
+    """
+
+    def __init__(self, saved: SavedTensors) -> None:
+        self._saved, self._operators, self._stack = saved, Operators(saved), ExitStack()
+        self._without_formula: tuple[str, ...] = ()
 
     def __enter__(self) -> Self:
-        self._stack.enter_context(self._kernels)
-        self._stack.enter_context(self._flops)
+        self._stack.enter_context(self._operators)
+        self._stack.enter_context(FusedOperators(self._operators))
         return self
 
     def __exit__(self, *error: Any) -> None:
         self._stack.__exit__(*error)
 
-    def with_saved(self, saved: SavedTensors) -> StepCount:
+    @property
+    def needs_profile(self) -> bool:
+        """Return True if an operator or a custom function that ran may have no formula."""
+        return bool(self._operators.unknown or self._operators.custom_functions)
+
+    @contextmanager
+    def profiled(self) -> Iterator[None]:
+        """Profile a step that runs within it, for what the operators without a formula cost."""
+        with ProfiledStep() as step:
+            yield
+        operators = self._operators
+        self._without_formula = step.costly(operators.unknown, operators.custom_functions)
+
+    @property
+    def counts(self) -> StepCount:
         """Return the counts of a step, once it ended."""
-        products, batched = [*self._products.all], 0
-        for name, count in self._flops.get_flop_counts().get("Global", {}).items():
-            if any(part in str(name) for part in _BATCHED):
-                batched += count
-        if batched:
-            products.append(_product(_BATCHED_SHARE * batched, 0, 0))
-        flops = self._flops.get_total_flops()
-        activations, tensor_bytes = sum(saved.activations.values()), sum(saved.bytes.values())
-        return StepCount(flops, self._kernels.count, products, activations, tensor_bytes)
+        operators, saved = self._operators, self._saved
+        return StepCount(
+            operators.flops,
+            operators.kernels,
+            operators.products.all,
+            sum(saved.activations.values()),
+            sum(saved.bytes.values()) + saved.other_bytes,
+            self._without_formula,
+        )
 
 
-class Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts operators that compute something: about one kernel each."""
+class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts operators that compute something, about one kernel each, and their products."""
 
-    def __init__(self) -> None:
+    def __init__(self, saved: SavedTensors | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.count = 0
+        self._saved = saved
+        self.flops, self.kernels, self.products = 0, 0, _Products()
+        self.unknown: set[str] = set()
+        """Operators without a formula."""
+        self.custom_functions: set[str] = set()
+        self.is_paused = False
+        """True within a fused operator, forward and backward."""
+        self._adds_up = False
+        """True from the end of a fused operator's node in the backward pass on.
+
+        Autograd adds its gradients up before the next node, which a fused operator does itself."""
+        aten = torch.ops.aten
+        self._formulas: dict[Any, Callable[..., int]] = {
+            aten.convolution: self.products.convolution,
+            aten.convolution_backward: self.products.convolution_backward,
+            aten.mm: self.products.mm,
+            aten.addmm: self.products.addmm,
+            aten.bmm: self.products.bmm,
+            aten.baddbmm: self.products.baddbmm,
+        }
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += not func.is_view
-        return func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if self.is_paused:
+            self._adds_up = True
+            return func(*args, **kwargs)
+        formula = self._formulas.get(func.overloadpacket)
+        if formula is None and torch.is_inference_mode_enabled():
+            with self:  # operators that are made of others arrive whole
+                output = func.decompose(*args, **kwargs)
+            if output is not NotImplemented:
+                return output
+        self._adds_up = self._adds_up and func.overloadpacket is torch.ops.aten.add
+        if self._adds_up:
+            return func(*args, **kwargs)
+        self.kernels += not func.is_view
+        output = func(*args, **kwargs)
+        if formula is None and not is_memory_bound(func):
+            self.unknown.add(func.name().partition(".")[0])
+        elif formula:
+            self.flops += formula(*args, **kwargs, output=output)
+        return output
+
+    def add_fused(self, count: FusedCount, outputs: Sequence[torch.Tensor]) -> None:
+        """Add a recurrent layer or attention."""
+        self._adds_up = False
+        flops = count.forward_flops + count.backward_flops
+        self.flops += flops
+        self.kernels += count.forward_kernels + count.backward_kernels
+        self.products.add_batched(flops)
+        if self._saved:
+            self._saved.other_bytes += count.other_saved_bytes
+            for tensor in (*count.saved, *outputs) if count.saved else ():
+                self._saved.save(tensor)
 
 
 def _product(least_flops: float, read_values: int, written_values: int) -> Product:
@@ -122,36 +190,56 @@ def _product(least_flops: float, read_values: int, written_values: int) -> Produ
 
 
 class _Products:
-    """Collects products by the shapes that torch's counter passes, and returns their usual FLOPs.
+    """Collects products, and returns their usual FLOPs.
 
     Methods take the arguments of the aten operators that they are named after.
     """
 
     def __init__(self) -> None:
-        self.all: list[Product] = []
+        self.found: list[Product] = []
+        self._least_batched_flops = 0.0
 
-    def mm(self, one: Shape, other: Shape, *_: Any, **_keys: Any) -> int:
-        flops = 2 * math.prod(one) * other[1]
-        self.all.append(_product(flops, math.prod(one) + math.prod(other), one[0] * other[1]))
+    @property
+    def all(self) -> list[Product]:
+        """Return all products; batched ones as one, as they may be fused."""
+        batched = self._least_batched_flops
+        return [*self.found, _product(batched, 0, 0)] if batched else self.found
+
+    def add_batched(self, flops: int) -> int:
+        self._least_batched_flops += _BATCHED_SHARE * flops
         return flops
 
-    def addmm(self, _bias: Shape, one: Shape, other: Shape, *_: Any, **_keys: Any) -> int:
+    def mm(self, one: Tensor, other: Tensor, **_: Any) -> int:
+        flops = 2 * one.numel() * other.shape[1]
+        self.found.append(
+            _product(flops, one.numel() + other.numel(), one.shape[0] * other.shape[1])
+        )
+        return flops
+
+    def addmm(self, _bias: Tensor, one: Tensor, other: Tensor, **_: Any) -> int:
         return self.mm(one, other)
 
+    def bmm(self, one: Tensor, other: Tensor, **_: Any) -> int:
+        return self.add_batched(2 * one.numel() * other.shape[2])
+
+    def baddbmm(self, _bias: Tensor, one: Tensor, other: Tensor, **_: Any) -> int:
+        return self.bmm(one, other)
+
     def convolution(
-        self, images: Shape, weight: Shape, _bias: Any, stride: Shape, padding: Shape,
-        dilation: Shape, transposed: bool, *_: Any, out_shape: Shape,
+        self, images: Tensor, weight: Tensor, _bias: Any, stride: Shape, padding: Shape,
+        dilation: Shape, transposed: bool, *_: Any, output: Tensor,
     ) -> int:  # fmt: skip
-        geometry = stride, padding, dilation
-        return self._add((True, False, False), images, out_shape, weight, geometry, transposed)
+        geometry, shapes = (stride, padding, dilation), (images.shape, output.shape, weight.shape)
+        return self._add((True, False, False), *shapes, geometry, transposed)
 
     def convolution_backward(
-        self, gradient: Shape, images: Shape, weight: Shape, _bias: Any, stride: Shape,
+        self, gradient: Tensor, images: Tensor, weight: Tensor, _bias: Any, stride: Shape,
         padding: Shape, dilation: Shape, transposed: bool, _padding: Shape, _groups: int,
         wanted: Sequence[bool], **_: Any,
     ) -> int:  # fmt: skip
         geometry, kinds = (stride, padding, dilation), (False, wanted[0], wanted[1])
-        return self._add(kinds, images, gradient, weight, geometry, transposed)
+        shapes = images.shape, gradient.shape, weight.shape
+        return self._add(kinds, *shapes, geometry, transposed)
 
     def _add(
         self, kinds: tuple[bool, bool, bool], images: Shape, out: Shape, weight: Shape,
@@ -179,7 +267,7 @@ class _Products:
         )
         for is_wanted, (read_values, written_values) in zip(kinds, moved_values, strict=True):
             if is_wanted:
-                self.all.append(_product(least, read_values, written_values))
+                self.found.append(_product(least, read_values, written_values))
         return sum(kinds) * per_place * math.prod(places) * math.prod(weight[2:])
 
 
@@ -225,6 +313,8 @@ class SavedTensors:
         """Size of the input of the layer that runs now, until it is saved."""
         self.activations: dict[int, int] = {}
         self.bytes: dict[int, int] = {}
+        self.other_bytes = 0
+        """Size of what fused operators save beyond their inputs and outputs."""
 
     @contextmanager
     def watched(self) -> Iterator[None]:

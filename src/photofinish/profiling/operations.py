@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from photofinish.nested import leaves, samples_in
-from photofinish.profiling.counting import Kernels, count_step
+from photofinish.profiling.counting import Operators, count_step
 from photofinish.profiling.precision import ProductPrecisions
 from photofinish.results.measurements import Operations
 from photofinish.training.batches import bytes_of_a_sample
@@ -24,7 +24,7 @@ def count_operations(trainer: Trainer) -> Operations:
     is_resident = trainer.experiment.input.name == "resident"
     with trainer.scratch_copy() as state, ProductPrecisions() as precisions:
         loss = state.scaler.scale
-        of_optimizer = Kernels()
+        of_optimizer = Operators()
         if len(state.optimizers) > 1:  # the custom step steps them
             counts = count_step(state.network, lambda: trainer.step(state, 0, batch))
         else:
@@ -43,7 +43,7 @@ def count_operations(trainer: Trainer) -> Operations:
             images=samples_in(batch[1]),
             flops=counts.flops,
             in_double=precisions.precision == "fp64",
-            kernels=counts.kernels * trainer.experiment.accumulate + of_optimizer.count,
+            kernels=counts.kernels * trainer.experiment.accumulate + of_optimizer.kernels,
             products=tuple(product.model_copy(update={"count": n}) for product, n in equal),
             parameter_bytes=_bytes(weights),
             gradient_bytes=_bytes(weight.grad for weight in weights),
@@ -52,6 +52,7 @@ def count_operations(trainer: Trainer) -> Operations:
             saved_tensor_bytes=counts.saved_tensor_bytes,
             batch_bytes=0 if is_resident else _bytes(tensors),
             resident_bytes=image_count * bytes_of_a_sample(batch) if is_resident else 0,
+            without_formula=counts.without_formula,
         )
 
 

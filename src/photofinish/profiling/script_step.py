@@ -20,9 +20,11 @@ from photofinish.results.measurements import Operations
 class ScriptStep:
     """Counts all that runs within it: networks and optimizers are found by global hooks."""
 
-    def __init__(self) -> None:
-        self._operators, self._precisions = OperatorCounts(), ProductPrecisions()
+    def __init__(self, *, is_profiled: bool = False) -> None:
+        self._precisions = ProductPrecisions()
         self._saved = _SavedByAnyNetwork(self._precisions)
+        self._operators = OperatorCounts(self._saved)
+        self._is_profiled = is_profiled
         self._optimizers: dict[int, Optimizer] = {}
         self._stack = ExitStack()
 
@@ -37,6 +39,8 @@ class ScriptStep:
         enter(saved_tensors_hooks(self._saved.save, lambda tensor: tensor))
         enter(self._precisions)
         enter(self._operators)
+        if self._is_profiled:
+            enter(self._operators.profiled())
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -46,13 +50,18 @@ class ScriptStep:
         self._optimizers[id(optimizer)] = optimizer
 
     @property
+    def needs_profile(self) -> bool:
+        """Return True if another step should be profiled, to see what some operators cost."""
+        return self._operators.needs_profile
+
+    @property
     def precision(self) -> str:
         """Return the precision of the step's products."""
         return self._precisions.precision
 
     def operations(self, samples: int, batch_bytes: int) -> Operations:
         """Return the counts of the step, once it ended."""
-        counts, weights = self._operators.with_saved(self._saved), [*self._saved.found.values()]
+        counts, weights = self._operators.counts, [*self._saved.found.values()]
         equal = Counter(counts.products).items()
         states = [
             value
@@ -73,6 +82,7 @@ class ScriptStep:
             saved_tensor_bytes=counts.saved_tensor_bytes,
             batch_bytes=batch_bytes,
             resident_bytes=0,
+            without_formula=counts.without_formula,
         )
 
     @property

@@ -156,6 +156,10 @@ def _bounded(pair: AnyComparison, decision: Decision) -> str:
     text = "no GPU trained it."
     if unknown:
         text += f" Its loading is not known: {not_known(unknown)}."
+    operations = pair.cpu.timings.operations
+    if operations and operations.without_formula:
+        names = ", ".join(operations.without_formula)
+        text += f" Nothing is estimated: much of a step is {names}, which isn't counted."
     if job.at_most <= HIGH:
         text += f" {limit[0].upper()}{limit[1:]}"
     return f"{text} {_TRY}"

@@ -104,6 +104,9 @@ class Operations(Record):
     """Bytes copied to the device for each step."""
     resident_bytes: int
     """Bytes of the samples that stay on the device."""
+    without_formula: tuple[str, ...] = ()
+    """Operators and custom functions in which the CPU spends much of the step, but which aren't
+    counted. No time on an accelerator is estimated then."""
 
     def precision(self, setting: str) -> str:
         """Return the precision of the products by the settings', or fp64 if they are in double."""

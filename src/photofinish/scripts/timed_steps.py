@@ -158,6 +158,8 @@ class _Measured:
         self._counted: list[dict[str, Any]] = []
         self.may_count = True
         """False once two steps are counted."""
+        self._needs_profile = False
+        """True once a counted step had operators without a formula: the next shows their cost."""
         self._takes_several = self._skips_next = False
         """True if the loop takes several batches before it computes on them."""
         self._samples = self._bytes = 0
@@ -185,7 +187,7 @@ class _Measured:
         from photofinish.profiling.script_step import ScriptStep
 
         try:
-            with ScriptStep() as step:
+            with ScriptStep(is_profiled=self._needs_profile) as step:
                 yield
             self._add(step, batch)
         finally:
@@ -203,6 +205,7 @@ class _Measured:
                 self._counted.clear()
             return
         self._samples = self._bytes = 0
+        self._needs_profile = step.needs_profile
         if self._skips_next:  # it may have taken batches before counting began
             self._skips_next = False
             return
@@ -218,6 +221,9 @@ class _Measured:
     def _write(self) -> None:
         # Bounds hold for the step with fewer operations.
         counted = min(self._counted, key=lambda each: each["operations"]["flops"], default={})
+        if counted:
+            profiled = self._counted[-1]["operations"]
+            counted["operations"]["without_formula"] = profiled["without_formula"]
         measured = {"epochs": self.epochs, **counted, "peak_memory_bytes": _peak_memory_bytes()}
         path = Path(os.environ[FOLDER]) / MEASUREMENTS
         path.write_text(json.dumps(measured), encoding="utf-8")

@@ -1,0 +1,201 @@
+"""Recurrent layers and attention, counted by formula as accelerators compute them.
+
+The CPU computes them as one operator without shapes, or as thousands of small ones. An accelerator
+has one operator each, forward and backward. What the CPU runs instead counts nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from photofinish.profiling.without_formula import custom_functions
+
+
+class FusedCount(NamedTuple):
+    """Counts of a recurrent layer or of attention, forward and backward."""
+
+    forward_flops: int
+    backward_flops: int
+    forward_kernels: int
+    backward_kernels: int
+    saved: tuple[Tensor, ...]
+    """Inputs that are kept for the backward pass, without weights."""
+    other_saved_bytes: int
+    """Size of what else is kept for the backward pass."""
+
+
+class Pausable(Protocol):
+    """Counts of operators that can be paused."""
+
+    is_paused: bool
+    custom_functions: set[str]
+
+    def add_fused(self, count: FusedCount, outputs: list[Tensor]) -> None: ...
+
+
+class FusedOperators(TorchFunctionMode):
+    """Adds up recurrent layers and attention, and pauses other counts within them."""
+
+    def __init__(self, counts: Pausable) -> None:
+        super().__init__()
+        self._counts = counts
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is Tensor.backward:
+            self._counts.custom_functions |= custom_functions(args[0])
+        if func is functional.multi_head_attention_forward:
+            # This mode is off within the function, so its call of the attention is replaced.
+            name = "scaled_dot_product_attention"
+            with patch.object(functional, name, self._attention):
+                return func(*args, **kwargs)
+        if formula := _FORMULAS.get(func):
+            return self._run(func, formula, args, kwargs)
+        return func(*args, **kwargs)
+
+    def _attention(self, *args: Any, **kwargs: Any) -> Any:
+        return self._run(_ATTENTION, attention, args, kwargs)
+
+    def _run(self, func: Any, formula: Formula, args: Any, kwargs: Any) -> Any:
+        with _paused(self._counts), saved_tensors_hooks(_unchanged, _unchanged):
+            output = func(*args, **kwargs)
+        outputs = list(_tensors(output))
+        self._counts.add_fused(formula(*args, **kwargs), outputs)
+        self._pause_backward([*_tensors([*args, *kwargs.values()])], outputs)
+        return output
+
+    def _pause_backward(self, inputs: list[Tensor], outputs: list[Tensor]) -> None:
+        """Pause in each node of the backward pass from the outputs to the inputs."""
+        seen = {get_gradient_edge(tensor).node for tensor in inputs if tensor.requires_grad}
+        nodes = [tensor.grad_fn for tensor in outputs]
+        while nodes:
+            node = nodes.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            node.register_prehook(self._node_begins)
+            node.register_hook(self._node_ended)
+            nodes += [following for following, _ in node.next_functions]
+
+    def _node_begins(self, _gradients: Any) -> None:
+        self._counts.is_paused = True
+
+    def _node_ended(self, *_gradients: Any) -> None:
+        self._counts.is_paused = False
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,  # noqa: ARG001  # PyTorch's signature
+    dropout_p: float = 0.0,  # noqa: ARG001
+    is_causal: bool = False,
+    **_: Any,
+) -> FusedCount:
+    """Count both products of each pair of a query and a key, and their gradients.
+
+    A causal mask leaves pairs out. Another mask is a tensor, whose zeros are computed.
+    """
+    queries, keys = query.shape[-2], key.shape[-2]
+    pairs = queries * keys
+    if is_causal:  # the first query meets the first key
+        both = min(queries, keys)
+        pairs = both * (both + 1) // 2 + (queries - both) * keys
+    pairs *= query.numel() // (queries * query.shape[-1])
+    of_scores, of_values = 2 * pairs * query.shape[-1], 2 * pairs * value.shape[-1]
+    needs_scores = query.requires_grad or key.requires_grad
+    backward = of_values * (value.requires_grad + needs_scores)
+    backward += of_scores * (query.requires_grad + key.requires_grad)
+    saved = (query, key, value) if needs_scores or value.requires_grad else ()
+    return FusedCount(of_scores + of_values, backward, 1, bool(saved), saved, 0)
+
+
+def _layers(data: Tensor, _hidden_or_sizes: Any, *others: Any) -> FusedCount:
+    """Count stacked recurrent layers, by the arguments of torch.lstm, torch.gru and torch.rnn_tanh.
+
+    cuDNN has one operator for all of them. Each layer is counted as one operator forward, and as
+    one for each of the two kinds of gradients.
+    """
+    is_packed = isinstance(others[1], list | tuple)  # then the hidden state follows
+    weights, _, layers, _, _, is_bidirectional, *_ = others[1:] if is_packed else others
+    matrices = [each for each in weights if each.dim() > 1]
+    layers *= 1 + is_bidirectional
+    firsts = [0, len(matrices) // layers] if is_bidirectional else [0]
+    return _recurrent(data, matrices, firsts, (layers, 2 * layers))
+
+
+def _cell(data: Tensor, _hidden: Any, *weights: Tensor | None) -> FusedCount:
+    """Count one step of a cell: two products and what lies between, and their gradients."""
+    matrices = [each for each in weights if each is not None and each.dim() > 1]
+    return _recurrent(data, matrices, [0], (3, 5))
+
+
+def _recurrent(
+    data: Tensor, matrices: list[Tensor], firsts: list[int], kernels: tuple[int, int]
+) -> FusedCount:
+    """Count the product of each matrix with each sample at each time.
+
+    Only the first matrices read the data. The backward pass keeps the data and the gates, which are
+    as many as the values of either product.
+    """
+    samples = data.numel() // data.shape[-1]
+    trains = data.requires_grad or any(each.requires_grad for each in matrices)
+    forward_flops = backward_flops = gates = 0
+    for number, matrix in enumerate(matrices):
+        flops = 2 * samples * matrix.numel()
+        needs_gradient = data.requires_grad if number in firsts else trains
+        forward_flops += flops
+        backward_flops += flops * (needs_gradient + matrix.requires_grad)
+        gates += samples * len(matrix)
+    gate_bytes = gates // 2 * data.element_size()
+    forward, backward = kernels
+    if not trains:
+        return FusedCount(forward_flops, 0, forward, 0, (), 0)
+    return FusedCount(forward_flops, backward_flops, forward, backward, (data,), gate_bytes)
+
+
+def _tensors(values: Any) -> Iterator[Tensor]:
+    """Yield the tensors in nested lists and tuples."""
+    if isinstance(values, Tensor):
+        yield values
+    elif isinstance(values, list | tuple):
+        for value in values:
+            yield from _tensors(value)
+
+
+def _unchanged(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+@contextmanager
+def _paused(counts: Pausable) -> Iterator[None]:
+    counts.is_paused = True
+    try:
+        yield
+    finally:
+        counts.is_paused = False
+
+
+Formula = Callable[..., FusedCount]
+_ATTENTION = functional.scaled_dot_product_attention
+_FORMULAS: dict[Any, Formula] = {
+    _ATTENTION: attention,
+    torch.lstm: _layers,
+    torch.gru: _layers,
+    torch.rnn_tanh: _layers,
+    torch.rnn_relu: _layers,
+    torch.lstm_cell: _cell,
+    torch.gru_cell: _cell,
+    torch.rnn_tanh_cell: _cell,
+    torch.rnn_relu_cell: _cell,
+}

@@ -1,0 +1,96 @@
+"""Operators whose time on an accelerator can't be estimated, because no formula counts them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from torch.autograd.function import BackwardCFunction
+
+MOST_SHARE = 0.1
+"""Largest share of the CPU's time in such operators that still allows an estimate."""
+_MEMORY_BOUND = re.compile(
+    "_foreach|_fused_|amp|arange|as_strided|batch_norm|bernoulli|bincount|cat|clone|col2im|copy|cum|dot|"
+    "dropout|embedding|empty|equal|exponential|eye|fill|flip|full|gather|glu|grid_sampler|hard|im2col|"
+    "index|item|_like|linspace|(?<!ctc_)loss|max|mean|median|min|multinomial|mv|nonzero|norm|"
+    "one_hot|ones|pad|pixel|pool|prelu|prod|rand|reduce|repeat|resize|roll|rot90|scalar|scatter|"
+    "select|shuffle|slice|softmax|split|stack|std|sum|tril|triu|uniform|unfold|upsample|var|"
+    "view|where|zero|all$|any$"
+)
+"""Parts of the names of operators that move much and compute little."""
+
+
+def is_memory_bound(operator: Any) -> bool:
+    """Return True if an operator takes an accelerator as long as moving its tensors.
+
+    It has a formula then: the saved tensors. That holds for elementwise operators, copies,
+    reductions, normalisation, pooling, interpolation, indexing, losses, random numbers and
+    optimizers, which compute a fixed number of operations for each number that they move.
+    PyTorch tags elementwise operators and views, the others are known by their names.
+
+    All others have no formula: their operations for each number grow with the size (Fourier
+    transforms, sorting, decompositions, distances), or they are custom. The CPU's time does not
+    show the difference. Beside a copy of the same tensors, one thread took 23 times as long for a
+    variance and 24 for a pooling, and 4 to 12 for a Fourier transform, 74 for a sort.
+    """
+    if operator.is_view or torch.Tag.pointwise in operator.tags:
+        return True
+    if operator.namespace == "profiler":  # marks the optimizer's step
+        return True
+    return operator.namespace == "aten" and bool(_MEMORY_BOUND.search(operator.name()))
+
+
+def custom_functions(loss: Tensor) -> set[str]:
+    """Return the names of custom autograd functions in the graph of the loss."""
+    names: set[str] = set()
+    seen, nodes = set(), [loss.grad_fn]
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if isinstance(node, BackwardCFunction):
+            names.add(node.name().removesuffix("Backward"))
+        nodes += [following for following, _ in node.next_functions]
+    return names
+
+
+class ProfiledStep:
+    """The CPU's time in each operator and custom function that runs within it."""
+
+    def __init__(self) -> None:
+        # Kineto reports its start as an error where there is no GPU.
+        os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        self._profile = torch.profiler.profile(activities=activities, acc_events=True)
+
+    def __enter__(self) -> Self:
+        self._profile.__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._profile.__exit__(*error)  # type: ignore[no-untyped-call]
+
+    def costly(self, operators: Iterable[str], functions: Iterable[str]) -> tuple[str, ...]:
+        """Return the names that take most of the time, if all take more than MOST_SHARE of it.
+
+        What a custom function calls in torch counts by itself.
+        """
+        operators, total, own = set(operators), 0.0, Counter[str]()
+        backward = {f"{name}Backward": name for name in functions} | {n: n for n in functions}
+        for event in self._profile.events() or ():  # type: ignore[no-untyped-call]
+            total += event.self_cpu_time_total
+            is_inner = event.cpu_parent is not None and event.cpu_parent.name == event.name
+            if event.name in operators and not is_inner:
+                own[event.name] += event.cpu_time_total
+            elif name := backward.get(event.name):
+                own[name] += event.self_cpu_time_total
+        if sum(own.values()) <= MOST_SHARE * total:
+            return ()
+        least = MOST_SHARE / 2 * total
+        return tuple(name for name, seconds in own.most_common() if seconds > least)
