@@ -96,6 +96,14 @@ def test_a_small_step_takes_as_long_as_its_launches(
     assert found.within == OTHERS_WITHIN
 
 
+def test_launching_takes_no_longer_than_computing_did(make_experiment: MakeExperiment) -> None:
+    step = STEP.model_copy(update={"flops": 10**6, "saved_tensor_bytes": 10**3, "kernels": 478})
+    eager = make_experiment(cuda_graphs="off")
+    found = estimate_step(step, accelerators()["H100"], eager, cpu_step_seconds=0.0089)
+    assert found
+    assert found.seconds == found.launch_seconds == 0.0089
+
+
 def test_kinds_that_the_speeds_do_not_fit_have_no_estimate(make_experiment: MakeExperiment) -> None:
     for name in ("M1", "Arc-A770"):
         assert estimate_step(STEP, accelerators()[name], make_experiment()) is None

@@ -6,6 +6,7 @@ are fitted on published training speeds: `python -m benchmarks.published.fit`.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from photofinish.config.compare import Accelerator
@@ -55,12 +56,15 @@ class StepEstimate:
 
 
 def estimate_step(
-    operations: Operations, accelerator: Accelerator, experiment: Experiment | ScriptSettings
+    operations: Operations,
+    accelerator: Accelerator,
+    experiment: Experiment | ScriptSettings,
+    cpu_step_seconds: float = math.inf,
 ) -> StepEstimate | None:
     """Return an estimate, or None.
 
     There is none for kinds of accelerators that the published speeds don't fit, and for steps with
-    operators that aren't counted.
+    operators that aren't counted. Launching takes no longer than the quickest step on the CPU.
     """
     precision = accelerator.effective_precision(operations.precision(experiment.precision))
     tflops = accelerator.tflops.get(precision)
@@ -68,7 +72,8 @@ def estimate_step(
         return None
     is_captured = operations.images == experiment.batch_size and not why_not_captured(experiment)
     kernel_seconds = CAPTURED_LAUNCH_SECONDS if is_captured else LAUNCH_SECONDS
-    launch_seconds = operations.kernels * kernel_seconds
+    # The CPU launched the same operators in its step, and computed them, too.
+    launch_seconds = min(operations.kernels * kernel_seconds, cpu_step_seconds)
     device_seconds = estimated_device_seconds(operations, accelerator, precision, tflops)
     step_seconds = max(device_seconds, launch_seconds)
     fitted_seconds = device_seconds if is_captured else step_seconds

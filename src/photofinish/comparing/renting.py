@@ -35,7 +35,6 @@ from photofinish.machine.host import allowed_cores
 from photofinish.machine.load import load_warnings
 from photofinish.results.measurements import Operations
 from photofinish.results.records import Timings
-from photofinish.results.script_runs import ScriptSettings
 
 _OLD = timedelta(days=183)
 _LIST_CURRENCY = "USD"
@@ -117,7 +116,7 @@ def renting(
     timings, offers, not_counted = run.timings, [], None
     trained_on = datetime.fromtimestamp(timings.started_at_unix_seconds, UTC).date()
     if operations := timings.operations:
-        scale = _measured_over_estimated(run.record.experiment, operations, measured)
+        scale = _measured_over_estimated(run, operations, measured)
         for name in settings.accelerators:
             price = price_of(name, settings.prices)
             accelerator, estimate = accelerators()[name], None
@@ -174,7 +173,7 @@ def _estimate(
 ) -> Estimate | None:
     """Return the job's estimate, or None if there is none of its steps."""
     timings, experiment = run.timings, run.record.experiment
-    step = estimate_step(operations, accelerator, experiment)
+    step = estimate_step(operations, accelerator, experiment, _quickest_step_seconds(timings))
     if step is None:
         return None
     epochs = len(timings.epochs)
@@ -205,16 +204,27 @@ def _estimate(
 
 
 def _measured_over_estimated(
-    experiment: Experiment | ScriptSettings, operations: Operations, measured: Sequence[Timings]
+    run: Recorded | ScriptResult, operations: Operations, measured: Sequence[Timings]
 ) -> float:
     """Return how much longer a quiet GPU's step took than estimated; 1 if none is known."""
     by_name = {each.full_name: each for each in accelerators().values()}
     for timings in measured:
         accelerator = by_name.get(timings.device_name)
         is_fit = timings.device_count == 1 and not load_warnings(timings.load)
-        if accelerator and is_fit and (step := estimate_step(operations, accelerator, experiment)):
+        if not accelerator or not is_fit:
+            continue
+        cpu_step_seconds = _quickest_step_seconds(run.timings)
+        if step := estimate_step(operations, accelerator, run.record.experiment, cpu_step_seconds):
             return statistics.median(timings.steady_state.step_seconds) / step.seconds
     return 1.0
+
+
+def _quickest_step_seconds(timings: Timings) -> float:
+    """Return the quickest step here, of either batch size that was tried."""
+    seconds = timings.steady_state.step_seconds
+    if timings.attribution:
+        seconds = [*seconds, *timings.attribution.other_batch.step_seconds]
+    return min(seconds)
 
 
 def _validation_share(timings: Timings) -> float:
