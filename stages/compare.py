@@ -41,6 +41,8 @@ def main() -> None:
         scripts = [read_script_pair(name, args.results / name, plan) for name in plan.scripts]
         for verdict in write_report(pairs, args.out, scripts):
             print(f"{verdict.experiment}: {verdict.answer}")
+            for line in verdict.first:
+                print(f"    {line}")
         write_for_dvc([*pairs, *scripts], args.out, args.metrics, args.plots)
         tracker.sync([*plan.experiments, *plan.scripts], args.results, args.out)
     print(f"The report: {args.out / 'index.html'}")

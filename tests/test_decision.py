@@ -10,11 +10,14 @@ import pytest
 from conftest import MakeResult
 from result_files import BUSY, STEP, made_up_attribution, pair_of, paired, trained, with_timings
 
-from photofinish.comparing.decision import Decision, decide, is_likely
+from photofinish.comparing.decision import Action, Decision, decide, decide_all
 from photofinish.comparing.device_results import Trained
+from photofinish.comparing.own_gpu import OwnGpu, decide_own, is_likely
+from photofinish.comparing.rented_gpu import RentedGpu
 from photofinish.comparing.speedups import ONCE, RUN_TO_RUN
 from photofinish.config.compare import Comparing, Prices
-from photofinish.reporting.sentences import summary, verdict
+from photofinish.reporting.answer_words import summary
+from photofinish.reporting.sentences import verdict
 from photofinish.results.records import DeviceLabel
 from photofinish.results.references import reference_of
 
@@ -56,7 +59,7 @@ def job(make_result: MakeResult) -> Job:
 def test_one_measured_run_is_enough_for_a_clear_answer(
     job: Job, cpu: float, gpu: float, answer: str
 ) -> None:
-    decision = decide(pair_of(job(cpu), job(gpu, "gpu")))
+    decision = decide_own(pair_of(job(cpu), job(gpu, "gpu")))
     assert (decision.answer, decision.basis) == (answer, "measured")
     assert decision.speedup == pytest.approx(cpu / gpu)
     assert decision.interval
@@ -65,10 +68,17 @@ def test_one_measured_run_is_enough_for_a_clear_answer(
 
 def test_a_busy_machine_still_gets_a_clear_answer(job: Job) -> None:
     slowed = job(125.0, load=(BUSY,))
-    assert decide(pair_of(slowed, job(10.0, "gpu"))).answer == "Yes"
-    assert verdict(pair_of(slowed, job(10.0, "gpu"))).cautions == ()
-    assert decide(pair_of(slowed, job(80.0, "gpu"))).answer == "Can't tell"
-    assert "unreliable" in verdict(pair_of(slowed, job(80.0, "gpu"))).cautions[0]
+    assert decide_own(pair_of(slowed, job(10.0, "gpu"))).answer == "Yes"
+    sure = verdict(pair_of(slowed, job(10.0, "gpu")))
+    assert sure.first[0] == "Now: Train on the GPU."
+    assert sure.first[1].startswith("The machine was busy (other programs used 40% of the cores")
+    assert decide_own(pair_of(slowed, job(80.0, "gpu"))).answer == "Can't tell"
+    assert verdict(pair_of(slowed, job(80.0, "gpu"))).first == [
+        "Now: Measure again when the machine is quiet: `photofinish run --force --single-item "
+        "train-cpu@small-mlp && photofinish run`",
+        "The machine was busy (other programs used 40% of the cores in 100% of the time), so the "
+        "CPU's times are unreliable.",
+    ]
 
 
 def test_a_busy_record_does_not_hide_a_quiet_one(job: Job) -> None:
@@ -81,7 +91,7 @@ def test_a_busy_record_does_not_hide_a_quiet_one(job: Job) -> None:
             reference_of(gpu.experiment, gpu.record, timings, gpu.scores, history, "lab")
         )
     (pair,) = paired([job(100.0), pair_of(job(100.0)).gpu], None, records)
-    decision = decide(pair)
+    decision = decide_own(pair)
     assert (decision.answer, decision.gpu_seconds) == ("Probably no", 130.0)
 
 
@@ -89,13 +99,12 @@ def test_an_estimate_counts_with_the_fast_epochs_of_a_busy_machine(job: Job) -> 
     settings = Comparing(accelerators=("T4",))
     steady = with_timings(job(300.0), operations=LONG_STEP, load=(BUSY,))
     sure = pair_of(steady, settings=settings)
-    assert (decide(sure).answer, verdict(sure).cautions) == ("Probably yes", ())
+    assert decide_own(sure).answer == "Probably yes"
     *slow, last = steady.timings.epochs
     uneven = with_timings(steady, epochs=(*slow, replace(last, training_seconds=2.0)))
     unsure = pair_of(uneven, settings=settings)
-    assert decide(unsure).answer == "Can't tell"
-    assert "A quiet machine may settle it" in verdict(unsure).answer
-    assert "The machine was busy (other programs used 40% of" in verdict(unsure).cautions[0]
+    assert decide_own(unsure).answer == "Can't tell"
+    assert "The machine was busy (other programs used 40% of" in verdict(unsure).first[1]
 
 
 def test_a_job_compared_with_itself_has_no_winner(job: Job) -> None:
@@ -106,7 +115,7 @@ def test_a_job_compared_with_itself_has_no_winner(job: Job) -> None:
         startup_seconds=STARTUP_SECONDS * ONCE,
         total_seconds=(30.0 - STARTUP_SECONDS + STARTUP_SECONDS * ONCE) * (RUN_TO_RUN - 0.01),
     )
-    assert decide(pair_of(cpu, slower)).answer in ("No difference", "Can't tell")
+    assert decide_own(pair_of(cpu, slower)).answer in ("No difference", "Can't tell")
 
 
 @pytest.mark.parametrize(
@@ -120,7 +129,7 @@ def test_a_record_of_a_gpu_elsewhere_answers_probably(
         gpu.experiment, gpu.record, gpu.timings, gpu.scores, list(gpu.history), "lab"
     )
     (pair,) = paired([job(100.0), pair_of(job(100.0)).gpu], None, [record])
-    decision = decide(pair)
+    decision = decide_own(pair)
     assert decision.answer == (answer or "Can't tell")
     assert (decision.basis == "recorded") is (answer is not None)
     assert ("recorded elsewhere" in verdict(pair).answer) is (answer is not None)
@@ -137,7 +146,7 @@ def test_an_estimate_answers_probably_if_its_error_leaves_no_doubt(
     job: Job, seconds: float, answer: str
 ) -> None:
     cpu = with_timings(job(seconds), operations=LONG_STEP)
-    decision = decide(pair_of(cpu, settings=Comparing(accelerators=("T4", "M1"))))
+    decision = decide_own(pair_of(cpu, settings=Comparing(accelerators=("T4", "M1"))))
     assert (decision.answer, decision.basis, decision.gpu) == (answer, "estimated", "T4")
     assert decision.gpu_seconds == pytest.approx(2.25 + 2 + 50, rel=0.02)
 
@@ -145,13 +154,14 @@ def test_an_estimate_answers_probably_if_its_error_leaves_no_doubt(
 def test_the_accelerator_that_is_worth_it_for_the_least_money_is_named(job: Job) -> None:
     cpu, prices = with_timings(job(300.0), operations=LONG_STEP), {"T4": 1.0, "A100": 100.0}
     settings = Comparing(accelerators=("T4", "A100"), prices=Prices(accelerator_hour=prices))
-    assert decide(pair_of(cpu, settings=settings)).gpu == "T4"
+    assert decide_own(pair_of(cpu, settings=settings)).gpu == "T4"
     demanding = settings.model_copy(update={"worth_it": 10.0})
-    assert decide(pair_of(cpu, settings=demanding)).gpu == "A100"
+    assert decide_own(pair_of(cpu, settings=demanding)).gpu == "A100"
     answer = verdict(pair_of(cpu, settings=settings)).answer
-    assert answer.startswith("Probably yes: about 5.6x faster (3.4 to 9.1). By estimate the job")
-    assert "takes 54 s on T4 instead of 5.0 min" in answer
-    assert "for 0.01 USD" in answer
+    assert (
+        "A GPU of yours: probably yes, about 5.6x faster (3.4 to 9.1): 54 s on T4 instead of 5.0 "
+        "min, by estimate."
+    ) in answer
 
 
 def test_an_accelerator_without_a_price_or_with_doubtful_memory_is_no_best_value(
@@ -160,12 +170,12 @@ def test_an_accelerator_without_a_price_or_with_doubtful_memory_is_no_best_value
     cpu = with_timings(job(300.0), operations=LONG_STEP)
     euros = Prices(currency="EUR", accelerator_hour={"T4": 1.0})  # list prices are in dollars
     settings = Comparing(accelerators=("T4", "A100"), prices=euros)
-    assert decide(pair_of(cpu, settings=settings)).gpu == "T4"
+    assert decide_own(pair_of(cpu, settings=settings)).gpu == "T4"
     much = LONG_STEP.model_copy(update={"saved_tensor_bytes": 15 * 10**9})
     cpu = with_timings(job(3000.0), operations=much)
     for accelerators, gpu, has_doubt in ((("T4", "A100"), "A100", False), (("T4",), "T4", True)):
         pair = pair_of(cpu, settings=Comparing(accelerators=accelerators))
-        assert decide(pair).gpu == gpu
+        assert decide_own(pair).gpu == gpu
         assert ("memory of T4 may be too small" in verdict(pair).answer) is has_doubt
 
 
@@ -174,12 +184,15 @@ def test_a_training_that_was_interrupted_is_not_called_slower_for_it(job: Job) -
     resumed = with_timings(
         job(30.0, "gpu"), startup_seconds=10.0, total_seconds=40.0, resumed_at_epochs=(2,)
     )
-    assert decide(pair_of(cpu, resumed)).answer == "Can't tell"
+    assert decide_own(pair_of(cpu, resumed)).answer == "Can't tell"
 
 
 def test_a_short_job_is_not_worth_a_gpu_that_nobody_measured(job: Job) -> None:
     found = verdict(pair_of(with_timings(job(4.0), operations=LONG_STEP)))
-    assert found.answer == "No: the whole job takes 4.0 s, 2.5 s of it start-up."
+    assert found.answer == (
+        "No (renting): the job takes 4.0 s, and a rented machine 5.0 min to start. "
+        "A GPU of yours: no, the whole job takes 4.0 s, 2.5 s of it start-up."
+    )
     assert len(found.details) == 1
 
 
@@ -188,33 +201,83 @@ def test_a_short_job_is_not_worth_a_gpu_that_nobody_measured(job: Job) -> None:
 )
 def test_a_bound_only_says_no(job: Job, startup_seconds: float, answer: str) -> None:
     cpu = with_timings(job(65.0), startup_seconds=startup_seconds)
-    decision = decide(pair_of(cpu))
+    decision = decide_own(pair_of(cpu))
     assert (decision.answer, decision.basis) == (answer, "bound")
-    assert (decision.speedup, decision.saved_seconds) == (None, 0.0)
+    assert decision.speedup is None
 
 
 def test_the_reason_is_what_the_slower_device_waits_for(job: Job) -> None:
     attribution = made_up_attribution(0.0)
     cpu, gpu = job(125.0, attribution=attribution), job(10.0, "gpu")
     pair = pair_of(cpu, gpu)  # too few steps were timed to be sure
-    assert (decide(pair).reason, is_likely(pair, decide(pair))) == ("arithmetic", True)
+    assert (decide_own(pair).reason, is_likely(pair, decide_own(pair))) == ("arithmetic", True)
     untimed = pair_of(with_timings(cpu, attribution=None), gpu)
-    assert decide(untimed).reason is None
+    assert decide_own(untimed).reason is None
     startup = with_timings(job(125.0, "gpu"), startup_seconds=100.0)
-    assert decide(pair_of(job(20.0), startup)).reason == "start-up"
+    assert decide_own(pair_of(job(20.0), startup)).reason == "start-up"
     answer = verdict(pair_of(job(20.0), startup)).answer
     assert "2.1 min on Some GPU instead of 20 s. Most of the GPU's time is start-up." in answer
 
 
+HOUR_STEP = STEP.model_copy(update={"flops": 10**13, "saved_tensor_bytes": 10**9})
+"""Step that takes a T4 1.2 s by estimate, and so 3.8 min in five epochs of 600 samples."""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "settings", "answer", "reason", "action"),
+    [
+        (13.0, {}, "No", "short job", Action("stay here", "T4")),
+        (550.0, {}, "No", "saves too little", Action("stay here", "T4", 2)),
+        (550.0, {"worth_saving": 1.0, "rental_minutes": 1.0}, "Probably yes", "saves enough",
+         Action("rent", "T4")),
+        (850.0, {}, "Can't tell", "may save enough", Action("try a GPU", "T4")),
+        (1000.0, {"worth_saving": 60.0}, "No", "saves too little", Action("stay here", "T4", 6)),
+        (3600.0, {}, "Probably yes", "saves enough", Action("rent", "T4")),
+    ],
+)  # fmt: skip
+def test_renting_is_worth_it_if_it_saves_minutes_after_its_start(
+    job: Job, seconds: float, settings: dict[str, float], answer: str, reason: str, action: Action
+) -> None:
+    cpu = with_timings(job(seconds), operations=HOUR_STEP)
+    decision = decide(pair_of(cpu, settings=Comparing(accelerators=("T4",), **settings)))
+    assert decision.rented
+    assert (decision.answer, decision.about) == (answer, "renting")
+    assert (decision.rented.reason, decision.action) == (reason, action)
+
+
+def test_seeds_and_the_experiments_of_a_sweep_share_a_rented_machine(job: Job) -> None:
+    settings = Comparing(accelerators=("T4",))
+    alone = with_timings(job(600.0), operations=HOUR_STEP)
+    seeds = with_timings(alone, seeds=(alone.timings.epochs,) * 9)
+    assert decide(pair_of(alone, settings=settings)).answer == "No"
+    assert decide(pair_of(seeds, settings=settings)).answer == "Probably yes"
+    sweep = [pair_of(alone, settings=settings)] * 10
+    decisions = decide_all(sweep)
+    assert {each.answer for each in decisions} == {"Probably yes"}
+    assert "for all 10 experiments of the sweep" in verdict(sweep[0], decisions[0]).answer
+
+
+def test_the_answer_speaks_of_a_gpu_here_first_and_then_of_renting(job: Job) -> None:
+    pair = pair_of(job(125.0), job(10.0, "gpu"))
+    assert verdict(pair).answer == (
+        "Yes (the GPU here): 12x faster (11 to 14). The job takes 10 s on Some GPU instead of "
+        "2.1 min. The models are identical. "
+        "Renting one: no, the job takes 10 s, and a rented machine 5.0 min to start."
+    )
+
+
 def test_the_summary_counts_answers_with_their_reasons_and_adds_up_what_is_saved() -> None:
+    stay = Action("stay here")
+    rented = RentedGpu("No", "short job", 4.0, 300.0)
     decisions = [
-        Decision("No", "bound", 4.0, reason="short job"),
-        Decision("No", "bound", 60.0, reason="start-up"),
-        Decision("No", "bound", 5.0, reason="short job"),
-        Decision("Yes", "measured", 100.0, 40.0, reason="arithmetic"),
+        Decision(OwnGpu("No", "bound", 4.0, reason="short job"), rented, stay),
+        Decision(OwnGpu("No", "bound", 60.0, reason="start-up"), rented, stay),
+        Decision(OwnGpu("Yes", "measured", 100.0, 40.0, reason="arithmetic"), rented, stay, True),
     ]
     assert summary(decisions) == (
-        "4 experiments: 3 No (short job, start-up), 1 Yes (arithmetic). "
-        "GPUs save about 60 s of 2.8 min."
+        "3 experiments. The GPU here: 2 No (short job, start-up), 1 Yes (arithmetic). "
+        "Renting one: 3 No. GPUs save about 60 s of 2.7 min."
     )
-    assert summary(decisions[:1]) == "1 experiment: 1 No (short job)."
+    assert summary(decisions[:1]) == (
+        "1 experiment. Renting one: 1 No. A GPU of yours: 1 No (short job)."
+    )

@@ -104,11 +104,11 @@ def compared(
 
 def test_with_an_accelerator_the_job_decides(make_result: MakeResult, tmp_path: Path) -> None:
     jobs = {
-        "yes": (125.0, 10.0, "Yes: 12x faster ("),
-        "no": (20.0, 40.0, "No: 0.50x as fast ("),
-        "same": (100.0, 98.0, "No difference: 1.02x faster ("),
-        "unclear": (20.0, 18.0, "Can't tell: 1.11x faster ("),
-        "short": (4.0, 3.9, "No: the whole job takes 4.0 s, 2.5 s of it start-up."),
+        "yes": (125.0, 10.0, "Yes (the GPU here): 12x faster ("),
+        "no": (20.0, 40.0, "No (the GPU here): 0.50x as fast ("),
+        "same": (100.0, 98.0, "No difference (the GPU here): 1.02x faster ("),
+        "unclear": (20.0, 18.0, "Can't tell (the GPU here): 1.11x faster ("),
+        "short": (4.0, 3.9, "No (the GPU here): the whole job takes 4.0 s, 2.5 s of it start-up."),
     }
     for name, (cpu, gpu, _) in jobs.items():
         results = [job(make_result, name, cpu), job(make_result, name, gpu, "gpu")]
@@ -117,7 +117,9 @@ def test_with_an_accelerator_the_job_decides(make_result: MakeResult, tmp_path: 
     for name, (_, _, answer) in jobs.items():
         assert f"{name}: {answer}" in printed
     text = (tmp_path / "report" / "comparison.md").read_text(encoding="utf-8")
-    assert "5 experiments: 2 No (short job), 1 Yes, 1 No difference, 1 Can't tell." in text
+    assert (
+        "5 experiments. The GPU here: 2 No (short job), 1 Yes, 1 No difference, 1 Can't tell."
+    ) in text
     assert "GPUs save about 115 s of 4.5 min." in text
     table = pd.read_csv(tmp_path / "report" / "comparison.csv").set_index("experiment")
     assert table.loc["yes", "answer"].tolist() == ["Yes", "Yes"]
@@ -145,22 +147,23 @@ def test_without_an_accelerator_estimates_records_and_bounds_decide(
         re.findall(r"^([a-z]+): (.*)$", compared(tmp_path, list(cpus), ("T4",)), re.MULTILINE)
     )
     expected = {
-        "estimated": "Probably yes: about 5.6x faster",
-        "slower": "Probably no: about 0.57x as fast",
-        "recorded": "Probably yes: 10x faster",
-        "startup": "No: most of the job is start-up. 56 of its 60 s stay on the CPU",
-        "unclear": "Can't tell: about 1.15x faster (0.70 to 1.89)",
-        "unknown": "Can't tell: no GPU trained it",
+        "estimated": "probably yes, about 5.6x faster",
+        "slower": "probably no, about 0.57x as fast",
+        "recorded": "probably yes, 10x faster",
+        "startup": "no, 56 of its 60 s stay on the CPU (start-up)",
+        "unclear": "can't tell, about 1.15x faster (0.70 to 1.89)",
+        "unknown": "can't tell, no GPU trained it",
     }
-    assert {name: answers[name][: len(text)] for name, text in expected.items()} == expected
+    own = {name: text.partition("A GPU of yours: ")[2] for name, text in answers.items()}
+    assert {name: own[name][: len(text)] for name, text in expected.items()} == expected
 
 
 def test_a_script_on_both_devices_has_an_answer_and_its_metrics_side_by_side(
     make_result: MakeResult, tmp_path: Path
 ) -> None:
     jobs = {
-        "yes": (125.0, 10.0, "Yes: 12x faster ("),
-        "no": (20.0, 40.0, "No: 0.50x as fast ("),
+        "yes": (125.0, 10.0, "Yes (the GPU here): 12x faster ("),
+        "no": (20.0, 40.0, "No (the GPU here): 0.50x as fast ("),
     }
     for name, (cpu, gpu, _) in jobs.items():
         for run in job(make_result, name, cpu), job(make_result, name, gpu, "gpu"):

@@ -45,7 +45,9 @@ def write_offers(project: Path, **changes: Any) -> None:
         writer.writerow(OFFER | changes)
     answers = {
         "summary": "",
-        "answers": {"mine": "No. It is short."},
+        "answers": {"mine": "No (renting): it is short."},
+        "actions": {"mine": "Stay here."},
+        "not_worth_renting": ["mine"],
         "reasons": [],
         "overview": [],
     }
@@ -64,7 +66,7 @@ def test_the_task_names_the_gpu_with_the_time_and_cost_of_all_its_trainings(proj
         assert command in commands
     comment = text.partition("name:")[0].replace("\n# ", " ")
     assert "Estimated: 30 min of training, 1.50 USD at 3.00 USD an hour (some cloud" in comment
-    assert "says no to a GPU for mine." in comment
+    assert "says no to renting for mine." in comment
     write_offers(project, job_seconds_estimated="", cost_estimated="")
     assert "At least: 3.0 min of training, 0.15 USD" in rent("T4")[0].replace("\n# ", " ")
 

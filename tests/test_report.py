@@ -163,8 +163,8 @@ def test_an_unavailable_gpu_is_listed_with_the_reason(
     assert page.column("Figures", "GPU")["hardware"] == "n/a"
     assert not {"Speed-ups", "Is it the same model?"} & set(page.tables)
     text = (tmp_path / "comparison.md").read_text(encoding="utf-8")
-    assert "\nNo GPU trained here: no driver.\n" in text
-    assert "No GPU trained here: no driver.</p>" in page.text
+    assert "\nNo GPU trained here (no accelerator: cuda: no driver).\n" in text
+    assert "No GPU trained here (no accelerator: cuda: no driver).</p>" in page.text
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_any_number_of_experiments_is_one_page_with_the_details_of_the_first(
 def test_the_overview_has_no_empty_column(make_result: MakeResult, tmp_path: Path) -> None:
     write_report([pair_of(make_result("one"))] * 2, tmp_path)
     header, *_ = Page(tmp_path).tables["All experiments"]
-    assert header == ["experiment", "worth a GPU?", "on this CPU", "speed-up"]
+    assert header == ["experiment", "worth a GPU?", "on this CPU", "speed-up", "do now"]
 
 
 def test_the_markdown_fits_into_a_comment_at_any_number(

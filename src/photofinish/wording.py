@@ -9,6 +9,8 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 
+HIGH = 20.0
+"""Largest upper bound that is worth a number."""
 _MOST_CHARACTERS = 70
 _MOST_NAMES, _FIRST_NAMES = 40, 12
 
@@ -21,6 +23,14 @@ def seconds(value: float) -> str:
     if value >= 1:
         return f"{_short(value)} s"
     return f"{_short(value * 1e3)} ms" if value >= 1e-3 else f"{_short(value * 1e6)} µs"
+
+
+def part_of(part: float, whole: float) -> str:
+    """Return a part of a time in the unit of the whole: `5.2 of its 7.3 s`."""
+    for size, unit in ((3600, "h"), (60, "min"), (1, "s")):
+        if whole >= size * (2 if size > 1 else 1):
+            return f"{_short(part / size)} of its {_short(whole / size)} {unit}"
+    return f"{seconds(part)} of its {seconds(whole)}"
 
 
 def _short(value: float) -> str:
@@ -72,6 +82,11 @@ def bound(value: float) -> str:
     if value > 9.9:
         return f"{math.ceil(value):,}x"
     return f"{math.ceil(10 * value - 1e-9) / 10:.1f}x"
+
+
+def limit(value: float) -> str:
+    """Return an upper bound of a ratio, or `no limit here` if it is too high to matter."""
+    return bound(value) if value <= HIGH else "no limit here"
 
 
 def faster(speedup: float, interval: tuple[float, float] | None = None) -> str:

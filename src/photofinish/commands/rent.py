@@ -25,7 +25,6 @@ from photofinish.wording import listed, money, seconds, unknown_name
 
 _RENTING = Path("report/renting.csv")
 _CLUSTER = "photofinish"
-_AGAINST = ("No", "Probably no")
 _TASK = Template("""\
 $about
 name: $cluster
@@ -150,10 +149,10 @@ def _estimate(gpu: str, trainings: dict[str, int]) -> str:
 
 
 def _advice(trainings: Iterable[str]) -> str:
-    """Return the trainings that a GPU would not pay for, by the report."""
-    answers = read_answers().answers
-    against = [name for name in trainings if answers.get(name, "").startswith(_AGAINST)]
-    return f"The report says no to a GPU for {listed(against)}. " if against else ""
+    """Return the trainings for which renting is not worth it, by the report."""
+    answers = read_answers()
+    against = [name for name in trainings if name in answers.not_worth_renting]
+    return f"The report says no to renting for {listed(against)}. " if against else ""
 
 
 def _total(rows: Sequence[dict[str, str]], trainings: dict[str, int], column: str) -> float:

@@ -1,212 +1,122 @@
-"""The decision whether a GPU is worth it: one answer, one number, one reason.
-
-Measured beats recorded, recorded beats estimated, and an estimate beats a bound, which only ever
-says No. docs/verdict.md has these rules for users.
-"""
+"""The decision for each experiment: a GPU of one's own, a rented one, and what to do now."""
 
 from __future__ import annotations
 
-import math
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from photofinish.comparing.diagnosis import Cause
+from photofinish.comparing.device_results import ScriptResult
+from photofinish.comparing.diagnosis import Remedy
+from photofinish.comparing.own_gpu import Answer, OwnGpu, decide_own
 from photofinish.comparing.pairs import AnyComparison
-from photofinish.comparing.renting import Estimate, RentalOption
-from photofinish.comparing.speedups import (
-    RUN_TO_RUN,
-    Interval,
-    job_speedup,
-    job_spread,
-    slowdown,
-)
+from photofinish.comparing.rented_gpu import RentedGpu, decide_rented
+from photofinish.machine.load import load_warnings
 from photofinish.results.records import DeviceLabel
 
-Answer = Literal["Yes", "No", "No difference", "Probably yes", "Probably no", "Can't tell"]
-Basis = Literal["measured", "recorded", "estimated", "bound"]
-Reason = Literal[
-    "short job", "start-up", "loading", "copying", "launch overhead", "arithmetic", "steps"
-]
+About = Literal["the GPU here", "renting", "a GPU of yours"]
 
-SHORT_JOB_SECONDS = 5.0
-"""A shorter job is not worth a GPU, unless one was seen to be faster."""
-NO_DIFFERENCE = 0.9, 1.1
-WORTHWHILE_BOUND = 1.5
-"""Smallest bound, as measured, of a GPU that may be worth it: a real one stays below it."""
-_REASONS: dict[Cause, Reason] = {
-    "start-up-bound": "start-up",
-    "input-bound": "loading",
-    "copy-bound": "copying",
-    "launch-bound": "launch overhead",
-    "compute-bound": "arithmetic",
-    "CPU held back": "arithmetic",
-    "step-bound": "steps",
-}
+
+@dataclass(frozen=True)
+class Action:
+    """What to do now."""
+
+    kind: Literal[
+        "use the GPU", "rent", "change a setting", "measure again", "train longer", "try a GPU",
+        "stay here",
+    ]  # fmt: skip
+    accelerator: str | None = None
+    """Accelerator to rent, which `photofinish rent` knows."""
+    runs: int | None = None
+    """Runs from which on renting is worth it."""
+    remedy: Remedy | None = None
+    devices: tuple[DeviceLabel, ...] = ()
+    """Devices whose times are to be measured again."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """Answer for one experiment. All times are those of the whole job."""
-
-    answer: Answer
-    basis: Basis
-    cpu_seconds: float
-    gpu_seconds: float | None = None
-    """Time on the GPU that decides; None for a bound."""
-    interval: Interval | None = None
-    """Interval of the speed-up that holds it in 9 of 10 cases."""
-    gpu: str | None = None
-    """Name of the GPU that decides."""
-    reason: Reason | None = None
-    of_gpu: bool = False
-    """True if the reason is the GPU's, not the CPU's."""
-    option: RentalOption | None = None
-    """Accelerator of the estimate."""
+    own: OwnGpu
+    rented: RentedGpu | None
+    """None if no accelerators are asked for."""
+    action: Action
+    is_here: bool = False
+    """True if a GPU here trained it."""
 
     @property
-    def speedup(self) -> float | None:
-        return self.cpu_seconds / self.gpu_seconds if self.gpu_seconds else None
+    def about(self) -> About:
+        """What the answer is about: the GPU that is here, or else renting one."""
+        if self.is_here:
+            return "the GPU here"
+        return "renting" if self.rented else "a GPU of yours"
+
+    @property
+    def answer(self) -> Answer:
+        return self.rented.answer if self.rented and not self.is_here else self.own.answer
 
     @property
     def saved_seconds(self) -> float:
-        """Time that a GPU saves, if one is worth it."""
-        if self.gpu_seconds is None or self.answer not in ("Yes", "Probably yes"):
+        """Time that the GPU of the answer saves, if it is worth it."""
+        if self.rented and not self.is_here:
+            return self.rented.saved_seconds / self.rented.jobs if self.rented.is_yes else 0.0
+        if self.own.gpu_seconds is None or not self.own.is_yes:
             return 0.0
-        return self.cpu_seconds - self.gpu_seconds
+        return self.own.cpu_seconds - self.own.gpu_seconds
+
+
+def decide_all(pairs: Sequence[AnyComparison]) -> list[Decision]:
+    """Decide for each experiment. Those with the same data set and network are one sweep."""
+    sweeps: dict[tuple[str, ...], list[AnyComparison]] = defaultdict(list)
+    for pair in pairs:
+        sweeps[_sweep(pair)].append(pair)
+    rented = {key: decide_rented(sweep) for key, sweep in sweeps.items()}
+    return [_decision(pair, rented[_sweep(pair)]) for pair in pairs]
 
 
 def decide(pair: AnyComparison) -> Decision:
-    """Decide by the best evidence that there is."""
-    recorded, estimated = _recorded(pair), _estimated(pair)
-    if decision := _measured(pair) or _if_yes(recorded) or _short(pair) or _if_yes(estimated):
-        return decision
-    if recorded:
-        return recorded
-    bounded = _bounded(pair)
-    return estimated if estimated and bounded.answer != "No" else bounded
+    """Decide for an experiment alone."""
+    (decision,) = decide_all([pair])
+    return decision
 
 
-def _if_yes(decision: Decision | None) -> Decision | None:
-    return decision if decision and decision.answer == "Probably yes" else None
+def _sweep(pair: AnyComparison) -> tuple[str, ...]:
+    if isinstance(pair.cpu, ScriptResult):
+        return (pair.experiment,)
+    experiment = pair.cpu.record.experiment
+    return experiment.dataset, experiment.model.name
 
 
-def _measured(pair: AnyComparison) -> Decision | None:
-    if pair.compared is None:
+def _decision(pair: AnyComparison, rented: RentedGpu | None) -> Decision:
+    own, is_here = decide_own(pair), pair.compared is not None
+    return Decision(own, rented, _action(pair, own, rented, is_here), is_here)
+
+
+def _action(pair: AnyComparison, own: OwnGpu, rented: RentedGpu | None, is_here: bool) -> Action:
+    """Return the first of these that fits: measure again, take the GPU, change a setting, stay."""
+    answer = rented.answer if rented and not is_here else own.answer
+    accelerator = rented.option.accelerator.name if rented and rented.option else None
+    busy = tuple(run.device for run in pair.trained if load_warnings(run.timings.load))
+    if busy and answer == "Can't tell":
+        return Action("measure again", devices=busy)
+    if is_here and own.is_yes:
+        return Action("use the GPU")
+    if rented and rented.is_yes and not is_here:
+        return Action("rent", accelerator)
+    if remedy := _remedy(pair, own):
+        return Action("change a setting", remedy=remedy)
+    if answer == "Can't tell":
+        return Action("train longer") if is_here else Action("try a GPU", accelerator)
+    if own.is_yes and not rented:
+        return Action("try a GPU")
+    return Action("stay here", accelerator, rented.runs if rented else None)
+
+
+def _remedy(pair: AnyComparison, own: OwnGpu) -> Remedy | None:
+    """Return a change of the settings that does not change what is learned."""
+    if own.reason == "short job":
         return None
-    whole, answer = pair.compared.speedups["end_to_end"], _by_interval(pair)
-    of_gpu = answer != "Yes"
-    reason = _reason(pair, "gpu" if of_gpu else "cpu")
-    if answer == "Can't tell" and whole.cpu_seconds <= SHORT_JOB_SECONDS:
-        answer, reason = "No", "short job"
-    name = pair.trained[-1].timings.device_name
-    seconds = whole.cpu_seconds, whole.device_seconds
-    return Decision(answer, "measured", *seconds, whole.interval, name, reason, of_gpu)
-
-
-def _by_interval(pair: AnyComparison) -> Answer:
-    assert pair.compared
-    low, high = pair.compared.speedups["end_to_end"].interval or (0.0, float("inf"))
-    if low > 1:
-        return "Yes"
-    if high < 1:
-        return "No"
-    least, most = NO_DIFFERENCE
-    return "No difference" if least <= low and high <= most else "Can't tell"
-
-
-def _recorded(pair: AnyComparison) -> Decision | None:
-    """Decide by the fastest record of a GPU elsewhere that shows a difference."""
-    clear = []
-    for each in pair.elsewhere:
-        whole = job_speedup(pair.cpu.timings, each.timings)
-        if each.training.device == "gpu" and whole.is_faster is not None:
-            clear.append((whole, each.hardware))
-    if not clear:
-        return None
-    best, hardware = max(clear, key=lambda each: each[0].ratio)
-    answer: Answer = "Probably yes" if best.is_faster else "Probably no"
-    seconds, reason = (best.cpu_seconds, best.device_seconds), _reason(pair, "cpu")
-    return Decision(answer, "recorded", *seconds, best.interval, hardware, reason)
-
-
-def _short(pair: AnyComparison) -> Decision | None:
-    total_seconds = pair.cpu.timings.total_seconds
-    if total_seconds > SHORT_JOB_SECONDS:
-        return None
-    return Decision("No", "bound", total_seconds, reason="short job")
-
-
-def _estimated(pair: AnyComparison) -> Decision | None:
-    """Decide by the accelerator that is worth it for the least money, else by the fastest."""
-    options = estimated_options(pair)
-    if not options:
-        return None
-    worth_it = pair.settings.worth_it
-    worthwhile = [each for each in options if _interval(pair, each[1])[0] > worth_it]
-    if worthwhile:
-        best, estimate = min(worthwhile, key=lambda each: _value(*each))
-        answer: Answer = "Probably yes"
-    else:
-        best, estimate = min(options, key=lambda each: each[1].job_seconds)
-        answer = "Probably no" if _interval(pair, estimate)[1] < worth_it else "Can't tell"
-    return Decision(
-        answer,
-        "estimated",
-        pair.cpu.timings.total_seconds,
-        estimate.job_seconds,
-        _interval(pair, estimate),
-        best.accelerator.name,
-        _reason(pair, "cpu"),
-        option=best,
-    )
-
-
-def estimated_options(pair: AnyComparison) -> list[tuple[RentalOption, Estimate]]:
-    """Return accelerators whose memory may suffice, with their estimates of the job."""
-    return [
-        (option, option.estimate)
-        for option in pair.renting.offers
-        if option.estimate and option.fits != "no"
-    ]
-
-
-def _interval(pair: AnyComparison, estimate: Estimate) -> Interval:
-    """Return the speed-up of the job if the estimate is as far off as nine of ten are."""
-    timings = pair.cpu.timings
-    (fast, slow), (low, high) = job_spread(timings), estimate.job_interval
-    return fast / slowdown(timings) / high / RUN_TO_RUN, slow / low * RUN_TO_RUN
-
-
-def _value(option: RentalOption, estimate: Estimate) -> tuple[bool, float, float]:
-    """Return a key that sorts by doubt about the memory, then by cost, then by time."""
-    cost = math.inf if estimate.cost is None else estimate.cost
-    return option.fits != "yes", cost, estimate.job_seconds
-
-
-def _bounded(pair: AnyComparison) -> Decision:
-    """Answer No if no GPU can be much faster in this machine."""
-    job, cpu_seconds = pair.ceiling.job, pair.cpu.timings.total_seconds
-    if job.as_measured < max(WORTHWHILE_BOUND, pair.settings.worth_it):
-        reason: Reason = "loading" if loads_longer_than_it_starts(pair) else "start-up"
-        return Decision("No", "bound", cpu_seconds, reason=reason)
-    return Decision("Can't tell", "bound", cpu_seconds, reason=_reason(pair, "cpu"))
-
-
-def loads_longer_than_it_starts(pair: AnyComparison) -> bool:
-    """Return True if most of what stays on the CPU is loading, not start-up."""
-    job, epoch = pair.ceiling.job, pair.ceiling.epoch
-    if epoch is None:
-        return False
-    return 2 * len(pair.cpu.timings.epochs) * epoch.measured_seconds > job.measured_seconds
-
-
-def _reason(pair: AnyComparison, device: DeviceLabel) -> Reason | None:
-    """Return the largest part of the device's job, or else of its epoch, as far as is likely."""
-    diagnoses = pair.diagnoses[device]
-    return _REASONS.get(diagnoses[0].likely or diagnoses[0].cause) if diagnoses else None
-
-
-def is_likely(pair: AnyComparison, decision: Decision) -> bool:
-    """Return True if the reason is by unreliable figures, such as those of a busy machine."""
-    first = pair.diagnoses["gpu" if decision.of_gpu else "cpu"][:1]
-    return any(each.likely and _REASONS[each.likely] == decision.reason for each in first)
+    for found in pair.diagnoses["gpu" if own.of_gpu else "cpu"]:
+        if found.remedy and found.remedy.by not in ("batch size", "bf16"):
+            return found.remedy
+    return None

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from photofinish.comparing.decision import Answer, Decision
+from photofinish.comparing.decision import Decision
+from photofinish.comparing.own_gpu import Answer
 from photofinish.comparing.pairs import TrainedPair
 from photofinish.comparing.speedups import (
     LEAST_VALUES,
@@ -170,8 +171,8 @@ def grid(pairs: Sequence[TrainedPair], decisions: Sequence[Decision]) -> Grid | 
     row_key, column_key = sorted(varying, key=lambda key: len(values[key]))
     cells = {}
     for pair, decision, each in zip(pairs, decisions, settings, strict=True):
-        is_bound = decision.speedup is None
-        figure = decision.speedup or pair.ceiling.job.as_measured
+        is_bound = decision.own.speedup is None
+        figure = decision.own.speedup or pair.ceiling.job.as_measured
         place = str(each.get(row_key)), str(each.get(column_key))
         cells[place] = Cell(figure, is_bound, decision.answer)
     rows, columns = values[row_key], values[column_key]

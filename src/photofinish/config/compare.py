@@ -174,7 +174,15 @@ class Comparing(Settings):
     """Most that one training on one device may cost, in the prices' currency."""
     watts: Watts = Watts()
     worth_it: PositiveFloat = 1.2
-    """Smallest estimated speed-up of the whole job for which a GPU is worth it."""
+    """Smallest estimated speed-up of the whole job for which a GPU of one's own is worth it."""
+    rental_minutes: NonNegativeFloat = 5.0
+    """Minutes to start and set up a rented machine.
+
+    SkyPilot starts one in 2.2 to 3.0 min on AWS and GCP and in 5.8 on Azure (skypilot#1111, #1092,
+    #3695). Installing torch and this package took 2.7 min on two cores.
+    """
+    worth_saving: NonNegativeFloat = 5.0
+    """Minutes that a rented GPU must save, its start included."""
     references: Annotated[References, BeforeValidator(_check_references)] = "all"
     """Records in reference/ that are compared with this machine's results."""
     accelerators: AcceleratorNames = SHORT_LIST

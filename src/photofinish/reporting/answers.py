@@ -30,6 +30,10 @@ class Answers:
     """One answer over all experiments."""
     answers: dict[str, str]
     """Answer of each experiment, with its number and reason."""
+    actions: dict[str, str]
+    """What to do now for each experiment."""
+    not_worth_renting: list[str]
+    """Experiments for which a rented GPU is not, or probably not, worth it."""
     reasons: list[str]
     """Sentences why no GPU trained."""
     overview: Table
@@ -43,7 +47,7 @@ class Answers:
         return pd.read_csv(_report() / "comparison.csv")
 
     def __repr__(self) -> str:
-        lines = [f"{experiment}: {answer}" for experiment, answer in self.answers.items()]
+        lines = [f"{name}: {text} {self.actions[name]}" for name, text in self.answers.items()]
         return "\n".join([self.summary, *lines] if len(lines) > 1 else lines)
 
     def _repr_html_(self) -> str:
@@ -56,7 +60,14 @@ def write_answers(
 ) -> None:
     """Write the answers beside the report."""
     answers = {each.experiment: each.answer for each in verdicts}
-    content = json.dumps(asdict(Answers(summary, answers, reasons, overview)), indent=2)
+    actions = {each.experiment: each.action for each in verdicts}
+    not_worth_renting = []
+    for each in verdicts:
+        rented = each.decision.rented
+        if rented and rented.answer in ("No", "Probably no"):
+            not_worth_renting.append(each.experiment)
+    written = Answers(summary, answers, actions, not_worth_renting, reasons, overview)
+    content = json.dumps(asdict(written), indent=2)
     write_text_atomically(folder / ANSWERS, f"{content}\n")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from photofinish.comparing.device_results import ScriptResult
 from photofinish.comparing.diagnosis import LEAST_STEPS, Diagnosis, NotKnown, Remedy
 from photofinish.machine.host import allowed_cores
-from photofinish.wording import bound, counted, interval_text, seconds
+from photofinish.wording import HIGH, bound, counted, interval_text, seconds
 
 IN_GRAPHS = "Steps in CUDA graphs are taken apart one by one, so these are proportions, not times"
 _NO_REMEDY = {
@@ -88,7 +88,8 @@ def prediction(remedy: Remedy) -> str:
     if remedy.predicted is None:
         gain = "gain unknown"
     elif remedy.predicted.low == 1:
-        gain = f"an epoch gets at most {bound(remedy.predicted.high)} faster"
+        most = remedy.predicted.high
+        gain = f"an epoch gets at most {bound(most)} faster" if most <= HIGH else "no limit here"
     else:
         gain = f"an epoch gets {interval_text(remedy.predicted)}x faster"
     return f"{gain} ({_REMEDIES[remedy.by]})"

@@ -39,6 +39,7 @@ class ComparisonRow:
     device: str
     status: str
     answer: str | None = None
+    answer_for: str | None = None
     answer_by: str | None = None
     answer_reason: str | None = None
     device_name: str | None = _column("hardware")
@@ -111,8 +112,8 @@ def comparison_rows(pairs: Iterable[AnyComparison], decisions: Iterable[Decision
     for pair, decision in zip_longest(pairs, decisions):
         found = _rows(pair)
         for row in found if decision else ():
-            row.answer, row.answer_by = decision.answer, decision.basis
-            row.answer_reason = decision.reason
+            row.answer, row.answer_for = decision.answer, decision.about
+            row.answer_by, row.answer_reason = decision.own.basis, decision.own.reason
         rows += found
     return [vars(row) for row in rows]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from photofinish.comparing.bounds import SpeedupBound
-from photofinish.comparing.decision import Decision, is_likely
+from photofinish.comparing.own_gpu import OwnGpu, is_likely
 from photofinish.comparing.pairs import AnyComparison
 from photofinish.machine.load import load_warnings
-from photofinish.reporting.sentences import HIGH, Verdict
-from photofinish.reporting.tables import NOTHING, Table, money_or_nothing
-from photofinish.wording import bound, interval_text, ratio, seconds
+from photofinish.reporting.sentences import Verdict
+from photofinish.reporting.tables import NOTHING, Table
+from photofinish.wording import HIGH, bound, interval_text, ratio, seconds
 
 ANSWER = "worth a GPU?"
 
@@ -19,15 +19,15 @@ def overview_table(verdicts: Sequence[Verdict], pairs: Sequence[AnyComparison]) 
     """Return a row for each experiment, without columns that would be empty."""
     rows = []
     for each, pair in zip(verdicts, pairs, strict=True):
-        decision, compared = each.decision, pair.compared
+        own, compared = each.decision.own, pair.compared
         row = {
             "experiment": each.experiment,
-            ANSWER: decision.answer,
-            "on this CPU": seconds(decision.cpu_seconds),
-            "on a GPU": _gpu_time(decision),
-            "speed-up": _speedup(decision, pair.ceiling.job),
-            "cost": _cost(pair, decision),
-            "why": _why(pair, decision),
+            ANSWER: f"{each.decision.answer} ({each.decision.about})",
+            "on this CPU": seconds(own.cpu_seconds),
+            "on a GPU": _gpu_time(own),
+            "speed-up": _speedup(own, pair.ceiling.job),
+            "why": _why(pair, own),
+            "do now": each.action,
             "the models": compared.likeness if compared else NOTHING,
         }
         rows.append(row)
@@ -35,38 +35,28 @@ def overview_table(verdicts: Sequence[Verdict], pairs: Sequence[AnyComparison]) 
     return [{heading: row[heading] for heading in filled} for row in rows]
 
 
-def _why(pair: AnyComparison, decision: Decision) -> str:
+def _why(pair: AnyComparison, own: OwnGpu) -> str:
     """Return the reason, with a remark if it is by the figures of a busy machine."""
-    reason = decision.reason or NOTHING
-    if not is_likely(pair, decision):
+    reason = own.reason or NOTHING
+    if not is_likely(pair, own):
         return reason
     is_busy = any(load_warnings(run.timings.load) for run in pair.trained)
     return f"likely {reason}{' (busy machine)' if is_busy else ''}"
 
 
-def _gpu_time(decision: Decision) -> str:
+def _gpu_time(own: OwnGpu) -> str:
     """Return the job's time on the GPU that decides, and where it is from."""
-    if decision.gpu_seconds is None:
+    if own.gpu_seconds is None:
         return NOTHING
-    time = seconds(decision.gpu_seconds)
-    if decision.basis == "measured":
+    time = seconds(own.gpu_seconds)
+    if own.basis == "measured":
         return time
-    return f"{time} on {decision.gpu} ({decision.basis})"
+    return f"{time} on {own.gpu} ({own.basis})"
 
 
-def _speedup(decision: Decision, limit: SpeedupBound) -> str:
+def _speedup(own: OwnGpu, job: SpeedupBound) -> str:
     """Return how much faster the GPU is, or at most could be."""
-    if decision.speedup is None:
-        is_useful = limit.as_measured <= HIGH
-        return f"up to {bound(limit.as_measured)}" if is_useful else NOTHING
-    text = f"{ratio(decision.speedup)}x"
-    return f"{text} ({interval_text(decision.interval)})" if decision.interval else text
-
-
-def _cost(pair: AnyComparison, decision: Decision) -> str:
-    """Return the cost of the job on the GPU that decides."""
-    if decision.option and decision.option.estimate and decision.option.price:
-        return money_or_nothing(decision.option.estimate.cost, decision.option.price.currency)
-    if decision.basis == "measured" and "gpu" in pair.outlays:
-        return money_or_nothing(pair.outlays["gpu"].cost.amount, pair.outlays["gpu"].currency)
-    return NOTHING
+    if own.speedup is None:
+        return f"up to {bound(job.as_measured)}" if job.as_measured <= HIGH else NOTHING
+    text = f"{ratio(own.speedup)}x"
+    return f"{text} ({interval_text(own.interval)})" if own.interval else text

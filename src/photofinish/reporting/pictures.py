@@ -16,13 +16,13 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from photofinish.comparing.decision import Decision, estimated_options
+from photofinish.comparing.decision import Decision
 from photofinish.comparing.device_results import ScriptResult, Trained
 from photofinish.comparing.pairs import AnyComparison
 from photofinish.comparing.scaling import Grid
 from photofinish.reporting.comparison_rows import Rows
 from photofinish.results.records import Timings
-from photofinish.wording import listed, seconds, times
+from photofinish.wording import HIGH, limit, listed, seconds, times
 
 INK, SOFT, LINE = "#1c2127", "#555d67", "#d8dde3"
 DEVICE_COLOURS = {"cpu": "#0072b2", "gpu": "#c75000"}
@@ -64,7 +64,6 @@ _MARKERS = {"cpu": "o", "gpu": "s"}
 _WIDTH = 4.2
 """Width of each figure, in inches."""
 _MOST_MARKED_EPOCHS = 30
-_MOST_BARS = 8
 _LONGEST_NAME = 60
 _MOST_PANELS = 12
 _MOST_MARKED_COMMITS = 6
@@ -179,25 +178,23 @@ class _Bar:
 
 
 def _bars(pair: AnyComparison, decision: Decision) -> list[_Bar]:
-    """Return a bar for each device: trained here, recorded elsewhere, or estimated."""
+    """Return a bar for each device that trained here, and for each GPU that the answer names."""
     bars = []
     for run in pair.trained:
         bars.append(
             _Bar(f"{run.device.upper()} here, measured", _parts(run.timings, _loading_share(run)))
         )
+    named = [decision.own.gpu, decision.rented.gpu if decision.rented else None]
     for each in pair.elsewhere:
-        bars.append(_Bar(f"{each.hardware}, recorded", _parts(each.timings, 0.0)))
-    estimates = estimated_options(pair) if decision.reason != "short job" else []
-    fastest = min(estimates, key=lambda each: each[1].job_seconds, default=None)
-    for option, estimate in estimates:
-        if option is not decision.option and (option, estimate) != fastest:
-            continue
-        is_best = option is decision.option and estimate.cost is not None
-        mark = ", best value" if is_best else ""
-        computing_seconds = estimate.job_seconds - estimate.startup_seconds
-        parts = {"start-up": estimate.startup_seconds, "training": computing_seconds}
-        bars.append(_Bar(f"{option.accelerator.name}, estimated{mark}", parts, is_estimated=True))
-    return bars[:_MOST_BARS]
+        if each.hardware in named:
+            bars.append(_Bar(f"{each.hardware}, recorded", _parts(each.timings, 0.0)))
+    for option in pair.renting.offers:
+        estimate, name = option.estimate, option.accelerator.name
+        if estimate and name in named:
+            computing_seconds = estimate.job_seconds - estimate.startup_seconds
+            parts = {"start-up": estimate.startup_seconds, "training": computing_seconds}
+            bars.append(_Bar(f"{name}, estimated", parts, is_estimated=True))
+    return bars
 
 
 def _loading_share(run: Trained | ScriptResult) -> float:
@@ -242,8 +239,10 @@ def heat_map(grid: Grid) -> Picture:
     for y, row in enumerate(grid.rows):
         for x, column in enumerate(grid.columns):
             cell = grid.cells[row, column]
-            up_to = "up to " if cell.is_bound else ""
-            text = f"{up_to}{times(cell.figure)}\n{cell.answer}"
+            faster = times(cell.figure)
+            if cell.is_bound:
+                faster = f"up to {faster}" if cell.figure <= HIGH else limit(cell.figure)
+            text = f"{faster}\n{cell.answer}"
             log = logs[row, column]
             colour = DEVICE_COLOURS["gpu" if log > 0 else "cpu"]
             alpha = 0.6 * abs(log) / most

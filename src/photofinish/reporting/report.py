@@ -7,12 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from photofinish.comparing.decision import decide_all
 from photofinish.comparing.device_results import ScriptResult
 from photofinish.comparing.diagnosis import Remedy
 from photofinish.comparing.pairs import AnyComparison, Comparison, TrainedPair
 from photofinish.comparing.scaling import all_series, grid, shared_trainings
 from photofinish.files import to_json, write_text_atomically
 from photofinish.reporting import pictures, rows, sentences, tables
+from photofinish.reporting.answer_words import summary as summary_of
 from photofinish.reporting.answers import write_answers
 from photofinish.reporting.causes import commands, prediction, remedy_line
 from photofinish.reporting.comparison_rows import comparison_metrics, comparison_rows
@@ -78,8 +80,8 @@ def write_report(
 ) -> list[Verdict]:
     """Write all files of the report, and return a verdict for each experiment and script."""
     everything: list[AnyComparison] = [*pairs, *scripts]
-    verdicts = [verdict(pair) for pair in everything]
-    decisions = [each.decision for each in verdicts]
+    decisions = decide_all(everything)
+    verdicts = [verdict(*each) for each in zip(everything, decisions, strict=True)]
     files = {
         "comparison.csv": comparison_rows(everything, decisions),
         "history.csv": rows.history_rows(pairs),
@@ -98,7 +100,7 @@ def write_report(
     for picture in [*drawn, *(picture for each in details for picture in each.pictures)]:
         _write(folder / FIGURES / f"{picture.name}.svg", picture.file)
     overview = overview_table(verdicts, everything)
-    summary = sentences.summary(decisions)
+    summary = summary_of(decisions)
     reasons = _reasons(verdicts)
     page = template("report.html.j2").render(
         summary=summary,
@@ -126,7 +128,7 @@ def _reasons(verdicts: list[Verdict]) -> list[str]:
 
 def _details(pair: AnyComparison, answer: Verdict) -> Details:
     remedies = [each.remedy for found in pair.diagnoses.values() for each in found if each.remedy]
-    if answer.decision.reason == "short job":
+    if answer.decision.own.reason == "short job":
         remedies = []
     sections = [(title, table(pair), note) for title, table, note in _SECTIONS]
     drawn = [pictures.job_times(pair, answer.decision)]
@@ -174,7 +176,8 @@ def _markdown(summary: str, verdicts: list[Verdict], overview: Table) -> str:
         lines += [markdown_text(reason), ""]
     for each in verdicts:
         lines.append(f"* **{markdown_text(each.experiment)}**: {markdown_text(each.answer)}")
-        lines += [f"  * {markdown_text(detail)}" for detail in (*each.cautions, *each.details)]
+        evidence = [*each.first, *each.cautions, *each.details]
+        lines += [f"  * {markdown_text(line)}" for line in evidence]
     text = ""
     for line in lines:
         if len(text) + len(line) > MOST_MARKDOWN_CHARACTERS:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-import re
 import statistics
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from photofinish.comparing.decision import Decision, decide, is_likely
+from photofinish.comparing.decision import Decision, decide
 from photofinish.comparing.device_results import ScriptResult, Trained
 from photofinish.comparing.diagnosis import Diagnosis
 from photofinish.comparing.pairs import AnyComparison
@@ -21,9 +19,10 @@ from photofinish.comparing.speedups import (
     Kind,
     Speedup,
 )
-from photofinish.machine.load import LoadWindow, load_warnings
-from photofinish.reporting.causes import advice, cause, not_known
-from photofinish.wording import bound, counted, faster, listed, money, seconds
+from photofinish.machine.load import load_warnings
+from photofinish.reporting.answer_words import action_text, answer_text, busy_text
+from photofinish.reporting.causes import advice, cause
+from photofinish.wording import counted, faster, listed, seconds
 
 NAMES: dict[Kind, str] = {
     "step": "a step, its data on the device",
@@ -31,17 +30,12 @@ NAMES: dict[Kind, str] = {
     "end_to_end": "the whole job with start-up",
 }
 THE_SAME = "the same"
-_TRY = "Training it once on a GPU would settle it."
-_QUIET_OR_TRY = "A quiet machine may settle it, and training it once on a GPU would."
-HIGH = 20.0
-"""Largest bound that is worth a number."""
 _NO_STEPS = (
     "The script does not use `photofinish.steps`, so it is timed as a whole: its start-up, its "
     "loading and what its steps compute are not known."
 )
 NO_PARITY = "Whether both devices train the same model is not known beyond the script's metrics."
 _METRICS_NAMED = 3
-_DEVICE_TYPE = re.compile(r"^(cuda|mps|xpu): ")
 
 
 @dataclass(frozen=True)
@@ -51,7 +45,11 @@ class Verdict:
     experiment: str
     decision: Decision
     answer: str
-    """The answer, a number and a reason."""
+    """The answer, a number and a reason, about the GPU that is here or renting one."""
+    action: str
+    """What to do now."""
+    busy: str | None
+    """That the machine was busy, and how to measure again."""
     details: tuple[str, ...]
     """Evidence, a paragraph each."""
     cautions: tuple[str, ...]
@@ -60,109 +58,32 @@ class Verdict:
     """Sentence why no GPU trained."""
 
     @property
+    def first(self) -> list[str]:
+        """What stands below the answer on the first screen and in the terminal."""
+        return [f"Now: {self.action}", *([self.busy] if self.busy else [])]
+
+    @property
     def text(self) -> str:
-        """Answer, details and cautions."""
-        return " ".join([self.answer, *self.details, *self.cautions])
+        """Answer, action, details and cautions."""
+        return " ".join([self.answer, *self.first, *self.details, *self.cautions])
 
 
-def verdict(pair: AnyComparison) -> Verdict:
-    """Answer whether the GPU is worth it, by what was measured, recorded, estimated or bounded."""
-    decision = decide(pair)
+def verdict(pair: AnyComparison, decision: Decision | None = None) -> Verdict:
+    """Return the answer with its evidence; of an experiment alone without a decision."""
+    decision = decision or decide(pair)
     details = _evidence_of_both(pair) if pair.compared else _evidence_of_cpu(pair, decision)
     if "cpu" in pair.seeds:
         details.append(chance(pair.seeds["cpu"], pair.seeds.get("gpu")))
     return Verdict(
         experiment=pair.experiment,
         decision=decision,
-        answer=f"{decision.answer}: {reason_of(pair, decision)}",
+        answer=answer_text(pair, decision),
+        action=action_text(pair, decision.action),
+        busy=busy_text(pair, decision.action),
         details=tuple(details),
-        cautions=_cautions(pair, decision),
-        missing=_no_gpu(pair.why_no_gpu) if pair.why_no_gpu else None,
+        cautions=_cautions(pair),
+        missing=f"No GPU trained here ({pair.why_no_gpu})." if pair.why_no_gpu else None,
     )
-
-
-def _no_gpu(reason: str) -> str:
-    """Return why no GPU trained as a sentence, without PyTorch's names of device types."""
-    reasons = reason.removeprefix("no accelerator: ").split("; ")
-    return f"No GPU trained here: {listed([_DEVICE_TYPE.sub('', each) for each in reasons])}."
-
-
-def summary(decisions: Sequence[Decision]) -> str:
-    """Return one answer over all experiments: `40 experiments: 38 No (start-up), 2 Yes`."""
-    parts = []
-    for answer, count in Counter(each.answer for each in decisions).most_common():
-        found = [each.reason for each in decisions if each.answer == answer and each.reason]
-        reasons = ", ".join(reason for reason, _ in Counter(found).most_common())
-        parts.append(f"{count} {answer}{f' ({reasons})' if reasons else ''}")
-    text = f"{counted(len(decisions), 'experiment')}: {', '.join(parts)}."
-    if saved_seconds := sum(each.saved_seconds for each in decisions):
-        whole_seconds = sum(each.cpu_seconds for each in decisions)
-        text += f" GPUs save about {seconds(saved_seconds)} of {seconds(whole_seconds)}."
-    return text
-
-
-def reason_of(pair: AnyComparison, decision: Decision) -> str:
-    """Return the number and the reason of an answer."""
-    whole, startup = decision.cpu_seconds, pair.cpu.timings.startup_seconds
-    if decision.reason == "short job":
-        of_it = f", {seconds(startup)} of it start-up" if startup else ""
-        return f"the whole job takes {seconds(whole)}{of_it}."
-    if decision.gpu_seconds is None or decision.speedup is None:
-        return _bounded(pair, decision)
-    number = faster(decision.speedup, decision.interval)
-    times = f"{seconds(decision.gpu_seconds)} on {decision.gpu} instead of {seconds(whole)}"
-    why = ""
-    if decision.reason:
-        likely = "likely " if is_likely(pair, decision) else ""
-        device = "GPU" if decision.of_gpu else "CPU"
-        why = f" Most of the {device}'s time is {likely}{decision.reason}."
-    if decision.basis == "recorded":
-        return f"{number}. The job took {times}; the GPU's time was recorded elsewhere.{why}"
-    if decision.option and decision.option.estimate:
-        price, cost = decision.option.price, decision.option.estimate.cost
-        costs = f", for {money(cost, price.currency)}" if price and cost is not None else ""
-        text = f"about {number}. By estimate the job takes {times}{costs}.{why}"
-        if decision.option.fits == "perhaps":
-            text += f" The memory of {decision.gpu} may be too small."
-        if decision.answer == "Can't tell":
-            is_busy = bool(load_warnings(pair.cpu.timings.load))
-            text += f" {_QUIET_OR_TRY if is_busy else _TRY}"
-        return text
-    text = f"{number}. The job takes {times}.{why}"
-    if decision.answer == "Can't tell":
-        is_busy = any(load_warnings(run.timings.load) for run in pair.trained)
-        text += f" {'A quiet machine' if is_busy else 'A longer training'} would settle it."
-    if pair.compared and pair.compared.parity:
-        text += f" The models are {pair.compared.likeness}."
-    return text
-
-
-def _bounded(pair: AnyComparison, decision: Decision) -> str:
-    """Return why no GPU can be much faster in this machine, or that nothing shows it."""
-    job, resident = pair.ceiling.job, pair.ceiling.job_if_resident
-    unknown = pair.ceiling.loading_not_known
-    staying, whole = seconds(job.measured_seconds), seconds(job.whole_seconds)
-    staying = staying.removesuffix(f" {whole.split()[1]}")
-    limit = f"{staying} of its {whole} stay on the CPU, so an infinitely fast GPU in this machine "
-    limit += f"makes it {bound(job.as_measured)} faster (at most {bound(job.at_most)} with all "
-    limit += "margins)."
-    if decision.answer == "No":
-        is_loading = decision.reason == "loading"
-        if is_loading and resident:
-            most = resident.at_most
-            then = f"is {bound(most)}" if most <= HIGH else "is no obstacle"
-            limit += f" With `input: resident` that limit {then}."
-        return f"most of the job is {'loading data' if is_loading else 'start-up'}. {limit}"
-    text = "no GPU trained it."
-    if unknown:
-        text += f" Its loading is not known: {not_known(unknown)}."
-    operations = pair.cpu.timings.operations
-    if operations and operations.without_formula:
-        names = ", ".join(operations.without_formula)
-        text += f" Nothing is estimated: much of a step is {names}, which isn't counted."
-    if job.at_most <= HIGH:
-        text += f" {limit[0].upper()}{limit[1:]}"
-    return f"{text} {_TRY}"
 
 
 def _evidence_of_both(pair: AnyComparison) -> list[str]:
@@ -213,7 +134,7 @@ def _evidence_of_cpu(pair: AnyComparison, decision: Decision) -> list[str]:
     why = _why(cpu, pair.diagnoses["cpu"])
     if isinstance(cpu, ScriptResult) and not cpu.has_steps:
         return [trained, *why]
-    if decision.reason == "short job":
+    if decision.own.reason == "short job":
         return [trained]
     if not_counted := pair.renting.not_counted:
         return [trained, f"There are no bounds by data sheets: {not_counted}.", *why]
@@ -317,22 +238,12 @@ def _why(run: Trained | ScriptResult, diagnoses: Sequence[Diagnosis]) -> list[st
     return [" ".join(sentences)]
 
 
-def _cautions(pair: AnyComparison, decision: Decision) -> tuple[str, ...]:
-    """Return reasons to doubt the answer.
-
-    Yes, No and Probably yes have the margin of a busy machine already.
-    """
+def _cautions(pair: AnyComparison) -> tuple[str, ...]:
+    """Return further reasons to doubt the answer."""
     cautions = []
     for run in pair.trained:
         device, load = run.device.upper(), run.timings.load
-        if decision.answer in ("Yes", "No", "Probably yes"):
-            load = ()
-        if load_warnings(load):
-            # The stage of `mnist.lenet`, an experiment of a sweep, is named after `lenet`.
-            stage = "train" if isinstance(run, Trained) else "script"
-            name = run.experiment.rpartition(".")[2]
-            cautions.append(_busy(device, load, f"{stage}-{run.device}@{name}"))
-        elif warnings := load_warnings(load[-1:]):
+        if not load_warnings(load) and (warnings := load_warnings(load[-1:])):
             cautions.append(
                 f"The machine was busy after the {device}'s training ({listed(warnings)}), so the "
                 "times of its steps are unreliable."
@@ -348,15 +259,6 @@ def _cautions(pair: AnyComparison, decision: Decision) -> tuple[str, ...]:
     if len(set(hosts)) > 1:
         cautions.append(f"The devices are in different machines: {listed(hosts)}.")
     return tuple(cautions)
-
-
-def _busy(device: str, load: Sequence[LoadWindow], stage: str) -> str:
-    """Return that other programs disturbed a run, and how to measure it again."""
-    warning = load_warnings(load)[0].removesuffix(" in 100% of the time")
-    return (
-        f"The machine was busy ({warning}), so the {device}'s times are unreliable. "
-        f"`dvc repro --force --single-item {stage}` measures them again."
-    )
 
 
 def _too_few(number: int, noun: str) -> str:

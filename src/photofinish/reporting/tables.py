@@ -23,9 +23,9 @@ from photofinish.results.records import DEVICE_LABELS
 from photofinish.results.references import hardware
 from photofinish.wording import (
     all_or_some,
-    bound,
     byte_size,
     energy,
+    limit,
     listed,
     money,
     ratio,
@@ -81,13 +81,14 @@ def ceiling_table(pair: AnyComparison) -> Table:
     if pair.compared or (isinstance(pair.cpu, ScriptResult) and not pair.cpu.has_steps):
         return []
     rows = []
-    for of, limit in (("an epoch", pair.ceiling.epoch), ("the job", pair.ceiling.job)):
+    for of, found in (("an epoch", pair.ceiling.epoch), ("the job", pair.ceiling.job)):
         row = {
             "of": of,
-            "whole": seconds(limit.whole_seconds) if limit else NOTHING,
-            "stays on the CPU (measured)": seconds(limit.measured_seconds) if limit else NOTHING,
-            "sure to stay": seconds(limit.staying_seconds) if limit else NOTHING,
-            "a GPU at most (bound)": bound(limit.at_most) if limit else NOTHING,
+            "whole": seconds(found.whole_seconds) if found else NOTHING,
+            "stays on the CPU": seconds(found.measured_seconds) if found else NOTHING,
+            "a GPU at most": limit(found.as_measured) if found else NOTHING,
+            "sure to stay": seconds(found.staying_seconds) if found else NOTHING,
+            "with all margins": limit(found.at_most) if found else NOTHING,
         }
         rows.append(row)
     return rows

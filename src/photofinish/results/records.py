@@ -203,6 +203,16 @@ class Timings(Record):
         return self.total_seconds - passed_seconds(self.epochs)
 
     @property
+    def seeds_seconds(self) -> float:
+        """Time of the passes of all further seeds."""
+        return sum(passed_seconds(seed) for seed in self.seeds)
+
+    @property
+    def job_seconds(self) -> float:
+        """Duration of the job with its further seeds. Repeats only measure."""
+        return self.total_seconds + self.seeds_seconds
+
+    @property
     def end_to_end_seconds(self) -> list[float]:
         """Duration of the whole job, for each repeat."""
         repeats = [self.once_seconds + passed_seconds(repeat) for repeat in self.repeats]

@@ -1,0 +1,209 @@
+"""The answer for a GPU in this machine, by the time of the job alone.
+
+Measured beats recorded, recorded beats estimated, and an estimate beats a bound, which only ever
+says No. docs/verdict.md has these rules for users.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from photofinish.comparing.diagnosis import Cause
+from photofinish.comparing.pairs import AnyComparison
+from photofinish.comparing.renting import Estimate, RentalOption
+from photofinish.comparing.speedups import (
+    RUN_TO_RUN,
+    Interval,
+    job_speedup,
+    job_spread,
+    slowdown,
+)
+from photofinish.results.records import DeviceLabel
+
+Answer = Literal["Yes", "No", "No difference", "Probably yes", "Probably no", "Can't tell"]
+Basis = Literal["measured", "recorded", "estimated", "bound"]
+Reason = Literal[
+    "short job", "start-up", "loading", "copying", "launch overhead", "arithmetic", "steps"
+]
+
+SHORT_JOB_SECONDS = 5.0
+"""A shorter job is not worth a GPU, unless one was seen to be faster."""
+NO_DIFFERENCE = 0.9, 1.1
+WORTHWHILE_BOUND = 1.5
+"""Smallest bound, as measured, of a GPU that may be worth it: a real one stays below it."""
+_REASONS: dict[Cause, Reason] = {
+    "start-up-bound": "start-up",
+    "input-bound": "loading",
+    "copy-bound": "copying",
+    "launch-bound": "launch overhead",
+    "compute-bound": "arithmetic",
+    "CPU held back": "arithmetic",
+    "step-bound": "steps",
+}
+
+
+@dataclass(frozen=True)
+class OwnGpu:
+    """Answer for a GPU in this machine. All times are those of the whole job."""
+
+    answer: Answer
+    basis: Basis
+    cpu_seconds: float
+    gpu_seconds: float | None = None
+    """Time on the GPU that decides; None for a bound."""
+    interval: Interval | None = None
+    """Interval of the speed-up that holds it in 9 of 10 cases."""
+    gpu: str | None = None
+    """Name of the GPU that decides."""
+    reason: Reason | None = None
+    of_gpu: bool = False
+    """True if the reason is the GPU's, not the CPU's."""
+    option: RentalOption | None = None
+    """Accelerator of the estimate."""
+
+    @property
+    def speedup(self) -> float | None:
+        return self.cpu_seconds / self.gpu_seconds if self.gpu_seconds else None
+
+    @property
+    def is_yes(self) -> bool:
+        return self.answer in ("Yes", "Probably yes")
+
+
+def decide_own(pair: AnyComparison) -> OwnGpu:
+    """Decide on a GPU in this machine, by the best evidence that there is."""
+    recorded, estimated = _recorded(pair), _estimated(pair)
+    if decision := _measured(pair) or _if_yes(recorded) or _short(pair) or _if_yes(estimated):
+        return decision
+    if recorded:
+        return recorded
+    bounded = _bounded(pair)
+    return estimated if estimated and bounded.answer != "No" else bounded
+
+
+def _if_yes(decision: OwnGpu | None) -> OwnGpu | None:
+    return decision if decision and decision.answer == "Probably yes" else None
+
+
+def _measured(pair: AnyComparison) -> OwnGpu | None:
+    if pair.compared is None:
+        return None
+    whole, answer = pair.compared.speedups["end_to_end"], _by_interval(pair)
+    of_gpu = answer != "Yes"
+    reason = _reason(pair, "gpu" if of_gpu else "cpu")
+    if answer == "Can't tell" and whole.cpu_seconds <= SHORT_JOB_SECONDS:
+        answer, reason = "No", "short job"
+    name = pair.trained[-1].timings.device_name
+    seconds = whole.cpu_seconds, whole.device_seconds
+    return OwnGpu(answer, "measured", *seconds, whole.interval, name, reason, of_gpu)
+
+
+def _by_interval(pair: AnyComparison) -> Answer:
+    assert pair.compared
+    low, high = pair.compared.speedups["end_to_end"].interval or (0.0, float("inf"))
+    if low > 1:
+        return "Yes"
+    if high < 1:
+        return "No"
+    least, most = NO_DIFFERENCE
+    return "No difference" if least <= low and high <= most else "Can't tell"
+
+
+def _recorded(pair: AnyComparison) -> OwnGpu | None:
+    """Decide by the fastest record of a GPU elsewhere that shows a difference."""
+    clear = []
+    for each in pair.elsewhere:
+        whole = job_speedup(pair.cpu.timings, each.timings)
+        if each.training.device == "gpu" and whole.is_faster is not None:
+            clear.append((whole, each.hardware))
+    if not clear:
+        return None
+    best, hardware = max(clear, key=lambda each: each[0].ratio)
+    answer: Answer = "Probably yes" if best.is_faster else "Probably no"
+    seconds, reason = (best.cpu_seconds, best.device_seconds), _reason(pair, "cpu")
+    return OwnGpu(answer, "recorded", *seconds, best.interval, hardware, reason)
+
+
+def _short(pair: AnyComparison) -> OwnGpu | None:
+    """Answer No to a job that is too short, further seeds included."""
+    if pair.cpu.timings.job_seconds > SHORT_JOB_SECONDS:
+        return None
+    return OwnGpu("No", "bound", pair.cpu.timings.total_seconds, reason="short job")
+
+
+def _estimated(pair: AnyComparison) -> OwnGpu | None:
+    """Decide by the accelerator that is worth it for the least money, else by the fastest."""
+    options = estimated_options(pair)
+    if not options:
+        return None
+    worth_it = pair.settings.worth_it
+    worthwhile = [each for each in options if estimated_speedup(pair, each[1])[0] > worth_it]
+    if worthwhile:
+        best, estimate = min(worthwhile, key=lambda each: _value(*each))
+        answer: Answer = "Probably yes"
+    else:
+        best, estimate = min(options, key=lambda each: each[1].job_seconds)
+        answer = "Probably no" if estimated_speedup(pair, estimate)[1] < worth_it else "Can't tell"
+    return OwnGpu(
+        answer,
+        "estimated",
+        pair.cpu.timings.total_seconds,
+        estimate.job_seconds,
+        estimated_speedup(pair, estimate),
+        best.accelerator.name,
+        _reason(pair, "cpu"),
+        option=best,
+    )
+
+
+def estimated_options(pair: AnyComparison) -> list[tuple[RentalOption, Estimate]]:
+    """Return accelerators whose memory may suffice, with their estimates of the job."""
+    return [
+        (option, option.estimate)
+        for option in pair.renting.offers
+        if option.estimate and option.fits != "no"
+    ]
+
+
+def estimated_speedup(pair: AnyComparison, estimate: Estimate) -> Interval:
+    """Return the speed-up of the job if the estimate is as far off as nine of ten are."""
+    timings = pair.cpu.timings
+    (fast, slow), (low, high) = job_spread(timings), estimate.job_interval
+    return fast / slowdown(timings) / high / RUN_TO_RUN, slow / low * RUN_TO_RUN
+
+
+def _value(option: RentalOption, estimate: Estimate) -> tuple[bool, float, float]:
+    """Return a key that sorts by doubt about the memory, then by cost, then by time."""
+    cost = math.inf if estimate.cost is None else estimate.cost
+    return option.fits != "yes", cost, estimate.job_seconds
+
+
+def _bounded(pair: AnyComparison) -> OwnGpu:
+    """Answer No if no GPU can be much faster in this machine."""
+    job, cpu_seconds = pair.ceiling.job, pair.cpu.timings.total_seconds
+    if job.as_measured < max(WORTHWHILE_BOUND, pair.settings.worth_it):
+        reason: Reason = "loading" if loads_longer_than_it_starts(pair) else "start-up"
+        return OwnGpu("No", "bound", cpu_seconds, reason=reason)
+    return OwnGpu("Can't tell", "bound", cpu_seconds, reason=_reason(pair, "cpu"))
+
+
+def loads_longer_than_it_starts(pair: AnyComparison) -> bool:
+    """Return True if most of what stays on the CPU is loading, not start-up."""
+    job, epoch = pair.ceiling.job, pair.ceiling.epoch
+    if epoch is None:
+        return False
+    return 2 * len(pair.cpu.timings.epochs) * epoch.measured_seconds > job.measured_seconds
+
+
+def _reason(pair: AnyComparison, device: DeviceLabel) -> Reason | None:
+    """Return the largest part of the device's job, or else of its epoch, as far as is likely."""
+    diagnoses = pair.diagnoses[device]
+    return _REASONS.get(diagnoses[0].likely or diagnoses[0].cause) if diagnoses else None
+
+
+def is_likely(pair: AnyComparison, decision: OwnGpu) -> bool:
+    """Return True if the reason is by unreliable figures, such as those of a busy machine."""
+    first = pair.diagnoses["gpu" if decision.of_gpu else "cpu"][:1]
+    return any(each.likely and _REASONS[each.likely] == decision.reason for each in first)

@@ -1,0 +1,170 @@
+"""The answer for a rented GPU, by the minutes that it saves after it has started.
+
+A machine is rented once for all seeds of an experiment, and for all experiments of a sweep.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from photofinish.comparing.own_gpu import Answer, estimated_options, estimated_speedup
+from photofinish.comparing.pairs import AnyComparison
+from photofinish.comparing.renting import Price, RentalOption, cost_of, price_of
+from photofinish.comparing.speedups import Interval, job_speedup
+from photofinish.config.compare import accelerators
+from photofinish.results import passed_seconds
+
+MOST_RUNS = 1000
+"""Most runs that an answer asks for."""
+RentalReason = Literal[
+    "saves enough", "may save enough", "saves too little", "saves nothing", "short job", "not known"
+]
+
+
+@dataclass(frozen=True)
+class RentedGpu:
+    """Answer for one experiment, or for all of a sweep. All times are those of whole jobs."""
+
+    answer: Answer
+    reason: RentalReason
+    here_seconds: float
+    """Time on the fastest device here."""
+    start_seconds: float
+    """Time to start and set up the machine."""
+    jobs: int = 1
+    """Experiments that are trained on the machine."""
+    gpu: str | None = None
+    gpu_seconds: float = math.inf
+    saved: Interval = (-math.inf, math.inf)
+    """Time that one run saves in 9 of 10 cases, before the machine's start is taken off."""
+    runs: int | None = None
+    """Runs from which on it is worth it, if one is not enough."""
+    cost: float | None = None
+    """Cost of one run with the machine's start."""
+    currency: str = ""
+    option: RentalOption | None = None
+    """Accelerator, if its time is estimated."""
+
+    @property
+    def is_yes(self) -> bool:
+        return self.answer == "Probably yes"
+
+    @property
+    def saved_seconds(self) -> float:
+        """Time that one run saves after the machine's start."""
+        return self.here_seconds - self.gpu_seconds - self.start_seconds
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    gpu: str
+    seconds: float
+    saved: Interval
+    price: Price | None
+    option: RentalOption | None = None
+
+    def value(self) -> tuple[bool, float, float]:
+        """Return a key that sorts by doubt about the memory, then by cost, then by time."""
+        cost = cost_of(self.seconds, self.price)
+        has_room = self.option is None or self.option.fits == "yes"
+        return not has_room, math.inf if cost is None else cost, self.seconds
+
+
+def decide_rented(sweep: Sequence[AnyComparison]) -> RentedGpu | None:
+    """Decide for all experiments that one machine trains; None if no accelerators are asked for."""
+    settings = sweep[0].settings
+    found = _common([_candidates(pair) for pair in sweep])
+    if not found and not settings.accelerators:
+        return None
+    here_seconds = sum(map(_here_seconds, sweep))
+    start_seconds, worth_seconds = 60 * settings.rental_minutes, 60 * settings.worth_saving
+    least_seconds = start_seconds + worth_seconds
+    """What one run must save before the machine's start."""
+    is_short = here_seconds <= least_seconds
+    if not found:
+        if is_short:
+            return RentedGpu("No", "short job", here_seconds, start_seconds, len(sweep))
+        return RentedGpu("Can't tell", "not known", here_seconds, start_seconds, len(sweep))
+
+    surely = [each for each in found if each.saved[0] >= least_seconds]
+    perhaps = [each for each in found if each.saved[1] >= least_seconds and not is_short]
+    faster = [each for each in found if each.saved[0] > 0]
+    best = min(surely or faster or found, key=_Candidate.value)
+    answer: Answer = "No" if is_short else "Probably no"
+    reason: RentalReason = "short job" if is_short else "saves nothing"
+    runs = None
+    if surely:
+        answer, reason = "Probably yes", "saves enough"
+    elif perhaps:
+        answer, reason = "Can't tell", "may save enough"
+        best = min(perhaps, key=lambda each: each.seconds)
+    elif faster:
+        reason = "saves too little"
+        wanted = math.ceil(least_seconds / (here_seconds - best.seconds))
+        runs = wanted if wanted <= MOST_RUNS else None
+    return RentedGpu(
+        answer,
+        reason,
+        here_seconds,
+        start_seconds,
+        len(sweep),
+        best.gpu,
+        best.seconds,
+        best.saved,
+        runs,
+        cost_of(best.seconds + start_seconds, best.price),
+        best.price.currency if best.price else "",
+        best.option,
+    )
+
+
+def _here_seconds(pair: AnyComparison) -> float:
+    return min(run.timings.job_seconds for run in pair.trained)
+
+
+def _candidates(pair: AnyComparison) -> list[_Candidate]:
+    """Return the GPUs elsewhere that trained it, or else those that are estimated."""
+    timings, here_seconds, prices = pair.cpu.timings, _here_seconds(pair), pair.settings.prices
+
+    def saved(speedup: Interval) -> Interval:
+        low, high = (timings.job_seconds / end for end in speedup)
+        return here_seconds - low, here_seconds - high
+
+    names = {sheet.full_name: name for name, sheet in accelerators().items()}
+    recorded = []
+    for each in pair.elsewhere:
+        interval = job_speedup(timings, each.timings).interval
+        if each.training.device == "gpu" and interval:
+            name = names.get(each.timings.device_name)
+            price = price_of(name, prices) if name else None
+            seconds = each.timings.job_seconds
+            recorded.append(_Candidate(each.hardware, seconds, saved(interval), price))
+    if recorded:
+        return recorded
+    further_seeds = timings.seeds_seconds / passed_seconds(timings.epochs)
+    estimated = []
+    for option, estimate in estimated_options(pair):
+        seconds = estimate.job_seconds
+        seconds += further_seeds * (estimate.job_seconds - estimate.startup_seconds)
+        interval = estimated_speedup(pair, estimate)
+        name = option.accelerator.name
+        estimated.append(_Candidate(name, seconds, saved(interval), option.price, option))
+    return estimated
+
+
+def _common(of_each: Sequence[list[_Candidate]]) -> list[_Candidate]:
+    """Return the GPUs that are known for every experiment, with the sums of their times."""
+    first, *others = of_each
+    found = []
+    for candidate in first:
+        same = [candidate]
+        same += [each for other in others for each in other if each.gpu == candidate.gpu]
+        if len(same) < len(of_each):
+            continue
+        saved = sum(each.saved[0] for each in same), sum(each.saved[1] for each in same)
+        seconds = sum(each.seconds for each in same)
+        found.append(_Candidate(candidate.gpu, seconds, saved, candidate.price, candidate.option))
+    return found

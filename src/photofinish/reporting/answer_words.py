@@ -1,0 +1,234 @@
+"""Answers as text: one template for each kind of finding, and the values that fill it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from photofinish.comparing.bounds import SpeedupBound
+from photofinish.comparing.decision import Action, Decision
+from photofinish.comparing.device_results import Trained
+from photofinish.comparing.own_gpu import OwnGpu, is_likely
+from photofinish.comparing.pairs import AnyComparison
+from photofinish.comparing.rented_gpu import RentedGpu
+from photofinish.machine.load import load_warnings
+from photofinish.reporting.causes import not_known, remedy_line
+from photofinish.results.records import DeviceLabel
+from photofinish.wording import (
+    HIGH,
+    counted,
+    faster,
+    limit,
+    listed,
+    money,
+    part_of,
+    seconds,
+)
+
+SENTENCES = {
+    # Which answer it is.
+    "headline": "{answer} ({about}): {sentences}",
+    "the GPU here": "The GPU here: {answer}, {sentences}",
+    "a GPU of yours": "A GPU of yours: {answer}, {sentences}",
+    "renting": "Renting one: {answer}, {sentences}",
+    # A GPU in this machine.
+    "measured": "{faster}. The job takes {gpu_time} on {gpu} instead of {whole}.",
+    "recorded": "{faster}. It took {gpu_time} on {gpu}, recorded elsewhere, instead of {whole}.",
+    "estimated": "about {faster}: {gpu_time} on {gpu} instead of {whole}, by estimate.",
+    "small memory": "The memory of {gpu} may be too small.",
+    "short job": "the whole job takes {whole}{of_it_startup}.",
+    "limit": "{staying} stay on the CPU ({reason}), so no GPU makes it more than {limit} faster.",
+    "limit with resident": "With `input: resident` that limit is {limit}.",
+    "no limit with resident": "With `input: resident` there is no limit here.",
+    "untried": "no GPU trained it.",
+    "unknown loading": "Its loading is not known: {why}.",
+    "uncounted": "Nothing is estimated: much of a step is {names}, which isn't counted.",
+    "some limit": "Start-up and loading limit it to {limit}.",
+    "time goes into": "Most of the {device}'s time is {likely}{reason}.",
+    "models": "The models are {likeness}.",
+    # A rented GPU.
+    "saves enough": "{gpu} takes {gpu_time} instead of {here}{of_sweep}. With {start} to start, "
+    "that saves {saved}{cost}.",
+    "may save enough": "{gpu} may save {low} to {high} of {here}{of_sweep}, less {start} to start.",
+    "saves too little": "{gpu} saves {saved_by_run} {run} and takes minutes to start{from_runs}.",
+    "saves nothing": "{gpu} takes {gpu_time} instead of {here}{of_sweep}, and minutes to start.",
+    "rented short job": "the job takes {here}{of_sweep}, and a rented machine {start} to start.",
+    "not known": "how long its {here} would take there is not known.",
+    # How far to trust it.
+    "busy": "The machine was busy ({why}), so {whose} times are unreliable.",
+    # What to do now.
+    "use the GPU": "Train on the GPU.",
+    "rent": "`photofinish rent --on {accelerator}`",
+    "rent anywhere": "Rent such a GPU: docs/many-machines.md.",
+    "change a setting": "Set `{setting}` in params.yaml and run again.",
+    "measure again": "Measure again when the machine is quiet: `{command}`",
+    "train longer": "Train longer: more epochs would settle it.",
+    "try a GPU": "Train it once on a GPU, which would settle it.",
+    "try a rented GPU": "Train it once on a GPU: `photofinish rent --on {accelerator}`",
+    "stay here": "Stay here.",
+    "stay here for few": "Stay here. From {runs} runs on: `photofinish rent --on {accelerator}`",
+}
+
+
+def answer_text(pair: AnyComparison, decision: Decision) -> str:
+    """Return the answer about the GPU that is here, or else about renting one, then the other."""
+    own, rented = _own(pair, decision), ""
+    if decision.rented:
+        rented = _rented(decision.rented)
+    own_name = "the GPU here" if decision.is_here else "a GPU of yours"
+    first, other = own, ""
+    if decision.rented and not decision.is_here:
+        first, other = rented, _say(own_name, answer=_lower(decision.own.answer), sentences=own)
+    elif decision.rented:
+        other = _say("renting", answer=_lower(decision.rented.answer), sentences=rented)
+    head = _say("headline", answer=decision.answer, about=decision.about, sentences=first)
+    return f"{head} {other}".rstrip()
+
+
+def _say(kind: str, **values: object) -> str:
+    return SENTENCES[kind].format(**values)
+
+
+def _lower(answer: str) -> str:
+    return answer[0].lower() + answer[1:]
+
+
+def _own(pair: AnyComparison, decision: Decision) -> str:
+    """Return the sentences about a GPU in this machine."""
+    own = decision.own
+    whole, startup_seconds = seconds(own.cpu_seconds), pair.cpu.timings.startup_seconds
+    if own.reason == "short job":
+        of_it = f", {seconds(startup_seconds)} of it start-up" if startup_seconds else ""
+        return _say("short job", whole=whole, of_it_startup=of_it)
+    if own.gpu_seconds is None or own.speedup is None:
+        return " ".join(_limits(pair, own))
+    said = [
+        _say(
+            own.basis,
+            faster=faster(own.speedup, own.interval),
+            gpu_time=seconds(own.gpu_seconds),
+            gpu=own.gpu,
+            whole=whole,
+        )
+    ]
+    if own.reason:
+        likely = "likely " if is_likely(pair, own) else ""
+        device = "GPU" if own.of_gpu else "CPU"
+        said.append(_say("time goes into", device=device, likely=likely, reason=own.reason))
+    if own.option and own.option.fits == "perhaps":
+        said.append(_say("small memory", gpu=own.gpu))
+    if pair.compared and pair.compared.parity:
+        said.append(_say("models", likeness=pair.compared.likeness))
+    return " ".join(said)
+
+
+def _limits(pair: AnyComparison, own: OwnGpu) -> Iterable[str]:
+    """Yield why no GPU can be much faster in this machine, or that nothing shows it."""
+    job, resident = pair.ceiling.job, pair.ceiling.job_if_resident
+    if own.answer == "No":
+        staying = part_of(job.measured_seconds, job.whole_seconds)
+        yield _say("limit", staying=staying, reason=own.reason, limit=limit(job.as_measured))
+        if own.reason == "loading" and resident:
+            yield _with_resident(resident)
+        return
+    yield _say("untried")
+    if unknown := pair.ceiling.loading_not_known:
+        yield _say("unknown loading", why=not_known(unknown))
+    operations = pair.cpu.timings.operations
+    if operations and operations.without_formula:
+        yield _say("uncounted", names=", ".join(operations.without_formula))
+    if job.as_measured <= HIGH:
+        yield _say("some limit", limit=limit(job.as_measured))
+
+
+def _with_resident(resident: SpeedupBound) -> str:
+    if resident.as_measured > HIGH:
+        return _say("no limit with resident")
+    return _say("limit with resident", limit=limit(resident.as_measured))
+
+
+def _rented(rented: RentedGpu) -> str:
+    """Return the sentence about a rented GPU."""
+    kind = "rented short job" if rented.reason == "short job" else rented.reason
+    name = rented.gpu or ""
+    if rented.option:
+        name = f"{'an' if name[0] in 'AEFHILMNORSX' else 'a'} {name}"
+    is_sweep, cost = rented.jobs > 1, ""
+    if rented.cost is not None:
+        cost = f", for {money(rented.cost, rented.currency)}"
+    noun = "sweeps" if is_sweep else "runs"
+    low, high = (seconds(max(0.0, end)) for end in rented.saved)
+    return _say(
+        kind,
+        gpu=name,
+        gpu_time=seconds(rented.gpu_seconds),
+        here=seconds(rented.here_seconds),
+        start=seconds(rented.start_seconds),
+        saved=seconds(rented.saved_seconds),
+        saved_by_run=seconds(rented.here_seconds - rented.gpu_seconds),
+        low=low,
+        high=high,
+        cost=cost,
+        run=f"in {rented.jobs} experiments" if is_sweep else "a run",
+        of_sweep=f" for all {rented.jobs} experiments of the sweep" if is_sweep else "",
+        from_runs=f"; worth it from {rented.runs:,} {noun} on" if rented.runs else "",
+    )
+
+
+def action_text(pair: AnyComparison, action: Action) -> str:
+    """Return what to do now."""
+    kind: str = action.kind
+    if kind == "rent" and not action.accelerator:
+        kind = "rent anywhere"
+    elif kind == "try a GPU" and action.accelerator:
+        kind = "try a rented GPU"
+    elif kind == "stay here" and action.runs and action.accelerator:
+        kind = "stay here for few"
+    return _say(
+        kind,
+        accelerator=action.accelerator,
+        runs=action.runs,
+        setting=remedy_line(action.remedy) if action.remedy else "",
+        command=measure_again(pair, action.devices),
+    )
+
+
+def measure_again(pair: AnyComparison, devices: Iterable[DeviceLabel]) -> str:
+    """Return the command that measures again on these devices and writes the report."""
+    stage = "train" if isinstance(pair.cpu, Trained) else "script"
+    stages = " ".join(f"{stage}-{device}@{pair.experiment}" for device in devices)
+    return f"photofinish run --force --single-item {stages} && photofinish run"
+
+
+def busy_text(pair: AnyComparison, action: Action) -> str | None:
+    """Return that the machine was busy, with the command unless the action has it, or None."""
+    busy = [run for run in pair.trained if load_warnings(run.timings.load)]
+    if not busy:
+        return None
+    devices = [run.device for run in busy]
+    whose = listed([f"the {device.upper()}'s" for device in devices])
+    why = listed(load_warnings(busy[0].timings.load))
+    text = _say("busy", why=why, whose=whose)
+    if action.kind == "measure again":
+        return text
+    return f"{text} {_say('measure again', command=measure_again(pair, devices))}"
+
+
+def summary(decisions: Sequence[Decision]) -> str:
+    """Return one answer over all experiments, first about the GPU that is here or else renting."""
+    is_here = any(each.is_here for each in decisions)
+    own = Counter(each.own.answer for each in decisions)
+    parts = []
+    for answer, count in own.most_common():
+        found = [each.own.reason for each in decisions if each.own.answer == answer]
+        reasons = ", ".join(reason for reason, _ in Counter(filter(None, found)).most_common())
+        parts.append(f"{count} {answer}{f' ({reasons})' if reasons else ''}")
+    texts = [f"{'The GPU here' if is_here else 'A GPU of yours'}: {', '.join(parts)}."]
+    rented = Counter(each.rented.answer for each in decisions if each.rented)
+    if rented:
+        counts = ", ".join(f"{count} {answer}" for answer, count in rented.most_common())
+        texts.insert(len(texts) if is_here else 0, f"Renting one: {counts}.")
+    if saved_seconds := sum(each.saved_seconds for each in decisions):
+        whole_seconds = sum(each.own.cpu_seconds for each in decisions)
+        texts.append(f"GPUs save about {seconds(saved_seconds)} of {seconds(whole_seconds)}.")
+    return f"{counted(len(decisions), 'experiment')}. {' '.join(texts)}"
