@@ -19,8 +19,8 @@ from torch import nn
 
 from photofinish.models.registry import build_model
 from photofinish.results import EpochMetrics
+from photofinish.training import graphs
 from photofinish.training.batches import Batches, Normaliser, Part
-from photofinish.training.graphs import CudaRecorder
 from photofinish.training.input_paths import make_batches
 from photofinish.training.torch_device import (
     CPU,
@@ -80,7 +80,6 @@ ADAM = {"name": "adam", "lr": 0.001, "betas": (0.9, 0.999), "eps": 1e-8, "weight
 OTHER_OPTIMIZERS = [
     SGD | {"momentum": 0.0},
     SGD | {"nesterov": True},
-    SGD | {"dampening": 0.5},
     ADAM,
 ]
 OTHER_OPTIMIZERS += [ADAM | {"name": "adamw"}]
@@ -197,7 +196,7 @@ def test_training_again_gives_the_same_bits(device: torch.device, precision: str
 
 
 def assert_recorded_steps_give_the_same_bits(device: torch.device, **settings: Any) -> None:
-    if device.type != "cuda":
+    if graphs.recorder_of(device) is None:
         pytest.skip("PyTorch records no steps here")
     eager, recorded = (
         run(experiment(cuda_graphs=kind, **settings), device) for kind in ("off", "auto")
@@ -243,10 +242,10 @@ def test_a_recording_that_fails_leaves_the_gpu_as_it_was(device: torch.device) -
 
     stream, drawn = torch.cuda.current_stream(), draw()
     with pytest.raises(RuntimeError):
-        CudaRecorder(device).record(lambda: nn.functional.dropout(ones) * ones.sum().item())
+        graphs.CudaRecorder(device).record(lambda: nn.functional.dropout(ones) * ones.sum().item())
     assert torch.cuda.current_stream() == stream
     assert torch.equal(draw(), drawn)
-    recorded = CudaRecorder(device).record(lambda: nn.functional.dropout(ones))
+    recorded = graphs.CudaRecorder(device).record(lambda: nn.functional.dropout(ones))
     torch.manual_seed(0)
     recorded.replay()
     assert torch.equal(recorded.output, drawn)

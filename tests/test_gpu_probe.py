@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -61,3 +63,20 @@ def test_a_part_is_ended_when_its_time_is_over(
     kept = {finding.what: finding for finding in findings.read([tmp_path / "steps.jsonl"])}
     assert kept["the rest"].note == "not done within 0 s"
     assert kept["took"].unit == "s"
+
+
+@pytest.mark.slow
+def test_it_raises_no_false_alarm_on_a_bare_machine(tmp_path: Path) -> None:
+    """A recorder stands in for CUDA in tests/test_gpu.py. No clock can wait for it."""
+    tests = ROOT / "tests"
+    own = {
+        "PYTHONPATH": os.pathsep.join(map(str, (tests / "bare", tests, ROOT / "src"))),
+        "PYTEST_PLUGINS": "recorded_gpu",
+        "PYTEST_ADDOPTS": "-k 'every_optimizer or (fp32 and recorded)'",
+    }
+    command = [sys.executable, "-m", "benchmarks.gpu_probe", "--out", str(tmp_path), "--only"]
+    command += ["tests", "steps", "networks"]
+    subprocess.run(command, cwd=ROOT, env=os.environ | own, check=True)
+    found = json.loads((tmp_path / "probe.json").read_bytes())["findings"]
+    assert [each for each in found if str(each["value"]).startswith(("FAILED", "OTHER"))] == []
+    assert len([each for each in found if each["value"] == "passed"]) == 11
