@@ -27,7 +27,7 @@ from photofinish.profiling.first_step import first_batch, first_step
 from photofinish.profiling.scratch import scratch_steps
 from photofinish.results.learned import weights_of
 from photofinish.results.records import FirstStep
-from photofinish.runs.repeats import repeat_training
+from photofinish.runs.further import check_repeat
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup
 from photofinish.training.torch_device import (
@@ -175,10 +175,7 @@ def test_repeats_single_steps_and_the_first_step_are_measured_there_too(
 ) -> None:
     job, on_cpu = (make_job(each, model=CNN, repeats=2) for each in (device, CPU))
     first = trained(job)
-    timings = repeat_training(
-        first, job.new_trainer(), "small", 2, lambda _epoch: None
-    )  # refuses other bits
-    assert len(timings) == first.experiment.epochs
+    check_repeat(first, trained(job), "small", 2)  # refuses other bits
     first_on_cpu = trained(on_cpu)
     there, here = (
         profile(first, job.resident_batches),

@@ -31,7 +31,7 @@ def run(stage: TrainingStage, budget: float | None) -> tuple[int | None, str]:
     ("settings", "done"),
     [
         ({"epochs": 4}, "epoch 1"),
-        ({"epochs": 1, "repeats": 2}, "repeat 1"),
+        ({"epochs": 1, "repeats": 2}, "repeat 2: stopped after epoch 0"),
         ({"epochs": 1, "seeds": 2}, "seed 1: stopped after epoch 0"),
     ],
     ids=str,

@@ -24,7 +24,7 @@ from photofinish.profiling.attribution import (
 from photofinish.profiling.first_step import fingerprint_tensor, first_batch, first_step
 from photofinish.results.learned import weights_of
 from photofinish.results.records import FirstStep
-from photofinish.runs.repeats import repeat_training
+from photofinish.runs.further import check_repeat
 from photofinish.runs.run import Run
 from photofinish.training.batches import Batch
 from photofinish.training.losses import Loss
@@ -106,17 +106,6 @@ def test_two_batch_sizes_are_timed_by_turns(
 # -- repeats ----------
 
 
-def test_a_repeat_has_its_own_times_and_reports_its_epochs(
-    trained: Trainer, make_experiment: MakeExperiment, make_trainer: MakeTrainer
-) -> None:
-    reported: list[int] = []
-    again = make_trainer(make_experiment())
-    timings = repeat_training(trained, again, "small", 2, reported.append)
-    assert reported == [1, 2, 3]
-    assert len(timings) == 3
-    assert list(timings) != trained.progress.timings
-
-
 @pytest.mark.parametrize(
     ("is_changed_before", "message"),
     [(True, r"small, repeat 2: .* from epoch \d on"), (False, "in its weights at the end")],
@@ -130,9 +119,12 @@ def test_a_repeat_that_learns_something_else_is_an_error(
 ) -> None:
     again = make_trainer(make_experiment())
     changed = again if is_changed_before else trained
+    if not is_changed_before:
+        list(again.epochs())
     next(iter(changed.network.parameters())).data[0] += 1e-6
+    list(again.epochs())
     with pytest.raises(UserError, match=message):
-        repeat_training(trained, again, "small", 2, lambda _epoch: None)
+        check_repeat(trained, again, "small", 2)
 
 
 # -- the first step ----------

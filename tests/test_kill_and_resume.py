@@ -131,14 +131,16 @@ def test_killed_between_repeats_it_trains_only_the_missing_ones(
 ) -> None:
     trainings = make_trainings(epochs=2, repeats=3)
     learned = trainings.learn()
-    for number in (3, 4, 5):  # checkpoints: two epochs, two repeats; then results
+    for number in (3, 5, 7):  # checkpoints: two epochs of each training; then results
         trainings.start_over()
         trainings.kill(KillBefore(number, RENAMES))
         assert trainings.learn() == learned, f"killed before rename {number}"
         timings = read_record(trainings.stage.out / "timings" / "timings.json", Timings)
         assert [len(repeat) for repeat in timings.repeats] == [2, 2]
-        repeated = [f"repeat {repeat} of 3" in trainings.output for repeat in (2, 3)]
-        assert repeated == {3: [True, True], 4: [False, True], 5: [False, False]}[number]
+        resumed = [
+            f"repeat {repeat}  resumes after epoch 2" in trainings.output for repeat in (2, 3)
+        ]
+        assert resumed == {3: [False, False], 5: [True, False], 7: [True, True]}[number]
 
 
 def test_killed_before_dvc_stored_the_result_it_trains_no_epoch_again(

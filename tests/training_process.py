@@ -13,13 +13,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 
 import warm_python
 
 if TYPE_CHECKING:
     from photofinish.runs.run import Run
-    from photofinish.tracking.client import Tracker
 
 STAGE = Path(__file__).parent.parent / "stages" / "train.py"
 FILE_OPERATIONS = frozenset({"os.remove", "os.rename", "os.rmdir", "shutil.rmtree"})
@@ -87,10 +86,11 @@ class NoTracker:
 def train_here(run: Run) -> None:
     """Train as the stage does, on the CPU in this process and without MLflow."""
     from photofinish.runs.train import train
+    from photofinish.tracking import client
     from photofinish.training.torch_device import CPU
     from photofinish.training.world import World
 
-    train(run, CPU, World(CPU), cast("Tracker", NoTracker()), 0.0)
+    train(run, CPU, World(CPU), client.NoTracker(), 0.0)
 
 
 class ForkedProcess:

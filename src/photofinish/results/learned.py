@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 
-import torch
 from safetensors.torch import load as from_safetensors
 from safetensors.torch import save as to_safetensors
 from torch import nn
@@ -20,12 +18,9 @@ from photofinish.results import records
 
 def weights_of(network: nn.Module) -> bytes:
     """Serialize a network's state as safetensors; equal states give equal bytes."""
-    return packed_weights(network.state_dict())
-
-
-def packed_weights(network_state: Mapping[str, torch.Tensor]) -> bytes:
-    """Serialize a state dict as safetensors."""
-    state = {name: tensor.detach().cpu().contiguous() for name, tensor in network_state.items()}
+    state = {
+        name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()
+    }
     uses = Counter(tensor.untyped_storage().data_ptr() for tensor in state.values())
     for name, tensor in state.items():
         if uses[tensor.untyped_storage().data_ptr()] > 1:  # safetensors refuses shared memory

@@ -118,8 +118,8 @@ class Setup:
             return LoadedSamples(part, given, self.run.experiment.seed).kind()
         return SampleKind(manifest.shape, manifest.dtype, is_normalised=True)
 
-    def loaders_path(self) -> str | None:
-        """Return where a loader reads the samples in each epoch, and why."""
+    def input_path(self) -> str | None:
+        """Return a line on where a loader reads the samples in each epoch, and why."""
         given = self.run.experiment.input
         if given.name == "resident":
             return None

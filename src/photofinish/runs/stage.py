@@ -19,7 +19,7 @@ from photofinish.processes import Rank, own_rank
 from photofinish.results.records import DeviceLabel
 from photofinish.runs.costs import Costs
 from photofinish.runs.run import Run, write_unavailable
-from photofinish.tracking.client import Tracker
+from photofinish.tracking.client import NoTracker, Tracker
 
 
 def train(
@@ -53,7 +53,7 @@ def train(
     else:
         from photofinish.runs.train import train_rank
 
-        train_rank(run, rank)
+        train_rank(run, rank, NoTracker())
 
 
 def _check_machine(run: Run) -> None:

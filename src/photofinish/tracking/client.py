@@ -34,6 +34,23 @@ _INTERRUPTED_SECONDS = 5.0
 _SERVERS = ("http", "databricks", "postgresql", "mysql", "mssql")
 
 
+class NoTracker:
+    """Takes the tracker's place on every rank but 0."""
+
+    waited_seconds = 0.0
+
+    def wait_until_ready(self) -> None:
+        """Return at once."""
+
+    def epoch_ended(self, metrics: EpochMetrics, timing: EpochTiming) -> None:
+        """Ignore the epoch."""
+
+    def training_ended(
+        self, name: str, device: str, results: Path, checkpoints: list[Path]
+    ) -> None:
+        """Ignore the result."""
+
+
 class Tracker:
     """A stage's connection to MLflow, closed with one line after an error or time-out."""
 

@@ -25,17 +25,6 @@ CHECKPOINT_DAYS = 30
 State = dict[str, Any]
 
 
-def on_cpu(state: Any) -> Any:
-    """Copy the tensors of a nested state to the CPU."""
-    if isinstance(state, torch.Tensor):
-        return state.cpu()
-    if isinstance(state, dict):
-        return {key: on_cpu(value) for key, value in state.items()}
-    if isinstance(state, list):
-        return [on_cpu(value) for value in state]
-    return state
-
-
 def prune_checkpoints(folder: Path) -> None:
     """Remove the checkpoints of runs that saved none in CHECKPOINT_DAYS."""
     oldest_unix_seconds = time.time() - CHECKPOINT_DAYS * 24 * 3600

@@ -35,6 +35,11 @@ class World:
         self.output_device = device
 
     @property
+    def is_main(self) -> bool:
+        """True on rank 0, which alone reads and writes files."""
+        return self.rank == 0
+
+    @property
     def device_count(self) -> int:
         """Number of devices of all ranks."""
         return len(self.devices) * self.size

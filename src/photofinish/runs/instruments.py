@@ -1,0 +1,93 @@
+"""Instruments beside a training: load, energy, memory, and the overhead of its loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import chain
+from typing import NamedTuple, Self
+
+from photofinish.machine.energy import Energy, EnergyMeter, added_up, unavailable
+from photofinish.machine.load import LoadMonitor, LoadWindow, nvidia_gpu_state
+from photofinish.results import passed_seconds
+from photofinish.results.measurements import Overhead
+from photofinish.runs.training import Training
+from photofinish.training.torch_device import nvidia_uuid
+
+
+class Readings(NamedTuple):
+    """Readings of the first training."""
+
+    overhead: Overhead
+    energy: tuple[Energy, ...]
+    peak_memory_bytes: int | None
+
+
+class Instruments:
+    """Instruments of a run in one process, read between epochs only.
+
+    They watch the first training in a `with` block, and the rest by `repeat` and `measuring`.
+    """
+
+    readings: Readings
+
+    def __init__(self, training: Training) -> None:
+        run, team = training.setup.run, training.team
+        loader, gpus = run.experiment.input, [nvidia_uuid(device) for device in team.devices]
+        shares_cores = run.host.processes > 1 or (loader.name == "loader" and loader.workers > 0)
+        self._load = LoadMonitor(nvidia_gpu_state(gpus[0]), own_processes_share_cores=shares_cores)
+        self._energy = EnergyMeter(gpus) if run.device == "gpu" else None
+        self._training, self._epochs_before, self._started_seconds = training, 0, 0.0
+
+    def __enter__(self) -> Self:
+        self._epochs_before = self._training.trainer.progress.epochs_done
+        self._load.begin()
+        if self._energy:
+            self._energy.begin()
+        self._started_seconds = time.perf_counter()
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None:
+            return
+        loop_seconds = time.perf_counter() - self._started_seconds
+        training, team = self._training, self._training.team
+        passes = training.trainer.progress.timings[self._epochs_before :]
+        passes_seconds = passed_seconds(passes)
+        own = [self._energy.training_ended()] if self._energy else []
+        energy = added_up(chain.from_iterable(team.all_gather_object(own)))
+        if training.resumed_at_epochs:
+            energy = unavailable(energy, "only the last part of the training was measured")
+        self._load.training_ended()
+        seconds = max(0.0, loop_seconds - passes_seconds)
+        self.readings = Readings(
+            Overhead(passes_seconds=passes_seconds, seconds=seconds),
+            energy,
+            team.peak_memory_bytes(),
+        )
+
+    @property
+    def load(self) -> tuple[LoadWindow, ...]:
+        """Load of the training, of its repeats, and last of the measurements after them."""
+        return tuple(self._load.windows)
+
+    def epoch_ended(self, epoch: int) -> None:
+        """Read the load after an epoch of the first training."""
+        self._load.epoch_ended(1, epoch)
+
+    @contextmanager
+    def repeat(self, number: int) -> Iterator[Callable[[int], None]]:
+        """Watch a repeat. Yields what it calls after each epoch."""
+        self._load.begin()
+        yield partial(self._load.epoch_ended, number)
+        self._load.training_ended()
+
+    @contextmanager
+    def measuring(self) -> Iterator[None]:
+        """Watch the measurements after all trainings."""
+        self._load.begin()
+        yield
+        experiment = self._training.setup.run.experiment
+        self._load.sample(experiment.repeats, experiment.epochs)

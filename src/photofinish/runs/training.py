@@ -1,0 +1,158 @@
+"""One training with its checkpoints: of the experiment's own seed, a repeat or a further seed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+from photofinish.files import sha256_of_bytes, write_bytes_atomically
+from photofinish.processes import seconds_since_stage_start
+from photofinish.results import EpochMetrics, EpochTiming, passed_seconds, records
+from photofinish.results.learned import weights_of
+from photofinish.runs.setup import Setup
+from photofinish.runs.views import TrainingDisplay
+from photofinish.tracking.client import NoTracker, Tracker
+from photofinish.training.checkpoint import CheckpointStore
+
+
+class JobClock:
+    """Time of the job, over all the processes that it took."""
+
+    def __init__(self, tracker: Tracker | NoTracker, excluded_seconds: float) -> None:
+        self._tracker = tracker
+        self.excluded_seconds = excluded_seconds
+        """Wall time of this process that is no part of the job: locks, checks, profiling."""
+        self.earlier_seconds = 0.0
+        """Job time of the processes before this one."""
+
+    @contextmanager
+    def excluded(self) -> Iterator[None]:
+        """Leave the block's time out of the job."""
+        started_seconds = time.monotonic()
+        yield
+        self.excluded_seconds += time.monotonic() - started_seconds
+
+    def elapsed_seconds(self) -> float:
+        """Return how long the job has taken so far."""
+        excluded_seconds = self.excluded_seconds + self._tracker.waited_seconds
+        return self.earlier_seconds + seconds_since_stage_start() - excluded_seconds
+
+
+class Training:
+    """A trainer that restores, saves and shows its epochs. All ranks call it; rank 0 saves.
+
+    The first training of a run has the job's clock. A repeat or a further seed counts its passes,
+    on top of what was spent before it.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        name: str = "",
+        clock: JobClock | None = None,
+        spent_before_seconds: float = 0.0,
+    ) -> None:
+        self.setup, self.team, self._clock = setup, setup.team, clock
+        self._costs, self._spent_before_seconds = setup.run.costs, spent_before_seconds
+        self._title = ", ".join(filter(None, (setup.run.title, name)))
+        network = setup.new_network()
+        if clock and self.team.is_main:
+            with clock.excluded():
+                setup.check_custom_code(network)
+        self.initial_weights_sha256 = sha256_of_bytes(weights_of(network))
+        self.trainer = setup.new_trainer(network)
+        self.display = TrainingDisplay(self._title, self.trainer)
+        self._store = CheckpointStore(setup.run.checkpoint_folder() / name.replace(" ", "-"))
+        self._epochs_saved = 0
+        self.resumed_at_epochs: tuple[int, ...] = ()
+
+    @property
+    def epoch_weights(self) -> Path:
+        """Folder of the weights after each epoch, if they are kept."""
+        return self._store.folder / records.EPOCHS
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Show the progress in this block, on rank 0."""
+        with self.display if self.team.is_main else nullcontext():
+            if self._clock and (path := self.setup.input_path()):
+                self.say(path)
+            yield
+
+    def say(self, text: str) -> None:
+        """Print a line on rank 0."""
+        if self.team.is_main:
+            self.display.say(text)
+
+    def spent_seconds(self) -> float:
+        """Return the time that counts for the budget."""
+        if self._clock:
+            return self._clock.elapsed_seconds()
+        return self._spent_before_seconds + passed_seconds(self.trainer.progress.timings)
+
+    def restore(self) -> None:
+        """Load the last checkpoint on every rank, if rank 0 has one, and check the budget."""
+        state = self._store.load_latest(self.display.say) if self.team.is_main else None
+        state = self.team.broadcast_object(state)
+        spent_seconds = self._spent_before_seconds
+        if state is not None:
+            self.trainer.load_state_dict(state["trainer"])
+            self._epochs_saved = self.trainer.progress.epochs_done
+            self.resumed_at_epochs = (*state["resumed_at_epochs"], self._epochs_saved)
+            spent_seconds = state["spent_seconds"]
+            if self._clock:
+                self._clock.earlier_seconds = spent_seconds
+            self.say(f"resumes after epoch {self._epochs_saved}")
+        if self.team.is_main and self.trainer.epochs_left():
+            # Without this process's start-up, so that a raised budget trains an epoch.
+            self._costs.check(spent_seconds, self._title, f"epoch {self._epochs_saved}")
+
+    def run(self, epoch_ended: Callable[[int], None] | None = None) -> None:
+        """Train the epochs that are left, warm-up included."""
+        with self.shown():
+            self.restore()
+            if self.trainer.epochs_left():
+                self.trainer.prepare()
+            for metrics, _timing in self.epochs():
+                if epoch_ended:
+                    epoch_ended(metrics.epoch)
+
+    def epochs(self) -> Iterator[tuple[EpochMetrics, EpochTiming]]:
+        """Train the epochs that are left. Between epochs, show each and save what is due."""
+        for metrics, timing in self.trainer.epochs():
+            if self.team.is_main:
+                self.display.epoch_ended(metrics, timing, self._costs.so_far(self.spent_seconds()))
+                self._keep_weights(metrics.epoch)
+                if self._store.is_due():
+                    self.save()
+            yield metrics, timing
+            if self.team.is_main:
+                self._check_budget(metrics.epoch)
+        if self.team.is_main:
+            self.save()
+
+    def save(self) -> None:
+        """Save a checkpoint, unless no epoch was trained since the last one."""
+        epochs_done = self.trainer.progress.epochs_done
+        if epochs_done == self._epochs_saved:
+            return
+        state = {
+            "trainer": self.trainer.state_dict(),
+            "spent_seconds": self.spent_seconds(),
+            "resumed_at_epochs": list(self.resumed_at_epochs),
+        }
+        self._store.save(epochs_done, state)
+        self._epochs_saved = epochs_done
+
+    def _keep_weights(self, epoch: int) -> None:
+        if self._clock and self.setup.run.experiment.save_weights == "every_epoch":
+            path = self.epoch_weights / f"epoch-{epoch:04d}.safetensors"
+            write_bytes_atomically(path, weights_of(self.trainer.result))
+
+    def _check_budget(self, epoch: int) -> None:
+        """Save a checkpoint and raise UserError if the budget is spent and epochs are left."""
+        if self._costs.reach_budget(self.spent_seconds()) and self.trainer.epochs_left():
+            self.save()
+            self._costs.check(self.spent_seconds(), self._title, f"epoch {epoch}")
