@@ -27,6 +27,7 @@ ORDER = (
         "evaluation",
         "comparing",
         "reporting",
+        "asking",
         "remote",
     ),
     *("commits", "commands", "__main__"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import photofinish
 from photofinish.commits import ALLOWED
@@ -15,6 +16,8 @@ from photofinish.errors import run_stage
 
 _EPILOG = """\
 start here:
+  photofinish ask python train.py
+                           answers in a minute for a script of yours, as it is
   photofinish init         in the folder of your network
   photofinish run          trains on CPU and GPU; the answer is in report/index.html
 
@@ -63,6 +66,20 @@ def _parser() -> argparse.ArgumentParser:
         added.set_defaults(call=call)
         return added
 
+    ask = command("ask", _ask, "run a script for a minute, and answer for its whole job")
+    ask.usage = "photofinish ask [options] python train.py [arguments of train.py]"
+    ask.add_argument("--epochs", type=float, help="epochs of the whole job")
+    ask.add_argument("--steps", type=int, help="steps of the whole job")
+    ask.add_argument(
+        "--seconds", type=float, default=60.0, help="most seconds of training (default: 60)"
+    )
+    ask.add_argument(
+        "--patience", type=float, default=600.0,
+        help="most seconds until the first step (default: 600)",
+    )  # fmt: skip
+    ask.add_argument("--json", type=Path, metavar="FILE", help="write the answer here")
+    ask.add_argument("--verbose", action="store_true", help="show the script's output")
+    ask.add_argument("script", nargs=argparse.REMAINDER, help="command that runs the script")
     command("init", _init, "write the pipeline into this folder, and a params.yaml for its network")
     new = command("new", _new, "write a network to start from")
     new.add_argument("file", nargs="?", default="my_model.py", help="default: my_model.py")
@@ -100,6 +117,25 @@ def _parser() -> argparse.ArgumentParser:
         "head", nargs="?", metavar="ADDRESS", help="of the head (default: this machine)"
     )
     return parser
+
+
+def _ask(args: argparse.Namespace) -> None:
+    from photofinish.asking.sample import Length
+    from photofinish.asking.watch import Limits
+    from photofinish.commands.ask import ask
+
+    length = None
+    if args.steps:
+        length = Length("max_steps", args.steps, "--steps")
+    elif args.epochs:
+        length = Length("epochs", args.epochs, "--epochs")
+    ask(
+        args.script,
+        length,
+        Limits(args.seconds, args.patience),
+        args.json,
+        shows_output=args.verbose,
+    )
 
 
 def _init(_args: argparse.Namespace) -> None:

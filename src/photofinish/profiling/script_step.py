@@ -18,9 +18,14 @@ from photofinish.results.measurements import Operations
 
 
 class ScriptStep:
-    """Counts all that runs within it: networks and optimizers are found by global hooks."""
+    """Counts all that runs within it: networks and optimizers are found by global hooks.
 
-    def __init__(self, *, is_profiled: bool = False) -> None:
+    An optimizer's hook can't register another one. There, `watches_optimizers` is False, and
+    `optimizer_stepped` is called instead.
+    """
+
+    def __init__(self, *, is_profiled: bool = False, watches_optimizers: bool = True) -> None:
+        self._watches_optimizers = watches_optimizers
         self._precisions = ProductPrecisions()
         self._saved = _SavedByAnyNetwork(self._precisions)
         self._operators = OperatorCounts(self._saved)
@@ -30,11 +35,13 @@ class ScriptStep:
 
     def __enter__(self) -> Self:
         enter = self._stack.enter_context
-        for hook in (
+        hooks = [
             register_module_forward_pre_hook(self._saved.module_begins),
             register_module_forward_hook(self._saved.module_ended),
-            register_optimizer_step_post_hook(self._optimizer_stepped),
-        ):
+        ]
+        if self._watches_optimizers:
+            hooks.append(register_optimizer_step_post_hook(self.optimizer_stepped))
+        for hook in hooks:
             self._stack.callback(hook.remove)
         enter(saved_tensors_hooks(self._saved.save, lambda tensor: tensor))
         enter(self._precisions)
@@ -46,7 +53,8 @@ class ScriptStep:
     def __exit__(self, *error: Any) -> None:
         self._stack.__exit__(*error)
 
-    def _optimizer_stepped(self, optimizer: Optimizer, *_: Any) -> None:
+    def optimizer_stepped(self, optimizer: Optimizer, *_: Any) -> None:
+        """Count the optimizer's state."""
         self._optimizers[id(optimizer)] = optimizer
 
     @property

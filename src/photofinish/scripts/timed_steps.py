@@ -83,9 +83,9 @@ class _TimedSteps(Generic[_BatchT]):
                     break
                 waiting_seconds += clock() - asked_seconds
                 if steps_done % _SAMPLED == 0:
-                    sizes.append(_samples(batch))
+                    sizes.append(samples_in_batch(batch))
                 if steps_done + 1 == length:
-                    last_size = _samples(batch)
+                    last_size = samples_in_batch(batch)
                     last_step.watch()
                 if _MEASURED.may_count and steps_done in counted_steps:
                     with _MEASURED.counting(batch, counted):
@@ -196,8 +196,8 @@ class _Measured:
 
     def _add(self, step: ScriptStep, batch: Any) -> None:
         """Keep the counts of a step, which computed on all batches since the step before it."""
-        self._samples += _samples(batch)
-        self._bytes += _bytes_on_host(batch)
+        self._samples += samples_in_batch(batch)
+        self._bytes += bytes_on_host(batch)
         operations = step.operations(self._samples or 1, self._bytes)
         if not operations.kernels:
             if not self._takes_several:
@@ -236,7 +236,7 @@ def _length(loader: Any) -> int | None:
         return None
 
 
-def _samples(batch: Any) -> int:
+def samples_in_batch(batch: Any) -> int:
     """Return the length of the first array in a batch, 0 if there is none."""
     if isinstance(batch, (list, tuple)):
         batch = batch[0] if batch else None
@@ -256,11 +256,11 @@ def _all_samples(sizes: list[int], last: int | None, steps: int) -> int:
     return round(mean * steps if last is None else mean * (steps - 1) + last)
 
 
-def _bytes_on_host(batch: Any) -> int:
+def bytes_on_host(batch: Any) -> int:
     if isinstance(batch, Mapping):
         batch = [*batch.values()]
     if isinstance(batch, list | tuple):
-        return sum(map(_bytes_on_host, batch))
+        return sum(map(bytes_on_host, batch))
     is_on_host = str(getattr(batch, "device", "cpu")) == "cpu"
     return int(getattr(batch, "nbytes", 0)) if is_on_host else 0
 

@@ -1,0 +1,1 @@
+"""`photofinish ask`: watch a part of any script's training, and answer for all of it."""

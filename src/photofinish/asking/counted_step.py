@@ -1,0 +1,41 @@
+"""A step of a script whose operations are counted, in the script's process."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+
+from photofinish.profiling.script_step import ScriptStep
+from photofinish.scripts.timed_steps import bytes_on_host, samples_in_batch
+
+
+class CountedStep:
+    """Counts all that runs from its creation until `end`. Compiled code runs uncompiled."""
+
+    def __init__(self, *, compiles: bool) -> None:
+        self._samples = self._bytes = 0
+        self._stack = ExitStack()
+        if compiles:
+            # A compiled network warns of global hooks, which its code does not meet here.
+            warnings.filterwarnings("ignore", message="Using `torch.compile.*global hooks")
+            self._stack.enter_context(torch.compiler.set_stance("force_eager"))
+        self._step = self._stack.enter_context(ScriptStep(watches_optimizers=False))
+        self.optimizer_stepped = self._step.optimizer_stepped
+
+    def add(self, batch: Any) -> None:
+        """Add a batch that was loaded for the step."""
+        self._samples += samples_in_batch(batch)
+        self._bytes += bytes_on_host(batch)
+
+    def end(self) -> dict[str, Any]:
+        """Return the counts of the step. Without a loader, the step is its one sample."""
+        self._stack.close()
+        operations = self._step.operations(self._samples or 1, self._bytes)
+        return {
+            "operations": operations.model_dump_json(),
+            "precision": self._step.precision,
+            "parameter_count": self._step.parameter_count,
+        }

@@ -1,0 +1,339 @@
+"""Hooks in the process of a script that `photofinish ask` runs, which is not edited.
+
+`sitecustomize.py` calls `begin` when Python starts. Nothing is imported before the script imports
+it. From then on, an optimizer's step ends a period, and a line in a file describes each period:
+how long it waited for batches, when its first forward pass began, and whether it validated.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import importlib.util
+import inspect
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from photofinish.asking.counted_step import CountedStep
+
+FOLDER = "PHOTOFINISH_ASK_FOLDER"
+SITECUSTOMIZE = "from photofinish.asking.hooks import begin\nbegin(__file__)\n"
+"""Content of a sitecustomize.py that lies first on PYTHONPATH."""
+LENGTHS = ("epochs", "num_epochs", "max_epochs", "n_epochs", "max_steps", "max_iters")
+"""Names of a command line's arguments that say how long a training is."""
+_WRITE_SECONDS = 0.25
+_LEAST_STEPS, _LEAST_SECONDS = 12, 5.0
+"""Steps or seconds of training before one is counted: its state and memory exist by then."""
+_TRAINERS = ("lightning.", "pytorch_lightning.", "transformers.")
+_clock = time.perf_counter
+
+
+def begin(own_file: str) -> None:
+    """Watch this process, unless it is another rank, then run the sitecustomize.py that is hidden.
+
+    `own_file` is the sitecustomize.py that hides it.
+    """
+    own_folder = str(Path(own_file).parent)
+    sys.path[:] = [path for path in sys.path if path != own_folder]
+    if FOLDER in os.environ and os.environ.get("RANK", "0") == "0":
+        watcher = Watcher(Path(os.environ[FOLDER]))
+        calls = {"argparse": watcher.argparse_imported, "torch": watcher.torch_imported}
+        sys.meta_path.insert(0, _AfterImport(calls))
+    hidden = PathFinder.find_spec("sitecustomize")
+    if hidden and hidden.loader:
+        module = importlib.util.module_from_spec(hidden)
+        sys.modules["sitecustomize"] = module
+        hidden.loader.exec_module(module)
+
+
+class _AfterImport(MetaPathFinder):
+    """Calls a function once, after the module of this name was imported."""
+
+    def __init__(self, calls: dict[str, Callable[[], None]]) -> None:
+        self._calls = calls
+
+    def find_spec(self, name: str, _path: Any, _target: Any = None) -> ModuleSpec | None:
+        call = self._calls.pop(name, None)
+        spec = importlib.util.find_spec(name) if call else None
+        if call is None or spec is None or spec.loader is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def execute_and_call(module: ModuleType) -> None:
+            execute(module)
+            call()
+
+        spec.loader.exec_module = execute_and_call  # type: ignore[method-assign]
+        return spec
+
+
+class Watcher:
+    """Measures the training of one process, and writes it line by line."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / f"{os.getpid()}.jsonl"
+        self._process = os.getpid()
+        self._lines: list[str] = []
+        self._written_at = 0.0
+        self._forward_hook: Any = None
+        self._compiles = False
+        self._loaders: dict[int, int] = {}
+        self._optimizers: dict[int, int] = {}
+        self._steps: list[int] = []
+        """Number of steps of each optimizer."""
+        self._first_step_at = 0.0
+        self._validations = 0
+        """Number of periods that validated."""
+        self._counting: CountedStep | None = None
+        self._is_counted = False
+        self._forward_passes = 0
+        """Modules that began before the first step of an optimizer."""
+        self._begin_period()
+
+    def _begin_period(self) -> None:
+        self._waiting_seconds = 0.0
+        self._batches = 0
+        self._first_forward_at: float | None = None
+        self._validates = False
+        self._begins_epoch = False
+        self._loader: int | None = None
+
+    # -- after imports ---------------------------------------------------------------------------
+
+    def argparse_imported(self) -> None:
+        """Note a number that the script's argparse calls epochs, for example."""
+        import argparse
+
+        parse = argparse.ArgumentParser.parse_known_args
+
+        @functools.wraps(parse)
+        def parse_and_note(parser: Any, *arguments: Any, **named: Any) -> Any:
+            parsed = parse(parser, *arguments, **named)
+            for name in LENGTHS:
+                value = getattr(parsed[0], name, None)
+                if isinstance(value, int) and value > 0:
+                    self._note(kind="length", name=name, value=value, by=f"--{name}")
+            return parsed
+
+        argparse.ArgumentParser.parse_known_args = parse_and_note  # type: ignore[assignment]
+
+    def torch_imported(self) -> None:
+        import torch
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+        from torch.utils.data import DataLoader
+
+        register_optimizer_step_post_hook(self._optimizer_stepped)
+        iterate, compiled = DataLoader.__iter__, torch.compile
+
+        @functools.wraps(iterate)
+        def iterate_and_time(loader: Any) -> Any:
+            return _TimedBatches(self, loader, iterate)
+
+        @functools.wraps(compiled)
+        def note_and_compile(*arguments: Any, **named: Any) -> Any:
+            # Compiled code depends on global hooks: it would be compiled again at each change.
+            self._compiles = True
+            self._forget_forward()
+            return compiled(*arguments, **named)
+
+        DataLoader.__iter__ = iterate_and_time  # type: ignore[method-assign]
+        torch.compile = note_and_compile
+        self._watch_forward()
+        self._note(kind="torch")
+        atexit.register(self._ended)
+
+    # -- what the hooks see ----------------------------------------------------------------------
+
+    def loader_begins(self, loader: Any, seconds: float) -> int:
+        """Return the number of a loader that is iterated."""
+        number = self._loaders.setdefault(id(loader), len(self._loaders))
+        self._begins_epoch = True
+        self._waiting_seconds += seconds
+        batches, workers = _batches(loader), loader.num_workers
+        self._note(kind="loader", loader=number, batches=batches, workers=workers)
+        return number
+
+    def batch_loaded(self, number: int, batch: Any, seconds: float) -> None:
+        """Add the wait for a batch. Batches of two loaders in one period mean that it validates."""
+        self._waiting_seconds += seconds
+        self._batches += 1
+        if self._counting is not None:
+            self._counting.add(batch)
+        if self._loader is not None and self._loader != number:
+            self._validates = True
+        self._loader = number
+        self._note_seen()
+
+    def _module_begins(self, module: Any, _inputs: Any) -> None:
+        import torch
+
+        if not self._steps:
+            self._forward_passes += 1
+            self._note_seen()
+        if not (module.training and torch.is_grad_enabled()):
+            self._validates = True
+            return
+        if self._first_forward_at is None:
+            self._first_forward_at = _clock()
+        if self._steps:
+            self._forget_forward()
+
+    def _note_seen(self) -> None:
+        """Note what was seen before the first step of an optimizer, if there is one."""
+        if not self._steps and _clock() - self._written_at > _WRITE_SECONDS:
+            self._note(kind="seen", batches=self._batches, forward_passes=self._forward_passes)
+
+    def _watch_forward(self) -> None:
+        from torch.nn.modules.module import register_module_forward_pre_hook
+
+        if self._forward_hook is None and not self._compiles:
+            self._forward_hook = register_module_forward_pre_hook(self._module_begins)
+
+    def _forget_forward(self) -> None:
+        if self._forward_hook is not None:
+            self._forward_hook.remove()
+            self._forward_hook = None
+
+    def _optimizer_stepped(self, optimizer: Any, _arguments: Any, _named: Any) -> None:
+        now = _clock()
+        number = self._optimizers.setdefault(id(optimizer), len(self._optimizers))
+        if number == len(self._steps):
+            self._steps.append(0)
+            self._first_step_at = self._first_step_at or now
+            self._note_optimizer(optimizer)
+        self._steps[number] += 1
+        self._validations += self._validates
+        is_counted = self._counting is not None
+        forward_at = self._first_forward_at
+        self._lines.append(
+            f"[{number},{now!r},{self._waiting_seconds!r},{self._batches},"
+            f"{_or_null(forward_at)},{self._validates:d},{self._begins_epoch:d},{is_counted:d},"
+            f"{_or_null(self._loader)}]"
+        )
+        if not self._is_counted:
+            self._count(optimizer, now)
+        if now - self._written_at > _WRITE_SECONDS:
+            self._write(now)
+        self._begin_period()
+        self._watch_forward()
+
+    def _note_optimizer(self, optimizer: Any) -> None:
+        weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+        device = next((weight.device.type for weight in weights), "cpu")
+        self._note(kind="optimizer", device=device)
+        for name, value in _lengths_of_a_trainer():
+            self._note(kind="length", name=name, value=value, by="the trainer")
+
+    def _count(self, optimizer: Any, now: float) -> None:
+        """Count what a period of the slowest optimizer computes, once the training has begun."""
+        if self._counting is not None:
+            self._counting.optimizer_stepped(optimizer)
+            if self._optimizers[id(optimizer)] != self._slowest:
+                return
+            is_training = not self._validates or self._validations > sum(self._steps) / 2
+            counts = self._counting.end()
+            self._counting = None
+            if is_training:
+                self._is_counted = True
+                self._note(kind="counts", **counts)
+            return
+        steps = sum(self._steps)
+        has_begun = steps >= _LEAST_STEPS or now - self._first_step_at > _LEAST_SECONDS
+        if has_begun and self._optimizers[id(optimizer)] == self._slowest:
+            from photofinish.asking.counted_step import CountedStep
+
+            self._counting = CountedStep(compiles=self._compiles)
+
+    @property
+    def _slowest(self) -> int:
+        return main_optimizer(self._steps)
+
+    # -- the file --------------------------------------------------------------------------------
+
+    def _note(self, **values: Any) -> None:
+        self._lines.append(json.dumps(values))
+        self._write(_clock())
+
+    def _write(self, now: float) -> None:
+        """Append the lines. A fork, such as a loader's worker, writes nothing."""
+        lines, self._lines, self._written_at = self._lines, [], now
+        if lines and os.getpid() == self._process:
+            with self._file.open("a", encoding="utf-8") as file:
+                file.write("\n".join(lines) + "\n")
+
+    def _ended(self) -> None:
+        if not self._steps:
+            self._note(kind="seen", batches=self._batches, forward_passes=self._forward_passes)
+        self._write(_clock())
+
+
+def main_optimizer(steps: list[int]) -> int:
+    """Return the optimizer that steps least often, the last of several. Its step ends a period.
+
+    One that hardly ever steps doesn't count.
+    """
+    often = [number for number, count in enumerate(steps) if 20 * count >= max(steps)]
+    return min(reversed(often), key=lambda number: steps[number])
+
+
+class _TimedBatches(Iterator[Any]):
+    """A loader's iterator whose waits are timed."""
+
+    def __init__(self, watcher: Watcher, loader: Any, iterate: Callable[[Any], Any]) -> None:
+        began_at = _clock()
+        self._iterator = iterate(loader)
+        self._watcher = watcher
+        self._number = watcher.loader_begins(loader, _clock() - began_at)
+
+    def __next__(self) -> Any:
+        asked_at = _clock()
+        batch = next(self._iterator)
+        self._watcher.batch_loaded(self._number, batch, _clock() - asked_at)
+        return batch
+
+    def __len__(self) -> int:
+        return len(self._iterator)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._iterator, name)
+
+
+def _or_null(value: float | None) -> str:
+    return "null" if value is None else repr(value)
+
+
+def _batches(loader: Any) -> float | None:
+    """Return the number of batches of an epoch, the last of which may be smaller."""
+    try:
+        batches = len(loader)
+    except TypeError:  # an IterableDataset without a length
+        return None
+    if loader.batch_size and hasattr(loader.sampler, "__len__"):
+        return float(min(batches, len(loader.sampler) / loader.batch_size))
+    return float(batches)
+
+
+def _lengths_of_a_trainer() -> Iterator[tuple[str, int]]:
+    """Yield the steps or epochs of the Trainer, of Lightning or Hugging Face, that runs now."""
+    frame = inspect.currentframe()
+    while frame:
+        module, function = frame.f_globals.get("__name__", ""), frame.f_code.co_name
+        # Only of these frames: the local variables of others stay alive once they were read.
+        if module.startswith(_TRAINERS) and function in ("fit", "train"):
+            trainer = frame.f_locals["self"]
+            settings = getattr(trainer, "args", trainer)
+            for name in ("max_steps", "max_epochs", "num_train_epochs"):
+                value = getattr(settings, name, None)
+                if value is not None and value > 0:
+                    yield name, value
+            return
+        frame = frame.f_back

@@ -1,0 +1,244 @@
+"""The part of a script's training that was watched: what its hooks wrote, and figures of it."""
+
+from __future__ import annotations
+
+import json
+import math
+from array import array
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from photofinish.asking.hooks import main_optimizer
+from photofinish.comparing.speedups import students_t
+
+_COLUMNS = 9
+_WARM_UP = 2
+"""Periods after the first step that are left out."""
+_MOST_PARTS = 10
+_USUAL = 0.5
+"""What holds for a larger share of the periods belongs to a step."""
+
+FloatArray = NDArray[np.float64]
+
+
+class Loader(NamedTuple):
+    """One of the script's data loaders."""
+
+    batches: float | None
+    """Batches of an epoch, the last of which may be smaller; None if it has no length."""
+    workers: int
+
+
+class Length(NamedTuple):
+    """A number that says how long the whole training is."""
+
+    name: str
+    value: float
+    by: str
+    """Where it was found: `--epochs`, or `the trainer`."""
+
+    @property
+    def is_steps(self) -> bool:
+        return self.name in ("max_steps", "max_iters")
+
+
+class Sample:
+    """What the hooks wrote so far. `read` adds what is new."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._places: dict[Path, int] = {}
+        self._processes: dict[Path, Process] = {}
+
+    def read(self) -> None:
+        """Read the lines that were added since the last time."""
+        for path in self._folder.glob("*.jsonl"):
+            process = self._processes.setdefault(path, Process())
+            with path.open(encoding="utf-8") as file:
+                file.seek(self._places.get(path, 0))
+                text = file.read()
+            whole, newline, _ = text.rpartition("\n")
+            self._places[path] = self._places.get(path, 0) + len((whole + newline).encode())
+            for line in whole.splitlines():
+                process.add(json.loads(line))
+
+    @property
+    def process(self) -> Process | None:
+        """The process that trains, or one that imported torch, or None if none did."""
+        processes = [*self._processes.values()]
+        return max(processes, key=lambda each: sum(each.steps), default=None)
+
+
+class Process:
+    """What one process of the script wrote."""
+
+    def __init__(self) -> None:
+        self._periods = array("d")
+        """Nine numbers each: optimizer, end, wait, batches, first forward pass; whether it
+        validates, begins an epoch, is counted; loader."""
+        self.steps: list[int] = []
+        self.lengths: list[Length] = []
+        self.loaders: dict[int, Loader] = {}
+        self.counts: dict[str, Any] | None = None
+        self.device = "cpu"
+        self.seen = 0, 0
+        """Batches and forward passes before an optimizer's first step."""
+
+    def add(self, line: Any) -> None:
+        if isinstance(line, list):
+            self.steps[line[0]] += 1
+            self._periods.extend(math.nan if value is None else value for value in line)
+            return
+        kind = line.pop("kind")
+        if kind == "optimizer":
+            self.steps.append(0)
+            self.device = line["device"]
+        elif kind == "loader":
+            self.loaders[line["loader"]] = Loader(line["batches"], line["workers"])
+        elif kind == "length":
+            self.lengths.append(Length(**line))
+        elif kind == "counts":
+            self.counts = line
+        elif kind == "seen":
+            self.seen = line["batches"], line["forward_passes"]
+
+    @property
+    def first_step_at(self) -> float | None:
+        """Time of an optimizer's first step, by the performance counter."""
+        return self._periods[1] if self._periods else None
+
+    @property
+    def length(self) -> Length | None:
+        """The whole job's length: by a Trainer, else by the script's arguments, steps first."""
+        lengths = sorted(
+            self.lengths, key=lambda each: (each.by.startswith("--"), not each.is_steps)
+        )
+        return lengths[0] if lengths else None
+
+    def figures(self) -> Figures | None:
+        """Return the figures of a step, or None before there is one that can be timed."""
+        if not self._periods:
+            return None
+        rows = np.array(self._periods).reshape(-1, _COLUMNS)
+        figures = Figures(_merged(rows, main_optimizer(self.steps)))
+        return figures if figures.part_seconds else None
+
+
+def _merged(rows: FloatArray, main: int) -> FloatArray:
+    """Return a row for each step of the main optimizer, with those of others in between."""
+    ends = np.flatnonzero(rows[:, 0] == main)
+    starts = np.concatenate([[0], ends[:-1] + 1])
+    rows = rows[: ends[-1] + 1]
+    merged = rows[ends]
+    for column, combine in ((2, np.add), (3, np.add), (4, np.fmin), (8, np.fmax)):
+        merged[:, column] = combine.reduceat(rows[:, column], starts)
+    for column in (5, 6, 7):
+        merged[:, column] = np.maximum.reduceat(rows[:, column], starts)
+    return merged
+
+
+class Figures:
+    """Figures of the steps in a sample. A step ends when the main optimizer's does."""
+
+    def __init__(self, rows: FloatArray) -> None:
+        self._rows = rows
+        self.first_step_at = float(rows[0, 1])
+        self.last_step_at = float(rows[-1, 1])
+        self.steps = len(rows)
+        self._seconds = np.diff(rows[:, 1])
+        flags = [self._unusual(rows[1:, column]) for column in (5, 6)]
+        self._validates, self._begins_epoch = flags
+        self._is_counted = rows[1:, 7] > 0
+        is_steady = ~(self._validates | self._begins_epoch | self._is_counted)
+        if is_steady.sum() > _WARM_UP:
+            is_steady[:_WARM_UP] = False
+        self._steady = np.flatnonzero(is_steady)
+
+    @staticmethod
+    def _unusual(flags: FloatArray) -> NDArray[np.bool_]:
+        """Return the flags, or none if most periods have it."""
+        return (flags > 0) & (flags.mean() < _USUAL if len(flags) else False)
+
+    @cached_property
+    def part_seconds(self) -> list[float]:
+        """Mean step of each of up to ten parts in a row."""
+        return self._parts(self._seconds)
+
+    @cached_property
+    def part_waiting_seconds(self) -> list[float]:
+        """Mean wait of a step for its batches in each part."""
+        return self._parts(self._waiting)
+
+    def _parts(self, values: FloatArray) -> list[float]:
+        values = values[self._steady]
+        if not len(values):
+            return []
+        parts = np.array_split(values, min(_MOST_PARTS, len(values)))
+        return [float(part.mean()) for part in parts]
+
+    @property
+    def step_seconds(self) -> float:
+        """Mean duration of a step."""
+        return float(self._seconds[self._steady].mean())
+
+    @property
+    def relative_error(self) -> float:
+        """Half of the 95 % interval of a step, as a share of it."""
+        means = self.part_seconds
+        if len(means) < _MOST_PARTS:
+            return float("inf")
+        error = float(np.std(means, ddof=1)) / math.sqrt(len(means))
+        return students_t(len(means) - 1) * error / self.step_seconds
+
+    @property
+    def _waiting(self) -> FloatArray:
+        """Wait for the batches of each period: for the loader, or for what makes them by hand."""
+        waiting = self._rows[1:, 2]
+        if self.loader is not None:
+            return waiting
+        making = self._rows[1:, 4] - self._rows[:-1, 1]
+        return np.where(np.isnan(making), 0.0, np.maximum(making, 0.0))
+
+    @property
+    def loader(self) -> int | None:
+        """Number of the loader that most steps took their batches from."""
+        loaders = self._rows[:, 8]
+        loaders = loaders[~np.isnan(loaders)].astype(int)
+        return int(np.bincount(loaders).argmax()) if len(loaders) else None
+
+    @property
+    def batches_per_step(self) -> float:
+        return float(self._rows[1:, 3][self._steady].mean())
+
+    @property
+    def waiting_share(self) -> float:
+        """Share of a step that waits for its batches."""
+        return float(self._waiting[self._steady].mean()) / self.step_seconds
+
+    @property
+    def validation_step_seconds(self) -> float:
+        """Time of validation for each step of the training; 0 if none was seen."""
+        return self._excess(self._validates)
+
+    @property
+    def epoch_start_step_seconds(self) -> float:
+        """Time for the starts of epochs, without validation, for each step."""
+        return self._excess(self._begins_epoch & ~self._validates)
+
+    def _excess(self, flags: NDArray[np.bool_]) -> float:
+        """Return the time beyond a step's of these periods, for each step until the last one."""
+        places = np.flatnonzero(flags & ~self._is_counted)
+        if not len(places):
+            return 0.0
+        excess = np.maximum(0.0, self._seconds[places] - self.step_seconds).sum()
+        return float(excess / (places[-1] + 1))
+
+    @property
+    def counted_seconds(self) -> float:
+        """Time that counting took."""
+        counted = self._seconds[self._is_counted]
+        return float(counted.sum() - len(counted) * self.step_seconds)

@@ -1,0 +1,145 @@
+"""The record of a whole job, extrapolated from the part of it that was watched."""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from photofinish.asking.sample import Figures, Length
+from photofinish.asking.watch import Watched
+from photofinish.comparing.speedups import LEAST_VALUES, SECONDS_AN_HOUR
+from photofinish.config.devices import Devices
+from photofinish.machine.fingerprint import fingerprint
+from photofinish.machine.host import git_commit, package_versions
+from photofinish.results import EpochTiming, passed_seconds
+from photofinish.results.measurements import Operations, Overhead, SteadyState
+from photofinish.results.records import Timings
+from photofinish.results.script_runs import ScriptEpoch, ScriptRun, ScriptSettings
+
+
+@dataclass(frozen=True)
+class Job:
+    """A training of so many epochs of so many steps."""
+
+    name: str
+    epochs: int
+    epoch_steps: float
+    total_seconds: float = 0.0
+    """Time of a run that was watched to its end."""
+
+
+def jobs(watched: Watched, wanted: Length | None) -> Iterator[Job]:
+    """Yield the whole job, or an epoch and an hour if its length is not known.
+
+    `wanted` is the length by the options of `photofinish ask`.
+    """
+    process, figures = watched.process, watched.figures
+    if watched.status == 0 and wanted is None:
+        total_seconds = watched.ended_at - watched.began_at - figures.counted_seconds
+        yield Job("the whole run", 1, figures.steps, total_seconds)
+        return
+    epoch_steps = None
+    loader = process.loaders[figures.loader] if figures.loader is not None else None
+    if loader and loader.batches:
+        epoch_steps = max(1.0, loader.batches / figures.batches_per_step)
+    length = wanted or process.length
+    if length and length.is_steps:
+        yield Job(f"{length.value:,.0f} steps ({length.by})", 1, length.value)
+        return
+    if length and epoch_steps:
+        name = f"{length.value:,g} epochs ({length.by})"
+        epochs = round(length.value) if length.value == round(length.value) else 1
+        yield Job(name, epochs, epoch_steps * length.value / epochs)
+        return
+    if epoch_steps:
+        yield Job("an epoch", 1, epoch_steps)
+    step_seconds = figures.step_seconds + figures.validation_step_seconds
+    yield Job("an hour of training here", 1, SECONDS_AN_HOUR / step_seconds)
+
+
+def script_run(watched: Watched, job: Job) -> ScriptRun:
+    """Return the record that the whole job would have by the steps that were seen."""
+    process, counts = watched.process, watched.process.counts
+    operations = Operations.model_validate_json(counts["operations"]) if counts else None
+    return ScriptRun(
+        device="cpu",
+        device_kind=process.device,
+        command=watched.command,
+        files={},
+        experiment=ScriptSettings.model_validate(
+            {
+                "precision": counts["precision"] if counts else "fp32",
+                "batch_size": operations.images if operations else 0,
+            }
+        ),
+        parameter_count=counts["parameter_count"] if counts else None,
+        epochs=tuple(_epochs(watched.figures, job, operations)),
+        metrics={},
+        timings=_timings(watched, job, operations),
+    )
+
+
+def _epochs(figures: Figures, job: Job, operations: Operations | None) -> Iterator[ScriptEpoch]:
+    """Yield an epoch for each part of the sample, as if all of it were like this part."""
+    for part_seconds, waiting_seconds in zip(
+        figures.part_seconds, figures.part_waiting_seconds, strict=True
+    ):
+        seconds = job.epoch_steps * (part_seconds + figures.epoch_start_step_seconds)
+        yield ScriptEpoch(
+            is_whole=False,
+            began_at=0.0,
+            ended_at=seconds,
+            seconds=seconds,
+            waiting_seconds=job.epoch_steps * waiting_seconds,
+            steps=math.ceil(job.epoch_steps),
+            samples=_samples(job, operations),
+            counted_seconds=(),
+        )
+
+
+def _samples(job: Job, operations: Operations | None) -> int:
+    return max(1, round(job.epoch_steps * (operations.images if operations else 1)))
+
+
+def _timings(watched: Watched, job: Job, operations: Operations | None) -> Timings:
+    """Return the times of the job. Each part of the sample makes a repeat of it."""
+    host, _ = fingerprint(Devices())
+    figures, started_at = watched.figures, watched.began_at_unix_seconds
+    startup_seconds = max(0.0, figures.first_step_at - watched.began_at - figures.step_seconds)
+
+    def passes(step_seconds: float) -> tuple[EpochTiming, ...]:
+        training_seconds = job.epoch_steps * (step_seconds + figures.epoch_start_step_seconds)
+        validation_seconds = job.epoch_steps * figures.validation_step_seconds
+        return job.epochs * (EpochTiming(training_seconds, validation_seconds, started_at),)
+
+    epochs = passes(figures.step_seconds)
+    pass_seconds, samples = passed_seconds(epochs), _samples(job, operations)
+    # An interval takes some values. Fewer parts count several times, which narrows nothing.
+    parts = figures.part_seconds
+    parts = parts * math.ceil(LEAST_VALUES / len(parts))
+    return Timings(
+        host=host,
+        host_name=platform.node(),
+        device_name=host.cpu.model,
+        git_commit=git_commit(),
+        packages=package_versions(),
+        started_at_unix_seconds=started_at,
+        startup_seconds=startup_seconds,
+        data_seconds=0.0,
+        warm_up_seconds=0.0,
+        epochs=epochs,
+        total_seconds=max(job.total_seconds, startup_seconds + pass_seconds),
+        tracking_seconds=0.0,
+        resumed_at_epochs=(),
+        training_image_count=samples,
+        images_per_second=samples / epochs[0].training_seconds,
+        peak_memory_bytes=None,
+        repeats=tuple(map(passes, parts)),
+        steady_state=SteadyState(steps_per_sample=1, sample_seconds=tuple(parts)),
+        overhead=Overhead(passes_seconds=pass_seconds, seconds=0.0),
+        load=watched.load,
+        operations=operations,
+        not_counted=None if operations else "the script took too few steps to count one of them",
+    )
