@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import textwrap
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -92,6 +94,24 @@ VALID = {
 @pytest.mark.parametrize("source", VALID.values(), ids=VALID)
 def test_networks_of_every_usual_kind_are_accepted(check: Check, source: str) -> None:
     check(source)
+
+
+def test_the_check_holds_two_copies_of_a_network_at_most(
+    build: Build, make_experiment: MakeExperiment
+) -> None:
+    def count() -> int:
+        tensors = [each for each in gc.get_objects() if isinstance(each, torch.Tensor)]
+        return sum(tensor.shape == (CLASSES, 64) for tensor in tensors)
+
+    class CountingLoss(Loss):
+        def mean(self, outputs: Any, targets: Any) -> torch.Tensor:
+            counts.append(count())
+            return super().mean(outputs, targets)
+
+    experiment, network = make_experiment(model={"name": "./net.py:Net"}), build(network_file())
+    loss, counts = CountingLoss(None, "classes", CPU), [count()]
+    validate_custom_model(experiment, network, loss, a_batch(), CLASSES)
+    assert max(counts) - counts[0] == 4  # two copies' weights and gradients
 
 
 FAULTY = {

@@ -298,8 +298,7 @@ def validate_custom_model(
     name, precision = f"model {experiment.model.name}", experiment.precision
     images, targets = batch
     device = leaves(images)[0].device
-    with run_custom_code(f"{name} can't be copied, as copy.deepcopy does"):
-        one, other, restored = (copy.deepcopy(network) for _ in range(3))
+    one, other = _copied(network, name), _copied(network, name)
     with run_custom_code(f"{name} can't be pickled, which MLflow keeps it as"):
         pickle.dumps(network)
     layout = memory_format(network, device, precision)
@@ -313,8 +312,6 @@ def validate_custom_model(
     failing = f"{name} fails in a step on {samples_in(targets)} samples of shape {shapes}"
     with run_custom_code(failing), nondeterminism_explained(experiment):
         first, again = step(one), step(other)
-        restored.load_state_dict(other.state_dict())
-        second, second_restored = step(other), step(restored)
     if experiment.deterministic:
         if not custom_step:
             _check_loss_repeats(criterion, first.result, targets, precision)
@@ -324,17 +321,28 @@ def validate_custom_model(
                 f"another {what}. torch, numpy.random and random are seeded: look for other random "
                 f"numbers, or the time. deterministic: false in params.yaml allows it"
             )
-        if what := _difference(second, second_restored):
-            raise UserError(
-                f"{name} keeps something between steps that is not in its state_dict, so no "
-                f"checkpoint or result has it: a second step gives another {what} where a new "
-                f"network gets the state after the first. Keep it in a buffer (register_buffer)"
-            )
+    del one, first, again  # a third copy might not fit into a GPU's memory
+    restored = _copied(network, name)
+    with run_custom_code(failing), nondeterminism_explained(experiment):
+        restored.load_state_dict(other.state_dict())
+        second, second_restored = step(other), step(restored)
+    what = _difference(second, second_restored)
+    if experiment.deterministic and what:
+        raise UserError(
+            f"{name} keeps something between steps that is not in its state_dict, so no "
+            f"checkpoint or result has it: a second step gives another {what} where a new "
+            f"network gets the state after the first. Keep it in a buffer (register_buffer)"
+        )
     if custom_step:
         return
     in_evaluation = run_custom_code(f"{name} fails in evaluation (after eval(), in inference mode)")
     with in_evaluation, torch.inference_mode(), autocast(device, precision):
-        call_with(one.eval(), images)
+        call_with(other.eval(), images)
+
+
+def _copied(network: nn.Module, name: str) -> nn.Module:
+    with run_custom_code(f"{name} can't be copied, as copy.deepcopy does"):
+        return copy.deepcopy(network)
 
 
 def _check_loss_repeats(criterion: Loss, outputs: Any, targets: Any, precision: str) -> None:
