@@ -18,7 +18,7 @@ from photofinish.config.compare import Comparing
 from photofinish.files import sha256_of_bytes, write_bytes_atomically
 from photofinish.machine.host import package_versions
 from photofinish.machine.load import LoadWindow
-from photofinish.results import EpochMetrics, measurements, records
+from photofinish.results import EpochMetrics, EpochTiming, measurements, records
 from photofinish.results.references import Reference
 
 BUSY = LoadWindow(
@@ -74,6 +74,26 @@ def with_record(result: Trained, **changed: Any) -> Trained:
 
 def with_timings(result: Trained, **changed: Any) -> Trained:
     return replace(result, timings=result.timings.model_copy(update=changed))
+
+
+def with_seeds(result: Trained, *accuracies: float) -> Trained:
+    """Add seeds whose validation and test accuracies are these."""
+    scores, runs = [], []
+    for seed, accuracy in enumerate(accuracies, 1):
+        given = {
+            "seed": seed,
+            "test_accuracy": accuracy,
+            "test_loss": 0.5,
+            "mean_absolute_error": None,
+        }
+        scores.append(records.SeedScores.model_validate(given))
+        history = (EpochMetrics(1, 0.1, 0.5, 0.5, accuracy),)
+        runs.append(records.SeedRun(seed=seed, weights_sha256="c" * 64, history=history))
+    timings = result.timings.model_copy(
+        update={"seeds": ((EpochTiming(1.0, 0.1, 1.7e9),),) * len(runs)}
+    )
+    judged = result.scores.model_copy(update={"seeds": tuple(scores)})
+    return replace(result, scores=judged, timings=timings, seed_runs=tuple(runs))
 
 
 def paired(

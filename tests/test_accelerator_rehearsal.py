@@ -16,12 +16,13 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ROOT, MakeExperiment, digits_plan, learnable_images
+from conftest import ROOT, CustomFiles, MakeExperiment, digits_plan, learnable_images
 from rehearsal.plug_in import build, compiler
 from safetensors.torch import load_file
 from training_process import WITHOUT_MLFLOW, ForkedProcess
 from training_stage import contents
 
+from photofinish.comparing.pairs import read_pair
 from photofinish.config.loader import read_params
 from photofinish.data.packed import PackedSplit
 from photofinish.data.split import split
@@ -150,6 +151,11 @@ class Stage:
         output, _ = process.communicate()
         assert process.returncode == 0, output
 
+    def evaluate(self) -> None:
+        learned = {device: self.learned(device) for device in records.DEVICE_LABELS}
+        judged = evaluate("small", learned, PackedSplit(self.data))
+        write_evaluation(judged, self.results / "small" / records.EVALUATED)
+
 
 @pytest.fixture(scope="module")
 def results(
@@ -163,9 +169,7 @@ def results(
     stage = Stage(tmp_path_factory.mktemp("stage"), cpu_host, experiment, environment)
     stage.train_on_gpu()
     stage.train_on_cpu()
-    learned = {device: stage.learned(device) for device in records.DEVICE_LABELS}
-    judged = evaluate("small", learned, PackedSplit(stage.data))
-    write_evaluation(judged, stage.results / "small" / records.EVALUATED)
+    stage.evaluate()
     return stage
 
 
@@ -192,6 +196,44 @@ def test_the_stage_leaves_what_it_learned_and_how_long_it_took(results: Stage) -
         records.HISTORY,
         records.FIRST_STEP,
     } < files
+
+
+DRAWING_NETWORK = """
+from torch import nn
+class Net(nn.Module):
+    def __init__(self, share):
+        super().__init__()
+        self.share, self.first, self.last = share, nn.Linear(256, 16), nn.Linear(16, 3)
+        self.layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
+    def forward(self, images):
+        hidden = self.first(images.flatten(1))
+        hidden = self.layer(hidden.view(-1, 4, 4)).flatten(1)
+        return self.last(nn.functional.dropout(hidden, self.share, self.training))
+"""
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5], ids=["modules", "functions"])
+def test_other_random_numbers_on_the_device_are_no_difference(
+    custom_files: CustomFiles,
+    make_experiment: MakeExperiment,
+    cpu_host: CpuTarget,
+    environment: dict[str, str],
+    share: float,
+) -> None:
+    name = custom_files.write("net.py", DRAWING_NETWORK) + ":Net"
+    experiment = make_experiment(model={"name": name, "share": share})
+    stage = Stage(custom_files.folder, cpu_host, experiment, environment)
+    stage.train_on_gpu()
+    stage.train_on_cpu()
+    stage.evaluate()
+    pair = read_pair("small", stage.results / "small")
+    assert pair.compared
+    assert pair.compared.parity
+    found = {layer.name: layer.within_rounding for layer in pair.compared.parity.layers}
+    is_comparable = None if share else True
+    assert (found["first forward"], found["first gradient"]) == (is_comparable, is_comparable)
+    assert found["loss curves"] is None
+    assert False not in found.values(), found
 
 
 def test_what_it_saved_loads_where_there_is_no_such_device(results: Stage) -> None:

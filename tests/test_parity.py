@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import MakeResult
-from result_files import changed_history, trained, with_record
+from result_files import changed_history, pair_of, trained, with_record, with_seeds
 from torch import nn
 
 from photofinish.comparing.device_results import Predictions, Trained
@@ -17,7 +17,8 @@ from photofinish.comparing.parity import Layer, Parity, mcnemar_p_value, parity
 from photofinish.config.networks import CnnModel, TorchvisionModel
 from photofinish.models.registry import build_model
 from photofinish.profiling.first_step import first_step
-from photofinish.reporting.sentences import layer_finding
+from photofinish.reporting.sentences import layer_finding, verdict
+from photofinish.reporting.tables import parity_table
 from photofinish.training.losses import Loss
 from photofinish.training.torch_device import CPU
 
@@ -161,6 +162,76 @@ def test_an_error_is_located(step: Step) -> None:
     assert parting(parity(right, step(cnn(), "bf16")))[0] == "first forward"
 
 
+class Drawing(nn.Module):
+    """A network whose hidden values pass through `layer`, which draws in training."""
+
+    def __init__(self, layer: Callable[[], nn.Module]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.layer, self.last = nn.Linear(64, 64), layer(), nn.Linear(64, 10)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        hidden = self.layer(self.first(images.flatten(1)[:, :64]).view(-1, 8, 8))
+        hidden = hidden if isinstance(hidden, torch.Tensor) else hidden[0]  # an LSTM's
+        scores: torch.Tensor = self.last(hidden.flatten(1))
+        return scores
+
+
+class FunctionalDropout(nn.Module):
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(hidden, 0.5, self.training)
+
+
+class Sampled(nn.Module):
+    """A sample around each value, as of a variational autoencoder."""
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return hidden + torch.randn_like(hidden) * torch.exp(0.5 * hidden)
+
+
+SWITCHED_OFF: dict[str, Callable[[], nn.Module]] = {
+    "dropout": nn.Dropout,
+    "transformer": lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True),
+    "LSTM": lambda: nn.LSTM(8, 8, 2, batch_first=True, dropout=0.3),
+}
+STILL_DRAWING: dict[str, Callable[[], nn.Module]] = {
+    "functional dropout": FunctionalDropout,
+    "sampled": Sampled,
+}
+
+
+@pytest.fixture
+def another_stream(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Draw other numbers from the same seed from now on, as another kind of device does."""
+
+    def change() -> None:
+        first = "photofinish.profiling.first_step.seed_epoch"
+        monkeypatch.setattr(first, lambda *_: torch.manual_seed(12345))
+
+    return change
+
+
+@pytest.mark.parametrize("name", [*SWITCHED_OFF, *STILL_DRAWING])
+def test_other_random_numbers_are_no_difference(
+    step: Step, another_stream: Callable[[], None], name: str
+) -> None:
+    layer_of = (SWITCHED_OFF | STILL_DRAWING)[name]
+    cpu = step(Drawing(layer_of))
+    another_stream()
+    found = parity(cpu, step(Drawing(layer_of)))
+    if name in SWITCHED_OFF:
+        assert (cpu.first_step.draws, cpu.first_step.has_dropout) == (False, True)
+        assert found.likeness == "identical"
+        wrong = Drawing(layer_of)
+        next(wrong.parameters()).data[3, 0] += 0.05
+        assert parting(parity(cpu, step(wrong))) == ("first forward", "first")
+    else:
+        assert cpu.first_step.draws
+        assert (found.likeness, found.mcnemar_p) == ("equivalent but for random numbers", 1.0)
+        incomparable = [layer.name for layer in found.layers if layer.within_rounding is None]
+        assert incomparable == ["first forward", "first gradient"]
+
+
 def stepped(run: Trained, **changed: object) -> Trained:
     return replace(run, first_step=run.first_step.model_copy(update=changed))
 
@@ -240,6 +311,49 @@ def test_losses_that_drift_apart_after_the_first_epoch_are_equivalent(
     assert table(found)["loss curves"] == "a relative difference of 0.02 in epoch 3"
 
 
+def other_losses(run: Trained) -> Trained:
+    losses = [epoch.training_loss * 1.05 for epoch in run.history]
+    return replace(run, history=changed_history(run, training_loss=losses))
+
+
+@pytest.mark.parametrize("drawing", ["draws", "has_dropout"])
+def test_networks_that_draw_are_compared_by_their_scores(
+    make_result: MakeResult, drawing: str
+) -> None:
+    cpu = stepped(trained(make_result), **{drawing: True})
+    gpu = other_losses(cpu)
+    assert parity(cpu, gpu).likeness == "equivalent but for random numbers"
+    only_one = stepped(gpu, **{drawing: False})
+    assert parting(parity(cpu, only_one)) == ("loss curves", "epoch 1")
+
+    worse, better = predictions(*[False] * 6, True), predictions(*[True] * 7)
+    cpu, gpu = replace(cpu, predictions=worse), replace(gpu, predictions=better)
+    found = parity(cpu, gpu)
+    assert (found.likeness, found.first_divergence) == ("not comparable", None)
+    pair = pair_of(cpu, with_record(gpu, device="gpu"))
+    assert "not comparable" in [row["verdict"] for row in parity_table(pair)]
+    assert "`seeds: 3`" in verdict(pair).text
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "likeness"),
+    [
+        ((0.79, 0.85, 0.87), "equivalent but for random numbers"),
+        ((0.50, 0.55, 0.57), "different"),
+    ],
+)
+def test_seeds_decide_about_networks_that_draw(
+    make_result: MakeResult, accuracies: tuple[float, float, float], likeness: str
+) -> None:
+    accuracy, *further = accuracies
+    cpu = with_seeds(stepped(trained(make_result, accuracy=0.80), draws=True), 0.84, 0.88)
+    gpu = with_seeds(stepped(trained(make_result, accuracy=accuracy), draws=True), *further)
+    found = parity(cpu, other_losses(gpu))
+    assert found.likeness == likeness
+    if likeness == "different":
+        assert parting(found)[0] == "test accuracy"
+
+
 def test_another_number_of_epochs_is_a_difference(make_result: MakeResult) -> None:
     cpu = trained(make_result)
     assert parting(parity(cpu, replace(cpu, history=cpu.history[:2]))) == ("loss curves", None)
@@ -257,6 +371,9 @@ def test_values_are_compared_relative_to_their_spread(make_result: MakeResult) -
     moved = actual + np.array([0.0, 0.004, 0.0, 0.004])
     found = parity(cpu, replace(cpu, predictions=Predictions(actual, moved)))
     assert layer(found, "test predictions").difference == pytest.approx(0.004)
+    cpu_draws = stepped(cpu, draws=True)
+    drawn = parity(cpu_draws, replace(cpu_draws, predictions=Predictions(actual, actual + 1)))
+    assert drawn.likeness == "not comparable"
     other = parity(cpu, replace(cpu, predictions=Predictions(actual + 1, actual)))
     assert parting(other)[0] == "test predictions"
 

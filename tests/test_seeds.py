@@ -12,10 +12,9 @@ from typing import Any, cast
 
 import pytest
 from conftest import MakeExperiment, MakeResult
-from result_files import pair_of, trained
+from result_files import pair_of, trained, with_seeds
 from training_process import train_here
 
-from photofinish.comparing.device_results import Trained
 from photofinish.comparing.pairs import read_pair, with_settings
 from photofinish.comparing.parity import Spread, over_seeds
 from photofinish.config.compare import Comparing
@@ -24,7 +23,7 @@ from photofinish.evaluation.evaluate import evaluate, write_evaluation
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.reporting.sentences import chance, verdict
 from photofinish.reporting.tables import seeds_table
-from photofinish.results import EpochMetrics, EpochTiming, records
+from photofinish.results import records
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup
 from photofinish.training.trainer import Trainer
@@ -147,26 +146,6 @@ def test_seeds_are_evaluated_and_reported(train: Train, packed_split: PackedSpli
     assert any(
         detail.startswith("Over 3 seeds the test accuracy is") for detail in verdict(pair).details
     )
-
-
-def with_seeds(result: Trained, *accuracies: float) -> Trained:
-    """Add seeds whose validation and test accuracies are these."""
-    scores, runs = [], []
-    for seed, accuracy in enumerate(accuracies, 1):
-        given = {
-            "seed": seed,
-            "test_accuracy": accuracy,
-            "test_loss": 0.5,
-            "mean_absolute_error": None,
-        }
-        scores.append(records.SeedScores.model_validate(given))
-        history = (EpochMetrics(1, 0.1, 0.5, 0.5, accuracy),)
-        runs.append(records.SeedRun(seed=seed, weights_sha256="c" * 64, history=history))
-    timings = result.timings.model_copy(
-        update={"seeds": ((EpochTiming(1.0, 0.1, 1.7e9),),) * len(runs)}
-    )
-    judged = result.scores.model_copy(update={"seeds": tuple(scores)})
-    return replace(result, scores=judged, timings=timings, seed_runs=tuple(runs))
 
 
 def test_the_devices_difference_is_compared_with_that_of_two_seeds(make_result: MakeResult) -> None:

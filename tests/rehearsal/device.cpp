@@ -3,6 +3,7 @@
 // what would make a real device's host wait.
 // Freed memory is filled with 0xFF, which is NaN to floats, so that a use after it shows.
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/op_registration/adaption.h>
@@ -225,6 +226,29 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   }
 };
 
+// -- random numbers: a stream of its own, as each kind of device has --------------------------------
+
+at::Generator& generator() {
+  static at::Generator own = at::detail::createCPUGenerator();
+  return own;
+}
+
+// While it lives, operations of the CPU draw from the device's stream, whether they take a generator or not.
+class DeviceStream {
+ public:
+  DeviceStream() {
+    generator_of_cpu_.set_state(generator().get_state());
+  }
+  ~DeviceStream() {
+    generator().set_state(generator_of_cpu_.get_state());
+    generator_of_cpu_.set_state(before_);
+  }
+
+ private:
+  at::Generator generator_of_cpu_ = at::detail::getDefaultCPUGenerator();
+  at::Tensor before_ = generator_of_cpu_.get_state();
+};
+
 // -- every operation, on the CPU -------------------------------------------------------------------
 
 c10::DataPtr keeping(const Storage& of_cpu, DeviceIndex index) {
@@ -380,6 +404,9 @@ void compute(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   }
   {
     at::AutoDispatchBelowADInplaceOrView below;
+    std::optional<DeviceStream> stream;
+    if (op.hasTag(at::Tag::nondeterministic_seeded))
+      stream.emplace();
     op.redispatchBoxed(c10::DispatchKeySet(DispatchKey::CPU), stack);
   }
   translation.take_over_sizes();
@@ -510,6 +537,15 @@ void rehearsal_start() {
   static Hooks hooks;
   if (!at::isPrivateUse1HooksRegistered())
     at::RegisterPrivateUse1HooksInterface(&hooks);
+}
+void rehearsal_seed(uint64_t seed) {
+  generator().set_current_seed(seed ^ 0x5EED); // other numbers than the CPU's from the same seed
+}
+size_t rehearsal_generator(uint8_t* into) {
+  const at::Tensor state = generator().get_state();
+  if (into)
+    memcpy(into, state.const_data_ptr(), state.nbytes());
+  return state.nbytes();
 }
 void rehearsal_counts(long* into) {
   into[0] = counts.operations;

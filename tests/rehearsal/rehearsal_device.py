@@ -7,6 +7,10 @@ import os
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
 
 NAME, DEVICES = "rehearsal", 2
 _LIBRARY = Path(__file__).with_name("device.so")
@@ -51,6 +55,14 @@ def register() -> None:
     torch._register_device_module(NAME, _device_module())
 
 
+def _generator_state(_device: object = NAME) -> torch.Tensor:
+    import torch
+
+    state = torch.empty(_library().rehearsal_generator(None), dtype=torch.uint8)
+    _library().rehearsal_generator(ctypes.c_void_p(state.data_ptr()))
+    return state
+
+
 def _library() -> ctypes.CDLL:
     return ctypes.CDLL(str(_LIBRARY))
 
@@ -67,7 +79,8 @@ def _device_module() -> ModuleType:
         "current_device": torch.accelerator.current_device_index,
         "set_device": torch.accelerator.set_device_index,
         "get_amp_supported_dtype": lambda: [torch.bfloat16, torch.float16],
-        "manual_seed_all": lambda _seed: None,  # it draws from the CPU's stream
+        "manual_seed_all": lambda seed: _library().rehearsal_seed(ctypes.c_uint64(seed)),
+        "get_rng_state": _generator_state,
         "_is_in_bad_fork": lambda: os.getpid() != process,
     }
     vars(module).update(functions)

@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Literal
 
 import numpy as np
+from scipy.special import stdtrit
 
 from photofinish.comparing.device_results import Predictions, Trained
 from photofinish.comparing.speedups import Interval, TimeToTarget, students_t, time_to_target
@@ -25,7 +26,13 @@ from photofinish.results.records import (
     TensorFingerprint,
 )
 
-ModelMatch = Literal["identical", "equivalent within rounding", "different"]
+ModelMatch = Literal[
+    "identical",
+    "equivalent within rounding",
+    "equivalent but for random numbers",
+    "not comparable",
+    "different",
+]
 SIGNIFICANT = 0.05
 _OUTPUT_TOLERANCE, _GRADIENT_TOLERANCE = 5.0, 10.0
 """Factors on what slightly moved weights change in a layer; see docs/verdict.md."""
@@ -44,7 +51,8 @@ class Layer:
     name: str
     same: bool
     """True if equal bit for bit, or as far as can be seen."""
-    within_rounding: bool
+    within_rounding: bool | None
+    """None if not comparable, because each device draws its own random numbers."""
     difference: float | None = None
     """Largest relative difference, or None if there is no figure."""
     at: str | None = None
@@ -64,7 +72,7 @@ class Parity:
     @property
     def first_divergence(self) -> Layer | None:
         """First layer that rounding does not explain."""
-        return next((layer for layer in self.layers if not layer.within_rounding), None)
+        return next((layer for layer in self.layers if layer.within_rounding is False), None)
 
 
 def parity(cpu: Trained, device: Trained) -> Parity:
@@ -90,24 +98,67 @@ def parity(cpu: Trained, device: Trained) -> Parity:
         if same_items:
             p_value = mcnemar_p_value(cpu.predictions, device.predictions, rows)
         predictions = _classes(cpu.predictions, device.predictions, rows, p_value)
+    forward = _fingerprints("first forward", outputs, _outputs(second), output_limits)
+    gradient = _fingerprints(
+        "first gradient", first.gradients, second.gradients, _gradient_limits(first)
+    )
+    curves = _curves(cpu.history, device.history, tolerance)
+    if first.draws and second.draws:
+        forward, gradient = _not_comparable(forward), _not_comparable(gradient)
+    if first.draws_in_training and second.draws_in_training:
+        curves = _not_comparable(curves)
+        if same_items:
+            predictions = _of_other_draws(predictions, cpu, device)
     layers = (
         _equal("settings", one.experiment == other.experiment),
         _equal("data", one.data_sha256 == other.data_sha256),
         weights,
         _equal("batch order", same_order),
         _equal("first batch", first.first_batch_sha256 == second.first_batch_sha256),
-        _fingerprints("first forward", outputs, _outputs(second), output_limits),
-        _fingerprints("first gradient", first.gradients, second.gradients, _gradient_limits(first)),
-        _curves(cpu.history, device.history, tolerance),
+        forward,
+        gradient,
+        curves,
         *predictions,
         Layer("final weights", one.weights_sha256 == other.weights_sha256, within_rounding=True),
     )
-    likeness: ModelMatch = "different"
+    return Parity(_likeness(layers, predictions[-1]), layers, p_value)
+
+
+def _likeness(layers: Sequence[Layer], score: Layer) -> ModelMatch:
+    found = {layer.within_rounding for layer in layers}
     if all(layer.same for layer in layers):
-        likeness = "identical"
-    elif all(layer.within_rounding for layer in layers):
-        likeness = "equivalent within rounding"
-    return Parity(likeness, layers, p_value)
+        return "identical"
+    if False in found:
+        return "different"
+    if None not in found:
+        return "equivalent within rounding"
+    return "equivalent but for random numbers" if score.within_rounding else "not comparable"
+
+
+def _not_comparable(layer: Layer) -> Layer:
+    """Return the layer as one that other random numbers change, unless it is equal."""
+    return layer if layer.same else replace(layer, within_rounding=None)
+
+
+def _of_other_draws(
+    predictions: tuple[Layer, ...], cpu: Trained, device: Trained
+) -> tuple[Layer, ...]:
+    """Judge the test score of networks that drew other numbers in their training.
+
+    One training of each device shows only that they agree: another dropout alone often changes the
+    accuracy significantly. Over several seeds, Student's paired test decides.
+    """
+    *others, score = predictions
+    within: bool | None = score.within_rounding or None
+    cpu_seeds, device_seeds = over_seeds(cpu, None), over_seeds(device, None)
+    if len(cpu_seeds.seeds) > 1 and cpu_seeds.seeds == device_seeds.seeds:
+        pairs = zip(cpu_seeds.score.values, device_seeds.score.values, strict=True)
+        differences = [one - other for one, other in pairs]
+        error = statistics.stdev(differences) / math.sqrt(len(differences))
+        most = float(stdtrit(len(differences) - 1, 1 - SIGNIFICANT / 2)) * error
+        within = abs(statistics.fmean(differences)) <= most
+    others = [layer if layer.within_rounding else _not_comparable(layer) for layer in others]
+    return *others, replace(score, within_rounding=within)
 
 
 def mcnemar_p_value(cpu: Predictions, device: Predictions, rows_an_item: int = 1) -> float:

@@ -1,8 +1,9 @@
 """A training's first step, taken on networks that are thrown away.
 
 It records what each layer gives for the first batch: devices that agree here compute the same;
-where they part, this names the layer. Dropout is off, since each kind of device draws from another
-stream. Batch normalisation works as in training.
+where they part, this names the layer. Each kind of device draws other random numbers from the same
+seed, so dropout is off, and the record notes what still draws. Batch normalisation works as in
+training.
 
 Custom networks and losses are validated before the training: a training, its record and its
 comparison need more of them than a step that runs.
@@ -38,7 +39,12 @@ from photofinish.training.batches import Batch, Batches, batch_order, map_batch,
 from photofinish.training.custom_step import CustomStep
 from photofinish.training.failures import nondeterminism_explained
 from photofinish.training.losses import Loss
-from photofinish.training.torch_device import autocast, memory_format, to_memory_format
+from photofinish.training.torch_device import (
+    autocast,
+    generator_state,
+    memory_format,
+    to_memory_format,
+)
 from photofinish.training.world import World
 
 _DROPOUTS = (
@@ -102,6 +108,7 @@ def first_step(
     all training images. A part of a batch that `collate` made may be none.
     """
     weights = {name: fingerprint_tensor(weight) for name, weight in network.named_parameters()}
+    has_dropout = _switch_dropout_off(network.train())
     moved = copy.deepcopy(network) if device.type == "cpu" else None
     values = sum(tensor[0].numel() for tensor in leaves(batch[0]))
     count = min(_MOST_IMAGES, max(_FEWEST_IMAGES, _MOST_VALUES // values))
@@ -112,10 +119,7 @@ def first_step(
     images = to_memory_format(images, layout)
 
     def step(network: nn.Module) -> _Step:
-        network.to(device, memory_format=layout).train()  # type: ignore[call-overload]
-        for module in network.modules():
-            if isinstance(module, _DROPOUTS) or type(module).__name__ == "StochasticDepth":
-                module.eval()
+        network.to(device, memory_format=layout)  # type: ignore[call-overload]
         return _run_step(network, criterion, (images, targets), precision, custom_step=custom_step)
 
     with fallbacks_counted() as fallbacks:
@@ -143,7 +147,22 @@ def first_step(
         output_rounding=rounding[0],
         gradient_rounding=rounding[1],
         cpu_fallbacks=dict(fallbacks),
+        draws=taken.draws,
+        has_dropout=has_dropout,
     )
+
+
+def _switch_dropout_off(network: nn.Module) -> bool:
+    """Switch off the dropout of modules that are known. Return True if there was any."""
+    found = False
+    for module in network.modules():
+        if isinstance(module, nn.RNNBase | nn.MultiheadAttention):
+            found |= module.dropout > 0
+            module.dropout = 0.0
+        elif isinstance(module, _DROPOUTS) or type(module).__name__ == "StochasticDepth":
+            found |= bool(module.p)
+            module.eval()
+    return found
 
 
 def _bytes_of(labels: Nested[Column], rows: npt.NDArray[np.int64]) -> bytes:
@@ -162,6 +181,8 @@ class _Step(NamedTuple):
     outputs: dict[str, list[torch.Tensor]]
     """All outputs of each innermost module, for the first few images."""
     gradients: _Tensors
+    draws: bool
+    """True if the generator of the device moved."""
 
     def first_outputs_and_gradients(self) -> tuple[_Tensors, _Tensors]:
         """Return the first output of each module, and the gradients."""
@@ -191,8 +212,10 @@ def _run_step(
         if next(module.children(), None) is None:
             hooks.append(module.register_forward_hook(partial(note, name or "(network)")))
     network.zero_grad()
+    device = leaves(images)[0].device
     seed_epoch(0, 0)  # custom networks may draw
-    with autocast(leaves(images)[0].device, precision):
+    generator = generator_state(device)
+    with autocast(device, precision):
         if custom_step:
             result = loss = custom_step(network, batch)
         else:
@@ -207,7 +230,8 @@ def _run_step(
     for name, weight in network.named_parameters():
         if weight.grad is not None and weight.grad.layout == torch.strided:
             gradients[name] = weight.grad
-    return _Step(loss.item(), map_nested(torch.Tensor.detach, result), outputs, gradients)
+    draws = not torch.equal(generator, generator_state(device))
+    return _Step(loss.item(), map_nested(torch.Tensor.detach, result), outputs, gradients, draws)
 
 
 def _check_outputs(name: str, result: Any, targets: torch.Tensor, width: int) -> None:

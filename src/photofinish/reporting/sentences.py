@@ -111,6 +111,11 @@ def _scores(cpu: Trained, gpu: Trained, parity: Parity | None) -> str:
     if parity and (divergence := parity.first_divergence):
         finding = layer_finding(divergence, parity)
         parted = f"The models first differ at the {divergence.name}: {finding}. "
+    elif parity and parity.likeness == "not comparable":
+        parted = (
+            "Each device draws its own random numbers, so one training of each cannot show whether "
+            "the models differ by more than chance; `seeds: 3` can. "
+        )
     score_of_gpu = gpu.scores.figure[1]
     name = f"{name[0].upper()}{name[1:]}"
     return f"{parted}{name} is {score_of_gpu} on the GPU and {score} on the CPU."

@@ -106,6 +106,8 @@ def parity_table(pair: AnyComparison) -> Table:
         if finding == THE_SAME:
             continue
         likeness = "within rounding" if layer.within_rounding else "different"
+        if layer.within_rounding is None:
+            likeness = "not comparable"
         rows.append(
             {
                 "compared": layer.name,

@@ -126,6 +126,14 @@ class FirstStep(Record):
     """Change of each gradient in the same step."""
     cpu_fallbacks: dict[str, int] = Field(default_factory=dict)
     """Number of times that operators which the device lacks ran on the CPU."""
+    draws: bool = False
+    """True if the step drew from the device's own generator, although dropout was off."""
+    has_dropout: bool = False
+    """True if dropout was switched off for this step, which draws in the training."""
+
+    @property
+    def draws_in_training(self) -> bool:
+        return self.draws or self.has_dropout
 
 
 class Timings(Record):

@@ -185,6 +185,14 @@ def effective_precision(device: torch.device, precision: str) -> str:
     return "tf32" if is_nvidia and torch.cuda.get_device_capability(device) >= (8, 0) else "fp32"
 
 
+def generator_state(device: torch.device) -> torch.Tensor:
+    """Return the state of the generator from which the device's operations draw."""
+    if device.type == "cpu":
+        return torch.get_rng_state()
+    state: torch.Tensor = torch.get_device_module(device).get_rng_state(device)
+    return state
+
+
 def has_fast_bf16(device: torch.device) -> bool:
     """Return True for a GPU that computes in bfloat16."""
     return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
