@@ -56,6 +56,7 @@ _SHOWN = (
 )
 _WORKER = Path("src/photofinish/tracking/mlflow_worker.py")
 _EVERY_TIME = {"plan"}
+_TRAIN = {"train-cpu", "train-gpu"}
 _FROM_NOTHING = {*_EVERY_TIME, "download@digits", "split@digits", "download-weights", "compare"}
 
 
@@ -106,13 +107,13 @@ def _of(experiment: str) -> set[str]:
 
 
 def _stages_to_run(project: Project) -> set[str]:
-    """Return the stages that `dvc repro` would run now, without devices and names."""
+    """Return the stages that `dvc repro` would run now, without names."""
     plan = yaml.safe_load((project.root / "dvc.lock").read_text(encoding="utf-8"))["stages"]["plan"]
     planned = project.run("sh", "-c", plan["cmd"])
     assert planned.returncode == 0, planned.stdout + planned.stderr
     with Repo(str(project.root)) as repo:
         names = {name.rpartition(":")[2].partition("@")[0] for name in repo.status()}
-    return {name.partition("-")[0] for name in names} - _EVERY_TIME
+    return names - _EVERY_TIME
 
 
 def _dvc(project: Project, *arguments: str) -> str:
@@ -150,12 +151,12 @@ def test_with_nothing_changed_the_plan_alone_is_made_anew(project: Project) -> N
         *((f"src/photofinish/{name}", set()) for name in _RUNS_NOTHING),
         *((f"src/photofinish/{name}", {"compare"}) for name in _SHOWN),
         ("src/photofinish/data/split.py", {"split"}),
-        ("src/photofinish/training/trainer.py", {"train"}),
-        ("src/photofinish/training/losses.py", {"train", "evaluate"}),
+        ("src/photofinish/training/trainer.py", _TRAIN),
+        ("src/photofinish/training/losses.py", _TRAIN | {"evaluate"}),
         ("src/photofinish/evaluation/evaluate.py", {"evaluate"}),
-        ("stages/train.py", {"train"}),
-        ("net.py", {"train"}),
-        ("blocks.py", {"train"}),
+        ("stages/train.py", _TRAIN),
+        ("net.py", _TRAIN),
+        ("blocks.py", _TRAIN),
         ("scores.py", {"evaluate"}),
     ],
 )
@@ -170,10 +171,11 @@ def test_an_edited_file_runs_the_stages_that_import_it(
 @pytest.mark.parametrize(
     ("defaults", "stages"),
     [
-        ({"seed": 1}, {"train"}),
-        ({"optimizer": {"name": "sgd", "lr": 0.2}}, {"train"}),
+        ({"seed": 1}, _TRAIN),
+        ({"cuda_graphs": "off"}, {"train-gpu"}),
+        ({"input": {"name": "loader", "pin_memory": True, "non_blocking": True}}, {"train-gpu"}),
     ],
-    ids=str,
+    ids=["seed", "cuda_graphs", "pinned"],
 )
 def test_a_changed_setting_runs_the_stages_that_read_it(
     project: Project, defaults: dict[str, Any], stages: set[str]

@@ -68,6 +68,7 @@ def test_each_experiment_data_set_device_and_stage_has_a_file(folder: Path) -> N
         *(f"hosts/{device}.json" for device in ("cpu", "gpu")),
         *(f"datasets/{name}.json" for name in params.datasets),
         *(f"experiments/{name}.json" for name in params.experiments),
+        *(f"on_cpu/{name}.json" for name in params.experiments),
         *(f"metrics/{name}.json" for name in params.experiments),
         *(f"code/{script.stem}.json" for script in (ROOT / "stages").glob("[!_]*.py")),
         *("weights.json", "budget.json", "compare.json"),
@@ -81,12 +82,24 @@ def test_each_experiment_data_set_device_and_stage_has_a_file(folder: Path) -> N
     assert order == ("linear", "long", "adam")
 
 
+EACH = ("experiments", "on_cpu")
+"""Folders of the plans of each device's training."""
+
+
 @pytest.mark.parametrize(
     ("old", "new", "written"),
     [
-        ("epochs: 50", "epochs: 60", {"experiments/long.json"}),
-        ("epochs: 10", "epochs: 11", {"experiments/linear.json", "experiments/adam.json"}),
-        ("lr: 0.1", "lr: 0.2", {"experiments/linear.json", "experiments/long.json"}),
+        ("epochs: 50", "epochs: 60", {"experiments/long.json", "on_cpu/long.json"}),
+        (
+            "epochs: 10",
+            "epochs: 11",
+            {f"{each}/{name}.json" for each in EACH for name in ("linear", "adam")},
+        ),
+        (
+            "lr: 0.1",
+            "lr: 0.2",
+            {f"{each}/{name}.json" for each in EACH for name in ("linear", "long")},
+        ),
         ("validation: 50", "validation: 60", {"datasets/few-digits.json"}),
         ("epochs: 10", "epochs: 10  # the usual", set()),
         ("datasets:", "devices: {gpu: {if_missing: fail}}\ndatasets:", {"hosts/gpu.json"}),
@@ -106,7 +119,13 @@ def test_files_that_are_no_longer_needed_go_and_others_stay(folder: Path) -> Non
     before = files_in(folder)
     text = PARAMS[: PARAMS.index("  adam:")].replace("  few-digits", "  # few-digits")
     assert plan(folder, text) == {"compare.json", "weights.json", "notes.txt"}
-    names = ("datasets/few-digits", "experiments/adam", "metrics/adam", "experiments/left-over")
+    names = (
+        "datasets/few-digits",
+        "experiments/adam",
+        "on_cpu/adam",
+        "metrics/adam",
+        "experiments/left-over",
+    )
     assert before - files_in(folder) == {f"{name}.json" for name in names}
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from photofinish.config.experiment import Experiment
+from photofinish.config.experiment import Experiment, on_cpu
 from photofinish.data import Task
 from photofinish.errors import UserError
 from photofinish.results import EpochMetrics, records
@@ -271,6 +271,11 @@ def read_results(name: str, folder: Path) -> dict[DeviceLabel, DeviceResult]:
             trained[device] = record, records.read_seeds(model, record.experiment)
     if not trained:
         return results
+    if "cpu" in trained:
+        cpu, seeds = trained["cpu"]
+        gpu = trained["gpu"][0] if "gpu" in trained else results["gpu"].record
+        if isinstance(gpu, records.Training | records.Unavailable):
+            trained["cpu"] = _with_settings_of(cpu, gpu.experiment), seeds
     evaluated, (first, _) = folder / records.EVALUATED, next(iter(trained.values()))
     scores = records.read_scores(evaluated / records.EVALUATION, trained.values())
     predictions = _read_predictions(evaluated / records.PREDICTIONS, list(trained), first.task)
@@ -288,6 +293,16 @@ def read_results(name: str, folder: Path) -> dict[DeviceLabel, DeviceResult]:
             seeds,
         )
     return results
+
+
+def _with_settings_of(cpu: records.Training, on_gpu: Experiment) -> records.Training:
+    """Return the CPU's record with the settings that only accelerators read.
+
+    The CPU trains without them, but estimates and suggestions begin with what params.yaml has.
+    """
+    if on_cpu(on_gpu) != cpu.experiment:
+        return cpu
+    return cpu.model_copy(update={"experiment": on_gpu})
 
 
 def _read_predictions(

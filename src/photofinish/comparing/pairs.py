@@ -29,6 +29,7 @@ from photofinish.comparing.speedups import (
     speedups,
 )
 from photofinish.config.compare import Comparing
+from photofinish.config.experiment import on_cpu
 from photofinish.custom.imports import PACKAGE
 from photofinish.errors import UserError
 from photofinish.results import records
@@ -185,5 +186,5 @@ def _what_trained(record: records.Training) -> tuple[Any, ...]:
         for name, sha256 in code_without_folders(record.custom_code).items()
         if not name.startswith(PACKAGE)
     }
-    settings = without_folders(record.experiment.model_dump(exclude=_MAY_DIFFER))
+    settings = without_folders(on_cpu(record.experiment).model_dump(exclude=_MAY_DIFFER))
     return code, settings, record.data_sha256, record.published_weights_sha256

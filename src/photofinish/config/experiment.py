@@ -288,8 +288,21 @@ def custom_code_of(experiment: Experiment) -> dict[tuple[str | int, ...], CallsC
     return {keys: part for keys, part in code.items() if isinstance(part, CallsCode)}
 
 
+def on_cpu(experiment: Experiment) -> Experiment:
+    """Return an experiment with the defaults of the settings that only accelerators read."""
+    changes: dict[str, Any] = {"cuda_graphs": "auto"}
+    if isinstance(experiment.input, LoaderInput):
+        unpinned = {"pin_memory": False, "non_blocking": False}
+        changes["input"] = experiment.input.model_copy(update=unpinned)
+    return experiment.model_copy(update=changes)
+
+
 class ExperimentPlan(Experiment):
-    """Settings of the training stages: data/plan/experiments/<name>.json."""
+    """Settings of `train-gpu`: data/plan/experiments/<name>.json.
+
+    data/plan/on_cpu/<name>.json has those of `train-cpu`, without what only accelerators read. So
+    a change of that does not train on the CPU again.
+    """
 
     custom_code: dict[str, str] = Field(default_factory=dict)
     """SHA-256 of each custom file that the training runs, and the versions of packages it names."""

@@ -13,6 +13,7 @@ from photofinish.config.datasets import CustomDataset, DatasetPlan
 from photofinish.config.experiment import (
     ExperimentPlan,
     custom_code_of,
+    on_cpu,
 )
 from photofinish.config.loader import Params
 from photofinish.config.metrics import MetricsPlan
@@ -72,6 +73,7 @@ def _plans(params: Params, stages: Path) -> dict[str, BaseModel]:
         references = [part.reference for part in parts.values() if part.is_custom]
         code = custom_code_hashes(references)
         plans[f"experiments/{name}"] = ExperimentPlan(**dict(experiment), custom_code=code)
+        plans[f"on_cpu/{name}"] = ExperimentPlan(**dict(on_cpu(experiment)), custom_code=code)
         code = custom_code_hashes([metric.reference for metric in metrics])
         plans[f"metrics/{name}"] = MetricsPlan(metrics=metrics, custom_code=code)
     for name, dataset in params.datasets.items():
