@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from photofinish.config.compare import Comparing
+from photofinish.machine.fingerprint import CpuTarget
 from photofinish.machine.load import load_warnings
 from photofinish.results import EpochMetrics, EpochTiming, passed_seconds
 from photofinish.results.records import DeviceLabel, Timings
@@ -29,6 +30,16 @@ Of one training compared with itself 100 times on an idle machine, up to 25 were
 without it, and at most 3 with it."""
 BUSY = 2.0
 """Least factor by which other programs may have slowed a run on a busy machine."""
+SPINNING = 60.0
+"""Largest factor that was seen by which OpenMP's threads slow a run down.
+
+A thread spins for one that has no core. On two cores beside other programs, small networks took 6
+to 60 times as long."""
+SLICE_SECONDS = 0.002
+"""Longest step whose quickest tenth is as fast beside other programs as on a quiet machine.
+
+Longer ones lose a core to another program before they end."""
+_ENOUGH_STEPS = 10
 ONCE = 1.3
 """Factor by which the time outside the epochs may be off, above all the start-up.
 
@@ -280,7 +291,32 @@ def slowdown(run: Timings) -> float:
         return 1.0
     running_seconds = sum(window.own_cpu_seconds for window in run.load)
     waited_seconds = sum(window.waited_for_core_seconds or 0.0 for window in run.load)
-    return max(BUSY, 1 + waited_seconds / running_seconds if running_seconds else BUSY)
+    waiting = 1 + waited_seconds / running_seconds if running_seconds else BUSY
+    return max(BUSY, waiting, _slowdown_by_threads(run))
+
+
+def _slowdown_by_threads(run: Timings) -> float:
+    """Return the factor that the CPU's threads may have lost by spinning for each other."""
+    if not isinstance(run.host, CpuTarget) or run.host.threads == 1:
+        return 1.0
+    quiet_seconds = _quiet_step_seconds(run)
+    if quiet_seconds and run.operations:
+        steps = math.ceil(run.training_image_count / run.operations.images)
+        return run.median_epoch_seconds / (steps * quiet_seconds)
+    # The last window has the measurements after the training.
+    windows = run.load[:-1]
+    passed = sum(window.wall_seconds for window in windows)
+    quiet = sum(window.wall_seconds for window in windows if not load_warnings([window]))
+    return min(SPINNING, passed / quiet) if quiet else SPINNING
+
+
+def _quiet_step_seconds(run: Timings) -> float | None:
+    """Return the quickest tenth of single steps, or None if that is no quiet machine's step."""
+    steps = run.attribution.same_batch if run.attribution else run.steady_state
+    if len(steps.sample_seconds) < _ENOUGH_STEPS:
+        return None
+    quickest_seconds = float(np.quantile(steps.sample_seconds, 0.1))
+    return quickest_seconds / steps.steps_per_sample if quickest_seconds <= SLICE_SECONDS else None
 
 
 def _widened(interval: Interval, margins: Interval) -> Interval:
