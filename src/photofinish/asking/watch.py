@@ -79,6 +79,11 @@ def watch(command: Sequence[str], limits: Limits, *, shows_output: bool) -> Watc
     figures = trained.figures() if trained else None
     if trained is None or figures is None:
         raise UserError(_no_steps(trained, status, output, limits))
+    if trained.device != "cpu":
+        raise UserError(
+            f"the command computes on {trained.device}, and its time on the CPU is not known: "
+            f"let it compute on the CPU, for example by an argument of its own"
+        )
     times = began_at, ended_at, began_at_unix_seconds
     return Watched(
         shlex.join(command), trained, figures, *times, status, output, tuple(load.windows)
@@ -93,6 +98,7 @@ def _running(
     (folder / "sitecustomize.py").write_text(SITECUSTOMIZE, encoding="utf-8")
     paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {FOLDER: str(folder), "PYTHONPATH": os.pathsep.join(paths)}
+    environment["CUDA_VISIBLE_DEVICES"] = ""  # the CPU is asked about
     with (folder / _OUTPUT).open("wb") as file, _dimmed(is_on=shows_output):
         output = None if shows_output else file
         try:
