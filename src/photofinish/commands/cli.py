@@ -123,7 +123,9 @@ def _ask(args: argparse.Namespace) -> None:
     from photofinish.asking.sample import Length
     from photofinish.asking.watch import Limits
     from photofinish.commands.ask import ask
+    from photofinish.processes import end_on_sigterm
 
+    end_on_sigterm()  # which ends the script, too
     length = None
     if args.steps:
         length = Length("max_steps", args.steps, "--steps")
