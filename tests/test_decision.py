@@ -190,7 +190,7 @@ def test_a_training_that_was_interrupted_is_not_called_slower_for_it(job: Job) -
 def test_a_short_job_is_not_worth_a_gpu_that_nobody_measured(job: Job) -> None:
     found = verdict(pair_of(with_timings(job(4.0), operations=LONG_STEP)))
     assert found.answer == (
-        "No (renting): the job takes 4.0 s, and a rented machine 5.0 min to start. "
+        "No (renting): the job takes 4.0 s, and a rented machine takes 5.0 min to start. "
         "A GPU of yours: no, the whole job takes 4.0 s, 2.5 s of it start-up."
     )
     assert len(found.details) == 1
@@ -262,7 +262,7 @@ def test_the_answer_speaks_of_a_gpu_here_first_and_then_of_renting(job: Job) -> 
     assert verdict(pair).answer == (
         "Yes (the GPU here): 12x faster (11 to 14). The job takes 10 s on Some GPU instead of "
         "2.1 min. The models are identical. "
-        "Renting one: no, the job takes 10 s, and a rented machine 5.0 min to start."
+        "Renting one: no, the job takes 10 s, and a rented machine takes 5.0 min to start."
     )
 
 

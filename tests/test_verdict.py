@@ -86,7 +86,7 @@ def test_without_a_gpu_and_a_bound_nothing_can_be_told(make_result: MakeResult) 
     assert found.decision.own.answer == "Can't tell"
     assert found.missing == "No GPU trained here (no accelerator: cuda: no driver)."
     assert found.answer == (
-        "No (renting): the job takes 30 s, and a rented machine 5.0 min to start. "
+        "No (renting): the job takes 30 s, and a rented machine takes 5.0 min to start. "
         "A GPU of yours: can't tell, no GPU trained it. Start-up and loading limit it to 12x."
     )
     assert found.details[0] == (

@@ -66,20 +66,9 @@ def _parser() -> argparse.ArgumentParser:
         added.set_defaults(call=call)
         return added
 
-    ask = command("ask", _ask, "run a script for a minute, and answer for its whole job")
-    ask.usage = "photofinish ask [options] python train.py [arguments of train.py]"
-    ask.add_argument("--epochs", type=float, help="epochs of the whole job")
-    ask.add_argument("--steps", type=int, help="steps of the whole job")
-    ask.add_argument(
-        "--seconds", type=float, default=60.0, help="most seconds of training (default: 60)"
+    _add_ask_options(
+        command("ask", _ask, "run a script for a minute, and answer for its whole job")
     )
-    ask.add_argument(
-        "--patience", type=float, default=600.0,
-        help="most seconds until the first step (default: 600)",
-    )  # fmt: skip
-    ask.add_argument("--json", type=Path, metavar="FILE", help="write the answer here")
-    ask.add_argument("--verbose", action="store_true", help="show the script's output")
-    ask.add_argument("script", nargs=argparse.REMAINDER, help="command that runs the script")
     command("init", _init, "write the pipeline into this folder, and a params.yaml for its network")
     new = command("new", _new, "write a network to start from")
     new.add_argument("file", nargs="?", default="my_model.py", help="default: my_model.py")
@@ -117,6 +106,22 @@ def _parser() -> argparse.ArgumentParser:
         "head", nargs="?", metavar="ADDRESS", help="of the head (default: this machine)"
     )
     return parser
+
+
+def _add_ask_options(ask: argparse.ArgumentParser) -> None:
+    ask.usage = "photofinish ask [options] python train.py [arguments of train.py]"
+    ask.add_argument("--epochs", type=float, help="epochs of the whole job")
+    ask.add_argument("--steps", type=int, help="steps of the whole job")
+    ask.add_argument(
+        "--seconds", type=float, default=60.0, help="most seconds of training (default: 60)"
+    )
+    ask.add_argument(
+        "--patience", type=float, default=600.0,
+        help="most seconds until the first step (default: 600)",
+    )  # fmt: skip
+    ask.add_argument("--json", type=Path, metavar="FILE", help="write the answer here")
+    ask.add_argument("--verbose", action="store_true", help="show the script's output")
+    ask.add_argument("script", nargs=argparse.REMAINDER, help="command that runs the script")
 
 
 def _ask(args: argparse.Namespace) -> None:

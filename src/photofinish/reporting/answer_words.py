@@ -52,7 +52,8 @@ SENTENCES = {
     "may save enough": "{gpu} may save {low} to {high} of {here}{of_sweep}, less {start} to start.",
     "saves too little": "{gpu} saves {saved_by_run} {run} and takes minutes to start{from_runs}.",
     "saves nothing": "{gpu} takes {gpu_time} instead of {here}{of_sweep}, and minutes to start.",
-    "rented short job": "the job takes {here}{of_sweep}, and a rented machine {start} to start.",
+    "rented short job": "the job takes {here}{of_sweep}, and a rented machine takes {start} "
+    "to start.",
     "not known": "how long its {here} would take there is not known.",
     # How far to trust it.
     "busy": "The machine was busy ({why}), so {whose} times are unreliable.",
