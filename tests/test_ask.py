@@ -165,6 +165,7 @@ def test_a_script_that_fails_shows_its_traceback_and_what_was_measured(
     captured = capfd.readouterr()
     assert "NameError: name 'boom' is not defined" in captured.err
     assert "a step" in captured.out
+    assert "steps" not in captured.out.partition("Now:")[0]  # which are no reason
 
 
 @pytest.mark.parametrize(

@@ -24,9 +24,7 @@ from photofinish.results.records import DeviceLabel
 
 Answer = Literal["Yes", "No", "No difference", "Probably yes", "Probably no", "Can't tell"]
 Basis = Literal["measured", "recorded", "estimated", "bound"]
-Reason = Literal[
-    "short job", "start-up", "loading", "copying", "launch overhead", "arithmetic", "steps"
-]
+Reason = Literal["short job", "start-up", "loading", "copying", "launch overhead", "arithmetic"]
 
 SHORT_JOB_SECONDS = 5.0
 """A shorter job is not worth a GPU, unless one was seen to be faster."""
@@ -40,8 +38,8 @@ _REASONS: dict[Cause, Reason] = {
     "launch-bound": "launch overhead",
     "compute-bound": "arithmetic",
     "CPU held back": "arithmetic",
-    "step-bound": "steps",
 }
+"""Reasons by cause. That a script's time goes into its steps is no reason: nothing follows."""
 
 
 @dataclass(frozen=True)
@@ -206,4 +204,4 @@ def _reason(pair: AnyComparison, device: DeviceLabel) -> Reason | None:
 def is_likely(pair: AnyComparison, decision: OwnGpu) -> bool:
     """Return True if the reason is by unreliable figures, such as those of a busy machine."""
     first = pair.diagnoses["gpu" if decision.of_gpu else "cpu"][:1]
-    return any(each.likely and _REASONS[each.likely] == decision.reason for each in first)
+    return any(each.likely and _REASONS.get(each.likely) == decision.reason for each in first)
