@@ -32,7 +32,7 @@ def step(loss):
 STEP = "step(loss_of(x, y))\n"
 EPOCHS = f"""
 parser = argparse.ArgumentParser()
-parser.add_argument("--epochs", type=int, default=10**6)
+parser.add_argument("--epochs", type=int, default=1000)
 arguments = parser.parse_args()
 loader = DataLoader(data, batch_size=32, num_workers=1, persistent_workers=True)
 for _ in range(arguments.epochs):
@@ -143,7 +143,7 @@ def test_steps_of_a_script_are_seen_as_it_is(run: Ask, name: str) -> None:
 
 def test_the_whole_job_is_what_the_arguments_say_and_validation_is_its_own(run: Ask) -> None:
     (answer,) = run(EPOCHS)
-    assert answer["job"]["name"] == "1e+06 epochs (--epochs)"
+    assert answer["job"]["name"] == "1,000 epochs (--epochs)"
     epoch = answer["record"]["timings"]["epochs"][0]
     assert epoch["validation_seconds"] > 0
     (answer,) = run(EPOCHS, length=Length("max_steps", 500, "--steps"))

@@ -72,7 +72,7 @@ def test_the_job_is_a_bar_for_each_device_split_into_its_parts(make_result: Make
     assert PART_COLOURS["loading"] not in picture.svg
     alone = pair_of(make_result(attribution=made_up_attribution(0.01)))
     picture = job_times(alone, decide(alone))
-    assert "an infinitely fast GPU: 2.2 s" in picture.description
+    assert "an infinitely fast GPU: 2.5 s" in picture.description
     assert PART_COLOURS["loading"] in picture.svg
 
 

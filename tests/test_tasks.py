@@ -326,7 +326,7 @@ def test_a_metric_has_a_score_for_each_class_or_label_and_the_name_that_as_gives
     assert list(further(make_experiment, "classes", macro, each)) == [
         "recall", "found sea", "found a-b",
     ]  # fmt: skip
-    with pytest.raises(ValueError, match="two metrics have one name"):
+    with pytest.raises(ValueError, match="metric twice"):
         further(make_experiment, "classes", macro, "recall")
 
 

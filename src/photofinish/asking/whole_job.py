@@ -18,6 +18,9 @@ from photofinish.results.measurements import Operations, Overhead, SteadyState
 from photofinish.results.records import Timings
 from photofinish.results.script_runs import ScriptEpoch, ScriptRun, ScriptSettings
 
+MOST_EPOCHS = 1000
+"""A job of more is written as one long epoch: each epoch's record takes time in every answer."""
+
 
 @dataclass(frozen=True)
 class Job:
@@ -50,7 +53,8 @@ def jobs(watched: Watched, wanted: Length | None) -> Iterator[Job]:
         return
     if length and epoch_steps:
         name = f"{length.value:,g} epochs ({length.by})"
-        epochs = round(length.value) if length.value == round(length.value) else 1
+        is_whole = length.value == round(length.value) and length.value <= MOST_EPOCHS
+        epochs = round(length.value) if is_whole else 1
         yield Job(name, epochs, epoch_steps * length.value / epochs)
         return
     if epoch_steps:
