@@ -18,9 +18,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from photofinish.commits import ALLOWED
-from photofinish.commits.gate import gate
 from photofinish.errors import UserError
+from photofinish.regressions import ALLOWED
+from photofinish.regressions.gate import gate
 
 _NETWORK = """\
 import torch

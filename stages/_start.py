@@ -26,8 +26,8 @@ if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a backgroun
 try:
     if sys.version_info < _OLDEST:
         raise ImportError(f"it is older than Python {_OLDEST[0]}.{_OLDEST[1]}")
-    import photofinish.processes  # noqa: F401  # this needs an installed package, psutil
-    from photofinish.errors import run_stage as run_stage
+    # It needs an installed package, psutil.
+    from photofinish.stage.process import run_stage as run_stage
 except ImportError as error:
     sys.exit(
         f"error: {sys.executable} can't run this stage ({error}): activate the environment that "

@@ -10,7 +10,7 @@ from _start import run_stage
 from photofinish.config.base import read_plan
 from photofinish.config.networks import WeightsPlan
 from photofinish.models.weights_download import download_weights
-from photofinish.processes import end_with_parent
+from photofinish.stage.process import end_with_parent
 
 
 def main() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from _start import run_stage
 
-from photofinish.processes import end_with_parent
-from photofinish.scripts.command import run_script
+from photofinish.custom_loops.command import run_script
+from photofinish.stage.process import end_with_parent
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from _start import run_stage
 from photofinish.config.base import read_plan
 from photofinish.config.datasets import DatasetPlan
 from photofinish.data.split import read_raw, split
-from photofinish.processes import end_with_parent
+from photofinish.stage.process import end_with_parent
 from photofinish.wording import all_or_some
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from _start import run_stage
 
-from photofinish.processes import end_with_parent
+from photofinish.stage.process import end_with_parent
 
 
 def main() -> None:

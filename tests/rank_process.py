@@ -19,9 +19,9 @@ from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
 from photofinish.machine.fingerprint import CPU_VARIABLES, CpuTarget, cpu_facts, software_facts
 from photofinish.models.registry import build_model
-from photofinish.processes import Rank
 from photofinish.runs.distributed import check_same_project
 from photofinish.runs.run import Run
+from photofinish.stage.rank import Rank
 from photofinish.training.batches import Batch, Batches, Normaliser, Part
 from photofinish.training.input_paths import make_batches
 from photofinish.training.torch_device import CPU, configure_torch

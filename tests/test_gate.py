@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 from conftest import MakeTrainer, Project
 
-from photofinish.commits import turns
-from photofinish.commits.gate import Change, Rounds
 from photofinish.errors import EXIT_FAILED, EXIT_MISTAKE
+from photofinish.regressions import turns
+from photofinish.regressions.gate import Change, Rounds
 
 NETWORK = """\
 import time

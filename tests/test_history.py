@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import MakeResult
 
-from photofinish.commits.history import Point, with_steps, write_history
+from photofinish.regressions.history import Point, with_steps, write_history
 from photofinish.results.references import reference_of, write_reference
 
 

@@ -16,12 +16,12 @@ from source_imports import ROOT, SOURCES, imported_modules
 
 PACKAGE = SOURCES / "photofinish"
 ORDER = (
-    *("errors", "wording", "nested", "files", "processes", "locks", "custom"),
+    *("errors", "wording", "nested", "files", "stage", "custom"),
     *("config", "machine", "data", "models", "results", "planning"),
     *(
         "training",
         "profiling",
-        "scripts",
+        "custom_loops",
         "tracking",
         "runs",
         "evaluation",
@@ -30,7 +30,7 @@ ORDER = (
         "asking",
         "remote",
     ),
-    *("commits", "commands", "__main__"),
+    *("regressions", "commands", "__main__"),
 )
 # Modules, and packages that they must do without.
 RUNS_WITHOUT = {
@@ -47,7 +47,7 @@ RUNS_WITHOUT = {
             "machine.load",
             "models.weights_download",
             "planning.plan",
-            "processes",
+            "stage.process",
         ),
         *("reporting.report", "results.records", "results.references", "runs.run", "runs.stage"),
         "tracking.client",

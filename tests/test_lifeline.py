@@ -41,8 +41,7 @@ runpy.run_path({stage!r}, run_name="__main__")
 
 _SWALLOWED = """
 import os, signal, time
-from photofinish.errors import run_stage
-from photofinish.processes import end_on_sigterm
+from photofinish.stage.process import end_on_sigterm, run_stage
 
 class Loader:
     def __del__(self):
@@ -59,8 +58,7 @@ run_stage(main)
 """
 _CLEANS_UP_LONG = """
 import os, signal, time
-from photofinish.errors import run_stage
-from photofinish.processes import end_on_sigterm
+from photofinish.stage.process import end_on_sigterm, run_stage
 
 def main():
     end_on_sigterm()
@@ -195,7 +193,7 @@ def test_a_signal_ends_a_stage_also_where_python_drops_the_exception_and_lets_it
         assert ran.stderr.endswith(said)
 
 
-@pytest.mark.parametrize("module", ["photofinish.processes", "torch"])
+@pytest.mark.parametrize("module", ["photofinish.stage.process", "torch"])
 def test_ctrl_c_during_the_imports_ends_in_one_line(
     tmp_path: Path,
     packed_split: PackedSplit,

@@ -21,7 +21,8 @@ from training_process import FORK_SERVER
 from training_stage import wait_for
 
 from photofinish.config.experiment import Augmentation, Experiment, LoaderInput
-from photofinish.errors import EXIT_FAILED, run_stage
+from photofinish.errors import EXIT_FAILED
+from photofinish.stage.process import run_stage
 from photofinish.training.batches import Batches, Normaliser, Part
 from photofinish.training.failures import failures_explained
 from photofinish.training.input_paths import make_batches

@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 from training_stage import read_until
 
-from photofinish import locks
 from photofinish.errors import UserError
-from photofinish.locks import exclusive, machine_lock
+from photofinish.stage import locks
+from photofinish.stage.locks import exclusive, machine_lock
 
 _HOLD = """
 import os, sys, time
 from pathlib import Path
-from photofinish.locks import exclusive, exclusive_machine
+from photofinish.stage.locks import exclusive, exclusive_machine
 
 names = sys.argv[1:]
 with exclusive(Path(), *names) if names else exclusive_machine("which trains small"):

@@ -12,12 +12,12 @@ import pytest
 
 from photofinish.files import project_root
 from photofinish.machine.host import git_commit
-from photofinish.processes import note_start_of_stage, seconds_since_stage_start
+from photofinish.stage.rank import note_start_of_stage, seconds_since_stage_start
 
 
 def test_the_start_of_the_process_is_known_to_a_few_hundredths() -> None:
     code = (
-        "from photofinish.processes import seconds_since_process_start as s; "
+        "from photofinish.stage.rank import seconds_since_process_start as s; "
         "import time; print(time.time() - s())"
     )
     before = time.time()

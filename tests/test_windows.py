@@ -45,14 +45,13 @@ def test_every_module_imports_and_the_help_is_printed() -> None:
 
 def test_an_interrupted_stage_ends_and_what_it_started_does_too() -> None:
     ran = like_windows("""
-from photofinish import processes
-from photofinish.errors import run_stage
+from photofinish.stage.process import end_group, end_on_sigterm, run_stage
 import subprocess, psutil
 
 def main():
-    processes.end_on_sigterm()
+    end_on_sigterm()
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    processes.end_group(child.pid)
+    end_group(child.pid)
     print(child.wait())
     signal.raise_signal(signal.SIGINT)
 

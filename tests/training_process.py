@@ -159,7 +159,9 @@ def _run(
     from photofinish.runs import stage
 
     # However busy the machine is, no stage loses its patience with another.
-    for name, value in ({"photofinish.locks._PATIENCE_SECONDS": 600.0} | start.settings).items():
+    for name, value in (
+        {"photofinish.stage.locks._PATIENCE_SECONDS": 600.0} | start.settings
+    ).items():
         module, _, setting = name.rpartition(".")
         setattr(importlib.import_module(module), setting, value)
     if not start.mlflow:

@@ -19,5 +19,5 @@ def report() -> "Answers":
 def __getattr__(name: str) -> Any:
     """Import `steps` at its first use."""
     if name == "steps":
-        return import_module("photofinish.scripts.timed_steps").steps
+        return import_module("photofinish.custom_loops.timed_steps").steps
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,10 +1,7 @@
-"""Expected errors, and how a stage exits on them."""
+"""Expected errors, with the exit code of each."""
 
 from __future__ import annotations
 
-import signal
-import sys
-from collections.abc import Callable
 from typing import Any
 
 EXIT_MISTAKE = 2
@@ -39,30 +36,3 @@ class SettingError(ValueError):
 
 class TerminatedError(BaseException):
     """Arrival of SIGTERM. Not an Exception, so that no code handles it as a failure."""
-
-
-def run_stage(main: Callable[[], None]) -> None:
-    """Run a stage's main function. Print expected errors without a traceback."""
-    try:
-        main()
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        _stop_timer()
-        print("interrupted", file=sys.stderr)
-        sys.exit(EXIT_INTERRUPTED)
-    except TerminatedError as error:
-        _stop_timer()
-        print(f"stopped: {error}", file=sys.stderr)
-        sys.exit(EXIT_TERMINATED)
-    except OSError as error:
-        where = f" ({error.filename})" if error.filename else ""
-        print(f"error: {error.strerror or error}{where}", file=sys.stderr)
-        sys.exit(EXIT_FAILED)
-
-
-def _stop_timer() -> None:
-    """Stop processes.end_on_sigterm from raising again."""
-    if hasattr(signal, "setitimer"):  # Windows has none
-        signal.setitimer(signal.ITIMER_REAL, 0)

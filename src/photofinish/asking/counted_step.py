@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from photofinish.custom_loops.timed_steps import bytes_on_host, samples_in_batch
 from photofinish.profiling.script_step import ScriptStep
-from photofinish.scripts.timed_steps import bytes_on_host, samples_in_batch
 
 
 class CountedStep:

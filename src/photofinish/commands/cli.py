@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import photofinish
-from photofinish.commits import ALLOWED
-from photofinish.errors import run_stage
+from photofinish.regressions import ALLOWED
+from photofinish.stage.process import run_stage
 
 _EPILOG = """\
 start here:
@@ -128,7 +128,7 @@ def _ask(args: argparse.Namespace) -> None:
     from photofinish.asking.sample import Length
     from photofinish.asking.watch import Limits
     from photofinish.commands.ask import ask
-    from photofinish.processes import end_on_sigterm
+    from photofinish.stage.process import end_on_sigterm
 
     end_on_sigterm()  # which ends the script, too
     length = None
@@ -182,7 +182,7 @@ def _ui(args: argparse.Namespace) -> None:
 
 def _gate(args: argparse.Namespace) -> None:
     from photofinish.commands import pipeline
-    from photofinish.commits.gate import gate
+    from photofinish.regressions.gate import gate
 
     pipeline.enter()
     pipeline.prepare_data()
@@ -191,7 +191,7 @@ def _gate(args: argparse.Namespace) -> None:
 
 def _history(_args: argparse.Namespace) -> None:
     from photofinish.commands import pipeline
-    from photofinish.commits.history import write_history
+    from photofinish.regressions.history import write_history
 
     pipeline.enter()
     write_history()

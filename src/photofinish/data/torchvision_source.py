@@ -16,7 +16,7 @@ from photofinish.data.images import decoding_processes, to_pixels
 from photofinish.data.samples import Source
 from photofinish.errors import UserError
 from photofinish.files import in_project, state_folder
-from photofinish.locks import exclusive
+from photofinish.stage.locks import exclusive
 
 
 def open_torchvision(plan: DatasetPlan) -> Source:

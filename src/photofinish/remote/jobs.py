@@ -16,9 +16,10 @@ from configparser import ConfigParser
 from pathlib import Path
 
 from photofinish.config.base import Name, Record
-from photofinish.errors import UserError, run_stage
+from photofinish.errors import UserError
 from photofinish.files import state_folder
-from photofinish.locks import exclusive
+from photofinish.stage.locks import exclusive
+from photofinish.stage.process import run_stage
 
 PLAN = Path("data/plan")
 PROGRESS = "photofinish-progress"

@@ -22,7 +22,6 @@ from ruamel.yaml import YAML
 from photofinish.config.loader import read_params
 from photofinish.errors import UserError
 from photofinish.files import state_folder
-from photofinish.locks import exclusive
 from photofinish.machine.fingerprint import Machine, read_machines
 from photofinish.remote.jobs import PLAN, PROGRESS, Job, committed, run_job, stop_job
 from photofinish.remote.worker import (
@@ -33,6 +32,7 @@ from photofinish.remote.worker import (
     resources_of,
 )
 from photofinish.results.records import DEVICE_LABELS
+from photofinish.stage.locks import exclusive
 from photofinish.wording import seconds
 
 _NOTE_MISSING = "PHOTOFINISH_NOTE_MISSING"

@@ -17,9 +17,9 @@ from photofinish.files import sha256_of_bytes, sha256_of_file, state_folder, to_
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.nested import leaves
 from photofinish.planning.source_code import module_code
-from photofinish.processes import own_rank
 from photofinish.results import records
 from photofinish.runs.costs import Costs
+from photofinish.stage.rank import own_rank
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,12 @@ from photofinish.config.experiment import ExperimentPlan
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
 from photofinish.files import state_folder
-from photofinish.locks import exclusive, exclusive_machine
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget, Machine, mismatches
-from photofinish.processes import Rank, own_rank
 from photofinish.results.records import DeviceLabel
 from photofinish.runs.costs import Costs
 from photofinish.runs.run import Run, write_unavailable
+from photofinish.stage.locks import exclusive, exclusive_machine
+from photofinish.stage.rank import Rank, own_rank
 from photofinish.tracking.client import NoTracker, Tracker
 
 

@@ -11,7 +11,6 @@ import torch
 
 from photofinish.files import state_folder
 from photofinish.machine.load import load_warnings
-from photofinish.processes import Rank, seconds_since_stage_start
 from photofinish.profiling.attribution import Profile, profile
 from photofinish.profiling.first_step import first_batch, first_step
 from photofinish.results import passed_seconds, records
@@ -22,6 +21,7 @@ from photofinish.runs.outcome import Durations, timings_of, write_model
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup
 from photofinish.runs.training import JobClock, Training
+from photofinish.stage.rank import Rank, seconds_since_stage_start
 from photofinish.tracking.client import NoTracker, Tracker
 from photofinish.training.checkpoint import CheckpointStore, prune_checkpoints
 from photofinish.training.custom_step import step_with_a_loss

@@ -8,11 +8,11 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from photofinish.files import sha256_of_bytes, write_bytes_atomically
-from photofinish.processes import seconds_since_stage_start
 from photofinish.results import EpochMetrics, EpochTiming, passed_seconds, records
 from photofinish.results.learned import weights_of
 from photofinish.runs.setup import Setup
 from photofinish.runs.views import TrainingDisplay
+from photofinish.stage.rank import seconds_since_stage_start
 from photofinish.tracking.client import NoTracker, Tracker
 from photofinish.training.checkpoint import CheckpointStore
 

@@ -1,4 +1,4 @@
-"""The process of a stage: its rank, its start, and how it ends early."""
+"""The process of a stage: how it runs, and how it ends early."""
 
 from __future__ import annotations
 
@@ -7,73 +7,50 @@ import signal
 import sys
 import threading
 import time
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable
 from types import FrameType
 
 import psutil
 
-from photofinish.errors import EXIT_TERMINATED, TerminatedError
+from photofinish.errors import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_TERMINATED,
+    TerminatedError,
+    UserError,
+)
+from photofinish.stage.rank import is_started_by_stage, own_rank
 
-_TORCHRUN_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-_STARTED_AT = "PHOTOFINISH_STAGE_STARTED_AT_MONOTONIC_SECONDS"
-"""Variable that passes a stage's start to its ranks, which share the monotonic clock."""
 _SHELLS = frozenset({"sh", "bash", "zsh", "dash", "fish", "ksh", "cmd.exe", "powershell.exe"})
 _POLL_SECONDS = 1.0
 _GRACE_SECONDS = 10.0
 
 
-@dataclass(frozen=True)
-class Rank:
-    """Rank of this process among those that train together."""
-
-    number: int
-    """Rank from 0. Rank 0 writes, tracks and prints."""
-    size: int
-    """Number of processes."""
-    local_number: int
-    """Rank on this machine, which selects the device."""
-
-    def __str__(self) -> str:
-        return f"process {self.number} of {self.size}"
-
-
-def own_rank() -> Rank | None:
-    """Return this process's rank, or None if torchrun did not start it."""
-    if not all(name in os.environ for name in _TORCHRUN_VARIABLES):
-        return None
-    return Rank(
-        int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_RANK"])
-    )
-
-
-def seconds_since_process_start() -> float:
-    """Return how long this process has run, to a hundredth of a second on Linux."""
+def run_stage(main: Callable[[], None]) -> None:
+    """Run a stage's main function. Print expected errors without a traceback."""
     try:
-        stat = Path("/proc/self/stat").read_text(encoding="utf-8")
-    except OSError:
-        return time.time() - psutil.Process().create_time()
-    ticks = int(stat.rpartition(")")[2].split()[19])  # field 22 of proc(5)
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+        main()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        _stop_timer()
+        print("interrupted", file=sys.stderr)
+        sys.exit(EXIT_INTERRUPTED)
+    except TerminatedError as error:
+        _stop_timer()
+        print(f"stopped: {error}", file=sys.stderr)
+        sys.exit(EXIT_TERMINATED)
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        print(f"error: {error.strerror or error}{where}", file=sys.stderr)
+        sys.exit(EXIT_FAILED)
 
 
-def note_start_of_stage(waited_seconds: float) -> None:
-    """Pass the stage's start to its ranks, without the time it waited for its turn."""
-    os.environ[_STARTED_AT] = repr(
-        time.monotonic() - seconds_since_process_start() + waited_seconds
-    )
-
-
-def is_started_by_stage() -> bool:
-    """Return True for a rank of a stage, False if a user called torchrun."""
-    return _STARTED_AT in os.environ and own_rank() is not None
-
-
-def seconds_since_stage_start() -> float:
-    """Return how long the job has run. Ranks count from the start of their stage."""
-    if is_started_by_stage():
-        return time.monotonic() - float(os.environ[_STARTED_AT])
-    return seconds_since_process_start()
+def _stop_timer() -> None:
+    """Stop `end_on_sigterm` from raising again."""
+    if hasattr(signal, "setitimer"):  # Windows has none
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def end_on_sigterm() -> None:

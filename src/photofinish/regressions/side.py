@@ -1,6 +1,6 @@
 """One side of the gate: a commit's training, which takes turns with the other commit's.
 
-`python -m photofinish.commits.side` is that process, in the folder of the commit's params.yaml.
+`python -m photofinish.regressions.side` is that process, in the folder of the commit's params.yaml.
 It prints the training's identity. Once it may go on, it prints the number of steps in an epoch and
 in the shortest turn. For each number of steps that it reads, it then prints their time.
 """
@@ -15,10 +15,11 @@ from pathlib import Path
 from photofinish.config.experiment import ExperimentPlan, custom_code_of
 from photofinish.config.loader import read_params
 from photofinish.custom.imports import custom_code_hashes
-from photofinish.errors import UserError, run_stage
+from photofinish.errors import UserError
 from photofinish.machine.fingerprint import fingerprint
 from photofinish.results.records import DEVICE_LABELS
 from photofinish.runs.run import Run
+from photofinish.stage.process import run_stage
 
 _MANY_EPOCHS = 10_000
 """More epochs than a turn takes, as some schedules refuse to go on after their end."""
@@ -41,7 +42,7 @@ def main() -> None:
     if not sys.stdin.readline():
         return
     # Torch takes seconds to import, and equal trainings need none.
-    from photofinish.commits.turns import Turns
+    from photofinish.regressions.turns import Turns
     from photofinish.runs.distributed import team_for
     from photofinish.runs.setup import Setup
     from photofinish.training.torch_device import configure_torch

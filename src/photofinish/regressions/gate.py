@@ -23,10 +23,10 @@ from typing import Self
 
 from photofinish.config.loader import read_params
 from photofinish.errors import ConfigError, UserError
-from photofinish.locks import exclusive_machine
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget, fingerprint
 from photofinish.remote.jobs import git
 from photofinish.results.records import DeviceLabel
+from photofinish.stage.locks import exclusive_machine
 from photofinish.wording import ratio, seconds, times
 
 _TURN_SECONDS = 0.05
@@ -251,7 +251,7 @@ class _Side:
             arguments += ["--not-from", str(now.top)]
             environment["PYTHONPATH"] = os.pathsep.join(_moved_path(now.top, own.top))
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "photofinish.commits.side", *arguments],
+            [sys.executable, "-m", "photofinish.regressions.side", *arguments],
             cwd=own.folder,
             env=environment,
             stdin=subprocess.PIPE,

@@ -21,13 +21,12 @@ from pydantic import Field
 
 from photofinish.config.base import Record, read_plan
 from photofinish.config.scripts import PLACEHOLDER, ScriptPlan
+from photofinish.custom_loops.timed_steps import DEVICE, FOLDER, MEASUREMENTS
 from photofinish.errors import UserError
 from photofinish.files import state_folder
-from photofinish.locks import exclusive, exclusive_machine
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget, Machine, mismatches
 from photofinish.machine.host import git_commit, package_versions
 from photofinish.machine.load import LoadMonitor, LoadWindow
-from photofinish.processes import end_group
 from photofinish.results import EpochTiming
 from photofinish.results.measurements import Operations, Overhead, SteadyState
 from photofinish.results.records import DeviceLabel, Timings, write_record
@@ -38,7 +37,8 @@ from photofinish.results.script_runs import (
     ScriptSettings,
     ScriptUnavailable,
 )
-from photofinish.scripts.timed_steps import DEVICE, FOLDER, MEASUREMENTS
+from photofinish.stage.locks import exclusive, exclusive_machine
+from photofinish.stage.process import end_group
 
 _NOT_COUNTED = "photofinish.steps saw too few steps to count two of them"
 _NOT_USED = "the script does not use photofinish.steps"

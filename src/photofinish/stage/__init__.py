@@ -1,0 +1,1 @@
+"""A stage's process: its rank, locks, signals and exit codes."""
