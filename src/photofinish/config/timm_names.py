@@ -49,6 +49,7 @@ def _files() -> dict[Path, list[str]]:
     return {file: _NETWORK.findall(file.read_text(encoding="utf-8")) for file in files}
 
 
+@cache
 def _neighbours(file: Path) -> list[Path]:
     """Return the files beside it that it imports, to which it may pass arguments on."""
     found = []
@@ -58,6 +59,7 @@ def _neighbours(file: Path) -> list[Path]:
     return [neighbour for neighbour in found if neighbour.is_file()]
 
 
+@cache
 def _taken_in(file: Path) -> list[str]:
     names = []
     for node in ast.walk(ast.parse(file.read_bytes())):
