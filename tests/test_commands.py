@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import re
@@ -116,67 +115,35 @@ def repository(tmp_path: Path, programs: Path) -> Repository:
 
 
 @pytest.mark.slow
-def test_a_repository_with_a_network_gets_its_answer_by_two_commands(
+def test_without_git_the_pipeline_is_set_up_and_nothing_of_our_names_is_overwritten(
     repository: Repository,
 ) -> None:
-    where = repository.run("python", "-c", "import photofinish; print(photofinish.__file__)")
-    assert Path(where.stdout).is_relative_to(repository.programs.parent)
-    assert "./net.py:Net" in repository.photofinish("init")
-    assert "Net: " in repository.photofinish("run")
-    with (repository.root / "report/comparison.csv").open(encoding="utf-8") as file:
-        statuses = {
-            (row["experiment"], row["device"]): row["status"] for row in csv.DictReader(file)
-        }
-    assert statuses["Net", "cpu"] == "trained"
-
-    (repository.root / "net.py").write_text(NETWORK.replace("width=8", "width=9"), encoding="utf-8")
-    again = repository.photofinish("run", "train-cpu")
-    assert re.findall("Running stage '(.*)'", again) == ["plan", "train-cpu@Net"]
-    refused = repository.run("photofinish", "init")
-    assert (refused.returncode, refused.stderr.count("\n")) == (EXIT_MISTAKE, 1)
-
-
-@pytest.mark.slow
-def test_a_repository_with_a_pipeline_keeps_it_and_its_data(repository: Repository) -> None:
-    root = repository.root
-    (root / "dvc.yaml").write_text("stages: {mine: {cmd: echo}}\n", encoding="utf-8")
-    (root / "data").mkdir()
-    (root / "data/mine.csv").touch()
-    before = {path: path.read_bytes() for path in (root / "dvc.yaml", root / "data/mine.csv")}
-    assert "photofinish/" in repository.photofinish("init")
-    assert "Running stage 'photofinish" not in repository.photofinish("run", "train-cpu")
-    assert (root / "photofinish/results/Net/cpu/model/weights.safetensors").is_file()
-    repository.photofinish("reference", "--machine", "mine")  # of what one device alone has trained
-    record = json.loads((root / "photofinish/reference/mine/Net.cpu.json").read_bytes())
-    assert record["scores"]["test_accuracy"] > 0.5
-    refused = repository.run("photofinish", "rent", "--on", "T4")
-    assert "photofinish run" in refused.stderr
-    assert {path: path.read_bytes() for path in before} == before
-    made = {path.name for path in root.iterdir() if not path.name.startswith((".", "__"))}
-    assert made == {"dvc.yaml", "data", "net.py", "photofinish"}
-
-
-@pytest.mark.slow
-def test_what_has_our_names_is_never_overwritten(repository: Repository) -> None:
+    shutil.rmtree(repository.root / ".git")
     for name in ("report", "photofinish"):
         (repository.root / name).mkdir()
     refused = repository.run("photofinish", "init")
     assert refused.returncode == EXIT_MISTAKE
     assert "report, photofinish/" in refused.stderr
     assert not (repository.root / ".dvc").exists()
-
-
-@pytest.mark.slow
-def test_without_git_the_pipeline_is_set_up_all_the_same(repository: Repository) -> None:
-    shutil.rmtree(repository.root / ".git")
+    for name in ("report", "photofinish"):
+        (repository.root / name).rmdir()
     assert "git init" in repository.photofinish("init")
     assert "Running stage 'plan'" in repository.photofinish("plan")
 
 
 @pytest.mark.slow
-def test_the_notebook_shows_the_answer_of_its_own_network(
+def test_the_notebook_answers_by_two_commands_beside_a_pipeline_that_keeps_its_data(
     repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    job = Repository(repository.root / "my-job", repository.programs)
+    (job.root / "data").mkdir(parents=True)
+    (job.root / "dvc.yaml").write_text("stages: {mine: {cmd: echo}}\n", encoding="utf-8")
+    (job.root / "data/mine.csv").touch()
+    before = {
+        path: path.read_bytes() for path in (job.root / "dvc.yaml", job.root / "data/mine.csv")
+    }
+    where = repository.run("python", "-c", "import photofinish; print(photofinish.__file__)")
+    assert Path(where.stdout).is_relative_to(repository.programs.parent)
     monkeypatch.setenv("PATH", f"{repository.programs}{os.pathsep}{os.environ['PATH']}")
     shutil.copy(ROOT / "examples/colab.ipynb", repository.root)
     execute = "from nbclient.cli import main; main()"
@@ -193,6 +160,20 @@ def test_the_notebook_shows_the_answer_of_its_own_network(
     assert shown["data"]["text/plain"][0].startswith("Net: ")
     assert ">Net</td>" in "".join(shown["data"]["text/html"])
     assert "trained" in "".join(outputs["table"][0]["data"]["text/plain"])
+
+    network = (job.root / "net.py").read_text(encoding="utf-8")
+    (job.root / "net.py").write_text(network.replace("=32", "=9"), encoding="utf-8")
+    again = job.photofinish("run", "train-cpu")
+    assert re.findall("Running stage '(.*)'", again) == ["plan", "train-cpu@Net"]
+    refused = job.run("photofinish", "init")
+    assert (refused.returncode, refused.stderr.count("\n")) == (EXIT_MISTAKE, 1)
+    shutil.rmtree(job.root / "photofinish/results/Net/gpu")
+    job.photofinish("reference", "--machine", "mine")  # of what one device alone has trained
+    record = json.loads((job.root / "photofinish/reference/mine/Net.cpu.json").read_bytes())
+    assert record["scores"]["test_accuracy"] > 0.5
+    assert {path: path.read_bytes() for path in before} == before
+    made = {path.name for path in job.root.iterdir() if not path.name.startswith((".", "__"))}
+    assert made == {"dvc.yaml", "data", "net.py", "photofinish"}
 
 
 @pytest.mark.slow
