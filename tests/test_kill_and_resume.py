@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from conftest import MakeExperiment
 from training_process import CHECKPOINT_EACH_EPOCH, NEVER, RENAMES, ForkedProcess, KillBefore, Start
-from training_stage import TrainingStage, read_until
+from training_stage import TrainingStage
 
 from photofinish.data.packed import PackedSplit
 from photofinish.files import sha256_of_bytes
@@ -20,9 +20,7 @@ from photofinish.results.records import Timings, Training, read_record
 
 pytestmark = pytest.mark.slow
 
-_MOMENTS = 5
 _DVC_STAGE = "train-cpu@small"
-_SMALL_CNN = {"name": "cnn", "channels": (8, 16), "hidden": (16,)}
 
 
 class Trainings:
@@ -95,21 +93,6 @@ def test_killed_before_any_file_operation_it_ends_with_the_same_bits(
         trainings.start_over()
         trainings.kill(KillBefore(number))
         assert trainings.learn() == learned, f"killed before operation {number}, {operation}"
-
-
-def test_killed_at_any_moment_it_ends_with_the_same_bits(make_trainings: MakeTrainings) -> None:
-    trainings = make_trainings(model=_SMALL_CNN, epochs=60, schedule={"name": "cosine"})
-    learned, resumed = trainings.learn(), 0
-    for moment in range(_MOMENTS):
-        trainings.start_over()
-        with trainings.start() as process:
-            if moment:
-                read_until(process, f"epoch {moment * 60 // _MOMENTS}/")
-            process.kill()
-        assert process.returncode == -signal.SIGKILL
-        assert trainings.learn() == learned, f"killed at moment {moment}"
-        resumed += "resumes after epoch" in trainings.output
-    assert resumed >= _MOMENTS - 2
 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(

@@ -14,18 +14,20 @@ from photofinish.training.checkpoint import CheckpointStore
 from photofinish.training.trainer import Trainer
 
 EPOCHS = 4
-OPTIMIZERS: list[dict[str, Any]] = [
+SGD, ADAM, ADAMW = (
     {"name": "sgd", "lr": 0.1, "momentum": 0.9},
     {"name": "adam", "lr": 0.01},
     {"name": "adamw", "lr": 0.01},
+)
+CASES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    (SGD, {"name": "constant"}, "fp32"),
+    (ADAM, {"name": "step", "step_size": 2}, "tf32"),
+    (ADAMW, {"name": "cosine"}, "bf16"),
+    (SGD, {"name": "one_cycle", "max_lr": 0.1}, "fp16"),
+    (ADAM, {"name": "reduce_on_plateau", "patience": 0, "factor": 0.5}, "fp16"),
+    (ADAMW, {"name": "one_cycle", "max_lr": 0.1}, "fp32"),
 ]
-SCHEDULES: list[dict[str, Any]] = [
-    {"name": "constant"},
-    {"name": "step", "step_size": 2},
-    {"name": "cosine"},
-    {"name": "one_cycle", "max_lr": 0.1},
-    {"name": "reduce_on_plateau", "patience": 0, "factor": 0.5},
-]
+"""Each optimizer, schedule and precision."""
 
 
 def resumed(trainer: Trainer, store: CheckpointStore) -> Trainer:
@@ -39,9 +41,7 @@ def resumed(trainer: Trainer, store: CheckpointStore) -> Trainer:
     return trainer
 
 
-@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
-@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: str(schedule["name"]))
-@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda optimizer: str(optimizer["name"]))
+@pytest.mark.parametrize(("optimizer", "schedule", "precision"), CASES, ids=str)
 def test_a_run_resumed_after_any_epoch_ends_with_the_same_bits(
     make_trainer: MakeTrainer,
     make_experiment: MakeExperiment,
