@@ -52,15 +52,14 @@ def biased() -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))
 
 
-def resnet(depth: int) -> nn.Module:
-    return build_model(TorchvisionModel(name=f"resnet{depth}"), (3, 32, 32), 10, seed=0)
+def resnet18() -> nn.Module:
+    return build_model(TorchvisionModel(name="resnet18"), (3, 32, 32), 10, seed=0)
 
 
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "cnn": cnn,
     "bias before BatchNorm": biased,
-    "resnet18": lambda: resnet(18),
-    "resnet50": lambda: resnet(50),
+    "resnet18": resnet18,
 }
 Step = Callable[..., Trained]
 
@@ -136,7 +135,7 @@ def another_normalisation(network: nn.Module) -> None:
 CHANGES = [wrong_weight, swapped_classes, another_normalisation, tf32, another_seed]
 
 
-@pytest.mark.parametrize("name", ["cnn", "bias before BatchNorm", "resnet18"])
+@pytest.mark.parametrize("name", ["cnn", "bias before BatchNorm"])
 def test_errors_beyond_rounding_show_in_the_first_forward_pass(step: Step, name: str) -> None:
     right = step(NETWORKS[name]())
     for change in CHANGES:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import csv
 import io
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ from typing import Any
 import pytest
 import recipe
 import torch
-from conftest import MakeTrainer, Project, assert_same_run
+from conftest import MakeTrainer, assert_same_run
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_
@@ -263,44 +261,3 @@ def test_a_gan_steps_its_own_optimizers_and_resumes_exactly(trainer_of: MakeTrai
     assert_same_run(whole, resumed)
     with pytest.raises(UserError, match="clip_grad_norm"):
         trainer_of(gan(), clip_grad_norm=1.0, **settings)
-
-
-@pytest.mark.slow
-def test_dvc_repro_trains_evaluates_and_answers_a_recipe_and_a_gan(project: Project) -> None:
-    shutil.copy(recipe.__file__, project.root / "recipe.py")
-    gan = {
-        "model": {"name": "./recipe.py:Gan"},
-        "optimizer": {"name": "./recipe.py:two_optimizers", "lr": 0.001},
-        "step": "./recipe.py:gan_step",
-        "validation_step": "./recipe.py:gan_loss",
-    }
-    usual = {
-        "model": "linear",
-        "optimizer": {"name": "RMSprop", "lr": 0.001},
-        "schedule": {"name": "cosine", "every": "step"},
-        "early_stopping": {"patience": 1, "min_delta": 10.0},
-        "warmup_steps": 5,
-        "clip_grad_norm": 1.0,
-        "accumulate": 2,
-        "ema": 0.9,
-        "sampler": "balanced",
-        "batch_transform": "MixUp",
-    }
-    project.write_params(
-        {
-            "defaults": {"epochs": 4, "batch_size": 128},
-            "datasets": {"digits": {"source": "digits", "validation": 0.2, "test": 0.2}},
-            "experiments": {
-                "gan": {"dataset": "digits", **gan},
-                "usual": {"dataset": "digits", **usual},
-            },
-        }
-    )
-    project.repro()
-    history = (project.root / "results/usual/cpu/model/history.csv").read_text().splitlines()
-    assert len(history) == 1 + 2  # it stopped after the second of four epochs
-    with (project.root / "report/comparison.csv").open(newline="") as file:
-        rows = {row["experiment"]: row for row in csv.DictReader(file) if row["device"] == "cpu"}
-    assert rows["gan"]["test_accuracy"] == ""
-    assert float(rows["gan"]["test_loss"]) > 0
-    assert rows["usual"]["test_accuracy"]

@@ -73,7 +73,6 @@ TORCHVISION = {"images": 6, "batch_size": 2, "epochs": 1}
             "optimizer": ADAM | {"amsgrad": True},
             "schedule": {"name": "cosine"},
         },
-        {"model": {"name": "resnet18"}, "shape": (3, 32, 32), **TORCHVISION},
         # A dispatch mode changes the order in which PyTorch adds up gradients of one-pixel images.
         {"model": {"name": "mobilenet_v3_small"}, "shape": (3, 64, 64), **TORCHVISION},
         {"precision": "bf16", "optimizer": ADAMW, "schedule": ONE_CYCLE},
@@ -233,8 +232,9 @@ def test_steps_are_eager_if_the_rest_of_an_epoch_has_no_memory_beside_the_graph(
     ids=str,
 )
 def test_steps_that_cant_be_captured_are_eager_with_a_reason(
-    make_job: MakeJob, settings: dict[str, Any], why: str
+    make_job: MakeJob, settings: dict[str, Any], why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(nn.Module, "compile", lambda _network, **_: None)  # it takes minutes
     trainer = warmed(make_job(**settings))
     assert trainer.steps.why.startswith(why)
     assert (trainer.steps.kind, trainer.steps.at_once) == ("eager", 1)
