@@ -14,7 +14,7 @@ from result_files import STEP
 sys.path.insert(0, str(ROOT))  # the benchmarks are beside the package, not in it
 
 from benchmarks.published import published
-from benchmarks.published.fit import errors, fitted, kind
+from benchmarks.published.fit import errors, fitted, kind, launches
 from photofinish.comparing.estimates import (
     CAPTURED_LAUNCH_SECONDS,
     LAUNCH_SECONDS,
@@ -26,6 +26,8 @@ from photofinish.comparing.estimates import (
 )
 from photofinish.config.compare import accelerators
 
+SMALL = STEP.model_copy(update={"flops": 10**6, "saved_tensor_bytes": 10**3, "kernels": 478})
+
 
 def test_constants_and_errors_are_those_of_published_speeds() -> None:
     """Each accelerator is estimated by constants that were fitted without it."""
@@ -33,7 +35,9 @@ def test_constants_and_errors_are_those_of_published_speeds() -> None:
     weights, launch_seconds = fitted(speeds)
     constants = [*TIMES_THE_ARITHMETIC.values(), TIMES_WHAT_IS_SAVED]
     assert weights == pytest.approx(constants, rel=0.01)
-    assert launch_seconds == pytest.approx(LAUNCH_SECONDS, rel=0.01)
+    assert launch_seconds == pytest.approx(LAUNCH_SECONDS[1], rel=0.01)
+    found = launches(speeds, (weights, launch_seconds))
+    assert LAUNCH_SECONDS[0] < min(found) < max(found) == pytest.approx(LAUNCH_SECONDS[2], rel=0.01)
     kinds = defaultdict(list)
     for each, factor in errors(speeds):
         kinds[kind(each)].append(factor)
@@ -56,7 +60,7 @@ def test_a_long_step_takes_its_arithmetic_and_its_memory(
     assert found
     factor = TIMES_THE_ARITHMETIC["fp16" if precision == "fp16" else "fp32"]
     assert found.seconds == pytest.approx(factor / tflops + TIMES_WHAT_IS_SAVED / 320)
-    assert found.within == LONG_STEPS_WITHIN
+    assert found.spread[2] == pytest.approx(LONG_STEPS_WITHIN * found.seconds)
 
 
 def test_a_step_in_double_precision_takes_that_rate_or_has_no_estimate(
@@ -66,42 +70,42 @@ def test_a_step_in_double_precision_takes_that_rate_or_has_no_estimate(
     found = estimate_step(step, accelerators()["L4"], make_experiment())
     assert found
     assert found.seconds > 1 / 0.6
-    assert found.within == OTHERS_WITHIN
+    assert found.spread[2] == pytest.approx(OTHERS_WITHIN * found.seconds)
     assert estimate_step(step, accelerators()["T4"], make_experiment()) is None
     assert accelerators()["T4"].best_tflops("fp64") == 8.1  # a bound that no rate exceeds
 
 
 @pytest.mark.parametrize(
-    ("settings", "launch_seconds"),
+    ("settings", "is_captured"),
     [
-        ({}, CAPTURED_LAUNCH_SECONDS),
-        ({"cuda_graphs": "off"}, LAUNCH_SECONDS),
-        ({"deterministic": False}, LAUNCH_SECONDS),
-        ({"deterministic": False, "cuda_graphs": "on"}, CAPTURED_LAUNCH_SECONDS),
-        ({"model": {"name": "linear", "compile": True}}, LAUNCH_SECONDS),
-        ({"input": {"name": "loader", "collate": {"name": "./my.py:pad"}}}, LAUNCH_SECONDS),
-        (
-            {"schedule": {"name": "one_cycle", "max_lr": 0.1, "cycle_momentum": True}},
-            LAUNCH_SECONDS,
-        ),
+        ({}, True),
+        ({"cuda_graphs": "off"}, False),
+        ({"deterministic": False}, False),
+        ({"deterministic": False, "cuda_graphs": "on"}, True),
+        ({"model": {"name": "linear", "compile": True}}, False),
+        ({"input": {"name": "loader", "collate": {"name": "./my.py:pad"}}}, False),
+        ({"schedule": {"name": "one_cycle", "max_lr": 0.1, "cycle_momentum": True}}, False),
     ],
 )
 def test_a_small_step_takes_as_long_as_its_launches(
-    make_experiment: MakeExperiment, settings: dict[str, object], launch_seconds: float
+    make_experiment: MakeExperiment, settings: dict[str, object], *, is_captured: bool
 ) -> None:
-    step = STEP.model_copy(update={"flops": 10**6, "saved_tensor_bytes": 10**3, "kernels": 200})
-    found = estimate_step(step, accelerators()["H100"], make_experiment(**settings))
+    found = estimate_step(SMALL, accelerators()["H100"], make_experiment(**settings))
     assert found
-    assert found.seconds == pytest.approx(200 * launch_seconds)
-    assert found.within == OTHERS_WITHIN
+    usual = CAPTURED_LAUNCH_SECONDS
+    captured = usual / OTHERS_WITHIN, usual, usual * OTHERS_WITHIN
+    launches = captured if is_captured else LAUNCH_SECONDS
+    assert found.spread == pytest.approx([SMALL.kernels * seconds for seconds in launches])
+    assert found.is_launch_bound is not is_captured
 
 
 def test_launching_takes_no_longer_than_computing_did(make_experiment: MakeExperiment) -> None:
-    step = STEP.model_copy(update={"flops": 10**6, "saved_tensor_bytes": 10**3, "kernels": 478})
     eager = make_experiment(cuda_graphs="off")
-    found = estimate_step(step, accelerators()["H100"], eager, cpu_step_seconds=0.0089)
+    found = estimate_step(SMALL, accelerators()["H100"], eager, cpu_step_seconds=0.0089)
     assert found
     assert found.seconds == found.launch_seconds == 0.0089
+    fastest = SMALL.kernels * LAUNCH_SECONDS[0]
+    assert found.spread == pytest.approx((min(fastest, 0.0089 / 2), 0.0089, 2 * 0.0089))
 
 
 def test_kinds_that_the_speeds_do_not_fit_have_no_estimate(make_experiment: MakeExperiment) -> None:

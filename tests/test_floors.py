@@ -15,9 +15,9 @@ from benchmarks.published import Published, held_by, published
 from photofinish.comparing.bounds import (
     ABOVE_BOOST_CLOCK,
     LEAST_KERNEL_SECONDS,
-    least_memory_bytes,
     least_steps,
 )
+from photofinish.comparing.memory import least_memory_bytes
 from photofinish.config.compare import SHORT_LIST, Accelerator, accelerators, list_prices
 from photofinish.results.measurements import Operations, Product
 

@@ -15,7 +15,7 @@ from result_files import made_up_attribution, pair_of, trained, with_record, wit
 from photofinish.comparing.bounds import least_steps
 from photofinish.comparing.estimates import CONTEXT_SECONDS, estimate_step
 from photofinish.comparing.pairs import Comparison
-from photofinish.comparing.renting import price_of
+from photofinish.comparing.prices import price_of
 from photofinish.config.compare import Comparing, Prices, accelerators
 from photofinish.config.experiment import LoaderInput
 from photofinish.reporting.report import write_report
@@ -243,7 +243,7 @@ def test_an_estimate_of_the_job_has_its_start_up_its_error_and_its_cost(
     job_seconds = startup_seconds + passes_seconds
     assert on_t4.estimate.job_seconds == pytest.approx(job_seconds)
     slowest = 1.5 * pair.ceiling.job.measured_seconds + CONTEXT_SECONDS[2]
-    slowest += passes_seconds * step.within
+    slowest += passes_seconds * step.spread[2] / step.seconds
     assert on_t4.estimate.job_interval[1] == pytest.approx(slowest)
     assert on_t4.estimate.cost == pytest.approx(job_seconds / 1000)
     assert on_m1.estimate is None
@@ -251,6 +251,28 @@ def test_an_estimate_of_the_job_has_its_start_up_its_error_and_its_cost(
     in_euros = make_pair(accelerators=("T4",), prices=Prices(currency="EUR"))
     assert in_euros.renting.offers[0].estimate
     assert in_euros.renting.offers[0].estimate.cost is None
+
+
+@pytest.mark.parametrize("flops", [10**6, 10**13])
+def test_where_launching_decides_a_larger_batch_and_cuda_graphs_are_estimated(
+    make_pair: MakePair, make_experiment: MakeExperiment, flops: int
+) -> None:
+    small = {"saved_activations": 10**3, "saved_tensor_bytes": 10**3, "kernels": 100}
+    step = STEP.model_copy(update={"flops": flops, **small})
+    pair = make_pair(step, 60.0, accelerators=("T4",))
+    eager = make_experiment(epochs=EPOCHS, deterministic=False)
+    cpu = with_timings(with_record(pair.cpu, experiment=eager), epochs=pair.cpu.timings.epochs * 20)
+    pair = pair_of(cpu, settings=pair.settings)
+    (offer,), text = pair.renting.offers, verdict(pair).text
+    assert offer.estimate
+    is_launch_bound = flops < 10**9
+    assert ("Launching kernels decides its steps at batch 16" in text) == is_launch_bound
+    assert ('`cuda_graphs: "on"`' in text) == is_launch_bound
+    if is_launch_bound:
+        larger = offer.estimate.larger_batch
+        assert larger
+        assert larger.larger_step_seconds == larger.step_seconds == 0.002  # a step on the CPU
+        assert offer.estimate.captured_job_seconds
 
 
 def test_a_measured_gpu_scales_the_estimates_of_the_others(

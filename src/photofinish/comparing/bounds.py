@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from photofinish.comparing.device_results import Recorded, ScriptResult, StepCosts, spread
 from photofinish.comparing.diagnosis import RUN_MARGIN, NotKnown, why_not_known
+from photofinish.comparing.memory import VALUE_BYTES
 from photofinish.comparing.speedups import BUSY
 from photofinish.config.compare import Accelerator
 from photofinish.machine.load import load_warnings
@@ -22,7 +23,6 @@ from photofinish.results.records import Timings
 
 ABOVE_BOOST_CLOCK = 1.25
 LEAST_KERNEL_SECONDS = 0.5e-6
-_VALUE_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
 _GB, _MIB, _TERA = 1e9, 2**20, 1e12
 
 
@@ -185,7 +185,7 @@ def least_steps(
     for product in operations.products:
         moved_bytes = 0.0
         for values in (product.read_values, product.written_values):
-            moved_bytes += max(0.0, values * _VALUE_BYTES[precision] - cache_bytes)
+            moved_bytes += max(0.0, values * VALUE_BYTES[precision] - cache_bytes)
         product_arithmetic = product.count * product.least_flops / flops_a_second
         product_memory = product.count * moved_bytes / bytes_a_second
         product_kernels = product.count * LEAST_KERNEL_SECONDS
@@ -201,11 +201,3 @@ def least_steps(
         whole_steps * LEAST_KERNEL_SECONDS * kernels,
         (whole_steps + rest) * operations.batch_bytes / link_bytes_a_second,
     )
-
-
-def least_memory_bytes(operations: Operations, precision: str) -> int:
-    """Return the least memory of a step, at the end of its forward or backward pass."""
-    saved_bytes = operations.saved_activations * _VALUE_BYTES[precision]
-    passing_bytes = max(saved_bytes, operations.gradient_bytes)
-    state_bytes = operations.parameter_bytes + operations.optimizer_bytes
-    return state_bytes + passing_bytes + operations.batch_bytes + operations.resident_bytes

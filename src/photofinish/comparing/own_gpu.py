@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from photofinish.comparing.diagnosis import Cause
+from photofinish.comparing.estimated_job import Estimate
 from photofinish.comparing.pairs import AnyComparison
-from photofinish.comparing.renting import Estimate, RentalOption
+from photofinish.comparing.renting import RentalOption
 from photofinish.comparing.speedups import (
     RUN_TO_RUN,
     Interval,

@@ -12,7 +12,8 @@ from typing import Literal
 
 from photofinish.comparing.own_gpu import Answer, estimated_options, estimated_speedup
 from photofinish.comparing.pairs import AnyComparison
-from photofinish.comparing.renting import Price, RentalOption, cost_of, price_of
+from photofinish.comparing.prices import Price, cost_of, price_of
+from photofinish.comparing.renting import RentalOption
 from photofinish.comparing.speedups import Interval, job_speedup
 from photofinish.config.compare import accelerators
 from photofinish.results import passed_seconds

@@ -25,6 +25,9 @@ from photofinish.wording import (
     seconds,
 )
 
+_WORTH_CAPTURING = 1.5
+"""Speed-up of a job from which `cuda_graphs: "on"` is suggested."""
+
 SENTENCES = {
     # Which answer it is.
     "headline": "{answer} ({about}): {sentences}",
@@ -45,6 +48,9 @@ SENTENCES = {
     "uncounted": "Nothing is estimated: much of a step is {names}, which isn't counted.",
     "some limit": "Start-up and loading limit it to {limit}.",
     "time goes into": "Most of the {device}'s time is {likely}{reason}.",
+    "launch-bound": "Launching kernels decides its steps at batch {batch} ({step} each): with "
+    "batch {larger_batch} a step takes {larger_step}.",
+    "captured": 'With `cuda_graphs: "on"`, about {gpu_time} on {gpu}.',
     "models": "The models are {likeness}.",
     # A rented GPU.
     "saves enough": "{gpu} takes {gpu_time} instead of {here}{of_sweep}. With {start} to start, "
@@ -83,7 +89,7 @@ def answer_text(pair: AnyComparison, decision: Decision) -> str:
     elif decision.rented:
         other = _say("renting", answer=_lower(decision.rented.answer), sentences=rented)
     head = _say("headline", answer=decision.answer, about=decision.about, sentences=first)
-    return f"{head} {other}".rstrip()
+    return " ".join(filter(None, (head, other, *_hints(decision))))
 
 
 def _say(kind: str, **values: object) -> str:
@@ -146,6 +152,25 @@ def _with_resident(resident: SpeedupBound) -> str:
     if resident.as_measured > HIGH:
         return _say("no limit with resident")
     return _say("limit with resident", limit=limit(resident.as_measured))
+
+
+def _hints(decision: Decision) -> Iterable[str]:
+    """Yield what would change the estimate that decides."""
+    option = decision.rented.option if decision.rented else decision.own.option
+    estimate = option.estimate if option else None
+    if option is None or estimate is None or decision.is_here:
+        return
+    if larger := estimate.larger_batch:
+        yield _say(
+            "launch-bound",
+            batch=larger.batch_size,
+            step=seconds(larger.step_seconds),
+            larger_batch=larger.larger_batch_size,
+            larger_step=seconds(larger.larger_step_seconds),
+        )
+    captured_seconds = estimate.captured_job_seconds
+    if captured_seconds and estimate.job_seconds > _WORTH_CAPTURING * captured_seconds:
+        yield _say("captured", gpu_time=seconds(captured_seconds), gpu=option.accelerator.name)
 
 
 def _rented(rented: RentedGpu) -> str:

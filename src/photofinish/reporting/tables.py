@@ -9,9 +9,10 @@ from dataclasses import fields
 import numpy as np
 
 from photofinish.comparing.device_results import PARTS, ScriptResult, Trained
+from photofinish.comparing.estimated_job import Estimate
 from photofinish.comparing.pairs import AnyComparison
 from photofinish.comparing.parity import Spread
-from photofinish.comparing.renting import Estimate, RentalOption
+from photofinish.comparing.renting import RentalOption
 from photofinish.comparing.scaling import Series, Shared
 from photofinish.comparing.speedups import epoch_speedup, time_to_lowest_loss
 from photofinish.machine.fingerprint import GpuTarget

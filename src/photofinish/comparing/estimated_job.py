@@ -1,0 +1,216 @@
+"""Estimated time and cost of a whole job on a rented accelerator.
+
+A rented machine has another CPU, so its start-up and loading are estimated from those measured
+here.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from photofinish.comparing.bounds import SpeedupBounds
+from photofinish.comparing.device_results import Recorded, ScriptResult
+from photofinish.comparing.estimates import (
+    CONTEXT_SECONDS,
+    Spread,
+    StepEstimate,
+    estimate_step,
+    with_batch,
+)
+from photofinish.comparing.memory import fits
+from photofinish.comparing.prices import Price, cheapest_machine, cost_of
+from photofinish.config.compare import Accelerator, accelerators
+from photofinish.config.cuda_graphs import why_not_captured
+from photofinish.config.experiment import Experiment, LoaderInput
+from photofinish.machine.host import allowed_cores
+from photofinish.machine.load import load_warnings
+from photofinish.results.measurements import Operations
+from photofinish.results.records import Timings
+from photofinish.results.script_runs import ScriptSettings
+
+_LARGER_BATCH = 8
+"""Factor on the batch size where launching decides a step's time."""
+_OTHER_CPU = 1.5
+"""Factor by which start-up and loading may differ on a rented machine's CPU. A guess."""
+
+
+@dataclass(frozen=True)
+class LargerBatch:
+    """Estimated steps whose kernels take longer to launch than to compute, and larger ones."""
+
+    batch_size: int
+    step_seconds: float
+    larger_batch_size: int
+    larger_step_seconds: float
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Estimated times and cost."""
+
+    epoch_seconds: float
+    startup_seconds: float
+    """Start-up as measured here, and that of a GPU."""
+    job_seconds: float
+    job_interval: tuple[float, float]
+    """Job times if the step is as far off as nine of ten estimates are, and the CPU by a factor."""
+    cost: float | None
+    larger_batch: LargerBatch | None = None
+    """Step with a larger batch, if launching decides the step's time."""
+    captured_job_seconds: float | None = None
+    """Time of the job with `cuda_graphs: "on"`, if that captures its steps and `auto` does not."""
+
+
+def estimate_job(
+    run: Recorded | ScriptResult,
+    operations: Operations,
+    stays: SpeedupBounds,
+    accelerator: Accelerator,
+    price: Price | None,
+    scale: float,
+) -> Estimate | None:
+    """Return the job's estimate, or None if there is none of its steps."""
+    timings, experiment = run.timings, run.record.experiment
+    cpu_step_seconds = _quickest_step_seconds(timings)
+    step = estimate_step(operations, accelerator, experiment, cpu_step_seconds)
+    if step is None:
+        return None
+    job = _EstimatedJob(run, operations, stays, accelerator, scale)
+    low, middle, high = job.seconds(step)
+    captured = None
+    if settings := _with_cuda_graphs(experiment):
+        captured = estimate_step(operations, accelerator, settings, cpu_step_seconds)
+    return Estimate(
+        job.epoch_seconds(step),
+        job.startup_seconds + CONTEXT_SECONDS[1],
+        middle,
+        (low, high),
+        cost_of(middle, price),
+        _larger_batch(operations, accelerator, experiment, step, cpu_step_seconds),
+        job.seconds(captured)[1] if captured else None,
+    )
+
+
+class _EstimatedJob:
+    """Times of a training's epochs and start-up on a rented machine."""
+
+    def __init__(
+        self,
+        run: Recorded | ScriptResult,
+        operations: Operations,
+        stays: SpeedupBounds,
+        accelerator: Accelerator,
+        scale: float,
+    ) -> None:
+        self._timings, experiment = run.timings, run.record.experiment
+        self._steps = scale * self._timings.training_image_count / operations.images
+        loading_seconds = stays.epoch.measured_seconds if stays.epoch else 0.0
+        epochs = len(self._timings.epochs)
+        self.startup_seconds = stays.job.measured_seconds - epochs * loading_seconds
+        self._loading_seconds = loading_seconds * _loading_factor(run, accelerator.name)
+        source = experiment.input if isinstance(experiment, Experiment) else None
+        self._loads_itself = isinstance(source, LoaderInput) and source.workers == 0
+
+    def epoch_seconds(
+        self, step: StepEstimate, step_seconds: float | None = None, cpu_factor: float = 1.0
+    ) -> float:
+        """Return the longer of an epoch's steps and its loading."""
+        loading_seconds = self._loading_seconds
+        if self._loads_itself:
+            # The process that launches the steps loads their batches, too.
+            loading_seconds += self._steps * step.launch_seconds
+        step_seconds = step.seconds if step_seconds is None else step_seconds
+        return max(self._steps * step_seconds, cpu_factor * loading_seconds)
+
+    def seconds(self, step: StepEstimate) -> Spread:
+        """Return the job's time if all is fast, the estimate, and the time if all is slow."""
+        passes = len(self._timings.epochs) * (1 + _validation_share(self._timings))
+        cpu_factors = 1 / _OTHER_CPU, 1.0, _OTHER_CPU
+        fast, middle, slow = (
+            cpu_factor * self.startup_seconds
+            + context_seconds
+            + passes * self.epoch_seconds(step, step_seconds, cpu_factor)
+            for step_seconds, cpu_factor, context_seconds in zip(
+                step.spread, cpu_factors, CONTEXT_SECONDS, strict=True
+            )
+        )
+        return fast, middle, slow
+
+
+def _with_cuda_graphs(experiment: Experiment | ScriptSettings) -> Experiment | None:
+    """Return the settings with `cuda_graphs: "on"`, if only that captures the steps."""
+    if not isinstance(experiment, Experiment) or not why_not_captured(experiment):
+        return None
+    settings = experiment.model_copy(update={"cuda_graphs": "on"})
+    return None if why_not_captured(settings) else settings
+
+
+def _larger_batch(
+    operations: Operations,
+    accelerator: Accelerator,
+    experiment: Experiment | ScriptSettings,
+    step: StepEstimate,
+    cpu_step_seconds: float,
+) -> LargerBatch | None:
+    """Return a step with a larger batch if launching decides the step, and the memory suffices."""
+    if not step.is_launch_bound:
+        return None
+    larger = with_batch(operations, _LARGER_BATCH * operations.images)
+    precision = operations.precision(experiment.precision)
+    if fits(larger, precision, accelerator.memory_gib) == "no":
+        return None
+    found = estimate_step(
+        larger,
+        accelerator,
+        experiment.model_copy(update={"batch_size": _LARGER_BATCH * experiment.batch_size}),
+        cpu_step_seconds,
+    )
+    if found is None:
+        return None
+    return LargerBatch(operations.images, step.seconds, larger.images, found.seconds)
+
+
+def measured_over_estimated(
+    run: Recorded | ScriptResult, operations: Operations, measured: Sequence[Timings]
+) -> float:
+    """Return how much longer a quiet GPU's step took than estimated; 1 if none is known."""
+    by_name = {each.full_name: each for each in accelerators().values()}
+    for timings in measured:
+        accelerator = by_name.get(timings.device_name)
+        is_fit = timings.device_count == 1 and not load_warnings(timings.load)
+        if not accelerator or not is_fit:
+            continue
+        cpu_step_seconds = _quickest_step_seconds(run.timings)
+        if step := estimate_step(operations, accelerator, run.record.experiment, cpu_step_seconds):
+            return statistics.median(timings.steady_state.step_seconds) / step.seconds
+    return 1.0
+
+
+def _quickest_step_seconds(timings: Timings) -> float:
+    """Return the quickest step here, of either batch size that was tried."""
+    seconds = timings.steady_state.step_seconds
+    if timings.attribution:
+        seconds = [*seconds, *timings.attribution.other_batch.step_seconds]
+    return min(seconds)
+
+
+def _validation_share(timings: Timings) -> float:
+    """Return how long validation takes as a share of training, here and so by estimate there."""
+    validation_seconds = sum(epoch.validation_seconds for epoch in timings.epochs)
+    return validation_seconds / sum(epoch.training_seconds for epoch in timings.epochs)
+
+
+def _loading_factor(run: Recorded | ScriptResult, name: str) -> float:
+    """Return how many times as long loading takes in a rented machine.
+
+    A loader's workers share its cores. An unknown machine is assumed to have as many as this one.
+    """
+    cpu, machine = run.timings.host.cpu, cheapest_machine(name)
+    experiment = run.record.experiment
+    source = experiment.input if isinstance(experiment, Experiment) else None
+    if cpu is None or machine is None or not isinstance(source, LoaderInput):
+        return 1.0
+    workers = max(1, source.workers)
+    return min(workers, allowed_cores(cpu)) / min(workers, machine.cores)

@@ -1,0 +1,33 @@
+"""Memory that a training step needs on an accelerator, and whether it fits."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from photofinish.results.measurements import Operations
+
+_GIB = 2**30
+VALUE_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
+_DRIVER_BYTES = 2**30
+"""Generous size of a driver and its libraries in the device's memory."""
+_ROOM = 1.5
+"""Factor on the least memory of a step, for everything else in the memory."""
+
+
+def least_memory_bytes(operations: Operations, precision: str) -> int:
+    """Return the least memory of a step, at the end of its forward or backward pass."""
+    saved_bytes = operations.saved_activations * VALUE_BYTES[precision]
+    passing_bytes = max(saved_bytes, operations.gradient_bytes)
+    state_bytes = operations.parameter_bytes + operations.optimizer_bytes
+    return state_bytes + passing_bytes + operations.batch_bytes + operations.resident_bytes
+
+
+def fits(
+    operations: Operations, precision: str, memory_gib: float
+) -> Literal["yes", "perhaps", "no"]:
+    """Return no only if that is sure, and yes only with room to spare."""
+    needed_bytes, memory_bytes = least_memory_bytes(operations, precision), memory_gib * _GIB
+    if needed_bytes > memory_bytes:
+        return "no"
+    likely_bytes = needed_bytes + operations.gradient_bytes + operations.saved_tensor_bytes
+    return "yes" if _ROOM * likely_bytes + _DRIVER_BYTES <= memory_bytes else "perhaps"
