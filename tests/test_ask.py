@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from photofinish.asking.sample import Length
+from photofinish.asking.sample import LATER_STEPS, Length, Process
 from photofinish.asking.watch import Limits
 from photofinish.commands.ask import ask
 from photofinish.errors import UserError
@@ -99,6 +102,18 @@ while True:
         with torch.autocast("cpu", torch.bfloat16):
             {STEP}
 """
+UNCOUNTED = """
+while True:
+    step(torch.fft.fft(net(torch.randn(200_000, 4)).flatten()).abs().mean())
+"""
+PACKAGE = f"""
+torch.distributed.init_process_group("gloo")
+net = nn.parallel.DistributedDataParallel(net)
+while True:
+    for x, y in DataLoader(data, batch_size=64):
+        {STEP}
+"""
+TWO_SECONDS, TO_THE_END = Limits(2, 60), Limits(60, 60)
 SCRIPTS = {
     "epochs with validation and a worker": (EPOCHS, 32, 10),
     "accumulated gradients": (ACCUMULATES, 64, 5),
@@ -116,11 +131,18 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
     """Ask for a script that begins with a network, and return the answers in the JSON file."""
     monkeypatch.chdir(tmp_path)
 
-    def run(script: str, *arguments: str, length: Length | None = None, seconds: float = 2) -> Any:
+    def run(
+        script: str,
+        *arguments: str,
+        start: Sequence[str] = (sys.executable, "-W", "error", "train.py"),
+        length: Length | None = None,
+        limits: Limits = TWO_SECONDS,
+        shows_output: bool = False,
+    ) -> Any:
         Path("train.py").write_text(BEGIN + script, encoding="utf-8")
-        command = [sys.executable, "-W", "error", "train.py", *arguments]
-        ask(command, length, Limits(seconds, 60), Path("answer.json"), shows_output=False)
-        return json.loads(Path("answer.json").read_bytes())
+        file = Path("answer.json")
+        ask([*start, *arguments], length, limits, file, shows_output=shows_output)
+        return json.loads(file.read_bytes())
 
     return run
 
@@ -129,7 +151,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
 def test_steps_of_a_script_are_seen_as_it_is(run: Ask, name: str) -> None:
     script, samples, epoch_steps = SCRIPTS[name]
     answers = run(script)
-    record = answers[-1]["record"]
+    record = answers[-1]["records"]["cpu"]
     assert record["timings"]["operations"]["flops"] > 0
     assert record["experiment"]["batch_size"] == samples
     if epoch_steps:
@@ -141,17 +163,25 @@ def test_steps_of_a_script_are_seen_as_it_is(run: Ask, name: str) -> None:
     assert files == {"train.py", "answer.json"}
 
 
-def test_the_whole_job_is_what_the_arguments_say_and_validation_is_its_own(run: Ask) -> None:
+def test_the_whole_job_is_what_the_arguments_say_and_validation_is_its_own(
+    run: Ask, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     (answer,) = run(EPOCHS)
+    assert re.search(r"On the CPU: [\d,]+ steps in .* at most 1.0 s more", capsys.readouterr().err)
     assert answer["job"]["name"] == "1,000 epochs (--epochs)"
-    epoch = answer["record"]["timings"]["epochs"][0]
+    epoch = answer["records"]["cpu"]["timings"]["epochs"][0]
     assert epoch["validation_seconds"] > 0
     (answer,) = run(EPOCHS, length=Length("max_steps", 500, "--steps"))
     assert answer["job"]["epoch_steps"] == 500
 
 
-def test_a_script_that_ends_is_measured_whole(run: Ask) -> None:
-    (answer,) = run(EPOCHS, "--epochs", "3", seconds=60)
+def test_a_script_that_ends_is_measured_whole_and_its_output_is_shown(
+    run: Ask, capfd: pytest.CaptureFixture[str]
+) -> None:
+    script = EPOCHS + "print('done')"
+    (answer,) = run(script, "--epochs", "3", limits=TO_THE_END, shows_output=True)
+    assert "done" in capfd.readouterr().out
     assert answer["job"]["name"] == "the whole run"
     assert answer["job"]["epoch_steps"] == 30
     assert Path("saved").exists()
@@ -161,7 +191,7 @@ def test_a_script_that_fails_shows_its_traceback_and_what_was_measured(
     run: Ask, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
-        run(ACCUMULATES.replace("while True", "for _ in range(4)") + "boom", seconds=60)
+        run(ACCUMULATES.replace("while True", "for _ in range(4)") + "boom", limits=TO_THE_END)
     captured = capfd.readouterr()
     assert "NameError: name 'boom' is not defined" in captured.err
     assert "a step" in captured.out
@@ -183,11 +213,72 @@ def test_a_script_without_steps_ends_with_what_was_seen(
         run(script)
 
 
-def test_a_hidden_sitecustomize_still_runs(
+def test_a_script_that_does_not_start_is_waited_for_with_patience(
+    run: Ask, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with pytest.raises(UserError, match=r"was ended after 1.5 s\. It never imported"):
+        run("", start=[sys.executable, "-c", "import time; time.sleep(60)"], limits=Limits(60, 1.5))
+    awaited = "On the CPU: waiting for the script to import torch, at most 1.0 s more"
+    assert awaited in capsys.readouterr().err
+
+
+def test_a_killed_ask_takes_the_script_with_it(tmp_path: Path) -> None:
+    script = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+    command = [
+        sys.executable,
+        "-m",
+        "photofinish",
+        "ask",
+        "--verbose",
+        sys.executable,
+        "-c",
+        script,
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as asking:
+        assert asking.stdout
+        started = psutil.Process(int(asking.stdout.readline()))
+        asking.kill()
+        started.wait()
+
+
+def test_torchrun_of_a_module_is_watched_and_a_hidden_sitecustomize_still_runs(
     run: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "other"
     folder.mkdir()
     (folder / "sitecustomize.py").write_text("import builtins\nbuiltins.kept = True\n")
     monkeypatch.setenv("PYTHONPATH", str(folder))
-    assert run("kept\n" + RECURRENT)[0]["answer"]
+    torchrun = str(Path(sys.executable).with_name("torchrun"))
+    answers = run("kept\n" + PACKAGE, start=[torchrun, "--nproc-per-node", "1", "-m", "train"])
+    assert answers[0]["job"]["epoch_steps"] == 5
+
+
+def test_operators_without_a_formula_are_named_and_nothing_is_estimated(run: Ask) -> None:
+    answer = run(UNCOUNTED)[-1]
+    operations = answer["records"]["cpu"]["timings"]["operations"]
+    assert any("fft" in name for name in operations["without_formula"])
+    assert answer["decision"] == "Can't tell"
+    assert "aten::_fft" in answer["answer"]
+
+
+def _process(step_seconds: Sequence[float]) -> Process:
+    """Return what the hooks would write of epochs of 20 steps by an optimizer."""
+    process, ended_at = Process(), 0.0
+    process.add({"kind": "loader", "loader": 0, "batches": 20.0, "workers": 0})
+    process.add({"kind": "optimizer", "device": "cpu"})
+    for step, seconds in enumerate(step_seconds):
+        ended_at += seconds
+        process.add([0, ended_at, 0.0, 1, ended_at, 0, step % 20 == 0, 0, 0])
+    return process
+
+
+def test_the_second_epoch_shows_what_the_first_one_takes_longer() -> None:
+    figures = _process([3.0] * 20 + [1.0] * 20).figures()
+    assert figures
+    assert (figures.step_seconds, figures.first_epoch_seconds) == (1.0, 40.0)
+
+    process = _process([3.0] * 16)
+    figures = process.figures()
+    assert figures
+    assert process.seconds_until_second_epoch(figures) == 3.0 * (4 + LATER_STEPS)

@@ -13,17 +13,25 @@ from photofinish.profiling.script_step import ScriptStep
 
 
 class CountedStep:
-    """Counts all that runs from its creation until `end`. Compiled code runs uncompiled."""
+    """Counts all that runs from its creation until `end`. Compiled code runs uncompiled.
 
-    def __init__(self, *, compiles: bool) -> None:
+    If `needs_profile` is True then, another step shows what operators without a formula cost.
+    """
+
+    def __init__(self, *, compiles: bool, is_profiled: bool) -> None:
         self._samples = self._bytes = 0
         self._stack = ExitStack()
         if compiles:
             # A compiled network warns of global hooks, which its code does not meet here.
             warnings.filterwarnings("ignore", message="Using `torch.compile.*global hooks")
             self._stack.enter_context(torch.compiler.set_stance("force_eager"))
-        self._step = self._stack.enter_context(ScriptStep(watches_optimizers=False))
+        step = ScriptStep(is_profiled=is_profiled, watches_optimizers=False)
+        self._step = self._stack.enter_context(step)
         self.optimizer_stepped = self._step.optimizer_stepped
+
+    @property
+    def needs_profile(self) -> bool:
+        return self._step.needs_profile
 
     def add(self, batch: Any) -> None:
         """Add a batch that was loaded for the step."""

@@ -1,6 +1,6 @@
 """Hooks in the process of a script that `photofinish ask` runs, which is not edited.
 
-`sitecustomize.py` calls `begin` when Python starts. Nothing is imported before the script imports
+`sitecustomize.py` calls `begin` when Python starts. Torch is not imported before the script imports
 it. From then on, an optimizer's step ends a period, and a line in a file describes each period:
 how long it waited for batches, when its first forward pass began, and whether it validated.
 """
@@ -22,10 +22,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import psutil
+
+from photofinish.stage.process import end_with
+
 if TYPE_CHECKING:
     from photofinish.asking.counted_step import CountedStep
 
-FOLDER = "PHOTOFINISH_ASK_FOLDER"
+FOLDER, ASKING_PROCESS = "PHOTOFINISH_ASK_FOLDER", "PHOTOFINISH_ASK_PROCESS"
 SITECUSTOMIZE = "from photofinish.asking.hooks import begin\nbegin(__file__)\n"
 """Content of a sitecustomize.py that lies first on PYTHONPATH."""
 LENGTHS = ("epochs", "num_epochs", "max_epochs", "n_epochs", "max_steps", "max_iters")
@@ -40,10 +44,12 @@ _clock = time.perf_counter
 def begin(own_file: str) -> None:
     """Watch this process, unless it is another rank, then run the sitecustomize.py that is hidden.
 
-    `own_file` is the sitecustomize.py that hides it.
+    `own_file` is the sitecustomize.py that hides it. The process ends if `photofinish ask` dies.
     """
     own_folder = str(Path(own_file).parent)
     sys.path[:] = [path for path in sys.path if path != own_folder]
+    if ASKING_PROCESS in os.environ:
+        end_with([psutil.Process(int(os.environ[ASKING_PROCESS]))])
     if FOLDER in os.environ and os.environ.get("RANK", "0") == "0":
         watcher = Watcher(Path(os.environ[FOLDER]))
         calls = {"argparse": watcher.argparse_imported, "torch": watcher.torch_imported}
@@ -86,15 +92,17 @@ class Watcher:
         self._written_at = 0.0
         self._forward_hook: Any = None
         self._compiles = False
-        self._loaders: dict[int, int] = {}
+        self._loaders: dict[tuple[int, int | None], int] = {}
+        """Numbers of loaders by data set and batch size: a script may make one for each epoch."""
         self._optimizers: dict[int, int] = {}
         self._steps: list[int] = []
         """Number of steps of each optimizer."""
         self._first_step_at = 0.0
+        self._is_on_accelerator = False
         self._validations = 0
         """Number of periods that validated."""
         self._counting: CountedStep | None = None
-        self._is_counted = False
+        self._is_profiled = self._is_counted = False
         self._forward_passes = 0
         """Modules that began before the first step of an optimizer."""
         self._begin_period()
@@ -104,7 +112,7 @@ class Watcher:
         self._batches = 0
         self._first_forward_at: float | None = None
         self._validates = False
-        self._begins_epoch = False
+        self._began_loader = 0
         self._loader: int | None = None
 
     # -- after imports ---------------------------------------------------------------------------
@@ -155,9 +163,10 @@ class Watcher:
 
     def loader_begins(self, loader: Any, seconds: float) -> int:
         """Return the number of a loader that is iterated."""
-        number = self._loaders.setdefault(id(loader), len(self._loaders))
-        self._begins_epoch = True
-        self._waiting_seconds += seconds
+        key = id(loader.dataset), loader.batch_size
+        number = self._loaders.setdefault(key, len(self._loaders))
+        self._began_loader = number + 1
+        self._waiting_seconds = seconds  # that for validation before it is the validation's
         batches, workers = _batches(loader), loader.num_workers
         self._note(kind="loader", loader=number, batches=batches, workers=workers)
         return number
@@ -205,6 +214,9 @@ class Watcher:
 
     def _optimizer_stepped(self, optimizer: Any, _arguments: Any, _named: Any) -> None:
         now = _clock()
+        writes = now - self._written_at > _WRITE_SECONDS
+        if writes and self._is_on_accelerator:
+            now = _device_idle_at()
         number = self._optimizers.setdefault(id(optimizer), len(self._optimizers))
         if number == len(self._steps):
             self._steps.append(0)
@@ -216,12 +228,12 @@ class Watcher:
         forward_at = self._first_forward_at
         self._lines.append(
             f"[{number},{now!r},{self._waiting_seconds!r},{self._batches},"
-            f"{_or_null(forward_at)},{self._validates:d},{self._begins_epoch:d},{is_counted:d},"
+            f"{_or_null(forward_at)},{self._validates:d},{self._began_loader},{is_counted:d},"
             f"{_or_null(self._loader)}]"
         )
         if not self._is_counted:
             self._count(optimizer, now)
-        if now - self._written_at > _WRITE_SECONDS:
+        if writes:
             self._write(now)
         self._begin_period()
         self._watch_forward()
@@ -229,6 +241,7 @@ class Watcher:
     def _note_optimizer(self, optimizer: Any) -> None:
         weights = [weight for group in optimizer.param_groups for weight in group["params"]]
         device = next((weight.device.type for weight in weights), "cpu")
+        self._is_on_accelerator = device != "cpu"
         self._note(kind="optimizer", device=device)
         for name, value in _lengths_of_a_trainer():
             self._note(kind="length", name=name, value=value, by="the trainer")
@@ -240,18 +253,26 @@ class Watcher:
             if self._optimizers[id(optimizer)] != self._slowest:
                 return
             is_training = not self._validates or self._validations > sum(self._steps) / 2
-            counts = self._counting.end()
+            counts, needs_profile = self._counting.end(), self._counting.needs_profile
             self._counting = None
-            if is_training:
-                self._is_counted = True
-                self._note(kind="counts", **counts)
+            if not is_training:
+                return
+            if needs_profile and not self._is_profiled:
+                self._is_profiled = True
+                self._begin_counting()
+                return
+            self._is_counted = True
+            self._note(kind="counts", **counts)
             return
         steps = sum(self._steps)
         has_begun = steps >= _LEAST_STEPS or now - self._first_step_at > _LEAST_SECONDS
         if has_begun and self._optimizers[id(optimizer)] == self._slowest:
-            from photofinish.asking.counted_step import CountedStep
+            self._begin_counting()
 
-            self._counting = CountedStep(compiles=self._compiles)
+    def _begin_counting(self) -> None:
+        from photofinish.asking.counted_step import CountedStep
+
+        self._counting = CountedStep(compiles=self._compiles, is_profiled=self._is_profiled)
 
     @property
     def _slowest(self) -> int:
@@ -305,6 +326,14 @@ class _TimedBatches(Iterator[Any]):
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._iterator, name)
+
+
+def _device_idle_at() -> float:
+    """Wait for the accelerator, which may be behind its host, and return the time."""
+    import torch
+
+    torch.accelerator.synchronize()
+    return _clock()
 
 
 def _or_null(value: float | None) -> str:

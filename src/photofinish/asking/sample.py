@@ -19,6 +19,10 @@ _COLUMNS = 9
 _WARM_UP = 2
 """Periods after the first step that are left out."""
 _MOST_PARTS = 10
+LATER_STEPS = 10
+"""Steps of the second epoch that show whether the first one is slower."""
+_SLOWER = 0.1
+"""Least share by which the steps of a slower first epoch differ."""
 _USUAL = 0.5
 """What holds for a larger share of the periods belongs to a step."""
 
@@ -79,7 +83,7 @@ class Process:
     def __init__(self) -> None:
         self._periods = array("d")
         """Nine numbers each: optimizer, end, wait, batches, first forward pass; whether it
-        validates, begins an epoch, is counted; loader."""
+        validates; number of a loader that began, from 1; whether it is counted; loader."""
         self.steps: list[int] = []
         self.lengths: list[Length] = []
         self.loaders: dict[int, Loader] = {}
@@ -119,6 +123,19 @@ class Process:
         )
         return lengths[0] if lengths else None
 
+    def seconds_until_second_epoch(self, figures: Figures) -> float:
+        """Return how long the first epoch and some steps of the second will still take.
+
+        Return 0 if they are over, or if an epoch has no end.
+        """
+        if figures.first_epoch_steps:
+            steps = figures.first_epoch_steps
+        elif figures.loader is not None and (batches := self.loaders[figures.loader].batches):
+            steps = math.ceil(batches / figures.batches_per_step)
+        else:
+            return 0.0
+        return max(0, steps + LATER_STEPS - figures.steps) * figures.step_seconds
+
     def figures(self) -> Figures | None:
         """Return the figures of a step, or None before there is one that can be timed."""
         if not self._periods:
@@ -151,12 +168,29 @@ class Figures:
         self.steps = len(rows)
         self._seconds = np.diff(rows[:, 1])
         flags = [self._unusual(rows[1:, column]) for column in (5, 6)]
-        self._validates, self._begins_epoch = flags
+        self._validates, self._begins_loader = flags
         self._is_counted = rows[1:, 7] > 0
-        is_steady = ~(self._validates | self._begins_epoch | self._is_counted)
+        is_steady = ~(self._validates | self._begins_loader | self._is_counted)
         if is_steady.sum() > _WARM_UP:
             is_steady[:_WARM_UP] = False
+        number = 0 if self.loader is None else self.loader + 1
+        epochs = np.flatnonzero(self._begins_loader & (rows[1:, 6] == number))
+        self.first_epoch_steps = int(epochs[0]) + 1 if len(epochs) else None
+        """Number of steps in the first epoch, if a second one was seen."""
+        self.first_epoch_seconds = 0.0
+        """Time that the first epoch took beyond others: to fill a cache, for example."""
         self._steady = np.flatnonzero(is_steady)
+        if self.first_epoch_steps:
+            self._leave_out_first_epoch(self.first_epoch_steps)
+
+    def _leave_out_first_epoch(self, steps: int) -> None:
+        """Take steady steps of later epochs only, if those of the first one are slower."""
+        early, later = self._steady[self._steady < steps], self._steady[self._steady >= steps]
+        if len(early) and len(later) >= LATER_STEPS:
+            excess_seconds = self._seconds[early].mean() - self._seconds[later].mean()
+            if excess_seconds > _SLOWER * self._seconds[later].mean():
+                self.first_epoch_seconds = float(steps * excess_seconds)
+                self._steady = later
 
     @staticmethod
     def _unusual(flags: FloatArray) -> NDArray[np.bool_]:
@@ -222,20 +256,39 @@ class Figures:
     @property
     def validation_step_seconds(self) -> float:
         """Time of validation for each step of the training; 0 if none was seen."""
-        return self._excess(self._validates)
+        return self._per_step(self._excess - self._excess_waiting, self._validates)
 
     @property
     def epoch_start_step_seconds(self) -> float:
-        """Time for the starts of epochs, without validation, for each step."""
-        return self._excess(self._begins_epoch & ~self._validates)
+        """Time for the starts of epochs for each step, without validation."""
+        starts = self._begins_loader & ~self._validates
+        return self.epoch_wait_step_seconds + self._per_step(
+            self._excess - self._excess_waiting, starts
+        )
 
-    def _excess(self, flags: NDArray[np.bool_]) -> float:
-        """Return the time beyond a step's of these periods, for each step until the last one."""
+    @property
+    def epoch_wait_step_seconds(self) -> float:
+        """Time in which starts of epochs wait for their first batch, for each step."""
+        return self._per_step(self._excess_waiting, self._begins_loader)
+
+    @property
+    def _excess(self) -> FloatArray:
+        """Time of each period beyond a step's."""
+        return np.maximum(0.0, self._seconds - self.step_seconds)
+
+    @property
+    def _excess_waiting(self) -> FloatArray:
+        """Time that each period waited beyond a step's wait."""
+        if self.loader is None:
+            return np.zeros_like(self._seconds)
+        usual_seconds = self._waiting[self._steady].mean()
+        excess: FloatArray = np.maximum(0.0, self._waiting - usual_seconds)
+        return np.minimum(excess, self._excess)
+
+    def _per_step(self, seconds: FloatArray, flags: NDArray[np.bool_]) -> float:
+        """Return the time of these periods for each step until the last one."""
         places = np.flatnonzero(flags & ~self._is_counted)
-        if not len(places):
-            return 0.0
-        excess = np.maximum(0.0, self._seconds[places] - self.step_seconds).sum()
-        return float(excess / (places[-1] + 1))
+        return float(seconds[places].sum() / (places[-1] + 1)) if len(places) else 0.0
 
     @property
     def counted_seconds(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import subprocess
@@ -12,11 +13,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import psutil
 
-from photofinish.asking.hooks import FOLDER, SITECUSTOMIZE
+from photofinish.asking.hooks import ASKING_PROCESS, FOLDER, SITECUSTOMIZE
 from photofinish.asking.sample import Figures, Process, Sample
+from photofinish.config.scripts import PLACEHOLDER
+from photofinish.custom_loops.command import HIDING
 from photofinish.errors import UserError
 from photofinish.machine.load import LoadMonitor, LoadWindow
 from photofinish.wording import counted, seconds
@@ -28,6 +32,7 @@ _PRECISE = 0.02
 """Relative error of a step that more steps need not reduce: two runs differ by more."""
 _LAST_LINES = 40
 _OUTPUT = "output.txt"
+_CLEAR = "\r\033[K"
 _clock = time.perf_counter
 
 
@@ -60,17 +65,23 @@ class Watched:
     load: tuple[LoadWindow, ...]
 
 
-def watch(command: Sequence[str], limits: Limits, *, shows_output: bool) -> Watched:
+def watch(command: Sequence[str], kind: str, limits: Limits, *, shows_output: bool) -> Watched:
     """Run the command until its step is known or its time is over, and end it.
 
+    `kind` is torch's name of the device to compute on. For the CPU, GPUs are hidden.
     Raise UserError if it took no step that could be timed.
     """
+    command = [argument.replace(PLACEHOLDER, kind) for argument in command]
     with tempfile.TemporaryDirectory(prefix="photofinish-") as name:
         folder = Path(name)
         began_at, began_at_unix_seconds = _clock(), time.time()
-        with _running(command, folder, shows_output=shows_output) as process:
+        environment = os.environ | environment_of(kind, folder)
+        with (
+            _Progress(kind, shows_output=shows_output) as progress,
+            _running(command, environment, folder, shows_output=shows_output) as process,
+        ):
             sample, load = Sample(folder), LoadMonitor(_no_gpu, own_processes_share_cores=True)
-            status = _follow(process, sample, load, limits)
+            status = _follow(process, progress, sample, load, limits)
             ended_at = _clock()
             load.sample(1, 1)
         sample.read()
@@ -79,27 +90,27 @@ def watch(command: Sequence[str], limits: Limits, *, shows_output: bool) -> Watc
     figures = trained.figures() if trained else None
     if trained is None or figures is None:
         raise UserError(_no_steps(trained, status, output, limits))
-    if trained.device != "cpu":
-        raise UserError(
-            f"the command computes on {trained.device}, and its time on the CPU is not known: "
-            f"let it compute on the CPU, for example by an argument of its own"
-        )
     times = began_at, ended_at, began_at_unix_seconds
     return Watched(
         shlex.join(command), trained, figures, *times, status, output, tuple(load.windows)
     )
 
 
+def environment_of(kind: str, folder: Path) -> dict[str, str]:
+    """Return the variables that add hooks, which write to the folder, and hide other devices."""
+    paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    variables = {FOLDER: str(folder), "PYTHONPATH": os.pathsep.join(paths)}
+    variables[ASKING_PROCESS] = str(os.getpid())
+    return variables | (HIDING if kind == "cpu" else {})
+
+
 @contextmanager
 def _running(
-    command: Sequence[str], folder: Path, *, shows_output: bool
+    command: Sequence[str], environment: dict[str, str], folder: Path, *, shows_output: bool
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Start the command with hooks that write to the folder, and kill it in the end."""
+    """Start the command, and kill it in the end."""
     (folder / "sitecustomize.py").write_text(SITECUSTOMIZE, encoding="utf-8")
-    paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = os.environ | {FOLDER: str(folder), "PYTHONPATH": os.pathsep.join(paths)}
-    environment["CUDA_VISIBLE_DEVICES"] = ""  # the CPU is asked about
-    with (folder / _OUTPUT).open("wb") as file, _dimmed(is_on=shows_output):
+    with (folder / _OUTPUT).open("wb") as file:
         output = None if shows_output else file
         try:
             process = subprocess.Popen(
@@ -118,14 +129,33 @@ def _running(
             _kill(process)
 
 
-@contextmanager
-def _dimmed(*, is_on: bool) -> Iterator[None]:
-    is_on = is_on and sys.stderr.isatty()
-    print("\033[2m" if is_on else "", end="", file=sys.stderr, flush=True)
-    try:
-        yield
-    finally:
-        print("\033[0m" if is_on else "", end="", file=sys.stderr, flush=True)
+class _Progress:
+    """Line on a terminal that says what is done and how long it will still take at most.
+
+    The output of the script takes its place if it is shown, dimly.
+    """
+
+    def __init__(self, kind: str, *, shows_output: bool) -> None:
+        self._where = "On the CPU" if kind == "cpu" else f"On {kind}"
+        self._is_terminal, self._shows_output = sys.stderr.isatty(), shows_output
+
+    def __enter__(self) -> Self:
+        if self._shows_output:
+            self._write("\033[2m")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._write("\033[0m" if self._shows_output else _CLEAR)
+
+    def show(self, text: str, left_seconds: float) -> None:
+        """Write over the line."""
+        if not self._shows_output:
+            left = seconds(max(1, math.ceil(left_seconds)))
+            self._write(f"{_CLEAR}{self._where}: {text}, at most {left} more")
+
+    def _write(self, text: str) -> None:
+        if self._is_terminal:
+            print(text, end="", file=sys.stderr, flush=True)
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
@@ -149,7 +179,11 @@ def _no_gpu() -> tuple[None, tuple[str, ...]]:
 
 
 def _follow(
-    process: subprocess.Popen[bytes], sample: Sample, load: LoadMonitor, limits: Limits
+    process: subprocess.Popen[bytes],
+    progress: _Progress,
+    sample: Sample,
+    load: LoadMonitor,
+    limits: Limits,
 ) -> int | None:
     """Wait until the command has ended or enough is known. Return its exit status or None."""
     began_at, has_begun = _clock(), False
@@ -163,7 +197,7 @@ def _follow(
         if trained is None or first_step_at is None:
             left_seconds = limits.patience_seconds - (now - began_at)
             awaited = "an optimizer's first step" if trained else "the script to import torch"
-            _show(f"waiting for {awaited}, at most {seconds(max(0.0, left_seconds))} more")
+            progress.show(f"waiting for {awaited}", left_seconds)
             if left_seconds < 0:
                 break
             continue
@@ -173,20 +207,14 @@ def _follow(
         figures, passed_seconds = trained.figures(), now - first_step_at
         left_seconds = limits.training_seconds - passed_seconds
         steps = counted(figures.steps if figures else 1, "step")
-        _show(
-            f"{steps} in {seconds(passed_seconds)}, at most {seconds(max(0.0, left_seconds))} more"
-        )
-        is_known = figures is not None and figures.relative_error < _PRECISE
+        progress.show(f"{steps} in {seconds(passed_seconds)}", left_seconds)
+        is_precise = figures is not None and figures.relative_error < _PRECISE
+        # An epoch's end shows validation, and whether later epochs are as slow.
+        awaited_seconds = trained.seconds_until_second_epoch(figures) if figures else 0.0
+        is_known = is_precise and not 0 < awaited_seconds < left_seconds
         if left_seconds < 0 or (is_known and passed_seconds > _LEAST_SECONDS):
             break
-    _show("")
     return None
-
-
-def _show(text: str) -> None:
-    """Write over the progress line, on a terminal."""
-    if sys.stderr.isatty():
-        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 
 
 def _no_steps(process: Process | None, status: int | None, output: str, limits: Limits) -> str:
@@ -206,4 +234,7 @@ def _no_steps(process: Process | None, status: int | None, output: str, limits: 
             f"ran {counted(forward_passes, 'module')}"
         )
     text = f"the command {how}. It {what}."
+    if status is None:
+        is_started = process is not None and process.steps
+        text += f" {'--seconds' if is_started else '--patience'} allows more."
     return f"{output}\n{text}" if status else text

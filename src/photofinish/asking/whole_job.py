@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from photofinish.asking.sample import Figures, Length
 from photofinish.asking.watch import Watched
 from photofinish.comparing.speedups import LEAST_VALUES, SECONDS_AN_HOUR
-from photofinish.config.devices import Devices
-from photofinish.machine.fingerprint import fingerprint
+from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.machine.host import git_commit, package_versions
 from photofinish.results import EpochTiming, passed_seconds
 from photofinish.results.measurements import Operations, Overhead, SteadyState
@@ -29,19 +28,21 @@ class Job:
     name: str
     epochs: int
     epoch_steps: float
-    total_seconds: float = 0.0
-    """Time of a run that was watched to its end."""
+    is_run: bool = False
+    """True if a run was watched to its end, and this is its length."""
+    is_hour: bool = False
 
 
-def jobs(watched: Watched, wanted: Length | None) -> Iterator[Job]:
+def jobs(runs: Sequence[Watched], wanted: Length | None) -> Iterator[Job]:
     """Yield the whole job, or an epoch and an hour if its length is not known.
 
-    `wanted` is the length by the options of `photofinish ask`.
+    There is a run on each device, the CPU's first. `wanted` is the length by the options of
+    `photofinish ask`.
     """
-    process, figures = watched.process, watched.figures
-    if watched.status == 0 and wanted is None:
-        total_seconds = watched.ended_at - watched.began_at - figures.counted_seconds
-        yield Job("the whole run", 1, figures.steps, total_seconds)
+    process, figures = runs[0].process, runs[0].figures
+    ended = [run for run in runs if run.status == 0]
+    if ended and wanted is None:
+        yield Job("the whole run", 1, ended[0].figures.steps, is_run=True)
         return
     epoch_steps = None
     loader = process.loaders[figures.loader] if figures.loader is not None else None
@@ -60,15 +61,15 @@ def jobs(watched: Watched, wanted: Length | None) -> Iterator[Job]:
     if epoch_steps:
         yield Job("an epoch", 1, epoch_steps)
     step_seconds = figures.step_seconds + figures.validation_step_seconds
-    yield Job("an hour of training here", 1, SECONDS_AN_HOUR / step_seconds)
+    yield Job("an hour of training here", 1, SECONDS_AN_HOUR / step_seconds, is_hour=True)
 
 
-def script_run(watched: Watched, job: Job) -> ScriptRun:
+def script_run(watched: Watched, job: Job, host: CpuTarget | GpuTarget) -> ScriptRun:
     """Return the record that the whole job would have by the steps that were seen."""
     process, counts = watched.process, watched.process.counts
     operations = Operations.model_validate_json(counts["operations"]) if counts else None
     return ScriptRun(
-        device="cpu",
+        device="cpu" if isinstance(host, CpuTarget) else "gpu",
         device_kind=process.device,
         command=watched.command,
         files={},
@@ -81,7 +82,7 @@ def script_run(watched: Watched, job: Job) -> ScriptRun:
         parameter_count=counts["parameter_count"] if counts else None,
         epochs=tuple(_epochs(watched.figures, job, operations)),
         metrics={},
-        timings=_timings(watched, job, operations),
+        timings=_timings(watched, job, host, operations),
     )
 
 
@@ -96,7 +97,7 @@ def _epochs(figures: Figures, job: Job, operations: Operations | None) -> Iterat
             began_at=0.0,
             ended_at=seconds,
             seconds=seconds,
-            waiting_seconds=job.epoch_steps * waiting_seconds,
+            waiting_seconds=job.epoch_steps * (waiting_seconds + figures.epoch_wait_step_seconds),
             steps=math.ceil(job.epoch_steps),
             samples=_samples(job, operations),
             counted_seconds=(),
@@ -107,11 +108,13 @@ def _samples(job: Job, operations: Operations | None) -> int:
     return max(1, round(job.epoch_steps * (operations.images if operations else 1)))
 
 
-def _timings(watched: Watched, job: Job, operations: Operations | None) -> Timings:
+def _timings(
+    watched: Watched, job: Job, host: CpuTarget | GpuTarget, operations: Operations | None
+) -> Timings:
     """Return the times of the job. Each part of the sample makes a repeat of it."""
-    host, _ = fingerprint(Devices())
     figures, started_at = watched.figures, watched.began_at_unix_seconds
     startup_seconds = max(0.0, figures.first_step_at - watched.began_at - figures.step_seconds)
+    startup_seconds += figures.first_epoch_seconds
 
     def passes(step_seconds: float) -> tuple[EpochTiming, ...]:
         training_seconds = job.epoch_steps * (step_seconds + figures.epoch_start_step_seconds)
@@ -120,13 +123,19 @@ def _timings(watched: Watched, job: Job, operations: Operations | None) -> Timin
 
     epochs = passes(figures.step_seconds)
     pass_seconds, samples = passed_seconds(epochs), _samples(job, operations)
+    total_seconds = startup_seconds + pass_seconds
+    if job.is_run and watched.status == 0:  # it may save and test something at its end
+        seconds = watched.ended_at - watched.began_at - figures.counted_seconds
+        total_seconds = max(total_seconds, seconds)
+    accelerators = host.accelerators if isinstance(host, GpuTarget) else ()
+    cpu_name = host.cpu.model if host.cpu else "unknown"
     # An interval takes some values. Fewer parts count several times, which narrows nothing.
     parts = figures.part_seconds
     parts = parts * math.ceil(LEAST_VALUES / len(parts))
     return Timings(
         host=host,
         host_name=platform.node(),
-        device_name=host.cpu.model,
+        device_name=accelerators[0].name if accelerators else cpu_name,
         git_commit=git_commit(),
         packages=package_versions(),
         started_at_unix_seconds=started_at,
@@ -134,7 +143,7 @@ def _timings(watched: Watched, job: Job, operations: Operations | None) -> Timin
         data_seconds=0.0,
         warm_up_seconds=0.0,
         epochs=epochs,
-        total_seconds=max(job.total_seconds, startup_seconds + pass_seconds),
+        total_seconds=total_seconds,
         tracking_seconds=0.0,
         resumed_at_epochs=(),
         training_image_count=samples,

@@ -4,33 +4,37 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from photofinish.asking.lines import (
+    answer_lines,
+    best_gpus,
+    repaid_lines,
+    suggestion,
+    where_time_goes,
+)
 from photofinish.asking.sample import Length
 from photofinish.asking.watch import Limits, Watched, watch
 from photofinish.asking.whole_job import Job, jobs, script_run
 from photofinish.comparing.device_results import NotTrained, ScriptResult
-from photofinish.comparing.diagnosis import LEAST_GAIN
-from photofinish.comparing.own_gpu import estimated_options
 from photofinish.comparing.pairs import Comparison
 from photofinish.config.devices import Devices
-from photofinish.errors import EXIT_FAILED, ConfigError
+from photofinish.config.scripts import PLACEHOLDER
+from photofinish.errors import EXIT_FAILED, ConfigError, UserError
 from photofinish.files import to_json, write_text_atomically
-from photofinish.machine.fingerprint import fingerprint
-from photofinish.machine.host import allowed_cores
-from photofinish.machine.load import load_warnings
-from photofinish.reporting.answer_words import action_text
+from photofinish.machine.fingerprint import CpuTarget, GpuTarget, fingerprint
 from photofinish.reporting.rows import renting_rows
-from photofinish.reporting.sentences import Verdict, verdict
-from photofinish.reporting.tables import Table, renting_table
+from photofinish.reporting.sentences import verdict
 from photofinish.results.script_runs import ScriptUnavailable
-from photofinish.wording import bound, counted, seconds
+from photofinish.wording import seconds
 
-_MOST_GPUS = 5
-_FEW_STEPS = 5
+_BY_PLACEHOLDER = (
+    f"Write {PLACEHOLDER} into the command, for example `--device {PLACEHOLDER}`: it becomes cpu, "
+    f"and then"
+)
 
 
 def ask(
@@ -41,106 +45,97 @@ def ask(
     *,
     shows_output: bool,
 ) -> None:
-    """Run the command for a while, and print the answer for the whole job."""
+    """Run the command for a while on each device, and print the answer for the whole job."""
     if not command:
         raise ConfigError("name a command that trains: photofinish ask python train.py")
+    hosts = fingerprint(Devices())
+    each_device = "" if hosts[1].missing else " on the CPU, and again on the GPU"
     print(
-        f"Running the command for up to {seconds(limits.training_seconds)} of training, then "
-        f"ending it.\nWhat it writes until then is written, and what it saves at its end is not.",
+        f"Running the command for up to {seconds(limits.training_seconds)} of training"
+        f"{each_device}, then ending it.\n"
+        f"What it writes until then is written, and what it saves at its end is not.",
         file=sys.stderr,
     )
-    watched = watch(command, limits, shows_output=shows_output)
-    if watched.status:
-        print(f"{watched.output}\nThe command failed, after these measurements:", file=sys.stderr)
-    answers = [(job, _compared(watched, job)) for job in jobs(watched, length)]
-    for job, pair in answers:
-        answer = verdict(pair)
-        print(f"\n{job.name}:\n{answer.answer}\nNow: {_now(pair, answer)}")
-    print()
-    _print_table(_best_gpus(pair))
-    print()
-    for line in (*_where_time_goes(watched, pair), *_remarks(watched, pair)):
-        print(line)
+    cpu = _watch_cpu(command, limits, hosts[1], shows_output=shows_output)
+    gpu = _watch_gpu(command, limits, hosts[1], shows_output=shows_output)
+    runs = [cpu] if isinstance(gpu, str) else [cpu, gpu]
+    answers = [(job, _compared(job, cpu, gpu, hosts)) for job in jobs(runs, length)]
+    for _, pair in answers:
+        print("\n" + "\n".join(answer_lines(pair)))
+    _print_evidence(runs, *answers[-1])
     if json_file:
         write_text_atomically(json_file, to_json([_as_json(*answer) for answer in answers]))
-    if watched.status:
+    if any(run.status for run in runs):
         sys.exit(EXIT_FAILED)
 
 
-def _compared(watched: Watched, job: Job) -> Comparison[ScriptResult]:
-    _, gpu = fingerprint(Devices())
-    reason = f"no accelerator: {gpu.missing}"
-    missing = ScriptUnavailable(device="gpu", command=watched.command, reason=reason)
-    cpu = ScriptResult(job.name, script_run(watched, job))
-    return Comparison.of(cpu, NotTrained(job.name, missing))
-
-
-def _now(pair: Comparison[ScriptResult], answer: Verdict) -> str:
-    """Return what to do now, by commands that need no params.yaml."""
-    action = answer.decision.action
-    if action.kind == "measure again":
-        return "Ask again when the machine is quiet."
-    return action_text(pair, replace(action, accelerator=None))
-
-
-def _best_gpus(pair: Comparison[ScriptResult]) -> Table:
-    """Return the time and the cost on the fastest GPUs."""
-    options = sorted(estimated_options(pair), key=lambda each: each[1].job_seconds)
-    names = [option.accelerator.name for option, _ in options[:_MOST_GPUS]]
-    rows = {row["accelerator"]: row for row in renting_table(pair)}
-    return [
-        {
-            "GPU": name,
-            "the job, estimated": rows[name]["the job, estimated"],
-            "cost": rows[name]["cost, estimated"],
-            "fits, memory at least": rows[name]["fits, memory at least"],
-        }
-        for name in names
-    ]
-
-
-def _print_table(table: Table) -> None:
-    """Print a table with aligned columns."""
-    rows = [[*table[0]], *([*row.values()] for row in table)] if table else []
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        print("  ".join(cells).rstrip())
-
-
-def _where_time_goes(watched: Watched, pair: Comparison[ScriptResult]) -> Iterator[str]:
-    figures, timings = watched.figures, pair.cpu.timings
-    waits_for = "waiting for the loader" if figures.loader is not None else "making the batch"
-    yield (
-        f"On {timings.device_name}: start-up {seconds(timings.startup_seconds)}, then "
-        f"{seconds(figures.step_seconds)} a step, {figures.waiting_share:.0%} of it {waits_for} "
-        f"({counted(figures.steps, 'step')} seen)."
-    )
-    if figures.validation_step_seconds:
-        share = figures.validation_step_seconds / (
-            figures.validation_step_seconds + figures.step_seconds
+def _watch_cpu(
+    command: Sequence[str], limits: Limits, gpu: GpuTarget, *, shows_output: bool
+) -> Watched:
+    watched = watch(command, "cpu", limits, shows_output=shows_output)
+    kind = watched.process.device
+    if kind != "cpu":
+        here = gpu.accelerators[0].kind if gpu.accelerators else kind
+        raise UserError(
+            f"the command computes on {kind} where it should compute on the CPU, and {kind} can't "
+            f"be hidden from it. {_BY_PLACEHOLDER} {here}"
         )
-        yield f"Validation takes {share:.0%} of the time after the start."
-    else:
-        yield "No validation was seen, so none is counted."
+    _show_failure(watched)
+    return watched
 
 
-def _remarks(watched: Watched, pair: Comparison[ScriptResult]) -> Iterator[str]:
-    """Yield a suggestion, and reasons for doubt."""
-    figures, cpu = watched.figures, pair.cpu.timings.host.cpu
-    cores = allowed_cores(cpu) if cpu else 1
-    loader = watched.process.loaders.get(-1 if figures.loader is None else figures.loader)
-    if loader and not loader.workers:
-        share = figures.waiting_share
-        gain = 1 / max(1 - share, share / cores)
-        if gain >= LEAST_GAIN:
-            yield f"Try DataLoader(num_workers={cores}): a step is up to {bound(gain)} faster."
-    if not_counted := pair.renting.not_counted:
-        yield f"There are no estimates: {not_counted}."
-    if figures.steps < _FEW_STEPS:
-        yield f"Only {counted(figures.steps, 'step')} were seen: --seconds allows more."
-    if warnings := load_warnings(watched.load):
-        yield f"The machine was busy ({warnings[0]}), so the intervals are wide."
+def _watch_gpu(
+    command: Sequence[str], limits: Limits, gpu: GpuTarget, *, shows_output: bool
+) -> Watched | str:
+    """Return the run on the accelerator, or why there is none."""
+    if gpu.missing:
+        return f"no accelerator: {gpu.missing}"
+    kind = gpu.accelerators[0].kind
+    try:
+        watched = watch(command, kind, limits, shows_output=shows_output)
+    except UserError as error:
+        print(f"On {kind}, {error}", file=sys.stderr)
+        return f"the command failed on {kind}"
+    _show_failure(watched)
+    if watched.process.device == "cpu":
+        print(
+            f"The command computes on the CPU though {kind} is here, so the GPU's times are "
+            f"estimates. {_BY_PLACEHOLDER} {kind}.",
+            file=sys.stderr,
+        )
+        return f"the command did not use {kind}"
+    return watched
+
+
+def _show_failure(watched: Watched) -> None:
+    if watched.status:
+        print(f"{watched.output}\nThe command failed, after these measurements:", file=sys.stderr)
+
+
+def _compared(
+    job: Job, cpu: Watched, gpu: Watched | str, hosts: tuple[CpuTarget, GpuTarget]
+) -> Comparison[ScriptResult]:
+    on_cpu = ScriptResult(job.name, script_run(cpu, job, hosts[0]))
+    if isinstance(gpu, Watched):
+        on_gpu = ScriptResult(job.name, script_run(gpu, job, hosts[1]))
+        return Comparison.of(on_cpu, on_gpu)
+    missing = ScriptUnavailable(device="gpu", command=cpu.command, reason=gpu)
+    return Comparison.of(on_cpu, NotTrained(job.name, missing))
+
+
+def _print_evidence(runs: Sequence[Watched], job: Job, pair: Comparison[ScriptResult]) -> None:
+    """Print what the answers rest on, by the last and longest of the jobs."""
+    if job.is_hour:
+        print("\n" + "\n".join(repaid_lines(pair)))
+    if table := best_gpus(pair):
+        print("\n" + "\n".join(table))
+    print()
+    for watched, run in zip(runs, pair.trained, strict=True):
+        timings = run.timings
+        for line in where_time_goes(watched, timings.device_name, timings.startup_seconds):
+            print(line)
+    for line in suggestion(runs[0], pair):
+        print(line)
 
 
 def _as_json(job: Job, pair: Comparison[ScriptResult]) -> dict[str, Any]:
@@ -149,10 +144,11 @@ def _as_json(job: Job, pair: Comparison[ScriptResult]) -> dict[str, Any]:
     finite = [
         {name: None if value == math.inf else value for name, value in row.items()} for row in rows
     ]
+    records = {run.device: run.record.model_dump(mode="json") for run in pair.trained}
     return {
         "job": asdict(job),
         "answer": answer.answer,
         "decision": answer.decision.answer,
         "renting": finite,
-        "record": pair.cpu.record.model_dump(mode="json"),
+        "records": records,
     }

@@ -40,6 +40,8 @@ from photofinish.results.script_runs import (
 from photofinish.stage.locks import exclusive, exclusive_machine
 from photofinish.stage.process import end_group
 
+HIDING = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "-1"}
+"""Variables that hide the GPUs of NVIDIA and AMD. Nothing hides those of Apple and Intel."""
 _NOT_COUNTED = "photofinish.steps saw too few steps to count two of them"
 _NOT_USED = "the script does not use photofinish.steps"
 
@@ -138,7 +140,7 @@ def _run(name: str, device: DeviceLabel, command: str, kind: str, threads: int) 
         environment |= os.environ
         environment |= {FOLDER: folder, DEVICE: kind}
         if kind == "cpu":
-            environment["CUDA_VISIBLE_DEVICES"] = ""  # so that it can't compute on a GPU unnoticed
+            environment |= HIDING  # so that it can't compute on a GPU unnoticed
         load = LoadMonitor(lambda: (None, ()), own_processes_share_cores=True)
         began_at = time.monotonic()
         status = _wait_for(command, environment)

@@ -92,9 +92,12 @@ def end_with_parent() -> None:
     """
     end_on_sigterm()
     if "DVC_STAGE" in os.environ or own_rank():
-        threading.Thread(
-            target=_end_after, args=(_starters(),), name="lifeline", daemon=True
-        ).start()
+        end_with(_starters())
+
+
+def end_with(starters: list[psutil.Process]) -> None:
+    """Start a thread that ends this process once its parent or one of `starters` has ended."""
+    threading.Thread(target=_end_after, args=(starters,), name="lifeline", daemon=True).start()
 
 
 def _starters() -> list[psutil.Process]:

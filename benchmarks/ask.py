@@ -1,0 +1,172 @@
+"""Ask, then run the whole job, by turns: how right `photofinish ask` is.
+
+`python -m benchmarks.ask` takes about 15 minutes on two cores; `--only` names some of the jobs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from benchmarks.asked import CHARACTERS_STEPS, JOBS
+from photofinish.asking.sample import Length
+from photofinish.asking.watch import Limits, Watched, watch
+from photofinish.asking.whole_job import jobs, script_run
+from photofinish.comparing.decision import decide
+from photofinish.comparing.device_results import NotTrained, ScriptResult
+from photofinish.comparing.pairs import Comparison
+from photofinish.config.devices import Devices
+from photofinish.config.scripts import ScriptPlan
+from photofinish.custom_loops.command import run_script
+from photofinish.machine.fingerprint import fingerprint
+from photofinish.results.script_runs import ScriptRun, ScriptUnavailable, read_script_run
+
+NAMES = [*JOBS, "digits"]
+AT_MOST = {"table"}
+"""Jobs that stop early, so that the answer is an upper bound."""
+LONGER = 100
+"""Factor on the epochs for a second answer: all jobs here are too short for a GPU."""
+_MANY_EPOCHS = 100_000
+_LIMITS = Limits(60.0, 600.0)
+_HOST, _ = fingerprint(Devices())
+
+
+@dataclass(frozen=True)
+class Row:
+    """One job, asked about and run."""
+
+    name: str
+    ask_seconds: float
+    """Time of the whole command."""
+    asked: ScriptResult
+    asked_longer: ScriptResult
+    ran: ScriptResult
+
+    @property
+    def ratio(self) -> float:
+        return self.asked.timings.total_seconds / self.ran.timings.total_seconds
+
+    @property
+    def step_ratio(self) -> float:
+        return _step_seconds(self.asked) / _step_seconds(self.ran)
+
+    @property
+    def answers(self) -> list[tuple[str, str]]:
+        """Answers for the job and for a longer one, by asking and by the run."""
+        pairs = (self.asked, self.ran), (self.asked_longer, _longer(self.ran))
+        return [(_answer(asked), _answer(ran)) for asked, ran in pairs]
+
+    def __str__(self) -> str:
+        words = ", ".join(
+            one if one == other else f"{one} / {other}" for one, other in self.answers
+        )
+        return (
+            f"{self.name:12} {self.ask_seconds:4.0f} {self.asked.timings.total_seconds:7.1f} "
+            f"{self.ran.timings.total_seconds:7.1f} {self.ratio:6.2f} {self.step_ratio:6.2f} "
+            f"{self.asked.waiting_share:5.0%} {self.ran.waiting_share:5.0%}  {words}"
+        )
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.ask", description=__doc__)
+    parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES)
+    parser.add_argument(
+        "--seconds", type=float, default=35.0, help="about how long each job takes (35)"
+    )
+    options = parser.parse_args(arguments)
+    print("job           ask   asked     ran  ratio   step  loader: both  answers, and x100")
+    rows = []
+    for name in options.only:
+        with tempfile.TemporaryDirectory() as folder:
+            rows.append(_measure(name, options.seconds, Path(folder)))
+        print(rows[-1], flush=True)
+    print(summary(rows))
+
+
+def summary(rows: list[Row]) -> str:
+    """Return what was measured over all jobs. One that stopped early may take less."""
+    off = sorted(max(row.ratio, 1 / row.ratio) for row in rows if row.name not in AT_MOST)
+    nine_of_ten = off[round(0.9 * (len(off) - 1))]
+    words = [one == other for row in rows for one, other in row.answers]
+    shares = [abs(row.asked.waiting_share - row.ran.waiting_share) for row in rows]
+    steps = [abs(row.step_ratio - 1) for row in rows]
+    return (
+        f"The job's time is within {statistics.median(off):.2f} in the median and within "
+        f"{nine_of_ten:.2f} in nine of ten. The answer is the same in {sum(words)} of "
+        f"{len(words)}. The loader's share is within {100 * max(shares):.0f} points, and the step "
+        f"within {statistics.median(steps):.1%} in the median, {max(steps):.0%} at most. Asking "
+        f"took {statistics.median(row.ask_seconds for row in rows):.0f} s in the median, "
+        f"{max(row.ask_seconds for row in rows):.0f} s at most."
+    )
+
+
+def _measure(name: str, seconds: float, folder: Path) -> Row:
+    """Ask about a job, and run as many of its epochs as take about so many seconds."""
+    command = [sys.executable, "-m", "benchmarks.asked", name, "--epochs"]
+    if name not in JOBS:
+        metrics = str(folder / "metrics.json")
+        command = [sys.executable, "examples/own-script/train.py", "--metrics", metrics, "--epochs"]
+    began_seconds = time.perf_counter()
+    watched = watch([*command, str(_MANY_EPOCHS)], "cpu", _LIMITS, shows_output=False)
+    ask_seconds = time.perf_counter() - began_seconds
+    timings = _asked(name, watched, 10).timings
+    epoch_seconds = (timings.total_seconds - timings.startup_seconds) / 10
+    epochs = max(3, round((seconds - timings.startup_seconds) / epoch_seconds))
+    ran = _run_whole(name, [*command, str(epochs)], folder)
+    asked, longer = (_asked(name, watched, factor * epochs) for factor in (1, LONGER))
+    return Row(name, ask_seconds, asked, longer, ran)
+
+
+def _asked(name: str, watched: Watched, epochs: int) -> ScriptResult:
+    """Return the result by asking, as it is for so many epochs."""
+    steps = {"characters": CHARACTERS_STEPS * epochs, "fitted": epochs}.get(name)
+    length = Length("epochs", epochs, "--epochs")
+    if steps:
+        length = Length("max_steps", steps, "--steps")
+    (job,) = jobs([watched], length)
+    return ScriptResult(name, script_run(watched, job, _HOST))
+
+
+def _run_whole(name: str, command: list[str], folder: Path) -> ScriptResult:
+    """Run the job as a script's stage does, timed by `photofinish.steps`."""
+    plan = ScriptPlan(name=name, command=shlex.join(command), metrics=None, files={})
+    for file, record in (("plan", plan), ("host", _HOST)):
+        text = record.model_dump_json()
+        (folder / f"{file}.json").write_text(text, encoding="utf-8")
+    run_script("cpu", folder / "plan.json", folder / "host.json", folder)
+    ran = read_script_run(folder)
+    assert isinstance(ran, ScriptRun)
+    return ScriptResult(name, ran)
+
+
+def _step_seconds(run: ScriptResult) -> float:
+    """Return the median of a step with its batch."""
+    return statistics.median(epoch.full_seconds / epoch.steps for epoch in run.record.epochs)
+
+
+def _longer(run: ScriptResult) -> ScriptResult:
+    """Return the result as it would be for more epochs."""
+    timings = run.timings
+    passes_seconds = LONGER * (timings.total_seconds - timings.startup_seconds)
+    longer = timings.model_copy(
+        update={
+            "epochs": LONGER * timings.epochs,
+            "total_seconds": timings.startup_seconds + passes_seconds,
+        }
+    )
+    return replace(run, record=run.record.model_copy(update={"timings": longer}))
+
+
+def _answer(run: ScriptResult) -> str:
+    missing = ScriptUnavailable(device="gpu", command="", reason="not asked for")
+    return decide(Comparison.of(run, NotTrained(run.experiment, missing))).answer
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

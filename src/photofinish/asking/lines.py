@@ -1,0 +1,111 @@
+"""Answers of `photofinish ask` as text: for each job, then what they rest on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from photofinish.asking.watch import Watched
+from photofinish.comparing.diagnosis import LEAST_GAIN
+from photofinish.comparing.own_gpu import estimated_options
+from photofinish.comparing.pairs import AnyComparison
+from photofinish.comparing.rented_gpu import RentedGpu
+from photofinish.comparing.speedups import SECONDS_AN_HOUR
+from photofinish.machine.host import allowed_cores
+from photofinish.machine.load import load_warnings
+from photofinish.reporting.answer_words import action_text
+from photofinish.reporting.sentences import verdict
+from photofinish.reporting.tables import renting_table
+from photofinish.wording import bound, counted, seconds
+
+_MOST_GPUS = 5
+_FEW_STEPS = 5
+
+
+def answer_lines(pair: AnyComparison) -> Iterator[str]:
+    """Yield the job, its answer, and what to do now by commands that need no params.yaml."""
+    answer = verdict(pair)
+    action = answer.decision.action
+    now = "Ask again when the machine is quiet."
+    if action.kind != "measure again":
+        now = action_text(pair, replace(action, accelerator=None))
+    yield from (f"{pair.experiment}:", answer.answer, f"Now: {now}")
+
+
+def repaid_lines(hour: AnyComparison) -> Iterator[str]:
+    """Yield from how much training on a GPU repays its start, by an hour's comparison."""
+    if hour.compared and hour.compared.payback:
+        least_seconds = SECONDS_AN_HOUR * hour.compared.payback.epochs
+        if math.isfinite(least_seconds):
+            yield f"The GPU here repays its start after {seconds(least_seconds)} of training here."
+    rented = verdict(hour).decision.rented
+    if rented and math.isfinite(rented.gpu_seconds):
+        yield _rented_repaid(rented)
+
+
+def _rented_repaid(rented: RentedGpu) -> str:
+    def least_seconds(saved_seconds: float) -> float:
+        return rented.start_seconds * rented.here_seconds / saved_seconds
+
+    low, high = rented.saved
+    middle, what = rented.here_seconds - rented.gpu_seconds, f"A rented {rented.gpu}"
+    if middle <= 0:
+        return f"{what} never repays its start."
+    latest = f"to {seconds(least_seconds(low))}" if low > 0 else "or never"
+    return (
+        f"{what} repays the {seconds(rented.start_seconds)} of its start from "
+        f"{seconds(least_seconds(middle))} of training here on "
+        f"({seconds(least_seconds(high))} {latest})."
+    )
+
+
+def best_gpus(pair: AnyComparison) -> list[str]:
+    """Return a table of the time and the cost on the fastest GPUs, and of their memory."""
+    options = sorted(estimated_options(pair), key=lambda each: each[1].job_seconds)
+    rows = {row["accelerator"]: row for row in renting_table(pair)}
+    columns = "the job, estimated", "cost, estimated", "fits, memory at least"
+    table = [["GPU", *columns]] if options else []
+    for option, _ in options[:_MOST_GPUS]:
+        row = rows[option.accelerator.name]
+        table.append([row["accelerator"], *(row[column] for column in columns)])
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in table
+    ]
+
+
+def where_time_goes(watched: Watched, device_name: str, startup_seconds: float) -> Iterator[str]:
+    figures = watched.figures
+    waits_for = "waiting for the loader" if figures.loader is not None else "making the batch"
+    yield (
+        f"On {device_name}: start-up {seconds(startup_seconds)}, then "
+        f"{seconds(figures.step_seconds)} a step, {figures.waiting_share:.0%} of it {waits_for} "
+        f"({counted(figures.steps, 'step')} seen)."
+    )
+    if figures.validation_step_seconds:
+        share = figures.validation_step_seconds / (
+            figures.validation_step_seconds + figures.step_seconds
+        )
+        yield f"Validation takes {share:.0%} of the time after the start."
+    else:
+        yield "No validation was seen, so none is counted."
+    if figures.steps < _FEW_STEPS:
+        yield f"Only {counted(figures.steps, 'step')} were seen: --seconds allows more."
+    if warnings := load_warnings(watched.load):
+        yield f"The machine was busy ({warnings[0]}), so the intervals are wide."
+
+
+def suggestion(watched: Watched, pair: AnyComparison) -> Iterator[str]:
+    """Yield a change of the script with its predicted gain, and why there are no estimates."""
+    figures, cpu = watched.figures, pair.cpu.timings.host.cpu
+    cores = allowed_cores(cpu) if cpu else 1
+    loader = watched.process.loaders.get(-1 if figures.loader is None else figures.loader)
+    if loader and not loader.workers:
+        share = figures.waiting_share
+        gain = 1 / max(1 - share, share / cores)
+        if gain >= LEAST_GAIN:
+            yield f"Try DataLoader(num_workers={cores}): a step is up to {bound(gain)} faster."
+    if not_counted := pair.renting.not_counted:
+        yield f"There are no estimates: {not_counted}."
