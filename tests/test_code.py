@@ -6,8 +6,10 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from source_imports import ROOT, transitive_sources
 
 from photofinish.planning.source_code import stage_code
@@ -27,6 +29,44 @@ def test_a_stage_depends_on_the_files_that_it_imports(script: Path) -> None:
         sources = [name for name in sources if not name.startswith(SHOWS)]
     imported = {name.removeprefix("src/") for name in sources}
     assert {name for name in stage_code(script).root if name.endswith(".py")} == imported
+
+
+RUNS_NOTHING = (
+    *("config/messages.py", "config/other_names.py", "config/problems.py", "config/loader.py"),
+    *("commands/cli.py", "planning/checks.py", "planning/plan.py"),
+)
+SHOWN = (
+    *("wording.py", "reporting/report.py", "reporting/templates/report.css"),
+    *("comparing/pairs.py", "tracking/mlflow_worker.py", "tracking/documents.py"),
+    *("config/compare.py", "config/tables/prices.csv"),
+)
+
+
+@pytest.mark.parametrize(
+    ("file", "stages"),
+    [
+        *((file, set()) for file in RUNS_NOTHING),
+        *((file, {"compare"}) for file in SHOWN),
+        ("data/split.py", {"split"}),
+        ("training/trainer.py", {"train"}),
+        ("training/losses.py", {"train", "evaluate"}),
+        ("evaluation/evaluate.py", {"evaluate"}),
+    ],
+)
+def test_an_edited_file_runs_the_stages_that_import_it(file: str, stages: set[str]) -> None:
+    """DVC runs a stage again if its file below data/plan/code changes (test_pipeline.py)."""
+    codes = {script.stem: stage_code(script).root for script in SCRIPTS if script.stem != "plan"}
+    assert {stage for stage, code in codes.items() if f"photofinish/{file}" in code} == stages
+
+
+STAGES: dict[str, Any] = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
+
+
+@pytest.mark.parametrize("name", [name for name in STAGES if name != "plan"])
+def test_a_stage_depends_on_the_code_of_its_script_by_one_file(name: str) -> None:
+    stage = STAGES[name].get("do", STAGES[name])
+    code = [dep for dep in stage["deps"] if dep.startswith("data/plan/code/") or ".py" in dep]
+    assert code == [f"data/plan/code/{Path(stage['cmd'].split()[1]).stem}.json"]
 
 
 def test_a_folder_of_files_beside_modules_is_read_by_one_of_them() -> None:
