@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import ROOT
 from pydantic import TypeAdapter
 from torchvision import datasets
 from torchvision_archives import MAKERS, accept
@@ -18,7 +17,6 @@ from photofinish.data.sources import download
 from photofinish.data.split import RawData, read_raw
 from photofinish.errors import UserError
 
-REAL = ROOT.parent / "shared" / "datasets"
 SHAPES = {"SVHN": (3, 32, 32), "MNIST": (1, 28, 28)}
 COUNTS = {
     "Imagenette": (10, 10, 0), "MNIST": (20, 0, 10), "SVHN": (20, 0, 10),

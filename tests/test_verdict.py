@@ -21,10 +21,8 @@ from photofinish.comparing.pairs import read_pair, with_settings
 from photofinish.config.compare import Comparing
 from photofinish.errors import UserError
 from photofinish.reporting.sentences import verdict
-from photofinish.wording import bound, seconds, times
 
 FIVE = (2.9, 3.0, 3.0, 3.0, 3.1)
-AS_FAST = (2.8, 2.9, 2.95, 3.05, 3.2)
 
 
 def test_a_gpus_times_stand_with_their_ratios_and_intervals(make_result: MakeResult) -> None:
@@ -106,16 +104,6 @@ def test_other_settings_change_only_what_depends_on_them(make_result: MakeResult
     assert other.compared is pair.compared
     assert pair.outlays["cpu"].target is None
     assert other.outlays["cpu"].target
-
-
-def test_numbers_have_two_digits_unless_a_third_matters() -> None:
-    assert [seconds(value) for value in (89.6, 9.96, 1.94, 0.418, 0.0021, 3e-6)] == [
-        "90 s", "10 s", "1.9 s", "418 ms", "2.1 ms", "3.0 µs",
-    ]  # fmt: skip
-    assert [times(ratio) for ratio in (300.0, 12.2, 6.04, 1.04, 0.5)] == [
-        "300x", "12x", "6.0x", "1.04x", "0.50x",
-    ]  # fmt: skip
-    assert [bound(ratio) for ratio in (2.07, 2.1, 11.2)] == ["2.1x", "2.1x", "12x"]
 
 
 def test_the_main_score_is_the_users_first_metric_or_one_that_fits_the_task(

@@ -27,6 +27,7 @@ from photofinish import wording
             {1.001: "1.1x", 1.34: "1.4x", 2.0: "2.0x", 12.1: "13x", 1525.0: "1,525x",
              float("inf"): "∞x"},
         ),
+        (wording.times, {300.0: "300x", 12.2: "12x", 6.04: "6.0x", 1.04: "1.04x", 0.5: "0.50x"}),
         (wording.energy, {0.5: "0.5 J", 123.4: "123 J", 1234.0: "1.2 kJ", 4.5e6: "4.5 MJ"}),
         (
             lambda amount: wording.money(amount, "EUR"),
@@ -34,7 +35,7 @@ from photofinish import wording
         ),
         (wording.utc_day, {1.7e9: "2023-11-14"}),
     ],
-    ids=["seconds", "ratio", "bound", "energy", "money", "utc_day"],
+    ids=["seconds", "ratio", "bound", "times", "energy", "money", "utc_day"],
 )  # fmt: skip
 def test_numbers_are_written_with_few_digits_and_no_exponent(
     write: Callable[[float], str], texts: dict[float, str]
