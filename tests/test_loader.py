@@ -86,7 +86,6 @@ def test_workers_end_when_a_pass_is_left_halfway(loaded: Loaded) -> None:
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        ("kill", r"DataLoader worker \(pid"),
         ("kill persistent", r"DataLoader worker \(pid"),
         ("full", "No space left"),
     ],

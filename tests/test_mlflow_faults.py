@@ -7,7 +7,6 @@ import re
 import shutil
 import socket
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from typing import Any
 
 import mlflow.pytorch
 import pytest
+import warm_python
 from conftest import MakeExperiment
 from mlflow import MlflowClient
 from mlflow.entities import Run
@@ -72,8 +72,9 @@ class Tracked:
             for name, value in os.environ.items()
             if not name.startswith(("MLFLOW_", "DVC_"))
         }
+        (self.stage.folder / "sync_now.py").write_text(SYNC, encoding="utf-8")
         return subprocess.Popen(
-            [sys.executable, "-c", SYNC],
+            [warm_python.executable(), "sync_now.py"],
             cwd=self.stage.folder,
             env=clean,
             stdout=subprocess.PIPE,
