@@ -11,7 +11,8 @@ from pathlib import Path
 
 from benchmarks import machine
 from benchmarks.workloads import Workload, workloads
-from photofinish.comparing.speedups import BUSY, RUN_TO_RUN, ratio_interval
+from photofinish.comparing.fair_cpu import BUSY
+from photofinish.comparing.speedups import RUN_TO_RUN, ratio_interval
 from photofinish.machine.load import LoadMonitor, load_warnings, nvidia_gpu_state
 from photofinish.training.torch_device import CPU, configure_torch
 

@@ -24,6 +24,7 @@ from photofinish.profiling.attribution import (
     profile,
     profile_step,
 )
+from photofinish.profiling.threads import restored_threads, try_threads
 from photofinish.results.measurements import StepParts
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup
@@ -126,9 +127,25 @@ def test_profiling_between_epochs_changes_no_bit(
     undisturbed, measured = (trainer_of(network_with_state(), **settings) for _ in range(2))
     plan = AttributionPlan(measured.steps_per_epoch, 2, SamplePlan(2, 1), tries_bf16=True)
     list(undisturbed.epochs())
-    found = [profile_step(measured, plan) for _epoch in measured.epochs()]
+    found = []
+    for _epoch in measured.epochs():
+        found.append(profile_step(measured, plan))
+        try_threads(measured, step_seconds=0.01, most_seconds=0.0)
     assert all(each.bf16 for each in found)
+    loads_itself = source.get("workers") != 1
+    assert all((each.batch_alone_cpu_seconds is not None) is loads_itself for each in found)
     assert_same_run(measured, undisturbed)
+
+
+def test_steps_are_tried_with_one_thread_half_and_all(trainer_of: MakeTrainer) -> None:
+    with restored_threads():
+        torch.set_num_threads(4)
+        tried = try_threads(trainer_of(), step_seconds=0.01, most_seconds=0.0)
+        assert torch.get_num_threads() == 4
+    assert [each.threads for each in tried] == [1, 2, 4]
+    steps_in_a_round = 2
+    for each in tried:
+        assert len(each.cpu_seconds) == len(each.steps.sample_seconds) == steps_in_a_round
 
 
 def test_a_bf16_step_has_the_memory_format_of_a_bf16_training(

@@ -129,17 +129,28 @@ def test_figures_that_show_no_cause_leave_the_bound_by_start_up(
     assert f"no GPU trained it. Its loading is not known: {why}" in verdict(pair).answer
 
 
-def test_on_a_busy_machine_loading_may_take_half_as_long(on_cpu: Any) -> None:
-    quiet, busy = (ceiling(on_cpu(load=load)).epoch for load in ((), (BUSY,)))
+@pytest.mark.parametrize(("cpu_seconds", "least"), [(None, 0.09 / 2), (0.06, 0.06)])
+def test_on_a_busy_machine_loading_takes_its_cpu_time_or_half(
+    on_cpu: Any, cpu_seconds: float | None, least: float
+) -> None:
+    attribution = made_up_attribution(0.09, batch_alone_cpu_seconds=cpu_seconds)
+    quiet, busy = (
+        ceiling(on_cpu(load=load, attribution=attribution)).epoch for load in ((), (BUSY,))
+    )
     assert quiet
     assert busy
-    assert busy.staying_seconds == pytest.approx(quiet.staying_seconds * RUN / 2)
+    assert busy.staying_seconds == pytest.approx(STEPS * least)
     assert decide_own(pair_of(on_cpu(load=(BUSY,)))).reason == "loading"
 
 
-def test_a_busy_machine_does_not_hide_that_a_job_is_all_start_up(on_cpu: Any) -> None:
-    run = on_cpu(waiting=0.02, workers=None, startup_seconds=35.0, total_seconds=41, load=(BUSY,))
-    assert verdict(pair_of(run)).answer.endswith(
+@pytest.mark.parametrize(("cpu_seconds", "answer"), [(34.0, "No"), (20.0, "Can't tell")])
+def test_a_busy_machine_does_not_hide_that_a_job_is_all_start_up(
+    on_cpu: Any, cpu_seconds: float, answer: str
+) -> None:
+    startup = {"startup_seconds": 35.0, "startup_cpu_seconds": cpu_seconds, "load": (BUSY,)}
+    run = on_cpu(waiting=0.02, workers=None, total_seconds=41, **startup)
+    assert decide_own(pair_of(run)).answer == answer
+    assert answer != "No" or verdict(pair_of(run)).answer.endswith(
         "A GPU of yours: no, 35 of its 41 s stay on the CPU (start-up), so no GPU makes it more "
         "than 1.2x faster."
     )

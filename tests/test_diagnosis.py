@@ -191,22 +191,34 @@ def test_figures_that_show_no_cause_name_none(
     assert why in causes.cause(found)
 
 
+PLAUSIBLE = made_up_attribution(0.001, step_seconds=0.009)
+IMPOSSIBLE = PLAUSIBLE.model_copy(
+    update={"parts": PLAUSIBLE.parts.model_copy(update={"forward_seconds": (0.64,) * 3})}
+)
+
+
 @pytest.mark.parametrize(
     ("measured", "likely"),
     [
         ({"timings": {"load": (BUSY,)}}, "compute-bound"),
-        ({"epoch_seconds": 0.3}, "compute-bound"),
-        ({"epoch_seconds": 3.8}, None),  # nine times its steps
+        ({"steps": 2}, "compute-bound"),
+        ({"epoch_seconds": 0.3}, None),  # less than its steps
+        # A step takes 9 ms on one batch, but 640 ms forward.
+        ({"timings": {"load": (BUSY,), "attribution": IMPOSSIBLE}}, None),
     ],
 )
-def test_figures_that_are_not_far_off_still_show_a_likely_cause(
+def test_parts_that_fit_the_whole_still_show_a_likely_cause(
     slow: Change, measured: dict[str, Any], likely: str | None
 ) -> None:
     result = slow(**measured)
+    has_parts = measured.get("timings", {}).get("attribution") is not IMPOSSIBLE
+    assert bool(steps_table(pair_of(result))) is has_parts
+    (row, _) = comparison_rows([pair_of(result)])
+    assert (row["forward_share"] is not None) is has_parts
     assert only(diagnose(result)).likely == likely
     pair = pair_of(with_timings(result, total_seconds=30.0, startup_seconds=1.0))
     (row,) = overview_table([sentences.verdict(pair)], [pair])
-    busy = " (busy machine)" if "timings" in measured else ""
+    busy = " (busy machine)" if likely and "timings" in measured else ""
     assert row.get("why") == (likely and f"likely arithmetic{busy}")
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 from conftest import MakeResult
-from result_files import BUSY, STEP, pair_of, trained, with_timings
+from result_files import BUSY, pair_of, trained
 
-from photofinish.comparing.speedups import ONCE, RUN_TO_RUN, SPINNING, slowdown, speedups
+from photofinish.comparing.speedups import ONCE, RUN_TO_RUN, speedups
 from photofinish.reporting.comparison_rows import comparison_rows
 from photofinish.results.records import Timings
 
@@ -94,32 +94,6 @@ def test_other_programs_only_make_a_run_longer(
     (low, high), *others = [speedups(*side)["epoch"].interval or (0.0, 0.0) for side in sides]
     on_cpu, on_gpu = (low / factor, high), (low, high * factor)
     assert others == [pytest.approx(on_cpu), pytest.approx(on_gpu)]
-
-
-@pytest.mark.parametrize(
-    ("step_seconds", "quiet_windows", "factor"),
-    [
-        (0.0012, 0, 3.75 / 1.2),  # 38 steps of 1.2 ms, and an epoch in 143 ms
-        (0.01, 0, SPINNING),
-        (0.01, 1, 2.0),
-        (0.01, 2, 2.0),
-    ],
-)
-def test_threads_that_spin_lose_what_the_quickest_steps_or_quiet_windows_leave_open(
-    make_result: MakeResult, step_seconds: float, quiet_windows: int, factor: float
-) -> None:
-    quiet = BUSY.model_copy(update={"others_cpu_seconds": 0.0})
-    result = trained(
-        make_result,
-        epoch_seconds=(38 * 0.00375,) * 5,
-        step_seconds=(step_seconds,) * 9 + (10 * step_seconds,) * 3,
-        load=(BUSY, *[quiet] * quiet_windows, BUSY),
-    )
-    host = result.timings.host.model_copy(update={"threads": 2})
-    assert slowdown(with_timings(result, host=host, operations=STEP).timings) == pytest.approx(
-        factor
-    )
-    assert slowdown(result.timings) == 2.0  # one thread has none to spin for
 
 
 def test_the_table_has_the_speed_ups(make_result: MakeResult) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from conftest import MakeExperiment, MakeResult
-from result_files import trained, with_record, write_result, write_scores
+from result_files import BUSY, made_up_attribution, trained, with_record, write_result, write_scores
 
 from photofinish.results import records
 from photofinish.tracking import documents
@@ -70,6 +70,28 @@ def test_a_training_is_described_with_its_own_answer_only(
         assert is_answered is is_its
         assert (document.mirrored != document_of(tmp_path).mirrored) is is_its
     assert documents.answers_of(tmp_path / "none") == {}
+
+
+def test_a_busy_run_says_so_with_the_command_that_measures_again(
+    tmp_path: Path, make_result: MakeResult
+) -> None:
+    for load, warning in (((), None), ((BUSY,), "other programs used 40% of the cores in 100%")):
+        write_result(tmp_path, make_result(load=load))
+        tags = document_of(tmp_path).tags
+        assert (warning or "") in tags.get(documents.TAG_BUSY, "")
+        command = "`photofinish run --force --single-item train-cpu@small-mlp && photofinish run`"
+        assert (
+            (command in tags[documents.TAG_NOTE]) is (documents.TAG_BUSY in tags) is bool(warning)
+        )
+
+
+def test_parts_that_do_not_fit_the_whole_step_are_not_logged(
+    tmp_path: Path, make_result: MakeResult
+) -> None:
+    for step_seconds, is_logged in ((0.009, True), (0.005, False)):  # the parts take 10 ms
+        attribution = made_up_attribution(0.001, step_seconds=step_seconds)
+        write_result(tmp_path, make_result(attribution=attribution))
+        assert ("median_step_forward_seconds" in values(document_of(tmp_path))) is is_logged
 
 
 def test_test_scores_complete_the_same_run_and_its_description(

@@ -56,6 +56,11 @@ def energy(joules: float) -> str:
     return f"{_short(joules / 1e6)} MJ"
 
 
+def measure_again(stages: Iterable[str]) -> str:
+    """Return the command that runs these stages again and writes the report."""
+    return f"photofinish run --force --single-item {' '.join(stages)} && photofinish run"
+
+
 def money(amount: float, currency: str) -> str:
     """Return a price with two decimals."""
     if 0 < amount < 0.01:

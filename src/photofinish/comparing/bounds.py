@@ -14,10 +14,13 @@ from dataclasses import dataclass
 
 from photofinish.comparing.device_results import Recorded, ScriptResult, StepCosts, spread
 from photofinish.comparing.diagnosis import RUN_MARGIN, NotKnown, why_not_known
+from photofinish.comparing.fair_cpu import (
+    least_batch_seconds,
+    least_startup_seconds,
+    slowdown_of_a_thread,
+)
 from photofinish.comparing.memory import VALUE_BYTES
-from photofinish.comparing.speedups import BUSY
 from photofinish.config.compare import Accelerator
-from photofinish.machine.load import load_warnings
 from photofinish.results.measurements import Operations
 from photofinish.results.records import Timings
 
@@ -33,9 +36,7 @@ class SpeedupBound:
     whole_seconds: float
     """Time of slow epochs or jobs, if there are several."""
     staying_seconds: float
-    """Time of fast batches in a run that is faster by a margin, and half of the start-up.
-
-    Half, because nothing measures how busy the machine is during a start-up."""
+    """Time of fast batches and of the start-up's CPU time, in a run that is faster by a margin."""
     measured_seconds: float
 
     @property
@@ -78,7 +79,7 @@ def _ceiling_of_script(run: ScriptResult) -> SpeedupBounds:
     timings = run.timings
     startup = _startup_bound(timings)
     waiting_seconds = run.waiting_seconds or [0.0]
-    margin = BUSY if load_warnings(timings.load) else RUN_MARGIN
+    margin = max(RUN_MARGIN, slowdown_of_a_thread(timings))
     least_seconds = spread(waiting_seconds)[0] / margin
     if not least_seconds:
         return SpeedupBounds(startup)
@@ -88,10 +89,7 @@ def _ceiling_of_script(run: ScriptResult) -> SpeedupBounds:
 
 
 def _ceiling(run: Recorded) -> SpeedupBounds:
-    """Return the bounds of an experiment.
-
-    On a busy machine, other programs may have doubled the time of loading.
-    """
+    """Return the bounds of an experiment. On a busy machine, batches count as on a quiet one."""
     timings, costs, not_known = run.timings, run.costs, why_not_known(run)
     startup = _startup_bound(timings)
     is_busy = not_known is not None and not_known.reason == "busy"
@@ -101,8 +99,9 @@ def _ceiling(run: Recorded) -> SpeedupBounds:
     if costs is None or (not_known and not is_busy):
         return SpeedupBounds(startup, loading_not_known=not_known)
     loading_seconds = costs.steps_per_epoch * costs.batch_alone_seconds
-    margin = BUSY if is_busy else RUN_MARGIN
-    least_seconds = _least_loading_seconds(costs, settings.workers) / margin
+    least_seconds = _least_loading_seconds(costs, settings.workers) / RUN_MARGIN
+    if is_busy:
+        least_seconds = min(least_seconds, costs.steps_per_epoch * least_batch_seconds(timings))
     epoch_seconds = costs.steps_per_epoch * costs.epoch_share_spread[1]
     epoch = SpeedupBound(epoch_seconds, least_seconds, loading_seconds)
     job = _job_bound(startup, epoch, len(timings.epochs))
@@ -112,7 +111,10 @@ def _ceiling(run: Recorded) -> SpeedupBounds:
 def _startup_bound(timings: Timings) -> SpeedupBound:
     """Return the bound of a job if only its start-up stays on the CPU."""
     _, job_seconds = spread(timings.end_to_end_seconds)
-    return SpeedupBound(job_seconds, timings.startup_seconds / BUSY, timings.startup_seconds)
+    least_seconds = least_startup_seconds(timings)
+    if timings.startup_cpu_seconds is not None:
+        least_seconds /= RUN_MARGIN
+    return SpeedupBound(job_seconds, least_seconds, timings.startup_seconds)
 
 
 def _job_bound(startup: SpeedupBound, epoch: SpeedupBound, epochs: int) -> SpeedupBound:

@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from photofinish.comparing.device_results import Recorded, ScriptResult, StepCosts, spread
+from photofinish.comparing.fair_cpu import fewer_threads
 from photofinish.config.experiment import ResidentInput
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.machine.host import allowed_cores
 from photofinish.machine.load import load_warnings
+from photofinish.results.measurements import MOST_UNEXPLAINED_SHARE
 
 Cause = Literal[
     "input-bound", "copy-bound", "launch-bound", "compute-bound", "start-up-bound",
@@ -28,8 +30,6 @@ MOST_STARTUP_SHARE = 0.5
 """Largest share of a job's start-up that is not its main cause."""
 MOST_FIXED_SHARE = 0.5
 """Largest fixed share of a step that computes most of its time."""
-MOST_UNEXPLAINED_SHARE = 0.25
-"""Largest difference between an epoch and its steps, taken apart, that still show a cause."""
 LEAST_STEPS = 3
 LEAST_GAIN = 1.1
 """Smallest predicted gain that is suggested, by the middle of the prediction."""
@@ -74,8 +74,9 @@ class Remedy:
     value: Any
     predicted: Gain | None
     by: Literal[
-        "resident", "pinned", "workers", "batch size", "bf16", "fewer threads", "more threads"
-    ]
+        "resident", "pinned", "workers", "batch size", "bf16", "fewer threads", "more threads",
+        "tried threads",
+    ]  # fmt: skip
 
 
 NoRemedy = Literal[
@@ -91,12 +92,6 @@ class NotKnown:
     apart_seconds: float = 0.0
     whole_seconds: float = 0.0
     recorded: str | None = None
-
-    @property
-    def leaves_a_likely_cause(self) -> bool:
-        """True if the two times, where there are any, are within a factor of two."""
-        apart_seconds, whole_seconds = self.apart_seconds, self.whole_seconds
-        return apart_seconds <= 2 * whole_seconds and whole_seconds <= 2 * apart_seconds
 
 
 @dataclass(frozen=True)
@@ -136,11 +131,19 @@ def _diagnose_epoch(run: Recorded) -> Diagnosis | None:
     """Return the cause of an epoch's time, or None if its steps were not to be taken apart."""
     not_known, costs = why_not_known(run), run.costs
     if not_known:
-        likely = _cause(run, costs)[0] if costs and not_known.leaves_a_likely_cause else None
+        is_doubtful = not_known.reason in ("busy", "few steps")
+        fits = is_doubtful and run.timings.step_parts is not None
+        likely = _cause(run, costs)[0] if costs and fits else None
         return Diagnosis("an epoch", "not known", run, not_known=not_known, likely=likely)
     if costs is None:
         return None
     cause, remedy = _cause(run, costs)
+    fewer = fewer_threads(run.timings)
+    if fewer and costs.input_seconds <= costs.step_alone_seconds:
+        low_seconds, high_seconds = spread(fewer.steps.step_seconds)
+        data_seconds = costs.beside_step_seconds
+        gain = Gain.of(costs, low_seconds + data_seconds, high_seconds + data_seconds)
+        remedy = Remedy("devices.cpu.threads", fewer.threads, gain, "tried threads")
     if isinstance(remedy, Remedy) and remedy.predicted and not remedy.predicted.is_worth_it:
         remedy = "no gain"
     if isinstance(remedy, Remedy):

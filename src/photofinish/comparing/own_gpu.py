@@ -19,8 +19,8 @@ from photofinish.comparing.speedups import (
     Interval,
     job_speedup,
     job_spread,
-    slowdown,
 )
+from photofinish.machine.load import load_warnings
 from photofinish.results.records import DeviceLabel
 
 Answer = Literal["Yes", "No", "No difference", "Probably yes", "Probably no", "Can't tell"]
@@ -170,7 +170,7 @@ def estimated_speedup(pair: AnyComparison, estimate: Estimate) -> Interval:
     """Return the speed-up of the job if the estimate is as far off as nine of ten are."""
     timings = pair.cpu.timings
     (fast, slow), (low, high) = job_spread(timings), estimate.job_interval
-    return fast / slowdown(timings) / high / RUN_TO_RUN, slow / low * RUN_TO_RUN
+    return fast / high / RUN_TO_RUN, slow / low * RUN_TO_RUN
 
 
 def _value(option: RentalOption, estimate: Estimate) -> tuple[bool, float, float]:
@@ -181,8 +181,11 @@ def _value(option: RentalOption, estimate: Estimate) -> tuple[bool, float, float
 
 def _bounded(pair: AnyComparison) -> OwnGpu:
     """Answer No if no GPU can be much faster in this machine."""
-    job, cpu_seconds = pair.ceiling.job, pair.cpu.timings.total_seconds
-    if job.as_measured < max(WORTHWHILE_BOUND, pair.settings.worth_it):
+    job, timings = pair.ceiling.job, pair.cpu.timings
+    cpu_seconds = timings.total_seconds
+    # Other programs may have slowed what stays more than the rest.
+    limit = job.at_most if load_warnings(timings.load) else job.as_measured
+    if limit < max(WORTHWHILE_BOUND, pair.settings.worth_it):
         reason: Reason = "loading" if loads_longer_than_it_starts(pair) else "start-up"
         return OwnGpu("No", "bound", cpu_seconds, reason=reason)
     return OwnGpu("Can't tell", "bound", cpu_seconds, reason=_reason(pair, "cpu"))

@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from photofinish.comparing.own_gpu import Answer, estimated_options, estimated_speedup
+from photofinish.comparing.own_gpu import Answer, estimated_options
 from photofinish.comparing.pairs import AnyComparison
 from photofinish.comparing.prices import Price, cost_of, price_of
 from photofinish.comparing.renting import RentalOption
-from photofinish.comparing.speedups import Interval, job_speedup
+from photofinish.comparing.speedups import RUN_TO_RUN, Interval, job_spread
 from photofinish.config.compare import accelerators
 from photofinish.results import passed_seconds
+from photofinish.results.records import Timings
 
 MOST_RUNS = 1000
 """Most runs that an answer asks for."""
@@ -128,32 +129,42 @@ def _here_seconds(pair: AnyComparison) -> float:
 
 def _candidates(pair: AnyComparison) -> list[_Candidate]:
     """Return the GPUs elsewhere that trained it, or else those that are estimated."""
-    timings, here_seconds, prices = pair.cpu.timings, _here_seconds(pair), pair.settings.prices
+    timings, prices = pair.cpu.timings, pair.settings.prices
+    here = min((run.timings for run in pair.trained), key=lambda each: each.job_seconds)
+    fast_here, slow_here = _job_spread(here)
 
-    def saved(speedup: Interval) -> Interval:
-        low, high = (timings.job_seconds / end for end in speedup)
-        return here_seconds - low, here_seconds - high
+    def saved(there: Interval) -> Interval:
+        fast, slow = there
+        return fast_here / RUN_TO_RUN - slow, slow_here * RUN_TO_RUN - fast
 
     names = {sheet.full_name: name for name, sheet in accelerators().items()}
     recorded = []
     for each in pair.elsewhere:
-        interval = job_speedup(timings, each.timings).interval
-        if each.training.device == "gpu" and interval:
+        if each.training.device == "gpu":
             name = names.get(each.timings.device_name)
             price = price_of(name, prices) if name else None
             seconds = each.timings.job_seconds
-            recorded.append(_Candidate(each.hardware, seconds, saved(interval), price))
+            saving = saved(_job_spread(each.timings))
+            recorded.append(_Candidate(each.hardware, seconds, saving, price))
     if recorded:
         return recorded
     further_seeds = timings.seeds_seconds / passed_seconds(timings.epochs)
     estimated = []
     for option, estimate in estimated_options(pair):
-        seconds = estimate.job_seconds
-        seconds += further_seeds * (estimate.job_seconds - estimate.startup_seconds)
-        interval = estimated_speedup(pair, estimate)
-        name = option.accelerator.name
-        estimated.append(_Candidate(name, seconds, saved(interval), option.price, option))
+        # Start-up is not repeated for further seeds.
+        seeds_seconds = further_seeds * (estimate.job_seconds - estimate.startup_seconds)
+        factor = 1 + seeds_seconds / estimate.job_seconds
+        fast, slow = (factor * end for end in estimate.job_interval)
+        name, seconds = option.accelerator.name, estimate.job_seconds + seeds_seconds
+        estimated.append(_Candidate(name, seconds, saved((fast, slow)), option.price, option))
     return estimated
+
+
+def _job_spread(run: Timings) -> Interval:
+    """Return how long a fast and a slow run of the job with its further seeds take."""
+    fast, slow = job_spread(run)
+    factor = run.job_seconds / run.total_seconds
+    return factor * fast, factor * slow
 
 
 def _common(of_each: Sequence[list[_Candidate]]) -> list[_Candidate]:

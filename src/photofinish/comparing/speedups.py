@@ -12,8 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
+from photofinish.comparing.fair_cpu import (
+    fewer_threads,
+    least_epoch_seconds,
+    least_startup_seconds,
+    slowdown,
+    slowdown_of_a_thread,
+)
 from photofinish.config.compare import Comparing
-from photofinish.machine.fingerprint import CpuTarget
 from photofinish.machine.load import load_warnings
 from photofinish.results import EpochMetrics, EpochTiming, passed_seconds
 from photofinish.results.records import DeviceLabel, Timings
@@ -28,18 +34,6 @@ RUN_TO_RUN = 1.05
 
 Of one training compared with itself 100 times on an idle machine, up to 25 were false winners
 without it, and at most 3 with it."""
-BUSY = 2.0
-"""Least factor by which other programs may have slowed a run on a busy machine."""
-SPINNING = 60.0
-"""Largest factor that was seen by which OpenMP's threads slow a run down.
-
-A thread spins for one that has no core. On two cores beside other programs, small networks took 6
-to 60 times as long."""
-SLICE_SECONDS = 0.002
-"""Longest step whose quickest tenth is as fast beside other programs as on a quiet machine.
-
-Longer ones lose a core to another program before they end."""
-_ENOUGH_STEPS = 10
 ONCE = 1.3
 """Factor by which the time outside the epochs may be off, above all the start-up.
 
@@ -83,17 +77,17 @@ def speedups(cpu: Timings, device: Timings) -> dict[Kind, Speedup]:
 
 def job_speedup(cpu: Timings, device: Timings) -> Speedup:
     """Return the speed-up of the whole job, whose interval needs no repeats."""
-    margins = run_margins(cpu, device)
     jobs = cpu.end_to_end_seconds, device.end_to_end_seconds
     (fast_cpu, slow_cpu), (fast_device, slow_device) = job_spread(cpu), job_spread(device, 1)
-    interval = _widened((fast_cpu / slow_device, slow_cpu / fast_device), margins)
-    return replace(_speedup("end_to_end", *jobs, margins), interval=interval)
+    interval = fast_cpu / slow_device / RUN_TO_RUN, slow_cpu / fast_device * RUN_TO_RUN
+    return replace(_speedup("end_to_end", *jobs, (1.0, 1.0)), interval=interval)
 
 
 def job_spread(run: Timings, seed: int = 0) -> Interval:
-    """Return how long a fast and a slow run of the job take, before `run_margins`.
+    """Return how long a fast and a slow run of the job take on a quiet machine.
 
-    On a busy machine, they are as if all epochs were as fast, or as slow, as some were.
+    All of it may be off by `RUN_TO_RUN` besides. The fast run of a busy machine is as if nothing
+    had slowed it. If fewer threads were faster, the fast run has these.
     """
     once_seconds = run.once_seconds
     # A resumed training may have started only once, had it not been interrupted.
@@ -105,7 +99,14 @@ def job_spread(run: Timings, seed: int = 0) -> Interval:
     if load_warnings(run.load):
         epochs = [passed_seconds([epoch]) for epoch in run.all_epochs]
         fast, slow = np.quantile(epochs, [0.1, 0.9]) * len(run.epochs)
-        low, high = min(low, float(fast)), max(high, float(slow))
+        factor = slowdown(run)
+        # Fast epochs were slowed, too, unless the least time of an epoch is known.
+        fast = fast if least_epoch_seconds(run) else fast / factor
+        low, high = min(low / factor, float(fast)), max(high, float(slow))
+        after_seconds = (least_once_seconds - run.startup_seconds) / slowdown_of_a_thread(run)
+        least_once_seconds = least_startup_seconds(run) + max(0.0, after_seconds)
+    if fewer := fewer_threads(run):
+        low = max(0.0, low - (run.total_seconds - fewer.job_seconds))
     return max(0.0, least_once_seconds) / ONCE + low, once_seconds * ONCE + high
 
 
@@ -280,43 +281,6 @@ def run_margins(cpu: Timings, device: Timings) -> Interval:
     Other programs only make a run longer, so each run's load moves one end.
     """
     return RUN_TO_RUN * slowdown(cpu), RUN_TO_RUN * slowdown(device)
-
-
-def slowdown(run: Timings) -> float:
-    """Return the factor by which other programs may have slowed a run, 1 on a quiet machine.
-
-    Threads that were ready to run but had no core show how much it was at least.
-    """
-    if not load_warnings(run.load):
-        return 1.0
-    running_seconds = sum(window.own_cpu_seconds for window in run.load)
-    waited_seconds = sum(window.waited_for_core_seconds or 0.0 for window in run.load)
-    waiting = 1 + waited_seconds / running_seconds if running_seconds else BUSY
-    return max(BUSY, waiting, _slowdown_by_threads(run))
-
-
-def _slowdown_by_threads(run: Timings) -> float:
-    """Return the factor that the CPU's threads may have lost by spinning for each other."""
-    if not isinstance(run.host, CpuTarget) or run.host.threads == 1:
-        return 1.0
-    quiet_seconds = _quiet_step_seconds(run)
-    if quiet_seconds and run.operations:
-        steps = math.ceil(run.training_image_count / run.operations.images)
-        return run.median_epoch_seconds / (steps * quiet_seconds)
-    # The last window has the measurements after the training.
-    windows = run.load[:-1]
-    passed = sum(window.wall_seconds for window in windows)
-    quiet = sum(window.wall_seconds for window in windows if not load_warnings([window]))
-    return min(SPINNING, passed / quiet) if quiet else SPINNING
-
-
-def _quiet_step_seconds(run: Timings) -> float | None:
-    """Return the quickest tenth of single steps, or None if that is no quiet machine's step."""
-    steps = run.attribution.same_batch if run.attribution else run.steady_state
-    if len(steps.sample_seconds) < _ENOUGH_STEPS:
-        return None
-    quickest_seconds = float(np.quantile(steps.sample_seconds, 0.1))
-    return quickest_seconds / steps.steps_per_sample if quickest_seconds <= SLICE_SECONDS else None
 
 
 def _widened(interval: Interval, margins: Interval) -> Interval:

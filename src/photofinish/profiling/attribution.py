@@ -23,8 +23,15 @@ from photofinish.machine.host import available_memory_bytes
 from photofinish.nested import samples_in
 from photofinish.profiling.operations import count_operations
 from photofinish.profiling.scratch import forget_optimizer, scratch_steps
+from photofinish.profiling.threads import cpu_time_of, try_threads
 from photofinish.results import median_training_seconds, passed_seconds
-from photofinish.results.measurements import Operations, SteadyState, StepBreakdown, StepParts
+from photofinish.results.measurements import (
+    Operations,
+    SteadyState,
+    StepBreakdown,
+    StepParts,
+    TriedThreads,
+)
 from photofinish.training.batches import Batches, bytes_of_a_sample
 from photofinish.training.graphs import GraphedSteps, steps_per_graph
 from photofinish.training.step import EagerSteps, take_steps
@@ -59,6 +66,7 @@ class Profile(NamedTuple):
     not_attributed: str | None
     operations: Operations | None
     not_counted: str | None
+    tried_threads: tuple[TriedThreads, ...] = ()
 
 
 def profile(trained: Trainer, resident_batches: Callable[[], Batches | None]) -> Profile:
@@ -76,9 +84,13 @@ def profile(trained: Trainer, resident_batches: Callable[[], Batches | None]) ->
         is_compiled = trained.team.size == 1
         why = "the network is compiled" if is_compiled else "several processes train together"
         return Profile(steady_state, None, why, None, why)
+    tried: tuple[TriedThreads, ...] = ()
+    if trained.device == CPU:
+        most_seconds = min(_MOST_SECONDS, max(_LEAST_SECONDS, _SAMPLES_SHARE * training_seconds))
+        tried = try_threads(trained, step_seconds, most_seconds)
     if trained.experiment.accumulate > 1 or len(trained.state.optimizers) > 1:
         why = "a step has several forward and backward passes"
-        return Profile(steady_state, None, why, *_attempt(lambda: count_operations(trained)))
+        return Profile(steady_state, None, why, *_attempt(lambda: count_operations(trained)), tried)
     sample_bytes = bytes_of_a_sample(next(iter(trained.validation.eval_batches())))
     free_bytes = available_memory_bytes()
     if trained.device != CPU:
@@ -86,7 +98,7 @@ def profile(trained: Trainer, resident_batches: Callable[[], Batches | None]) ->
     room = free_bytes // (_BYTES_AN_IMAGE_BYTE * sample_bytes)
     plan = plan_attribution(trained, step_seconds, training_seconds, most_images=room)
     breakdown = _attempt(lambda: profile_step(trained, plan, resident_batches()))
-    return Profile(steady_state, *breakdown, *_attempt(lambda: count_operations(trained)))
+    return Profile(steady_state, *breakdown, *_attempt(lambda: count_operations(trained)), tried)
 
 
 def _attempt(measure: Callable[[], _Result]) -> tuple[_Result | None, str | None]:
@@ -201,6 +213,7 @@ def profile_step(
     return StepBreakdown(
         parts=_measure_parts(trainer, plan.steps),
         batch_alone_seconds=measure_batches_alone(trainer, plan.steps),
+        batch_alone_cpu_seconds=_measure_loading_cpu(trainer, plan.steps),
         other_batch_images=plan.other_batch_images,
         same_batch=same_batch,
         other_batch=other_batch,
@@ -334,6 +347,15 @@ def measure_batches_alone(trainer: Trainer, steps: int) -> tuple[float, ...]:
         if loaded >= steps:
             break
     return (_mean_seconds(trainer, started_seconds, loaded),)
+
+
+def _measure_loading_cpu(trainer: Trainer, steps: int) -> float | None:
+    """Return the CPU time of loading a batch by one thread; None if workers load, or for a GPU."""
+    settings = trainer.experiment.input
+    if is_accelerator(trainer.device) or (settings.name == "loader" and settings.workers):
+        return None
+    seconds, cpu_seconds = cpu_time_of(lambda: measure_batches_alone(trainer, steps))
+    return cpu_seconds / len(seconds)
 
 
 def _measure_copying(trainer: Trainer, steps: int) -> float:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from photofinish.comparing.bounds import SpeedupBound
 from photofinish.comparing.decision import Action, Decision
 from photofinish.comparing.device_results import Trained
+from photofinish.comparing.fair_cpu import fewer_threads
 from photofinish.comparing.own_gpu import OwnGpu, is_likely
 from photofinish.comparing.pairs import AnyComparison
 from photofinish.comparing.rented_gpu import RentedGpu
@@ -20,6 +21,7 @@ from photofinish.wording import (
     faster,
     limit,
     listed,
+    measure_again,
     money,
     part_of,
     seconds,
@@ -51,6 +53,7 @@ SENTENCES = {
     "launch-bound": "Launching kernels decides its steps at batch {batch} ({step} each): with "
     "batch {larger_batch} a step takes {larger_step}.",
     "captured": 'With `cuda_graphs: "on"`, about {gpu_time} on {gpu}.',
+    "fair CPU": "A fair CPU with {threads} takes {time}.",
     "models": "The models are {likeness}.",
     # A rented GPU.
     "saves enough": "{gpu} takes {gpu_time} instead of {here}{of_sweep}. With {start} to start, "
@@ -118,6 +121,9 @@ def _own(pair: AnyComparison, decision: Decision) -> str:
             whole=whole,
         )
     ]
+    if fewer := fewer_threads(pair.cpu.timings):
+        threads, time = counted(fewer.threads, "thread"), seconds(fewer.job_seconds)
+        said.append(_say("fair CPU", threads=threads, time=time))
     if own.reason:
         likely = "likely " if is_likely(pair, own) else ""
         device = "GPU" if own.of_gpu else "CPU"
@@ -215,15 +221,13 @@ def action_text(pair: AnyComparison, action: Action) -> str:
         accelerator=action.accelerator,
         runs=action.runs,
         setting=remedy_line(action.remedy) if action.remedy else "",
-        command=measure_again(pair, action.devices),
+        command=_measure_again(pair, action.devices),
     )
 
 
-def measure_again(pair: AnyComparison, devices: Iterable[DeviceLabel]) -> str:
-    """Return the command that measures again on these devices and writes the report."""
+def _measure_again(pair: AnyComparison, devices: Iterable[DeviceLabel]) -> str:
     stage = "train" if isinstance(pair.cpu, Trained) else "script"
-    stages = " ".join(f"{stage}-{device}@{pair.experiment}" for device in devices)
-    return f"photofinish run --force --single-item {stages} && photofinish run"
+    return measure_again(f"{stage}-{device}@{pair.experiment}" for device in devices)
 
 
 def busy_text(pair: AnyComparison, action: Action) -> str | None:
@@ -237,7 +241,7 @@ def busy_text(pair: AnyComparison, action: Action) -> str | None:
     text = _say("busy", why=why, whose=whose)
     if action.kind == "measure again":
         return text
-    return f"{text} {_say('measure again', command=measure_again(pair, devices))}"
+    return f"{text} {_say('measure again', command=_measure_again(pair, devices))}"
 
 
 def summary(decisions: Sequence[Decision]) -> str:

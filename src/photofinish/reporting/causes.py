@@ -28,6 +28,7 @@ _REMEDIES = {
     "batch size": "tried; changes what is learned, so compare the accuracy",
     "bf16": "tried; changes what is learned, so compare the accuracy",
     "fewer threads": "threads that share a core wait for each other",
+    "tried threads": "tried; changes the last bits",
     "more threads": "by Amdahl's law; changes the last bits",
 }
 

@@ -191,8 +191,8 @@ def _add_training(row: ComparisonRow, run: Trained) -> None:
     _add_times(row, timings)
     if costs := run.costs:
         row.busy_share = costs.busy_share
-        for part, name in PARTS.items():
-            setattr(row, name.replace("_seconds", "_share"), costs.shares[part])
+        for part, share in costs.shown_shares.items():
+            setattr(row, PARTS[part].replace("_seconds", "_share"), share)
 
 
 def _add_script(row: ComparisonRow, run: ScriptResult) -> None:

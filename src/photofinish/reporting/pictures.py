@@ -201,9 +201,8 @@ def _loading_share(run: Trained | ScriptResult) -> float:
     """Return the share of an epoch that goes into its data, 0 if that is not known."""
     if isinstance(run, ScriptResult):
         return run.waiting_share if run.has_steps else 0.0
-    if not run.costs:
-        return 0.0
-    return run.costs.shares["waiting for data"] + run.costs.shares["copying to the device"]
+    shares = run.costs.shown_shares if run.costs else {}
+    return shares.get("waiting for data", 0.0) + shares.get("copying to the device", 0.0)
 
 
 def _parts(timings: Timings, loading_share: float) -> dict[str, float]:

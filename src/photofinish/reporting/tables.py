@@ -339,6 +339,7 @@ def steps_table(pair: AnyComparison) -> Table:
     """Return a row for each part of a step that was taken apart, with its share."""
     runs = [run for run in pair.trained if isinstance(run, Trained)]
     profiled = {run.device.upper(): run.costs for run in runs if run.costs}
+    profiled = {device: costs for device, costs in profiled.items() if costs.shown_shares}
     rows = []
     for part in PARTS if profiled else ():
         row = {"part of a step (mean)": part}

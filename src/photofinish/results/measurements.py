@@ -7,6 +7,9 @@ from typing import Literal
 
 from photofinish.config.base import Record
 
+MOST_UNEXPLAINED_SHARE = 0.25
+"""Largest difference between a whole and its parts, taken apart, that still show a cause."""
+
 
 class SteadyState(Record):
     """Timed training steps on one batch that is on the device."""
@@ -18,6 +21,20 @@ class SteadyState(Record):
     def step_seconds(self) -> list[float]:
         """Mean step of each sample."""
         return [seconds / self.steps_per_sample for seconds in self.sample_seconds]
+
+    @property
+    def median_seconds(self) -> float:
+        """Median step."""
+        return statistics.median(self.step_seconds)
+
+
+class TriedThreads(Record):
+    """Steps on the CPU with a number of threads that was tried after the training."""
+
+    threads: int
+    steps: SteadyState
+    cpu_seconds: tuple[float, ...]
+    """CPU time of the main thread for each step, which includes waiting for other threads."""
 
 
 class StepsTaken(Record):
@@ -58,6 +75,8 @@ class StepBreakdown(Record):
     parts: StepParts
     batch_alone_seconds: tuple[float, ...]
     """Time of each batch with no step between, the mean on an accelerator."""
+    batch_alone_cpu_seconds: float | None = None
+    """Mean CPU time of a batch that one thread loads; None on an accelerator and with workers."""
     other_batch_images: int
     same_batch: SteadyState
     other_batch: SteadyState

@@ -18,7 +18,7 @@ from photofinish.errors import UserError
 from photofinish.files import sha256_of_bytes, write_text_atomically
 from photofinish.machine.energy import Energy
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
-from photofinish.machine.load import LoadWindow
+from photofinish.machine.load import LoadWindow, load_warnings
 from photofinish.nested import Nested
 from photofinish.results import (
     EpochMetrics,
@@ -27,11 +27,14 @@ from photofinish.results import (
     passed_seconds,
 )
 from photofinish.results.measurements import (
+    MOST_UNEXPLAINED_SHARE,
     Operations,
     Overhead,
     SteadyState,
     StepBreakdown,
+    StepParts,
     StepsTaken,
+    TriedThreads,
 )
 
 MODEL, TIMINGS_FOLDER, EVALUATED = "model", "timings", "evaluation"
@@ -147,6 +150,8 @@ class Timings(Record):
     started_at_unix_seconds: float
     startup_seconds: float
     """Time from the process's start to the first step, without the warm-up and our checks."""
+    startup_cpu_seconds: float | None = None
+    """CPU time of the main thread in the start-up."""
     data_seconds: float
     """Part of the start-up: reading, normalising and placing the split."""
     warm_up_seconds: float
@@ -161,6 +166,7 @@ class Timings(Record):
     """Time that training waited for MLflow."""
     resumed_at_epochs: tuple[int, ...]
     training_image_count: int
+    steps_per_epoch: int | None = None
     images_per_second: float
     """Training samples over the median epoch's training time, all repeats included."""
     device_count: int = 1
@@ -173,6 +179,8 @@ class Timings(Record):
     """Epochs of the training from each further seed."""
     steady_state: SteadyState
     steps_taken: StepsTaken | None = None
+    tried_threads: tuple[TriedThreads, ...] = ()
+    """Steps with one thread, half and all of them, in turns."""
     overhead: Overhead
     load: tuple[LoadWindow, ...]
     """Load between readings after epochs.
@@ -204,6 +212,26 @@ class Timings(Record):
     def median_epoch_seconds(self) -> float:
         """Median duration of a training pass."""
         return median_training_seconds(self.all_epochs)
+
+    @property
+    def step_parts(self) -> StepParts | None:
+        """Parts of a step, or None if those of a CPU's don't fit the whole.
+
+        The whole is a step on one batch or, on a quiet machine, an epoch's share without its data.
+        """
+        if self.attribution is None:
+            return None
+        parts = self.attribution.parts
+        data_seconds = (
+            parts.median_seconds["waiting_seconds"] + parts.median_seconds["copying_seconds"]
+        )
+        apart_seconds = sum(parts.median_seconds.values()) - data_seconds
+        wholes = [self.attribution.same_batch.median_seconds]
+        if self.steps_per_epoch and not load_warnings(self.load):
+            wholes.append(self.median_epoch_seconds / self.steps_per_epoch - data_seconds)
+        most = MOST_UNEXPLAINED_SHARE
+        fits = any(abs(apart_seconds - whole) <= most * whole for whole in wholes)
+        return parts if fits or isinstance(self.host, GpuTarget) else None
 
     @property
     def once_seconds(self) -> float:

@@ -63,6 +63,7 @@ class Durations(NamedTuple):
 
     started_at_unix_seconds: float
     startup_seconds: float
+    startup_cpu_seconds: float
     warm_up_seconds: float
     total_seconds: float
     tracking_seconds: float
@@ -88,6 +89,7 @@ def timings_of(
         packages=package_versions(),
         started_at_unix_seconds=durations.started_at_unix_seconds,
         startup_seconds=durations.startup_seconds,
+        startup_cpu_seconds=durations.startup_cpu_seconds,
         data_seconds=setup.data_seconds,
         warm_up_seconds=durations.warm_up_seconds,
         epochs=epochs,
@@ -95,11 +97,13 @@ def timings_of(
         tracking_seconds=durations.tracking_seconds,
         resumed_at_epochs=training.resumed_at_epochs,
         training_image_count=image_count,
+        steps_per_epoch=trainer.steps_per_epoch,
         images_per_second=image_count / median_training_seconds(chain(epochs, *repeats)),
         device_count=setup.team.device_count,
         peak_memory_bytes=readings.peak_memory_bytes,
         repeats=repeats,
         steady_state=profile.steady_state,
+        tried_threads=profile.tried_threads,
         steps_taken=StepsTaken(kind=steps.kind, at_once=steps.at_once, why=steps.why),
         overhead=readings.overhead,
         load=instruments.load,

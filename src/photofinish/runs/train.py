@@ -92,6 +92,7 @@ def _train_own_seed(
         with clock.excluded():
             warm_up_seconds = training.trainer.prepare()
         startup_seconds = seconds_since_stage_start() - clock.excluded_seconds
+        startup_cpu_seconds = time.thread_time() - clock.excluded_cpu_seconds
         tracker.wait_until_ready()
         with instruments:  # the overhead of this loop is recorded
             for metrics, timing in training.epochs():
@@ -105,6 +106,7 @@ def _train_own_seed(
     durations = Durations(
         started_at_unix_seconds,
         startup_seconds,
+        startup_cpu_seconds,
         warm_up_seconds,
         clock.elapsed_seconds(),
         tracker.waited_seconds,

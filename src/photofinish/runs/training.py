@@ -24,15 +24,18 @@ class JobClock:
         self._tracker = tracker
         self.excluded_seconds = excluded_seconds
         """Wall time of this process that is no part of the job: locks, checks, profiling."""
+        self.excluded_cpu_seconds = 0.0
+        """CPU time of the main thread that is no part of the job."""
         self.earlier_seconds = 0.0
         """Job time of the processes before this one."""
 
     @contextmanager
     def excluded(self) -> Iterator[None]:
         """Leave the block's time out of the job."""
-        started_seconds = time.monotonic()
+        started_seconds, started_cpu_seconds = time.monotonic(), time.thread_time()
         yield
         self.excluded_seconds += time.monotonic() - started_seconds
+        self.excluded_cpu_seconds += time.thread_time() - started_cpu_seconds
 
     def elapsed_seconds(self) -> float:
         """Return how long the job has taken so far."""

@@ -17,9 +17,10 @@ from mlflow.entities import Metric
 from photofinish.config.experiment import RECIPE, Experiment
 from photofinish.files import sha256_of_bytes
 from photofinish.machine.fingerprint import GpuTarget
+from photofinish.machine.load import load_warnings
 from photofinish.results import EpochMetrics, EpochTiming, records
 from photofinish.results.script_runs import SCRIPT, ScriptRun, read_script_run
-from photofinish.wording import seconds
+from photofinish.wording import listed, measure_again, seconds
 
 COMPARISON = "comparison"
 """Name and identity of the one run that each `compare` brings up to date."""
@@ -31,6 +32,8 @@ _MOST_NOTE_CHARACTERS = 4000
 TAG_EXPERIMENT = "photofinish.experiment"
 TAG_DEVICE = "photofinish.device"
 TAG_HOST = "host.name"
+TAG_BUSY = "photofinish.busy"
+"""Load of a busy machine, which makes times unreliable."""
 TAG_CURRENT = "photofinish.current"
 """True for the experiment's result as it is on disk, false for an earlier one."""
 TAG_TRAINING_KEY = "sha256.training_key"  # MLflow sorts by name: these are below the others
@@ -174,6 +177,11 @@ def _document(
         note += f" Worth a GPU? {answer}"
         mirrored = _digest(mirrored + answer)
     tags = run_tags(name, device, timings.host_name, training_key) | _machine_tags(timings)
+    if warnings := load_warnings(timings.load):
+        tags[TAG_BUSY] = listed(warnings)
+        stage = "script" if isinstance(record, ScriptRun) else "train"
+        command = measure_again([f"{stage}-{device}@{name}"])
+        note += f" The machine was busy, so its times are unreliable. Measure again: `{command}`"
     return RunDocument(
         name=f"{name}/{device}",
         tags=tags | {"photofinish.status": record.status, TAG_NOTE: note},
@@ -275,8 +283,8 @@ def _summary(timings: records.Timings) -> dict[str, float | None]:
     summary["median_step_seconds"] = statistics.median(timings.steady_state.step_seconds)
     summary["median_images_per_second"] = timings.images_per_second
     summary["overhead_share"] = timings.overhead.share
-    if timings.attribution:
-        for part, value in timings.attribution.parts.median_seconds.items():
+    if parts := timings.step_parts:
+        for part, value in parts.median_seconds.items():
             summary[f"median_step_{part}"] = value
     return summary
 

@@ -1,0 +1,80 @@
+"""Steps with fewer threads. They show what a quiet CPU would take, and whether threads help.
+
+OpenMP's threads spin for each other, so beside other programs a step may take many times as long.
+One thread has none to spin for: its CPU time is the work of a step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+import torch
+
+from photofinish.profiling.scratch import scratch_steps
+from photofinish.results.measurements import SteadyState, TriedThreads
+from photofinish.training.trainer import Trainer
+
+_ROUND_SECONDS = 0.02
+"""Time of each number of threads in a round, if its steps are shorter."""
+_MOST_ROUNDS = 10
+_MOST_STEPS = 20
+_LONG_STEP_SECONDS = 0.1
+"""A longer step needs no step before it, in which threads start."""
+
+
+_Result = TypeVar("_Result")
+
+
+@contextmanager
+def restored_threads() -> Iterator[int]:
+    """Yield torch's number of threads, and restore it."""
+    threads = torch.get_num_threads()
+    try:
+        yield threads
+    finally:
+        torch.set_num_threads(threads)
+
+
+def cpu_time_of(work: Callable[[], _Result]) -> tuple[_Result, float]:
+    """Return the result of the work, done by one thread, and the CPU time that it took."""
+    with restored_threads():
+        torch.set_num_threads(1)
+        started_seconds = time.thread_time()
+        result = work()
+        return result, time.thread_time() - started_seconds
+
+
+def try_threads(
+    trainer: Trainer, step_seconds: float, most_seconds: float
+) -> tuple[TriedThreads, ...]:
+    """Time steps with one thread, half and all of them, in turns."""
+    steps = max(1, min(_MOST_STEPS, int(_ROUND_SECONDS / step_seconds)))
+    began_seconds = trainer.clock.now_seconds()
+    with restored_threads() as threads, scratch_steps(trainer) as (step,):
+        counts = sorted({1, max(1, threads // 2), threads})
+        wall: dict[int, list[float]] = {count: [] for count in counts}
+        cpu: dict[int, list[float]] = {count: [] for count in counts}
+        for rounds in range(1, _MOST_ROUNDS + 1):
+            for count in counts:
+                torch.set_num_threads(count)
+                if step_seconds < _LONG_STEP_SECONDS:
+                    step()
+                for _ in range(steps):
+                    began = trainer.clock.now_seconds(), time.thread_time()
+                    step()
+                    cpu[count].append(time.thread_time() - began[1])
+                    wall[count].append(trainer.clock.now_seconds() - began[0])
+            spent_seconds = trainer.clock.now_seconds() - began_seconds
+            if spent_seconds * (rounds + 1) / rounds > most_seconds:
+                break
+    return tuple(
+        TriedThreads(
+            threads=count,
+            steps=SteadyState(steps_per_sample=1, sample_seconds=tuple(wall[count])),
+            cpu_seconds=tuple(cpu[count]),
+        )
+        for count in counts
+    )

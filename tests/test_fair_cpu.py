@@ -1,0 +1,143 @@
+"""What a quiet machine would have taken, and fewer threads, by planted figures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from conftest import MakeResult
+from result_files import BUSY, STEP, made_up_attribution, pair_of, trained, with_timings
+
+from photofinish.comparing.decision import decide
+from photofinish.comparing.device_results import Trained
+from photofinish.comparing.diagnosis import diagnose
+from photofinish.comparing.fair_cpu import SPINNING, slowdown
+from photofinish.comparing.own_gpu import decide_own
+from photofinish.comparing.speedups import ONCE, RUN_TO_RUN, job_speedup
+from photofinish.config.compare import Comparing
+from photofinish.reporting.causes import advice
+from photofinish.reporting.sentences import verdict
+from photofinish.results.measurements import SteadyState, StepParts, TriedThreads
+
+QUIET = BUSY.model_copy(update={"others_cpu_seconds": 0.0})
+
+
+def tried(threads: int, step_seconds: float, cpu_seconds: float = 1.0) -> TriedThreads:
+    steps = SteadyState(steps_per_sample=1, sample_seconds=(step_seconds,) * 10)
+    return TriedThreads(threads=threads, steps=steps, cpu_seconds=(cpu_seconds,) * 10)
+
+
+@pytest.fixture
+def on_cpu(make_result: MakeResult) -> Any:
+    """Make five epochs of 38 steps in 100 ms, whose threads are two."""
+
+    def make(step_seconds: float = 0.1, threads: int = 2, **changed: Any) -> Trained:
+        samples = (step_seconds,) * 9 + (10 * step_seconds,) * 3
+        result = trained(
+            make_result,
+            epoch_seconds=(3.8,) * 5,
+            step_seconds=samples,
+            total_seconds=22.0,
+        )
+        host = result.timings.host.model_copy(update={"threads": threads})
+        return with_timings(result, **{"host": host, "steps_per_epoch": 38, **changed})
+
+    return make
+
+
+PARTS = {
+    "parts": StepParts(
+        waiting_seconds=(0.0,) * 5,
+        copying_seconds=(0.0,) * 5,
+        forward_seconds=(0.1,) * 5,
+        backward_seconds=(0.0,) * 5,
+        optimizer_seconds=(0.0,) * 5,
+        rest_seconds=(0.0,) * 5,
+    )
+}
+ONE_THREAD = (tried(1, 0.02, cpu_seconds=0.016), tried(2, 0.1))
+
+
+@pytest.mark.parametrize(
+    ("changed", "factor"),
+    [
+        ({"step_seconds": 0.001}, 100),
+        # One thread works for 16 ms, so two take 8 ms at least.
+        ({"tried_threads": ONE_THREAD}, 100 / 8),
+        ({"tried_threads": ONE_THREAD, "threads": 1}, 100 / 16),
+        ({"tried_threads": ONE_THREAD, "load": ()}, 1),
+        ({}, SPINNING),
+        ({"load": (BUSY, QUIET, BUSY)}, 2),
+        ({"threads": 1}, 2),
+    ],
+)
+def test_a_busy_run_was_slowed_by_no_more_than_its_work_leaves_open(
+    on_cpu: Any, changed: dict[str, Any], factor: float
+) -> None:
+    assert slowdown(on_cpu(**{"load": (BUSY, BUSY), **changed}).timings) == pytest.approx(factor)
+
+
+@pytest.mark.parametrize(
+    ("loading", "factor"),
+    [
+        ({"waiting": 0.001}, 100 / (8 + 1)),
+        ({"waiting": 0.05, "batch_alone_cpu_seconds": 0.012}, 100 / (8 + 12)),
+        ({"waiting": 0.05}, 100 / (50 / 2)),  # workers load during the steps
+    ],
+)
+def test_the_least_time_of_an_epoch_has_its_loading(
+    on_cpu: Any, loading: dict[str, float], factor: float
+) -> None:
+    attribution = made_up_attribution(**{"batch_alone_cpu_seconds": None, **loading})
+    if loading["waiting"] == 0.001:
+        attribution = attribution.model_copy(update={"batch_alone_cpu_seconds": 0.5})
+    run = on_cpu(load=(BUSY, BUSY), tried_threads=ONE_THREAD, attribution=attribution)
+    assert slowdown(run.timings) == pytest.approx(factor)
+
+
+def test_the_interval_of_a_busy_run_reaches_down_to_the_quiet_one(on_cpu: Any) -> None:
+    quiet = on_cpu().timings.model_copy(update={"total_seconds": 2.5 + 5 * (38 * 0.009 + 0.01)})
+    cpu = on_cpu(load=(BUSY,), tried_threads=ONE_THREAD, startup_cpu_seconds=1.0)
+    found = job_speedup(cpu.timings, quiet).interval
+    assert found
+    passes_seconds = 22.0 - cpu.timings.once_seconds
+    least = 1.0 / ONCE + passes_seconds * 8 / 100
+    slow = quiet.once_seconds * ONCE + quiet.total_seconds - quiet.once_seconds
+    assert found[0] == pytest.approx(least / slow / RUN_TO_RUN)
+
+
+def test_fewer_threads_that_are_faster_count_and_are_suggested(
+    on_cpu: Any, make_result: MakeResult
+) -> None:
+    """Steps of 100 ms take 20 ms with one thread, so 19.5 of the 22 s take 3.9 s."""
+    cpu = on_cpu(
+        tried_threads=ONE_THREAD,
+        attribution=made_up_attribution(0.0001, step_seconds=0.1, **PARTS),
+    )
+    gpu = make_result(device="gpu", epoch_seconds=(1.0,) * 5, total_seconds=8.0)
+    pair = pair_of(cpu, gpu)
+    assert "A fair CPU with 1 thread takes 6.4 s." in verdict(pair).answer
+    assert decide_own(pair).answer == "Can't tell"
+    assert decide_own(pair_of(with_timings(cpu, tried_threads=()), gpu)).answer == "Yes"
+    (found,) = diagnose(cpu)
+    assert advice(found).startswith("Try `devices.cpu.threads: 1`: ")
+    assert "tried" in advice(found)
+    busy = with_timings(cpu, load=(BUSY,))
+    assert "fair CPU" not in verdict(pair_of(busy, gpu)).answer
+    assert diagnose(busy)[0].remedy is None
+
+
+def test_a_busy_run_makes_no_rented_gpu_worth_it(on_cpu: Any) -> None:
+    """A quiet machine takes 2 min, of which no GPU saves enough; this one took 22 min."""
+    cpu = on_cpu(
+        tried_threads=(tried(1, 0.2, cpu_seconds=0.016),),
+        operations=STEP,
+        load=(BUSY,),
+        startup_cpu_seconds=1.0,
+    )
+    epochs = tuple(replace(epoch, training_seconds=264.0) for epoch in cpu.timings.epochs)
+    slow = {"epochs": epochs, "total_seconds": 1323.0, "steps_per_epoch": 2640}
+    busy = pair_of(with_timings(cpu, **slow), settings=Comparing(accelerators=("T4",)))
+    quiet = pair_of(with_timings(cpu, **slow, load=()), settings=busy.settings)
+    assert (decide(quiet).answer, decide(busy).answer) == ("Probably yes", "Can't tell")
