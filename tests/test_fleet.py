@@ -131,15 +131,16 @@ def address() -> str:
         return f"tcp://127.0.0.1:{listener.getsockname()[1]}"
 
 
-@pytest.fixture
-def head(tmp_path: Path) -> Project:
+@pytest.fixture(scope="module")
+def head(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A committed project that knows a machine called lab, with a DVC remote in a folder."""
-    project = clone_project(tmp_path / "head").without_mlflow()
+    folder = tmp_path_factory.mktemp("fleet")
+    project = clone_project(folder / "head").without_mlflow()
     project.environment["CUDA_VISIBLE_DEVICES"] = ""
     recorded = project.run("python", "-m", "photofinish", "machine", "lab", **LIKE_LAB)
     assert recorded.returncode == 0, recorded.stderr
     project.write_params(PARAMS)
-    added = project.run("dvc", "remote", "add", "--default", "shared", str(tmp_path / "remote"))
+    added = project.run("dvc", "remote", "add", "--default", "shared", str(folder / "remote"))
     assert added.returncode == 0, added.stderr
     project.commit()
     return project

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -16,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 from conftest import ONE_THREAD, ROOT, MakeExperiment, Project, clone_project
-from training_stage import TrainingStage, contents, read_until, wait_for
+from training_stage import TrainingStage, read_until, wait_for
 
 from photofinish.data.packed import PackedSplit
 from photofinish.machine.fingerprint import CpuTarget
@@ -75,9 +76,10 @@ time.sleep(2)
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+def project(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> Project:
     """One whose data is ready."""
     project = clone_project(tmp_path_factory.mktemp("lifeline") / "project")
+    shutil.copy(empty_database, project.root / "mlflow.db")
     cnn = {"dataset": "digits", "model": {"name": "cnn", "channels": [16], "hidden": []}}
     project.write_params(
         {
@@ -129,7 +131,7 @@ def _status_in_mlflow(project: Project) -> str:
     return str(status)
 
 
-def test_a_training_that_outlives_its_dvc_or_is_ended_resumes_as_one_run_with_the_same_bits(
+def test_a_training_that_outlives_its_dvc_or_is_ended_resumes_as_one_run(
     project: Project,
 ) -> None:
     with _training(project, "epoch 1/") as (dvc, trainer):
@@ -172,12 +174,6 @@ def test_a_training_that_outlives_its_dvc_or_is_ended_resumes_as_one_run_with_th
     assert len(timings.resumed_at_epochs) == 3
     assert len(timings.epochs) == _EPOCHS
     assert timings.total_seconds > sum(epoch.training_seconds for epoch in timings.epochs)
-
-    learned = project.root / "results" / "short" / "cpu" / "model"
-    resumed = contents(learned)
-    # Though there is still what the run before kept until DVC had it.
-    assert f"epoch 1/{_EPOCHS}" in project.repro("--force", "--single-item", "train-cpu@short")
-    assert contents(learned) == resumed
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,9 @@ OWN = f"{Path(recipe.__file__)}:"
 Batch = tuple[torch.Tensor, torch.Tensor]
 Loop = Callable[[nn.Module, Trainer], object]
 SGD_SETTINGS = {"name": "sgd", "lr": LR}
+PLATEAU = {"name": "reduce_on_plateau", "patience": 0, "factor": 0.5}
+ONE_CYCLE = {"name": "one_cycle", "max_lr": 0.1}
+PERSISTENT = {"name": "loader", "workers": 2, "persistent_workers": True}
 
 
 def network() -> nn.Sequential:
@@ -182,6 +185,10 @@ def test_it_has_the_bits_of_plain_pytorch(
         {"sampler": {"name": "balanced"}},
         {"accumulate": 3},
         {"early_stopping": {"patience": 1, "min_delta": 10.0}},
+        {"optimizer": {"name": "adam", "lr": 0.01}, "schedule": PLATEAU, "precision": "fp16"},
+        {"optimizer": {"name": "adamw", "lr": 0.01}, "schedule": ONE_CYCLE, "precision": "bf16"},
+        {"schedule": {"name": "step", "step_size": 1}, "precision": "tf32"},
+        {"schedule": ONE_CYCLE, "input": PERSISTENT, "augmentation": {"flip": 0.5}},
     ],
     ids=str,
 )
@@ -195,6 +202,8 @@ def test_it_resumes_exactly(
     torch.save(stopped.state_dict(), file)
     file.seek(0)
     resumed.load_state_dict(torch.load(file, weights_only=True))
+    torch.rand(13)  # another process has another random stream
+    resumed.prepare()
     list(resumed.epochs())
     assert_same_run(whole, resumed)
     assert weights_of(whole.result) == weights_of(resumed.result)
