@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from photofinish.config.kinds import KINDS
 from photofinish.training import torch_device
 from photofinish.training.torch_device import Clock
 
@@ -25,7 +26,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return events
 
 
-@pytest.mark.parametrize("kind", ["cuda", "mps", "xpu"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_it_waits_for_an_accelerator_before_it_reads_the_time(events: list[str], kind: str) -> None:
     assert Clock(torch.device(kind)).now_seconds() == 12.5
     assert events == ["device finished", "time read"]

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from photofinish.config.devices import CpuDevice, Devices, GpuDevice
+from photofinish.config.kinds import KINDS
 from photofinish.machine import accelerators
 from photofinish.machine import fingerprint as hosts
 from photofinish.machine import host as facts
@@ -176,6 +177,7 @@ def test_torch_is_asked_once_for_the_gpus(
     gpus = [gpu for gpu in found["cuda"] if not isinstance(gpu, str)]
     assert [(gpu.name, gpu.memory_bytes) for gpu in gpus] == [("GPU 0", 1024), ("GPU 1", 2048)]
     assert found["mps"] == "this is not Apple silicon"
+    assert [*found] == [*KINDS]
     machine.torch_lists(1)
     assert accelerators.all_accelerators() == found
     assert machine.times_asked == 1
@@ -193,7 +195,8 @@ def test_a_machine_without_device_nodes_has_no_gpu_and_torch_is_not_asked(
 ) -> None:
     machine.torch_lists(1)
     monkeypatch.setattr(platform, "system", lambda: "Linux")
-    assert all(isinstance(reason, str) for reason in accelerators.all_accelerators().values())
+    absent = {name: kind.absent for name, kind in KINDS.items()}
+    assert accelerators.all_accelerators() == absent
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert accelerators.all_accelerators()["cuda"] == "CUDA_VISIBLE_DEVICES hides every GPU"
     assert machine.times_asked == 0

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from photofinish.config.base import Name, NonNegativeInt, PositiveInt, Settings, is_whole_number
+from photofinish.config.kinds import KindOrAuto
 from photofinish.errors import SettingError
 
 Strategy = Literal["ddp", "data_parallel"]
@@ -39,7 +40,7 @@ class CpuDevice(Settings):
 class GpuDevice(Settings):
     """Device of `train-gpu`."""
 
-    kind: Literal["auto", "cuda", "mps", "xpu"] = "auto"
+    kind: KindOrAuto = "auto"
     count: Annotated[int | Literal["all"] | None, BeforeValidator(_check_gpu_count)] = None
     """Number of GPUs. Default: the number of `device_ids`, or 1."""
     if_missing: Literal["skip", "fail"] = "skip"

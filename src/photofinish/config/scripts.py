@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from photofinish.config.base import Name, Record, Settings
+from photofinish.config.kinds import KINDS
 
 PLACEHOLDER = "{device}"
 
@@ -14,7 +15,7 @@ PLACEHOLDER = "{device}"
 def _check_command(command: str) -> str:
     if PLACEHOLDER not in command:
         raise ValueError(
-            f"must contain {PLACEHOLDER}, which becomes cpu and then cuda, mps or xpu: "
+            f"must contain {PLACEHOLDER}, which becomes cpu and then one of {', '.join(KINDS)}: "
             f"python train.py --device {PLACEHOLDER}"
         )
     return command

@@ -14,34 +14,29 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
+from photofinish.config.kinds import KINDS, Kind
 from photofinish.files import state_folder, write_json_atomically
 from photofinish.machine.host import build_version, mac_cpu_name, read_or_empty
 
 if TYPE_CHECKING:
     from photofinish.config.devices import GpuDevice
 
-VISIBILITY_VARIABLES = (
-    "CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES",
-    "ZE_AFFINITY_MASK",
-)  # fmt: skip
 DEVICES = Path("/dev")
-NODES = ("nvidia[0-9]*", "nvhost-gpu", "dxg", "kfd", "dri/renderD*")
-"""Device nodes of GPUs on Linux: NVIDIA, Jetson boards, WSL, AMD, any graphics driver."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _NVIDIA_VERSION = Path("/sys/module/nvidia/version")
 _MOST_SECONDS = 120.0
-HIDDEN, NO_MAC = "CUDA_VISIBLE_DEVICES hides every GPU", "this is not Apple silicon"
+HIDDEN = "CUDA_VISIBLE_DEVICES hides every GPU"
 
 
 @dataclass(frozen=True)
 class AcceleratorFacts:
     """Facts of an accelerator that determine speed and bits."""
 
-    kind: Literal["cuda", "mps", "xpu"]
+    kind: Kind
     name: str
     memory_bytes: int | None
     """None if it shares the CPU's memory."""
@@ -55,18 +50,22 @@ _ACCELERATORS: TypeAdapter[Accelerators] = TypeAdapter(Accelerators)
 
 def all_accelerators() -> Accelerators:
     """Return the accelerators of this machine, from the cache if nothing they depend on changed."""
-    nodes = sorted(str(node) for pattern in NODES for node in DEVICES.glob(pattern))
+    nodes: list[str] = []
+    variables: list[str] = []
+    for kind in KINDS.values():
+        nodes += [str(node) for pattern in kind.nodes for node in DEVICES.glob(pattern)]
+        variables += kind.visibility_variables
     if platform.system() == "Linux" and not nodes:
-        cuda = HIDDEN if _are_hidden() else "this machine has no NVIDIA or AMD GPU"
-        return {"cuda": cuda, "mps": NO_MAC, "xpu": "this machine has no Intel GPU"}
+        absent: Accelerators = {name: kind.absent for name, kind in KINDS.items()}
+        return absent | {"cuda": HIDDEN} if _are_hidden() else absent
     # Training sets this too, unless the user does: GPUs in the order of nvidia-smi.
     environment = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} | os.environ
     key = {
         "boot": read_or_empty(_BOOT_ID).strip(),
         "driver": read_or_empty(_NVIDIA_VERSION).strip() or platform.release(),
-        "nodes": nodes,
+        "nodes": sorted(nodes),
         "torch": build_version("torch"),
-        "variables": {name: environment.get(name) for name in VISIBILITY_VARIABLES},
+        "variables": {name: environment.get(name) for name in variables},
     }
     file = state_folder() / "accelerators.json"
     with suppress(OSError, ValueError, KeyError, TypeError):  # missing or damaged
@@ -167,7 +166,7 @@ def _apple_gpu() -> tuple[AcceleratorFacts, ...] | str:
     import torch
 
     if platform.system() != "Darwin" or platform.machine() != "arm64":
-        return NO_MAC
+        return KINDS["mps"].absent
     if not torch.backends.mps.is_available():
         return "torch can't use the GPU of this Mac"
     name = mac_cpu_name() or "Apple GPU"

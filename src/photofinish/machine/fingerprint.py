@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from photofinish.config.base import Record
 from photofinish.config.devices import CpuDevice, Devices, GpuDevice, Strategy
+from photofinish.config.kinds import KindOrAuto
 from photofinish.errors import ConfigError
 from photofinish.machine.accelerators import (
     AcceleratorFacts,
@@ -62,7 +63,7 @@ class GpuTarget(Record):
     Without an accelerator, threads, CPU and software are None.
     """
 
-    kind: Literal["auto", "cuda", "mps", "xpu"]
+    kind: KindOrAuto
     count: int | Literal["all"]
     """Number of accelerators in use, or the setting if there are too few."""
     strategy: Strategy = "ddp"

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import psutil
 
+from photofinish.config.kinds import KINDS
+
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUP = Path("/proc/self/cgroup")
@@ -27,10 +29,7 @@ CPU_VARIABLES = (
     "ONEDNN_DEFAULT_FPMATH_MODE", "ONEDNN_MAX_CPU_ISA",
 )  # fmt: skip
 GPU_VARIABLES = (
-    *CPU_VARIABLES, "CUBLAS_WORKSPACE_CONFIG", "CUDA_LAUNCH_BLOCKING", "NCCL_ALGO",
-    "NCCL_IB_DISABLE", "NCCL_NTHREADS", "NCCL_P2P_DISABLE", "NCCL_PROTO", "NVIDIA_TF32_OVERRIDE",
-    "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ENABLE_MPS_FALLBACK",
-    "PYTORCH_NO_CUDA_MEMORY_CACHING", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    *CPU_VARIABLES, *sorted(name for kind in KINDS.values() for name in kind.variables)
 )  # fmt: skip
 """Variables that matter to a GPU, except those that select one: its name and memory count."""
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from photofinish.config.kinds import KINDS
 from photofinish.errors import UserError
 from photofinish.nested import map_nested
 
@@ -21,8 +22,6 @@ except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
 CPU = torch.device("cpu")
-_COUNTED = ("cuda", "xpu")
-"""Kinds of devices whose modules in torch report name and memory under the same names."""
 _AUTOCAST_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _IMAGE_BATCH_DIMENSIONS = 4
 _ONEDNN_BLOCK_CHANNELS = 16
@@ -211,9 +210,13 @@ def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 def device_name(device: torch.device) -> str:
     """Return the product name if torch knows it, else the kind."""
-    if device.type not in _COUNTED:
+    if not _counts_memory(device):
         return device.type
     return str(torch.get_device_module(device).get_device_name(device))
+
+
+def _counts_memory(device: torch.device) -> bool:
+    return device.type in KINDS and KINDS[device.type].counts_memory
 
 
 def nvidia_uuid(device: torch.device) -> str | None:
@@ -224,13 +227,13 @@ def nvidia_uuid(device: torch.device) -> str | None:
 
 
 def forget_peak_memory(device: torch.device) -> None:
-    if device.type in _COUNTED:
+    if _counts_memory(device):
         torch.get_device_module(device).reset_peak_memory_stats(device)
 
 
 def peak_memory_bytes(device: torch.device) -> int | None:
     """Return the peak memory of the accelerator, or of the process on the CPU."""
-    if device.type in _COUNTED:
+    if _counts_memory(device):
         return int(torch.get_device_module(device).max_memory_allocated(device))
     if device.type != "cpu" or resource is None:
         return None

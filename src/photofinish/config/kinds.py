@@ -1,0 +1,62 @@
+"""Kinds of accelerators in one table, from which settings, plans and messages follow.
+
+A further kind is a row here, and the function in machine/accelerators.py that asks torch for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+
+@dataclass(frozen=True)
+class AcceleratorKind:
+    """Facts of a kind of accelerators that need no driver and no torch."""
+
+    absent: str
+    """Reason why a machine has none, if no driver lists one."""
+    nodes: tuple[str, ...] = ()
+    """Patterns of its device nodes on Linux."""
+    visibility_variables: tuple[str, ...] = ()
+    """Environment variables that select the devices which torch sees."""
+    variables: tuple[str, ...] = ()
+    """Environment variables that change speed or bits."""
+    counts_memory: bool = False
+    """True if its module in torch reports names and peak memory under the names of torch.cuda."""
+
+
+KINDS = {
+    "cuda": AcceleratorKind(
+        absent="this machine has no NVIDIA or AMD GPU",
+        # NVIDIA, Jetson boards, WSL, AMD.
+        nodes=("nvidia[0-9]*", "nvhost-gpu", "dxg", "kfd"),
+        visibility_variables=(
+            "CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES",
+            "ROCR_VISIBLE_DEVICES",
+        ),
+        variables=(
+            "CUBLAS_WORKSPACE_CONFIG", "CUDA_LAUNCH_BLOCKING", "NCCL_ALGO", "NCCL_IB_DISABLE",
+            "NCCL_NTHREADS", "NCCL_P2P_DISABLE", "NCCL_PROTO", "NVIDIA_TF32_OVERRIDE",
+            "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING",
+            "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+        ),
+        counts_memory=True,
+    ),
+    "mps": AcceleratorKind(
+        absent="this is not Apple silicon", variables=("PYTORCH_ENABLE_MPS_FALLBACK",)
+    ),
+    "xpu": AcceleratorKind(
+        absent="this machine has no Intel GPU",
+        nodes=("dri/renderD*",),  # of any graphics driver
+        visibility_variables=("ZE_AFFINITY_MASK",),
+        counts_memory=True,
+    ),
+}  # fmt: skip
+"""Kinds of accelerators by PyTorch's names, in the order in which `auto` tries them."""
+
+if TYPE_CHECKING:
+    Kind = str
+    KindOrAuto = str
+else:
+    Kind = Literal[tuple(KINDS)]
+    KindOrAuto = Literal["auto", *KINDS]
