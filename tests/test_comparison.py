@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from conftest import MakeResult
-from result_files import pair_of, paired, trained, with_record, write_results
+from result_files import pair_of, paired, trained, with_record, write_result, write_results
 
 from photofinish.comparing.device_results import DeviceResult, Trained, read_results
 from photofinish.comparing.pairs import read_pair
@@ -15,7 +16,9 @@ from photofinish.data import Task
 from photofinish.errors import UserError
 from photofinish.reporting.comparison_rows import comparison_rows
 from photofinish.reporting.rows import COLUMNS, confusion_rows, history_rows
+from photofinish.reporting.tables import figures_table
 from photofinish.results import records
+from photofinish.tracking.documents import training_document
 
 REASON = "no accelerator: cuda: no driver"
 
@@ -55,6 +58,21 @@ def test_an_unavailable_device_has_a_row_with_its_reason(without_gpu: list[Devic
     gpu = table.set_index("device").loc["gpu"]
     assert (gpu["status"], gpu["reason"]) == ("unavailable", REASON)
     assert gpu[["device_name", "epoch_seconds", "epoch_speedup", "test_accuracy"]].isna().all()
+
+
+def test_a_measured_figure_is_in_the_csv_on_the_page_and_in_mlflow(
+    make_result: MakeResult, tmp_path: Path
+) -> None:
+    cpu = trained(make_result)
+    timings = cpu.timings.model_copy(update={"peak_host_memory_bytes": 3 << 30})
+    cpu = replace(cpu, timings=timings)
+    (pair,) = paired([cpu, make_result(device="gpu", unavailable=REASON)])
+    assert comparison_rows([pair])[0]["peak_host_memory_bytes"] == 3 << 30
+    assert {"": "host memory (peak)", "CPU": "3.0 GiB", "GPU": "n/a"} in figures_table(pair)
+    write_result(tmp_path, cpu)
+    document = training_document("small-mlp", "cpu", tmp_path)
+    assert document
+    assert ("peak_host_memory_bytes", 3 << 30) in {(m.key, m.value) for m in document.metrics}
 
 
 def test_the_history_has_every_epoch_with_the_training_time_so_far(

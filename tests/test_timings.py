@@ -47,3 +47,4 @@ def test_recorded_times_fit_the_wall_clock(
     median_seconds = statistics.median(epoch.training_seconds for epoch in timings.epochs)
     assert timings.images_per_second * median_seconds == pytest.approx(timings.training_image_count)
     assert timings.resumed_at_epochs == ()
+    assert (timings.peak_host_memory_bytes or 0) > 100e6  # torch alone takes as much

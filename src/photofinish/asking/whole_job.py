@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -11,11 +10,10 @@ from photofinish.asking.sample import Figures, Length
 from photofinish.asking.watch import Watched
 from photofinish.comparing.speedups import LEAST_VALUES, SECONDS_AN_HOUR
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
-from photofinish.machine.host import git_commit, package_versions
 from photofinish.results import EpochTiming, passed_seconds
-from photofinish.results.measurements import Operations, Overhead, SteadyState
-from photofinish.results.records import Timings
-from photofinish.results.script_runs import ScriptEpoch, ScriptRun, ScriptSettings
+from photofinish.results.job_times import JobTimes
+from photofinish.results.measurements import Operations
+from photofinish.results.script_runs import ScriptEpoch, ScriptRun, ScriptSettings, script_times
 
 MOST_EPOCHS = 1000
 """A job of more is written as one long epoch: each epoch's record takes time in every answer."""
@@ -110,7 +108,7 @@ def _samples(job: Job, operations: Operations | None) -> int:
 
 def _timings(
     watched: Watched, job: Job, host: CpuTarget | GpuTarget, operations: Operations | None
-) -> Timings:
+) -> JobTimes:
     """Return the times of the job. Each part of the sample makes a repeat of it."""
     figures, started_at = watched.figures, watched.began_at_unix_seconds
     startup_seconds = max(0.0, figures.first_step_at - watched.began_at - figures.step_seconds)
@@ -122,37 +120,23 @@ def _timings(
         return job.epochs * (EpochTiming(training_seconds, validation_seconds, started_at),)
 
     epochs = passes(figures.step_seconds)
-    pass_seconds, samples = passed_seconds(epochs), _samples(job, operations)
-    total_seconds = startup_seconds + pass_seconds
+    total_seconds = startup_seconds + passed_seconds(epochs)
     if job.is_run and watched.status == 0:  # it may save and test something at its end
         seconds = watched.ended_at - watched.began_at - figures.counted_seconds
         total_seconds = max(total_seconds, seconds)
-    accelerators = host.accelerators if isinstance(host, GpuTarget) else ()
-    cpu_name = host.cpu.model if host.cpu else "unknown"
     # An interval takes some values. Fewer parts count several times, which narrows nothing.
     parts = figures.part_seconds
     parts = parts * math.ceil(LEAST_VALUES / len(parts))
-    return Timings(
-        host=host,
-        host_name=platform.node(),
-        device_name=accelerators[0].name if accelerators else cpu_name,
-        git_commit=git_commit(),
-        packages=package_versions(),
+    return script_times(
+        host,
         started_at_unix_seconds=started_at,
         startup_seconds=startup_seconds,
-        data_seconds=0.0,
-        warm_up_seconds=0.0,
-        epochs=epochs,
         total_seconds=total_seconds,
-        tracking_seconds=0.0,
-        resumed_at_epochs=(),
-        training_image_count=samples,
-        images_per_second=samples / epochs[0].training_seconds,
-        peak_memory_bytes=None,
+        epochs=epochs,
         repeats=tuple(map(passes, parts)),
-        steady_state=SteadyState(steps_per_sample=1, sample_seconds=tuple(parts)),
-        overhead=Overhead(passes_seconds=pass_seconds, seconds=0.0),
+        samples=_samples(job, operations),
+        step_seconds=parts,
         load=watched.load,
         operations=operations,
-        not_counted=None if operations else "the script took too few steps to count one of them",
+        not_counted="the script took too few steps to count one of them",
     )

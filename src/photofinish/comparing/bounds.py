@@ -21,8 +21,8 @@ from photofinish.comparing.fair_cpu import (
 )
 from photofinish.comparing.memory import VALUE_BYTES
 from photofinish.config.compare import Accelerator
+from photofinish.results.job_times import JobTimes
 from photofinish.results.measurements import Operations
-from photofinish.results.records import Timings
 
 ABOVE_BOOST_CLOCK = 1.25
 LEAST_KERNEL_SECONDS = 0.5e-6
@@ -108,7 +108,7 @@ def _ceiling(run: Recorded) -> SpeedupBounds:
     return SpeedupBounds(job, epoch, startup if costs.attribution.resident else None)
 
 
-def _startup_bound(timings: Timings) -> SpeedupBound:
+def _startup_bound(timings: JobTimes) -> SpeedupBound:
     """Return the bound of a job if only its start-up stays on the CPU."""
     _, job_seconds = spread(timings.end_to_end_seconds)
     least_seconds = least_startup_seconds(timings)

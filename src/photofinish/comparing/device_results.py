@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +18,9 @@ from photofinish.config.experiment import Experiment, on_cpu
 from photofinish.data import Task
 from photofinish.errors import UserError
 from photofinish.results import EpochMetrics, records
-from photofinish.results.measurements import StepBreakdown
-from photofinish.results.records import DeviceLabel, Timings
+from photofinish.results.job_times import JobTimes
+from photofinish.results.measurements import StepBreakdown, StepsTaken
+from photofinish.results.records import DeviceLabel
 from photofinish.results.script_runs import ScriptRun, ScriptUnavailable
 
 PARTS = {
@@ -186,6 +187,14 @@ class Recorded:
     def device(self) -> DeviceLabel:
         return self.record.device
 
+    @property
+    def steps_taken(self) -> StepsTaken | None:
+        return self.timings.steps_taken
+
+    @property
+    def warm_up_seconds(self) -> float | None:
+        return self.timings.warm_up_seconds
+
     @cached_property
     def costs(self) -> StepCosts | None:
         attribution = self.timings.attribution
@@ -195,6 +204,8 @@ class Recorded:
 @dataclass(frozen=True)
 class Trained(Recorded):
     """Result of a training stage that was evaluated, too."""
+
+    has_steps: ClassVar[bool] = True
 
     scores: records.DeviceEvaluation
     first_step: records.FirstStep
@@ -209,13 +220,16 @@ class ScriptResult:
     experiment: str
     """Name of the script."""
     record: ScriptRun
+    # What only the trainer measures.
+    steps_taken: ClassVar[StepsTaken | None] = None
+    warm_up_seconds: ClassVar[float | None] = None
 
     @property
     def device(self) -> DeviceLabel:
         return self.record.device
 
     @property
-    def timings(self) -> Timings:
+    def timings(self) -> JobTimes:
         return self.record.timings
 
     @property

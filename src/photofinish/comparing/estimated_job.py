@@ -26,8 +26,8 @@ from photofinish.config.cuda_graphs import why_not_captured
 from photofinish.config.experiment import Experiment, LoaderInput
 from photofinish.machine.host import allowed_cores
 from photofinish.machine.load import load_warnings
+from photofinish.results.job_times import JobTimes
 from photofinish.results.measurements import Operations
-from photofinish.results.records import Timings
 from photofinish.results.script_runs import ScriptSettings
 
 _LARGER_BATCH = 8
@@ -173,7 +173,7 @@ def _larger_batch(
 
 
 def measured_over_estimated(
-    run: Recorded | ScriptResult, operations: Operations, measured: Sequence[Timings]
+    run: Recorded | ScriptResult, operations: Operations, measured: Sequence[JobTimes]
 ) -> float:
     """Return how much longer a quiet GPU's step took than estimated; 1 if none is known."""
     by_name = {each.full_name: each for each in accelerators().values()}
@@ -188,7 +188,7 @@ def measured_over_estimated(
     return 1.0
 
 
-def _quickest_step_seconds(timings: Timings) -> float:
+def _quickest_step_seconds(timings: JobTimes) -> float:
     """Return the quickest step here, of either batch size that was tried."""
     seconds = timings.steady_state.step_seconds
     if timings.attribution:
@@ -196,7 +196,7 @@ def _quickest_step_seconds(timings: Timings) -> float:
     return min(seconds)
 
 
-def _validation_share(timings: Timings) -> float:
+def _validation_share(timings: JobTimes) -> float:
     """Return how long validation takes as a share of training, here and so by estimate there."""
     validation_seconds = sum(epoch.validation_seconds for epoch in timings.epochs)
     return validation_seconds / sum(epoch.training_seconds for epoch in timings.epochs)

@@ -17,8 +17,8 @@ import numpy as np
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.machine.load import load_warnings
 from photofinish.results import passed_seconds
+from photofinish.results.job_times import JobTimes
 from photofinish.results.measurements import SteadyState
-from photofinish.results.records import Timings
 
 BUSY = 2.0
 """Least factor by which other programs may have slowed a run on a busy machine."""
@@ -33,7 +33,7 @@ FASTER = 1.1
 _ENOUGH_STEPS, _ENOUGH_TRIES = 10, 5
 
 
-def slowdown(run: Timings) -> float:
+def slowdown(run: JobTimes) -> float:
     """Return the factor by which other programs may have slowed a run, 1 on a quiet machine."""
     if not load_warnings(run.load):
         return 1.0
@@ -51,7 +51,7 @@ def slowdown(run: Timings) -> float:
     return max(spinning, slowdown_of_a_thread(run))
 
 
-def slowdown_of_a_thread(run: Timings) -> float:
+def slowdown_of_a_thread(run: JobTimes) -> float:
     """Return the factor by which other programs may have slowed work of a single thread.
 
     Threads that were ready to run but had no core show how much it was at least.
@@ -63,7 +63,7 @@ def slowdown_of_a_thread(run: Timings) -> float:
     return max(BUSY, 1 + waited_seconds / running_seconds if running_seconds else BUSY)
 
 
-def least_epoch_seconds(run: Timings) -> float | None:
+def least_epoch_seconds(run: JobTimes) -> float | None:
     """Return the least time of a training pass on a quiet machine, or None if nothing shows it."""
     step_seconds = least_step_seconds(run)
     if step_seconds is None or run.steps_per_epoch is None:
@@ -75,7 +75,7 @@ def least_epoch_seconds(run: Timings) -> float | None:
     return run.steps_per_epoch * (step_seconds + batch_seconds)
 
 
-def least_step_seconds(run: Timings) -> float | None:
+def least_step_seconds(run: JobTimes) -> float | None:
     """Return the least time of a step on a quiet machine, or None if nothing shows it."""
     if not isinstance(run.host, CpuTarget):
         return None
@@ -90,7 +90,7 @@ def least_step_seconds(run: Timings) -> float | None:
     return None
 
 
-def least_batch_seconds(run: Timings) -> float:
+def least_batch_seconds(run: JobTimes) -> float:
     """Return the least time to load a batch on a quiet machine; 0 if nothing shows it."""
     if run.attribution is None:
         return 0.0
@@ -104,7 +104,7 @@ def least_batch_seconds(run: Timings) -> float:
     return statistics.fmean(alone_seconds) / slowdown_of_a_thread(run)
 
 
-def least_startup_seconds(run: Timings) -> float:
+def least_startup_seconds(run: JobTimes) -> float:
     """Return the least time of the start-up on a quiet machine."""
     if run.startup_cpu_seconds is not None:
         return min(run.startup_seconds, run.startup_cpu_seconds)
@@ -121,7 +121,7 @@ class FewerThreads:
     """Time of the job with so many threads."""
 
 
-def fewer_threads(run: Timings) -> FewerThreads | None:
+def fewer_threads(run: JobTimes) -> FewerThreads | None:
     """Return the number of threads with which steps were faster by more than a tenth, or None.
 
     On a busy machine threads wait for each other, so nothing is concluded.

@@ -17,7 +17,7 @@ from photofinish.comparing.renting import RentalOption
 from photofinish.comparing.speedups import RUN_TO_RUN, Interval, job_spread
 from photofinish.config.compare import accelerators
 from photofinish.results import passed_seconds
-from photofinish.results.records import Timings
+from photofinish.results.job_times import JobTimes
 
 MOST_RUNS = 1000
 """Most runs that an answer asks for."""
@@ -160,7 +160,7 @@ def _candidates(pair: AnyComparison) -> list[_Candidate]:
     return estimated
 
 
-def _job_spread(run: Timings) -> Interval:
+def _job_spread(run: JobTimes) -> Interval:
     """Return how long a fast and a slow run of the job with its further seeds take."""
     fast, slow = job_spread(run)
     factor = run.job_seconds / run.total_seconds

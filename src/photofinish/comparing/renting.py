@@ -22,8 +22,8 @@ from photofinish.config.compare import (
     Comparing,
     accelerators,
 )
+from photofinish.results.job_times import JobTimes
 from photofinish.results.measurements import Operations
-from photofinish.results.records import Timings
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def renting(
     stays: SpeedupBounds,
     target: TimeToTarget | None,
     settings: Comparing,
-    measured: Sequence[Timings] = (),
+    measured: Sequence[JobTimes] = (),
 ) -> RentalComparison:
     """Return the least and estimated time and cost on each accelerator in the settings.
 

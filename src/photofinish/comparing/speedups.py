@@ -22,7 +22,8 @@ from photofinish.comparing.fair_cpu import (
 from photofinish.config.compare import Comparing
 from photofinish.machine.load import load_warnings
 from photofinish.results import EpochMetrics, EpochTiming, passed_seconds
-from photofinish.results.records import DeviceLabel, Timings
+from photofinish.results.job_times import JobTimes
+from photofinish.results.records import DeviceLabel
 
 Kind = Literal["step", "epoch", "end_to_end"]
 LEAST_VALUES = 5
@@ -65,7 +66,7 @@ class Speedup:
         return self.interval[0] > 1
 
 
-def speedups(cpu: Timings, device: Timings) -> dict[Kind, Speedup]:
+def speedups(cpu: JobTimes, device: JobTimes) -> dict[Kind, Speedup]:
     margins = run_margins(cpu, device)
     steps = cpu.steady_state.step_seconds, device.steady_state.step_seconds
     return {
@@ -75,7 +76,7 @@ def speedups(cpu: Timings, device: Timings) -> dict[Kind, Speedup]:
     }
 
 
-def job_speedup(cpu: Timings, device: Timings) -> Speedup:
+def job_speedup(cpu: JobTimes, device: JobTimes) -> Speedup:
     """Return the speed-up of the whole job, whose interval needs no repeats."""
     jobs = cpu.end_to_end_seconds, device.end_to_end_seconds
     (fast_cpu, slow_cpu), (fast_device, slow_device) = job_spread(cpu), job_spread(device, 1)
@@ -83,7 +84,7 @@ def job_speedup(cpu: Timings, device: Timings) -> Speedup:
     return replace(_speedup("end_to_end", *jobs, (1.0, 1.0)), interval=interval)
 
 
-def job_spread(run: Timings, seed: int = 0) -> Interval:
+def job_spread(run: JobTimes, seed: int = 0) -> Interval:
     """Return how long a fast and a slow run of the job take on a quiet machine.
 
     All of it may be off by `RUN_TO_RUN` besides. The fast run of a busy machine is as if nothing
@@ -110,7 +111,7 @@ def job_spread(run: Timings, seed: int = 0) -> Interval:
     return max(0.0, least_once_seconds) / ONCE + low, once_seconds * ONCE + high
 
 
-def epoch_speedup(cpu: Timings, device: Timings) -> Speedup:
+def epoch_speedup(cpu: JobTimes, device: JobTimes) -> Speedup:
     margins = run_margins(cpu, device)
     return _speedup("epoch", cpu.epoch_seconds, device.epoch_seconds, margins)
 
@@ -170,7 +171,7 @@ class ResourceUse:
     cost_to_target: Cost | None = None
 
 
-def payback(cpu: Timings, gpu: Timings) -> BreakEvenEpochs:
+def payback(cpu: JobTimes, gpu: JobTimes) -> BreakEvenEpochs:
     extra_seconds = gpu.startup_seconds - cpu.startup_seconds
     cpu_epochs = [passed_seconds([epoch]) for epoch in cpu.all_epochs]
     gpu_epochs = [passed_seconds([epoch]) for epoch in gpu.all_epochs]
@@ -195,7 +196,7 @@ def _epochs(extra_seconds: float, gain_seconds: float) -> float:
 
 
 def outlay(
-    device: DeviceLabel, timings: Timings, history: Sequence[EpochMetrics], settings: Comparing
+    device: DeviceLabel, timings: JobTimes, history: Sequence[EpochMetrics], settings: Comparing
 ) -> ResourceUse:
     """Return energy and cost of the training, and up to the target accuracy in the settings.
 
@@ -243,7 +244,7 @@ def time_to_lowest_loss(
     return epoch, startup_seconds + passed_seconds(epochs[:epoch])
 
 
-def energy_used(device: DeviceLabel, timings: Timings, settings: Comparing) -> EnergyUsed:
+def energy_used(device: DeviceLabel, timings: JobTimes, settings: Comparing) -> EnergyUsed:
     """Return the GPU's energy by its own counter, or an estimate by the watts in the settings."""
     meter = next((part for part in timings.energy if part.of == device), None)
     if device == "gpu" and meter and meter.joules is not None:
@@ -275,7 +276,7 @@ def cost(device: DeviceLabel, seconds: float, joules: float | None, settings: Co
     return Cost(sum(amounts.values()) if amounts else None, counted)
 
 
-def run_margins(cpu: Timings, device: Timings) -> Interval:
+def run_margins(cpu: JobTimes, device: JobTimes) -> Interval:
     """Return the factors by which the ratio of two runs may be too high, and too low.
 
     Other programs only make a run longer, so each run's load moves one end.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import platform
 import signal
 import statistics
 import subprocess
@@ -25,17 +24,18 @@ from photofinish.custom_loops.timed_steps import DEVICE, FOLDER, MEASUREMENTS
 from photofinish.errors import UserError
 from photofinish.files import state_folder
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget, Machine, mismatches
-from photofinish.machine.host import git_commit, package_versions
 from photofinish.machine.load import LoadMonitor, LoadWindow
 from photofinish.results import EpochTiming
-from photofinish.results.measurements import Operations, Overhead, SteadyState
-from photofinish.results.records import DeviceLabel, Timings, write_record
+from photofinish.results.job_times import JobTimes, Readings
+from photofinish.results.measurements import Operations
+from photofinish.results.records import DeviceLabel, write_record
 from photofinish.results.script_runs import (
     SCRIPT,
     ScriptEpoch,
     ScriptRun,
     ScriptSettings,
     ScriptUnavailable,
+    script_times,
 )
 from photofinish.stage.locks import exclusive, exclusive_machine
 from photofinish.stage.process import end_group
@@ -53,8 +53,8 @@ class _Measured(Record):
     operations: Operations | None = None
     precision: str = "fp32"
     parameter_count: int | None = None
-    peak_memory_bytes: int | None = None
-    """0 for an accelerator that was not used."""
+    readings: Readings = Readings()
+    """Peak memory is 0 for an accelerator that was not used."""
 
     @property
     def whole_epochs(self) -> tuple[ScriptEpoch, ...]:
@@ -92,7 +92,7 @@ def run_script(device: DeviceLabel, plan_file: Path, host_file: Path, out: Path)
     with exclusive(state_folder() / "locks", str(out.resolve())), exclusive_machine(command):
         started_at_unix_seconds = time.time()
         ran = _run(plan.name, device, command, kind, host.threads or 1)
-    if ran.measured.epochs and ran.measured.peak_memory_bytes == 0:
+    if ran.measured.epochs and ran.measured.readings.peak_memory_bytes == 0:
         raise UserError(
             f"scripts.{plan.name}: the command did not use {kind}, so its times are not those of "
             f"an accelerator. Let the script compute on the device that {PLACEHOLDER} names"
@@ -183,7 +183,7 @@ def _numbers(value: Any, name: str = "") -> Iterator[tuple[str, float | None]]:
         yield name, float(value) if math.isfinite(value) else None
 
 
-def _timings(host: CpuTarget | GpuTarget, ran: _Ran, started_at_unix_seconds: float) -> Timings:
+def _timings(host: CpuTarget | GpuTarget, ran: _Ran, started_at_unix_seconds: float) -> JobTimes:
     measured = ran.measured
     total_seconds = ran.ended_at - ran.began_at
     startup_seconds, samples, not_counted = 0.0, 0, _NOT_USED
@@ -199,31 +199,19 @@ def _timings(host: CpuTarget | GpuTarget, ran: _Ran, started_at_unix_seconds: fl
         step_seconds = tuple(epoch.step_seconds for epoch in measured.whole_epochs)
         samples = round(statistics.median(e.samples or e.steps for e in measured.whole_epochs))
         not_counted = _NOT_COUNTED
-    accelerators = host.accelerators if isinstance(host, GpuTarget) else ()
-    cpu_name = host.cpu.model if host.cpu else "unknown"
-    return Timings(
-        host=host,
-        host_name=platform.node(),
-        device_name=accelerators[0].name if accelerators else cpu_name,
-        git_commit=git_commit(),
-        packages=package_versions(),
+    return script_times(
+        host,
         started_at_unix_seconds=started_at_unix_seconds,
         startup_seconds=startup_seconds,
-        data_seconds=0.0,
-        warm_up_seconds=0.0,
-        epochs=epochs,
         total_seconds=total_seconds,
-        tracking_seconds=0.0,
-        resumed_at_epochs=(),
-        training_image_count=samples,
-        images_per_second=samples / statistics.median(epoch.training_seconds for epoch in epochs),
-        device_count=len(accelerators) or 1,
-        peak_memory_bytes=measured.peak_memory_bytes,
-        steady_state=SteadyState(steps_per_sample=1, sample_seconds=step_seconds),
-        overhead=Overhead(passes_seconds=sum(e.training_seconds for e in epochs), seconds=0.0),
+        epochs=epochs,
+        samples=samples,
+        counts_samples=all(epoch.samples for epoch in measured.epochs),
+        step_seconds=step_seconds,
         load=ran.load,
         operations=measured.operations,
-        not_counted=None if measured.operations else not_counted,
+        not_counted=not_counted,
+        readings=measured.readings,
     )
 
 

@@ -21,10 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-try:
-    import resource
-except ImportError:  # Windows
-    resource = None  # type: ignore[assignment]
+from photofinish.machine.host_memory import peak_host_memory_bytes
 
 if TYPE_CHECKING:
     from photofinish.profiling.script_step import ScriptStep
@@ -224,7 +221,11 @@ class _Measured:
         if counted:
             profiled = self._counted[-1]["operations"]
             counted["operations"]["without_formula"] = profiled["without_formula"]
-        measured = {"epochs": self.epochs, **counted, "peak_memory_bytes": _peak_memory_bytes()}
+        readings = {
+            "peak_memory_bytes": _peak_memory_bytes(),
+            "peak_host_memory_bytes": peak_host_memory_bytes(),
+        }
+        measured = {"epochs": self.epochs, **counted, "readings": readings}
         path = Path(os.environ[FOLDER]) / MEASUREMENTS
         path.write_text(json.dumps(measured), encoding="utf-8")
 
@@ -288,10 +289,7 @@ def _peak_memory_bytes() -> int | None:
     """
     torch, kind = sys.modules.get("torch"), os.environ[DEVICE]
     if kind == "cpu":
-        if resource is None:
-            return None
-        kibibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return kibibytes if sys.platform == "darwin" else kibibytes * 1024
+        return peak_host_memory_bytes()
     if torch is None:
         return 0
     peak = getattr(torch.get_device_module(kind), "max_memory_allocated", None)

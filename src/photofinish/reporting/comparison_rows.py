@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from itertools import zip_longest
 from typing import Any
@@ -13,12 +12,16 @@ from photofinish.comparing.device_results import PARTS, NotTrained, ScriptResult
 from photofinish.comparing.pairs import AnyComparison, Compared
 from photofinish.machine.load import load_warnings
 from photofinish.results import records
-from photofinish.wording import seconds, utc_minute
+from photofinish.results.figures import figures_in, figures_of
+from photofinish.results.job_times import JobTimes
+from photofinish.wording import byte_size, seconds, utc_minute
 
 Rows = list[dict[str, Any]]
 """One dictionary per row, all with the same keys; None where there is no figure."""
 _percent = "{:.2%}".format
 _thousands = "{:,.0f}".format
+_WRITE = {"seconds": seconds, "bytes": byte_size, "a second": _thousands}
+"""Writers of measured figures on the page, by their units."""
 
 
 def _column(label: str, write: Callable[[Any], str] = str, *, dvc: bool = False) -> Any:
@@ -51,11 +54,8 @@ class ComparisonRow:
     test_loss: float | None = _column("test loss", "{:.4f}".format, dvc=True)
     macro_f1: float | None = _column("macro F1", "{:.4f}".format, dvc=True)
     test_metrics: str | None = _column("test metrics")
-    step_seconds: float | None = _column("step (median)", seconds, dvc=True)
-    epoch_seconds: float | None = _column("epoch (median)", seconds, dvc=True)
-    images_per_second: float | None = _column("samples/s", _thousands)
-    startup_seconds: float | None = _column("start-up", seconds)
-    total_seconds: float | None = _column("total", seconds, dvc=True)
+    figures: dict[str, Any] = field(default_factory=dict)
+    """Measured figures by column, as results/job_times.py describes them."""
     step_speedup: float | None = _metric()
     step_speedup_low: float | None = None
     step_speedup_high: float | None = None
@@ -102,6 +102,37 @@ class ComparisonRow:
     measured_at_unix_seconds: float | None = _column("began", utc_minute)
     reason: str | None = _column("why not trained")
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return the row by column."""
+        values = vars(self) | self.figures
+        return {column.name: values.get(column.name) for column in COLUMNS}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of comparison.csv."""
+
+    name: str
+    label: str | None = None
+    """Heading of its row on the page, if it has one."""
+    write: Callable[[Any], str] = str
+    """Writes a value on the page."""
+    dvc: bool = False
+    """True if `dvc metrics` shows it."""
+
+
+def _columns() -> Iterator[Column]:
+    for each in fields(ComparisonRow):
+        if each.name != "figures":
+            yield Column(each.name, **each.metadata)
+            continue
+        for figure in figures_of(JobTimes).values():
+            if figure.csv:
+                yield Column(figure.csv, figure.label, _WRITE[figure.unit], figure.dvc)
+
+
+COLUMNS = tuple(_columns())
+
 
 def comparison_rows(pairs: Iterable[AnyComparison], decisions: Iterable[Decision] = ()) -> Rows:
     """Return a row for each experiment and device, with the answers that are decided.
@@ -115,7 +146,7 @@ def comparison_rows(pairs: Iterable[AnyComparison], decisions: Iterable[Decision
             row.answer, row.answer_for = decision.answer, decision.about
             row.answer_by, row.answer_reason = decision.own.basis, decision.own.reason
         rows += found
-    return [vars(row) for row in rows]
+    return [row.as_dict() for row in rows]
 
 
 def _rows(pair: AnyComparison) -> list[ComparisonRow]:
@@ -153,8 +184,11 @@ def _row(pair: AnyComparison, run: Trained | ScriptResult) -> ComparisonRow:
         parameters=run.record.parameter_count,
         epochs=0,
         repeats=len(timings.repeats) + 1,
-        startup_seconds=timings.startup_seconds,
-        total_seconds=timings.total_seconds,
+        figures={
+            figure.csv: value or None
+            for figure, value in figures_in(timings, has_steps=run.has_steps)
+            if figure.csv
+        },
         load_warnings="; ".join(load_warnings(timings.load)) or None,
         host_name=timings.host_name,
         measured_at_unix_seconds=timings.started_at_unix_seconds,
@@ -187,8 +221,6 @@ def _add_training(row: ComparisonRow, run: Trained) -> None:
     row.macro_f1, row.test_metrics = scores.macro_f1, "; ".join(metrics) or None
     row.resumed_at_epochs = " ".join(map(str, timings.resumed_at_epochs)) or None
     row.overhead_seconds, row.overhead_share = timings.overhead.seconds, timings.overhead.share
-    row.images_per_second = timings.images_per_second
-    _add_times(row, timings)
     if costs := run.costs:
         row.busy_share = costs.busy_share
         for part, share in costs.shown_shares.items():
@@ -197,20 +229,10 @@ def _add_training(row: ComparisonRow, run: Trained) -> None:
 
 def _add_script(row: ComparisonRow, run: ScriptResult) -> None:
     """Add the figures of a script, with those of its epochs if it uses `photofinish.steps`."""
-    epochs, timings = run.record.epochs, run.timings
-    row.epochs, row.test_metrics = len(epochs), "; ".join(run.metric_texts) or None
-    row.startup_seconds = timings.startup_seconds or None
+    row.epochs, row.test_metrics = len(run.record.epochs), "; ".join(run.metric_texts) or None
     if run.has_steps:
-        row.precision = run.record.experiment.precision if timings.operations else None
+        row.precision = run.record.experiment.precision if run.timings.operations else None
         row.waiting_share = run.waiting_share
-        if all(epoch.samples for epoch in epochs):
-            row.images_per_second = timings.images_per_second
-        _add_times(row, timings)
-
-
-def _add_times(row: ComparisonRow, timings: records.Timings) -> None:
-    row.step_seconds = statistics.median(timings.steady_state.step_seconds)
-    row.epoch_seconds = timings.median_epoch_seconds
 
 
 def _add_comparison(row: ComparisonRow, compared: Compared) -> None:
@@ -228,7 +250,7 @@ def _add_comparison(row: ComparisonRow, compared: Compared) -> None:
 
 def comparison_metrics(pairs: Iterable[AnyComparison]) -> dict[str, Any]:
     """Return what `dvc metrics` shows: experiment, device, figure."""
-    shown = [column.name for column in fields(ComparisonRow) if column.metadata.get("dvc")]
+    shown = [column.name for column in COLUMNS if column.dvc]
     metrics: dict[str, Any] = {}
     for pair in pairs:
         custom: dict[str, dict[str, float]] = {}

@@ -21,7 +21,7 @@ from photofinish.comparing.device_results import ScriptResult, Trained
 from photofinish.comparing.pairs import AnyComparison
 from photofinish.comparing.scaling import Grid
 from photofinish.reporting.comparison_rows import Rows
-from photofinish.results.records import Timings
+from photofinish.results.job_times import JobTimes
 from photofinish.wording import HIGH, limit, listed, seconds, times
 
 INK, SOFT, LINE = "#1c2127", "#555d67", "#d8dde3"
@@ -205,7 +205,7 @@ def _loading_share(run: Trained | ScriptResult) -> float:
     return shares.get("waiting for data", 0.0) + shares.get("copying to the device", 0.0)
 
 
-def _parts(timings: Timings, loading_share: float) -> dict[str, float]:
+def _parts(timings: JobTimes, loading_share: float) -> dict[str, float]:
     """Return the parts of a job that was measured."""
     training_seconds = sum(epoch.training_seconds for epoch in timings.epochs)
     loading_seconds = training_seconds * loading_share

@@ -10,14 +10,15 @@ from itertools import accumulate
 
 from photofinish.comparing.device_results import Trained
 from photofinish.comparing.pairs import AnyComparison
-from photofinish.reporting.comparison_rows import ComparisonRow, Rows, is_known
+from photofinish.reporting.comparison_rows import COLUMNS as COMPARISON
+from photofinish.reporting.comparison_rows import Rows, is_known
 from photofinish.reporting.sentences import in_words
 from photofinish.results import EpochMetrics
 
 _SPREADSHEET_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _RUN = ("experiment", "device", "run")
 COLUMNS: dict[str, tuple[str, ...]] = {
-    "comparison.csv": tuple(column.name for column in fields(ComparisonRow)),
+    "comparison.csv": tuple(column.name for column in COMPARISON),
     "history.csv": (
         *(column.name for column in fields(EpochMetrics)), "training_seconds_so_far", *_RUN,
     ),

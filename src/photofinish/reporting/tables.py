@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import fields
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from photofinish.comparing.speedups import epoch_speedup, time_to_lowest_loss
 from photofinish.machine.fingerprint import GpuTarget
 from photofinish.machine.load import load_warnings
 from photofinish.reporting import causes, sentences
-from photofinish.reporting.comparison_rows import ComparisonRow, comparison_rows, is_known
+from photofinish.reporting.comparison_rows import COLUMNS, comparison_rows, is_known
 from photofinish.reporting.sentences import NAMES, THE_SAME, in_words
 from photofinish.results.records import DEVICE_LABELS
 from photofinish.results.references import hardware
@@ -279,13 +278,10 @@ def figures_table(pair: AnyComparison) -> Table:
     """Return a row for each figure that the page shows, with a column for each device."""
     by_device = {row["device"]: row for row in comparison_rows([pair])}
     figures: dict[str, dict[str, str]] = defaultdict(lambda: defaultdict(lambda: NOTHING))
-    for column in fields(ComparisonRow):
-        if "label" not in column.metadata:
-            continue
-        for device, row in by_device.items():
-            if is_known(row[column.name]):
-                text = column.metadata["write"](row[column.name])
-                figures[column.metadata["label"]][device] = text
+    for column in COLUMNS:
+        for device, row in by_device.items() if column.label else ():
+            if column.label and is_known(row[column.name]):
+                figures[column.label][device] = column.write(row[column.name])
     for result in pair.trained:
         if isinstance(result, Trained) and result.scores.confusion:
             figures["most mistaken"][result.device] = _most_mistaken(result)
@@ -311,7 +307,8 @@ def _most_mistaken(result: Trained) -> str:
 
 def _hardware_and_software(result: Trained | ScriptResult) -> dict[str, str]:
     """Return the hardware, the software and the launching of steps."""
-    timings, host, taken = result.timings, result.timings.host, result.timings.steps_taken
+    timings, host, taken = result.timings, result.timings.host, result.steps_taken
+    warm_up_seconds = result.warm_up_seconds
     steps = "one by one"
     if result.device == "gpu" and taken:
         is_captured = taken.kind == "graph"
@@ -331,7 +328,7 @@ def _hardware_and_software(result: Trained | ScriptResult) -> dict[str, str]:
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
         "commit": (commit[:_COMMIT_CHARACTERS] or NOTHING) + (" with changes" if dirty else ""),
         "steps": steps,
-        "warm-up": seconds(timings.warm_up_seconds),
+        "warm-up": NOTHING if warm_up_seconds is None else seconds(warm_up_seconds),
     }
 
 
@@ -351,7 +348,7 @@ def steps_table(pair: AnyComparison) -> Table:
 
 def steps_note(pair: AnyComparison) -> str:
     """Return how to read the parts of a step."""
-    taken = [result.timings.steps_taken for result in pair.trained]
+    taken = [result.steps_taken for result in pair.trained]
     is_captured = any(steps and steps.kind == "graph" for steps in taken)
     return causes.IN_GRAPHS if is_captured else ""
 

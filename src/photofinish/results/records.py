@@ -16,26 +16,11 @@ from photofinish.config.experiment import Experiment
 from photofinish.data import Dtype, Shape, Task
 from photofinish.errors import UserError
 from photofinish.files import sha256_of_bytes, write_text_atomically
-from photofinish.machine.energy import Energy
-from photofinish.machine.fingerprint import CpuTarget, GpuTarget
-from photofinish.machine.load import LoadWindow, load_warnings
 from photofinish.nested import Nested
-from photofinish.results import (
-    EpochMetrics,
-    EpochTiming,
-    median_training_seconds,
-    passed_seconds,
-)
-from photofinish.results.measurements import (
-    MOST_UNEXPLAINED_SHARE,
-    Operations,
-    Overhead,
-    SteadyState,
-    StepBreakdown,
-    StepParts,
-    StepsTaken,
-    TriedThreads,
-)
+from photofinish.results import EpochMetrics
+from photofinish.results.figures import Figure
+from photofinish.results.job_times import JobTimes
+from photofinish.results.measurements import Overhead, StepsTaken
 
 MODEL, TIMINGS_FOLDER, EVALUATED = "model", "timings", "evaluation"
 SEEDS = "seeds"
@@ -139,120 +124,21 @@ class FirstStep(Record):
         return self.draws or self.has_dropout
 
 
-class Timings(Record):
-    """Duration, place and date of a training: timings/timings.json."""
+class Timings(JobTimes):
+    """Times of a training, and what only the trainer measures: timings/timings.json."""
 
-    host: CpuTarget | GpuTarget
-    host_name: str
-    device_name: str
-    git_commit: str | None
-    packages: dict[str, str]
-    started_at_unix_seconds: float
-    startup_seconds: float
-    """Time from the process's start to the first step, without the warm-up and our checks."""
-    startup_cpu_seconds: float | None = None
-    """CPU time of the main thread in the start-up."""
-    data_seconds: float
+    data_seconds: Annotated[float, Figure(mlflow="data_seconds")]
     """Part of the start-up: reading, normalising and placing the split."""
-    warm_up_seconds: float
+    warm_up_seconds: Annotated[float, Figure(mlflow="warm_up_seconds")]
     """Time of steps on a copy before the training. No part of the start-up or the total."""
-    epochs: tuple[EpochTiming, ...]
-    total_seconds: float
-    """Time from the process's start to the last result, less warm-up, checks and tracking.
-
-    The processes of a resumed run add up.
-    """
     tracking_seconds: float
     """Time that training waited for MLflow."""
-    resumed_at_epochs: tuple[int, ...]
-    training_image_count: int
-    steps_per_epoch: int | None = None
-    images_per_second: float
-    """Training samples over the median epoch's training time, all repeats included."""
-    device_count: int = 1
-    """GPUs, or processes on the CPU, that shared the training"""
-    peak_memory_bytes: int | None
-    """Peak memory of the device, or of the process on the CPU. The largest of several."""
-    repeats: tuple[tuple[EpochTiming, ...], ...] = ()
-    """Epochs of each further training from the same start."""
-    seeds: tuple[tuple[EpochTiming, ...], ...] = ()
-    """Epochs of the training from each further seed."""
-    steady_state: SteadyState
-    steps_taken: StepsTaken | None = None
-    tried_threads: tuple[TriedThreads, ...] = ()
-    """Steps with one thread, half and all of them, in turns."""
     overhead: Overhead
-    load: tuple[LoadWindow, ...]
-    """Load between readings after epochs.
-
-    The last window has the measurements after the training.
-    """
-    energy: tuple[Energy, ...] = ()
-    """Energy of the first training, for each part of the machine."""
-    attribution: StepBreakdown | None = None
+    steps_taken: StepsTaken | None = None
     not_attributed: str | None = None
     """Reason why there is no attribution."""
-    operations: Operations | None = None
-    not_counted: str | None = None
-    """Reason why there are no operations."""
     identity: str | None = None
     """SHA-256 of all that determines the training, except its name."""
-
-    @property
-    def all_epochs(self) -> list[EpochTiming]:
-        """Epochs of the first training and of its repeats."""
-        return [*self.epochs, *(timing for repeat in self.repeats for timing in repeat)]
-
-    @property
-    def epoch_seconds(self) -> list[float]:
-        """Duration of each training pass, all repeats included."""
-        return [epoch.training_seconds for epoch in self.all_epochs]
-
-    @property
-    def median_epoch_seconds(self) -> float:
-        """Median duration of a training pass."""
-        return median_training_seconds(self.all_epochs)
-
-    @property
-    def step_parts(self) -> StepParts | None:
-        """Parts of a step, or None if those of a CPU's don't fit the whole.
-
-        The whole is a step on one batch or, on a quiet machine, an epoch's share without its data.
-        """
-        if self.attribution is None:
-            return None
-        parts = self.attribution.parts
-        data_seconds = (
-            parts.median_seconds["waiting_seconds"] + parts.median_seconds["copying_seconds"]
-        )
-        apart_seconds = sum(parts.median_seconds.values()) - data_seconds
-        wholes = [self.attribution.same_batch.median_seconds]
-        if self.steps_per_epoch and not load_warnings(self.load):
-            wholes.append(self.median_epoch_seconds / self.steps_per_epoch - data_seconds)
-        most = MOST_UNEXPLAINED_SHARE
-        fits = any(abs(apart_seconds - whole) <= most * whole for whole in wholes)
-        return parts if fits or isinstance(self.host, GpuTarget) else None
-
-    @property
-    def once_seconds(self) -> float:
-        """Time outside the passes: start-up, checkpoints, writing results."""
-        return self.total_seconds - passed_seconds(self.epochs)
-
-    @property
-    def seeds_seconds(self) -> float:
-        """Time of the passes of all further seeds."""
-        return sum(passed_seconds(seed) for seed in self.seeds)
-
-    @property
-    def job_seconds(self) -> float:
-        """Duration of the job with its further seeds. Repeats only measure."""
-        return self.total_seconds + self.seeds_seconds
-
-    @property
-    def end_to_end_seconds(self) -> list[float]:
-        """Duration of the whole job, for each repeat."""
-        repeats = [self.once_seconds + passed_seconds(repeat) for repeat in self.repeats]
-        return [self.total_seconds, *repeats]
 
 
 class Untimed(Record):

@@ -21,6 +21,7 @@ from photofinish.files import to_json
 from photofinish.machine.host import package_version
 from photofinish.machine.load import load_warnings
 from photofinish.results import EpochMetrics, records
+from photofinish.results.job_times import JobTimes
 from photofinish.wording import counted
 
 _PRIVATE = re.compile(r"[/\\]|GPU-|MIG-")
@@ -82,7 +83,7 @@ def read_references(
     return references
 
 
-def hardware(device: records.DeviceLabel, timings: records.Timings) -> str:
+def hardware(device: records.DeviceLabel, timings: JobTimes) -> str:
     """Describe the hardware that trained: `2 x NVIDIA H100`, `Some CPU, 4 threads`."""
     host, name, count = timings.host, timings.device_name, timings.device_count
     if device == "gpu":

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import platform
 import statistics
+from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, RootModel
 
 from photofinish.config.base import Record
-from photofinish.results.records import DeviceLabel, Timings, read_record
+from photofinish.machine.fingerprint import CpuTarget, GpuTarget
+from photofinish.machine.host import git_commit, package_versions
+from photofinish.machine.load import LoadWindow
+from photofinish.results import EpochTiming, median_training_seconds
+from photofinish.results.job_times import JobTimes, Readings
+from photofinish.results.measurements import Operations, SteadyState
+from photofinish.results.records import DeviceLabel, read_record
 
 SCRIPT = "script.json"
 
@@ -91,8 +100,53 @@ class ScriptRun(Record):
     """Nothing if the script does not use `photofinish.steps`: then it is timed as a whole."""
     metrics: dict[str, float | None]
     """Numbers of the metrics file; None for NaN and infinity."""
-    timings: Timings
+    timings: JobTimes
     """Times of the job. A script without epochs has one, which is all of it."""
+
+
+def script_times(
+    host: CpuTarget | GpuTarget,
+    *,
+    started_at_unix_seconds: float,
+    startup_seconds: float,
+    total_seconds: float,
+    epochs: tuple[EpochTiming, ...],
+    repeats: tuple[tuple[EpochTiming, ...], ...] = (),
+    samples: int,
+    counts_samples: bool = True,
+    step_seconds: Iterable[float],
+    load: tuple[LoadWindow, ...],
+    operations: Operations | None,
+    not_counted: str,
+    readings: Readings | None = None,
+) -> JobTimes:
+    """Return the times of a script's job on this machine.
+
+    Where no sample is counted, `samples` are steps.
+    """
+    accelerators = host.accelerators if isinstance(host, GpuTarget) else ()
+    cpu_name = host.cpu.model if host.cpu else "unknown"
+    epoch_seconds = median_training_seconds([*epochs, *chain.from_iterable(repeats)])
+    return JobTimes(
+        host=host,
+        host_name=platform.node(),
+        device_name=accelerators[0].name if accelerators else cpu_name,
+        device_count=len(accelerators) or 1,
+        git_commit=git_commit(),
+        packages=package_versions(),
+        started_at_unix_seconds=started_at_unix_seconds,
+        epochs=epochs,
+        repeats=repeats,
+        training_image_count=samples,
+        images_per_second=samples / epoch_seconds if counts_samples else None,
+        startup_seconds=startup_seconds,
+        total_seconds=total_seconds,
+        steady_state=SteadyState(steps_per_sample=1, sample_seconds=tuple(step_seconds)),
+        load=load,
+        operations=operations,
+        not_counted=None if operations else not_counted,
+        **dict(readings or ()),
+    )
 
 
 class ScriptUnavailable(Record):

@@ -7,22 +7,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
-from typing import NamedTuple, Self
+from typing import Self
 
-from photofinish.machine.energy import Energy, EnergyMeter, added_up, unavailable
+from photofinish.machine.energy import EnergyMeter, added_up, unavailable
+from photofinish.machine.host_memory import peak_host_memory_bytes
 from photofinish.machine.load import LoadMonitor, LoadWindow, nvidia_gpu_state
 from photofinish.results import passed_seconds
+from photofinish.results.job_times import Readings
 from photofinish.results.measurements import Overhead
 from photofinish.runs.training import Training
 from photofinish.training.torch_device import nvidia_uuid
-
-
-class Readings(NamedTuple):
-    """Readings of the first training."""
-
-    overhead: Overhead
-    energy: tuple[Energy, ...]
-    peak_memory_bytes: int | None
 
 
 class Instruments:
@@ -31,7 +25,9 @@ class Instruments:
     They watch the first training in a `with` block, and the rest by `repeat` and `measuring`.
     """
 
+    overhead: Overhead
     readings: Readings
+    """Readings of the first training."""
 
     def __init__(self, training: Training) -> None:
         run, team = training.setup.run, training.team
@@ -62,10 +58,12 @@ class Instruments:
             energy = unavailable(energy, "only the last part of the training was measured")
         self._load.training_ended()
         seconds = max(0.0, loop_seconds - passes_seconds)
+        self.overhead = Overhead(passes_seconds=passes_seconds, seconds=seconds)
+        host_bytes = team.all_gather_object(peak_host_memory_bytes())
         self.readings = Readings(
-            Overhead(passes_seconds=passes_seconds, seconds=seconds),
-            energy,
-            team.peak_memory_bytes(),
+            energy=energy,
+            peak_memory_bytes=team.peak_memory_bytes(),
+            peak_host_memory_bytes=max(filter(None, host_bytes), default=None),
         )
 
     @property

@@ -77,7 +77,7 @@ def timings_of(
     repeats: tuple[Epochs, ...],
 ) -> records.Timings:
     """Return the record of how long the training and its parts took."""
-    setup, trainer, readings = training.setup, training.trainer, instruments.readings
+    setup, trainer = training.setup, training.trainer
     run, steps, image_count = setup.run, trainer.steps, setup.training.image_count
     cpu = run.host.cpu if run.device == "cpu" else None
     epochs = tuple(trainer.progress.timings)
@@ -100,17 +100,16 @@ def timings_of(
         steps_per_epoch=trainer.steps_per_epoch,
         images_per_second=image_count / median_training_seconds(chain(epochs, *repeats)),
         device_count=setup.team.device_count,
-        peak_memory_bytes=readings.peak_memory_bytes,
         repeats=repeats,
         steady_state=profile.steady_state,
         tried_threads=profile.tried_threads,
         steps_taken=StepsTaken(kind=steps.kind, at_once=steps.at_once, why=steps.why),
-        overhead=readings.overhead,
+        overhead=instruments.overhead,
         load=instruments.load,
-        energy=readings.energy,
         attribution=profile.attribution,
         not_attributed=profile.not_attributed,
         operations=profile.operations,
         not_counted=profile.not_counted,
         identity=run.identity(),
+        **dict(instruments.readings),
     )

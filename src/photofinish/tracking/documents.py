@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import re
-import statistics
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -19,6 +18,8 @@ from photofinish.files import sha256_of_bytes
 from photofinish.machine.fingerprint import GpuTarget
 from photofinish.machine.load import load_warnings
 from photofinish.results import EpochMetrics, EpochTiming, records
+from photofinish.results.figures import figures_in
+from photofinish.results.job_times import JobTimes
 from photofinish.results.script_runs import SCRIPT, ScriptRun, read_script_run
 from photofinish.wording import listed, measure_again, seconds
 
@@ -45,10 +46,6 @@ OURS = "**photofinish**"
 """Start of each description that photofinish writes."""
 ONCE = 0
 """Step of a value that a run has once. MLflow draws a bar for it."""
-_TIMED_ONCE = (
-    *("startup_seconds", "data_seconds", "warm_up_seconds", "total_seconds"),
-    *("median_epoch_seconds", "peak_memory_bytes"),
-)
 _SOURCE = {"mlflow.source.name": "dvc repro", "mlflow.source.type": "LOCAL"}
 _KEY = re.compile(r"[\w. -]{1,250}")
 
@@ -164,7 +161,7 @@ def _document(
     name: str,
     device: records.DeviceLabel,
     record: records.Training | ScriptRun,
-    timings: records.Timings,
+    timings: JobTimes,
     training_key: str,
     note: str,
     result: str,
@@ -201,12 +198,7 @@ def script_document(
     if not isinstance(record, ScriptRun):
         return None
     timings, identity = record.timings, _digest(f"{name}/{device}", file)
-    values = {
-        "startup_seconds": timings.startup_seconds if record.epochs else None,
-        "total_seconds": timings.total_seconds,
-        "peak_memory_bytes": timings.peak_memory_bytes,
-        **record.metrics,
-    }
+    values = {**_measured(timings, has_steps=bool(record.epochs)), **record.metrics}
     ended_ms = _milliseconds(timings.started_at_unix_seconds + timings.total_seconds)
     metrics = [
         Metric(key, float(value), ended_ms, ONCE)
@@ -246,7 +238,7 @@ def run_tags(name: str, device: str, host: str, training_key: str) -> dict[str, 
     return {**own, TAG_TRAINING_KEY: training_key, **_SOURCE}
 
 
-def _machine_tags(timings: records.Timings) -> dict[str, str]:
+def _machine_tags(timings: JobTimes) -> dict[str, str]:
     """Describe the machine, the packages and the commit."""
     host, tags = timings.host, {"device.name": timings.device_name}
     if host.cpu and host.software:
@@ -279,14 +271,18 @@ def epoch_metrics(metrics: EpochMetrics, timing: EpochTiming, training_images: i
 
 def _summary(timings: records.Timings) -> dict[str, float | None]:
     """Return the values that a training has once."""
-    summary = {key: getattr(timings, key) for key in _TIMED_ONCE}
-    summary["median_step_seconds"] = statistics.median(timings.steady_state.step_seconds)
-    summary["median_images_per_second"] = timings.images_per_second
+    summary = _measured(timings, has_steps=True)
     summary["overhead_share"] = timings.overhead.share
     if parts := timings.step_parts:
         for part, value in parts.median_seconds.items():
             summary[f"median_step_{part}"] = value
     return summary
+
+
+def _measured(timings: JobTimes, *, has_steps: bool) -> dict[str, float | None]:
+    """Return the measured figures by their names in MLflow."""
+    figures = figures_in(timings, has_steps=has_steps)
+    return {figure.mlflow: value for figure, value in figures if figure.mlflow}
 
 
 def report_document(report: Path) -> RunDocument:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -14,12 +13,8 @@ from torch import nn
 
 from photofinish.config.kinds import KINDS
 from photofinish.errors import UserError
+from photofinish.machine.host_memory import peak_host_memory_bytes
 from photofinish.nested import map_nested
-
-try:
-    import resource
-except ImportError:  # Windows
-    resource = None  # type: ignore[assignment]
 
 CPU = torch.device("cpu")
 _AUTOCAST_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -235,10 +230,7 @@ def peak_memory_bytes(device: torch.device) -> int | None:
     """Return the peak memory of the accelerator, or of the process on the CPU."""
     if _counts_memory(device):
         return int(torch.get_device_module(device).max_memory_allocated(device))
-    if device.type != "cpu" or resource is None:
-        return None
-    unit_bytes = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit_bytes
+    return peak_host_memory_bytes() if device.type == "cpu" else None
 
 
 def free_memory_bytes(device: torch.device) -> int | None:

@@ -1,0 +1,52 @@
+"""Measured figures: each is one field of its record, which also names where the figure goes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal, get_type_hints
+
+from photofinish.config.base import Record
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Places of a figure besides its record, as the metadata of a field or of a property's type."""
+
+    label: str | None = None
+    """Heading of its row on the page, if it has one."""
+    unit: Literal["seconds", "bytes", "a second", "share"] = "seconds"
+    csv: str | None = None
+    """Column of comparison.csv, if it has one."""
+    dvc: bool = False
+    """True if `dvc metrics` shows it under the name of its column."""
+    mlflow: str | None = None
+    """Metric of the run in MLflow, if it has one."""
+    needs_steps: bool = False
+    """True if a job that is timed as a whole lacks it."""
+
+
+@cache
+def figures_of(record: type[Record]) -> dict[str, Figure]:
+    """Return the figures by attribute: of each class its properties, then its fields."""
+    metadata: dict[str, Any] = {}
+    for owner in record.__mro__:
+        if not issubclass(owner, Record):
+            continue
+        for name, member in vars(owner).items():
+            if isinstance(member, property):
+                hint = get_type_hints(member.fget, include_extras=True).get("return")
+                metadata[name] = getattr(hint, "__metadata__", ())
+        for name in filter(record.model_fields.__contains__, owner.__annotations__):
+            metadata[name] = record.model_fields[name].metadata
+    return {
+        name: part for name, parts in metadata.items() for part in parts if isinstance(part, Figure)
+    }
+
+
+def figures_in(times: Record, *, has_steps: bool) -> list[tuple[Figure, Any]]:
+    """Return each figure with its value, which is None if it was not measured."""
+    return [
+        (figure, getattr(times, name) if has_steps or not figure.needs_steps else None)
+        for name, figure in figures_of(type(times)).items()
+    ]
