@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from photofinish.comparing.device_results import ScriptResult
 from photofinish.comparing.diagnosis import Remedy
 from photofinish.comparing.own_gpu import Answer, OwnGpu, decide_own
 from photofinish.comparing.pairs import AnyComparison
@@ -69,22 +68,15 @@ def decide_all(pairs: Sequence[AnyComparison]) -> list[Decision]:
     """Decide for each experiment. Those with the same data set and network are one sweep."""
     sweeps: dict[tuple[str, ...], list[AnyComparison]] = defaultdict(list)
     for pair in pairs:
-        sweeps[_sweep(pair)].append(pair)
+        sweeps[pair.cpu.sweep].append(pair)
     rented = {key: decide_rented(sweep) for key, sweep in sweeps.items()}
-    return [_decision(pair, rented[_sweep(pair)]) for pair in pairs]
+    return [_decision(pair, rented[pair.cpu.sweep]) for pair in pairs]
 
 
 def decide(pair: AnyComparison) -> Decision:
     """Decide for an experiment alone."""
     (decision,) = decide_all([pair])
     return decision
-
-
-def _sweep(pair: AnyComparison) -> tuple[str, ...]:
-    if isinstance(pair.cpu, ScriptResult):
-        return (pair.experiment,)
-    experiment = pair.cpu.record.experiment
-    return experiment.dataset, experiment.model.name
 
 
 def _decision(pair: AnyComparison, rented: RentedGpu | None) -> Decision:

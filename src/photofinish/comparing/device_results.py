@@ -19,7 +19,7 @@ from photofinish.data import Task
 from photofinish.errors import UserError
 from photofinish.results import EpochMetrics, records
 from photofinish.results.job_times import JobTimes
-from photofinish.results.measurements import StepBreakdown, StepsTaken
+from photofinish.results.measurements import Overhead, StepBreakdown, StepsTaken
 from photofinish.results.records import DeviceLabel
 from photofinish.results.script_runs import ScriptRun, ScriptUnavailable
 
@@ -178,6 +178,9 @@ class Predictions:
 class Recorded:
     """Result of a training stage: one experiment on one device."""
 
+    stage: ClassVar[str] = "train"
+    """Start of the stage's name in dvc.yaml."""
+    has_steps: ClassVar[bool] = True
     experiment: str
     record: records.Training
     timings: records.Timings
@@ -188,12 +191,52 @@ class Recorded:
         return self.record.device
 
     @property
+    def sweep(self) -> tuple[str, ...]:
+        """Data set and network, which experiments of one sweep share."""
+        return self.record.experiment.dataset, self.record.experiment.model.name
+
+    @property
+    def precision(self) -> str | None:
+        return self.record.precision
+
+    @property
+    def initial_weights_sha256(self) -> str | None:
+        return self.record.initial_weights_sha256
+
+    @property
+    def epoch_count(self) -> int:
+        return self.record.experiment.epochs
+
+    @property
+    def is_deterministic(self) -> bool:
+        return self.record.experiment.deterministic
+
+    @property
+    def stops_early(self) -> bool:
+        return self.record.experiment.early_stopping is not None
+
+    @property
     def steps_taken(self) -> StepsTaken | None:
         return self.timings.steps_taken
 
     @property
     def warm_up_seconds(self) -> float | None:
         return self.timings.warm_up_seconds
+
+    @property
+    def overhead(self) -> Overhead | None:
+        return self.timings.overhead
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Share of each part of an epoch's step, as far as the parts are known."""
+        return self.costs.shown_shares if self.costs else {}
+
+    @property
+    def loading_share(self) -> float:
+        """Share of an epoch that goes into its data, 0 if that is not known."""
+        parts = ("waiting for data", "copying to the device")
+        return sum(self.shares.get(part, 0.0) for part in parts)
 
     @cached_property
     def costs(self) -> StepCosts | None:
@@ -205,12 +248,20 @@ class Recorded:
 class Trained(Recorded):
     """Result of a training stage that was evaluated, too."""
 
-    has_steps: ClassVar[bool] = True
-
     scores: records.DeviceEvaluation
     first_step: records.FirstStep
     predictions: Predictions
     seed_runs: tuple[records.SeedRun, ...] = ()
+
+    @property
+    def metrics(self) -> dict[str, float | None]:
+        """Custom test metrics by name."""
+        return {**self.scores.metrics}
+
+    @property
+    def cpu_fallbacks(self) -> dict[str, int]:
+        """Number of times that the CPU ran an operator of the first step for the device."""
+        return self.first_step.cpu_fallbacks
 
 
 @dataclass(frozen=True)
@@ -220,9 +271,19 @@ class ScriptResult:
     experiment: str
     """Name of the script."""
     record: ScriptRun
-    # What only the trainer measures.
+    stage: ClassVar[str] = "script"
+    # What only trainings by photofinish have.
+    scores: ClassVar[records.DeviceEvaluation | None] = None
+    costs: ClassVar[StepCosts | None] = None
+    history: ClassVar[Sequence[EpochMetrics]] = ()
+    seed_runs: ClassVar[Sequence[records.SeedRun]] = ()
+    initial_weights_sha256: ClassVar[str | None] = None
     steps_taken: ClassVar[StepsTaken | None] = None
     warm_up_seconds: ClassVar[float | None] = None
+    overhead: ClassVar[Overhead | None] = None
+    cpu_fallbacks: ClassVar[dict[str, int]] = {}
+    is_deterministic: ClassVar[bool] = True
+    stops_early: ClassVar[bool] = False
 
     @property
     def device(self) -> DeviceLabel:
@@ -236,6 +297,32 @@ class ScriptResult:
     def has_steps(self) -> bool:
         """True if the script uses `photofinish.steps`. Else it is timed as a whole."""
         return bool(self.record.epochs)
+
+    @property
+    def sweep(self) -> tuple[str, ...]:
+        return (self.experiment,)
+
+    @property
+    def precision(self) -> str | None:
+        """Precision of the counted step."""
+        return self.record.experiment.precision if self.timings.operations else None
+
+    @property
+    def epoch_count(self) -> int:
+        return len(self.record.epochs)
+
+    @property
+    def metrics(self) -> dict[str, float | None]:
+        """Numbers of the script's metrics file."""
+        return self.record.metrics
+
+    @property
+    def shares(self) -> dict[str, float]:
+        return {"waiting for data": self.waiting_share} if self.has_steps else {}
+
+    @property
+    def loading_share(self) -> float:
+        return self.waiting_share if self.has_steps else 0.0
 
     @cached_property
     def waiting_seconds(self) -> list[float]:
@@ -254,14 +341,6 @@ class ScriptResult:
         for epoch in self.record.epochs:
             waits.append(epoch.exposed_waiting_seconds / max(1, epoch.steps))
         return statistics.median(waits)
-
-    @property
-    def metric_texts(self) -> list[str]:
-        """Numbers of the script's metrics file, each with its name before it."""
-        return [
-            f"{name} {'not a number' if value is None else f'{value:.4g}'}"
-            for name, value in self.record.metrics.items()
-        ]
 
 
 @dataclass(frozen=True)

@@ -111,8 +111,7 @@ class Comparison(Generic[ResultT]):
     def outlays(self) -> dict[DeviceLabel, ResourceUse]:
         uses = {}
         for run in self.trained:
-            history = run.history if isinstance(run, Trained) else ()
-            uses[run.device] = outlay(run.device, run.timings, history, self.settings)
+            uses[run.device] = outlay(run.device, run.timings, run.history, self.settings)
         return uses
 
     @cached_property
@@ -136,13 +135,12 @@ AnyComparison = Comparison[Trained] | Comparison[ScriptResult]
 
 
 def _compared(cpu: Trained | ScriptResult, gpu: Trained | ScriptResult) -> Compared:
+    if not (cpu.has_steps and gpu.has_steps):
+        return Compared({"end_to_end": job_speedup(cpu.timings, gpu.timings)})
+    found, repaid = speedups(cpu.timings, gpu.timings), payback(cpu.timings, gpu.timings)
     if isinstance(cpu, Trained) and isinstance(gpu, Trained):
-        found, repaid = speedups(cpu.timings, gpu.timings), payback(cpu.timings, gpu.timings)
         return Compared(found, repaid, parity(cpu, gpu))
-    runs = [run for run in (cpu, gpu) if isinstance(run, ScriptResult)]
-    if all(run.has_steps for run in runs):
-        return Compared(speedups(cpu.timings, gpu.timings), payback(cpu.timings, gpu.timings))
-    return Compared({"end_to_end": job_speedup(cpu.timings, gpu.timings)})
+    return Compared(found, repaid)
 
 
 def read_pair(name: str, folder: Path) -> TrainedPair:

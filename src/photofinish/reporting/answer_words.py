@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 
 from photofinish.comparing.bounds import SpeedupBound
 from photofinish.comparing.decision import Action, Decision
-from photofinish.comparing.device_results import Trained
 from photofinish.comparing.fair_cpu import fewer_threads
 from photofinish.comparing.own_gpu import OwnGpu, is_likely
 from photofinish.comparing.pairs import AnyComparison
@@ -226,8 +225,7 @@ def action_text(pair: AnyComparison, action: Action) -> str:
 
 
 def _measure_again(pair: AnyComparison, devices: Iterable[DeviceLabel]) -> str:
-    stage = "train" if isinstance(pair.cpu, Trained) else "script"
-    return measure_again(f"{stage}-{device}@{pair.experiment}" for device in devices)
+    return measure_again(f"{pair.cpu.stage}-{device}@{pair.experiment}" for device in devices)
 
 
 def busy_text(pair: AnyComparison, action: Action) -> str | None:

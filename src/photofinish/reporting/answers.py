@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from photofinish.errors import UserError
 from photofinish.files import OWN_FOLDER, write_text_atomically
+from photofinish.reporting.columns import Table
 from photofinish.reporting.page import template
 from photofinish.reporting.sentences import Verdict
-from photofinish.reporting.tables import Table
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,6 +11,7 @@ from photofinish.comparing.decision import Decision
 from photofinish.comparing.device_results import PARTS, NotTrained, ScriptResult, Trained
 from photofinish.comparing.pairs import AnyComparison, Compared
 from photofinish.machine.load import load_warnings
+from photofinish.reporting.sentences import metric_texts
 from photofinish.results import records
 from photofinish.results.figures import figures_in, figures_of
 from photofinish.results.job_times import JobTimes
@@ -168,9 +169,8 @@ def _rows(pair: AnyComparison) -> list[ComparisonRow]:
         )
     if pair.compared:
         _add_comparison(rows[1], pair.compared)
-    if pair.compared and isinstance(pair.cpu, Trained) and isinstance(pair.gpu, Trained):
-        initial_weights = pair.cpu.record.initial_weights_sha256
-        rows[1].same_initial_weights = pair.gpu.record.initial_weights_sha256 == initial_weights
+        if first := pair.cpu.initial_weights_sha256:
+            rows[1].same_initial_weights = pair.trained[1].initial_weights_sha256 == first
     return rows
 
 
@@ -182,7 +182,10 @@ def _row(pair: AnyComparison, run: Trained | ScriptResult) -> ComparisonRow:
         status=run.record.status,
         device_name=timings.device_name,
         parameters=run.record.parameter_count,
-        epochs=0,
+        precision=run.precision,
+        epochs=run.epoch_count,
+        test_metrics="; ".join(metric_texts(run)) or None,
+        resumed_at_epochs=" ".join(map(str, timings.resumed_at_epochs)) or None,
         repeats=len(timings.repeats) + 1,
         figures={
             figure.csv: value or None
@@ -206,33 +209,15 @@ def _row(pair: AnyComparison, run: Trained | ScriptResult) -> ComparisonRow:
         row.target_seconds = target.seconds
     if diagnoses := pair.diagnoses[run.device]:
         row.cause, row.epoch_cause = diagnoses[0].cause, diagnoses[-1].cause
-    if isinstance(run, ScriptResult):
-        _add_script(row, run)
-    else:
-        _add_training(row, run)
+    if scores := run.scores:
+        row.test_accuracy, row.test_loss = scores.test_accuracy, scores.test_loss
+        row.macro_f1 = scores.macro_f1
+    if overhead := run.overhead:
+        row.overhead_seconds, row.overhead_share = overhead.seconds, overhead.share
+    row.busy_share = run.costs.busy_share if run.costs else None
+    for part, name in PARTS.items():
+        setattr(row, name.replace("_seconds", "_share"), run.shares.get(part))
     return row
-
-
-def _add_training(row: ComparisonRow, run: Trained) -> None:
-    timings, scores = run.timings, run.scores
-    metrics = [f"{name} {value:.4g}" for name, value in scores.metrics.items()]
-    row.epochs, row.precision = run.record.experiment.epochs, run.record.precision
-    row.test_accuracy, row.test_loss = scores.test_accuracy, scores.test_loss
-    row.macro_f1, row.test_metrics = scores.macro_f1, "; ".join(metrics) or None
-    row.resumed_at_epochs = " ".join(map(str, timings.resumed_at_epochs)) or None
-    row.overhead_seconds, row.overhead_share = timings.overhead.seconds, timings.overhead.share
-    if costs := run.costs:
-        row.busy_share = costs.busy_share
-        for part, share in costs.shown_shares.items():
-            setattr(row, PARTS[part].replace("_seconds", "_share"), share)
-
-
-def _add_script(row: ComparisonRow, run: ScriptResult) -> None:
-    """Add the figures of a script, with those of its epochs if it uses `photofinish.steps`."""
-    row.epochs, row.test_metrics = len(run.record.epochs), "; ".join(run.metric_texts) or None
-    if run.has_steps:
-        row.precision = run.record.experiment.precision if run.timings.operations else None
-        row.waiting_share = run.waiting_share
 
 
 def _add_comparison(row: ComparisonRow, compared: Compared) -> None:
@@ -255,11 +240,8 @@ def comparison_metrics(pairs: Iterable[AnyComparison]) -> dict[str, Any]:
     for pair in pairs:
         custom: dict[str, dict[str, float]] = {}
         for result in pair.trained:
-            if isinstance(result, ScriptResult):
-                figures = result.record.metrics
-                custom[result.device] = {k: v for k, v in figures.items() if v is not None}
-            else:
-                custom[result.device] = result.scores.metrics
+            metrics_here = result.metrics.items()
+            custom[result.device] = {key: value for key, value in metrics_here if value is not None}
         for row in comparison_rows([pair]):
             present = {name: row[name] for name in shown if is_known(row[name])}
             if present:

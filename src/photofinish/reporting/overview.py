@@ -8,8 +8,8 @@ from photofinish.comparing.bounds import SpeedupBound
 from photofinish.comparing.own_gpu import OwnGpu, is_likely
 from photofinish.comparing.pairs import AnyComparison
 from photofinish.machine.load import load_warnings
+from photofinish.reporting.columns import NOTHING, Table
 from photofinish.reporting.sentences import Verdict
-from photofinish.reporting.tables import NOTHING, Table
 from photofinish.wording import HIGH, bound, interval_text, ratio, seconds
 
 ANSWER = "worth a GPU?"

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import jinja2
 from markupsafe import Markup, escape
 
+from photofinish.reporting.columns import NOTHING
 from photofinish.reporting.overview import ANSWER
-from photofinish.reporting.tables import NOTHING
 
 _NUMBER = re.compile(r"(up to )?-?[\d,]*\.?\d+( ?(µs|ms|s|min|h|%|x))?( \([\d.]+%\))?")
 _CODE = re.compile(r"`([^`]+)`")

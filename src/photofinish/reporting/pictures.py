@@ -17,7 +17,6 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from photofinish.comparing.decision import Decision
-from photofinish.comparing.device_results import ScriptResult, Trained
 from photofinish.comparing.pairs import AnyComparison
 from photofinish.comparing.scaling import Grid
 from photofinish.reporting.comparison_rows import Rows
@@ -182,7 +181,7 @@ def _bars(pair: AnyComparison, decision: Decision) -> list[_Bar]:
     bars = []
     for run in pair.trained:
         bars.append(
-            _Bar(f"{run.device.upper()} here, measured", _parts(run.timings, _loading_share(run)))
+            _Bar(f"{run.device.upper()} here, measured", _parts(run.timings, run.loading_share))
         )
     named = [decision.own.gpu, decision.rented.gpu if decision.rented else None]
     for each in pair.elsewhere:
@@ -195,14 +194,6 @@ def _bars(pair: AnyComparison, decision: Decision) -> list[_Bar]:
             parts = {"start-up": estimate.startup_seconds, "training": computing_seconds}
             bars.append(_Bar(f"{name}, estimated", parts, is_estimated=True))
     return bars
-
-
-def _loading_share(run: Trained | ScriptResult) -> float:
-    """Return the share of an epoch that goes into its data, 0 if that is not known."""
-    if isinstance(run, ScriptResult):
-        return run.waiting_share if run.has_steps else 0.0
-    shares = run.costs.shown_shares if run.costs else {}
-    return shares.get("waiting for data", 0.0) + shares.get("copying to the device", 0.0)
 
 
 def _parts(timings: JobTimes, loading_share: float) -> dict[str, float]:

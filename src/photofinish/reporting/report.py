@@ -17,12 +17,13 @@ from photofinish.reporting import pictures, rows, sentences, tables
 from photofinish.reporting.answer_words import summary as summary_of
 from photofinish.reporting.answers import write_answers
 from photofinish.reporting.causes import commands, prediction, remedy_line
+from photofinish.reporting.columns import Table
 from photofinish.reporting.comparison_rows import comparison_metrics, comparison_rows
 from photofinish.reporting.overview import overview_table
 from photofinish.reporting.page import template
 from photofinish.reporting.pictures import Picture
 from photofinish.reporting.sentences import Verdict, verdict
-from photofinish.reporting.tables import RENTING_NOTE, Table
+from photofinish.reporting.tables import RENTING_NOTE
 from photofinish.wording import markdown_text
 
 MOST_SHOWN = 30

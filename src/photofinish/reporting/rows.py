@@ -10,9 +10,16 @@ from itertools import accumulate
 
 from photofinish.comparing.device_results import Trained
 from photofinish.comparing.pairs import AnyComparison
+from photofinish.reporting.columns import (
+    RENTING,
+    SPEEDUPS,
+    all_rentals,
+    all_speedups,
+    csv_names,
+    csv_rows,
+)
 from photofinish.reporting.comparison_rows import COLUMNS as COMPARISON
 from photofinish.reporting.comparison_rows import Rows, is_known
-from photofinish.reporting.sentences import in_words
 from photofinish.results import EpochMetrics
 
 _SPREADSHEET_FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -23,21 +30,12 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         *(column.name for column in fields(EpochMetrics)), "training_seconds_so_far", *_RUN,
     ),
     "confusion.csv": (*_RUN, "actual", "predicted", "images"),
-    "speedups.csv": (
-        "experiment", "of", "speedup", "low", "high", "cpu_seconds", "gpu_seconds", "verdict",
-    ),
+    "speedups.csv": csv_names(SPEEDUPS),
     "seeds.csv": (
         "experiment", "device", "seed", "score", "score_name", "test_loss", "target_epoch",
         "target_seconds",
     ),
-    "renting.csv": (
-        "experiment", "accelerator", "full_name", "fits", "needed_bytes_at_least",
-        "step_seconds_at_least", "arithmetic_seconds", "memory_seconds", "link_seconds",
-        "epoch_seconds_at_least", "job_seconds_at_least", "epoch_times_as_fast_at_most",
-        "job_times_as_fast_at_most", "hour_price", "currency", "price_of", "price_as_of",
-        "price_is_old", "cost_at_least", "target_seconds_at_least", "target_cost_at_least",
-        "epoch_seconds_estimated", "job_seconds_estimated", "cost_estimated",
-    ),
+    "renting.csv": csv_names(RENTING),
 }  # fmt: skip
 """Columns of each of the report's CSV files."""
 
@@ -75,14 +73,7 @@ def _run(result: Trained) -> tuple[str, ...]:
 
 def speedup_rows(pairs: Iterable[AnyComparison]) -> Rows:
     """Return three rows for each experiment that a GPU trained."""
-    rows = []
-    for pair in pairs:
-        for speedup in pair.compared.speedups.values() if pair.compared else ():
-            low, high = speedup.interval or (None, None)
-            times = speedup.cpu_seconds, speedup.device_seconds
-            ratios = speedup.ratio, low, high
-            rows.append((pair.experiment, speedup.kind, *ratios, *times, in_words(speedup)))
-    return _named("speedups.csv", rows)
+    return csv_rows(SPEEDUPS, all_speedups(pairs))
 
 
 def seed_rows(pairs: Iterable[AnyComparison]) -> Rows:
@@ -102,22 +93,7 @@ def seed_rows(pairs: Iterable[AnyComparison]) -> Rows:
 
 def renting_rows(pairs: Iterable[AnyComparison]) -> Rows:
     """Return a row for each experiment and accelerator: bounds and estimates, none measured."""
-    rows = []
-    for pair in pairs:
-        for offer in pair.renting.offers:
-            accelerator, step, price = offer.accelerator, offer.step, offer.price
-            about = offer.estimate
-            rows.append((
-                pair.experiment, accelerator.name, accelerator.full_name, offer.fits,
-                offer.needed_bytes, step.seconds, step.arithmetic_seconds, step.memory_seconds,
-                step.link_seconds, offer.epoch_seconds, offer.job_seconds, offer.epoch_at_most,
-                offer.job_at_most, price and price.amount, price and price.currency,
-                price and price.where, price and price.as_of and price.as_of.isoformat(),
-                price and price.is_old(pair.renting.trained_on), offer.cost, offer.target_seconds,
-                offer.target_cost, about and about.epoch_seconds, about and about.job_seconds,
-                about and about.cost,
-            ))  # fmt: skip
-    return _named("renting.csv", rows)
+    return csv_rows(RENTING, all_rentals(pairs))
 
 
 def _named(file: str, rows: Iterable[tuple[object, ...]]) -> Rows:

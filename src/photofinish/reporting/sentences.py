@@ -22,6 +22,7 @@ from photofinish.comparing.speedups import (
 from photofinish.machine.load import load_warnings
 from photofinish.reporting.answer_words import action_text, answer_text, busy_text
 from photofinish.reporting.causes import advice, cause
+from photofinish.results.records import DeviceEvaluation
 from photofinish.wording import counted, faster, listed, seconds
 
 NAMES: dict[Kind, str] = {
@@ -98,16 +99,16 @@ def _evidence_of_both(pair: AnyComparison) -> list[str]:
     details += [*_why(cpu, pair.diagnoses["cpu"]), *_why(gpu, pair.diagnoses["gpu"])]
     if pair.compared.payback:
         details.append(f"When the GPU's start-up is repaid: {payback(pair.compared.payback)}.")
-    if isinstance(cpu, Trained) and isinstance(gpu, Trained):
-        details.append(_scores(cpu, gpu, pair.compared.parity))
-    elif isinstance(cpu, ScriptResult) and isinstance(gpu, ScriptResult):
+    if cpu.scores and gpu.scores:
+        details.append(_scores(cpu.scores, gpu.scores, pair.compared.parity))
+    else:
         details.append(_metrics(cpu, gpu))
     return details
 
 
-def _scores(cpu: Trained, gpu: Trained, parity: Parity | None) -> str:
+def _scores(cpu: DeviceEvaluation, gpu: DeviceEvaluation, parity: Parity | None) -> str:
     """Return where the models part, and the main score of both devices."""
-    (name, score), parted = cpu.scores.figure, ""
+    (name, score), parted = cpu.figure, ""
     if parity and (divergence := parity.first_divergence):
         finding = layer_finding(divergence, parity)
         parted = f"The models first differ at the {divergence.name}: {finding}. "
@@ -116,28 +117,36 @@ def _scores(cpu: Trained, gpu: Trained, parity: Parity | None) -> str:
             "Each device draws its own random numbers, so one training of each cannot show whether "
             "the models differ by more than chance; `seeds: 3` can. "
         )
-    score_of_gpu = gpu.scores.figure[1]
+    score_of_gpu = gpu.figure[1]
     name = f"{name[0].upper()}{name[1:]}"
     return f"{parted}{name} is {score_of_gpu} on the GPU and {score} on the CPU."
 
 
-def _metrics(cpu: ScriptResult, gpu: ScriptResult) -> str:
+def _metrics(cpu: Trained | ScriptResult, gpu: Trained | ScriptResult) -> str:
     """Return the metrics of both devices, and what they leave open."""
-    on_cpu, on_gpu = (listed(run.metric_texts[:_METRICS_NAMED]) for run in (cpu, gpu))
+    on_cpu, on_gpu = (listed(metric_texts(run)[:_METRICS_NAMED]) for run in (cpu, gpu))
     if not on_cpu or not on_gpu:
         return "Whether both devices train the same model is not known."
     return f"On the GPU it reports {on_gpu}; on the CPU {on_cpu}. {NO_PARITY}"
 
 
+def metric_texts(run: Trained | ScriptResult) -> list[str]:
+    """Return the custom metrics of a result, each with its name before it."""
+    return [
+        f"{name} {'not a number' if value is None else f'{value:.4g}'}"
+        for name, value in run.metrics.items()
+    ]
+
+
 def _evidence_of_cpu(pair: AnyComparison, decision: Decision) -> list[str]:
     cpu, timings = pair.cpu, pair.cpu.timings
-    trained = f"trained it to {cpu.scores.in_words}" if isinstance(cpu, Trained) else "ran it"
+    trained = f"trained it to {cpu.scores.in_words}" if cpu.scores else "ran it"
     trained = f"{timings.device_name} {trained} in {seconds(timings.total_seconds)}"
     if timings.startup_seconds:  # not known of a script without steps
         trained += f", {seconds(timings.startup_seconds)} of it start-up"
     trained += "."
     why = _why(cpu, pair.diagnoses["cpu"])
-    if isinstance(cpu, ScriptResult) and not cpu.has_steps:
+    if not cpu.has_steps:
         return [trained, *why]
     if decision.own.reason == "short job":
         return [trained]
@@ -226,7 +235,7 @@ def layer_finding(layer: Layer, parity: Parity) -> str:
 
 def _why(run: Trained | ScriptResult, diagnoses: Sequence[Diagnosis]) -> list[str]:
     """Return why an epoch takes its time, then why the job does."""
-    if isinstance(run, ScriptResult) and not run.has_steps:
+    if not run.has_steps:
         return [_NO_STEPS] if run.device == "cpu" else []
     if not diagnoses:
         return []
@@ -253,12 +262,13 @@ def _cautions(pair: AnyComparison) -> tuple[str, ...]:
                 f"The machine was busy after the {device}'s training ({listed(warnings)}), so the "
                 "times of its steps are unreliable."
             )
-        if isinstance(run, Trained) and (fallbacks := run.first_step.cpu_fallbacks):
-            names = listed([f"{name} ({count} per step)" for name, count in fallbacks.items()])
+        if run.cpu_fallbacks:
+            fallbacks = [f"{name} ({count} per step)" for name, count in run.cpu_fallbacks.items()]
+            names = listed(fallbacks)
             cautions.append(f"The CPU computed some of the {device}'s step: {names}.")
     if any(run.timings.resumed_at_epochs for run in pair.trained):
         cautions.append("A training was interrupted, so its time is the sum of its parts.")
-    if isinstance(pair.cpu, Trained) and not pair.cpu.record.experiment.deterministic:
+    if not pair.cpu.is_deterministic:
         cautions.append("With `deterministic: false` the results don't repeat bit for bit.")
     hosts = [run.timings.host_name for run in pair.trained]
     if len(set(hosts)) > 1:

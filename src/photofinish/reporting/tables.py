@@ -4,26 +4,34 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from itertools import product
 
 import numpy as np
 
 from photofinish.comparing.device_results import PARTS, ScriptResult, Trained
-from photofinish.comparing.estimated_job import Estimate
 from photofinish.comparing.pairs import AnyComparison
 from photofinish.comparing.parity import Spread
-from photofinish.comparing.renting import RentalOption
 from photofinish.comparing.scaling import Series, Shared
 from photofinish.comparing.speedups import epoch_speedup, time_to_lowest_loss
 from photofinish.machine.fingerprint import GpuTarget
 from photofinish.machine.load import load_warnings
 from photofinish.reporting import causes, sentences
+from photofinish.reporting.columns import (
+    ESTIMATED,
+    NOTHING,
+    RENTING,
+    SPEEDUPS,
+    Table,
+    all_rentals,
+    all_speedups,
+    page_rows,
+)
 from photofinish.reporting.comparison_rows import COLUMNS, comparison_rows, is_known
-from photofinish.reporting.sentences import NAMES, THE_SAME, in_words
+from photofinish.reporting.sentences import THE_SAME
 from photofinish.results.records import DEVICE_LABELS
 from photofinish.results.references import hardware
 from photofinish.wording import (
     all_or_some,
-    byte_size,
     energy,
     limit,
     listed,
@@ -33,8 +41,6 @@ from photofinish.wording import (
     utc_day,
 )
 
-NOTHING = "n/a"
-SHORT = "under 1 s"
 _COMMIT_CHARACTERS = 10
 _MISTAKES_NAMED = 3
 RENTING_NOTE = (
@@ -42,9 +48,6 @@ RENTING_NOTE = (
     "lowest price. What a job takes or costs at least is the accelerator's arithmetic and memory "
     "traffic alone, by its data sheet."
 )
-
-Table = list[dict[str, str]]
-"""One dictionary per row: its cells by their headings, which are equal in all rows."""
 
 
 def series_table(series: Iterable[Series]) -> Table:
@@ -61,24 +64,12 @@ def series_table(series: Iterable[Series]) -> Table:
 
 def speedup_table(pair: AnyComparison) -> Table:
     """Return three rows for an experiment that a GPU trained."""
-    rows = []
-    for speedup in pair.compared.speedups.values() if pair.compared else ():
-        interval = " to ".join(map(ratio, speedup.interval)) if speedup.interval else NOTHING
-        row = {
-            "of": NAMES[speedup.kind],
-            "CPU": seconds(speedup.cpu_seconds),
-            "GPU": seconds(speedup.device_seconds),
-            "speed-up": f"{ratio(speedup.ratio)}x",
-            "9 of 10": interval,
-            "verdict": in_words(speedup),
-        }
-        rows.append(row)
-    return rows
+    return page_rows(SPEEDUPS, all_speedups([pair]))
 
 
 def ceiling_table(pair: AnyComparison) -> Table:
     """Return the bounds of an epoch and of the job, if no GPU trained the experiment."""
-    if pair.compared or (isinstance(pair.cpu, ScriptResult) and not pair.cpu.has_steps):
+    if pair.compared or not pair.cpu.has_steps:
         return []
     rows = []
     for of, found in (("an epoch", pair.ceiling.epoch), ("the job", pair.ceiling.job)):
@@ -186,7 +177,7 @@ def _spent(pair: AnyComparison, run: Trained | ScriptResult) -> dict[str, tuple[
     if spent.cost_to_target:
         cost = money_or_nothing(spent.cost_to_target.amount, currency)
         answers[f"cost {goal}"] = cost, "as for the run"
-    if isinstance(run, Trained) and run.record.experiment.early_stopping:
+    if run.stops_early:
         epochs, startup_seconds = run.timings.epochs, run.timings.startup_seconds
         epoch, until_seconds = time_to_lowest_loss(run.history, epochs, startup_seconds)
         when = f"in epoch {epoch} of {len(run.history)}, start-up included"
@@ -241,37 +232,11 @@ def elsewhere_table(pair: AnyComparison) -> Table:
 
 def renting_table(pair: AnyComparison) -> Table:
     """Return a row for each accelerator. renting.csv has more."""
-    offers = pair.renting.offers
-    has_estimates = any(offer.estimate for offer in offers)
-    rows = []
-    for offer in offers:
-        estimate, currency = offer.estimate, offer.price.currency if offer.price else ""
-        row = {"accelerator": offer.accelerator.name}
-        if has_estimates:
-            cost = estimate.cost if estimate else None
-            row["the job, estimated"] = _estimated_job(estimate) if estimate else NOTHING
-            row["cost, estimated"] = money_or_nothing(cost, currency)
-        row["the job at least"] = seconds(offer.job_seconds) if offer.job_seconds >= 1 else SHORT
-        row["cost at least"] = money_or_nothing(offer.cost, currency)
-        memory = f"{byte_size(offer.needed_bytes)} of {offer.accelerator.memory_gib:g} GiB"
-        row["fits, memory at least"] = f"{offer.fits}, {memory}"
-        row["an hour"] = _price_of_an_hour(pair, offer)
-        rows.append(row)
+    rows = page_rows(RENTING, all_rentals([pair]))
+    if not any(option.estimate for option in pair.renting.offers):
+        for row, column in product(rows, ESTIMATED):
+            row.pop(column.heading or "", None)
     return rows
-
-
-def _estimated_job(estimate: Estimate) -> str:
-    low, high = map(seconds, estimate.job_interval)
-    return f"{seconds(estimate.job_seconds)} ({low} to {high})"
-
-
-def _price_of_an_hour(pair: AnyComparison, offer: RentalOption) -> str:
-    price = offer.price
-    if price is None:
-        return "no price known"
-    day = f", {price.as_of}" if price.as_of else ""
-    old = ", old" if price.is_old(pair.renting.trained_on) else ""
-    return f"{money(price.amount, price.currency)}{day}{old}"
 
 
 def figures_table(pair: AnyComparison) -> Table:
@@ -334,9 +299,8 @@ def _hardware_and_software(result: Trained | ScriptResult) -> dict[str, str]:
 
 def steps_table(pair: AnyComparison) -> Table:
     """Return a row for each part of a step that was taken apart, with its share."""
-    runs = [run for run in pair.trained if isinstance(run, Trained)]
+    runs = [run for run in pair.trained if run.costs and run.costs.shown_shares]
     profiled = {run.device.upper(): run.costs for run in runs if run.costs}
-    profiled = {device: costs for device, costs in profiled.items() if costs.shown_shares}
     rows = []
     for part in PARTS if profiled else ():
         row = {"part of a step (mean)": part}
@@ -355,12 +319,12 @@ def steps_note(pair: AnyComparison) -> str:
 
 def metrics_table(pair: AnyComparison) -> Table:
     """Return a row for each number in a script's metrics files."""
-    runs = [run for run in pair.trained if isinstance(run, ScriptResult)]
+    runs = [run for run in pair.trained if run.scores is None]
     rows = []
-    for name in dict.fromkeys(name for run in runs for name in run.record.metrics):
+    for name in dict.fromkeys(name for run in runs for name in run.metrics):
         row = {"metric": name}
         for run in runs:
-            value = run.record.metrics.get(name)
+            value = run.metrics.get(name)
             row[run.device.upper()] = NOTHING if value is None else f"{value:.6g}"
         rows.append(row)
     return rows
