@@ -17,12 +17,16 @@ from photofinish.planning.source_code import stage_code
 SCRIPTS = sorted((ROOT / "stages").glob("[!_]*.py"))
 SHOWS = ("src/photofinish/tracking/", "src/photofinish/wording.py")
 """They show what a stage does, and are what `compare` writes."""
+DATA = "photofinish/data"
 MLFLOW_PROCESS = ROOT / "src/photofinish/tracking/mlflow_worker.py"
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_a_stage_depends_on_the_files_that_it_imports(script: Path) -> None:
     sources = [*transitive_sources(script)]
+    if f"src/{DATA}/sources.py" in sources:
+        for source in (ROOT / "src" / DATA).glob("*_source.py"):
+            sources += [f"src/{DATA}/{source.name}", *transitive_sources(source)]
     if script.stem == "compare":
         sources += transitive_sources(MLFLOW_PROCESS)
     else:

@@ -25,7 +25,9 @@ from photofinish.errors import SettingError
 from photofinish.files import in_project
 
 if TYPE_CHECKING:
-    from photofinish.data import PartName
+    from collections.abc import Iterator
+
+    from photofinish.data import PartName, Task
 
 PART = "part"
 """Argument of custom data sets that have parts: train, validation or test."""
@@ -61,7 +63,31 @@ Deviations = Annotated[tuple[Annotated[float, Field(ge=0.001, le=1)], ...], Fiel
 _FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
 
 
+class LocalPath(NamedTuple):
+    """File or folder that a data set reads."""
+
+    key: tuple[str | int, ...]
+    """Key in params.yaml below the data set."""
+    given: str
+    """Path as the user wrote it."""
+    kind: str
+    """Kind that it must be, in messages."""
+    listing_column: str | None = None
+    """Column of a CSV with the paths of further files, relative to its folder."""
+
+
 class _DatasetSettings(Settings):
+    """Settings of a source, and what the pipeline must know of it."""
+
+    opens: ClassVar[str]
+    """Module below photofinish.data whose name ends in `_source`, and its function that opens it.
+
+    The function gets the DatasetPlan and returns a Source.
+    """
+    is_downloaded: ClassVar[bool] = False
+    """True if opening it downloads it, which the stage `download` does."""
+    has_one_shape: ClassVar[bool] = True
+    """True if samples of several shapes are a mistake."""
     names_its_parts: ClassVar[bool] = True
     """True if the source's name determines which parts it has itself."""
     source: str  # first, because the checks of the others read it
@@ -77,6 +103,20 @@ class _DatasetSettings(Settings):
     """
     std: Deviations | None = None
     decode: Decode = "once"
+
+    @property
+    def given_task(self) -> Task | None:
+        """Return the task of the targets, or None if they decide it."""
+        return None
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of custom code."""
+        return {}
+
+    def paths(self) -> Iterator[LocalPath]:
+        """Yield the files and folders that it reads, which must exist."""
+        yield from ()
 
     @field_validator("validation", "test")
     @classmethod
@@ -110,12 +150,14 @@ class _ImageSettings(_DatasetSettings):
 class DigitsDataset(_DatasetSettings):
     """Dataset of scikit-learn's 1,797 handwritten digits of 8x8 pixels."""
 
+    opens = "digits_source.open_digits"
     source: Literal["digits"]
 
 
 class SyntheticDataset(_DatasetSettings):
     """Images of any shape that are made from the seed and can be learned."""
 
+    opens = "synthetic_source.open_synthetic"
     source: Literal["synthetic"]
     images: PositiveInt
     shape: tuple[PositiveInt, PositiveInt, PositiveInt]
@@ -126,9 +168,16 @@ class SyntheticDataset(_DatasetSettings):
 class TorchvisionDataset(_ImageSettings):
     """A classification data set of torchvision, by the name of its class there."""
 
+    opens = "torchvision_source.open_torchvision"
+    is_downloaded = True
     source: Literal[tuple(DATASETS)]  # type: ignore[valid-type]  # mypy sees no names here
     root: str | None = None
     """Folder that has the files as torchvision keeps them; by default they are downloaded."""
+
+    def paths(self) -> Iterator[LocalPath]:
+        """Yield the folder. The files in it do not count: torchvision checks them."""
+        if self.root is not None:
+            yield LocalPath(("root",), self.root, "folder")
 
 
 class Parts(Settings):
@@ -137,6 +186,25 @@ class Parts(Settings):
     train: str
     validation: str | None = None
     test: str | None = None
+
+
+class Place(NamedTuple):
+    """Place of the images of a local data set."""
+
+    part: PartName | None
+    """None if the parts are drawn, or named by a column."""
+    given: str
+    """Path as the user wrote it."""
+
+    @property
+    def path(self) -> Path:
+        """Path from the project's folder."""
+        return in_project(self.given)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Key in params.yaml below the data set."""
+        return ("parts", self.part) if self.part else ("path",)
 
 
 class _LocalDataset(_ImageSettings):
@@ -154,21 +222,38 @@ class _LocalDataset(_ImageSettings):
             raise SettingError("place")
         return self
 
+    def places(self) -> list[Place]:
+        """Return where the images are, in the order of the parts."""
+        paths: dict[PartName | None, str | None] = {None: self.path}
+        if parts := self.parts:
+            paths |= {"train": parts.train, "validation": parts.validation, "test": parts.test}
+        return [Place(part, given) for part, given in paths.items() if given]
+
 
 class CsvDataset(_LocalDataset):
     """A CSV with an image and a label per row. Paths of images start at the CSV's folder."""
 
+    opens = "local_source.open_csv"
     source: Literal["csv"]
     path_column: str = "path"
     label_column: str = "label"
     split_column: str | None = None
     """Column with train, validation or test; without it the parts are drawn."""
 
+    def paths(self) -> Iterator[LocalPath]:
+        for place in self.places():
+            yield LocalPath(place.key, place.given, "CSV file", self.path_column)
+
 
 class FolderDataset(_LocalDataset):
     """A folder per class, as torchvision's ImageFolder reads them."""
 
+    opens = "local_source.open_folder"
     source: Literal["folder"]
+
+    def paths(self) -> Iterator[LocalPath]:
+        for place in self.places():
+            yield LocalPath(place.key, place.given, "folder")
 
 
 class CustomDataset(CallsCode, _DatasetSettings):
@@ -177,6 +262,8 @@ class CustomDataset(CallsCode, _DatasetSettings):
     model_config = CallsCode.model_config  # of two classes, pydantic takes the last one's
 
     named_by = "source"
+    opens = "custom_source.open_custom"
+    has_one_shape = False
     names_its_parts = False
     mean: Annotated[tuple[_FiniteFloat, ...], Field(min_length=1)] | Literal["auto"] | None = None
     std: Annotated[tuple[PositiveFloat, ...], Field(min_length=1)] | None = None
@@ -189,6 +276,14 @@ class CustomDataset(CallsCode, _DatasetSettings):
     """Task of the targets. By default, derived from them."""
     workers: Annotated[int, Field(ge=0, le=1024)] = 0
     """Processes that read it for `split`."""
+
+    @property
+    def given_task(self) -> Task | None:
+        return self.task
+
+    def paths(self) -> Iterator[LocalPath]:
+        for number, file in enumerate(self.files):
+            yield LocalPath(("files", number), file, "file or folder")
 
     @property
     def makes_parts(self) -> bool:
@@ -217,30 +312,3 @@ class DatasetPlan(Settings):
     """Hash of the names, sizes and times of the local files that the data set is made of."""
     custom_code: dict[str, str] = Field(default_factory=dict)
     """SHA-256 of each file of custom code, and versions of the packages that it imports."""
-
-
-class Place(NamedTuple):
-    """Place of the images of a local data set."""
-
-    part: PartName | None
-    """None if the parts are drawn, or named by a column."""
-    given: str
-    """Path as the user wrote it."""
-
-    @property
-    def path(self) -> Path:
-        """Path from the project's folder."""
-        return in_project(self.given)
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        """Key in params.yaml below the data set."""
-        return ("parts", self.part) if self.part else ("path",)
-
-
-def places(dataset: LocalDataset) -> list[Place]:
-    """Return where a local data set's images are, in the order of the parts."""
-    paths: dict[PartName | None, str | None] = {None: dataset.path}
-    if parts := dataset.parts:
-        paths |= {"train": parts.train, "validation": parts.validation, "test": parts.test}
-    return [Place(part, given) for part, given in paths.items() if given]

@@ -11,15 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from photofinish.config.datasets import (
-    CsvDataset,
-    CustomDataset,
-    Dataset,
-    FolderDataset,
-    LocalDataset,
-    TorchvisionDataset,
-    places,
-)
+from photofinish.config.datasets import Dataset
 from photofinish.errors import ConfigError
 from photofinish.files import in_project, sha256_of_bytes
 
@@ -47,19 +39,6 @@ def _files_below(root: Path) -> Iterator[str]:
             yield os.path.relpath(os.path.join(folder, name), root)  # noqa: PTH118
 
 
-def paths(dataset: Dataset) -> Iterator[tuple[tuple[str | int, ...], str, str]]:
-    """Yield each path of a data set: its key, the path as written, and its required kind."""
-    if isinstance(dataset, LocalDataset):
-        kind = "folder" if isinstance(dataset, FolderDataset) else "CSV file"
-        for place in places(dataset):
-            yield place.key, place.given, kind
-    elif isinstance(dataset, CustomDataset):
-        for number, file in enumerate(dataset.files):
-            yield ("files", number), file, "file or folder"
-    elif isinstance(dataset, TorchvisionDataset) and dataset.root is not None:
-        yield ("root",), dataset.root, "folder"
-
-
 def sha256_of_local_files(datasets: Mapping[str, Dataset]) -> dict[str, str]:
     """Return a hash for each data set of local files, which changes with each of them.
 
@@ -75,16 +54,16 @@ def sha256_of_local_files(datasets: Mapping[str, Dataset]) -> dict[str, str]:
 
 def _states(dataset: Dataset) -> Iterator[str]:
     """Yield the state of each file that a data set is made of."""
-    if isinstance(dataset, TorchvisionDataset):
+    if dataset.is_downloaded:
         return
-    for key, given, _ in paths(dataset):
-        path = in_project(given)
-        yield str(key)
-        if isinstance(dataset, CsvDataset):
+    for each in dataset.paths():
+        path = in_project(each.given)
+        yield str(each.key)
+        if each.listing_column is not None:
             yield sha256_of_bytes(path.read_bytes())
             with suppress(ConfigError):  # `split` reports it
                 for _, cells in read_csv(path):
-                    yield _state(path.parent, cells.get(dataset.path_column) or "")
+                    yield _state(path.parent, cells.get(each.listing_column) or "")
         elif path.is_file():
             yield _state(path.parent, path.name)
         else:

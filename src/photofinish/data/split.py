@@ -26,7 +26,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
 from torch.utils.data import DataLoader
 
-from photofinish.config.datasets import CustomDataset, DatasetPlan, LocalDataset
+from photofinish.config.datasets import DatasetPlan
 from photofinish.data import MANIFEST, Dtype, PartName, Shape, Task
 from photofinish.data.images import Int64Array
 from photofinish.data.live import PLAN as LIVE_PLAN
@@ -82,8 +82,7 @@ def read_raw(plan: DatasetPlan, folder: Path) -> RawData:
     inputs = as_nested(arrays, first.input)
     targets = as_nested(arrays[len(leaves(first.input)) :], first.target)
     where = f"data set '{plan.name}'"
-    given_task = plan.dataset.task if isinstance(plan.dataset, CustomDataset) else None
-    task, labels, names = named_targets(where, targets, source.names, given_task)
+    task, labels, names = named_targets(where, targets, source.names, plan.dataset.given_task)
     return RawData(inputs, labels, names, source.own_parts, source.name_of, task)
 
 
@@ -124,7 +123,7 @@ def _read_all(
     columns: list[_Written] = []
     faults: list[str] = []
     is_live = plan.dataset.decode == "each_epoch"
-    must_have_one_shape = not is_live and not isinstance(plan.dataset, CustomDataset)
+    must_have_one_shape = not is_live and plan.dataset.has_one_shape
     console = Console(stderr=True)
     bar = track(read, plan.name, len(samples), console=console, disable=not console.is_terminal)
     for row, sample in enumerate(bar):
@@ -352,7 +351,7 @@ def _check_duplicates(
 ) -> None:
     """Print which parts share inputs. Raise ConfigError if the user divided them so."""
     dataset = plan.dataset
-    may_raise = isinstance(dataset, LocalDataset | CustomDataset) and not dataset.allow_duplicates
+    may_raise = not getattr(dataset, "allow_duplicates", True)
     what = "images" if raw.dtype == "uint8" else "items"
     for first, second in combinations(rows, 2):
         shared = np.flatnonzero(np.isin(hashes[second], hashes[first]))

@@ -16,7 +16,6 @@ from photofinish.config.networks import GIVEN_TO_NETWORKS, CustomModel
 from photofinish.config.problems import ConfigProblem, KeyPath
 from photofinish.config.pytorch_names import GIVEN_TO_BATCH_TRANSFORMS, GIVEN_TO_SCHEDULES
 from photofinish.custom.reference import TIMM, Signature
-from photofinish.data.local_files import paths
 from photofinish.files import in_project
 from photofinish.wording import unknown_name
 
@@ -24,7 +23,7 @@ from photofinish.wording import unknown_name
 def check_paths(params: Params, references: Path) -> Iterator[ConfigProblem]:
     """Yield the paths in params.yaml that lead nowhere, and names that reference/ lacks."""
     for name, dataset in params.datasets.items():
-        for key, given, kind in paths(dataset):
+        for key, given, kind, _ in dataset.paths():
             path = in_project(given)
             is_right = {"folder": path.is_dir, "CSV file": path.is_file}.get(kind, path.exists)
             if not is_right():

@@ -6,6 +6,7 @@ would take 6 s instead of 1 s to see that nothing changed in 15 experiments.
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from functools import cache
 from pathlib import Path
@@ -27,8 +28,11 @@ _FOLDERS = {
     "photofinish.reporting.page": "reporting/templates",
 }
 """Folders of the files that a module reads, which no import shows."""
-_PROCESSES = {"photofinish.tracking.client": "photofinish.tracking.mlflow_worker"}
-"""Modules that another module runs in a process of their own."""
+_BY_NAME = {
+    "photofinish.tracking.client": "photofinish.tracking.mlflow_worker",
+    "photofinish.data.sources": "photofinish.data.*_source",
+}
+"""Modules that a module runs or imports by their names, which no import shows."""
 # Text is searched, because parsing all files takes half a second at each `dvc repro`.
 _IMPORT = re.compile(r"^ *(?:from|import) (photofinish[\w.]*)(?: import (\([^)]*\)|.*))?", re.M)
 _FOR_TYPES = re.compile(r"^if TYPE_CHECKING:\n(?:(?: .*)?\n)+", re.M)
@@ -68,7 +72,8 @@ def _hashes(modules: list[str], without: tuple[str, ...]) -> dict[str, str]:
         files.add(path)
         if folder := _FOLDERS.get(module):
             files.update((_PACKAGE / folder).iterdir())
-        remaining += [module.rpartition(".")[0], _PROCESSES.get(module, ""), *_imports(path)]
+        remaining += [module.rpartition(".")[0], *_imports(path)]
+        remaining += fnmatch.filter(_modules(), _BY_NAME.get(module, ""))
     return {path.relative_to(_PACKAGE.parent).as_posix(): _sha256(path) for path in sorted(files)}
 
 

@@ -15,7 +15,6 @@ from photofinish.config.datasets import (
     FolderDataset,
     LocalDataset,
     Place,
-    places,
 )
 from photofinish.data import PartName
 from photofinish.data.images import Size, UInt8Array, decode, decoding_processes
@@ -65,7 +64,7 @@ def open_csv(plan: DatasetPlan) -> Source:
     assert isinstance(dataset, CsvDataset)
     rows: list[_Row] = []
     faults: list[str] = []
-    for place in places(dataset):
+    for place in dataset.places():
         for row in _rows_of_csv(place, dataset):
             faults.append(row) if isinstance(row, str) else rows.append(row)
     _check(faults)
@@ -112,7 +111,7 @@ def open_folder(plan: DatasetPlan) -> Source:
 
     dataset = plan.dataset
     assert isinstance(dataset, FolderDataset)
-    folders = [(place, ImageFolder(place.path)) for place in places(dataset)]
+    folders = [(place, ImageFolder(place.path)) for place in dataset.places()]
     rows = []
     for place, folder in folders:
         for file, label in folder.samples:
