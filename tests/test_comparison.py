@@ -12,7 +12,7 @@ from result_files import pair_of, paired, trained, with_record, write_result, wr
 
 from photofinish.comparing.device_results import DeviceResult, Trained, read_results
 from photofinish.comparing.pairs import read_pair
-from photofinish.data import Task
+from photofinish.data import TaskName
 from photofinish.errors import UserError
 from photofinish.reporting.comparison_rows import comparison_rows
 from photofinish.reporting.rows import COLUMNS, confusion_rows, history_rows
@@ -113,7 +113,7 @@ def test_results_are_read_as_they_were_written(
 
 @pytest.mark.parametrize(("task", "kind"), [("classes", "i"), ("labels", "i"), ("values", "f")])
 def test_predicted_values_are_floats_and_predicted_classes_integers(
-    task: Task, kind: str, make_result: MakeResult, tmp_path: Path
+    task: TaskName, kind: str, make_result: MakeResult, tmp_path: Path
 ) -> None:
     written = trained(make_result)
     written = with_record(written, task=task)

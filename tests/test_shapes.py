@@ -161,7 +161,7 @@ def test_loss_and_accuracy_count_positions_as_plain_pytorch_does() -> None:
         total, weight = criterion.sum_and_weight(layout, targets)
         assert weight == 9
         assert total.equal(functional.cross_entropy(rows, classes, reduction="sum"))
-        assert criterion.num_correct(layout, targets) == (rows.argmax(1) == classes).sum()
+        assert criterion.task.num_correct(layout, targets) == (rows.argmax(1) == classes).sum()
     weights = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
     weighted = Loss(CrossEntropy(name="cross_entropy", weight=weights), "classes", CPU)
     total, weight = weighted.sum_and_weight(outputs, targets)

@@ -17,8 +17,9 @@ from training_process import train_here
 from photofinish.comparing.pairs import read_pair
 from photofinish.config.experiment import Experiment
 from photofinish.config.metrics import Metric
-from photofinish.data import PartName, Task
+from photofinish.data import PartName, TaskName
 from photofinish.data.packed import PackedSplit, part_file
+from photofinish.data.tasks import TASKS
 from photofinish.errors import ConfigError, UserError
 from photofinish.evaluation.evaluate import (
     evaluate,
@@ -35,7 +36,7 @@ from photofinish.training.torch_device import CPU
 
 OUTPUTS = torch.tensor([[2.0, -1.0], [0.5, 3.0], [-1.0, -2.0]])
 VALUES = OUTPUTS + torch.tensor([1.0, -3.0])
-TARGETS: dict[Task, torch.Tensor] = {
+TARGETS: dict[TaskName, torch.Tensor] = {
     "classes": torch.tensor([0, 0, 1]),
     "values": VALUES,
     "labels": torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]),
@@ -78,7 +79,7 @@ TARGETS: dict[Task, torch.Tensor] = {
 def test_a_loss_is_pytorchs_and_its_sum_is_that_of_the_samples(
     make_experiment: MakeExperiment,
     settings: dict[str, Any] | None,
-    task: Task,
+    task: TaskName,
     same_as: torch.nn.Module,
 ) -> None:
     loss = Loss(make_experiment(loss=settings).loss, task, CPU)
@@ -91,8 +92,7 @@ def test_a_loss_is_pytorchs_and_its_sum_is_that_of_the_samples(
 
 def test_what_is_right_goes_by_the_task() -> None:
     right = {
-        task: Loss(None, task, CPU).num_correct(OUTPUTS, targets).item()
-        for task, targets in TARGETS.items()
+        task: TASKS[task].num_correct(OUTPUTS, targets).item() for task, targets in TARGETS.items()
     }
     assert right == {"classes": 1, "values": 0, "labels": 2.5}
 
@@ -177,7 +177,7 @@ def task_split(
     request: pytest.FixtureRequest, packed_split: PackedSplit, tmp_path: Path
 ) -> PackedSplit:
     """Return the small data set with the brightness of an image and its upper half as targets."""
-    task: Task = request.param
+    task: TaskName = request.param
     folder = Path(shutil.copytree(packed_split.folder, tmp_path / "split"))
 
     def targets(part: PartName) -> npt.NDArray[np.float32]:
@@ -299,7 +299,7 @@ def named(outputs, targets):
 """
 
 
-def further(make_experiment: MakeExperiment, task: Task, *metrics: Any) -> dict[str, float]:
+def further(make_experiment: MakeExperiment, task: TaskName, *metrics: Any) -> dict[str, float]:
     settings = {**make_experiment().model_dump(mode="json"), "metrics": metrics}
     named = Experiment.model_validate_json(to_json(settings)).metrics
     return custom_scores(named, task, OUTPUTS.double(), TARGETS[task], ("sea", "a+b"))

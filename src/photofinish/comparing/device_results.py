@@ -15,7 +15,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from photofinish.config.experiment import Experiment, on_cpu
-from photofinish.data import Task
+from photofinish.data import TaskName
+from photofinish.data.tasks import TASKS
 from photofinish.errors import UserError
 from photofinish.results import EpochMetrics, records
 from photofinish.results.job_times import JobTimes
@@ -404,12 +405,13 @@ def _with_settings_of(cpu: records.Training, on_gpu: Experiment) -> records.Trai
 
 
 def _read_predictions(
-    path: Path, devices: list[DeviceLabel], task: Task
+    path: Path, devices: list[DeviceLabel], task: TaskName
 ) -> dict[DeviceLabel, Predictions]:
-    dtype = "float64" if task == "values" else "int64"
     try:
         content = io.BytesIO(path.read_bytes())
-        table = pd.read_csv(content, usecols=["actual", *devices], dtype=dtype)
+        table = pd.read_csv(
+            content, usecols=["actual", *devices], dtype=TASKS[task].predicted_dtype
+        )
     except (OSError, ValueError) as error:
         raise UserError(
             f"{path} is not a table of predictions that can be read: run `dvc repro` ({error})"

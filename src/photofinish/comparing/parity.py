@@ -17,6 +17,7 @@ from scipy.special import stdtrit
 
 from photofinish.comparing.device_results import Predictions, Trained
 from photofinish.comparing.speedups import Interval, TimeToTarget, students_t, time_to_target
+from photofinish.data.tasks import TASKS
 from photofinish.results import EpochMetrics
 from photofinish.results.records import (
     MEAN_ABSOLUTE_ERROR,
@@ -86,15 +87,15 @@ def parity(cpu: Trained, device: Trained) -> Parity:
     outputs = _outputs(first)
     output_limits = _limits(outputs, first.output_rounding, _OUTPUT_TOLERANCE)
     same_order = first.batch_order_sha256 == second.batch_order_sha256
-    columns, p_value = len(one.class_names), None
+    columns, p_value, task = len(one.class_names), None, TASKS[one.task]
     predictions: tuple[Layer, ...]
     same_items = np.array_equal(cpu.predictions.actual, device.predictions.actual)
     if not len(cpu.predictions.actual):  # a custom step, or a tuple or dict of targets
         predictions = (_test_loss(cpu.scores.test_loss, device.scores.test_loss, tolerance),)
-    elif one.task == "values":
+    elif not task.has_accuracy:
         predictions = _values(cpu.predictions, device.predictions, columns, tolerance, same_items)
     else:
-        rows = columns if one.task == "labels" else 1
+        rows = task.rows_an_item(one.class_names)
         if same_items:
             p_value = mcnemar_p_value(cpu.predictions, device.predictions, rows)
         predictions = _classes(cpu.predictions, device.predictions, rows, p_value)

@@ -1,4 +1,4 @@
-"""Names of torchvision's classifiers, their weights and its data sets; losses of each task.
+"""Names of torchvision's classifiers, their weights and its data sets.
 
 They are literals so that `plan` need not import torchvision. Tests compare them with torchvision.
 """
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from photofinish.data import PartName, Task
+    from photofinish.data import PartName
 
     PartArguments = Mapping[PartName, Mapping[str, Any]]
 
@@ -67,13 +67,5 @@ classification.
 GREY = frozenset({*_MNIST_LIKE, "SEMEION", "USPS"})
 """Data sets of one channel. torchvision converts the others' images to three."""
 
-
-LOSSES: dict[Task, tuple[str, ...]] = {
-    "classes": ("cross_entropy",),
-    "values": ("mse", "l1", "smooth_l1"),
-    "labels": ("bce_with_logits",),
-    "custom": (),
-}
-"""Losses of each task, the default first."""
 GIVEN_TO_TORCHMETRICS = ("task", "num_classes", "num_labels")
 """Arguments that a torchmetrics function gets if it takes them."""

@@ -27,7 +27,7 @@ from photofinish.files import in_project
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from photofinish.data import PartName, Task
+    from photofinish.data import PartName, TaskName
 
 PART = "part"
 """Argument of custom data sets that have parts: train, validation or test."""
@@ -105,7 +105,7 @@ class _DatasetSettings(Settings):
     decode: Decode = "once"
 
     @property
-    def given_task(self) -> Task | None:
+    def given_task(self) -> TaskName | None:
         """Return the task of the targets, or None if they decide it."""
         return None
 
@@ -278,7 +278,7 @@ class CustomDataset(CallsCode, _DatasetSettings):
     """Processes that read it for `split`."""
 
     @property
-    def given_task(self) -> Task | None:
+    def given_task(self) -> TaskName | None:
         return self.task
 
     def paths(self) -> Iterator[LocalPath]:

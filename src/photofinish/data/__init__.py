@@ -10,7 +10,7 @@ from typing import Literal
 MANIFEST = "manifest.json"
 """File that describes a packed split."""
 PartName = Literal["train", "validation", "test"]
-Task = Literal["classes", "values", "labels", "custom"]
+TaskName = Literal["classes", "values", "labels", "custom"]
 """Target of a sample: a class (or one for each position), floats, or yes or no for each label."""
 Shape = tuple[int | None, ...]
 """Shape of a sample. None stands for a side that differs from sample to sample."""

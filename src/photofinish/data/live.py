@@ -11,11 +11,12 @@ import numpy as np
 
 from photofinish.config.base import read_plan
 from photofinish.config.datasets import DatasetPlan
-from photofinish.data import PartName, Task
+from photofinish.data import PartName
 from photofinish.data.images import UNREADABLE
 from photofinish.data.packed import PackedSplit, part_file
 from photofinish.data.samples import to_sample
 from photofinish.data.sources import open_source
+from photofinish.data.tasks import TASKS
 from photofinish.errors import UserError
 from photofinish.nested import Nested
 
@@ -34,7 +35,7 @@ class LiveSamples:
         self._dataset = open_source(plan).dataset  # workers get it pickled
         self._rows = np.load(split.folder / part_file(part, "rows"))
         self._labels = split.labels(part)
-        self._task: Task = split.manifest.task
+        self._task = TASKS[split.manifest.task]
 
     def __call__(self, row: int) -> tuple[Any, Nested[Array]]:
         """Read a sample. Its class is that of the split, which numbers the classes."""
@@ -45,7 +46,7 @@ class LiveSamples:
             raise UserError(f"item {number} of the data set: {error}") from error
         if isinstance(sample.target, tuple | dict):
             return sample.input, sample.target
-        if self._task == "classes":
+        if self._task.is_one_of_many:
             is_one = isinstance(self._labels, np.ndarray) and self._labels.ndim == 1
             return sample.input, self._labels[row] if is_one else sample.target
         return sample.input, sample.target.reshape(-1).astype(np.float32)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from photofinish.config.base import Record
 from photofinish.config.datasets import Decode
-from photofinish.data import MANIFEST, Dtype, PartName, Shape, Task
+from photofinish.data import MANIFEST, Dtype, PartName, Shape, TaskName
 from photofinish.data.ragged import Ragged
 from photofinish.nested import Nested, as_nested, leaf_names
 
@@ -27,7 +27,7 @@ Column = Array | Ragged
 class Manifest(Record):
     """Description of a packed split."""
 
-    task: Task = "classes"
+    task: TaskName = "classes"
     class_names: tuple[str, ...]
     """Names of the classes, values or labels. A network returns one number for each."""
     shape: Nested[Shape]

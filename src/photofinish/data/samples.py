@@ -14,10 +14,11 @@ from PIL import Image
 from torch.utils.data import Dataset
 
 from photofinish.custom.running import run_custom_code
-from photofinish.data import IGNORED_CLASS, PartName, Task
+from photofinish.data import IGNORED_CLASS, PartName, TaskName
 from photofinish.data.images import UNREADABLE, Int64Array, pixels_of
 from photofinish.data.packed import Column
 from photofinish.data.ragged import Ragged
+from photofinish.data.tasks import TASKS
 from photofinish.errors import ConfigError, UserError
 from photofinish.nested import Nested, leaf_names, leaves, map_nested
 
@@ -189,8 +190,8 @@ def _to_numbers(value: Any) -> Array:
 
 
 def named_targets(
-    where: str, column: Nested[Column], named: Any, given_task: Task | None = None
-) -> tuple[Task, Nested[Column], tuple[str, ...]]:
+    where: str, column: Nested[Column], named: Any, given_task: TaskName | None = None
+) -> tuple[TaskName, Nested[Column], tuple[str, ...]]:
     """Return the task, all targets, and the names that `named` or their numbers give them.
 
     Class numbers are int64, (count,) or one for each position; other targets float32
@@ -200,13 +201,13 @@ def named_targets(
         return "custom", column, tuple(leaf_names(column))
     numbers = column.values if isinstance(column, Ragged) else column
     task = given_task or _task_of(numbers, len(column.shape) - 1)
-    attribute = "target_names" if task == "values" else "classes"
+    attribute = TASKS[task].names_attribute
     names = getattr(named, attribute, None)
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         names = ()
     if len(set(names)) != len(names):
         raise ConfigError(f"{where}: its attribute `{attribute}` has a name twice")
-    if task == "classes":
+    if TASKS[task].is_one_of_many:
         is_flat = not isinstance(column, Ragged) and column.ndim == 2
         if numbers.dtype != np.int64 or (given_task and is_flat and _is_one_hot(numbers)):
             column = numbers = _from_one_hot(where, column)
@@ -244,7 +245,7 @@ def _is_one_hot(rows: Array) -> bool:
     return bool((np.isin(rows, (0, 1)).all(axis=1) & (rows.sum(axis=1) == 1)).all())
 
 
-def _task_of(numbers: Array, dimensions: int) -> Task:
+def _task_of(numbers: Array, dimensions: int) -> TaskName:
     """Return the task of targets: of whole numbers, classes, but labels if a vector has 0 and 1.
 
     Floats are values, but labels if all are 0 or 1, as binary cross-entropy takes them.

@@ -27,7 +27,7 @@ from sklearn.preprocessing import StandardScaler
 from torch.utils.data import DataLoader
 
 from photofinish.config.datasets import DatasetPlan
-from photofinish.data import MANIFEST, Dtype, PartName, Shape, Task
+from photofinish.data import MANIFEST, Dtype, PartName, Shape, TaskName
 from photofinish.data.images import Int64Array
 from photofinish.data.live import PLAN as LIVE_PLAN
 from photofinish.data.packed import Column, Content, Manifest, part_file, shapes_file
@@ -57,7 +57,7 @@ class RawData:
     """Rows of each part that the source itself has."""
     name_of: Callable[[int], str] = "item {}".format
     """Returns the name of a row in messages."""
-    task: Task = "classes"
+    task: TaskName = "classes"
 
     @property
     def shape(self) -> Nested[Shape]:
@@ -227,7 +227,7 @@ def split(plan: DatasetPlan, raw: RawData, folder: Path) -> Manifest:
         dtype=raw.dtype,
         target_shape=_target_shape(raw.labels),
         target_parts=map_nested(lambda part: part.dtype.name, raw.labels)
-        if raw.task == "custom"
+        if isinstance(raw.labels, tuple | dict)
         else None,
         counts={part: len(chosen) for part, chosen in rows.items()},
         mean=mean or own_mean,

@@ -17,20 +17,20 @@ from photofinish.custom.reference import is_reference
 from photofinish.custom.running import run_custom_code
 from photofinish.data import IGNORED_CLASS
 from photofinish.data.packed import PackedSplit
+from photofinish.data.tasks import TASKS, classes_of_positions
 from photofinish.errors import UserError
 from photofinish.evaluation.scores import (
+    SCORES,
     Array,
     custom_scores,
     scores_of_classes,
-    scores_of_labels,
-    scores_of_values,
 )
 from photofinish.nested import call_with, map_nested, samples_in
 from photofinish.results.records import DeviceEvaluation, Training
 from photofinish.training.batches import Batch, Normaliser
 from photofinish.training.custom_step import CustomStep, step_with_a_loss
 from photofinish.training.loading import LoadedSamples
-from photofinish.training.losses import Loss, classes_of_positions
+from photofinish.training.losses import Loss
 from photofinish.training.parts import has_live_inputs, part_of
 from photofinish.training.torch_device import CPU
 
@@ -67,9 +67,10 @@ def score(
 
 def judge_for(record: Training, metrics: Metrics) -> Judge:
     """Return the judge of the record's targets."""
-    if record.task == "custom":
+    task = TASKS[record.task]
+    if not task.losses:
         return JudgeByLoss(record, metrics)
-    if record.task == "classes" and record.target_shape:
+    if task.is_one_of_many and record.target_shape:
         return JudgeOfPositions(record, metrics)
     return JudgeOfSamples(record, metrics)
 
@@ -111,7 +112,7 @@ class Judge(ABC):
     def _with_metrics(self, scored: Scored, outputs: Any, targets: Any) -> Scored:
         """Add the metrics of params.yaml to the scores."""
         names = self._record.class_names
-        custom = custom_scores(self._metrics, self._record.task, outputs, targets, names)
+        custom = custom_scores(self._metrics, self._loss.task, outputs, targets, names)
         first = next(iter(custom), None)
         added = {"metrics": custom | scored.scores.metrics, "first_metric": first}
         return scored._replace(scores=scored.scores.model_copy(update=added))
@@ -126,16 +127,12 @@ class JudgeOfSamples(Judge):
             as_trained = outputs.float() if self._loss.has_tensors else outputs
             loss = _finite(self._loss.mean(as_trained, targets).item())
         names = self._record.class_names
+        task = self._loss.task
+        predicted: Array = task.predicted(outputs).numpy()
         actual: Array = targets.numpy()
-        predicted: Array = outputs.numpy()
-        if self._record.task == "values":
-            scores = scores_of_values(actual, predicted, loss)
-        elif self._record.task == "labels":
-            actual, predicted = actual.astype(np.int64), (predicted > 0).astype(np.int64)
-            scores = scores_of_labels(actual, predicted, loss, names)
-        else:
-            predicted = predicted.argmax(axis=1)
-            scores = scores_of_classes(actual, predicted, loss, names)
+        if task.has_accuracy:
+            actual = actual.astype(np.int64)
+        scores = SCORES[task.name](actual, predicted, loss, names)
         return self._with_metrics(Scored(scores, actual, predicted), outputs, targets)
 
 

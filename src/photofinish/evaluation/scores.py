@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from sklearn import metrics as sklearn_metrics
 
 from photofinish.config.metrics import TORCHMETRICS, Metric, Metrics
 from photofinish.custom.running import accepted_arguments, as_function, run_custom_code
-from photofinish.data import Task
+from photofinish.data import TaskName
+from photofinish.data.tasks import Task
 from photofinish.errors import UserError
 from photofinish.nested import map_nested
 from photofinish.results import records
@@ -77,7 +79,9 @@ def _scores_of_each(
     return float(np.mean(columns[2])), scores
 
 
-def scores_of_values(actual: Array, predicted: Array, loss: float) -> records.DeviceEvaluation:
+def scores_of_values(
+    actual: Array, predicted: Array, loss: float, _names: tuple[str, ...] = ()
+) -> records.DeviceEvaluation:
     """Score values by their errors. R2 is the explained share of their variance."""
     actual, predicted = actual.astype(float), predicted.astype(float)
     metrics = {
@@ -95,6 +99,16 @@ def scores_of_values(actual: Array, predicted: Array, loss: float) -> records.De
         classes={},
         confusion=(),
     )
+
+
+SCORES: dict[
+    TaskName, Callable[[Array, Array, float, tuple[str, ...]], records.DeviceEvaluation]
+] = {
+    "classes": scores_of_classes,
+    "labels": scores_of_labels,
+    "values": scores_of_values,
+}
+"""Scores of actual and predicted targets, with the loss and the names, for each task."""
 
 
 def custom_scores(
@@ -128,13 +142,9 @@ def _custom_score(metric: Metric, task: Task, outputs: Any, targets: Any) -> lis
     compute, arguments = metric.reference.load(), metric.arguments
     if metric.reference.module == TORCHMETRICS:
         offered: dict[str, Any] = dict.fromkeys(("num_classes", "num_labels"), outputs.shape[-1])
-        if task == "values":
-            outputs, targets = outputs.squeeze(1), targets.squeeze(1)
-        else:
-            is_classes = task == "classes"
-            offered["task"] = "multiclass" if is_classes else "multilabel"
-            outputs = outputs.softmax(1) if is_classes else outputs.sigmoid()
-            targets = targets.long()
+        if task.torchmetrics:
+            offered["task"] = task.torchmetrics
+        outputs, targets = task.metric_inputs(outputs, targets)
         arguments = accepted_arguments(compute, offered, arguments)
     else:
         # Tensors of a custom metric have single precision.

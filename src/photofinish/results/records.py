@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, RootModel, TypeAdapter, ValidationError
 
 from photofinish.config.base import Record
 from photofinish.config.experiment import Experiment
-from photofinish.data import Dtype, Shape, Task
+from photofinish.data import Dtype, Shape, TaskName
 from photofinish.errors import UserError
 from photofinish.files import sha256_of_bytes, write_text_atomically
 from photofinish.nested import Nested
@@ -46,7 +46,7 @@ class Training(Record):
     """Effective precision. tf32 falls back to fp32 on hardware without TF32."""
     memory_format: Literal["contiguous", "channels_last"] = "contiguous"
     parameter_count: int
-    task: Task = "classes"
+    task: TaskName = "classes"
     image_shape: Nested[Shape]
     dtype: Nested[Dtype] = "uint8"
     """Type of the packed samples. Images are bytes."""

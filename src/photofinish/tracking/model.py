@@ -19,6 +19,7 @@ from photofinish.config.networks import CustomModel
 from photofinish.custom.imports import PACKAGE, custom_files
 from photofinish.custom.reference import Reference
 from photofinish.custom.running import forget_imports
+from photofinish.data.tasks import TASKS
 from photofinish.nested import leaf_names, leaves
 from photofinish.results import records
 from photofinish.results.learned import load_network
@@ -87,11 +88,9 @@ def _signature(record: records.Training) -> ModelSignature:
         served = np.dtype(np.int64 if dtype == "int64" else np.float32)
         sides = [-1 if side is None else side for side in shape]
         inputs.append(TensorSpec(served, (-1, *sides), name or None))
-    if record.task == "custom":
+    outputs = TASKS[record.task].output_shape(record.class_names, record.target_shape)
+    if outputs is None:
         return ModelSignature(inputs=Schema(inputs))
-    outputs: list[int] = [len(record.class_names)]
-    if record.task == "classes" and record.target_shape:  # classes come first or last
-        outputs = [-1] * (1 + len(record.target_shape))
     return ModelSignature(
         inputs=Schema(inputs),
         outputs=Schema([TensorSpec(np.dtype(np.float32), (-1, *outputs))]),

@@ -95,8 +95,8 @@ class LossOfOutputs(BatchLoss):
         loss, weight = self._criterion.sum_and_weight(
             map_nested(torch.Tensor.float, outputs), targets
         )
-        correct = self._criterion.num_correct(outputs, targets)
-        return Scores(loss, weight, correct, self._criterion.num_predictions(targets))
+        correct = self._criterion.task.num_correct(outputs, targets)
+        return Scores(loss, weight, correct, self._criterion.task.num_predictions(targets))
 
     def _mean(self, state: TrainState, batch: Batch) -> torch.Tensor:
         return self._criterion.mean(*_predict(state.network, state, batch))

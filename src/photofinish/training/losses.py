@@ -11,17 +11,17 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from photofinish.config.catalogue import LOSSES
 from photofinish.custom.reference import Reference, is_reference
 from photofinish.custom.running import as_function, run_custom_code
 from photofinish.data import IGNORED_CLASS
+from photofinish.data.tasks import TASKS, Task
 from photofinish.errors import ConfigError, UserError
 from photofinish.nested import leaves, samples_in
 
 if TYPE_CHECKING:
     from photofinish.config import loss_settings as params
     from photofinish.config.experiment import Experiment
-    from photofinish.data import Task
+    from photofinish.data import TaskName
 
 _BUILT_IN: dict[str, Callable[..., Any]] = {
     "cross_entropy": functional.cross_entropy,
@@ -52,11 +52,12 @@ class _NllLoss(torch.autograd.Function):
 class Loss:
     """The loss of a batch: a mean, or a sum and a weight, which add up over batches."""
 
-    def __init__(self, settings: params.Loss | None, task: Task, device: torch.device) -> None:
-        if problem := _loss_problem(settings.name if settings else None, task):
+    def __init__(self, settings: params.Loss | None, task: TaskName, device: torch.device) -> None:
+        self.task = TASKS[task]
+        if problem := _loss_problem(settings.name if settings else None, self.task):
             raise ConfigError(problem)
-        self.name = settings.name if settings else LOSSES[task][0]
-        self._task, self._is_custom = task, is_reference(self.name)
+        self.name = settings.name if settings else self.task.losses[0]
+        self._is_custom = is_reference(self.name)
         arguments: dict[str, Any] = {}
         if settings and self._is_custom:
             self._loss = _custom_loss(cast("params.CustomLoss", settings), device)
@@ -74,9 +75,9 @@ class Loss:
         self._gradients: Iterator[torch.Tensor] | None = None
 
     @classmethod
-    def of(cls, experiment: Experiment, task: Task, device: torch.device) -> Loss:
+    def of(cls, experiment: Experiment, task: TaskName, device: torch.device) -> Loss:
         """Return the experiment's loss. A custom step judges targets that no loss here can."""
-        is_judged = task == "custom" and experiment.step and not experiment.loss
+        is_judged = not TASKS[task].losses and experiment.step and not experiment.loss
         return cls(experiment.loss, "values" if is_judged else task, device)
 
     @contextmanager
@@ -105,7 +106,7 @@ class Loss:
             loss = _NllLoss.apply(log_probs, targets, next(self._gradients))
             return cast("torch.Tensor", loss)
         if not self._is_custom:
-            outputs, targets = self._by_position(outputs, targets)
+            outputs, targets = self.task.by_position(outputs, targets)
         total, weight = self._checked(self._loss(outputs, targets))
         return total if weight is None else total / weight
 
@@ -114,9 +115,9 @@ class Loss:
     ) -> tuple[torch.Tensor, torch.Tensor | int]:
         """Return the loss summed over the samples, and their count or their weight's sum."""
         count = samples_in(targets)
-        if self._task == "classes" and not self._is_custom:
-            positions = self.num_predictions(targets)
-            outputs, targets = self._by_position(outputs, targets)
+        if self.task.is_one_of_many and not self._is_custom:
+            positions = self.task.num_predictions(targets)
+            outputs, targets = self.task.by_position(outputs, targets)
             total = self._loss(outputs, targets, reduction="sum")
             weights = self._class_weights
             if weights is None or targets.is_floating_point():
@@ -146,53 +147,6 @@ class Loss:
             f"batch, or two, a sum and the weight that it is divided by"
         )
 
-    def _by_position(
-        self, outputs: torch.Tensor, targets: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return outputs and targets with a row for each position, if targets have positions."""
-        if self._task != "classes" or targets.dim() == 1 or targets.is_floating_point():
-            return outputs, targets
-        return classes_of_positions(outputs, targets)
-
-    def num_predictions(self, targets: torch.Tensor) -> torch.Tensor | int:
-        """Return the number of samples, or of positions whose class isn't ignored."""
-        if self._task != "classes" or targets.dim() == 1 or targets.is_floating_point():
-            return samples_in(targets)
-        return (targets != IGNORED_CLASS).sum()
-
-    def num_correct(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Return the number of correct predictions. A sample counts by its correct labels."""
-        if self._task == "classes":
-            outputs, targets = self._by_position(outputs, targets)
-            if targets.is_floating_point():
-                targets = targets.argmax(dim=1)
-            return (outputs.argmax(dim=1) == targets).sum()
-        if self._task == "labels":
-            return ((outputs > 0) == (targets > 0)).float().mean(dim=1).sum()
-        return torch.zeros((), device=leaves(outputs)[0].device)
-
-
-def classes_of_positions(
-    outputs: torch.Tensor, targets: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a row of outputs for each position, and the class of each.
-
-    The positions are the dimensions that outputs and targets share. The classes come before them,
-    as in PyTorch's cross_entropy, or after them, as most networks of sequences return them.
-    """
-    positions = targets.shape[1:]
-    come_first, come_last = outputs.shape[2:] == positions, outputs.shape[1:-1] == positions
-    if come_first == come_last:
-        why = "as many classes as positions" if come_first else "other positions"
-        raise UserError(
-            f"the network gives {tuple(outputs.shape)} for targets of shape "
-            f"{tuple(targets.shape)}: {why}. Its outputs must be (batch, classes, positions) or "
-            f"(batch, positions, classes), and the two numbers must differ"
-        )
-    if come_first:
-        outputs = outputs.movedim(1, -1)
-    return outputs.flatten(0, -2), targets.flatten()
-
 
 def _custom_loss(settings: params.CustomLoss, device: torch.device) -> Callable[..., Any]:
     """Return a custom loss: an instance of a class, or a function with its arguments."""
@@ -211,19 +165,19 @@ def _custom_loss(settings: params.CustomLoss, device: torch.device) -> Callable[
 
 def _loss_problem(loss: str | None, task: Task) -> str | None:
     """Return why the loss does not fit the targets, or None. A custom loss may fit any."""
-    if task == "custom" and not (loss and is_reference(loss)):
+    if not task.losses and not (loss and is_reference(loss)):
         return (
             "loss is missing: the targets of this data set are a tuple or dict, which only a "
             "custom loss or step can judge. Name one, such as `loss: ./losses.py:both`"
         )
-    if loss is None or is_reference(loss) or loss in LOSSES[task]:
+    if loss is None or is_reference(loss) or loss in task.losses:
         return None
     problem = (
-        f"loss {loss} does not fit the targets of this data set, which are {task}: "
-        f"use {' or '.join(LOSSES[task])}, or leave loss out"
+        f"loss {loss} does not fit the targets of this data set, which are {task.name}: "
+        f"use {' or '.join(task.losses)}, or leave loss out"
     )
-    if task == "labels" and loss in LOSSES["classes"]:
+    if task.name == "labels" and loss in TASKS["classes"].losses:
         problem += ". For one-hot rows, set task: classes for the data set"
-    elif task == "labels" and loss in LOSSES["values"]:
+    elif task.name == "labels" and loss in TASKS["values"].losses:
         problem += ". For values that happen to be 0 or 1, set task: values for the data set"
     return problem

@@ -43,7 +43,7 @@ from photofinish.training.world import World
 
 if TYPE_CHECKING:
     from photofinish.config.experiment import Experiment
-    from photofinish.data import Task
+    from photofinish.data import TaskName
 
 WARM_UP_STEPS = 3
 WARM_UP_SECONDS = 0.2
@@ -63,10 +63,10 @@ class Trainer:
         validation: Batches,
         device: torch.device,
         team: World | None = None,
-        task: Task = "classes",
+        task: TaskName = "classes",
         classes: int = 0,
     ) -> None:
-        self.experiment, self.device, self.task = experiment, device, task
+        self.experiment, self.device = experiment, device
         self.training, self.validation = training, validation
         self.team = team or World(device)
         self.clock = self.team.clock()
@@ -353,6 +353,6 @@ class Trainer:
         train_loss = sum(train_sums) / self.training.image_count
         right, predicted = map(sum, zip(*all_correct, strict=True))
         is_judged = isinstance(self.validation_loss, LossOfOutputs)
-        has_accuracy = self.task in ("classes", "labels") and is_judged
+        has_accuracy = self.criterion.task.has_accuracy and is_judged
         accuracy = right / predicted if predicted else 0.0
         return train_loss, validation_loss, accuracy if has_accuracy else None
