@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 from torch import nn
 from torch.optim import Optimizer, lr_scheduler
 
@@ -101,6 +101,22 @@ def take_steps(
         optimizer.zero_grad()
         (parameter.sin() * slopes).sum().backward()
         optimizer.step()
+
+
+def test_norms_and_biases_have_no_weight_decay() -> None:
+    network = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(2, 2))
+    settings = optimizer_settings("adamw", weight_decay_exclude="norms and biases")
+    [optimizer] = build_optimizers(settings, network)
+    names = {parameter: name for name, parameter in network.named_parameters()}
+    decays = [
+        ([names[parameter] for parameter in group["params"]], group["weight_decay"])
+        for group in optimizer.param_groups
+    ]
+    rest = ["0.bias", "1.weight", "1.bias", "3.bias"]
+    assert decays == [(["0.weight", "3.weight"], 0.01), (rest, 0.0)]
+    for other in ("rprop", "optim.py:Own"):
+        with pytest.raises(ValidationError, match="no weight decay"):
+            optimizer_settings(other, weight_decay_exclude="norms and biases")
 
 
 def learning_rates(
@@ -223,18 +239,22 @@ def test_frozen_weights_have_no_state_on_an_accelerator(name: str) -> None:
 def test_an_accelerators_optimizer_reads_its_rate_where_steps_can_be_given_another(
     name: str,
 ) -> None:
-    parameter = nn.Parameter(torch.ones(1))
-    optimizer = build_optimizer(optimizer_settings(name), [parameter])
-    schedule, slots = schedule_for("constant", optimizer), DeviceLearningRates(2, CPU)
-    parameter.grad = torch.ones(1)
-    for rates in ([0.0, 0.5], [0.25, 0.0]):
+    layer = nn.Linear(1, 1)  # a weight, and a bias in a group of its own
+    settings = optimizer_settings(name, weight_decay_exclude="norms and biases")
+    [optimizer] = build_optimizers(settings, layer)
+    schedule, slots = schedule_for("constant", optimizer), DeviceLearningRates(2, 2, CPU)
+    for parameter in layer.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    for rates in ([(0.0, 0.25), (0.5, 0.5)], [(0.25, 0.0), (0.25, 0.125)]):
         slots.fill(rates)
         for rate, slot in zip(rates, slots.slots, strict=True):
-            before = parameter.item()
+            before = [parameter.item() for parameter in layer.parameters()]
             with schedule.applied(slot):
                 optimizer.step()
+            after = [parameter.item() for parameter in layer.parameters()]
+            moved = [one - other for one, other in zip(before, after, strict=True)]
             # adamw's weight decay takes a hundredth of it
-            assert before - parameter.item() == pytest.approx(rate, rel=0.02)
+            assert moved == pytest.approx(rate, rel=0.02, abs=1e-6)
     with schedule.applied():
         optimizer.step()
     assert optimizer.state_dict()["param_groups"][0]["lr"] == schedule.learning_rate == LR

@@ -51,6 +51,7 @@ def assert_same_bits(make_job: MakeJob, network: nn.Module | None = None, **sett
 # -- the same bits ----------
 
 ONE_CYCLE = {"name": "one_cycle", "max_lr": 0.1}
+NO_NORMS = {"weight_decay": 0.1, "weight_decay_exclude": "norms and biases"}
 TORCHVISION = {"images": 6, "batch_size": 2, "epochs": 1}
 
 
@@ -65,7 +66,8 @@ TORCHVISION = {"images": 6, "batch_size": 2, "epochs": 1}
         },
         {
             "model": {"name": "cnn", "channels": (3,), "hidden": (4,)},
-            "optimizer": SGD | {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
+            "optimizer": SGD | {"momentum": 0.9, "nesterov": True, **NO_NORMS},
+            "schedule": ONE_CYCLE | {"max_lr": [0.1, 0.2]},  # two groups, each with its own rate
         },
         {
             "model": {"name": "lenet"},

@@ -64,6 +64,16 @@ class Optimizer(_PytorchCode):
     namespace: ClassVar[Namespace] = OPTIMIZERS
     positional_arguments: ClassVar[int] = 1
     lr: PositiveFloat | None = None
+    weight_decay_exclude: Literal["norms and biases"] | None = None
+    """Parameters without weight decay: biases, and all of at most one dimension."""
+
+    @model_validator(mode="after")
+    def _check_weight_decay(self) -> Self:
+        if self.weight_decay_exclude:
+            takes = None if self.is_custom else self.reference.takes()
+            if takes is None or "weight_decay" not in takes.names:
+                raise SettingError("no weight decay", name=self.name)
+        return self
 
     @model_validator(mode="after")
     def _check_lr(self) -> Self:
@@ -79,7 +89,8 @@ class Optimizer(_PytorchCode):
     @property
     def arguments(self) -> dict[str, Any]:
         """Return the arguments that params.yaml gives."""
-        return arguments_of(self, *([] if self.lr is not None else ["lr"]))
+        arguments = arguments_of(self)
+        return {key: value for key, value in arguments.items() if key != "lr" or value is not None}
 
 
 class Schedule(_PytorchCode):

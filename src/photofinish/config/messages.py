@@ -21,6 +21,7 @@ _MESSAGES = {
     "id twice": "device_ids names a GPU twice",
     "ids and count": "device_ids names {ids} GPUs, but count is {count}",
     "constant": "a constant schedule has no {names}",
+    "no weight decay": "weight_decay_exclude needs an optimizer of torch.optim with weight_decay",
     "no workers": "prefetch_factor and persistent_workers need workers of at least 1",
     "metric twice": "two metrics have one name: give one another, such as `as: top5`",
     "metric name": "as: {name} is no name for MLflow: letters, digits and _ . / -",

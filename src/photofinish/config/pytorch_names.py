@@ -77,11 +77,14 @@ GIVEN_TO_SCHEDULES = ("T_max", "total_steps", "epochs", "steps_per_epoch", "cycl
 GIVEN_TO_BATCH_TRANSFORMS = ("num_classes",)
 
 
-def arguments_of(settings: Any, *without: str) -> dict[str, Any]:
+NO_ARGUMENTS = ("name", "every", "weight_decay_exclude")
+"""Keys of an optimizer or a schedule that photofinish itself reads."""
+
+
+def arguments_of(settings: Any) -> dict[str, Any]:
     """Return the arguments in settings: pydantic's, or a plain object's."""
     given = vars(settings) | (getattr(settings, "model_extra", None) or {})
-    left_out = ("name", *without)
-    return {key: value for key, value in given.items() if key not in left_out}
+    return {key: value for key, value in given.items() if key not in NO_ARGUMENTS}
 
 
 def may_be_fused(arguments: Mapping[str, Any]) -> bool:

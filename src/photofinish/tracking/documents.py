@@ -81,8 +81,9 @@ def run_params(experiment: Experiment, device: str) -> dict[str, str]:
     for key in RECIPE:
         if settings[key] == Experiment.model_fields[key].default:
             del settings[key]
-    if experiment.schedule.every is None:
-        del settings["schedule"]["every"]
+    for block, key in (("schedule", "every"), ("optimizer", "weight_decay_exclude")):
+        if settings[block][key] is None:
+            del settings[block][key]
     return {key: str(value) for key, value in _flat(settings)} | {"device": device}
 
 

@@ -30,7 +30,7 @@ from photofinish.training.batches import (
     seed_epoch,
 )
 from photofinish.training.losses import Loss
-from photofinish.training.optimization import DeviceLearningRates, override_group
+from photofinish.training.optimization import DeviceLearningRates, Rates, override_groups
 from photofinish.training.state import TrainState
 from photofinish.training.step import (
     EagerSteps,
@@ -113,7 +113,8 @@ class CapturedSteps:
         recorder: CudaRecorder,
     ) -> None:
         device = tensors_of(batches[0])[0].device
-        self._rates = DeviceLearningRates(len(batches), device)
+        groups = len(state.optimizer.param_groups)
+        self._rates = DeviceLearningRates(len(batches), groups, device)
         # Otherwise each backward pass would launch a kernel to fill it.
         state = state._replace(first_gradient=torch.ones((), device=device))
         # A replay reads these at the addresses of the capture, so they must live as long.
@@ -130,7 +131,7 @@ class CapturedSteps:
         targets = [] if state.scaler.is_enabled() else [labels for _images, labels in batches]
         gradients_at_once = criterion.gradients_at_once(targets)
         # Adam refuses to be captured unless it is capturable.
-        capturable = override_group(state.optimizer, capturable=True)
+        capturable = override_groups(state.optimizer, "capturable", [True] * groups)
         try:
             with gradients_at_once, capturable:
                 self._losses, self._replay = recorder.record(steps)
@@ -142,7 +143,7 @@ class CapturedSteps:
             state.optimizer.zero_grad()
             raise
 
-    def run(self, rates: list[float]) -> torch.Tensor:
+    def run(self, rates: list[Rates]) -> torch.Tensor:
         """Take the steps with these learning rates. The next run overwrites the returned losses."""
         self._rates.fill(rates)
         self._replay()
@@ -191,7 +192,7 @@ class GraphedSteps(EagerSteps):
         buffers, captured = self._captured
         for buffer in tensors_of(buffers):
             buffer.copy_(buffer.clone())  # an epoch's batches need memory beside the buffers
-        captured.run([state.schedule.learning_rate] * self.at_once)
+        captured.run([state.schedule.rates] * self.at_once)
         batch_size = samples_in(buffers[1]) // self.at_once
         whole, last = divmod(sample_count, batch_size)
         for size in (batch_size if whole % self.at_once else 0, last):
@@ -212,7 +213,7 @@ class GraphedSteps(EagerSteps):
         except RuntimeError as error:
             self.note_failure(error)
             return super().repeat(state, batch, steps)
-        rates = [state.schedule.learning_rate] * at_once
+        rates = [state.schedule.rates] * at_once
         return lambda: [captured.run(rates) for _ in range(steps // at_once)]
 
     def resized(self, at_once: int) -> GraphedSteps:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
@@ -35,17 +35,18 @@ def build_optimizers(
 
     A custom class gets the parameters, as PyTorch's do.
     """
-    parameters, arguments = list(network.parameters()), arguments_of(settings)
+    arguments = arguments_of(settings)
     reference = OPTIMIZERS.reference(settings.name)
     if arguments.get("lr", 0) is None:  # a custom function may take none
         del arguments["lr"]
     if not is_reference(settings.name):
         with run_custom_code(f"optimizer {settings.name} can't be made"):
-            return [_pytorch_optimizer(reference.name, parameters, arguments, loss_is_scaled)]
+            groups = _parameter_groups(network, getattr(settings, "weight_decay_exclude", None))
+            return [_pytorch_optimizer(reference.name, groups, arguments, loss_is_scaled)]
     custom = reference.load()
     is_class = isinstance(custom, type)
     with run_custom_code(f"optimizer {settings.name} can't be made"):
-        built = custom(parameters if is_class else network, **arguments)
+        built = custom(list(network.parameters()) if is_class else network, **arguments)
     optimizers = list(built) if isinstance(built, list | tuple) else [built]
     for optimizer in optimizers:
         if not isinstance(optimizer, Optimizer):
@@ -54,6 +55,18 @@ def build_optimizers(
                 f"it must give a torch.optim.Optimizer, or a list of several"
             )
     return optimizers
+
+
+def _parameter_groups(network: nn.Module, without_decay: str | None) -> list[dict[str, Any]]:
+    """Return the parameters, and apart from them those without weight decay.
+
+    Norms and biases are told by their shape, as in timm and nanoGPT: at most one dimension.
+    """
+    groups: list[dict[str, Any]] = [{"params": []}, {"params": [], "weight_decay": 0.0}]
+    for name, parameter in network.named_parameters():
+        is_excluded = without_decay and (parameter.dim() <= 1 or name.endswith(".bias"))
+        groups[1 if is_excluded else 0]["params"].append(parameter)
+    return [group for group in groups if group["params"]]
 
 
 def check_several_optimizers(experiment: params.Experiment) -> None:
@@ -78,7 +91,7 @@ def check_several_optimizers(experiment: params.Experiment) -> None:
 
 
 def _pytorch_optimizer(
-    name: str, parameters: list[nn.Parameter], arguments: dict[str, Any], loss_is_scaled: bool
+    name: str, groups: list[dict[str, Any]], arguments: dict[str, Any], loss_is_scaled: bool
 ) -> Optimizer:
     """Build an optimizer of torch.optim.
 
@@ -87,7 +100,8 @@ def _pytorch_optimizer(
     can't create it for the next one.
     """
     if name not in FUSED:
-        return cast("Optimizer", getattr(torch.optim, name)(parameters, **arguments))
+        return cast("Optimizer", getattr(torch.optim, name)(groups, **arguments))
+    parameters = [parameter for group in groups for parameter in group["params"]]
     on_accelerator = is_accelerator(parameters[0].device)
     momentum, dampening = (arguments.get(key, 0) for key in ("momentum", "dampening"))
     is_damped = momentum > 0 and dampening > 0
@@ -96,7 +110,7 @@ def _pytorch_optimizer(
         # Fused, dampened SGD leaves its momentum unwritten if the first scaled loss overflows.
         may_fuse = on_accelerator and not (is_damped and loss_is_scaled)
         defaults = {"foreach": False, "fused": defaults["fused"] and may_fuse}
-    optimizer = getattr(torch.optim, name)(parameters, **(defaults | arguments))
+    optimizer = getattr(torch.optim, name)(groups, **(defaults | arguments))
     if on_accelerator and optimizer.defaults["fused"] and not is_damped:
         for parameter in parameters:
             if parameter.requires_grad:
@@ -118,18 +132,23 @@ def _first_state(
     return {"step": step, **{name: torch.zeros_like(parameter) for name in names}}
 
 
+Rates = tuple[float, ...]
+"""Learning rate of each parameter group."""
+
+
 @contextmanager
-def override_group(optimizer: Optimizer, **settings: object) -> Iterator[None]:
-    """Override settings of the optimizer's only parameter group within the block."""
-    (group,) = optimizer.param_groups
-    before = dict(group)
-    group.update(settings)
+def override_groups(optimizer: Optimizer, key: str, values: Sequence[object]) -> Iterator[None]:
+    """Override a setting of each of the optimizer's parameter groups within the block."""
+    groups = optimizer.param_groups
+    before = [{name: group[name] for name in (key,) if name in group} for group in groups]
+    for group, value in zip(groups, values, strict=True):
+        group[key] = value
     try:
         yield
     finally:
-        for name in settings:
-            del group[name]
-        group.update(before)
+        for group, kept in zip(groups, before, strict=True):
+            del group[key]
+            group.update(kept)
 
 
 class DeviceLearningRates:
@@ -139,19 +158,19 @@ class DeviceLearningRates:
     steps read them from slots too, so that both compute the same bits.
     """
 
-    def __init__(self, count: int, device: torch.device) -> None:
-        self._rates: list[float] = []
-        self._tensor = torch.zeros(count, dtype=torch.float32, device=device)
+    def __init__(self, count: int, groups: int, device: torch.device) -> None:
+        self._rates: list[Rates] = []
+        self._tensor = torch.zeros(count, groups, dtype=torch.float32, device=device)
         self.slots = self._tensor.unbind()
-        """A scalar tensor for each step."""
+        """For each step, a tensor of each group's rate."""
 
-    def fill(self, rates: list[float]) -> None:
-        """Write one rate to each slot, unless they are there already."""
+    def fill(self, rates: list[Rates]) -> None:
+        """Write each step's rates to its slot, unless they are there already."""
         if rates == self._rates:
             return
         self._rates = rates
-        if len(set(rates)) == 1:
-            self._tensor.fill_(rates[0])
+        if len({rate for each in rates for rate in each}) == 1:
+            self._tensor.fill_(rates[0][0])
         else:
             values = torch.tensor(rates, dtype=torch.float32)
             self._tensor.copy_(to_device(values, self._tensor.device))
@@ -176,8 +195,8 @@ class Schedule:
         self._steps_done = 0
         groups = optimizer.param_groups
         device = groups[0]["params"][0].device
-        has_slot = len(groups) == 1 and groups[0].get("fused") and is_accelerator(device)
-        self._device_rate = DeviceLearningRates(1, device) if has_slot else None
+        has_slots = is_accelerator(device) and all(group.get("fused") for group in groups)
+        self._device_rates = DeviceLearningRates(1, len(groups), device) if has_slots else None
         self._scheduler: lr_scheduler.LRScheduler | None = None
         self._moves_each_step = False
         if settings.name == CONSTANT:
@@ -194,7 +213,7 @@ class Schedule:
             "cycle_momentum": False,  # it would override the momentum in params.yaml
         }
         build = reference.load()
-        arguments = accepted_arguments(build, offered, arguments_of(settings, "every"))
+        arguments = accepted_arguments(build, offered, arguments_of(settings))
         with run_custom_code(f"schedule {settings.name} can't be made"):
             self._scheduler = build(optimizer, **arguments)
 
@@ -214,7 +233,13 @@ class Schedule:
     @property
     def learning_rate(self) -> float:
         """Return the first parameter group's rate of the next step."""
-        return float(self._optimizer.param_groups[0]["lr"]) * self._warmup()
+        return self.rates[0]
+
+    @property
+    def rates(self) -> Rates:
+        """Return each parameter group's rate of the next step."""
+        factor = self._warmup()
+        return tuple(float(group["lr"]) * factor for group in self._optimizer.param_groups)
 
     def _warmup(self) -> float:
         """Return the factor of the next step's rate, which rises to 1 over the warm-up."""
@@ -225,22 +250,22 @@ class Schedule:
     def applied(self, slot: torch.Tensor | None = None) -> AbstractContextManager[None]:
         """Return a context in which the optimizer has the rates of the next step.
 
-        An accelerator's reads its rate from a slot.
+        An accelerator's reads them from a slot.
         """
-        if self._device_rate is not None:
+        if self._device_rates is not None:
             if slot is None:
-                self._device_rate.fill([self.learning_rate])
-                (slot,) = self._device_rate.slots
-            return override_group(self._optimizer, lr=slot)
+                self._device_rates.fill([self.rates])
+                (slot,) = self._device_rates.slots
+            return override_groups(self._optimizer, "lr", slot.unbind())
         if self._steps_done >= self._warmup_steps:
             return nullcontext()
-        return _multiplied_rates(self._optimizer, self._warmup())
+        return override_groups(self._optimizer, "lr", self.rates)
 
-    def next_rates(self, steps: int) -> list[float]:
+    def next_rates(self, steps: int) -> list[Rates]:
         """Return the rates of so many steps, and advance past them."""
         rates = []
         for _ in range(steps):
-            rates.append(self.learning_rate)
+            rates.append(self.rates)
             self.batch_ended()
         return rates
 
@@ -270,15 +295,3 @@ class Schedule:
 def default_every(name: str) -> str:
     """Return when a schedule of PyTorch moves by default: after each step or each epoch."""
     return "step" if name in MOVED_BY_STEPS else "epoch"
-
-
-@contextmanager
-def _multiplied_rates(optimizer: Optimizer, factor: float) -> Iterator[None]:
-    before = [group["lr"] for group in optimizer.param_groups]
-    for group in optimizer.param_groups:
-        group["lr"] = group["lr"] * factor
-    try:
-        yield
-    finally:
-        for group, rate in zip(optimizer.param_groups, before, strict=True):
-            group["lr"] = rate
