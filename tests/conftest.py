@@ -225,7 +225,7 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuTarget) -> MakeRes
         if unavailable:
             record = records.Unavailable(device=device, experiment=experiment, reason=unavailable)
             return NotTrained(name, record)
-        trained = records.Training(
+        trained = records.TrainingRecord(
             device=device,
             device_kind="cpu" if device == "cpu" else "cuda",
             experiment=experiment,

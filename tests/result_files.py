@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from conftest import MakeResult
 
-from photofinish.comparing.device_results import DeviceResult, NotTrained, Recorded, Trained
+from photofinish.comparing.device_results import DeviceResult, NotTrained, Trained, TrainingResult
 from photofinish.comparing.pairs import Comparison, with_settings
 from photofinish.config.compare import Comparing
 from photofinish.files import sha256_of_bytes, write_bytes_atomically
@@ -52,7 +52,7 @@ QUIET = BUSY.model_copy(update={"wall_seconds": 1000.0, "others_cpu_seconds": 0.
 """A long time without other programs."""
 
 
-def changed_history(result: Recorded, **columns: Sequence[float]) -> list[EpochMetrics]:
+def changed_history(result: TrainingResult, **columns: Sequence[float]) -> list[EpochMetrics]:
     """Replace columns of the history."""
     rows = zip(*columns.values(), strict=True)
     return [
@@ -186,7 +186,7 @@ def write_trained(results: Path, result: Trained) -> Path:
 def write_scores(results: Path, result: Trained) -> None:
     """Write scores of the weights that are there."""
     training = records.read_training(results / result.experiment / result.device / records.MODEL)
-    assert isinstance(training, records.Training)
+    assert isinstance(training, records.TrainingRecord)
     judged = result.scores.model_copy(update={"weights_sha256": training.weights_sha256})
     scores = records.Evaluation(
         experiment=result.experiment, class_names=("cat", "dog"), devices={result.device: judged}

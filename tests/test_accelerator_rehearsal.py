@@ -175,8 +175,8 @@ def results(
 
 def test_the_stage_leaves_what_it_learned_and_how_long_it_took(results: Stage) -> None:
     gpu, cpu = (records.read_training(results.learned(device)) for device in ("gpu", "cpu"))
-    assert isinstance(gpu, records.Training)
-    assert isinstance(cpu, records.Training)
+    assert isinstance(gpu, records.TrainingRecord)
+    assert isinstance(cpu, records.TrainingRecord)
     assert (gpu.device, gpu.device_kind, cpu.device_kind) == ("gpu", "rehearsal", "cpu")
     timings = records.read_record(
         results.results / "small" / "gpu" / records.TIMINGS_FOLDER / records.TIMINGS,
@@ -239,7 +239,7 @@ def test_other_random_numbers_on_the_device_are_no_difference(
 def test_what_it_saved_loads_where_there_is_no_such_device(results: Stage) -> None:
     assert not hasattr(torch, "rehearsal")
     record = records.read_training(results.learned("gpu"))
-    assert isinstance(record, records.Training)
+    assert isinstance(record, records.TrainingRecord)
     network = load_network(results.learned("gpu"), record)
     assert {tensor.device.type for tensor in network.state_dict().values()} == {"cpu"}
     pickled = list((results.folder / "mlruns").rglob("*.pth"))

@@ -31,7 +31,7 @@ from photofinish.runs.setup import Setup
 from photofinish.training import trainer as trainer_module
 from photofinish.training.batches import Batch
 from photofinish.training.input_paths import LoaderBatches
-from photofinish.training.optimization import Schedule
+from photofinish.training.optimization import LearningRates
 from photofinish.training.torch_device import CPU
 from photofinish.training.trainer import Trainer
 from photofinish.training.world import World
@@ -42,7 +42,7 @@ PLAN = AttributionPlan(4, 2, SamplePlan(2, 1), tries_bf16=False)
 METHODS = {
     "copying": (LoaderBatches, "to_device"),
     "optimizer": (SGD, "step"),
-    "rest": (Schedule, "batch_ended"),
+    "rest": (LearningRates, "batch_ended"),
 }
 """Methods that do a part of a step."""
 

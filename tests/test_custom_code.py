@@ -15,7 +15,7 @@ from source_imports import ROOT
 
 from photofinish.config.loader import read_params
 from photofinish.custom.imports import check_code_unchanged, custom_code_hashes
-from photofinish.custom.reference import Reference
+from photofinish.custom.reference import CodeReference
 from photofinish.errors import ConfigError, UserError
 from photofinish.files import sha256_of_bytes
 from photofinish.planning.checks import check_custom_code_calls
@@ -133,9 +133,9 @@ def test_the_code_of_a_network_is_each_file_it_imports_and_the_versions_of_packa
     del files["nets/unused.py"]
     expected = {name: sha256_of_bytes(text.encode()) for name, text in files.items()}
     expected |= {f"package {name}": version(name) for name in ("torch", "pillow")}
-    assert custom_code_hashes([Reference.of("./nets/net.py:Net")]) == expected
-    assert custom_code_hashes([Reference.of("nets.net:Net")]) == expected
-    assert custom_code_hashes([Reference.of("torch.nn:Linear")]) == {
+    assert custom_code_hashes([CodeReference.of("./nets/net.py:Net")]) == expected
+    assert custom_code_hashes([CodeReference.of("nets.net:Net")]) == expected
+    assert custom_code_hashes([CodeReference.of("torch.nn:Linear")]) == {
         "package torch": version("torch")
     }
 
@@ -143,7 +143,7 @@ def test_the_code_of_a_network_is_each_file_it_imports_and_the_versions_of_packa
 def test_two_files_that_python_would_confuse_are_refused(custom_files: CustomFiles) -> None:
     for name in ("a/net.py", "b/net.py"):
         custom_files.write(name, "class Net: pass\n")
-    both = [Reference.of("./a/net.py:Net"), Reference.of("./b/net.py:Net")]
+    both = [CodeReference.of("./a/net.py:Net"), CodeReference.of("./b/net.py:Net")]
     with pytest.raises(ConfigError, match=r"net\.py and .*net\.py have the same name"):
         custom_code_hashes(both)
     both[0].load()
@@ -153,7 +153,7 @@ def test_two_files_that_python_would_confuse_are_refused(custom_files: CustomFil
 
 def test_code_that_changed_after_plan_read_it_is_refused(custom_files: CustomFiles) -> None:
     code = custom_code_hashes(
-        [Reference.of(custom_files.write("net.py", FILES["net.py"]) + ":Net")]
+        [CodeReference.of(custom_files.write("net.py", FILES["net.py"]) + ":Net")]
     )
     check_code_unchanged(code)
     custom_files.write("net.py", f"{FILES['net.py']}# a comment\n")
@@ -175,5 +175,5 @@ def test_an_error_of_custom_code_is_shown_from_the_users_first_line_on(
 ) -> None:
     custom_files.write("net.py", f"{source}\nclass Net: pass\n")
     with pytest.raises(UserError, match=r"can't be imported:\n  File \".*net\.py\"(.|\n)*no"):
-        Reference.of("./net.py:Net").load()
+        CodeReference.of("./net.py:Net").load()
     assert Path.cwd() == custom_files.folder

@@ -162,7 +162,7 @@ def test_an_infinite_loss_on_the_test_data_is_refused(
 ) -> None:
     next(network.parameters()).data.fill_(torch.nan)
     write_bytes_atomically(learned / records.WEIGHTS, weights := weights_of(network))
-    record = records.read_record(learned / records.RECORD, records.Training)
+    record = records.read_record(learned / records.RECORD, records.TrainingRecord)
     changed = record.model_copy(update={"weights_sha256": sha256_of_bytes(weights)})
     records.write_record(learned / records.RECORD, changed)
     with pytest.raises(UserError, match="the loss on the test data is nan"):

@@ -92,7 +92,7 @@ def test_an_experiment_of_an_example_trains_an_epoch(
 ) -> None:
     folder, experiment = train_an_epoch(example, name, cpu_host)
     record = records.read_training(folder)
-    assert isinstance(record, records.Training)
+    assert isinstance(record, records.TrainingRecord)
     assert record.experiment == experiment.model_copy(update={"metrics": ()})
     assert [row.epoch for row in records.read_history(folder)] == [1]
 

@@ -110,7 +110,7 @@ def test_a_system_learns_the_same(
     name: str, custom_files: CustomFiles, cpu_host: CpuTarget, golden: dict[str, Any]
 ) -> None:
     model = trained(name, custom_files.folder, cpu_host)
-    record = records.read_record(model / records.RECORD, records.Training)
+    record = records.read_record(model / records.RECORD, records.TrainingRecord)
     losses = [[row.training_loss, row.validation_loss] for row in records.read_history(model)]
     if UPDATES:
         golden["losses"][name] = losses

@@ -128,6 +128,15 @@ def test_no_two_modules_have_one_name() -> None:
     assert [name for name, modules in count.items() if modules > 1] == []
 
 
+def test_no_two_classes_have_one_name() -> None:
+    count = Counter(
+        name
+        for path in SOURCES.rglob("*.py")
+        for name in re.findall(r"^class (\w+)", path.read_text(encoding="utf-8"), re.M)
+    )
+    assert [name for name, classes in count.items() if classes > 1] == []
+
+
 def undeclared(folders: tuple[str, ...], requirements: list[str]) -> set[str]:
     """Return the packages that are imported in the folders and that no requirement names."""
     declared = {re.split(r"[^\w.-]", requirement)[0].lower() for requirement in requirements}

@@ -16,7 +16,7 @@ from training_stage import TrainingStage
 from photofinish.data.packed import PackedSplit
 from photofinish.files import sha256_of_bytes
 from photofinish.machine.fingerprint import CpuTarget
-from photofinish.results.records import Timings, Training, read_record
+from photofinish.results.records import Timings, TrainingRecord, read_record
 
 pytestmark = pytest.mark.slow
 
@@ -82,7 +82,7 @@ def test_killed_before_any_file_operation_it_ends_with_the_same_bits(
     files = [f"epochs/epoch-{epoch:04d}.safetensors" for epoch in (1, 2)]
     assert [name for name in learned if name.startswith("epochs/")] == files
     assert learned[files[-1]] == learned["weights.safetensors"] != learned[files[0]]
-    record = read_record(trainings.stage.out / "model" / "record.json", Training)
+    record = read_record(trainings.stage.out / "model" / "record.json", TrainingRecord)
     assert list(record.epoch_weights_sha256) == [sha256_of_bytes(learned[file]) for file in files]
     trainings.start_over()
     assert trainings.learn() == learned  # without making the machine's lock, as every one below

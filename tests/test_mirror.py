@@ -163,7 +163,7 @@ def test_a_resumed_training_continues_its_run(
     store.client.log_batch(run_id, [*document.metrics[:1], *sampled])
     monkeypatch.setattr(mlflow_worker, "open_project", lambda: store)
     record = records.read_training(results / NAME / "cpu" / records.MODEL)
-    assert isinstance(record, records.Training)
+    assert isinstance(record, records.TrainingRecord)
     training_key = document.tags[documents.TAG_TRAINING_KEY]
     mlflow_worker.start(NAME, "cpu", record.experiment, training_key, 0)
     mlflow_worker.training_ended(NAME, "cpu", results, [])

@@ -16,7 +16,7 @@ from photofinish.config import experiment as params
 from photofinish.training import optimization
 from photofinish.training.optimization import (
     DeviceLearningRates,
-    Schedule,
+    LearningRates,
     build_optimizers,
 )
 from photofinish.training.torch_device import CPU
@@ -71,11 +71,11 @@ def optimizer_settings(name: str, **changes: Any) -> params.Optimizer:
 
 def schedule_for(
     name: str, optimizer: Optimizer, *, epochs: int = EPOCHS, steps: int = STEPS, **changes: Any
-) -> Schedule:
+) -> LearningRates:
     settings = TypeAdapter(params.Schedule).validate_python(
         {"name": name, **SCHEDULES[name], **changes}
     )
-    return Schedule(settings, optimizer, epochs=epochs, steps_per_epoch=steps)
+    return LearningRates(settings, optimizer, epochs=epochs, steps_per_epoch=steps)
 
 
 def build_optimizer(
@@ -120,7 +120,7 @@ def test_norms_and_biases_have_no_weight_decay() -> None:
 
 
 def learning_rates(
-    schedule: Schedule, optimizer: Optimizer, epochs: range = range(EPOCHS)
+    schedule: LearningRates, optimizer: Optimizer, epochs: range = range(EPOCHS)
 ) -> list[float]:
     """At each step of training."""
     rates = []

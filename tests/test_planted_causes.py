@@ -17,7 +17,7 @@ from result_files import trained
 from torch import nn
 
 from photofinish.comparing.bounds import ceiling
-from photofinish.comparing.device_results import Recorded
+from photofinish.comparing.device_results import TrainingResult
 from photofinish.comparing.diagnosis import Diagnosis, diagnose
 from photofinish.config.experiment import Experiment, ResidentInput
 from photofinish.machine.fingerprint import CpuTarget
@@ -98,7 +98,7 @@ class TimedBatches:
         return self._batches.to_device(batch)
 
 
-Measure = Callable[[Job], Recorded]
+Measure = Callable[[Job], TrainingResult]
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def measured(make_result: MakeResult, clock: HeldClock) -> Measure:
     part = Part("train", images, labels, Normaliser((0.5,), (0.25,)))
     few = Part("validation", images[:4], labels[:4], part.normalise)
 
-    def measure(job: Job) -> Recorded:
+    def measure(job: Job) -> TrainingResult:
         experiment = job.experiment
         is_loader = experiment.input.name == "loader"
         batches = [make_batches(experiment, each, CPU) for each in (part, few)]
@@ -161,7 +161,7 @@ def measured(make_result: MakeResult, clock: HeldClock) -> Measure:
             "host": job.host,
         }
         record = made_up.record.model_copy(update={"experiment": experiment})
-        return Recorded(
+        return TrainingResult(
             "planted", record, made_up.timings.model_copy(update=timings), made_up.history
         )
 

@@ -79,7 +79,7 @@ def test_a_further_seed_gives_what_an_experiment_of_that_seed_gives(train: Train
     alone = train("alone", seed=4, epochs=2)
     assert [run.seed for run in further] == [4]
     record = records.read_training(alone)
-    assert isinstance(record, records.Training)
+    assert isinstance(record, records.TrainingRecord)
     assert further[0].weights_sha256 == record.weights_sha256
     assert list(further[0].history) == records.read_history(alone)
 

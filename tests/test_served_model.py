@@ -96,7 +96,7 @@ def custom_results(
     custom_files.write("parts.py", "from torch import nn\nfrom widths import HIDDEN\n")
     model = CustomModel(name=custom_files.write("net.py", NETWORK) + ":Net")
     path = results / NAME / "cpu" / records.MODEL / records.RECORD
-    record = records.read_record(path, records.Training)
+    record = records.read_record(path, records.TrainingRecord)
     experiment = record.experiment.model_copy(update={"model": model})
     code = custom_code_hashes([model.reference])
     changes = {"experiment": experiment, "custom_code": code}

@@ -391,7 +391,7 @@ def test_a_data_set_is_read_in_each_epoch_and_transformed_to_another_shape(
     crops = {"transform": "crop", "eval_transform": "center"}
     trained = train(packed, CROPS, **crops, input={"name": "loader"})
     assert trained.scores.test_accuracy == 1
-    record = records.read_record(trained.folder / records.RECORD, records.Training)
+    record = records.read_record(trained.folder / records.RECORD, records.TrainingRecord)
     assert (record.image_shape, record.dtype, record.mean) == ((1, 8, 8), "float32", ())
 
 

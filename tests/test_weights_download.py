@@ -131,7 +131,7 @@ def test_training_starts_from_them_and_its_record_says_so(
     )
     train_here(run)
     record = records.read_training(run.out / records.MODEL)
-    assert isinstance(record, records.Training)
+    assert isinstance(record, records.TrainingRecord)
     assert record.published_weights_sha256 == sha256_of_file(published)
     network = load_network(run.out / records.MODEL, record)
     started = torch.load(published, weights_only=True)

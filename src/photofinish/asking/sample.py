@@ -50,7 +50,7 @@ class Length(NamedTuple):
         return self.name in ("max_steps", "max_iters")
 
 
-class Sample:
+class WatchedScript:
     """What the hooks wrote so far. `read` adds what is new."""
 
     def __init__(self, folder: Path) -> None:

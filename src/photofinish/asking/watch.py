@@ -18,7 +18,7 @@ from typing import Self
 import psutil
 
 from photofinish.asking.hooks import ASKING_PROCESS, FOLDER, SITECUSTOMIZE
-from photofinish.asking.sample import Figures, Process, Sample
+from photofinish.asking.sample import Figures, Process, WatchedScript
 from photofinish.config.scripts import PLACEHOLDER
 from photofinish.custom_loops.command import HIDING
 from photofinish.errors import UserError
@@ -80,7 +80,10 @@ def watch(command: Sequence[str], kind: str, limits: Limits, *, shows_output: bo
             _Progress(kind, shows_output=shows_output) as progress,
             _running(command, environment, folder, shows_output=shows_output) as process,
         ):
-            sample, load = Sample(folder), LoadMonitor(_no_gpu, own_processes_share_cores=True)
+            sample, load = (
+                WatchedScript(folder),
+                LoadMonitor(_no_gpu, own_processes_share_cores=True),
+            )
             status = _follow(process, progress, sample, load, limits)
             ended_at = _clock()
             load.sample(1, 1)
@@ -181,7 +184,7 @@ def _no_gpu() -> tuple[None, tuple[str, ...]]:
 def _follow(
     process: subprocess.Popen[bytes],
     progress: _Progress,
-    sample: Sample,
+    sample: WatchedScript,
     load: LoadMonitor,
     limits: Limits,
 ) -> int | None:

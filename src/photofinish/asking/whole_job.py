@@ -20,7 +20,7 @@ MOST_EPOCHS = 1000
 
 
 @dataclass(frozen=True)
-class Job:
+class WholeJob:
     """A training of so many epochs of so many steps."""
 
     name: str
@@ -31,7 +31,7 @@ class Job:
     is_hour: bool = False
 
 
-def jobs(runs: Sequence[Watched], wanted: Length | None) -> Iterator[Job]:
+def jobs(runs: Sequence[Watched], wanted: Length | None) -> Iterator[WholeJob]:
     """Yield the whole job, or an epoch and an hour if its length is not known.
 
     There is a run on each device, the CPU's first. `wanted` is the length by the options of
@@ -40,7 +40,7 @@ def jobs(runs: Sequence[Watched], wanted: Length | None) -> Iterator[Job]:
     process, figures = runs[0].process, runs[0].figures
     ended = [run for run in runs if run.status == 0]
     if ended and wanted is None:
-        yield Job("the whole run", 1, ended[0].figures.steps, is_run=True)
+        yield WholeJob("the whole run", 1, ended[0].figures.steps, is_run=True)
         return
     epoch_steps = None
     loader = process.loaders[figures.loader] if figures.loader is not None else None
@@ -48,21 +48,21 @@ def jobs(runs: Sequence[Watched], wanted: Length | None) -> Iterator[Job]:
         epoch_steps = max(1.0, loader.batches / figures.batches_per_step)
     length = wanted or process.length
     if length and length.is_steps:
-        yield Job(f"{length.value:,.0f} steps ({length.by})", 1, length.value)
+        yield WholeJob(f"{length.value:,.0f} steps ({length.by})", 1, length.value)
         return
     if length and epoch_steps:
         name = f"{length.value:,g} epochs ({length.by})"
         is_whole = length.value == round(length.value) and length.value <= MOST_EPOCHS
         epochs = round(length.value) if is_whole else 1
-        yield Job(name, epochs, epoch_steps * length.value / epochs)
+        yield WholeJob(name, epochs, epoch_steps * length.value / epochs)
         return
     if epoch_steps:
-        yield Job("an epoch", 1, epoch_steps)
+        yield WholeJob("an epoch", 1, epoch_steps)
     step_seconds = figures.step_seconds + figures.validation_step_seconds
-    yield Job("an hour of training here", 1, SECONDS_AN_HOUR / step_seconds, is_hour=True)
+    yield WholeJob("an hour of training here", 1, SECONDS_AN_HOUR / step_seconds, is_hour=True)
 
 
-def script_run(watched: Watched, job: Job, host: CpuTarget | GpuTarget) -> ScriptRun:
+def script_run(watched: Watched, job: WholeJob, host: CpuTarget | GpuTarget) -> ScriptRun:
     """Return the record that the whole job would have by the steps that were seen."""
     process, counts = watched.process, watched.process.counts
     operations = Operations.model_validate_json(counts["operations"]) if counts else None
@@ -84,7 +84,9 @@ def script_run(watched: Watched, job: Job, host: CpuTarget | GpuTarget) -> Scrip
     )
 
 
-def _epochs(figures: Figures, job: Job, operations: Operations | None) -> Iterator[ScriptEpoch]:
+def _epochs(
+    figures: Figures, job: WholeJob, operations: Operations | None
+) -> Iterator[ScriptEpoch]:
     """Yield an epoch for each part of the sample, as if all of it were like this part."""
     for part_seconds, waiting_seconds in zip(
         figures.part_seconds, figures.part_waiting_seconds, strict=True
@@ -102,12 +104,12 @@ def _epochs(figures: Figures, job: Job, operations: Operations | None) -> Iterat
         )
 
 
-def _samples(job: Job, operations: Operations | None) -> int:
+def _samples(job: WholeJob, operations: Operations | None) -> int:
     return max(1, round(job.epoch_steps * (operations.images if operations else 1)))
 
 
 def _timings(
-    watched: Watched, job: Job, host: CpuTarget | GpuTarget, operations: Operations | None
+    watched: Watched, job: WholeJob, host: CpuTarget | GpuTarget, operations: Operations | None
 ) -> JobTimes:
     """Return the times of the job. Each part of the sample makes a repeat of it."""
     figures, started_at = watched.figures, watched.began_at_unix_seconds

@@ -18,7 +18,7 @@ from photofinish.asking.lines import (
 )
 from photofinish.asking.sample import Length
 from photofinish.asking.watch import Limits, Watched, watch
-from photofinish.asking.whole_job import Job, jobs, script_run
+from photofinish.asking.whole_job import WholeJob, jobs, script_run
 from photofinish.comparing.device_results import NotTrained, ScriptResult
 from photofinish.comparing.pairs import Comparison
 from photofinish.config.devices import Devices
@@ -113,7 +113,7 @@ def _show_failure(watched: Watched) -> None:
 
 
 def _compared(
-    job: Job, cpu: Watched, gpu: Watched | str, hosts: tuple[CpuTarget, GpuTarget]
+    job: WholeJob, cpu: Watched, gpu: Watched | str, hosts: tuple[CpuTarget, GpuTarget]
 ) -> Comparison[ScriptResult]:
     on_cpu = ScriptResult(job.name, script_run(cpu, job, hosts[0]))
     if isinstance(gpu, Watched):
@@ -123,7 +123,7 @@ def _compared(
     return Comparison.of(on_cpu, NotTrained(job.name, missing))
 
 
-def _print_evidence(runs: Sequence[Watched], job: Job, pair: Comparison[ScriptResult]) -> None:
+def _print_evidence(runs: Sequence[Watched], job: WholeJob, pair: Comparison[ScriptResult]) -> None:
     """Print what the answers rest on, by the last and longest of the jobs."""
     if job.is_hour:
         print("\n" + "\n".join(repaid_lines(pair)))
@@ -138,7 +138,7 @@ def _print_evidence(runs: Sequence[Watched], job: Job, pair: Comparison[ScriptRe
         print(line)
 
 
-def _as_json(job: Job, pair: Comparison[ScriptResult]) -> dict[str, Any]:
+def _as_json(job: WholeJob, pair: Comparison[ScriptResult]) -> dict[str, Any]:
     answer, rows = verdict(pair), renting_rows([pair])
     # JSON has no infinity, which a bound may be.
     finite = [

@@ -15,7 +15,7 @@ from photofinish.commands.found_network import FoundNetwork, find_networks
 from photofinish.commands.pipeline import PARAMS, PLAN, has_git
 from photofinish.config.base import is_name
 from photofinish.config.networks import GIVEN_TO_NETWORKS
-from photofinish.custom.reference import Reference
+from photofinish.custom.reference import CodeReference
 from photofinish.errors import ConfigError
 from photofinish.files import OWN_FOLDER
 
@@ -169,7 +169,7 @@ def _experiment(networks: list[FoundNetwork], folder: Path) -> str:
         "    model:",
         f"      name: {_name(first, folder)}",
     ]
-    signature = Reference.of(_name(first)).takes()
+    signature = CodeReference.of(_name(first)).takes()
     for argument in sorted(signature.required - GIVEN_TO_NETWORKS if signature else ()):
         lines.append(f"      # {argument}: ...   # {first.name} has no default for it")
     lines += [f"      # or {_name(other, folder)}" for other in others[:5]]

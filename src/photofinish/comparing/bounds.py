@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from photofinish.comparing.device_results import Recorded, ScriptResult, StepCosts, spread
+from photofinish.comparing.device_results import ScriptResult, StepCosts, TrainingResult, spread
 from photofinish.comparing.diagnosis import RUN_MARGIN, NotKnown, why_not_known
 from photofinish.comparing.fair_cpu import (
     least_batch_seconds,
@@ -66,7 +66,7 @@ class SpeedupBounds:
     """Reason why a loader's time does not count as staying, and why there are no estimates."""
 
 
-def ceiling(run: Recorded | ScriptResult) -> SpeedupBounds:
+def ceiling(run: TrainingResult | ScriptResult) -> SpeedupBounds:
     """Return the bounds of a training on the CPU; of its start-up alone if no steps were timed."""
     return _ceiling_of_script(run) if isinstance(run, ScriptResult) else _ceiling(run)
 

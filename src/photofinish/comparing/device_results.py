@@ -176,14 +176,14 @@ class Predictions:
 
 
 @dataclass(frozen=True)
-class Recorded:
+class TrainingResult:
     """Result of a training stage: one experiment on one device."""
 
     stage: ClassVar[str] = "train"
     """Start of the stage's name in dvc.yaml."""
     has_steps: ClassVar[bool] = True
     experiment: str
-    record: records.Training
+    record: records.TrainingRecord
     timings: records.Timings
     history: Sequence[EpochMetrics]
 
@@ -246,7 +246,7 @@ class Recorded:
 
 
 @dataclass(frozen=True)
-class Trained(Recorded):
+class Trained(TrainingResult):
     """Result of a training stage that was evaluated, too."""
 
     scores: records.DeviceEvaluation
@@ -360,7 +360,7 @@ DeviceResult = Trained | NotTrained
 def read_results(name: str, folder: Path) -> dict[DeviceLabel, DeviceResult]:
     """Read the results of both devices from an experiment's folder."""
     results: dict[DeviceLabel, DeviceResult] = {}
-    trained: dict[DeviceLabel, tuple[records.Training, tuple[records.SeedRun, ...]]] = {}
+    trained: dict[DeviceLabel, tuple[records.TrainingRecord, tuple[records.SeedRun, ...]]] = {}
     for device in records.DEVICE_LABELS:
         model = folder / device / records.MODEL
         record = records.read_training(model)
@@ -373,7 +373,7 @@ def read_results(name: str, folder: Path) -> dict[DeviceLabel, DeviceResult]:
     if "cpu" in trained:
         cpu, seeds = trained["cpu"]
         gpu = trained["gpu"][0] if "gpu" in trained else results["gpu"].record
-        if isinstance(gpu, records.Training | records.Unavailable):
+        if isinstance(gpu, records.TrainingRecord | records.Unavailable):
             trained["cpu"] = _with_settings_of(cpu, gpu.experiment), seeds
     evaluated, (first, _) = folder / records.EVALUATED, next(iter(trained.values()))
     scores = records.read_scores(evaluated / records.EVALUATION, trained.values())
@@ -394,7 +394,7 @@ def read_results(name: str, folder: Path) -> dict[DeviceLabel, DeviceResult]:
     return results
 
 
-def _with_settings_of(cpu: records.Training, on_gpu: Experiment) -> records.Training:
+def _with_settings_of(cpu: records.TrainingRecord, on_gpu: Experiment) -> records.TrainingRecord:
     """Return the CPU's record with the settings that only accelerators read.
 
     The CPU trains without them, but estimates and suggestions begin with what params.yaml has.

@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from photofinish.comparing.device_results import Recorded, ScriptResult, StepCosts, spread
+from photofinish.comparing.device_results import ScriptResult, StepCosts, TrainingResult, spread
 from photofinish.comparing.fair_cpu import fewer_threads
 from photofinish.config.experiment import ResidentInput
 from photofinish.machine.fingerprint import CpuTarget
@@ -98,7 +98,7 @@ class NotKnown:
 class Diagnosis:
     of: Literal["the job", "an epoch"]
     cause: Cause
-    run: Recorded | ScriptResult
+    run: TrainingResult | ScriptResult
     remedy: Remedy | None = None
     no_remedy: NoRemedy | None = None
     not_known: NotKnown | None = None
@@ -106,7 +106,7 @@ class Diagnosis:
     """Cause by figures that are too unreliable for a remedy, such as those of a busy machine."""
 
 
-def diagnose(run: Recorded | ScriptResult) -> tuple[Diagnosis, ...]:
+def diagnose(run: TrainingResult | ScriptResult) -> tuple[Diagnosis, ...]:
     """Return the diagnosis of the job if it is mostly start-up, then that of an epoch."""
     diagnoses = []
     if run.timings.startup_seconds > MOST_STARTUP_SHARE * run.timings.total_seconds:
@@ -127,7 +127,7 @@ def _diagnose_steps(run: ScriptResult) -> Diagnosis | None:
     return Diagnosis("an epoch", cause, run)
 
 
-def _diagnose_epoch(run: Recorded) -> Diagnosis | None:
+def _diagnose_epoch(run: TrainingResult) -> Diagnosis | None:
     """Return the cause of an epoch's time, or None if its steps were not to be taken apart."""
     not_known, costs = why_not_known(run), run.costs
     if not_known:
@@ -151,7 +151,7 @@ def _diagnose_epoch(run: Recorded) -> Diagnosis | None:
     return Diagnosis("an epoch", cause, run, no_remedy=remedy)
 
 
-def why_not_known(run: Recorded) -> NotKnown | None:
+def why_not_known(run: TrainingResult) -> NotKnown | None:
     """Return why the figures show no cause, or None if they do, or if none were taken."""
     timings, costs = run.timings, run.costs
     if costs is None:
@@ -178,7 +178,7 @@ def why_not_known(run: Recorded) -> NotKnown | None:
     return None
 
 
-def _cause(run: Recorded, costs: StepCosts) -> tuple[Cause, Remedy | NoRemedy]:
+def _cause(run: TrainingResult, costs: StepCosts) -> tuple[Cause, Remedy | NoRemedy]:
     host = run.timings.host
     cores = allowed_cores(host.cpu) if host.cpu else 1
     if costs.input_seconds > costs.step_alone_seconds:
@@ -195,7 +195,7 @@ def _cause(run: Recorded, costs: StepCosts) -> tuple[Cause, Remedy | NoRemedy]:
 
 
 def _against_input(
-    run: Recorded, costs: StepCosts, cores: int, cause: Literal["copy-bound", "input-bound"]
+    run: TrainingResult, costs: StepCosts, cores: int, cause: Literal["copy-bound", "input-bound"]
 ) -> Remedy | NoRemedy:
     settings, key = run.record.experiment.input, f"experiments.{run.experiment}.input"
     if isinstance(settings, ResidentInput):
@@ -217,7 +217,7 @@ def _against_input(
     return Remedy(key, value | {"workers": cores}, gain, "workers")
 
 
-def _against_launching(run: Recorded, costs: StepCosts) -> Remedy | NoRemedy:
+def _against_launching(run: TrainingResult, costs: StepCosts) -> Remedy | NoRemedy:
     """Suggest the larger batch that was tried.
 
     The time for data is assumed to stay the same per epoch, or per step.
@@ -232,7 +232,7 @@ def _against_launching(run: Recorded, costs: StepCosts) -> Remedy | NoRemedy:
     return Remedy(f"experiments.{run.experiment}.batch_size", larger, gain, "batch size")
 
 
-def _against_computing(run: Recorded, costs: StepCosts) -> Remedy | NoRemedy:
+def _against_computing(run: TrainingResult, costs: StepCosts) -> Remedy | NoRemedy:
     tried, data_seconds = costs.attribution.bf16, costs.beside_step_seconds
     if tried is None:
         return "used well"

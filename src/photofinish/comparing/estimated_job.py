@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from photofinish.comparing.bounds import SpeedupBounds
-from photofinish.comparing.device_results import Recorded, ScriptResult
+from photofinish.comparing.device_results import ScriptResult, TrainingResult
 from photofinish.comparing.estimates import (
     CONTEXT_SECONDS,
     Spread,
@@ -64,7 +64,7 @@ class Estimate:
 
 
 def estimate_job(
-    run: Recorded | ScriptResult,
+    run: TrainingResult | ScriptResult,
     operations: Operations,
     stays: SpeedupBounds,
     accelerator: Accelerator,
@@ -98,7 +98,7 @@ class _EstimatedJob:
 
     def __init__(
         self,
-        run: Recorded | ScriptResult,
+        run: TrainingResult | ScriptResult,
         operations: Operations,
         stays: SpeedupBounds,
         accelerator: Accelerator,
@@ -173,7 +173,7 @@ def _larger_batch(
 
 
 def measured_over_estimated(
-    run: Recorded | ScriptResult, operations: Operations, measured: Sequence[JobTimes]
+    run: TrainingResult | ScriptResult, operations: Operations, measured: Sequence[JobTimes]
 ) -> float:
     """Return how much longer a quiet GPU's step took than estimated; 1 if none is known."""
     by_name = {each.full_name: each for each in accelerators().values()}
@@ -202,7 +202,7 @@ def _validation_share(timings: JobTimes) -> float:
     return validation_seconds / sum(epoch.training_seconds for epoch in timings.epochs)
 
 
-def _loading_factor(run: Recorded | ScriptResult, name: str) -> float:
+def _loading_factor(run: TrainingResult | ScriptResult, name: str) -> float:
     """Return how many times as long loading takes in a rented machine.
 
     A loader's workers share its cores. An unknown machine is assumed to have as many as this one.

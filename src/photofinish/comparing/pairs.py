@@ -173,12 +173,12 @@ def with_settings(
     return [replace(pair, settings=settings, references=elsewhere) for pair in pairs]
 
 
-def same_training(one: records.Training, other: records.Training) -> bool:
+def same_training(one: records.TrainingRecord, other: records.TrainingRecord) -> bool:
     """Return True if settings, data, published weights and custom code are the same."""
     return _what_trained(one) == _what_trained(other)
 
 
-def _what_trained(record: records.Training) -> tuple[Any, ...]:
+def _what_trained(record: records.TrainingRecord) -> tuple[Any, ...]:
     code = {
         name: sha256
         for name, sha256 in code_without_folders(record.custom_code).items()

@@ -12,7 +12,7 @@ from datetime import UTC, date, datetime
 from typing import Literal
 
 from photofinish.comparing.bounds import MinimumStepTime, SpeedupBounds, least_steps
-from photofinish.comparing.device_results import Recorded, ScriptResult, spread
+from photofinish.comparing.device_results import ScriptResult, TrainingResult, spread
 from photofinish.comparing.estimated_job import Estimate, estimate_job, measured_over_estimated
 from photofinish.comparing.memory import fits, least_memory_bytes
 from photofinish.comparing.prices import Price, cost_of, price_of
@@ -57,7 +57,7 @@ class RentalComparison:
 
 
 def renting(
-    run: Recorded | ScriptResult,
+    run: TrainingResult | ScriptResult,
     stays: SpeedupBounds,
     target: TimeToTarget | None,
     settings: Comparing,
@@ -83,7 +83,7 @@ def renting(
 
 
 def _offer(
-    run: Recorded | ScriptResult,
+    run: TrainingResult | ScriptResult,
     operations: Operations,
     target: TimeToTarget | None,
     accelerator: Accelerator,

@@ -34,7 +34,7 @@ _LAYERS = {"hidden": "units of hidden layer", "channels": "channels of convoluti
 
 
 @dataclass(frozen=True)
-class Point:
+class SizePoint:
     x: int
     pair: TrainedPair
 
@@ -59,7 +59,7 @@ class BreakEven:
 @dataclass(frozen=True)
 class Series:
     x_name: str
-    points: tuple[Point, ...]
+    points: tuple[SizePoint, ...]
     """At least two, in the order of their sizes."""
 
     @property
@@ -97,10 +97,10 @@ def _inside(size: float | FloatArray) -> float | None:
 
 def all_series(pairs: Iterable[TrainedPair]) -> list[Series]:
     """Group experiments that differ in one size only."""
-    groups: dict[tuple[str, str], dict[int, Point]] = defaultdict(dict)
+    groups: dict[tuple[str, str], dict[int, SizePoint]] = defaultdict(dict)
     for pair in pairs:
         for x_name, x, others in _sizes(pair.cpu.record.experiment) if pair.compared else ():
-            groups[x_name, others].setdefault(x, Point(x, pair))
+            groups[x_name, others].setdefault(x, SizePoint(x, pair))
     return [
         Series(x_name, tuple(point for _, point in sorted(by_size.items())))
         for (x_name, _), by_size in groups.items()

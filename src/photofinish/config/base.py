@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from photofinish.custom.reference import Reference, is_reference
+from photofinish.custom.reference import CodeReference, is_reference
 from photofinish.errors import SettingError
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"
@@ -67,9 +67,9 @@ class CallsCode(Settings):
     """Number of arguments that a function gets by position: outputs and targets, for example."""
 
     @property
-    def reference(self) -> Reference:
+    def reference(self) -> CodeReference:
         """Return where the code is defined."""
-        return Reference.of(getattr(self, self.named_by))
+        return CodeReference.of(getattr(self, self.named_by))
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -91,7 +91,7 @@ class CallsCode(Settings):
 
 
 def _check_code_name(name: str) -> str:
-    Reference.of(name)
+    CodeReference.of(name)
     return name
 
 

@@ -31,7 +31,7 @@ from photofinish.config.pytorch_names import (
     Namespace,
     arguments_of,
 )
-from photofinish.custom.reference import Reference, is_reference
+from photofinish.custom.reference import CodeReference, is_reference
 from photofinish.errors import SettingError
 
 SHORTHAND_KEYS = {"model", "loss", "optimizer", "schedule", "input", "sampler", "step"}
@@ -53,7 +53,7 @@ class _PytorchCode(CallsCode):
         return name
 
     @property
-    def reference(self) -> Reference:
+    def reference(self) -> CodeReference:
         """Return where the code is defined."""
         return self.namespace.reference(self.name)
 
@@ -169,7 +169,7 @@ class Augmentation(Settings):
     """Black pixels added on each side before a random crop to the original size."""
 
 
-class BatchTransform(_PytorchCode):
+class BatchTransformSettings(_PytorchCode):
     """Transform of torchvision such as MixUp, or a custom function of (inputs, targets).
 
     It changes each training batch, on the device. Its draws are seeded by (seed, epoch, batch).
@@ -191,16 +191,16 @@ class Sampler(CallsCode):
     @classmethod
     def _check_name(cls, name: str) -> str:
         if name != BALANCED:
-            Reference.of(name)
+            CodeReference.of(name)
         return name
 
     @property
-    def reference(self) -> Reference:
+    def reference(self) -> CodeReference:
         """Return where the code is defined."""
-        return Reference.of(self.name)
+        return CodeReference.of(self.name)
 
 
-class CustomStep(CustomCode):
+class StepSettings(CustomCode):
     """Custom function of (network, batch) that returns the batch's mean loss.
 
     With an optimizer function that returns several optimizers, it is a function of (network, batch,
@@ -254,10 +254,10 @@ class Experiment(Settings):
     seed: Seed
     augmentation: Augmentation = Augmentation()
     sampler: Annotated[Sampler | None, BeforeValidator(spelled_out)] = None
-    batch_transform: Annotated[BatchTransform | None, BeforeValidator(spelled_out)] = None
-    step: Annotated[CustomStep | None, BeforeValidator(spelled_out)] = None
+    batch_transform: Annotated[BatchTransformSettings | None, BeforeValidator(spelled_out)] = None
+    step: Annotated[StepSettings | None, BeforeValidator(spelled_out)] = None
     """Training step. Default: the loss of the network's outputs."""
-    validation_step: Annotated[CustomStep | None, BeforeValidator(spelled_out)] = None
+    validation_step: Annotated[StepSettings | None, BeforeValidator(spelled_out)] = None
     """Function of (network, batch) that returns the validation loss. Default: `step`."""
     deterministic: bool = True
     """Refuse operators that do not repeat bit for bit."""

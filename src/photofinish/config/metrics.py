@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator
 
 from photofinish.config.base import CustomCode, Settings, spelled_out
-from photofinish.custom.reference import Reference, is_reference
+from photofinish.custom.reference import CodeReference, is_reference
 from photofinish.errors import SettingError
 
 TORCHMETRICS = "torchmetrics.functional"
@@ -23,7 +23,7 @@ class Metric(CustomCode):
     name: Annotated[str, AfterValidator(lambda name: _metric_reference(name) and name)]
 
     @property
-    def reference(self) -> Reference:
+    def reference(self) -> CodeReference:
         """Return where the code is defined."""
         return _metric_reference(self.name)
 
@@ -39,8 +39,8 @@ class Metric(CustomCode):
         return str(given or self.reference.name.rpartition(".")[2])
 
 
-def _metric_reference(name: str) -> Reference:
-    return Reference.of(name if is_reference(name) else f"{TORCHMETRICS}:{name}")
+def _metric_reference(name: str) -> CodeReference:
+    return CodeReference.of(name if is_reference(name) else f"{TORCHMETRICS}:{name}")
 
 
 _MLFLOW_NAME = re.compile(r"[\w./ -]+")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from photofinish.custom.reference import Reference, is_reference, names_in_module
+from photofinish.custom.reference import CodeReference, is_reference, names_in_module
 from photofinish.errors import SettingError
 
 
@@ -26,16 +26,16 @@ class Namespace:
     """Classes of further short names."""
     excluded: frozenset[str] = frozenset()
 
-    def reference(self, name: str) -> Reference:
+    def reference(self, name: str) -> CodeReference:
         """Return the custom code or the class that a name means. Raise SettingError if none."""
         if is_reference(name):
-            return Reference.of(name)
+            return CodeReference.of(name)
         classes = _classes(self)
         found = self.aliases.get(name) or classes.get(self._plain(name))
         if found is None:
             allowed = (*self.aliases, *classes.values())
             raise SettingError("unknown class", what=self.what, name=name, allowed=allowed)
-        return Reference(self.module, found)
+        return CodeReference(self.module, found)
 
     def _plain(self, name: str) -> str:
         return name.replace("_", "").lower().removesuffix(self.suffix.lower())

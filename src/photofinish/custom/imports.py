@@ -13,7 +13,7 @@ from modulefinder import ModuleFinder
 from pathlib import Path
 from typing import Any
 
-from photofinish.custom.reference import Reference
+from photofinish.custom.reference import CodeReference
 from photofinish.custom.running import is_custom_file
 from photofinish.errors import ConfigError, UserError
 from photofinish.files import is_as_recorded, sha256_of_file
@@ -23,7 +23,7 @@ PACKAGE = "package "
 _OURS = Path(__file__).parent.parent
 
 
-def custom_code_hashes(references: list[Reference]) -> dict[str, str]:
+def custom_code_hashes(references: list[CodeReference]) -> dict[str, str]:
     """Return the sha256 of each custom file that runs, and the versions of packages that they name.
 
     Files are named by their path from the project's folder. None of them is run.
@@ -34,7 +34,7 @@ def custom_code_hashes(references: list[Reference]) -> dict[str, str]:
     return dict(sorted(code.items()))
 
 
-def custom_files(references: list[Reference]) -> tuple[dict[Path, Path], dict[str, str]]:
+def custom_files(references: list[CodeReference]) -> tuple[dict[Path, Path], dict[str, str]]:
     """Return the custom files that run, and the versions of packages that they name.
 
     The files' keys are their paths below the folder that Python imports them from.

@@ -47,7 +47,7 @@ class Signature(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Reference:
+class CodeReference:
     """Code reference: `./net.py:Net` or `package.module:Name`."""
 
     module: str
@@ -55,7 +55,7 @@ class Reference:
     name: str
 
     @classmethod
-    def of(cls, text: str) -> Reference:
+    def of(cls, text: str) -> CodeReference:
         """Parse a reference. Raise ValueError if it is none."""
         if not _REFERENCE.fullmatch(text):
             raise ValueError("name code as file.py:Name, or package.module:Name")

@@ -46,7 +46,7 @@ _NOT_COUNTED = "photofinish.steps saw too few steps to count two of them"
 _NOT_USED = "the script does not use photofinish.steps"
 
 
-class _Measured(Record):
+class _Measurements(Record):
     """Measurements of `photofinish.steps` in the script's process."""
 
     epochs: tuple[ScriptEpoch, ...] = ()
@@ -68,7 +68,7 @@ class _Ran(Record):
     began_at: float
     """Reading of the monotonic clock."""
     ended_at: float
-    measured: _Measured
+    measured: _Measurements
     load: tuple[LoadWindow, ...] = Field(default=())
 
 
@@ -151,7 +151,7 @@ def _run(name: str, device: DeviceLabel, command: str, kind: str, threads: int) 
             raise UserError(f"scripts.{name} on {device} ended with {how}: {command}")
         file = Path(folder, MEASUREMENTS)
         text = file.read_bytes() if file.is_file() else b"{}"
-        measured = _Measured.model_validate_json(text)
+        measured = _Measurements.model_validate_json(text)
     return _Ran(began_at=began_at, ended_at=ended_at, measured=measured, load=tuple(load.windows))
 
 

@@ -53,7 +53,7 @@ def evaluate(
 
 
 def _scores_of_seeds(
-    folder: Path, record: records.Training, split: PackedSplit
+    folder: Path, record: records.TrainingRecord, split: PackedSplit
 ) -> tuple[records.SeedScores, ...]:
     """Score the networks that further seeds trained."""
     seeds = []

@@ -26,7 +26,7 @@ from photofinish.evaluation.scores import (
     scores_of_classes,
 )
 from photofinish.nested import call_with, map_nested, samples_in
-from photofinish.results.records import DeviceEvaluation, Training
+from photofinish.results.records import DeviceEvaluation, TrainingRecord
 from photofinish.training.batches import Batch, Normaliser
 from photofinish.training.custom_step import CustomStep, step_with_a_loss
 from photofinish.training.loading import LoadedSamples
@@ -47,7 +47,7 @@ class Scored(NamedTuple):
 
 @torch.inference_mode()
 def score(
-    network: nn.Module, record: Training, split: PackedSplit, metrics: Metrics = ()
+    network: nn.Module, record: TrainingRecord, split: PackedSplit, metrics: Metrics = ()
 ) -> Scored:
     """Score one network on the test samples."""
     network = network.eval()
@@ -65,7 +65,7 @@ def score(
     return judge.scored()
 
 
-def judge_for(record: Training, metrics: Metrics) -> Judge:
+def judge_for(record: TrainingRecord, metrics: Metrics) -> Judge:
     """Return the judge of the record's targets."""
     task = TASKS[record.task]
     if not task.losses:
@@ -78,7 +78,7 @@ def judge_for(record: Training, metrics: Metrics) -> Judge:
 class Judge(ABC):
     """Collects a network's outputs on the test samples, then scores them."""
 
-    def __init__(self, record: Training, metrics: Metrics) -> None:
+    def __init__(self, record: TrainingRecord, metrics: Metrics) -> None:
         self._record, self._metrics = record, metrics
         self._loss = Loss(record.experiment.loss, record.task, CPU)
         self._outputs: list[Any] = []
@@ -139,7 +139,7 @@ class JudgeOfSamples(Judge):
 class JudgeOfPositions(Judge):
     """Judges a class for each position. There may be too many to keep all outputs."""
 
-    def __init__(self, record: Training, metrics: Metrics) -> None:
+    def __init__(self, record: TrainingRecord, metrics: Metrics) -> None:
         super().__init__(record, metrics)
         self._predicted: list[torch.Tensor] = []
 
@@ -186,7 +186,7 @@ def _joined(*parts: torch.Tensor) -> torch.Tensor:
     return torch.cat(parts)
 
 
-def _predicts_nothing(network: nn.Module, record: Training, split: PackedSplit) -> bool:
+def _predicts_nothing(network: nn.Module, record: TrainingRecord, split: PackedSplit) -> bool:
     """Return True for networks whose outputs only their custom step can judge."""
     if type(network).forward is nn.Module.forward:
         return True
@@ -200,7 +200,11 @@ def _predicts_nothing(network: nn.Module, record: Training, split: PackedSplit) 
 
 
 def _score_by_step(
-    network: nn.Module, step: CustomStep, record: Training, split: PackedSplit, metrics: Metrics
+    network: nn.Module,
+    step: CustomStep,
+    record: TrainingRecord,
+    split: PackedSplit,
+    metrics: Metrics,
 ) -> Scored:
     """Score a network by the loss of its custom step. It has no predictions."""
     if metrics:
@@ -229,7 +233,7 @@ def _finite(loss: float) -> float:
     return loss
 
 
-def _test_batches(record: Training, split: PackedSplit) -> Iterator[Batch]:
+def _test_batches(record: TrainingRecord, split: PackedSplit) -> Iterator[Batch]:
     """Yield the test samples, normalised."""
     given, size = record.experiment.input, record.experiment.batch_size
     if given.name == "loader" and (given.eval_transform or given.collate or has_live_inputs(split)):

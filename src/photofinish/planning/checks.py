@@ -9,7 +9,7 @@ from photofinish.config import timm_names
 from photofinish.config.base import CallsCode
 from photofinish.config.catalogue import GIVEN_TO_TORCHMETRICS
 from photofinish.config.datasets import GIVEN_TO_DATASETS, CustomDataset
-from photofinish.config.experiment import BatchTransform, Optimizer, Schedule
+from photofinish.config.experiment import BatchTransformSettings, Optimizer, Schedule
 from photofinish.config.loader import Params
 from photofinish.config.metrics import TORCHMETRICS
 from photofinish.config.networks import GIVEN_TO_NETWORKS, CustomModel
@@ -123,7 +123,7 @@ def _offered(code: CallsCode, signature: Signature) -> frozenset[str]:
         names = ()  # its instance is called with them
     if isinstance(code, Schedule):
         names = (*names, *GIVEN_TO_SCHEDULES)
-    if isinstance(code, BatchTransform):
+    if isinstance(code, BatchTransformSettings):
         names = (*names, *GIVEN_TO_BATCH_TRANSFORMS)
     if code.reference.module == TORCHMETRICS:
         names = (*names, *GIVEN_TO_TORCHMETRICS)

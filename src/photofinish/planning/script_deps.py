@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from photofinish.config.scripts import Script, ScriptPlan
 from photofinish.custom.imports import custom_code_hashes
-from photofinish.custom.reference import Reference
+from photofinish.custom.reference import CodeReference
 from photofinish.files import in_project, sha256_of_bytes, sha256_of_file
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def script_plan(name: str, script: Script) -> ScriptPlan:
             states = "\n".join(_state(path, file) for file in _files_below(path))
             files[dep] = sha256_of_bytes(states.encode(errors="surrogateescape"))
         elif path.suffix == ".py":
-            files |= custom_code_hashes([Reference(str(path), "")])
+            files |= custom_code_hashes([CodeReference(str(path), "")])
         else:
             files[dep] = sha256_of_file(path)
     return ScriptPlan(

@@ -110,7 +110,7 @@ class ComparisonRow:
 
 
 @dataclass(frozen=True)
-class Column:
+class ComparisonColumn:
     """A column of comparison.csv."""
 
     name: str
@@ -122,14 +122,14 @@ class Column:
     """True if `dvc metrics` shows it."""
 
 
-def _columns() -> Iterator[Column]:
+def _columns() -> Iterator[ComparisonColumn]:
     for each in fields(ComparisonRow):
         if each.name != "figures":
-            yield Column(each.name, **each.metadata)
+            yield ComparisonColumn(each.name, **each.metadata)
             continue
         for figure in figures_of(JobTimes).values():
             if figure.csv:
-                yield Column(figure.csv, figure.label, _WRITE[figure.unit], figure.dvc)
+                yield ComparisonColumn(figure.csv, figure.label, _WRITE[figure.unit], figure.dvc)
 
 
 COLUMNS = tuple(_columns())

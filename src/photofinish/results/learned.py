@@ -29,7 +29,7 @@ def weights_of(network: nn.Module) -> bytes:
 
 
 def load_network(
-    folder: Path, record: records.Training, seed_run: records.SeedRun | None = None
+    folder: Path, record: records.TrainingRecord, seed_run: records.SeedRun | None = None
 ) -> nn.Module:
     """Load the trained network, or that of a further seed, to the CPU."""
     check_code_unchanged(record.custom_code)

@@ -35,7 +35,7 @@ _HISTORY_ROW = TypeAdapter(EpochMetrics)
 _ModelT = TypeVar("_ModelT", bound=BaseModel)
 
 
-class Training(Record):
+class TrainingRecord(Record):
     """Record of a run that trained: model/record.json."""
 
     status: Literal["trained"] = "trained"
@@ -88,7 +88,9 @@ class Unavailable(Record):
     reason: str
 
 
-class _EitherRecord(RootModel[Annotated[Training | Unavailable, Field(discriminator="status")]]):
+class _EitherTraining(
+    RootModel[Annotated[TrainingRecord | Unavailable, Field(discriminator="status")]]
+):
     """Record of either status: model/record.json."""
 
 
@@ -215,7 +217,9 @@ class Evaluation(Record):
     class_names: tuple[str, ...]
     devices: dict[DeviceLabel, DeviceEvaluation]
 
-    def scores_of(self, training: Training, seeds: Iterable[SeedRun]) -> DeviceEvaluation | None:
+    def scores_of(
+        self, training: TrainingRecord, seeds: Iterable[SeedRun]
+    ) -> DeviceEvaluation | None:
         """Return a device's scores, or None if they are of other weights than this training's."""
         scores = self.devices.get(training.device)
         if not scores:
@@ -230,9 +234,9 @@ def training_key(name: str, identity: str | None) -> str:
     return sha256_of_bytes(f"{name} {identity}".encode())
 
 
-def read_training(folder: Path) -> Training | Unavailable:
+def read_training(folder: Path) -> TrainingRecord | Unavailable:
     """Read the record in a folder `model`."""
-    return read_record(folder / RECORD, _EitherRecord).root
+    return read_record(folder / RECORD, _EitherTraining).root
 
 
 def read_seeds(folder: Path, experiment: Experiment) -> tuple[SeedRun, ...]:
@@ -258,7 +262,7 @@ def read_record(path: Path, schema: type[_ModelT]) -> _ModelT:
 
 
 def read_scores(
-    path: Path, trained: Iterable[tuple[Training, tuple[SeedRun, ...]]]
+    path: Path, trained: Iterable[tuple[TrainingRecord, tuple[SeedRun, ...]]]
 ) -> dict[DeviceLabel, DeviceEvaluation]:
     """Return the scores in evaluation.json of these trainings and their further seeds."""
     evaluation = read_record(path, Evaluation)

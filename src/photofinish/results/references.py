@@ -39,7 +39,7 @@ class Reference(Record):
     experiment: Name
     recorded_at_unix_seconds: float
     photofinish_version: str
-    training: records.Training
+    training: records.TrainingRecord
     timings: records.Timings
     scores: records.DeviceEvaluation
     history: tuple[EpochMetrics, ...]
@@ -130,7 +130,7 @@ def record_all(plan: Path, results: Path, out: Path, machine: str | None) -> Non
 
 def reference_of(
     name: str,
-    training: records.Training,
+    training: records.TrainingRecord,
     timings: records.Timings,
     scores: records.DeviceEvaluation,
     history: Iterable[EpochMetrics],

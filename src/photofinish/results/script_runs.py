@@ -158,7 +158,7 @@ class ScriptUnavailable(Record):
     reason: str
 
 
-class _EitherRecord(
+class _EitherScript(
     RootModel[Annotated[ScriptRun | ScriptUnavailable, Field(discriminator="status")]]
 ):
     """Record of either status."""
@@ -166,4 +166,4 @@ class _EitherRecord(
 
 def read_script_run(folder: Path) -> ScriptRun | ScriptUnavailable:
     """Read the record in a folder of results."""
-    return read_record(folder / SCRIPT, _EitherRecord).root
+    return read_record(folder / SCRIPT, _EitherScript).root

@@ -33,7 +33,7 @@ def write_model(training: Training, first_step: records.FirstStep) -> None:
         write_bytes_atomically(folder / records.EPOCHS / path.name, path.read_bytes())
     records.write_history(folder, trainer.progress.metrics)
     is_channels_last = trainer.state.memory_format is torch.channels_last
-    record = records.Training(
+    record = records.TrainingRecord(
         device=run.device,
         device_kind=setup.device.type,
         experiment=run.experiment,

@@ -161,7 +161,7 @@ def training_document(
 def _document(
     name: str,
     device: records.DeviceLabel,
-    record: records.Training | ScriptRun,
+    record: records.TrainingRecord | ScriptRun,
     timings: JobTimes,
     training_key: str,
     note: str,

@@ -17,7 +17,7 @@ from torch import nn
 
 from photofinish.config.networks import CustomModel
 from photofinish.custom.imports import PACKAGE, custom_files
-from photofinish.custom.reference import Reference
+from photofinish.custom.reference import CodeReference
 from photofinish.custom.running import forget_imports
 from photofinish.data.tasks import TASKS
 from photofinish.nested import leaf_names, leaves
@@ -34,7 +34,7 @@ def log_model(store: Store, run: Run, document: RunDocument) -> str:
     assert document.model
     client, run_id = store.client, str(run.info.run_id)
     name = document.name.replace("/", "-")  # MLflow refuses a slash
-    record = records.read_record(document.model / records.RECORD, records.Training)
+    record = records.read_record(document.model / records.RECORD, records.TrainingRecord)
     with forget_imports(), tempfile.TemporaryDirectory() as folder:
         network = load_network(document.model, record)
         if outputs := run.outputs.model_outputs:  # unfinished, or its files were deleted
@@ -53,7 +53,11 @@ def log_model(store: Store, run: Run, document: RunDocument) -> str:
 
 
 def _save(
-    folder: Path, model: Model, network: nn.Module, record: records.Training, tags: dict[str, str]
+    folder: Path,
+    model: Model,
+    network: nn.Module,
+    record: records.TrainingRecord,
+    tags: dict[str, str],
 ) -> None:
     """Save the network for `mlflow.pytorch.load_model` and `mlflow models serve`."""
     versions = {package: tags[f"package.{package}"] for package in _REQUIREMENTS}
@@ -62,7 +66,7 @@ def _save(
             versions[name.removeprefix(PACKAGE)] = version
     code = folder / "code"
     if isinstance(record.experiment.model, CustomModel):
-        files, _ = custom_files([Reference.of(record.experiment.model.name)])
+        files, _ = custom_files([CodeReference.of(record.experiment.model.name)])
         for place, path in files.items():
             (code / place).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, code / place)
@@ -79,7 +83,7 @@ def _save(
     )
 
 
-def _signature(record: records.Training) -> ModelSignature:
+def _signature(record: records.TrainingRecord) -> ModelSignature:
     """Return the shapes and dtypes of inputs and outputs. Sides of any length are -1."""
     names = leaf_names(record.dtype)
     inputs = []
@@ -97,12 +101,12 @@ def _signature(record: records.Training) -> ModelSignature:
     )
 
 
-def _shapes(record: records.Training) -> list[Any]:
+def _shapes(record: records.TrainingRecord) -> list[Any]:
     is_one = isinstance(record.dtype, str)
     return [record.image_shape] if is_one else leaves(record.image_shape)
 
 
-def _example(record: records.Training) -> Any:
+def _example(record: records.TrainingRecord) -> Any:
     """Return an input, or None for several inputs, which MLflow doesn't serve."""
     if not isinstance(record.dtype, str):
         return None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from photofinish.config.pytorch_names import TRANSFORMS
-from photofinish.custom.reference import Reference
+from photofinish.custom.reference import CodeReference
 from photofinish.custom.running import accepted_arguments, as_function, run_custom_code
 from photofinish.errors import UserError
 from photofinish.models.custom import generators_seeded
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 class CustomStep:
     """A custom function of (network, batch), and of the optimizers if it steps them itself."""
 
-    def __init__(self, settings: params.CustomStep) -> None:
+    def __init__(self, settings: params.StepSettings) -> None:
         self._name = settings.name
         self._call: Callable[..., Any] = as_function(
-            Reference.of(settings.name).load(), settings.arguments
+            CodeReference.of(settings.name).load(), settings.arguments
         )
 
     def __call__(self, *arguments: Any) -> torch.Tensor:
@@ -48,7 +48,7 @@ def step_with_a_loss(experiment: params.Experiment) -> CustomStep | None:
 class BatchTransform:
     """A transform of training batches on the device, seeded by (seed, epoch, batch)."""
 
-    def __init__(self, settings: params.BatchTransform, seed: int, classes: int) -> None:
+    def __init__(self, settings: params.BatchTransformSettings, seed: int, classes: int) -> None:
         self._name, self._seed = settings.name, seed
         custom = TRANSFORMS.reference(settings.name).load()
         with run_custom_code(f"batch_transform {settings.name} can't be made"):

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import Dataset, default_collate
 
 from photofinish.config.pytorch_names import TRANSFORMS
-from photofinish.custom.reference import Reference
+from photofinish.custom.reference import CodeReference
 from photofinish.custom.running import as_function, run_custom_code
 from photofinish.data.ragged import Ragged
 from photofinish.errors import UserError
@@ -137,7 +137,7 @@ def _collate_of(settings: CustomCollate | None) -> Any:
     if settings is None:
         return default_collate
     with run_custom_code(f"collate {settings.name} can't be made"):
-        return as_function(Reference.of(settings.name).load(), settings.arguments)
+        return as_function(CodeReference.of(settings.name).load(), settings.arguments)
 
 
 class _Transform:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from photofinish.custom.reference import Reference, is_reference
+from photofinish.custom.reference import CodeReference, is_reference
 from photofinish.custom.running import as_function, run_custom_code
 from photofinish.data import IGNORED_CLASS
 from photofinish.data.tasks import TASKS, Task
@@ -150,7 +150,7 @@ class Loss:
 
 def _custom_loss(settings: params.CustomLoss, device: torch.device) -> Callable[..., Any]:
     """Return a custom loss: an instance of a class, or a function with its arguments."""
-    custom = Reference.of(settings.name).load()
+    custom = CodeReference.of(settings.name).load()
     with run_custom_code(f"loss {settings.name} can't be made"):
         loss = as_function(custom, settings.arguments)
     if isinstance(loss, nn.Module):

@@ -176,7 +176,7 @@ class DeviceLearningRates:
             self._tensor.copy_(to_device(values, self._tensor.device))
 
 
-class Schedule:
+class LearningRates:
     """The learning rate over time, for every parameter group.
 
     It moves after each step or each epoch, or by the validation loss. A warm-up multiplies it.
@@ -220,7 +220,7 @@ class Schedule:
     @classmethod
     def of(
         cls, experiment: params.Experiment, optimizer: Optimizer, steps_per_epoch: int
-    ) -> Schedule:
+    ) -> LearningRates:
         """Return an experiment's schedule, from its start."""
         return cls(
             experiment.schedule,

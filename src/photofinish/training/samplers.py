@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from photofinish.custom.reference import Reference
+from photofinish.custom.reference import CodeReference
 from photofinish.custom.running import as_function, run_custom_code
 from photofinish.errors import ConfigError, UserError
 from photofinish.nested import map_nested, samples_in
@@ -28,7 +28,7 @@ def make_sampler(settings: Sampler, targets: Any, seed: int) -> Callable[[int], 
             return torch.multinomial(weights, count, replacement=True, generator=generator)
 
         return balanced
-    choose = as_function(Reference.of(settings.name).load(), settings.arguments)
+    choose = as_function(CodeReference.of(settings.name).load(), settings.arguments)
 
     def custom(epoch: int) -> torch.Tensor:
         with run_custom_code(f"sampler {settings.name} fails"):

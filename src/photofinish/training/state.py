@@ -12,7 +12,7 @@ from torch import nn
 from photofinish.results import EpochMetrics, EpochTiming
 from photofinish.training.averaging import AveragedWeights
 from photofinish.training.optimization import (
-    Schedule,
+    LearningRates,
     build_optimizers,
     check_several_optimizers,
 )
@@ -28,7 +28,7 @@ class TrainState(NamedTuple):
     """The network as a step calls it: wrapped for several devices."""
     optimizers: list[torch.optim.Optimizer]
     """One, or several that a custom step steps itself."""
-    schedule: Schedule
+    schedule: LearningRates
     scaler: torch.amp.GradScaler
     memory_format: torch.memory_format
     """Memory format of weights and images."""
@@ -56,7 +56,7 @@ def build_state(
     )
     if len(optimizers) > 1:
         check_several_optimizers(experiment)
-    schedule = Schedule.of(experiment, optimizers[0], steps_per_epoch)
+    schedule = LearningRates.of(experiment, optimizers[0], steps_per_epoch)
     average = AveragedWeights(network_itself, experiment.ema) if experiment.ema else None
     return TrainState(network, optimizers, schedule, scaler, layout, average)
 

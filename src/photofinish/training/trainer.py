@@ -28,7 +28,7 @@ from photofinish.training.custom_step import BatchTransform
 from photofinish.training.failures import check_finite
 from photofinish.training.graphs import GraphedSteps, choose_steps, fall_back, put_back
 from photofinish.training.losses import Loss
-from photofinish.training.optimization import Schedule
+from photofinish.training.optimization import LearningRates
 from photofinish.training.state import Progress, TrainState, build_state, progress_in
 from photofinish.training.step import EagerSteps, choose_step, first_failure, take_steps
 from photofinish.training.torch_device import (
@@ -183,7 +183,9 @@ class Trainer:
             with put_back(state):
                 network.train()
                 yield state._replace(
-                    schedule=Schedule.of(self.experiment, state.optimizer, self.steps_per_epoch)
+                    schedule=LearningRates.of(
+                        self.experiment, state.optimizer, self.steps_per_epoch
+                    )
                 )
         # A copy would be compiled again.
         elif self.team.size == 1 and not self.experiment.model.compile:
