@@ -95,7 +95,7 @@ def parity(cpu: Trained, device: Trained) -> Parity:
     elif not task.has_accuracy:
         predictions = _values(cpu.predictions, device.predictions, columns, tolerance, same_items)
     else:
-        rows = task.rows_an_item(one.class_names)
+        rows = columns if task.is_all_or_nothing else 1
         if same_items:
             p_value = mcnemar_p_value(cpu.predictions, device.predictions, rows)
         predictions = _classes(cpu.predictions, device.predictions, rows, p_value)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from typing import Literal
 
 from photofinish.comparing.bounds import MinimumStepTime, SpeedupBounds, least_steps
@@ -41,6 +41,8 @@ class RentalOption:
     needed_bytes: int
     fits: Literal["yes", "perhaps", "no"]
     price: Price | None
+    price_is_old: bool | None
+    """True if the price was half a year old or more when the training began."""
     cost: float | None
     target_seconds: float | None
     """Least time to the target accuracy; None if it was not reached here."""
@@ -51,7 +53,6 @@ class RentalOption:
 @dataclass(frozen=True)
 class RentalComparison:
     offers: tuple[RentalOption, ...]
-    trained_on: date
     not_counted: str | None
     """Reason why there are no offers, from the training's record."""
 
@@ -68,7 +69,6 @@ def renting(
     Estimates are scaled by `measured` times of the same training on a GPU.
     """
     timings, offers, not_counted = run.timings, [], None
-    trained_on = datetime.fromtimestamp(timings.started_at_unix_seconds, UTC).date()
     if operations := timings.operations:
         scale = measured_over_estimated(run, operations, measured)
         for name in settings.accelerators:
@@ -79,7 +79,7 @@ def renting(
             offers.append(_offer(run, operations, target, accelerator, price, estimate))
     elif settings.accelerators:
         not_counted = timings.not_counted or "a step's operations were not counted"
-    return RentalComparison(tuple(offers), trained_on, not_counted)
+    return RentalComparison(tuple(offers), not_counted)
 
 
 def _offer(
@@ -92,6 +92,7 @@ def _offer(
 ) -> RentalOption:
     timings, precision = run.timings, operations.precision(run.record.experiment.precision)
     samples, epochs = timings.training_image_count, len(timings.epochs)
+    trained_on = datetime.fromtimestamp(timings.started_at_unix_seconds, UTC).date()
 
     epoch_seconds = least_steps(operations, accelerator, precision, samples).seconds
     job_seconds = epochs * epoch_seconds
@@ -109,6 +110,7 @@ def _offer(
         needed_bytes=least_memory_bytes(operations, precision),
         fits=fits(operations, precision, accelerator.memory_gib),
         price=price,
+        price_is_old=price.is_old(trained_on) if price else None,
         cost=cost_of(job_seconds, price),
         target_seconds=target_seconds,
         target_cost=cost_of(target_seconds, price),

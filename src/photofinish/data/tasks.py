@@ -23,6 +23,8 @@ class Task:
     """Losses that fit, the default first."""
     has_accuracy: bool = False
     """True if a prediction is right or wrong."""
+    is_all_or_nothing: bool = False
+    """True if a sample is right only if all its predictions are."""
     is_one_of_many: bool = False
     """True if a target is the number of a class, which the split gives."""
     names_attribute: str = "classes"
@@ -57,16 +59,13 @@ class Task:
         """Return predictions and targets as torchmetrics takes them."""
         return outputs, targets
 
-    def rows_an_item(self, names: tuple[str, ...]) -> int:  # noqa: ARG002
-        """Return the number of predictions that are right or wrong together."""
-        return 1
-
     def output_shape(
-        self, names: tuple[str, ...], target_shape: tuple[Any, ...]
+        self,
+        names: tuple[str, ...],
+        target_shape: tuple[Any, ...],  # noqa: ARG002
     ) -> list[int] | None:
         """Return the shape of a sample's outputs, -1 for any side, or None if it is not known."""
-        del names, target_shape
-        return None
+        return [len(names)] if self.losses else None
 
 
 class Classes(Task):
@@ -114,6 +113,7 @@ class Labels(Task):
     name = "labels"
     losses = ("bce_with_logits",)
     has_accuracy = True
+    is_all_or_nothing = True
     torchmetrics = "multilabel"
 
     def num_correct(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -128,13 +128,6 @@ class Labels(Task):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         return outputs.sigmoid(), targets.long()
 
-    def rows_an_item(self, names: tuple[str, ...]) -> int:
-        return len(names)
-
-    def output_shape(self, names: tuple[str, ...], target_shape: tuple[Any, ...]) -> list[int]:
-        del target_shape
-        return [len(names)]
-
 
 class Values(Task):
     """One or several floats for each sample."""
@@ -148,10 +141,6 @@ class Values(Task):
         self, outputs: torch.Tensor, targets: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         return outputs.squeeze(1), targets.squeeze(1)
-
-    def output_shape(self, names: tuple[str, ...], target_shape: tuple[Any, ...]) -> list[int]:
-        del target_shape
-        return [len(names)]
 
 
 TASKS: dict[TaskName, Task] = {task.name: task for task in (Classes(), Values(), Labels(), Task())}

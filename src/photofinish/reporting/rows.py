@@ -13,8 +13,6 @@ from photofinish.comparing.pairs import AnyComparison
 from photofinish.reporting.columns import (
     RENTING,
     SPEEDUPS,
-    all_rentals,
-    all_speedups,
     csv_names,
     csv_rows,
 )
@@ -73,7 +71,8 @@ def _run(result: Trained) -> tuple[str, ...]:
 
 def speedup_rows(pairs: Iterable[AnyComparison]) -> Rows:
     """Return three rows for each experiment that a GPU trained."""
-    return csv_rows(SPEEDUPS, all_speedups(pairs))
+    found = [(pair.experiment, pair.compared.speedups) for pair in pairs if pair.compared]
+    return csv_rows(SPEEDUPS, [(experiment, each.values()) for experiment, each in found])
 
 
 def seed_rows(pairs: Iterable[AnyComparison]) -> Rows:
@@ -93,7 +92,7 @@ def seed_rows(pairs: Iterable[AnyComparison]) -> Rows:
 
 def renting_rows(pairs: Iterable[AnyComparison]) -> Rows:
     """Return a row for each experiment and accelerator: bounds and estimates, none measured."""
-    return csv_rows(RENTING, all_rentals(pairs))
+    return csv_rows(RENTING, [(pair.experiment, pair.renting.offers) for pair in pairs])
 
 
 def _named(file: str, rows: Iterable[tuple[object, ...]]) -> Rows:

@@ -22,8 +22,6 @@ from photofinish.reporting.columns import (
     RENTING,
     SPEEDUPS,
     Table,
-    all_rentals,
-    all_speedups,
     page_rows,
 )
 from photofinish.reporting.comparison_rows import COLUMNS, comparison_rows, is_known
@@ -64,7 +62,7 @@ def series_table(series: Iterable[Series]) -> Table:
 
 def speedup_table(pair: AnyComparison) -> Table:
     """Return three rows for an experiment that a GPU trained."""
-    return page_rows(SPEEDUPS, all_speedups([pair]))
+    return page_rows(SPEEDUPS, pair.compared.speedups.values() if pair.compared else ())
 
 
 def ceiling_table(pair: AnyComparison) -> Table:
@@ -232,7 +230,7 @@ def elsewhere_table(pair: AnyComparison) -> Table:
 
 def renting_table(pair: AnyComparison) -> Table:
     """Return a row for each accelerator. renting.csv has more."""
-    rows = page_rows(RENTING, all_rentals([pair]))
+    rows = page_rows(RENTING, pair.renting.offers)
     if not any(option.estimate for option in pair.renting.offers):
         for row, column in product(rows, ESTIMATED):
             row.pop(column.heading or "", None)
