@@ -9,7 +9,7 @@ from conftest import MakeResult
 from result_files import changed_history, pair_of, trained
 
 from photofinish.comparing.device_results import Trained
-from photofinish.comparing.speedups import TimeToTarget, cost, energy_used, outlay
+from photofinish.comparing.speedups import TimeToTarget, cost, energy_used, resource_use
 from photofinish.config.compare import Comparing, Prices, Watts
 from photofinish.machine.energy import Energy
 from photofinish.reporting.comparison_rows import comparison_rows
@@ -89,7 +89,7 @@ def test_energy_up_to_the_target_is_in_proportion_to_the_epochs_time(
 ) -> None:
     """One of three epochs, after 5 s of start-up: a third of the energy, 15 s of the machine."""
     result = metered(make_result, GPU)
-    found = outlay("gpu", result.timings, result.history, PRICED)
+    found = resource_use("gpu", result.timings, result.history, PRICED)
     assert found.target is not None
     assert found.target.seconds == pytest.approx(15.0)
     assert found.joules_to_target == pytest.approx(300.0)
@@ -102,7 +102,7 @@ def test_a_target_that_is_not_reached_leaves_the_cost_of_the_training(
 ) -> None:
     result = metered(make_result, GPU)
     settings = PRICED.model_copy(update={"target_accuracy": 0.995})
-    found = outlay("gpu", result.timings, result.history, settings)
+    found = resource_use("gpu", result.timings, result.history, settings)
     assert found.target == TimeToTarget(0.995, None, None, None, 0.99)
     assert (found.joules_to_target, found.cost_to_target) == (None, None)
     assert (found.energy.joules, found.currency) == (900.0, "EUR")

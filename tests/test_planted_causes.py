@@ -16,7 +16,7 @@ from conftest import HeldClock, MakeExperiment, MakeResult
 from result_files import trained
 from torch import nn
 
-from photofinish.comparing.bounds import ceiling
+from photofinish.comparing.bounds import speedup_bounds
 from photofinish.comparing.device_results import TrainingResult
 from photofinish.comparing.diagnosis import Diagnosis, diagnose
 from photofinish.config.experiment import Experiment, ResidentInput
@@ -213,7 +213,7 @@ def test_the_bound_on_a_gpu_comes_from_the_planted_loading_time(
     slow = measured(
         job(settings={"input": LOADER}, loading_seconds=loading_seconds, startup_seconds=3.0)
     )
-    found, computing_seconds = ceiling(slow), 0.001 + 128 * 0.0001 + 0.001
+    found, computing_seconds = speedup_bounds(slow), 0.001 + 128 * 0.0001 + 0.001
     assert found.epoch
     assert found.epoch.measured_seconds == pytest.approx(8 * loading_seconds)
     assert found.epoch.at_most == pytest.approx(

@@ -79,7 +79,7 @@ def test_a_linear_network_that_waits_for_its_loader_is_no_faster_on_a_gpu(
     pair = make_pair(
         LINEAR, epochs=5, step_seconds=step_seconds, batch_seconds=14.4 / 391 - step_seconds
     )
-    decision, estimate = decide_own(pair), pair.renting.offers[0].estimate
+    decision, estimate = decide_own(pair), pair.renting.options[0].estimate
     assert (decision.answer, decision.reason) == ("No", "loading")
     assert estimate
     assert estimate.epoch_seconds == pytest.approx(14.5, rel=0.02)
@@ -105,7 +105,7 @@ def test_a_lenet_at_batch_1000_is_two_to_three_times_as_fast_on_a_gpu(
             batch_seconds=1000 * image_seconds,
             cuda_graphs=cuda_graphs,
         )
-        decision, estimate = decide_own(pair), pair.renting.offers[0].estimate
+        decision, estimate = decide_own(pair), pair.renting.options[0].estimate
         assert estimate
         answers.append((decision.answer, decision.reason))
         low_seconds, high_seconds = estimate.job_interval

@@ -74,7 +74,7 @@ def make_pair(make_result: MakeResult, make_experiment: MakeExperiment) -> MakeP
 
 def test_the_job_takes_at_least_its_epochs_on_the_device(make_pair: MakePair) -> None:
     pair = make_pair(accelerators=("T4",), prices=Prices(accelerator_hour={"T4": 3.6}))
-    (offer,) = pair.renting.offers
+    (offer,) = pair.renting.options
     epoch = least_steps(STEP, accelerators()["T4"], "fp32", 600).seconds
     assert offer.epoch_seconds == epoch
     assert offer.job_seconds == pytest.approx(EPOCHS * epoch)
@@ -109,7 +109,7 @@ def test_nothing_that_this_cpu_took_is_part_of_a_bound(make_pair: MakePair) -> N
     bounds = {
         (offer.epoch_seconds, offer.job_seconds, offer.cost, offer.target_seconds)
         for pair in pairs
-        for offer in pair.renting.offers
+        for offer in pair.renting.options
     }
     assert len(bounds) == 1
 
@@ -130,13 +130,13 @@ def test_a_rented_machine_loads_by_its_own_cores(
     make_pair: MakePair, cores: int, workers: int, accelerator: str, factor: float | None
 ) -> None:
     pair = with_loader(make_pair(accelerators=(accelerator,)), cores, workers)
-    (offer,), experiment = pair.renting.offers, pair.cpu.record.experiment
+    (offer,), experiment = pair.renting.options, pair.cpu.record.experiment
     step = estimate_step(STEP, accelerators()[accelerator], experiment)
-    assert pair.ceiling.epoch
+    assert pair.bounds.epoch
     if factor is None or step is None:
         assert (factor, offer.estimate) == (None, None)
         return
-    loading_seconds = factor * pair.ceiling.epoch.measured_seconds
+    loading_seconds = factor * pair.bounds.epoch.measured_seconds
     if workers == 0:
         loading_seconds += 600 / 16 * step.launch_seconds
     assert offer.estimate
@@ -145,8 +145,8 @@ def test_a_rented_machine_loads_by_its_own_cores(
 
 
 def test_the_target_takes_as_many_epochs_as_here(make_pair: MakePair) -> None:
-    (reached,) = make_pair(accelerators=("T4",), target_accuracy=0.5).renting.offers
-    (missed,) = make_pair(accelerators=("T4",), target_accuracy=0.9).renting.offers
+    (reached,) = make_pair(accelerators=("T4",), target_accuracy=0.5).renting.options
+    (missed,) = make_pair(accelerators=("T4",), target_accuracy=0.9).renting.options
     assert reached.target_seconds == reached.epoch_seconds
     assert reached.target_cost == pytest.approx(reached.target_seconds / 3600 * 0.526)
     assert (missed.target_seconds, missed.target_cost) == (None, None)
@@ -161,7 +161,7 @@ def test_no_is_sure_and_yes_has_room_to_spare(
     step = STEP.model_copy(
         update={"saved_activations": kept * GIB // 4, "saved_tensor_bytes": all_kept * GIB}
     )
-    (offer,) = make_pair(step, accelerators=("T4",)).renting.offers  # of 16 GiB
+    (offer,) = make_pair(step, accelerators=("T4",)).renting.options  # of 16 GiB
     assert offer.needed_bytes == (3 + kept) * GIB
     assert offer.fits == fits
 
@@ -232,25 +232,25 @@ def test_an_estimate_of_the_job_has_its_start_up_its_error_and_its_cost(
 ) -> None:
     hourly = Prices(accelerator_hour={"T4": 3.6})
     pair = make_pair(accelerators=("T4", "M1"), prices=hourly)
-    on_t4, on_m1 = pair.renting.offers
+    on_t4, on_m1 = pair.renting.options
     step = estimate_step(STEP, accelerators()["T4"], pair.cpu.record.experiment)
     assert step
     assert on_t4.estimate
     assert on_t4.estimate.epoch_seconds == pytest.approx(600 / 16 * step.seconds)
-    startup_seconds = pair.ceiling.job.measured_seconds + CONTEXT_SECONDS[1]
+    startup_seconds = pair.bounds.job.measured_seconds + CONTEXT_SECONDS[1]
     assert on_t4.estimate.startup_seconds == startup_seconds
     passes_seconds = EPOCHS * on_t4.estimate.epoch_seconds * (1 + 0.1 / 0.38)  # with validation
     job_seconds = startup_seconds + passes_seconds
     assert on_t4.estimate.job_seconds == pytest.approx(job_seconds)
-    slowest = 1.5 * pair.ceiling.job.measured_seconds + CONTEXT_SECONDS[2]
+    slowest = 1.5 * pair.bounds.job.measured_seconds + CONTEXT_SECONDS[2]
     slowest += passes_seconds * step.spread[2] / step.seconds
     assert on_t4.estimate.job_interval[1] == pytest.approx(slowest)
     assert on_t4.estimate.cost == pytest.approx(job_seconds / 1000)
     assert on_m1.estimate is None
     assert [row["the job, estimated"] != "n/a" for row in renting_table(pair)] == [True, False]
     in_euros = make_pair(accelerators=("T4",), prices=Prices(currency="EUR"))
-    assert in_euros.renting.offers[0].estimate
-    assert in_euros.renting.offers[0].estimate.cost is None
+    assert in_euros.renting.options[0].estimate
+    assert in_euros.renting.options[0].estimate.cost is None
 
 
 @pytest.mark.parametrize("flops", [10**6, 10**13])
@@ -263,7 +263,7 @@ def test_where_launching_decides_a_larger_batch_and_cuda_graphs_are_estimated(
     eager = make_experiment(epochs=EPOCHS, deterministic=False)
     cpu = with_timings(with_record(pair.cpu, experiment=eager), epochs=pair.cpu.timings.epochs * 20)
     pair = pair_of(cpu, settings=pair.settings)
-    (offer,), text = pair.renting.offers, verdict(pair).text
+    (offer,), text = pair.renting.options, verdict(pair).text
     assert offer.estimate
     is_launch_bound = flops < 10**9
     assert ("Launching kernels decides its steps at batch 16" in text) == is_launch_bound
@@ -288,7 +288,7 @@ def test_a_measured_gpu_scales_the_estimates_of_the_others(
         step_seconds=(2 * step.seconds,) * 5,
     )
     measured = pair_of(alone.cpu, gpu, settings=alone.settings)
-    for estimated, scaled in zip(alone.renting.offers, measured.renting.offers, strict=True):
+    for estimated, scaled in zip(alone.renting.options, measured.renting.options, strict=True):
         assert estimated.estimate
         assert scaled.estimate
         expected = 2 * estimated.estimate.epoch_seconds

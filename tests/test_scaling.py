@@ -56,7 +56,7 @@ def test_the_break_even_lies_between_its_neighbours_on_logarithms(timed: Timed) 
     assert found.size == pytest.approx(32)
     # These epochs don't vary, but a whole run may be off by 5 %.
     assert (found.low, found.high) == (pytest.approx(32 / 1.05), pytest.approx(32 * 1.05))
-    assert sentences.break_even(series) == "the GPU is faster from 32 on (30.5 to 33.6)"
+    assert sentences.break_even_size(series) == "the GPU is faster from 32 on (30.5 to 33.6)"
     assert (series.experiments, series.x_name) == (
         ["small-b16", "small-b64", "small-b256"],
         "batch size",
@@ -98,7 +98,7 @@ def test_without_a_break_even_the_reason_is_given(
     series = only(with_speedups(timed, speedups))
     found = series.break_even
     assert (found.size, found.low, found.high) == (None, None, None)
-    assert sentences.break_even(series) == words
+    assert sentences.break_even_size(series) == words
 
 
 def test_one_size_is_no_series(timed: Timed) -> None:
@@ -109,7 +109,7 @@ def test_few_epochs_give_a_break_even_without_an_interval(timed: Timed) -> None:
     series = only(with_speedups(timed, {16: 0.5, 64: 2.0}, epochs=3))
     found = series.break_even
     assert (found.size, found.low, found.high) == (pytest.approx(32), None, None)
-    assert sentences.break_even(series).endswith(
+    assert sentences.break_even_size(series).endswith(
         "from 32 on (no interval: 3 epochs, and it takes 5)"
     )
 
@@ -122,7 +122,7 @@ def test_an_interval_beyond_the_sizes_is_open(timed: Timed) -> None:
     assert found.size is not None
     assert found.high is not None
     assert 16 < found.size < found.high < 64
-    assert "(below 16 to " in sentences.break_even(series)
+    assert "(below 16 to " in sentences.break_even_size(series)
 
 
 def test_each_width_and_the_batch_make_a_series_of_their_own(timed: Timed) -> None:

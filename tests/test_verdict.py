@@ -102,8 +102,8 @@ def test_other_settings_change_only_what_depends_on_them(make_result: MakeResult
     pair = pair_of(make_result(), make_result(device="gpu"))
     (other,) = with_settings([pair], Comparing(target_accuracy=0.5), ())
     assert other.compared is pair.compared
-    assert pair.outlays["cpu"].target is None
-    assert other.outlays["cpu"].target
+    assert pair.uses["cpu"].target is None
+    assert other.uses["cpu"].target
 
 
 def test_the_main_score_is_the_users_first_metric_or_one_that_fits_the_task(

@@ -35,8 +35,8 @@ def answer_lines(pair: AnyComparison) -> Iterator[str]:
 
 def repaid_lines(hour: AnyComparison) -> Iterator[str]:
     """Yield from how much training on a GPU repays its start, by an hour's comparison."""
-    if hour.compared and hour.compared.payback:
-        least_seconds = SECONDS_AN_HOUR * hour.compared.payback.epochs
+    if hour.compared and hour.compared.break_even:
+        least_seconds = SECONDS_AN_HOUR * hour.compared.break_even.epochs
         if math.isfinite(least_seconds):
             yield f"The GPU here repays its start after {seconds(least_seconds)} of training here."
     rented = verdict(hour).decision.rented

@@ -66,12 +66,12 @@ class SpeedupBounds:
     """Reason why a loader's time does not count as staying, and why there are no estimates."""
 
 
-def ceiling(run: TrainingResult | ScriptResult) -> SpeedupBounds:
+def speedup_bounds(run: TrainingResult | ScriptResult) -> SpeedupBounds:
     """Return the bounds of a training on the CPU; of its start-up alone if no steps were timed."""
-    return _ceiling_of_script(run) if isinstance(run, ScriptResult) else _ceiling(run)
+    return _bounds_of_script(run) if isinstance(run, ScriptResult) else _bounds_of_training(run)
 
 
-def _ceiling_of_script(run: ScriptResult) -> SpeedupBounds:
+def _bounds_of_script(run: ScriptResult) -> SpeedupBounds:
     """Return the bounds by the start-up and by the wait for batches.
 
     Batches that workers load ahead take longer than the wait for them. So a real bound is lower.
@@ -88,7 +88,7 @@ def _ceiling_of_script(run: ScriptResult) -> SpeedupBounds:
     return SpeedupBounds(_job_bound(startup, epoch, len(timings.epochs)), epoch)
 
 
-def _ceiling(run: Recorded) -> SpeedupBounds:
+def _bounds_of_training(run: TrainingResult) -> SpeedupBounds:
     """Return the bounds of an experiment. On a busy machine, batches count as on a quiet one."""
     timings, costs, not_known = run.timings, run.costs, why_not_known(run)
     startup = _startup_bound(timings)

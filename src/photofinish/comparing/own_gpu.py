@@ -161,7 +161,7 @@ def estimated_options(pair: AnyComparison) -> list[tuple[RentalOption, Estimate]
     """Return accelerators whose memory may suffice, with their estimates of the job."""
     return [
         (option, option.estimate)
-        for option in pair.renting.offers
+        for option in pair.renting.options
         if option.estimate and option.fits != "no"
     ]
 
@@ -181,7 +181,7 @@ def _value(option: RentalOption, estimate: Estimate) -> tuple[bool, float, float
 
 def _bounded(pair: AnyComparison) -> OwnGpu:
     """Answer No if no GPU can be much faster in this machine."""
-    job, timings = pair.ceiling.job, pair.cpu.timings
+    job, timings = pair.bounds.job, pair.cpu.timings
     cpu_seconds = timings.total_seconds
     # Other programs may have slowed what stays more than the rest.
     limit = job.at_most if load_warnings(timings.load) else job.as_measured
@@ -193,7 +193,7 @@ def _bounded(pair: AnyComparison) -> OwnGpu:
 
 def loads_longer_than_it_starts(pair: AnyComparison) -> bool:
     """Return True if most of what stays on the CPU is loading, not start-up."""
-    job, epoch = pair.ceiling.job, pair.ceiling.epoch
+    job, epoch = pair.bounds.job, pair.bounds.epoch
     if epoch is None:
         return False
     return 2 * len(pair.cpu.timings.epochs) * epoch.measured_seconds > job.measured_seconds

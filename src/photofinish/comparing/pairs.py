@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
-from photofinish.comparing.bounds import SpeedupBounds, ceiling
+from photofinish.comparing.bounds import SpeedupBounds, speedup_bounds
 from photofinish.comparing.device_results import (
     NotTrained,
     ScriptResult,
@@ -23,9 +23,9 @@ from photofinish.comparing.speedups import (
     Kind,
     ResourceUse,
     Speedup,
+    break_even,
     job_speedup,
-    outlay,
-    payback,
+    resource_use,
     speedups,
 )
 from photofinish.config.compare import Comparing
@@ -50,7 +50,7 @@ _MAY_DIFFER = {"dataset", "repeats", "seeds"}
 class Compared:
     speedups: dict[Kind, Speedup]
     """That of the whole job alone, unless both runs have steps."""
-    payback: BreakEvenEpochs | None = None
+    break_even: BreakEvenEpochs | None = None
     parity: Parity | None = None
     """None for scripts, whose models are not compared."""
 
@@ -74,7 +74,7 @@ class Comparison(Generic[ResultT]):
     compared: Compared | None
     diagnoses: dict[DeviceLabel, tuple[Diagnosis, ...]]
     """Causes on each device that trained: of the job if it is mostly start-up, then of an epoch."""
-    ceiling: SpeedupBounds
+    bounds: SpeedupBounds
     settings: Comparing
     references: tuple[Reference, ...]
     """Records of other machines, of any experiment."""
@@ -85,7 +85,7 @@ class Comparison(Generic[ResultT]):
         if not isinstance(gpu, NotTrained):
             diagnoses[gpu.device] = diagnose(gpu)
             compared = _compared(cpu, gpu)
-        return cls(cpu, gpu, compared, diagnoses, ceiling(cpu), settings or Comparing(), ())
+        return cls(cpu, gpu, compared, diagnoses, speedup_bounds(cpu), settings or Comparing(), ())
 
     @property
     def experiment(self) -> str:
@@ -102,16 +102,16 @@ class Comparison(Generic[ResultT]):
 
     @cached_property
     def renting(self) -> RentalComparison:
-        target = self.outlays["cpu"].target
+        target = self.uses["cpu"].target
         measured = [run.timings for run in self.trained[1:]]
         measured += [each.timings for each in self.elsewhere]
-        return renting(self.cpu, self.ceiling, target, self.settings, measured)
+        return renting(self.cpu, self.bounds, target, self.settings, measured)
 
     @cached_property
-    def outlays(self) -> dict[DeviceLabel, ResourceUse]:
+    def uses(self) -> dict[DeviceLabel, ResourceUse]:
         uses = {}
         for run in self.trained:
-            uses[run.device] = outlay(run.device, run.timings, run.history, self.settings)
+            uses[run.device] = resource_use(run.device, run.timings, run.history, self.settings)
         return uses
 
     @cached_property
@@ -137,7 +137,7 @@ AnyComparison = Comparison[Trained] | Comparison[ScriptResult]
 def _compared(cpu: Trained | ScriptResult, gpu: Trained | ScriptResult) -> Compared:
     if not (cpu.has_steps and gpu.has_steps):
         return Compared({"end_to_end": job_speedup(cpu.timings, gpu.timings)})
-    found, repaid = speedups(cpu.timings, gpu.timings), payback(cpu.timings, gpu.timings)
+    found, repaid = speedups(cpu.timings, gpu.timings), break_even(cpu.timings, gpu.timings)
     if isinstance(cpu, Trained) and isinstance(gpu, Trained):
         return Compared(found, repaid, parity(cpu, gpu))
     return Compared(found, repaid)

@@ -52,9 +52,9 @@ class RentalOption:
 
 @dataclass(frozen=True)
 class RentalComparison:
-    offers: tuple[RentalOption, ...]
+    options: tuple[RentalOption, ...]
     not_counted: str | None
-    """Reason why there are no offers, from the training's record."""
+    """Reason why there are no options, from the training's record."""
 
 
 def renting(
@@ -68,7 +68,7 @@ def renting(
 
     Estimates are scaled by `measured` times of the same training on a GPU.
     """
-    timings, offers, not_counted = run.timings, [], None
+    timings, options, not_counted = run.timings, [], None
     if operations := timings.operations:
         scale = measured_over_estimated(run, operations, measured)
         for name in settings.accelerators:
@@ -76,13 +76,13 @@ def renting(
             accelerator, estimate = accelerators()[name], None
             if not stays.loading_not_known:
                 estimate = estimate_job(run, operations, stays, accelerator, price, scale)
-            offers.append(_offer(run, operations, target, accelerator, price, estimate))
+            options.append(_option(run, operations, target, accelerator, price, estimate))
     elif settings.accelerators:
         not_counted = timings.not_counted or "a step's operations were not counted"
-    return RentalComparison(tuple(offers), not_counted)
+    return RentalComparison(tuple(options), not_counted)
 
 
-def _offer(
+def _option(
     run: TrainingResult | ScriptResult,
     operations: Operations,
     target: TimeToTarget | None,

@@ -172,7 +172,7 @@ def grid(pairs: Sequence[TrainedPair], decisions: Sequence[Decision]) -> Grid | 
     cells = {}
     for pair, decision, each in zip(pairs, decisions, settings, strict=True):
         is_bound = decision.own.speedup is None
-        figure = decision.own.speedup or pair.ceiling.job.as_measured
+        figure = decision.own.speedup or pair.bounds.job.as_measured
         place = str(each.get(row_key)), str(each.get(column_key))
         cells[place] = Cell(figure, is_bound, decision.answer)
     rows, columns = values[row_key], values[column_key]

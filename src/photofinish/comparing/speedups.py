@@ -171,7 +171,7 @@ class ResourceUse:
     cost_to_target: Cost | None = None
 
 
-def payback(cpu: JobTimes, gpu: JobTimes) -> BreakEvenEpochs:
+def break_even(cpu: JobTimes, gpu: JobTimes) -> BreakEvenEpochs:
     extra_seconds = gpu.startup_seconds - cpu.startup_seconds
     cpu_epochs = [passed_seconds([epoch]) for epoch in cpu.all_epochs]
     gpu_epochs = [passed_seconds([epoch]) for epoch in gpu.all_epochs]
@@ -195,7 +195,7 @@ def _epochs(extra_seconds: float, gain_seconds: float) -> float:
     return extra_seconds / gain_seconds if gain_seconds else math.inf
 
 
-def outlay(
+def resource_use(
     device: DeviceLabel, timings: JobTimes, history: Sequence[EpochMetrics], settings: Comparing
 ) -> ResourceUse:
     """Return energy and cost of the training, and up to the target accuracy in the settings.

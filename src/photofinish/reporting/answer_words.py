@@ -136,7 +136,7 @@ def _own(pair: AnyComparison, decision: Decision) -> str:
 
 def _limits(pair: AnyComparison, own: OwnGpu) -> Iterable[str]:
     """Yield why no GPU can be much faster in this machine, or that nothing shows it."""
-    job, resident = pair.ceiling.job, pair.ceiling.job_if_resident
+    job, resident = pair.bounds.job, pair.bounds.job_if_resident
     if own.answer == "No":
         staying = part_of(job.measured_seconds, job.whole_seconds)
         yield _say("limit", staying=staying, reason=own.reason, limit=limit(job.as_measured))
@@ -144,7 +144,7 @@ def _limits(pair: AnyComparison, own: OwnGpu) -> Iterable[str]:
             yield _with_resident(resident)
         return
     yield _say("untried")
-    if unknown := pair.ceiling.loading_not_known:
+    if unknown := pair.bounds.loading_not_known:
         yield _say("unknown loading", why=not_known(unknown))
     operations = pair.cpu.timings.operations
     if operations and operations.without_formula:

@@ -152,8 +152,8 @@ def comparison_rows(pairs: Iterable[AnyComparison], decisions: Iterable[Decision
 
 def _rows(pair: AnyComparison) -> list[ComparisonRow]:
     rows = [_row(pair, run) for run in pair.trained]
-    rows[0].epoch_ceiling = pair.ceiling.epoch.at_most if pair.ceiling.epoch else None
-    rows[0].job_ceiling = pair.ceiling.job.at_most
+    rows[0].epoch_ceiling = pair.bounds.epoch.at_most if pair.bounds.epoch else None
+    rows[0].job_ceiling = pair.bounds.job.at_most
     if isinstance(pair.gpu, NotTrained):
         missing, epochs = pair.gpu.record, 0
         if isinstance(missing, records.Unavailable):
@@ -175,7 +175,7 @@ def _rows(pair: AnyComparison) -> list[ComparisonRow]:
 
 
 def _row(pair: AnyComparison, run: Trained | ScriptResult) -> ComparisonRow:
-    timings, spent = run.timings, pair.outlays[run.device]
+    timings, spent = run.timings, pair.uses[run.device]
     row = ComparisonRow(
         experiment=pair.experiment,
         device=run.device,
@@ -224,9 +224,9 @@ def _add_comparison(row: ComparisonRow, compared: Compared) -> None:
     if parity := compared.parity:
         row.same_model, row.mcnemar_p = parity.likeness, parity.mcnemar_p
         row.first_divergence = parity.first_divergence.name if parity.first_divergence else None
-    if payback := compared.payback:
-        row.payback_epochs = payback.epochs
-        row.payback_epochs_low, row.payback_epochs_high = payback.interval or (None, None)
+    if found := compared.break_even:
+        row.payback_epochs = found.epochs
+        row.payback_epochs_low, row.payback_epochs_high = found.interval or (None, None)
     for kind, speedup in compared.speedups.items():
         low, high = speedup.interval or (None, None)
         for name, value in (("", speedup.ratio), ("_low", low), ("_high", high)):

@@ -25,7 +25,7 @@ def overview_table(verdicts: Sequence[Verdict], pairs: Sequence[AnyComparison]) 
             ANSWER: f"{each.decision.answer} ({each.decision.about})",
             "on this CPU": seconds(own.cpu_seconds),
             "on a GPU": _gpu_time(own),
-            "speed-up": _speedup(own, pair.ceiling.job),
+            "speed-up": _speedup(own, pair.bounds.job),
             "why": _why(pair, own),
             "do now": each.action,
             "the models": compared.likeness if compared else NOTHING,

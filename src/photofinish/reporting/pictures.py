@@ -144,7 +144,7 @@ def job_times(pair: AnyComparison, decision: Decision) -> Picture:
         axes.text(0, y - 0.26, text, transform=axes.get_yaxis_transform())
         parts = listed([f"{part} {seconds(value)}" for part, value in bar.parts.items()])
         descriptions.append(f"{bar.label}: {parts}")
-    limit_seconds = pair.ceiling.job.measured_seconds
+    limit_seconds = pair.bounds.job.measured_seconds
     if not pair.compared:
         axes.axvline(limit_seconds, color=INK, linewidth=1, linestyle=":")
         descriptions.append(f"an infinitely fast GPU: {seconds(limit_seconds)}")
@@ -187,7 +187,7 @@ def _bars(pair: AnyComparison, decision: Decision) -> list[_Bar]:
     for each in pair.elsewhere:
         if each.hardware in named:
             bars.append(_Bar(f"{each.hardware}, recorded", _parts(each.timings, 0.0)))
-    for option in pair.renting.offers:
+    for option in pair.renting.options:
         estimate, name = option.estimate, option.accelerator.name
         if estimate and name in named:
             computing_seconds = estimate.job_seconds - estimate.startup_seconds

@@ -40,7 +40,7 @@ _SECTIONS: list[tuple[str, Callable[[AnyComparison], Table], str]] = [
     ),
     (
         "What no GPU can shorten",
-        tables.ceiling_table,
+        tables.bounds_table,
         "Upper bounds: no GPU in this machine exceeds them, and a real one may fall well short.",
     ),
     ("Which to rent", tables.renting_table, RENTING_NOTE),

@@ -92,7 +92,7 @@ def seed_rows(pairs: Iterable[AnyComparison]) -> Rows:
 
 def renting_rows(pairs: Iterable[AnyComparison]) -> Rows:
     """Return a row for each experiment and accelerator: bounds and estimates, none measured."""
-    return csv_rows(RENTING, [(pair.experiment, pair.renting.offers) for pair in pairs])
+    return csv_rows(RENTING, [(pair.experiment, pair.renting.options) for pair in pairs])
 
 
 def _named(file: str, rows: Iterable[tuple[object, ...]]) -> Rows:

@@ -97,8 +97,8 @@ def _evidence_of_both(pair: AnyComparison) -> list[str]:
             f"{faster(epoch.ratio, epoch.interval)}; {in_words(epoch)}."
         )
     details += [*_why(cpu, pair.diagnoses["cpu"]), *_why(gpu, pair.diagnoses["gpu"])]
-    if pair.compared.payback:
-        details.append(f"When the GPU's start-up is repaid: {payback(pair.compared.payback)}.")
+    if found := pair.compared.break_even:
+        details.append(f"When the GPU's start-up is repaid: {break_even_epochs(found)}.")
     if cpu.scores and gpu.scores:
         details.append(_scores(cpu.scores, gpu.scores, pair.compared.parity))
     else:
@@ -165,7 +165,7 @@ def in_words(speedup: Speedup) -> str:
     return "the GPU is faster" if speedup.is_faster else "the CPU is faster"
 
 
-def payback(found: BreakEvenEpochs) -> str:
+def break_even_epochs(found: BreakEvenEpochs) -> str:
     """Return when the GPU's longer start-up is repaid: `after 4 epochs (4 to 5)`."""
     if found.interval and math.isfinite(found.interval[0]) and math.isinf(found.interval[1]):
         return "can't tell, because its epochs may be no shorter"
@@ -182,7 +182,7 @@ def payback(found: BreakEvenEpochs) -> str:
     return when if low == high else f"{when} ({low} to {high})"
 
 
-def break_even(series: Series) -> str:
+def break_even_size(series: Series) -> str:
     """Return from which size on the GPU is faster."""
     found, (first, last) = series.break_even, (series.points[0].x, series.points[-1].x)
     if found.size is None:

@@ -54,7 +54,7 @@ def series_table(series: Iterable[Series]) -> Table:
         {
             "experiments": all_or_some(each.experiments),
             "by": each.x_name,
-            "break-even": sentences.break_even(each),
+            "break-even": sentences.break_even_size(each),
         }
         for each in series
     ]
@@ -65,12 +65,12 @@ def speedup_table(pair: AnyComparison) -> Table:
     return page_rows(SPEEDUPS, pair.compared.speedups.values() if pair.compared else ())
 
 
-def ceiling_table(pair: AnyComparison) -> Table:
+def bounds_table(pair: AnyComparison) -> Table:
     """Return the bounds of an epoch and of the job, if no GPU trained the experiment."""
     if pair.compared or not pair.cpu.has_steps:
         return []
     rows = []
-    for of, found in (("an epoch", pair.ceiling.epoch), ("the job", pair.ceiling.job)):
+    for of, found in (("an epoch", pair.bounds.epoch), ("the job", pair.bounds.job)):
         row = {
             "of": of,
             "whole": seconds(found.whole_seconds) if found else NOTHING,
@@ -154,13 +154,13 @@ def paying_table(pair: AnyComparison) -> Table:
 
 def _spent(pair: AnyComparison, run: Trained | ScriptResult) -> dict[str, tuple[str, str]]:
     """Return energy, cost and times of a training, each as a figure and a reason."""
-    spent = pair.outlays[run.device]
+    spent = pair.uses[run.device]
     joules, target, currency = spent.energy.joules, spent.target, spent.currency
     spent_energy = NOTHING if joules is None else energy(joules)
     answers = {}
-    if pair.compared and (repaid := pair.compared.payback):
+    if pair.compared and (repaid := pair.compared.break_even):
         startup = seconds(run.timings.startup_seconds)
-        answers["start-up repaid"] = startup, sentences.payback(repaid)
+        answers["start-up repaid"] = startup, sentences.break_even_epochs(repaid)
     answers["energy of the epochs"] = spent_energy, f"{spent.energy.status}: {spent.energy.counted}"
     cost = money_or_nothing(spent.cost.amount, currency)
     answers["cost of the run"] = cost, spent.cost.counted
@@ -230,8 +230,8 @@ def elsewhere_table(pair: AnyComparison) -> Table:
 
 def renting_table(pair: AnyComparison) -> Table:
     """Return a row for each accelerator. renting.csv has more."""
-    rows = page_rows(RENTING, pair.renting.offers)
-    if not any(option.estimate for option in pair.renting.offers):
+    rows = page_rows(RENTING, pair.renting.options)
+    if not any(option.estimate for option in pair.renting.options):
         for row, column in product(rows, ESTIMATED):
             row.pop(column.heading or "", None)
     return rows

@@ -60,7 +60,7 @@ def build_optimizers(
 def _parameter_groups(network: nn.Module, without_decay: str | None) -> list[dict[str, Any]]:
     """Return the parameters, and apart from them those without weight decay.
 
-    Norms and biases are told by their shape, as in timm and nanoGPT: at most one dimension.
+    Norms and biases are recognised as in timm and nanoGPT: they have at most one dimension.
     """
     groups: list[dict[str, Any]] = [{"params": []}, {"params": [], "weight_decay": 0.0}]
     for name, parameter in network.named_parameters():

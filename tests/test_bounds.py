@@ -10,13 +10,13 @@ import pytest
 from conftest import MakeExperiment, MakeResult
 from result_files import BUSY, made_up_attribution, pair_of, trained
 
-from photofinish.comparing.bounds import ceiling
+from photofinish.comparing.bounds import speedup_bounds
 from photofinish.comparing.device_results import Trained
 from photofinish.comparing.own_gpu import decide_own
 from photofinish.reporting.comparison_rows import comparison_rows
 from photofinish.reporting.overview import overview_table
 from photofinish.reporting.sentences import verdict
-from photofinish.reporting.tables import ceiling_table
+from photofinish.reporting.tables import bounds_table
 
 RUN = 1.2
 """Margin of a run."""
@@ -54,14 +54,14 @@ def on_cpu(make_result: MakeResult, make_experiment: MakeExperiment) -> Any:
 
 
 def test_an_epoch_is_no_shorter_than_its_loading(on_cpu: Any) -> None:
-    found = ceiling(on_cpu(waiting=0.09))
+    found = speedup_bounds(on_cpu(waiting=0.09))
     assert found.epoch
     assert found.epoch.measured_seconds == pytest.approx(STEPS * 0.09)
     assert found.epoch.at_most == pytest.approx(100 / 90 * RUN)
 
 
 def test_the_job_keeps_half_of_its_start_up_and_all_loading(on_cpu: Any) -> None:
-    found = ceiling(on_cpu(waiting=0.09))
+    found = speedup_bounds(on_cpu(waiting=0.09))
     assert found.job
     assert found.job.measured_seconds == pytest.approx(2.25 + 5 * STEPS * 0.09)
     assert found.job.at_most == pytest.approx(
@@ -72,7 +72,7 @@ def test_the_job_keeps_half_of_its_start_up_and_all_loading(on_cpu: Any) -> None
 
 
 def test_samples_on_the_device_leave_only_the_start_up(on_cpu: Any) -> None:
-    found = ceiling(on_cpu(waiting=0.001, workers=None))
+    found = speedup_bounds(on_cpu(waiting=0.001, workers=None))
     assert found.epoch is None
     assert found.job
     assert found.job.at_most == pytest.approx((2.5 + 5 * STEPS * 0.011) / (2.25 / 2))
@@ -85,7 +85,7 @@ def test_the_bound_is_of_slow_epochs_and_fast_batches(on_cpu: Any) -> None:
     )  # the first, then 80 to 100 ms
     attribution = made_up_attribution(0.09, batch_alone_seconds=batches)
     epochs = (*(STEPS * 0.1,) * 9, STEPS * 0.09, STEPS * 0.11)
-    found = ceiling(on_cpu(epochs=11, epoch_seconds=epochs, attribution=attribution)).epoch
+    found = speedup_bounds(on_cpu(epochs=11, epoch_seconds=epochs, attribution=attribution)).epoch
     assert found
     # one epoch in ten has over 100 ms a step, one batch in ten under 82 ms
     assert found.whole_seconds == pytest.approx(STEPS * 0.1)
@@ -97,7 +97,7 @@ def test_batches_of_workers_count_by_rounds(on_cpu: Any) -> None:
     attribution = made_up_attribution(
         0.06, batch_alone_seconds=(0.06, *(0.024, 0.0, 0.0, 0.024) * 2, 0.0)
     )
-    found = ceiling(
+    found = speedup_bounds(
         on_cpu(workers=2, epoch_seconds=(STEPS * 0.07,) * 5, attribution=attribution)
     ).epoch
     assert found
@@ -108,7 +108,7 @@ def test_without_workers_the_faster_of_two_passes_counts(on_cpu: Any) -> None:
     attribution = made_up_attribution(0.08, batch_alone_seconds=(0.09,) * 9)
     parts = attribution.parts.model_copy(update={"waiting_seconds": (0.085, *(0.08,) * 9)})
     attribution = attribution.model_copy(update={"parts": parts})
-    found = ceiling(on_cpu(epoch_seconds=(STEPS * 0.1,) * 5, attribution=attribution)).epoch
+    found = speedup_bounds(on_cpu(epoch_seconds=(STEPS * 0.1,) * 5, attribution=attribution)).epoch
     assert found
     assert found.staying_seconds == pytest.approx((0.085 + (STEPS - 1) * 0.08) / RUN)
 
@@ -124,8 +124,8 @@ def test_figures_that_show_no_cause_leave_the_bound_by_start_up(
     on_cpu: Any, changed: dict[str, Any], why: str
 ) -> None:
     pair = pair_of(on_cpu(**changed))
-    assert pair.ceiling.epoch is None
-    assert pair.ceiling.job.measured_seconds == 2.25
+    assert pair.bounds.epoch is None
+    assert pair.bounds.job.measured_seconds == 2.25
     assert f"no GPU trained it. Its loading is not known: {why}" in verdict(pair).answer
 
 
@@ -135,7 +135,7 @@ def test_on_a_busy_machine_loading_takes_its_cpu_time_or_half(
 ) -> None:
     attribution = made_up_attribution(0.09, batch_alone_cpu_seconds=cpu_seconds)
     quiet, busy = (
-        ceiling(on_cpu(load=load, attribution=attribution)).epoch for load in ((), (BUSY,))
+        speedup_bounds(on_cpu(load=load, attribution=attribution)).epoch for load in ((), (BUSY,))
     )
     assert quiet
     assert busy
@@ -189,7 +189,7 @@ def test_tables_have_the_bounds(on_cpu: Any, make_result: MakeResult) -> None:
     assert rows[0][0] == pytest.approx(100 / 90 * RUN)
     assert rows[1::2] == [[None, None]] * 2
     assert rows[2] == [None, pytest.approx(4.08, abs=0.01)]
-    shown = [[*row.values()] for row in [*ceiling_table(loader), *ceiling_table(resident)]]
+    shown = [[*row.values()] for row in [*bounds_table(loader), *bounds_table(resident)]]
     assert shown == [
         ["an epoch", "3.8 s", "3.4 s", "1.2x", "2.9 s", "1.4x"],
         ["the job", "22 s", "19 s", "1.2x", "15 s", "1.4x"],
@@ -199,7 +199,7 @@ def test_tables_have_the_bounds(on_cpu: Any, make_result: MakeResult) -> None:
     (row,) = overview_table([verdict(loader)], [loader])
     assert row["speed-up"] == "up to 1.2x"
     with_gpu = pair_of(on_cpu(), make_result(device="gpu"))
-    assert ceiling_table(with_gpu) == []
+    assert bounds_table(with_gpu) == []
     (row,) = overview_table([verdict(with_gpu)], [with_gpu])
     assert "up to" not in row["speed-up"]
 
@@ -234,7 +234,7 @@ def test_a_device_that_computes_in_no_time_seldom_beats_the_bound(
             warm_up_seconds=0.0,
             total_seconds=started + sum(epochs),
         )
-        found, really = ceiling(run), loading(there, 5, STEPS).sum(axis=1)
+        found, really = speedup_bounds(run), loading(there, 5, STEPS).sum(axis=1)
         if found.epoch and found.job:
             bounds += 1
             beaten_of_epoch += np.median(epochs) / np.median(really) > found.epoch.at_most

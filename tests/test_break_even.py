@@ -13,7 +13,7 @@ from result_files import BUSY, pair_of, trained
 from photofinish.comparing import speedups
 from photofinish.comparing.speedups import time_to_target
 from photofinish.reporting.comparison_rows import comparison_rows
-from photofinish.reporting.sentences import payback
+from photofinish.reporting.sentences import break_even_epochs
 from photofinish.results import EpochMetrics, EpochTiming
 from photofinish.results.records import Timings
 
@@ -27,11 +27,11 @@ def timings(make_result: MakeResult, startup_seconds: float, epochs: Sequence[fl
 def test_the_extra_start_up_is_divided_by_what_an_epoch_gains(make_result: MakeResult) -> None:
     """6 s more to start and 1.5 s less an epoch. The CPU's epochs have medians of 2.0 to 2.2 s."""
     cpu = timings(make_result, 2.0, (2.0, 1.9, 2.1, 2.0, 2.0))
-    found = speedups.payback(cpu, timings(make_result, 8.0, (0.5,) * 5))
+    found = speedups.break_even(cpu, timings(make_result, 8.0, (0.5,) * 5))
     assert found.epochs == pytest.approx(4)
     ends = 6 / (2.2 * 1.05 - 0.6), 6 / (2.0 / 1.05 - 0.6)
     assert found.interval == pytest.approx(ends)
-    assert payback(found) == "after 4 epochs (4 to 5)"
+    assert break_even_epochs(found) == "after 4 epochs (4 to 5)"
 
 
 def test_validation_is_part_of_an_epoch(make_result: MakeResult) -> None:
@@ -39,7 +39,7 @@ def test_validation_is_part_of_an_epoch(make_result: MakeResult) -> None:
     gpu = timings(make_result, 5.0, (1.0,) * 5)
     epochs = (EpochTiming(1.0, 1.1, 1.7e9),) * 5
     cpu = timings(make_result, 2.0, (1.0,) * 5).model_copy(update={"epochs": epochs})
-    assert speedups.payback(cpu, gpu).epochs == pytest.approx(3)
+    assert speedups.break_even(cpu, gpu).epochs == pytest.approx(3)
 
 
 @pytest.mark.parametrize(
@@ -64,14 +64,14 @@ def test_when_a_start_up_is_repaid(
     words: str,
 ) -> None:
     cpu = timings(make_result, 2.0, (2.0,) * 5)
-    found = speedups.payback(cpu, timings(make_result, startup, epochs))
-    assert (found.epochs, payback(found)) == (expected, words)
+    found = speedups.break_even(cpu, timings(make_result, startup, epochs))
+    assert (found.epochs, break_even_epochs(found)) == (expected, words)
 
 
 def test_a_gain_that_a_busy_machine_may_explain_may_never_repay(make_result: MakeResult) -> None:
     quiet, gpu = timings(make_result, 2.0, (2.0,) * 5), timings(make_result, 8.0, (1.2,) * 5)
     busy = quiet.model_copy(update={"load": (BUSY,)})
-    within, open_ended = (speedups.payback(cpu, gpu).interval for cpu in (quiet, busy))
+    within, open_ended = (speedups.break_even(cpu, gpu).interval for cpu in (quiet, busy))
     assert within
     assert open_ended
     assert within[1] < math.inf == open_ended[1]
@@ -87,7 +87,7 @@ def test_the_interval_holds_the_truth_in_nine_of_ten_tries(
         noise = np.exp(random.normal(0, 0.05, (2, count)))
         cpu, gpu = 3.0 * noise[0] - 0.1, 1.0 * noise[1] - 0.1
         both = timings(make_result, 2.0, cpu), timings(make_result, 12.0, gpu)
-        interval = speedups.payback(*both).interval
+        interval = speedups.break_even(*both).interval
         assert interval is not None
         held += interval[0] <= 5 <= interval[1]
     assert held >= 180
