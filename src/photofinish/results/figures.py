@@ -15,7 +15,7 @@ class Figure:
 
     label: str | None = None
     """Heading of its row on the page, if it has one."""
-    unit: Literal["seconds", "bytes", "a second", "share"] = "seconds"
+    unit: Literal["seconds", "bytes", "a second"] = "seconds"
     csv: str | None = None
     """Column of comparison.csv, if it has one."""
     dvc: bool = False
