@@ -302,7 +302,7 @@ def named(outputs, targets):
 def further(make_experiment: MakeExperiment, task: TaskName, *metrics: Any) -> dict[str, float]:
     settings = {**make_experiment().model_dump(mode="json"), "metrics": metrics}
     named = Experiment.model_validate_json(to_json(settings)).metrics
-    return custom_scores(named, task, OUTPUTS.double(), TARGETS[task], ("sea", "a+b"))
+    return custom_scores(named, TASKS[task], OUTPUTS.double(), TARGETS[task], ("sea", "a+b"))
 
 
 def test_metrics_are_torchmetrics_by_name(make_experiment: MakeExperiment) -> None:
