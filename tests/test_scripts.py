@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 import torch
+import warm_python
 import yaml
-from conftest import ROOT, MakeResult, Project
+from conftest import ROOT, MakeResult
 from result_files import trained
 from torch import nn
 
@@ -99,7 +100,8 @@ def test_an_epoch_ends_with_its_last_step_where_the_loader_is_not_exhausted(
 ) -> None:
     own = {"PHOTOFINISH_STEPS_FOLDER": str(tmp_path), "PHOTOFINISH_STEPS_DEVICE": "cpu"}
     environment = os.environ | own | {"PYTHONPATH": str(ROOT / "src")}
-    command = [sys.executable, "-c", TAKES_TWO]
+    (tmp_path / "takes_two.py").write_text(TAKES_TWO, encoding="utf-8")
+    command = [warm_python.executable(), str(tmp_path / "takes_two.py")]
     ran = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     measured = json.loads((tmp_path / "steps.json").read_text())
     for epoch, stepped_at in zip(measured["epochs"], ran.stdout.split(), strict=True):
@@ -215,25 +217,3 @@ def test_mistakes_are_reported_with_their_key(
     (tmp_path / "params.yaml").write_text(yaml.safe_dump({"scripts": {"mine": settings}}))
     with pytest.raises(ConfigError, match=rf"scripts\.mine\.{key}"):
         read_params(tmp_path / "params.yaml", check_deps)
-
-
-@pytest.mark.slow
-def test_scripts_run_once_are_cached_and_a_failure_is_shown(project: Project) -> None:
-    project.without_mlflow()
-    scripts = {}
-    for name, text in (("timed", WITH_LINE), ("whole", WITHOUT)):
-        (project.root / f"{name}.py").write_text(text)
-        scripts[name] = {"command": f"python {name}.py {{device}}", "deps": [f"{name}.py"]}
-    scripts["timed"]["metrics"] = "metrics.json"
-    project.write_params({"scripts": scripts})
-    project.repro()
-    metrics = json.loads((project.root / "metrics" / "timed.json").read_text())
-    assert metrics["cpu"]["loss"] == 0.5
-    assert "photofinish.steps" in (project.root / "report" / "comparison.md").read_text()
-    assert "Running stage 'script-cpu" not in project.repro()
-    (project.root / "whole.py").write_text("raise KeyError('mine')")
-    ran = project.run("dvc", "repro")
-    assert ran.returncode != 0
-    assert "Running stage 'script-cpu@timed'" not in ran.stdout
-    assert "KeyError: 'mine'" in ran.stdout + ran.stderr
-    assert "exit status 1" in ran.stdout + ran.stderr
