@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -312,8 +313,13 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if "PYTEST_XDIST_WORKER" in os.environ:
         root = root.parent
     database = root / "made" / "mlflow.db"
-    with FileLock(root / "mlflow.lock"), pytest.MonkeyPatch.context() as patch:
+    with (
+        FileLock(root / "mlflow.lock"),
+        pytest.MonkeyPatch.context() as patch,
+        warnings.catch_warnings(),
+    ):
         if not database.is_file():
+            warnings.simplefilter("ignore")  # SQLAlchemy's, of MLflow's tables
             patch.delenv("MLFLOW_TRACKING_URI", raising=False)
             open_store(root / "making", root / "making" / ".photofinish")
             (root / "making").rename(root / "made")
