@@ -91,6 +91,10 @@ def test_steps_measure_epochs_and_count_two_steps(tmp_path: Path) -> None:
     measured = json.loads((tmp_path / "steps.json").read_text())
     assert [(epoch["steps"], epoch["samples"]) for epoch in measured["epochs"]] == [(5, 40)] * 3
     assert [len(epoch["counted_seconds"]) for epoch in measured["epochs"]] == [2, 0, 0]
+    counted_seconds = sum(measured["epochs"][0]["counted_seconds"])  # imports torch
+    for epoch in measured["epochs"]:
+        assert 0 < epoch["quickest_step_seconds"] < epoch["seconds"]
+        assert 0 < epoch["cpu_seconds"] < counted_seconds
     # The forward product and the gradient of the weights: 2 * 8 * 4 * 2 operations each.
     assert measured["operations"]["flops"] == 2 * 128
 

@@ -13,7 +13,7 @@ from photofinish.comparing.speedups import LEAST_VALUES, SECONDS_AN_HOUR
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.machine.host import git_commit, package_versions
 from photofinish.results import EpochTiming, passed_seconds
-from photofinish.results.measurements import Operations, Overhead, SteadyState
+from photofinish.results.measurements import LoopSteps, Operations, Overhead, SteadyState
 from photofinish.results.records import Timings
 from photofinish.results.script_runs import ScriptEpoch, ScriptRun, ScriptSettings
 
@@ -147,12 +147,25 @@ def _timings(
         tracking_seconds=0.0,
         resumed_at_epochs=(),
         training_image_count=samples,
+        steps_per_epoch=max(1, round(job.epoch_steps)),
         images_per_second=samples / epochs[0].training_seconds,
         peak_memory_bytes=None,
         repeats=tuple(map(passes, parts)),
         steady_state=SteadyState(steps_per_sample=1, sample_seconds=tuple(parts)),
         overhead=Overhead(passes_seconds=pass_seconds, seconds=0.0),
+        loop_steps=_loop_steps(watched) if isinstance(host, CpuTarget) else None,
         load=watched.load,
         operations=operations,
         not_counted=None if operations else "the script took too few steps to count one of them",
+    )
+
+
+def _loop_steps(watched: Watched) -> LoopSteps:
+    """Return the steps with the CPU time of all processes that the command started."""
+    step_seconds, cpu_share = watched.figures.step_seconds, 0.0
+    if wall_seconds := sum(window.wall_seconds for window in watched.load):
+        cpu_share = sum(window.own_cpu_seconds for window in watched.load) / wall_seconds
+    return LoopSteps(
+        quickest_seconds=watched.figures.quickest_step_seconds,
+        cpu_seconds=cpu_share * step_seconds or None,
     )

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from photofinish.machine.fingerprint import CpuTarget, GpuTarget, Machine, misma
 from photofinish.machine.host import git_commit, package_versions
 from photofinish.machine.load import LoadMonitor, LoadWindow
 from photofinish.results import EpochTiming
-from photofinish.results.measurements import Operations, Overhead, SteadyState
+from photofinish.results.measurements import LoopSteps, Operations, Overhead, SteadyState
 from photofinish.results.records import DeviceLabel, Timings, write_record
 from photofinish.results.script_runs import (
     SCRIPT,
@@ -187,6 +187,7 @@ def _timings(host: CpuTarget | GpuTarget, ran: _Ran, started_at_unix_seconds: fl
     measured = ran.measured
     total_seconds = ran.ended_at - ran.began_at
     startup_seconds, samples, not_counted = 0.0, 0, _NOT_USED
+    steps_per_epoch, loop_steps = None, None
     epochs: tuple[EpochTiming, ...]
     epochs = (EpochTiming(total_seconds, 0.0, started_at_unix_seconds + total_seconds),)
     step_seconds: tuple[float, ...] = (total_seconds,)
@@ -198,6 +199,8 @@ def _timings(host: CpuTarget | GpuTarget, ran: _Ran, started_at_unix_seconds: fl
         epochs = tuple(_epochs(ran, started_at_unix_seconds))
         step_seconds = tuple(epoch.step_seconds for epoch in measured.whole_epochs)
         samples = round(statistics.median(e.samples or e.steps for e in measured.whole_epochs))
+        steps_per_epoch = round(statistics.median(e.steps for e in measured.whole_epochs))
+        loop_steps = _loop_steps(measured.whole_epochs)
         not_counted = _NOT_COUNTED
     accelerators = host.accelerators if isinstance(host, GpuTarget) else ()
     cpu_name = host.cpu.model if host.cpu else "unknown"
@@ -216,15 +219,30 @@ def _timings(host: CpuTarget | GpuTarget, ran: _Ran, started_at_unix_seconds: fl
         tracking_seconds=0.0,
         resumed_at_epochs=(),
         training_image_count=samples,
+        steps_per_epoch=steps_per_epoch,
         images_per_second=samples / statistics.median(epoch.training_seconds for epoch in epochs),
         device_count=len(accelerators) or 1,
         peak_memory_bytes=measured.peak_memory_bytes,
         steady_state=SteadyState(steps_per_sample=1, sample_seconds=step_seconds),
         overhead=Overhead(passes_seconds=sum(e.training_seconds for e in epochs), seconds=0.0),
+        loop_steps=loop_steps,
         load=ran.load,
         operations=measured.operations,
         not_counted=None if measured.operations else not_counted,
     )
+
+
+def _loop_steps(epochs: Sequence[ScriptEpoch]) -> LoopSteps | None:
+    """Return the steps of the quickest epoch on the CPU; None on an accelerator."""
+    quickest = [e.quickest_step_seconds for e in epochs if e.quickest_step_seconds is not None]
+    if not quickest:
+        return None
+    cpu = [
+        epoch.cpu_seconds / max(1, epoch.steps - len(epoch.counted_seconds))
+        for epoch in epochs
+        if epoch.cpu_seconds is not None
+    ]
+    return LoopSteps(quickest_seconds=min(quickest), cpu_seconds=min(cpu, default=None))
 
 
 def _epochs(ran: _Ran, started_at_unix_seconds: float) -> Iterator[EpochTiming]:

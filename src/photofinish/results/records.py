@@ -28,6 +28,7 @@ from photofinish.results import (
 )
 from photofinish.results.measurements import (
     MOST_UNEXPLAINED_SHARE,
+    LoopSteps,
     Operations,
     Overhead,
     SteadyState,
@@ -181,6 +182,8 @@ class Timings(Record):
     steps_taken: StepsTaken | None = None
     tried_threads: tuple[TriedThreads, ...] = ()
     """Steps with one thread, half and all of them, in turns."""
+    loop_steps: LoopSteps | None = None
+    """Steps of a script on the CPU."""
     overhead: Overhead
     load: tuple[LoadWindow, ...]
     """Load between readings after epochs.

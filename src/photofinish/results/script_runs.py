@@ -31,6 +31,10 @@ class ScriptEpoch(Record):
     """Number of samples, by the size of each 11th batch and the last; 0 if they have no length."""
     counted_seconds: tuple[float, ...]
     """Time of each counted step, which is much longer than others."""
+    quickest_step_seconds: float | None = None
+    """Quickest tenth of the steps on the CPU, with the wait for their batches."""
+    cpu_seconds: float | None = None
+    """CPU time of all the process's threads on the CPU, without the counted steps."""
     device_step_seconds: tuple[float, ...] = ()
     """Time of some steps by events of an accelerator, which may compute while its host waits."""
 
