@@ -16,7 +16,6 @@ from photofinish.comparing.fair_cpu import SPINNING, slowdown
 from photofinish.comparing.own_gpu import decide_own
 from photofinish.comparing.speedups import ONCE, RUN_TO_RUN, job_speedup
 from photofinish.config.compare import Comparing
-from photofinish.machine.host import allowed_cores, cpu_facts
 from photofinish.reporting.causes import advice
 from photofinish.reporting.sentences import verdict
 from photofinish.results.measurements import (
@@ -65,7 +64,6 @@ PARTS = {
     )
 }
 EAGER = StepsTaken(kind="eager", at_once=1, why="")
-CORES = max(2, allowed_cores(cpu_facts()))
 
 
 def loop(quickest_seconds: float, cpu_seconds: float) -> LoopSteps:
@@ -83,9 +81,8 @@ ONE_THREAD = (tried(1, 0.02, cpu_seconds=0.016), tried(2, 0.1))
         ({"tried_threads": ONE_THREAD}, 100 / 8),
         ({"tried_threads": ONE_THREAD, "threads": 1}, 100 / 16),
         ({"tried_threads": ONE_THREAD, "load": ()}, 1),
-        # A script's threads may have spun for half of its CPU time.
         ({"loop_steps": loop(0.001, 0.05)}, 100 / 1),
-        ({"loop_steps": loop(0.05, 0.064)}, 100 / (64 / 2 / CORES)),
+        ({"loop_steps": loop(0.05, 0.064)}, SPINNING),
         ({"loop_steps": loop(0.05, 0.064), "threads": 1}, 100 / 64),
         ({}, SPINNING),
         ({"load": (BUSY, QUIET, BUSY)}, 2),

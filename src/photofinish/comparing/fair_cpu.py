@@ -15,10 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from photofinish.machine.fingerprint import CpuTarget
-from photofinish.machine.host import allowed_cores
 from photofinish.machine.load import load_warnings
 from photofinish.results import passed_seconds
-from photofinish.results.measurements import LoopSteps, SteadyState
+from photofinish.results.measurements import SteadyState
 from photofinish.results.records import Timings
 
 BUSY = 2.0
@@ -29,10 +28,6 @@ SPINNING = 60.0
 It counts only where neither steps nor quiet windows show less."""
 SLICE_SECONDS = 0.002
 """Longest step whose quickest tenth is as fast beside other programs as on a quiet machine."""
-SPINNING_CPU = 2.0
-"""Largest factor by which spinning raises the CPU time of a step, with OpenMP's limit.
-
-1.7 was seen beside two busy loops on two cores."""
 FASTER = 1.1
 """Least factor by which fewer threads are faster, if they are to count."""
 _ENOUGH_STEPS, _ENOUGH_TRIES = 10, 5
@@ -83,13 +78,16 @@ def least_epoch_seconds(run: Timings) -> float | None:
 def least_step_seconds(run: Timings) -> float | None:
     """Return the least time of a step on a quiet machine, or None if nothing shows it.
 
-    A script's step has the wait for its batch.
+    A script's step has the wait for its batch. With several threads, only short ones are known, as
+    other threads can't be tried.
     """
     host = run.host
     if not isinstance(host, CpuTarget):
         return None
     if run.loop_steps:
-        return _least_loop_step_seconds(run.loop_steps, host)
+        if run.loop_steps.quickest_seconds <= SLICE_SECONDS:
+            return run.loop_steps.quickest_seconds
+        return run.loop_steps.cpu_seconds if host.threads == 1 else None
     # Without parts, the samples of a script are the means of whole epochs.
     steps = run.attribution.same_batch if run.attribution else run.steady_state
     if (
@@ -104,17 +102,6 @@ def least_step_seconds(run: Timings) -> float | None:
         if tried.threads == 1:
             return _quickest(tried.cpu_seconds) / host.threads
     return None
-
-
-def _least_loop_step_seconds(steps: LoopSteps, host: CpuTarget) -> float | None:
-    """Return the least time of a custom loop's step, whose threads can't be tried one by one."""
-    if steps.quickest_seconds <= SLICE_SECONDS:
-        return steps.quickest_seconds
-    if steps.cpu_seconds is None:
-        return None
-    if host.threads == 1:
-        return steps.cpu_seconds
-    return steps.cpu_seconds / SPINNING_CPU / max(host.threads, allowed_cores(host.cpu))
 
 
 def least_batch_seconds(run: Timings) -> float:
