@@ -167,7 +167,7 @@ def _run(project: Path, settings: dict[str, Any], job: str, load: Load) -> None:
         data = f"data/splits/{settings['experiments'][job]['dataset']}"
         command = [sys.executable, "-c", TRAIN, job, data, str(out)]
         environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-        environment["XDG_STATE_HOME"] = str(project / "state" / str(load))  # no checkpoint counts
+        shutil.rmtree(project / ".photofinish/checkpoints", ignore_errors=True)
         subprocess.run(command, cwd=project, env=environment, check=True, stderr=subprocess.DEVNULL)
 
 
