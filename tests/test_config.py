@@ -65,6 +65,8 @@ PROBLEMS = [
     ("linear}", "linear, cuda_graphs: yes}", "15  experiments.linear.cuda_graphs", "auto, off, on"),
     ("linear: {", "../x: {", "15  experiments.../x", "names a folder"),
     ("{threads: auto}", "{threads: 2.0}", "10  devices.cpu.threads", "a count from 1 to 1024"),
+    ("{threads: auto}", "{time_limit: 600}", "10  devices.cpu.time_limit", "s, min or h"),
+    (LR, "time_limit: 0 s", "16  experiments.mlp.time_limit", "such as 10 min"),
     (GPU, "gpu: {count: every}", "11  devices.gpu.count", "'all', or a count"),
     (GPU, "gpu: {device_ids: [0, 1]}", "11  devices.gpu", "strategy: data_parallel"),
     ("source: digits", "source: mnist", "13  datasets.digits.source", "did you mean 'MNIST'?"),

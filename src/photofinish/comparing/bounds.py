@@ -85,7 +85,7 @@ def _ceiling_of_script(run: ScriptResult) -> SpeedupBounds:
         return SpeedupBounds(startup)
     epoch_seconds = spread(timings.epoch_seconds)[1]
     epoch = SpeedupBound(epoch_seconds, least_seconds, statistics.median(waiting_seconds))
-    return SpeedupBounds(_job_bound(startup, epoch, len(timings.epochs)), epoch)
+    return SpeedupBounds(_job_bound(startup, epoch, timings.planned_epochs), epoch)
 
 
 def _ceiling(run: Recorded) -> SpeedupBounds:
@@ -104,7 +104,7 @@ def _ceiling(run: Recorded) -> SpeedupBounds:
         least_seconds = min(least_seconds, costs.steps_per_epoch * least_batch_seconds(timings))
     epoch_seconds = costs.steps_per_epoch * costs.epoch_share_spread[1]
     epoch = SpeedupBound(epoch_seconds, least_seconds, loading_seconds)
-    job = _job_bound(startup, epoch, len(timings.epochs))
+    job = _job_bound(startup, epoch, timings.planned_epochs)
     return SpeedupBounds(job, epoch, startup if costs.attribution.resident else None)
 
 

@@ -109,7 +109,7 @@ class Diagnosis:
 def diagnose(run: Recorded | ScriptResult) -> tuple[Diagnosis, ...]:
     """Return the diagnosis of the job if it is mostly start-up, then that of an epoch."""
     diagnoses = []
-    if run.timings.startup_seconds > MOST_STARTUP_SHARE * run.timings.total_seconds:
+    if run.timings.startup_seconds > MOST_STARTUP_SHARE * run.timings.whole_seconds:
         diagnoses.append(Diagnosis("the job", "start-up-bound", run, no_remedy="start-up"))
     epoch = _diagnose_steps(run) if isinstance(run, ScriptResult) else _diagnose_epoch(run)
     if epoch:

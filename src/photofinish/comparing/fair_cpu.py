@@ -157,7 +157,8 @@ def fewer_threads(run: Timings) -> FewerThreads | None:
         return None
     share = min(1.0, run.steps_per_epoch * own.median_seconds / run.median_epoch_seconds)
     saved_share = share * (1 - best.median_seconds / own.median_seconds)
-    job_seconds = run.total_seconds - saved_share * passed_seconds(run.epochs)
+    passes_seconds = passed_seconds(run.epochs) + run.left_seconds(run.epochs)
+    job_seconds = run.whole_seconds - saved_share * passes_seconds
     return FewerThreads(threads, best, job_seconds)
 
 

@@ -11,7 +11,9 @@ from typing import Any
 from photofinish.comparing.decision import Decision
 from photofinish.comparing.device_results import PARTS, NotTrained, ScriptResult, Trained
 from photofinish.comparing.pairs import AnyComparison, Compared
+from photofinish.comparing.speedups import job_interval
 from photofinish.machine.load import load_warnings
+from photofinish.reporting.extrapolated import epochs_of
 from photofinish.results import records
 from photofinish.wording import seconds, utc_minute
 
@@ -46,6 +48,7 @@ class ComparisonRow:
     precision: str | None = _column("precision")
     parameters: int | None = _column("weights", _thousands)
     epochs: int = _column("epochs")
+    epochs_trained: int | None = _column("epochs trained")
     repeats: int | None = _column("trainings")
     test_accuracy: float | None = _column("test accuracy", _percent, dvc=True)
     test_loss: float | None = _column("test loss", "{:.4f}".format, dvc=True)
@@ -56,6 +59,10 @@ class ComparisonRow:
     images_per_second: float | None = _column("samples/s", _thousands)
     startup_seconds: float | None = _column("start-up", seconds)
     total_seconds: float | None = _column("total", seconds, dvc=True)
+    job_seconds: float | None = _column("whole job", seconds, dvc=True)
+    job_seconds_low: float | None = None
+    job_seconds_high: float | None = None
+    job_extrapolated: str | None = _column("whole job extrapolated")
     step_speedup: float | None = _metric()
     step_speedup_low: float | None = None
     step_speedup_high: float | None = None
@@ -183,6 +190,11 @@ def _add_training(row: ComparisonRow, run: Trained) -> None:
     timings, scores = run.timings, run.scores
     metrics = [f"{name} {value:.4g}" for name, value in scores.metrics.items()]
     row.epochs, row.precision = run.record.experiment.epochs, run.record.precision
+    row.epochs_trained = len(timings.epochs)
+    if timings.epochs_left:
+        row.job_seconds = timings.whole_seconds
+        row.job_seconds_low, row.job_seconds_high = job_interval(timings)
+        row.job_extrapolated = f"from {epochs_of(timings)}"
     row.test_accuracy, row.test_loss = scores.test_accuracy, scores.test_loss
     row.macro_f1, row.test_metrics = scores.macro_f1, "; ".join(metrics) or None
     row.resumed_at_epochs = " ".join(map(str, timings.resumed_at_epochs)) or None

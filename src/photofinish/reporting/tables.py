@@ -19,6 +19,7 @@ from photofinish.machine.fingerprint import GpuTarget
 from photofinish.machine.load import load_warnings
 from photofinish.reporting import causes, sentences
 from photofinish.reporting.comparison_rows import ComparisonRow, comparison_rows, is_known
+from photofinish.reporting.extrapolated import epochs_of, job_time
 from photofinish.reporting.sentences import NAMES, THE_SAME, in_words
 from photofinish.results.records import DEVICE_LABELS
 from photofinish.results.references import hardware
@@ -65,9 +66,10 @@ def speedup_table(pair: AnyComparison) -> Table:
     rows = []
     for speedup in pair.compared.speedups.values() if pair.compared else ():
         interval = " to ".join(map(ratio, speedup.interval)) if speedup.interval else NOTHING
+        is_extrapolated = speedup.kind == "end_to_end" and pair.cpu.timings.epochs_left
         row = {
             "of": NAMES[speedup.kind],
-            "CPU": seconds(speedup.cpu_seconds),
+            "CPU": seconds(speedup.cpu_seconds) + (", extrapolated" if is_extrapolated else ""),
             "GPU": seconds(speedup.device_seconds),
             "speed-up": f"{ratio(speedup.ratio)}x",
             "9 of 10": interval,
@@ -232,8 +234,8 @@ def elsewhere_table(pair: AnyComparison) -> Table:
             "recorded elsewhere": f"{day} ({each.machine})",
             "epoch (median)": seconds(against_cpu.device_seconds),
             "of this CPU's speed": f"{ratio(against_cpu.ratio)}x",
-            "total": seconds(timings.total_seconds),
-            "test": each.scores.in_words,
+            "total": job_time(timings),
+            "test": f"{each.scores.in_words} after {epochs_of(timings)}",
             "unreliable": "; ".join(load_warnings(timings.load)) or "no",
         }
         rows.append(row)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import astuple, fields
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
@@ -158,6 +158,10 @@ class Timings(Record):
     warm_up_seconds: float
     """Time of steps on a copy before the training. No part of the start-up or the total."""
     epochs: tuple[EpochTiming, ...]
+    epochs_left: int = 0
+    """Planned epochs that a time limit left untrained."""
+    replaces: str | None = None
+    """SHA-256 of the weights of a shorter training that this one replaces."""
     total_seconds: float
     """Time from the process's start to the last result, less warm-up, checks and tracking.
 
@@ -242,20 +246,34 @@ class Timings(Record):
         return self.total_seconds - passed_seconds(self.epochs)
 
     @property
+    def planned_epochs(self) -> int:
+        """Number of epochs of the whole job."""
+        return len(self.epochs) + self.epochs_left
+
+    def left_seconds(self, epochs: Sequence[EpochTiming]) -> float:
+        """Return the time of the epochs left, if each takes as long as the mean of these."""
+        return self.epochs_left * (1 + self.overhead.share) * passed_seconds(epochs) / len(epochs)
+
+    @property
+    def whole_seconds(self) -> float:
+        """Duration of the whole job: measured, or extrapolated to the epochs left."""
+        return self.total_seconds + self.left_seconds(self.epochs)
+
+    @property
     def seeds_seconds(self) -> float:
-        """Time of the passes of all further seeds."""
-        return sum(passed_seconds(seed) for seed in self.seeds)
+        """Time of the passes of all further seeds, with those of the epochs left."""
+        return sum(passed_seconds(seed) + self.left_seconds(seed) for seed in self.seeds)
 
     @property
     def job_seconds(self) -> float:
-        """Duration of the job with its further seeds. Repeats only measure."""
-        return self.total_seconds + self.seeds_seconds
+        """Duration of the whole job with its further seeds. Repeats only measure."""
+        return self.whole_seconds + self.seeds_seconds
 
     @property
     def end_to_end_seconds(self) -> list[float]:
         """Duration of the whole job, for each repeat."""
-        repeats = [self.once_seconds + passed_seconds(repeat) for repeat in self.repeats]
-        return [self.total_seconds, *repeats]
+        repeats = [passed_seconds(repeat) + self.left_seconds(repeat) for repeat in self.repeats]
+        return [self.whole_seconds, *(self.once_seconds + seconds for seconds in repeats)]
 
 
 class Untimed(Record):
