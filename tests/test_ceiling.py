@@ -90,6 +90,7 @@ def test_the_bound_is_of_slow_epochs_and_fast_batches(on_cpu: Any) -> None:
     assert found
     # one epoch in ten has over 100 ms a step, one batch in ten under 82 ms
     assert found.whole_seconds == pytest.approx(STEPS * 0.1)
+    assert found.as_measured == pytest.approx(STEPS * 0.1 / found.measured_seconds)
     assert found.staying_seconds == pytest.approx((0.09 + 37 * 0.082) / RUN)
 
 

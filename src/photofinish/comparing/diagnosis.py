@@ -24,7 +24,7 @@ from photofinish.results.measurements import MOST_UNEXPLAINED_SHARE
 
 Cause = Literal[
     "input-bound", "copy-bound", "launch-bound", "compute-bound", "start-up-bound",
-    "CPU held back", "step-bound", "not known",
+    "CPU held back", "not known",
 ]  # fmt: skip
 MOST_STARTUP_SHARE = 0.5
 """Largest share of a job's start-up that is not its main cause."""
@@ -118,13 +118,13 @@ def diagnose(run: Recorded | ScriptResult) -> tuple[Diagnosis, ...]:
 
 
 def _diagnose_steps(run: ScriptResult) -> Diagnosis | None:
-    """Return whether a script mostly waits for batches, or None if it is timed as a whole."""
-    if not run.has_steps:
+    """Return that a script mostly waits for batches, or None. Its steps are not taken apart."""
+    if not run.has_steps or run.waiting_share <= 0.5:
         return None
-    cause: Cause = "input-bound" if run.waiting_share > 0.5 else "step-bound"
     if load_warnings(run.timings.load):
-        return Diagnosis("an epoch", "not known", run, not_known=NotKnown("busy"), likely=cause)
-    return Diagnosis("an epoch", cause, run)
+        busy = NotKnown("busy")
+        return Diagnosis("an epoch", "not known", run, not_known=busy, likely="input-bound")
+    return Diagnosis("an epoch", "input-bound", run)
 
 
 def _diagnose_epoch(run: Recorded) -> Diagnosis | None:

@@ -35,7 +35,6 @@ _REASONS: dict[Cause, Reason] = {
     "compute-bound": "arithmetic",
     "CPU held back": "arithmetic",
 }
-"""Reasons by cause. That a script's time goes into its steps is no reason: nothing follows."""
 
 
 @dataclass(frozen=True)

@@ -140,7 +140,7 @@ def _limits(pair: AnyComparison, own: OwnGpu) -> Iterable[str]:
     """Yield why no GPU can be much faster in this machine, or that nothing shows it."""
     job, resident = pair.ceiling.job, pair.ceiling.job_if_resident
     if own.answer == "No":
-        staying = part_of(job.measured_seconds, job.whole_seconds)
+        staying = part_of(job.measured_seconds, job.measured_whole_seconds)
         yield _say("limit", staying=staying, reason=own.reason, limit=limit(job.as_measured))
         if own.reason == "loading" and resident:
             yield _with_resident(resident)

@@ -21,6 +21,7 @@ from photofinish.reporting import causes, sentences
 from photofinish.reporting.comparison_rows import ComparisonRow, comparison_rows, is_known
 from photofinish.reporting.extrapolated import epochs_of, job_time
 from photofinish.reporting.sentences import NAMES, THE_SAME, in_words
+from photofinish.results.measurements import Operations
 from photofinish.results.records import DEVICE_LABELS
 from photofinish.results.references import hardware
 from photofinish.wording import (
@@ -87,7 +88,7 @@ def ceiling_table(pair: AnyComparison) -> Table:
     for of, found in (("an epoch", pair.ceiling.epoch), ("the job", pair.ceiling.job)):
         row = {
             "of": of,
-            "whole": seconds(found.whole_seconds) if found else NOTHING,
+            "whole": seconds(found.measured_whole_seconds) if found else NOTHING,
             "stays on the CPU": seconds(found.measured_seconds) if found else NOTHING,
             "a GPU at most": limit(found.as_measured) if found else NOTHING,
             "sure to stay": seconds(found.staying_seconds) if found else NOTHING,
@@ -312,12 +313,8 @@ def _most_mistaken(result: Trained) -> str:
 
 
 def _hardware_and_software(result: Trained | ScriptResult) -> dict[str, str]:
-    """Return the hardware, the software and the launching of steps."""
-    timings, host, taken = result.timings, result.timings.host, result.timings.steps_taken
-    steps = "one by one"
-    if result.device == "gpu" and taken:
-        is_captured = taken.kind == "graph"
-        steps = f"in graphs of {taken.at_once}" if is_captured else f"one by one: {taken.why}"
+    """Return the hardware and the software, and how a step is launched or what was counted."""
+    timings, host = result.timings, result.timings.host
     versions = dict(timings.packages)
     if host.software:
         versions = {"Python": host.software.python, "torch": host.software.torch}
@@ -328,12 +325,29 @@ def _hardware_and_software(result: Trained | ScriptResult) -> dict[str, str]:
     cpu = host.cpu
     return {
         "CPU": f"{cpu.model}, {cpu.usable_cores} cores, {cpu.system}" if cpu else NOTHING,
-        "devices": str(timings.device_count),
         "threads": str(host.threads or NOTHING),
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
         "commit": (commit[:_COMMIT_CHARACTERS] or NOTHING) + (" with changes" if dirty else ""),
-        "steps": steps,
-        "warm-up": seconds(timings.warm_up_seconds),
+        **(_launching(result) if isinstance(result, Trained) else {}),
+        **_counted_step(timings.operations),
+    }
+
+
+def _launching(result: Trained) -> dict[str, str]:
+    timings, taken, steps = result.timings, result.timings.steps_taken, "one by one"
+    if result.device == "gpu" and taken:
+        is_captured = taken.kind == "graph"
+        steps = f"in graphs of {taken.at_once}" if is_captured else f"one by one: {taken.why}"
+    warm_up = seconds(timings.warm_up_seconds)
+    return {"devices": str(timings.device_count), "steps": steps, "warm-up": warm_up}
+
+
+def _counted_step(operations: Operations | None) -> dict[str, str]:
+    if operations is None:
+        return {}
+    return {
+        "operations a step": f"{operations.flops / 1e9:.3g} GFLOP",
+        "operators a step": f"{operations.kernels:,}",
     }
 
 
