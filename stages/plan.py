@@ -30,6 +30,7 @@ def main() -> None:
     parser.add_argument(
         "--machines", type=Path, default=Path("machines"), help="facts of other machines"
     )
+    parser.add_argument("--results", type=Path, default=Path("results"), help="recorded trainings")
     args = parser.parse_args()
     params = read_params(
         args.params,
@@ -38,7 +39,8 @@ def main() -> None:
         check_custom_code_calls,
         check_deps,
     )
-    write_plan(params, args.out, args.stages, read_machines(params.devices, args.machines))
+    machines = read_machines(params.devices, args.machines)
+    write_plan(params, args.out, args.stages, machines, args.results)
 
 
 if __name__ == "__main__":

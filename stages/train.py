@@ -29,7 +29,7 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument(
-        "--budget", type=Path, help="prices, and what a training may cost: a JSON file"
+        "--budget", type=Path, help="prices, and what a training may cost and take: a JSON file"
     )
     args = parser.parse_args()
     # `make spread` sets it to find out which results DVC lacks.

@@ -51,11 +51,10 @@ LOADER = {
     "persistent_workers": True,
 }
 VARIANTS: dict[str, dict[str, Any]] = {
-    "linear": {"model": {"name": "linear"}},
-    "mlp, Adam": {"optimizer": ADAM},
     "cnn, AdamW": {"model": CNN, "optimizer": ADAMW},
-    "lenet, Nesterov": {
+    "lenet, Nesterov, one cycle": {
         "model": {"name": "lenet"},
+        "schedule": {"name": "one_cycle", "max_lr": 0.2},
         "optimizer": {
             "name": "sgd",
             "lr": 0.05,
@@ -64,7 +63,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
             "weight_decay": 1e-3,
         },
     },
-    "one cycle": {"schedule": {"name": "one_cycle", "max_lr": 0.2}},
     "cosine, augmented": {"schedule": {"name": "cosine"}, "augmentation": AUGMENTATION},
     "on plateau": {"schedule": {"name": "reduce_on_plateau", "patience": 0}, "optimizer": ADAM},
     "loader": {"input": {"name": "loader"}},

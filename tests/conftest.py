@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import warm_python
 import yaml
+from filelock import FileLock
 from hypothesis import settings
 
 from photofinish.config.datasets import DatasetPlan, DigitsDataset
@@ -305,14 +306,24 @@ def cpu_host() -> CpuTarget:
 
 @pytest.fixture(scope="session")
 def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make MLflow's database once, because its tables take seconds."""
+    """Make MLflow's database once for all workers of xdist, because its tables take seconds."""
     from photofinish.tracking.store import open_store
 
-    root = tmp_path_factory.mktemp("mlflow")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        open_store(root, root / ".photofinish")
-    return root / "mlflow.db"
+    root = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent
+    database = root / "made" / "mlflow.db"
+    with (
+        FileLock(root / "mlflow.lock"),
+        pytest.MonkeyPatch.context() as patch,
+        warnings.catch_warnings(),
+    ):
+        if not database.is_file():
+            warnings.simplefilter("ignore")  # SQLAlchemy's, of MLflow's tables
+            patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+            open_store(root / "making", root / "making" / ".photofinish")
+            (root / "making").rename(root / "made")
+    return database
 
 
 @pytest.fixture
@@ -351,7 +362,7 @@ def run_stage(script: str, *arguments: str, cwd: Path) -> subprocess.CompletedPr
     """Run a stage's script in a folder that is no clone of the project."""
     environment = {name: value for name, value in os.environ.items() if name != "DVC_ROOT"}
     return subprocess.run(
-        [sys.executable, str(ROOT / "stages" / f"{script}.py"), *arguments],
+        [warm_python.executable(), str(ROOT / "stages" / f"{script}.py"), *arguments],
         cwd=cwd,
         env=environment | {"PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
@@ -397,12 +408,6 @@ class Project:
         ran = self.run("dvc", "repro", *arguments, **environment)
         assert ran.returncode == 0, ran.stdout + ran.stderr
         return ran.stdout + ran.stderr
-
-    def stages_to_run(self) -> set[str]:
-        """Return the stages that `dvc status` reports as changed."""
-        ran = self.run("dvc", "status", "--json")
-        assert ran.returncode == 0, ran.stdout + ran.stderr
-        return set(json.loads(ran.stdout))
 
     def git(self, *arguments: str) -> str:
         ran = self.run("git", *arguments)

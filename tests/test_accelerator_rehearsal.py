@@ -20,7 +20,6 @@ from conftest import ROOT, CustomFiles, MakeExperiment, digits_plan, learnable_i
 from rehearsal.plug_in import build, compiler
 from safetensors.torch import load_file
 from training_process import WITHOUT_MLFLOW, ForkedProcess
-from training_stage import contents
 
 from photofinish.comparing.pairs import read_pair
 from photofinish.config.loader import read_params
@@ -40,14 +39,6 @@ TESTS, SCRIPT = Path(__file__).parent, ROOT / "stages" / "train.py"
 CNN = {"name": "cnn", "channels": (4,), "hidden": (8,)}
 ADAM = {"name": "adam", "lr": 2**-7}
 """Optimizer with a learning rate that is exact in float32."""
-_WITHOUT_MLFLOW = f"""
-import runpy, sys
-sys.path[:0] = {[str(TESTS), str(SCRIPT.parent)]!r}
-from photofinish.runs import stage
-from training_process import NoTracker
-stage.Tracker = NoTracker
-runpy.run_path({str(SCRIPT)!r}, run_name="__main__")
-"""
 
 
 @pytest.fixture(scope="module")
@@ -135,9 +126,9 @@ class Stage:
         }
         return [text for name, value in arguments.items() for text in (f"--{name}", value)]
 
-    def train_on_gpu(self, *start: str) -> None:
+    def train_on_gpu(self) -> None:
         ran = subprocess.run(
-            [sys.executable, *(start or (str(SCRIPT),)), *self.arguments("gpu")],
+            [sys.executable, str(SCRIPT), *self.arguments("gpu")],
             cwd=self.folder,
             env=self._environment,
             capture_output=True,
@@ -212,16 +203,14 @@ class Net(nn.Module):
 """
 
 
-@pytest.mark.parametrize("share", [0.0, 0.5], ids=["modules", "functions"])
 def test_other_random_numbers_on_the_device_are_no_difference(
     custom_files: CustomFiles,
     make_experiment: MakeExperiment,
     cpu_host: CpuTarget,
     environment: dict[str, str],
-    share: float,
 ) -> None:
     name = custom_files.write("net.py", DRAWING_NETWORK) + ":Net"
-    experiment = make_experiment(model={"name": name, "share": share})
+    experiment = make_experiment(model={"name": name, "share": 0.5})
     stage = Stage(custom_files.folder, cpu_host, experiment, environment)
     stage.train_on_gpu()
     stage.train_on_cpu()
@@ -230,9 +219,7 @@ def test_other_random_numbers_on_the_device_are_no_difference(
     assert pair.compared
     assert pair.compared.parity
     found = {layer.name: layer.within_rounding for layer in pair.compared.parity.layers}
-    is_comparable = None if share else True
-    assert (found["first forward"], found["first gradient"]) == (is_comparable, is_comparable)
-    assert found["loss curves"] is None
+    assert found["first forward"] is found["first gradient"] is found["loss curves"] is None
     assert False not in found.values(), found
 
 
@@ -251,18 +238,11 @@ def test_what_it_saved_loads_where_there_is_no_such_device(results: Stage) -> No
     )
 
 
-def test_training_it_again_leaves_the_same_bits(results: Stage) -> None:
-    before = contents(results.learned("gpu"))
-    results.train_on_gpu("-c", _WITHOUT_MLFLOW)
-    assert contents(results.learned("gpu")) == before
-
-
-@pytest.mark.parametrize("name", ["gan", "contrastive"])
 def test_steps_of_ones_own_learn_the_same_on_both_devices(
-    tmp_path: Path, cpu_host: CpuTarget, environment: dict[str, str], name: str
+    tmp_path: Path, cpu_host: CpuTarget, environment: dict[str, str]
 ) -> None:
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
-    experiment = read_params(ROOT / "examples/own-jobs.yaml").experiments[name]
+    experiment = read_params(ROOT / "examples/own-jobs.yaml").experiments["gan"]
     stage = Stage(tmp_path, cpu_host, experiment, environment, side=8)
     stage.train_on_gpu()
     stage.train_on_cpu()

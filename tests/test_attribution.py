@@ -171,39 +171,15 @@ def test_a_bf16_step_has_the_memory_format_of_a_bf16_training(
     assert set(layouts) == {False}
 
 
+PLANNED = "batch_size, step_seconds, training_seconds, workers, devices, room, steps, images"
+
+
 @pytest.mark.parametrize(
-    (
-        "batch_size",
-        "step_seconds",
-        "training_seconds",
-        "workers",
-        "devices",
-        "room",
-        "steps",
-        "images",
-    ),
+    PLANNED.split(", "),
     [
-        (
-            16,
-            1e-3,
-            1.0,
-            0,
-            1,
-            99,
-            5,
-            2,
-        ),  # no more than an epoch has, and it has none for a larger batch
+        (16, 1e-3, 1.0, 0, 1, 99, 5, 2),  # an epoch's steps, which has no room for a larger batch
         (1, 1e-3, 1.0, 0, 1, 99, 50, 8),  # a twentieth of a second
-        (
-            1,
-            1e-3,
-            20.0,
-            0,
-            1,
-            99,
-            72,
-            8,
-        ),  # 1 % of the training would be more steps than an epoch has
+        (1, 1e-3, 20.0, 0, 1, 99, 72, 8),  # 1 % of the training would be more than an epoch
         (1, 0.2, 10.0, 0, 1, 99, 5, 4),  # slow: as many as a second holds, and as large a batch
         (1, 1.0, 10.0, 0, 1, 99, 2, 1),  # slower: the least
         (1, 1.0, 10.0, 2, 1, 99, 10, 1),  # and of two workers, a few rounds
@@ -238,10 +214,7 @@ class _OneOfTwo(World):
 @pytest.mark.parametrize(
     ("team", "why"),
     [
-        (
-            _OneOfTwo(CPU),
-            "several processes train together",
-        ),
+        (_OneOfTwo(CPU), "several processes train together"),
         (World(CPU), "measuring it fails (CUDA out of memory)"),
     ],
     ids=["several processes", "too little memory"],

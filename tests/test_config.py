@@ -65,6 +65,8 @@ PROBLEMS = [
     ("linear}", "linear, cuda_graphs: yes}", "15  experiments.linear.cuda_graphs", "auto, off, on"),
     ("linear: {", "../x: {", "15  experiments.../x", "names a folder"),
     ("{threads: auto}", "{threads: 2.0}", "10  devices.cpu.threads", "a count from 1 to 1024"),
+    ("{threads: auto}", "{time_limit: 600}", "10  devices.cpu.time_limit", "s, min or h"),
+    (LR, "time_limit: 0 s", "16  experiments.mlp.time_limit", "such as 10 min"),
     (GPU, "gpu: {count: every}", "11  devices.gpu.count", "'all', or a count"),
     (GPU, "gpu: {device_ids: [0, 1]}", "11  devices.gpu", "strategy: data_parallel"),
     ("source: digits", "source: mnist", "13  datasets.digits.source", "did you mean 'MNIST'?"),
@@ -85,36 +87,16 @@ PROBLEMS = [
         "limit",
     ),
     ("hidden: [32]", "hidden: []", "16  experiments.mlp.model.hidden", "at least 1 item"),
-    (
-        "devices:",
-        "compare: {prices: {accelerator_hour: {H10: 2}}}\ndevices:",
-        "9  compare.prices.accelerator_hour.H10",
-        "did you mean 'H100'?",
-    ),
-    (
-        "devices:",
-        "compare:\n  accelerators:\n  - A100\n  - H10\ndevices:",
-        "12  compare.accelerators.1",
-        "unknown accelerator; did you mean 'H100'?",
-    ),
-    ("devices:", "compare: {accelerators: T4}\ndevices:", "9  compare.accelerators", "[T4]"),
-    (
-        "devices:",
-        "compare:\n  budget: 5\n  prices: {cpu_hour: 1}\ndevices:",
-        "10  compare.budget",
-        "compare.prices.gpu_hour",
-    ),
-    (
-        "devices:",
-        "compare: {budget: 5 EUR, prices: {cpu_hour: 1, gpu_hour: 2}}\ndevices:",
-        "9  compare.budget",
-        "5 USD",
-    ),
-    (
-        "devices:",
-        "compare: {budget: 0, prices: {cpu_hour: 1, gpu_hour: 2}}\ndevices:",
-        "9  compare.budget",
-        "greater than 0",
+    *(
+        ("devices:", f"compare: {{{section}}}\ndevices:", f"9  compare.{key}", text)
+        for section, key, text in (
+            ("prices: {accelerator_hour: {H10: 2}}", "prices.accelerator_hour.H10", "mean 'H100'?"),
+            ("accelerators: [A100, H10]", "accelerators.1", "unknown accelerator; did you mean"),
+            ("accelerators: T4", "accelerators", "[T4]"),
+            ("budget: 5, prices: {cpu_hour: 1}", "budget", "compare.prices.gpu_hour"),
+            ("budget: 5 EUR, prices: {cpu_hour: 1, gpu_hour: 2}", "budget", "5 USD"),
+            ("budget: 0, prices: {cpu_hour: 1, gpu_hour: 2}", "budget", "greater than 0"),
+        )
     ),
 ]
 

@@ -49,7 +49,6 @@ def display(
 ) -> TrainingDisplay:
     class Training:
         progress = SimpleNamespace(timings=[timing])
-        epochs_left = staticmethod(lambda: 1)
         experiment, steps_per_epoch, training = (
             SimpleNamespace(epochs=2, early_stopping=early_stopping),
             10,
@@ -77,9 +76,9 @@ def test_in_a_log_each_epoch_and_message_is_one_plain_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with display() as shown:
-        shown.epoch_ended(METRICS, TIMING)
+        shown.epoch_ended(METRICS, TIMING, 1)
         shown.say("checkpoint [a] is damaged")
-        shown.epoch_ended(EpochMetrics(2, 0.1, 0.25, 0.5, 1.0), TIMING)
+        shown.epoch_ended(EpochMetrics(2, 0.1, 0.25, 0.5, 1.0), TIMING, 0)
     written = capsys.readouterr()
     assert written.err == ""
     assert written.out.splitlines() == [
@@ -95,7 +94,7 @@ def test_a_line_of_a_log_has_the_time_left_and_the_money_so_far(
 ) -> None:
     timing = EpochTiming(training_seconds=200.0, validation_seconds=10.0, ended_at_unix_seconds=0.0)
     with display(timing=timing, early_stopping=early_stopping) as shown:
-        shown.epoch_ended(METRICS, timing, "0.42 USD so far")
+        shown.epoch_ended(METRICS, timing, 1, "0.42 USD so far")
     assert capsys.readouterr().out.endswith(f"3 samples/s  {left} min left, 0.42 USD so far\n")
 
 
@@ -105,7 +104,7 @@ def test_on_a_terminal_a_bar_shows_the_steps_and_the_time_left(
     steps = iter(range(1, 1000))
     with redirect_stderr(terminal.stderr), display(lambda: min(next(steps), 19)) as shown:
         terminal.wait_for(r"━.*\d:\d\d:\d\d")
-        shown.epoch_ended(METRICS, TIMING, "0.42 USD so far")
+        shown.epoch_ended(METRICS, TIMING, 1, "0.42 USD so far")
         terminal.wait_for(r"epoch 1/2  loss 0\.5123.*0\.42 USD so far")
         shown.say("checkpoint [a] is damaged")
         terminal.wait_for(r"small on cpu  checkpoint \[a\] is damaged\r\n")

@@ -12,13 +12,19 @@ from result_files import BUSY, STEP, made_up_attribution, pair_of, trained, with
 from photofinish.comparing.decision import decide
 from photofinish.comparing.device_results import Trained
 from photofinish.comparing.diagnosis import diagnose
-from photofinish.comparing.fair_cpu import SPINNING, slowdown
+from photofinish.comparing.fair_cpu import SHARED_CACHES, SPINNING, slowdown
 from photofinish.comparing.own_gpu import decide_own
 from photofinish.comparing.speedups import ONCE, RUN_TO_RUN, job_speedup
 from photofinish.config.compare import Comparing
 from photofinish.reporting.causes import advice
 from photofinish.reporting.sentences import verdict
-from photofinish.results.measurements import SteadyState, StepParts, TriedThreads
+from photofinish.results.measurements import (
+    LoopSteps,
+    SteadyState,
+    StepParts,
+    StepsTaken,
+    TriedThreads,
+)
 
 QUIET = BUSY.model_copy(update={"others_cpu_seconds": 0.0})
 
@@ -41,7 +47,8 @@ def on_cpu(make_result: MakeResult) -> Any:
             total_seconds=22.0,
         )
         host = result.timings.host.model_copy(update={"threads": threads})
-        return with_timings(result, **{"host": host, "steps_per_epoch": 38, **changed})
+        known = {"host": host, "steps_per_epoch": 38, "steps_taken": EAGER}
+        return with_timings(result, **known, **changed)
 
     return make
 
@@ -56,6 +63,13 @@ PARTS = {
         rest_seconds=(0.0,) * 5,
     )
 }
+EAGER = StepsTaken(kind="eager", at_once=1, why="")
+
+
+def loop(quickest_seconds: float, cpu_seconds: float) -> LoopSteps:
+    return LoopSteps(quickest_seconds=quickest_seconds, cpu_seconds=cpu_seconds)
+
+
 ONE_THREAD = (tried(1, 0.02, cpu_seconds=0.016), tried(2, 0.1))
 
 
@@ -64,9 +78,12 @@ ONE_THREAD = (tried(1, 0.02, cpu_seconds=0.016), tried(2, 0.1))
     [
         ({"step_seconds": 0.001}, 100),
         # One thread works for 16 ms, so two take 8 ms at least.
-        ({"tried_threads": ONE_THREAD}, 100 / 8),
-        ({"tried_threads": ONE_THREAD, "threads": 1}, 100 / 16),
+        ({"tried_threads": ONE_THREAD}, 100 / 8 * SHARED_CACHES),
+        ({"tried_threads": ONE_THREAD, "threads": 1}, 100 / 16 * SHARED_CACHES),
         ({"tried_threads": ONE_THREAD, "load": ()}, 1),
+        ({"loop_steps": loop(0.001, 0.05)}, 100 / 1),
+        ({"loop_steps": loop(0.05, 0.064)}, SPINNING),
+        ({"loop_steps": loop(0.05, 0.064), "threads": 1}, 100 / 64 * SHARED_CACHES),
         ({}, SPINNING),
         ({"load": (BUSY, QUIET, BUSY)}, 2),
         ({"threads": 1}, 2),
@@ -81,8 +98,8 @@ def test_a_busy_run_was_slowed_by_no_more_than_its_work_leaves_open(
 @pytest.mark.parametrize(
     ("loading", "factor"),
     [
-        ({"waiting": 0.001}, 100 / (8 + 1)),
-        ({"waiting": 0.05, "batch_alone_cpu_seconds": 0.012}, 100 / (8 + 12)),
+        ({"waiting": 0.001}, 100 / (8 / SHARED_CACHES + 1)),
+        ({"waiting": 0.05, "batch_alone_cpu_seconds": 0.012}, 100 / (8 + 12) * SHARED_CACHES),
         ({"waiting": 0.05}, 100 / (50 / 2)),  # workers load during the steps
     ],
 )
@@ -102,7 +119,7 @@ def test_the_interval_of_a_busy_run_reaches_down_to_the_quiet_one(on_cpu: Any) -
     found = job_speedup(cpu.timings, quiet).interval
     assert found
     passes_seconds = 22.0 - cpu.timings.once_seconds
-    least = 1.0 / ONCE + passes_seconds * 8 / 100
+    least = 1.0 / ONCE + passes_seconds * 8 / SHARED_CACHES / 100
     slow = quiet.once_seconds * ONCE + quiet.total_seconds - quiet.once_seconds
     assert found[0] == pytest.approx(least / slow / RUN_TO_RUN)
 

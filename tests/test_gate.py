@@ -104,7 +104,7 @@ def test_only_code_that_changed_is_timed_and_a_slower_one_is_an_error(
     assert "mine on the CPU: unchanged since" in ran.stdout
 
     # Many times as long as a step, which no neighbour hides.
-    slow = NETWORK.replace("    return", "    time.sleep(0.01)\n        return")
+    slow = NETWORK.replace("    return", "    time.sleep(0.003)\n        return")
     (project.root / "net.py").write_text(slow, encoding="utf-8")
     ran = project.run(*gate)
     assert ran.returncode == EXIT_FAILED, ran.stdout

@@ -15,6 +15,7 @@ import pytest
 import yaml
 from conftest import ONE_THREAD, ROOT, Project, clone_project
 from dvc.repo import Repo
+from test_scripts import WITH_LINE, WITHOUT
 from training_stage import contents
 
 pytestmark = pytest.mark.slow
@@ -36,28 +37,31 @@ _PARAMS: dict[str, Any] = {
         _INHERITS: {"dataset": "digits"},
         _OWN: {"dataset": "digits", "epochs": 3, "optimizer": {"lr": 0.05}},
     },
+    "scripts": {
+        "timed": {
+            "command": "python timed.py {device}",
+            "deps": ["timed.py"],
+            "metrics": "metrics.json",
+        },
+        "whole": {"command": "python whole.py {device}", "deps": ["whole.py"]},
+    },
 }
 _EACH = ("train-cpu", "train-gpu", "evaluate")
+_IMPORT = 'photofinish = __import__("photofinish")\n'
 _FILES = {
     "net.py": "import torch\nfrom blocks import head\n\n\n"
     "def net(classes):\n    return torch.nn.Sequential(torch.nn.Flatten(), head(classes))\n",
     "blocks.py": "import torch\n\n\ndef head(classes):\n    return torch.nn.Linear(64, classes)\n",
     "scores.py": "def hits(outputs, targets):\n    return (outputs.argmax(1) == targets).sum()\n",
+    # The package is a part of this clone, and is no dependency of a user's script.
+    "timed.py": WITH_LINE.replace("import photofinish\n", _IMPORT),
+    "whole.py": WITHOUT.replace("import photofinish\n", _IMPORT),
 }
-_RUNS_NOTHING = (
-    *("config/messages.py", "config/other_names.py", "config/problems.py", "config/loader.py"),
-    *("commands/cli.py", "planning/checks.py"),
-    "tracking/documents.py",  # imported by the process of MLflow, which this project lacks
-)
-_SHOWN = (
-    *("wording.py", "reporting/report.py", "reporting/templates/report.css"),
-    *("comparing/pairs.py", "tracking/mlflow_worker.py", "config/compare.py"),
-    "config/tables/prices.csv",
-)
 _WORKER = Path("src/photofinish/tracking/mlflow_worker.py")
 _EVERY_TIME = {"plan"}
 _TRAIN = {"train-cpu", "train-gpu"}
-_FROM_NOTHING = {*_EVERY_TIME, "download@digits", "split@digits", "download-weights", "compare"}
+_SCRIPTS = {f"script-{device}@{name}" for device in ("cpu", "gpu") for name in ("timed", "whole")}
+_ONCE = {"download@digits", "split@digits", "download-weights", "compare"}
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +82,7 @@ def reproduced(tmp_path_factory: pytest.TempPathFactory, first_output: list[str]
         (project.root / name).write_text(text, encoding="utf-8")
     project.write_params(_PARAMS)
     project.commit()
-    first_output.append(project.repro(PATH=project.environment["PATH"]))  # all as a user has it
+    first_output.append(project.repro())
     first_output.append(project.git("status", "--porcelain"))
     project.commit()
     return project
@@ -126,18 +130,18 @@ def test_dvc_repro_goes_from_nothing_to_the_report(
     project: Project, first_output: list[str]
 ) -> None:
     output, git_status = first_output
-    assert _stages_run(output) == _FROM_NOTHING | _of(_INHERITS) | _of(_OWN)
+    assert _stages_run(output) == _EVERY_TIME | _ONCE | _SCRIPTS | _of(_INHERITS) | _of(_OWN)
     assert (project.root / "report" / "index.html").is_file()
-    assert git_status == "?? dvc.lock\n?? metrics/\n?? plots/\n"
+    assert git_status == "?? dvc.lock\n?? metrics.json\n?? metrics/\n?? plots/\n"
     with (project.root / "report" / "comparison.csv").open(encoding="utf-8") as file:
         statuses = {
             (row["experiment"], row["device"]): row["status"] for row in csv.DictReader(file)
         }
-    assert {key: statuses[key] for key in statuses if key[1] == "cpu"} == {
-        (_INHERITS, "cpu"): "trained",
-        (_OWN, "cpu"): "trained",
-    }
-    assert len(statuses) == 4
+    names = (_INHERITS, _OWN, "timed", "whole")
+    assert {key: statuses[key] for key in statuses if key[1] == "cpu"} == dict.fromkeys(
+        [(name, "cpu") for name in names], "trained"
+    )
+    assert len(statuses) == 8
 
 
 def test_with_nothing_changed_the_plan_alone_is_made_anew(project: Project) -> None:
@@ -148,14 +152,11 @@ def test_with_nothing_changed_the_plan_alone_is_made_anew(project: Project) -> N
 @pytest.mark.parametrize(
     ("edited", "stages"),
     [
-        *((f"src/photofinish/{name}", set()) for name in _RUNS_NOTHING),
-        *((f"src/photofinish/{name}", {"compare"}) for name in _SHOWN),
+        ("src/photofinish/config/messages.py", set()),
+        ("src/photofinish/config/tables/prices.csv", {"compare"}),
         ("src/photofinish/data/split.py", {"split"}),
-        ("src/photofinish/training/trainer.py", _TRAIN),
         ("src/photofinish/training/losses.py", _TRAIN | {"evaluate"}),
-        ("src/photofinish/evaluation/evaluate.py", {"evaluate"}),
         ("stages/train.py", _TRAIN),
-        ("net.py", _TRAIN),
         ("blocks.py", _TRAIN),
         ("scores.py", {"evaluate"}),
     ],
@@ -187,8 +188,8 @@ def test_a_changed_setting_runs_the_stages_that_read_it(
 def test_a_changed_default_reruns_its_heirs_elsewhere_with_the_same_bits_and_logs_to_this_mlflow(
     project: Project,
 ) -> None:
-    state = project.root / ".photofinish"
     shutil.copy(ROOT / _WORKER, project.root / _WORKER)
+    state = project.root / ".photofinish"
     git_status, locks_before = project.git("status", "--porcelain"), set(state.rglob("*.lock"))
     # The heir becomes equal to the other experiment, which does not inherit. A new key is added.
     changes = (
@@ -205,15 +206,7 @@ def test_a_changed_default_reruns_its_heirs_elsewhere_with_the_same_bits_and_log
     assert len(addresses) >= 2  # the training and the comparison
     assert all(address.startswith((project.root / "mlruns").as_uri()) for address in addresses)
     assert list(project.root.rglob("mlflow.db")) == [project.root / "mlflow.db"]
-    assert (
-        set(state.rglob("*.lock")) - locks_before
-    )  # the locks and checkpoints are this project's too
-
-    shown = _dvc(project, "exp", "show", "--csv")
-    epochs = {
-        row["Experiment"]: row["defaults.epochs"] for row in csv.DictReader(shown.splitlines())
-    }
-    assert (epochs["longer"], epochs[""]) == ("3", "2")  # without a name: the workspace
+    assert set(state.rglob("*.lock")) - locks_before  # locks and checkpoints are this project's too
 
     _dvc(project, "exp", "apply", "longer")
     assert _stages_run(project.repro()) == _EVERY_TIME
@@ -225,17 +218,18 @@ def test_a_changed_default_reruns_its_heirs_elsewhere_with_the_same_bits_and_log
         assert here == elsewhere != {}
     planned = project.root / "data" / "plan" / "experiments" / f"{_INHERITS}.json"
     assert json.loads(planned.read_text(encoding="utf-8"))["epochs"] == 3
-    difference = json.loads(_dvc(project, "metrics", "diff", "--json"))
-    assert set(difference) == {f"metrics/{_INHERITS}.json"}
-    changed = json.loads(_dvc(project, "params", "diff", "--json"))
-    assert changed["params.yaml"]["defaults.epochs"] == {"old": 2, "new": 3, "diff": 1}
 
-    _dvc(project, "exp", "save", "--name", "kept")
-    _dvc(project, "exp", "branch", "kept", "a-branch")
-    project.git("checkout", "--force", "a-branch")
-    assert _stages_run(project.repro("--force", "--single-item", "compare")) == {"compare"}
-    project.git("checkout", "--force", "-")
-    _dvc(project, "checkout", "--force")
+
+def test_scripts_run_once_and_a_failure_is_shown(project: Project) -> None:
+    metrics = json.loads((project.root / "metrics" / "timed.json").read_text())
+    assert metrics["cpu"]["loss"] == 0.5
+    assert "photofinish.steps" in (project.root / "report" / "comparison.md").read_text()
+    (project.root / "whole.py").write_text("raise KeyError('mine')", encoding="utf-8")
+    ran = project.run("dvc", "repro", "script-cpu")
+    assert ran.returncode != 0
+    assert _stages_run(ran.stdout) == {*_EVERY_TIME, "script-cpu@whole"}
+    assert "KeyError: 'mine'" in ran.stdout + ran.stderr
+    assert "exit status 1" in ran.stdout + ran.stderr
 
 
 def test_a_price_trains_nothing_again_and_a_removed_experiment_leaves_the_report(
@@ -250,7 +244,8 @@ def test_a_price_trains_nothing_again_and_a_removed_experiment_leaves_the_report
         row = next(row for row in csv.DictReader(file) if row["device"] == "cpu")
     assert float(row["cost"]) == pytest.approx(float(row["total_seconds"]) / 1000)
     assert float(row["target_seconds"]) < float(row["total_seconds"])
-    assert [path.stem for path in (project.root / "metrics").iterdir()] == [_OWN]
+    metrics = {path.stem for path in (project.root / "metrics").iterdir()}
+    assert metrics == {_OWN, "timed", "whole"}
     for name in ("index.html", "comparison.csv", "history.csv", "confusion.csv"):
         text = (project.root / "report" / name).read_text(encoding="utf-8")
         assert _OWN in text, name

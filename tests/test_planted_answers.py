@@ -6,12 +6,13 @@ import html
 import json
 import os
 import re
+import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import warm_python
 from conftest import ROOT, MakeResult
 from result_files import STEP, trained, with_record, with_timings, write_results
 
@@ -76,11 +77,16 @@ def script_run(of_job: Trained, loss: float) -> ScriptRun:
 
 
 def compared(
-    folder: Path, names: list[str], accelerators: tuple[str, ...], scripts: tuple[str, ...] = ()
+    folder: Path,
+    database: Path,
+    names: list[str],
+    accelerators: tuple[str, ...],
+    scripts: tuple[str, ...] = (),
 ) -> str:
     """Run the compare stage on `folder`, and return what it prints."""
     plan = ComparePlan(experiments=tuple(names), accelerators=accelerators, scripts=scripts)
     write_json_atomically(folder / "plan.json", plan.model_dump(mode="json"))
+    shutil.copy(database, folder / "mlflow.db")
     paths = {
         "plan": "plan.json",
         "references": "reference",
@@ -91,7 +97,7 @@ def compared(
     }
     arguments = [part for key, path in paths.items() for part in (f"--{key}", path)]
     done = subprocess.run(
-        [sys.executable, ROOT / "stages" / "compare.py", *arguments],
+        [warm_python.executable(), ROOT / "stages" / "compare.py", *arguments],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -102,7 +108,9 @@ def compared(
     return done.stdout
 
 
-def test_with_an_accelerator_the_job_decides(make_result: MakeResult, tmp_path: Path) -> None:
+def test_with_an_accelerator_the_job_decides(
+    make_result: MakeResult, tmp_path: Path, empty_database: Path
+) -> None:
     jobs = {
         "yes": (125.0, 10.0, "Yes (the GPU here): 12x faster ("),
         "no": (20.0, 40.0, "No (the GPU here): 0.50x as fast ("),
@@ -113,7 +121,7 @@ def test_with_an_accelerator_the_job_decides(make_result: MakeResult, tmp_path: 
     for name, (cpu, gpu, _) in jobs.items():
         results = [job(make_result, name, cpu), job(make_result, name, gpu, "gpu")]
         write_results(results, tmp_path / "results")
-    printed = compared(tmp_path, list(jobs), ("T4",))
+    printed = compared(tmp_path, empty_database, list(jobs), ("T4",))
     for name, (_, _, answer) in jobs.items():
         assert f"{name}: {answer}" in printed
     text = (tmp_path / "report" / "comparison.md").read_text(encoding="utf-8")
@@ -126,7 +134,7 @@ def test_with_an_accelerator_the_job_decides(make_result: MakeResult, tmp_path: 
 
 
 def test_without_an_accelerator_estimates_records_and_bounds_decide(
-    make_result: MakeResult, tmp_path: Path
+    make_result: MakeResult, tmp_path: Path, empty_database: Path
 ) -> None:
     cpus = {
         "estimated": job(make_result, "estimated", 300.0, operations=LONG_STEP),
@@ -144,7 +152,11 @@ def test_without_an_accelerator_estimates_records_and_bounds_decide(
     reference = reference_of("recorded", gpu.record, gpu.timings, gpu.scores, history, "lab")
     write_reference(tmp_path / "reference", reference)
     answers = dict(
-        re.findall(r"^([a-z]+): (.*)$", compared(tmp_path, list(cpus), ("T4",)), re.MULTILINE)
+        re.findall(
+            r"^([a-z]+): (.*)$",
+            compared(tmp_path, empty_database, list(cpus), ("T4",)),
+            re.MULTILINE,
+        )
     )
     expected = {
         "estimated": "probably yes, about 5.6x faster",
@@ -159,7 +171,7 @@ def test_without_an_accelerator_estimates_records_and_bounds_decide(
 
 
 def test_a_script_on_both_devices_has_an_answer_and_its_metrics_side_by_side(
-    make_result: MakeResult, tmp_path: Path
+    make_result: MakeResult, tmp_path: Path, empty_database: Path
 ) -> None:
     jobs = {
         "yes": (125.0, 10.0, "Yes (the GPU here): 12x faster ("),
@@ -169,7 +181,7 @@ def test_a_script_on_both_devices_has_an_answer_and_its_metrics_side_by_side(
         for run in job(make_result, name, cpu), job(make_result, name, gpu, "gpu"):
             folder = tmp_path / "results" / name / run.device
             write_record(folder / SCRIPT, script_run(run, 0.25 if run.device == "cpu" else 0.5))
-    printed = compared(tmp_path, [], (), tuple(jobs))
+    printed = compared(tmp_path, empty_database, [], (), tuple(jobs))
     text = (tmp_path / "report" / "comparison.md").read_text(encoding="utf-8")
     page = html.unescape((tmp_path / "report" / "index.html").read_text(encoding="utf-8"))
     for name, (_, _, answer) in jobs.items():
@@ -177,9 +189,9 @@ def test_a_script_on_both_devices_has_an_answer_and_its_metrics_side_by_side(
         assert answer in text
         assert answer in page
     for shown in (text, page):
-        assert "On the CPU, 10% of an epoch waits for batches" in shown
         assert "On the GPU it reports loss 0.5; on the CPU loss 0.25." in shown
         assert "not known beyond the script's metrics" in shown
     assert "with the same trainer" not in page
+    assert "waiting for batches" in page
     metrics = json.loads((tmp_path / "metrics" / "yes.json").read_text())
     assert (metrics["cpu"]["loss"], metrics["gpu"]["loss"]) == (0.25, 0.5)

@@ -22,26 +22,14 @@ from photofinish.errors import UserError
 from photofinish.files import write_json_atomically
 from photofinish.reporting.causes import commands
 from photofinish.reporting.page import number_columns
-from photofinish.reporting.report import (
-    MOST_MARKDOWN_CHARACTERS,
-    MOST_SHOWN,
-    write_for_dvc,
-    write_report,
-)
-from photofinish.reporting.rows import COLUMNS
+from photofinish.reporting.report import write_for_dvc, write_report
 from photofinish.results.records import StepsTaken
 
 REASON = "no accelerator: cuda: no driver"
 NASTY_NAME = "<script>alert('a & b')</script>"
 ATTRIBUTES_THAT_LOAD = {
-    "src",
-    "srcset",
-    "href",
-    "xlink:href",
-    "data",
-    "poster",
-    "action",
-    "background",
+    *("src", "srcset", "href", "xlink:href"),
+    *("data", "poster", "action", "background"),
 }
 
 
@@ -207,9 +195,10 @@ def test_html_in_names_is_shown_as_text_and_formulas_are_not_computed(
 
 
 def test_any_number_of_experiments_is_one_page_with_the_details_of_the_first(
-    make_result: MakeResult, tmp_path: Path
+    make_result: MakeResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = [f"net-{number}" for number in range(MOST_SHOWN + 5)]
+    monkeypatch.setattr("photofinish.reporting.report.MOST_SHOWN", 3)
+    names = [f"net-{number}" for number in range(5)]
     pairs = [
         pair_of(make_result(name), make_result(name, "gpu", epoch_seconds=(0.5,))) for name in names
     ]
@@ -219,9 +208,9 @@ def test_any_number_of_experiments_is_one_page_with_the_details_of_the_first(
     assert [row[0] for row in rows] == names
     assert all(len(rows[0]) <= 8 for title, rows in page.tables.items() if "classes" not in title)
     links = [target for target in page.loads if target.startswith("#experiment-")]
-    assert links == [f"#experiment-{number}" for number in range(1, MOST_SHOWN + 1)]
-    assert page.text.count('class="experiment ') == MOST_SHOWN
-    assert len(list((tmp_path / "figures").glob("loss-*.svg"))) == MOST_SHOWN
+    assert links == [f"#experiment-{number}" for number in (1, 2, 3)]
+    assert page.text.count('class="experiment ') == 3
+    assert len(list((tmp_path / "figures").glob("loss-*.svg"))) == 3
     assert len(pd.read_csv(tmp_path / "comparison.csv")) == 2 * len(names)
     assert set(pd.read_csv(tmp_path / "history.csv")["experiment"]) == set(names)
 
@@ -233,17 +222,18 @@ def test_the_overview_has_no_empty_column(make_result: MakeResult, tmp_path: Pat
 
 
 def test_the_markdown_fits_into_a_comment_at_any_number(
-    make_result: MakeResult, tmp_path: Path
+    make_result: MakeResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("photofinish.reporting.report.MOST_MARKDOWN_CHARACTERS", 8_000)
     pair = pair_of(make_result(device_name="CPU | 8 cores"), make_result(device="gpu"))
-    for count in (1, 300):
+    for count in (1, 40):
         write_report([pair] * count, tmp_path)
         text = (tmp_path / "comparison.md").read_text(encoding="utf-8")
-        assert len(text) <= MOST_MARKDOWN_CHARACTERS + 100
+        assert len(text) <= 8_000 + 100
         rows = [re.split(r"(?<!\\)\|", line) for line in text.splitlines() if line.startswith("|")]
         assert len({len(row) for row in rows}) == 1
         assert len(rows) == 2 + count
-        assert ("The rest is on the page" in text) == (count == 300)
+        assert ("The rest is on the page" in text) == (count == 40)
 
 
 def test_the_csv_reads_back_in_pandas_with_every_digit(
@@ -251,7 +241,6 @@ def test_the_csv_reads_back_in_pandas_with_every_digit(
 ) -> None:
     write_report(pair, tmp_path)
     table = pd.read_csv(tmp_path / "comparison.csv")
-    assert list(table.columns) == list(COLUMNS["comparison.csv"])
     assert table["epoch_seconds"].tolist() == [3.0, 0.5]
     assert table["epoch_speedup"].iloc[1] == 6.0
     assert pd.read_csv(tmp_path / "history.csv")["validation_loss"].tolist()[:3] == [

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 import torch
+import warm_python
 import yaml
-from conftest import ROOT, MakeResult, Project
+from conftest import ROOT, MakeResult
 from result_files import trained
 from torch import nn
 
@@ -90,6 +91,10 @@ def test_steps_measure_epochs_and_count_two_steps(tmp_path: Path) -> None:
     measured = json.loads((tmp_path / "steps.json").read_text())
     assert [(epoch["steps"], epoch["samples"]) for epoch in measured["epochs"]] == [(5, 40)] * 3
     assert [len(epoch["counted_seconds"]) for epoch in measured["epochs"]] == [2, 0, 0]
+    counted_seconds = sum(measured["epochs"][0]["counted_seconds"])  # imports torch
+    for epoch in measured["epochs"]:
+        assert 0 < epoch["quickest_step_seconds"] < epoch["seconds"]
+        assert 0 < epoch["cpu_seconds"] < counted_seconds
     # The forward product and the gradient of the weights: 2 * 8 * 4 * 2 operations each.
     assert measured["operations"]["flops"] == 2 * 128
 
@@ -99,7 +104,8 @@ def test_an_epoch_ends_with_its_last_step_where_the_loader_is_not_exhausted(
 ) -> None:
     own = {"PHOTOFINISH_STEPS_FOLDER": str(tmp_path), "PHOTOFINISH_STEPS_DEVICE": "cpu"}
     environment = os.environ | own | {"PYTHONPATH": str(ROOT / "src")}
-    command = [sys.executable, "-c", TAKES_TWO]
+    (tmp_path / "takes_two.py").write_text(TAKES_TWO, encoding="utf-8")
+    command = [warm_python.executable(), str(tmp_path / "takes_two.py")]
     ran = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     measured = json.loads((tmp_path / "steps.json").read_text())
     for epoch, stepped_at in zip(measured["epochs"], ran.stdout.split(), strict=True):
@@ -167,8 +173,8 @@ def test_an_epoch_of_many_steps_keeps_some_thousand_events(tmp_path: Path) -> No
     [
         (0.6, (), 0.004, 0.6, "input-bound"),
         (0.6, (0.004,), 0.004, 0.6, "input-bound"),
-        (0.6, (0.010,), 0.010, 0.0, "step-bound"),  # the device computes while the host loads
-        (0.2, (0.0001,), 0.008, 0.2, "step-bound"),  # it computes on another stream
+        (0.6, (0.010,), 0.010, 0.0, None),  # the device computes while the host loads
+        (0.2, (0.0001,), 0.008, 0.2, None),  # it computes on another stream
     ],
 )
 def test_a_script_waits_for_batches_while_the_device_has_nothing_to_compute(
@@ -176,7 +182,7 @@ def test_a_script_waits_for_batches_while_the_device_has_nothing_to_compute(
     device_seconds: tuple[float, ...],
     step_seconds: float,
     share: float,
-    cause: str,
+    cause: str | None,
     make_result: MakeResult,
 ) -> None:
     epoch = ScriptEpoch(
@@ -195,7 +201,7 @@ def test_a_script_waits_for_batches_while_the_device_has_nothing_to_compute(
     run = ScriptResult("mine", record)
     assert epoch.step_seconds == pytest.approx(step_seconds)
     assert run.waiting_share == pytest.approx(share)
-    assert diagnose(run)[-1].cause == cause
+    assert [each.cause for each in diagnose(run)] == ([cause] if cause else [])
 
 
 @pytest.mark.parametrize(
@@ -215,25 +221,3 @@ def test_mistakes_are_reported_with_their_key(
     (tmp_path / "params.yaml").write_text(yaml.safe_dump({"scripts": {"mine": settings}}))
     with pytest.raises(ConfigError, match=rf"scripts\.mine\.{key}"):
         read_params(tmp_path / "params.yaml", check_deps)
-
-
-@pytest.mark.slow
-def test_scripts_run_once_are_cached_and_a_failure_is_shown(project: Project) -> None:
-    project.without_mlflow()
-    scripts = {}
-    for name, text in (("timed", WITH_LINE), ("whole", WITHOUT)):
-        (project.root / f"{name}.py").write_text(text)
-        scripts[name] = {"command": f"python {name}.py {{device}}", "deps": [f"{name}.py"]}
-    scripts["timed"]["metrics"] = "metrics.json"
-    project.write_params({"scripts": scripts})
-    project.repro()
-    metrics = json.loads((project.root / "metrics" / "timed.json").read_text())
-    assert metrics["cpu"]["loss"] == 0.5
-    assert "photofinish.steps" in (project.root / "report" / "comparison.md").read_text()
-    assert "Running stage 'script-cpu" not in project.repro()
-    (project.root / "whole.py").write_text("raise KeyError('mine')")
-    ran = project.run("dvc", "repro")
-    assert ran.returncode != 0
-    assert "Running stage 'script-cpu@timed'" not in ran.stdout
-    assert "KeyError: 'mine'" in ran.stdout + ran.stderr
-    assert "exit status 1" in ran.stdout + ran.stderr

@@ -174,7 +174,6 @@ def test_as_many_classes_as_positions_are_refused_since_either_may_come_first() 
         Loss(None, "classes", CPU).mean(torch.zeros(3, 4, 4), torch.zeros(3, 4, dtype=torch.int64))
 
 
-@pytest.mark.parametrize("path", ["resident", "loader"])
 @pytest.mark.parametrize(
     ("inputs", "shape"),
     [
@@ -182,28 +181,19 @@ def test_as_many_classes_as_positions_are_refused_since_either_may_come_first() 
         ("{'number': torch.from_numpy(number), 'kind': kind}", "{'number': (2,), 'kind': ()}"),
     ],
 )
-def test_a_network_gets_a_tuple_as_arguments_and_a_dict_as_keywords(
-    pack: Callable[..., PackedSplit], train: Train, inputs: str, shape: str, path: str
+def test_a_network_gets_a_tuple_as_arguments_and_a_dict_as_keywords_on_both_input_paths(
+    pack: Callable[..., PackedSplit], train: Train, inputs: str, shape: str
 ) -> None:
     packed = pack(TWO.replace("{inputs}", inputs))
     network = NET_OF_TWO.replace("{shape}", shape).replace("{arguments}", "kind, number")
-    trained = train(packed, network, input={"name": path}, epochs=60)
-    assert trained.scores.metrics["r2"] > 0.9
+    resident, loader = (
+        train(packed, network, input={"name": path}, epochs=60) for path in ("resident", "loader")
+    )
+    assert resident.scores.metrics["r2"] > 0.9
+    assert resident.learned[records.WEIGHTS] == loader.learned[records.WEIGHTS]
     images = packed.images("train")
     columns = images if isinstance(images, tuple) else (images["kind"], images["number"])
     assert [column.shape for column in columns] == [(30,), (30, 2)]
-
-
-def test_both_inputs_train_the_same_on_several_inputs(
-    pack: Callable[..., PackedSplit], train: Train
-) -> None:
-    packed = pack(TWO.replace("{inputs}", "(kind, number)"))
-    network = NET_OF_TWO.replace("{shape}", "((), (2,))").replace("{arguments}", "kind, number")
-    resident, loader = (
-        train(packed, network, input={"name": path}, epochs=2).learned[records.WEIGHTS]
-        for path in ("resident", "loader")
-    )
-    assert resident == loader
 
 
 HEADS = """

@@ -220,6 +220,11 @@ class Figures:
         return float(self._seconds[self._steady].mean())
 
     @property
+    def quickest_step_seconds(self) -> float:
+        """Quickest tenth of the steps."""
+        return float(np.quantile(self._seconds[self._steady], 0.1))
+
+    @property
     def relative_error(self) -> float:
         """Half of the 95 % interval of a step, as a share of it."""
         means = self.part_seconds

@@ -12,7 +12,7 @@ from photofinish.comparing.speedups import LEAST_VALUES, SECONDS_AN_HOUR
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.results import EpochTiming, passed_seconds
 from photofinish.results.job_times import JobTimes
-from photofinish.results.measurements import Operations
+from photofinish.results.measurements import LoopSteps, Operations
 from photofinish.results.script_runs import ScriptEpoch, ScriptRun, ScriptSettings, script_times
 
 MOST_EPOCHS = 1000
@@ -135,10 +135,23 @@ def _timings(
         startup_seconds=startup_seconds,
         total_seconds=total_seconds,
         epochs=epochs,
+        steps_per_epoch=max(1, round(job.epoch_steps)),
         repeats=tuple(map(passes, parts)),
         samples=_samples(job, operations),
         step_seconds=parts,
+        loop_steps=_loop_steps(watched) if isinstance(host, CpuTarget) else None,
         load=watched.load,
         operations=operations,
         not_counted="the script took too few steps to count one of them",
+    )
+
+
+def _loop_steps(watched: Watched) -> LoopSteps:
+    """Return the steps with the CPU time of all processes that the command started."""
+    step_seconds, cpu_share = watched.figures.step_seconds, 0.0
+    if wall_seconds := sum(window.wall_seconds for window in watched.load):
+        cpu_share = sum(window.own_cpu_seconds for window in watched.load) / wall_seconds
+    return LoopSteps(
+        quickest_seconds=watched.figures.quickest_step_seconds,
+        cpu_seconds=cpu_share * step_seconds or None,
     )

@@ -35,6 +35,8 @@ class SpeedupBound:
 
     whole_seconds: float
     """Time of slow epochs or jobs, if there are several."""
+    measured_whole_seconds: float
+    """Time of the median epoch or job."""
     staying_seconds: float
     """Time of fast batches and of the start-up's CPU time, in a run that is faster by a margin."""
     measured_seconds: float
@@ -42,15 +44,16 @@ class SpeedupBound:
     @property
     def at_most(self) -> float:
         """The speed-up that no GPU exceeds, even if other programs slowed this training."""
-        return self._without(self.staying_seconds)
+        return _without(self.whole_seconds, self.staying_seconds)
 
     @property
     def as_measured(self) -> float:
         """The speed-up if everything else took no time."""
-        return self._without(self.measured_seconds)
+        return _without(self.measured_whole_seconds, self.measured_seconds)
 
-    def _without(self, seconds: float) -> float:
-        return max(1.0, self.whole_seconds / seconds) if seconds else math.inf
+
+def _without(whole_seconds: float, staying_seconds: float) -> float:
+    return max(1.0, whole_seconds / staying_seconds) if staying_seconds else math.inf
 
 
 @dataclass(frozen=True)
@@ -83,9 +86,13 @@ def _bounds_of_script(run: ScriptResult) -> SpeedupBounds:
     least_seconds = spread(waiting_seconds)[0] / margin
     if not least_seconds:
         return SpeedupBounds(startup)
-    epoch_seconds = spread(timings.epoch_seconds)[1]
-    epoch = SpeedupBound(epoch_seconds, least_seconds, statistics.median(waiting_seconds))
-    return SpeedupBounds(_job_bound(startup, epoch, len(timings.epochs)), epoch)
+    epoch = SpeedupBound(
+        spread(timings.epoch_seconds)[1],
+        timings.median_epoch_seconds,
+        least_seconds,
+        statistics.median(waiting_seconds),
+    )
+    return SpeedupBounds(_job_bound(startup, epoch, timings.planned_epochs), epoch)
 
 
 def _bounds_of_training(run: TrainingResult) -> SpeedupBounds:
@@ -102,9 +109,10 @@ def _bounds_of_training(run: TrainingResult) -> SpeedupBounds:
     least_seconds = _least_loading_seconds(costs, settings.workers) / RUN_MARGIN
     if is_busy:
         least_seconds = min(least_seconds, costs.steps_per_epoch * least_batch_seconds(timings))
-    epoch_seconds = costs.steps_per_epoch * costs.epoch_share_spread[1]
-    epoch = SpeedupBound(epoch_seconds, least_seconds, loading_seconds)
-    job = _job_bound(startup, epoch, len(timings.epochs))
+    slow_seconds = costs.steps_per_epoch * costs.epoch_share_spread[1]
+    epoch_seconds = timings.median_epoch_seconds
+    epoch = SpeedupBound(slow_seconds, epoch_seconds, least_seconds, loading_seconds)
+    job = _job_bound(startup, epoch, timings.planned_epochs)
     return SpeedupBounds(job, epoch, startup if costs.attribution.resident else None)
 
 
@@ -114,14 +122,16 @@ def _startup_bound(timings: JobTimes) -> SpeedupBound:
     least_seconds = least_startup_seconds(timings)
     if timings.startup_cpu_seconds is not None:
         least_seconds /= RUN_MARGIN
-    return SpeedupBound(job_seconds, least_seconds, timings.startup_seconds)
+    whole_seconds = statistics.median(timings.end_to_end_seconds)
+    return SpeedupBound(job_seconds, whole_seconds, least_seconds, timings.startup_seconds)
 
 
 def _job_bound(startup: SpeedupBound, epoch: SpeedupBound, epochs: int) -> SpeedupBound:
     """Return the bound of a job if its start-up and every epoch's loading stay."""
     staying_seconds = startup.staying_seconds + epochs * epoch.staying_seconds
     measured_seconds = startup.measured_seconds + epochs * epoch.measured_seconds
-    return SpeedupBound(startup.whole_seconds, staying_seconds, measured_seconds)
+    whole = startup.whole_seconds, startup.measured_whole_seconds
+    return SpeedupBound(*whole, staying_seconds, measured_seconds)
 
 
 def _least_loading_seconds(costs: StepCosts, workers: int) -> float:

@@ -24,7 +24,7 @@ from photofinish.results.measurements import MOST_UNEXPLAINED_SHARE
 
 Cause = Literal[
     "input-bound", "copy-bound", "launch-bound", "compute-bound", "start-up-bound",
-    "CPU held back", "step-bound", "not known",
+    "CPU held back", "not known",
 ]  # fmt: skip
 MOST_STARTUP_SHARE = 0.5
 """Largest share of a job's start-up that is not its main cause."""
@@ -109,7 +109,7 @@ class Diagnosis:
 def diagnose(run: TrainingResult | ScriptResult) -> tuple[Diagnosis, ...]:
     """Return the diagnosis of the job if it is mostly start-up, then that of an epoch."""
     diagnoses = []
-    if run.timings.startup_seconds > MOST_STARTUP_SHARE * run.timings.total_seconds:
+    if run.timings.startup_seconds > MOST_STARTUP_SHARE * run.timings.whole_seconds:
         diagnoses.append(Diagnosis("the job", "start-up-bound", run, no_remedy="start-up"))
     epoch = _diagnose_steps(run) if isinstance(run, ScriptResult) else _diagnose_epoch(run)
     if epoch:
@@ -118,13 +118,13 @@ def diagnose(run: TrainingResult | ScriptResult) -> tuple[Diagnosis, ...]:
 
 
 def _diagnose_steps(run: ScriptResult) -> Diagnosis | None:
-    """Return whether a script mostly waits for batches, or None if it is timed as a whole."""
-    if not run.has_steps:
+    """Return that a script mostly waits for batches, or None. Its steps are not taken apart."""
+    if not run.has_steps or run.waiting_share <= 0.5:
         return None
-    cause: Cause = "input-bound" if run.waiting_share > 0.5 else "step-bound"
     if load_warnings(run.timings.load):
-        return Diagnosis("an epoch", "not known", run, not_known=NotKnown("busy"), likely=cause)
-    return Diagnosis("an epoch", cause, run)
+        busy = NotKnown("busy")
+        return Diagnosis("an epoch", "not known", run, not_known=busy, likely="input-bound")
+    return Diagnosis("an epoch", "input-bound", run)
 
 
 def _diagnose_epoch(run: TrainingResult) -> Diagnosis | None:

@@ -107,7 +107,7 @@ class _EstimatedJob:
         self._timings, experiment = run.timings, run.record.experiment
         self._steps = scale * self._timings.training_image_count / operations.images
         loading_seconds = stays.epoch.measured_seconds if stays.epoch else 0.0
-        epochs = len(self._timings.epochs)
+        epochs = self._timings.planned_epochs
         self.startup_seconds = stays.job.measured_seconds - epochs * loading_seconds
         self._loading_seconds = loading_seconds * _loading_factor(run, accelerator.name)
         source = experiment.input if isinstance(experiment, Experiment) else None
@@ -126,7 +126,7 @@ class _EstimatedJob:
 
     def seconds(self, step: StepEstimate) -> Spread:
         """Return the job's time if all is fast, the estimate, and the time if all is slow."""
-        passes = len(self._timings.epochs) * (1 + _validation_share(self._timings))
+        passes = self._timings.planned_epochs * (1 + _validation_share(self._timings))
         cpu_factors = 1 / _OTHER_CPU, 1.0, _OTHER_CPU
         fast, middle, slow = (
             cpu_factor * self.startup_seconds

@@ -19,6 +19,7 @@ from photofinish.machine.load import load_warnings
 from photofinish.results import passed_seconds
 from photofinish.results.job_times import JobTimes
 from photofinish.results.measurements import SteadyState
+from photofinish.results.records import Timings
 
 BUSY = 2.0
 """Least factor by which other programs may have slowed a run on a busy machine."""
@@ -28,6 +29,10 @@ SPINNING = 60.0
 It counts only where neither steps nor quiet windows show less."""
 SLICE_SECONDS = 0.002
 """Longest step whose quickest tenth is as fast beside other programs as on a quiet machine."""
+SHARED_CACHES = 1.2
+"""Factor by which CPU time is longer beside other programs, which use the caches, too.
+
+Beside two busy loops, steps' CPU time was 1.09 to 1.2 times that on a quiet machine."""
 FASTER = 1.1
 """Least factor by which fewer threads are faster, if they are to count."""
 _ENOUGH_STEPS, _ENOUGH_TRIES = 10, 5
@@ -76,17 +81,33 @@ def least_epoch_seconds(run: JobTimes) -> float | None:
 
 
 def least_step_seconds(run: JobTimes) -> float | None:
-    """Return the least time of a step on a quiet machine, or None if nothing shows it."""
-    if not isinstance(run.host, CpuTarget):
+    """Return the least time of a step on a quiet machine, or None if nothing shows it.
+
+    A script's step has the wait for its batch. With several threads, only short ones are known, as
+    other threads can't be tried.
+    """
+    host = run.host
+    if not isinstance(host, CpuTarget):
         return None
+    if run.loop_steps:
+        if run.loop_steps.quickest_seconds <= SLICE_SECONDS:
+            return run.loop_steps.quickest_seconds
+        if host.threads == 1 and run.loop_steps.cpu_seconds:
+            return run.loop_steps.cpu_seconds / SHARED_CACHES
+        return None
+    # Without parts, the samples of a script are the means of whole epochs.
     steps = run.attribution.same_batch if run.attribution else run.steady_state
-    if steps.steps_per_sample == 1 and len(steps.sample_seconds) >= _ENOUGH_STEPS:
+    if (
+        isinstance(run, Timings)
+        and steps.steps_per_sample == 1
+        and len(steps.sample_seconds) >= _ENOUGH_STEPS
+    ):
         quickest_seconds = _quickest(steps.sample_seconds)
         if quickest_seconds <= SLICE_SECONDS:
             return quickest_seconds
     for tried in run.tried_threads:
         if tried.threads == 1:
-            return _quickest(tried.cpu_seconds) / run.host.threads
+            return _quickest(tried.cpu_seconds) / host.threads / SHARED_CACHES
     return None
 
 
@@ -100,7 +121,7 @@ def least_batch_seconds(run: JobTimes) -> float:
         return quickest_seconds
     cpu_seconds = run.attribution.batch_alone_cpu_seconds
     if cpu_seconds is not None:
-        return cpu_seconds
+        return cpu_seconds / SHARED_CACHES
     return statistics.fmean(alone_seconds) / slowdown_of_a_thread(run)
 
 
@@ -137,7 +158,8 @@ def fewer_threads(run: JobTimes) -> FewerThreads | None:
         return None
     share = min(1.0, run.steps_per_epoch * own.median_seconds / run.median_epoch_seconds)
     saved_share = share * (1 - best.median_seconds / own.median_seconds)
-    job_seconds = run.total_seconds - saved_share * passed_seconds(run.epochs)
+    passes_seconds = passed_seconds(run.epochs) + run.left_seconds(run.epochs)
+    job_seconds = run.whole_seconds - saved_share * passes_seconds
     return FewerThreads(threads, best, job_seconds)
 
 

@@ -14,12 +14,7 @@ from photofinish.comparing.diagnosis import Cause
 from photofinish.comparing.estimated_job import Estimate
 from photofinish.comparing.pairs import AnyComparison
 from photofinish.comparing.renting import RentalOption
-from photofinish.comparing.speedups import (
-    RUN_TO_RUN,
-    Interval,
-    job_speedup,
-    job_spread,
-)
+from photofinish.comparing.speedups import Interval, job_interval, job_speedup
 from photofinish.machine.load import load_warnings
 from photofinish.results.records import DeviceLabel
 
@@ -40,7 +35,6 @@ _REASONS: dict[Cause, Reason] = {
     "compute-bound": "arithmetic",
     "CPU held back": "arithmetic",
 }
-"""Reasons by cause. That a script's time goes into its steps is no reason: nothing follows."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +123,7 @@ def _short(pair: AnyComparison) -> OwnGpu | None:
     """Answer No to a job that is too short, further seeds included."""
     if pair.cpu.timings.job_seconds > SHORT_JOB_SECONDS:
         return None
-    return OwnGpu("No", "bound", pair.cpu.timings.total_seconds, reason="short job")
+    return OwnGpu("No", "bound", pair.cpu.timings.whole_seconds, reason="short job")
 
 
 def _estimated(pair: AnyComparison) -> OwnGpu | None:
@@ -148,7 +142,7 @@ def _estimated(pair: AnyComparison) -> OwnGpu | None:
     return OwnGpu(
         answer,
         "estimated",
-        pair.cpu.timings.total_seconds,
+        pair.cpu.timings.whole_seconds,
         estimate.job_seconds,
         estimated_speedup(pair, estimate),
         best.accelerator.name,
@@ -168,9 +162,8 @@ def estimated_options(pair: AnyComparison) -> list[tuple[RentalOption, Estimate]
 
 def estimated_speedup(pair: AnyComparison, estimate: Estimate) -> Interval:
     """Return the speed-up of the job if the estimate is as far off as nine of ten are."""
-    timings = pair.cpu.timings
-    (fast, slow), (low, high) = job_spread(timings), estimate.job_interval
-    return fast / high / RUN_TO_RUN, slow / low * RUN_TO_RUN
+    (fast, slow), (low, high) = job_interval(pair.cpu.timings), estimate.job_interval
+    return fast / high, slow / low
 
 
 def _value(option: RentalOption, estimate: Estimate) -> tuple[bool, float, float]:
@@ -182,7 +175,7 @@ def _value(option: RentalOption, estimate: Estimate) -> tuple[bool, float, float
 def _bounded(pair: AnyComparison) -> OwnGpu:
     """Answer No if no GPU can be much faster in this machine."""
     job, timings = pair.bounds.job, pair.cpu.timings
-    cpu_seconds = timings.total_seconds
+    cpu_seconds = timings.whole_seconds
     # Other programs may have slowed what stays more than the rest.
     limit = job.at_most if load_warnings(timings.load) else job.as_measured
     if limit < max(WORTHWHILE_BOUND, pair.settings.worth_it):
@@ -196,7 +189,7 @@ def loads_longer_than_it_starts(pair: AnyComparison) -> bool:
     job, epoch = pair.bounds.job, pair.bounds.epoch
     if epoch is None:
         return False
-    return 2 * len(pair.cpu.timings.epochs) * epoch.measured_seconds > job.measured_seconds
+    return 2 * pair.cpu.timings.planned_epochs * epoch.measured_seconds > job.measured_seconds
 
 
 def _reason(pair: AnyComparison, device: DeviceLabel) -> Reason | None:

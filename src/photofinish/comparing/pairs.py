@@ -81,6 +81,7 @@ class Comparison(Generic[ResultT]):
 
     @classmethod
     def of(cls, cpu: ResultT, gpu: ResultT | NotTrained, settings: Comparing | None = None) -> Self:
+        cpu = _with_epochs_of(cpu, gpu)
         compared, diagnoses = None, {cpu.device: diagnose(cpu)}
         if not isinstance(gpu, NotTrained):
             diagnoses[gpu.device] = diagnose(gpu)
@@ -132,6 +133,15 @@ class Comparison(Generic[ResultT]):
 
 TrainedPair = Comparison[Trained]
 AnyComparison = Comparison[Trained] | Comparison[ScriptResult]
+
+
+def _with_epochs_of(cpu: ResultT, gpu: ResultT | NotTrained) -> ResultT:
+    """Return the CPU's result, whose job ends with the GPU's if early stopping ended that one."""
+    if not isinstance(cpu, Trained) or isinstance(gpu, NotTrained) or not cpu.timings.epochs_left:
+        return cpu
+    epochs_left = max(0, gpu.timings.planned_epochs - len(cpu.timings.epochs))
+    timings = cpu.timings.model_copy(update={"epochs_left": epochs_left})
+    return replace(cpu, timings=timings)
 
 
 def _compared(cpu: Trained | ScriptResult, gpu: Trained | ScriptResult) -> Compared:

@@ -68,7 +68,10 @@ class Parity:
     likeness: ModelMatch
     layers: tuple[Layer, ...]
     mcnemar_p: float | None
-    """None if the test items differ, and for values."""
+    """None if the test items differ, for values, and if the epochs differ."""
+    epochs: int | None = None
+    """Epochs that both trained, if a time limit ended one of them. What they learned by the end is
+    not compared then."""
 
     @property
     def first_divergence(self) -> Layer | None:
@@ -77,6 +80,7 @@ class Parity:
 
 
 def parity(cpu: Trained, device: Trained) -> Parity:
+    """Compare all that both trained: to the end, unless a time limit ended one."""
     one, other = cpu.record, device.record
     first, second = cpu.first_step, device.first_step
     tolerance = max(_CURVE_TOLERANCES[one.precision], _CURVE_TOLERANCES[other.precision])
@@ -87,6 +91,47 @@ def parity(cpu: Trained, device: Trained) -> Parity:
     outputs = _outputs(first)
     output_limits = _limits(outputs, first.output_rounding, _OUTPUT_TOLERANCE)
     same_order = first.batch_order_sha256 == second.batch_order_sha256
+    both_draw = first.draws_in_training and second.draws_in_training
+    epochs, p_value = _common_epochs(cpu, device), None
+    end: tuple[Layer, ...] = ()
+    if epochs is None:
+        end, p_value = _end(cpu, device, tolerance, both_draw=both_draw)
+    forward = _fingerprints("first forward", outputs, _outputs(second), output_limits)
+    gradient = _fingerprints(
+        "first gradient", first.gradients, second.gradients, _gradient_limits(first)
+    )
+    curves = _curves(cpu.history[:epochs], device.history[:epochs], tolerance)
+    if first.draws and second.draws:
+        forward, gradient = _not_comparable(forward), _not_comparable(gradient)
+    if both_draw:
+        curves = _not_comparable(curves)
+    layers = (
+        _equal("settings", one.experiment == other.experiment),
+        _equal("data", one.data_sha256 == other.data_sha256),
+        weights,
+        _equal("batch order", same_order),
+        _equal("first batch", first.first_batch_sha256 == second.first_batch_sha256),
+        forward,
+        gradient,
+        curves,
+        *end,
+    )
+    score = end[-2] if end else None
+    return Parity(_likeness(layers, score), layers, p_value, epochs)
+
+
+def _common_epochs(cpu: Trained, device: Trained) -> int | None:
+    """Return the number of epochs that both trained if a time limit ended one, else None."""
+    if not (cpu.timings.epochs_left or device.timings.epochs_left):
+        return None
+    return min(len(cpu.history), len(device.history))
+
+
+def _end(
+    cpu: Trained, device: Trained, tolerance: float, *, both_draw: bool
+) -> tuple[tuple[Layer, ...], float | None]:
+    """Compare what was learned by the end: predictions, the score and weights. And McNemar's p."""
+    one, other = cpu.record, device.record
     columns, p_value, task = len(one.class_names), None, TASKS[one.task]
     predictions: tuple[Layer, ...]
     same_items = np.array_equal(cpu.predictions.actual, device.predictions.actual)
@@ -99,33 +144,13 @@ def parity(cpu: Trained, device: Trained) -> Parity:
         if same_items:
             p_value = mcnemar_p_value(cpu.predictions, device.predictions, rows)
         predictions = _classes(cpu.predictions, device.predictions, rows, p_value)
-    forward = _fingerprints("first forward", outputs, _outputs(second), output_limits)
-    gradient = _fingerprints(
-        "first gradient", first.gradients, second.gradients, _gradient_limits(first)
-    )
-    curves = _curves(cpu.history, device.history, tolerance)
-    if first.draws and second.draws:
-        forward, gradient = _not_comparable(forward), _not_comparable(gradient)
-    if first.draws_in_training and second.draws_in_training:
-        curves = _not_comparable(curves)
-        if same_items:
-            predictions = _of_other_draws(predictions, cpu, device)
-    layers = (
-        _equal("settings", one.experiment == other.experiment),
-        _equal("data", one.data_sha256 == other.data_sha256),
-        weights,
-        _equal("batch order", same_order),
-        _equal("first batch", first.first_batch_sha256 == second.first_batch_sha256),
-        forward,
-        gradient,
-        curves,
-        *predictions,
-        Layer("final weights", one.weights_sha256 == other.weights_sha256, within_rounding=True),
-    )
-    return Parity(_likeness(layers, predictions[-1]), layers, p_value)
+    if both_draw and same_items:
+        predictions = _of_other_draws(predictions, cpu, device)
+    same_weights = one.weights_sha256 == other.weights_sha256
+    return (*predictions, Layer("final weights", same_weights, within_rounding=True)), p_value
 
 
-def _likeness(layers: Sequence[Layer], score: Layer) -> ModelMatch:
+def _likeness(layers: Sequence[Layer], score: Layer | None) -> ModelMatch:
     found = {layer.within_rounding for layer in layers}
     if all(layer.same for layer in layers):
         return "identical"
@@ -133,7 +158,8 @@ def _likeness(layers: Sequence[Layer], score: Layer) -> ModelMatch:
         return "different"
     if None not in found:
         return "equivalent within rounding"
-    return "equivalent but for random numbers" if score.within_rounding else "not comparable"
+    agrees = score is not None and score.within_rounding
+    return "equivalent but for random numbers" if agrees else "not comparable"
 
 
 def _not_comparable(layer: Layer) -> Layer:

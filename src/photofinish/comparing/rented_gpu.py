@@ -148,7 +148,7 @@ def _candidates(pair: AnyComparison) -> list[_Candidate]:
             recorded.append(_Candidate(each.hardware, seconds, saving, price))
     if recorded:
         return recorded
-    further_seeds = timings.seeds_seconds / passed_seconds(timings.epochs)
+    further_seeds = sum(map(passed_seconds, timings.seeds)) / passed_seconds(timings.epochs)
     estimated = []
     for option, estimate in estimated_options(pair):
         # Start-up is not repeated for further seeds.
@@ -163,7 +163,7 @@ def _candidates(pair: AnyComparison) -> list[_Candidate]:
 def _job_spread(run: JobTimes) -> Interval:
     """Return how long a fast and a slow run of the job with its further seeds take."""
     fast, slow = job_spread(run)
-    factor = run.job_seconds / run.total_seconds
+    factor = run.job_seconds / run.whole_seconds
     return factor * fast, factor * slow
 
 

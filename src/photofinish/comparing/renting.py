@@ -91,7 +91,7 @@ def _option(
     estimate: Estimate | None,
 ) -> RentalOption:
     timings, precision = run.timings, operations.precision(run.record.experiment.precision)
-    samples, epochs = timings.training_image_count, len(timings.epochs)
+    samples, epochs = timings.training_image_count, timings.planned_epochs
     trained_on = datetime.fromtimestamp(timings.started_at_unix_seconds, UTC).date()
 
     epoch_seconds = least_steps(operations, accelerator, precision, samples).seconds

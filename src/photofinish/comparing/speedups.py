@@ -84,22 +84,31 @@ def job_speedup(cpu: JobTimes, device: JobTimes) -> Speedup:
     return replace(_speedup("end_to_end", *jobs, (1.0, 1.0)), interval=interval)
 
 
+def job_interval(run: JobTimes) -> Interval:
+    """Return the interval of the whole job's time."""
+    fast, slow = job_spread(run)
+    return fast / RUN_TO_RUN, slow * RUN_TO_RUN
+
+
 def job_spread(run: JobTimes, seed: int = 0) -> Interval:
     """Return how long a fast and a slow run of the job take on a quiet machine.
 
     All of it may be off by `RUN_TO_RUN` besides. The fast run of a busy machine is as if nothing
     had slowed it. If fewer threads were faster, the fast run has these.
     """
-    once_seconds = run.once_seconds
+    once_seconds, epochs = run.once_seconds, run.planned_epochs
     # A resumed training may have started only once, had it not been interrupted.
     least_once_seconds = once_seconds - len(run.resumed_at_epochs) * run.startup_seconds
     passes = [seconds - once_seconds for seconds in run.end_to_end_seconds]
     low = high = statistics.median(passes)
     if len(passes) >= LEAST_VALUES:
         low, high = percentile_interval(drawn_medians(passes, seed))
+    if run.epochs_left:
+        fast, slow = _extrapolated(run)
+        low, high = min(low, fast), max(high, slow)
     if load_warnings(run.load):
-        epochs = [passed_seconds([epoch]) for epoch in run.all_epochs]
-        fast, slow = np.quantile(epochs, [0.1, 0.9]) * len(run.epochs)
+        each = [passed_seconds([epoch]) for epoch in run.all_epochs]
+        fast, slow = np.quantile(each, [0.1, 0.9]) * epochs
         factor = slowdown(run)
         # Fast epochs were slowed, too, unless the least time of an epoch is known.
         fast = fast if least_epoch_seconds(run) else fast / factor
@@ -107,8 +116,18 @@ def job_spread(run: JobTimes, seed: int = 0) -> Interval:
         after_seconds = (least_once_seconds - run.startup_seconds) / slowdown_of_a_thread(run)
         least_once_seconds = least_startup_seconds(run) + max(0.0, after_seconds)
     if fewer := fewer_threads(run):
-        low = max(0.0, low - (run.total_seconds - fewer.job_seconds))
+        low = max(0.0, low - (run.whole_seconds - fewer.job_seconds))
     return max(0.0, least_once_seconds) / ONCE + low, once_seconds * ONCE + high
+
+
+def _extrapolated(run: JobTimes) -> Interval:
+    """Return the interval of all epochs' time by those that were trained, by Student's t."""
+    each = [passed_seconds([epoch]) for epoch in run.all_epochs]
+    trained, left = len(each), run.epochs_left
+    middle = passed_seconds(run.epochs) + run.left_seconds(run.epochs)
+    error = left * statistics.stdev(each) * math.sqrt(1 / trained + 1 / left)
+    half = students_t(trained - 1) * error
+    return max(passed_seconds(run.epochs), middle - half), middle + half
 
 
 def epoch_speedup(cpu: JobTimes, device: JobTimes) -> Speedup:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Self, TypeVar
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Discriminator,
     Field,
@@ -29,6 +30,20 @@ PositiveInt = Annotated[int, Field(ge=1, lt=2**31)]
 NonNegativeInt = Annotated[int, Field(ge=0, lt=2**31)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]  # NumPy's limit
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+
+_SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
+
+
+def _check_duration(value: Any) -> float:
+    """Return the seconds of `90 s`, `10 min` or `1.5 h`."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) *(s|min|h)", value) if isinstance(value, str) else None
+    if match is None or not float(match[1]):
+        raise SettingError("duration")
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+Duration = Annotated[float, BeforeValidator(_check_duration)]
+"""Seconds, written as a number with s, min or h."""
 
 BUILT_IN, OWN = "built-in", "own"
 """Tags of built-in and custom settings in pydantic's error locations."""

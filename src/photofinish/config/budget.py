@@ -1,15 +1,19 @@
-"""Price and budget of trainings."""
+"""Price, budget and time limits of trainings."""
 
 from __future__ import annotations
 
-from photofinish.config.base import NonNegativeFloat, PositiveFloat, Settings
+from pydantic import Field
+
+from photofinish.config.base import Name, NonNegativeFloat, PositiveFloat, Settings
 
 
 class BudgetPlan(Settings):
-    """Price of the devices' hours, and what a training may cost: data/plan/budget.json."""
+    """Price of the devices' hours, and what a training may take: data/plan/budget.json."""
 
     currency: str
     cpu_hour: NonNegativeFloat | None
     gpu_hour: NonNegativeFloat | None
     budget: PositiveFloat | None
     """Most that one training on one device may cost."""
+    cpu_seconds: dict[Name, PositiveFloat] = Field(default_factory=dict)
+    """Time limits on the CPU, by experiment."""

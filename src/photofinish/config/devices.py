@@ -6,7 +6,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from photofinish.config.base import Name, NonNegativeInt, PositiveInt, Settings, is_whole_number
+from photofinish.config.base import (
+    Duration,
+    Name,
+    NonNegativeInt,
+    PositiveInt,
+    Settings,
+    is_whole_number,
+)
 from photofinish.config.kinds import KindOrAuto
 from photofinish.errors import SettingError
 
@@ -35,6 +42,8 @@ class CpuDevice(Settings):
     """Processes that train together over gloo, each with `threads` threads."""
     machine: Name | None = None
     """Machine whose result this is, by its file in machines/. By default this one."""
+    time_limit: Duration | None = None
+    """Time after which an experiment trains no further epoch. An experiment may have its own."""
 
 
 class GpuDevice(Settings):

@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 from photofinish.config.base import (
     CallsCode,
     CustomCode,
+    Duration,
     Name,
     NonNegativeFloat,
     NonNegativeInt,
@@ -266,6 +267,8 @@ class Experiment(Settings):
     save_weights: Literal["last", "every_epoch"] = "last"
     metrics: Metrics = Field(default=(), exclude=True)
     """Metrics that `evaluate` adds. They are planned apart and do not change the training."""
+    time_limit: Duration | None = Field(default=None, exclude=True)
+    """Time after which the CPU trains no further epoch. It is planned apart, as the metrics are."""
     repeats: Annotated[int, Field(ge=1, le=100)] = 1
     """Number of timed training runs from the same start."""
     seeds: Annotated[int, Field(ge=1, le=100)] = 1
@@ -317,3 +320,8 @@ class ExperimentPlan(Experiment):
 
     custom_code: dict[str, str] = Field(default_factory=dict)
     """SHA-256 of each custom file that the training runs, and the versions of packages it names."""
+    replaces: str | None = None
+    """SHA-256 of the weights of a recorded training that a shorter time limit ended too early.
+
+    The limit itself is in data/plan/budget.json, so another limit alone trains nothing again.
+    """

@@ -16,6 +16,7 @@ _MESSAGES = {
     "mean without std": "mean and std go together: a number each for every channel",
     "place": "give either path, or parts with a path for each part",
     "threads": "must be 'auto' (all cores this process may use) or a count from 1 to 1024",
+    "duration": "must be a number with s, min or h, such as 10 min",
     "gpu count": "must be 'all', or a count of at least 1",
     "ids without data_parallel": "device_ids and output_device need strategy: data_parallel",
     "id twice": "device_ids names a GPU twice",

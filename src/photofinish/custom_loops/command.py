@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from photofinish.machine.fingerprint import CpuTarget, GpuTarget, Machine, misma
 from photofinish.machine.load import LoadMonitor, LoadWindow
 from photofinish.results import EpochTiming
 from photofinish.results.job_times import JobTimes, Readings
-from photofinish.results.measurements import Operations
+from photofinish.results.measurements import LoopSteps, Operations
 from photofinish.results.records import DeviceLabel, write_record
 from photofinish.results.script_runs import (
     SCRIPT,
@@ -187,6 +187,7 @@ def _timings(host: CpuTarget | GpuTarget, ran: _Ran, started_at_unix_seconds: fl
     measured = ran.measured
     total_seconds = ran.ended_at - ran.began_at
     startup_seconds, samples, not_counted = 0.0, 0, _NOT_USED
+    steps_per_epoch, loop_steps = None, None
     epochs: tuple[EpochTiming, ...]
     epochs = (EpochTiming(total_seconds, 0.0, started_at_unix_seconds + total_seconds),)
     step_seconds: tuple[float, ...] = (total_seconds,)
@@ -198,6 +199,8 @@ def _timings(host: CpuTarget | GpuTarget, ran: _Ran, started_at_unix_seconds: fl
         epochs = tuple(_epochs(ran, started_at_unix_seconds))
         step_seconds = tuple(epoch.step_seconds for epoch in measured.whole_epochs)
         samples = round(statistics.median(e.samples or e.steps for e in measured.whole_epochs))
+        steps_per_epoch = round(statistics.median(e.steps for e in measured.whole_epochs))
+        loop_steps = _loop_steps(measured.whole_epochs)
         not_counted = _NOT_COUNTED
     return script_times(
         host,
@@ -207,12 +210,27 @@ def _timings(host: CpuTarget | GpuTarget, ran: _Ran, started_at_unix_seconds: fl
         epochs=epochs,
         samples=samples,
         counts_samples=all(epoch.samples for epoch in measured.epochs),
+        steps_per_epoch=steps_per_epoch,
         step_seconds=step_seconds,
+        loop_steps=loop_steps,
         load=ran.load,
         operations=measured.operations,
         not_counted=not_counted,
         readings=measured.readings,
     )
+
+
+def _loop_steps(epochs: Sequence[ScriptEpoch]) -> LoopSteps | None:
+    """Return the steps of the quickest epoch on the CPU; None on an accelerator."""
+    quickest = [e.quickest_step_seconds for e in epochs if e.quickest_step_seconds is not None]
+    if not quickest:
+        return None
+    cpu = [
+        epoch.cpu_seconds / max(1, epoch.steps - len(epoch.counted_seconds))
+        for epoch in epochs
+        if epoch.cpu_seconds is not None
+    ]
+    return LoopSteps(quickest_seconds=min(quickest), cpu_seconds=min(cpu, default=None))
 
 
 def _epochs(ran: _Ran, started_at_unix_seconds: float) -> Iterator[EpochTiming]:

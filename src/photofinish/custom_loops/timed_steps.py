@@ -16,6 +16,7 @@ import json
 import os
 import sys
 import time
+from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -63,12 +64,14 @@ class _TimedSteps(Generic[_BatchT]):
         clock, length = time.perf_counter, _length(self._loader)
         waiting_seconds, steps_done, is_whole = 0.0, 0, False
         counted: list[float] = []
+        times = array("d")
         events: list[tuple[Any, Any]] = []
         is_accelerator, counted_steps = os.environ[DEVICE] != "cpu", _MEASURED.begin_epoch(length)
         sizes: list[int] = []
         last_step, last_size = _LastStep(), None
         _wait_for_device()
         began_seconds, began_at = clock(), time.monotonic()
+        cpu_seconds = _MEASURED.cpu_seconds()
         try:
             batches = iter(self._loader)
             asked_seconds = began_seconds
@@ -84,7 +87,8 @@ class _TimedSteps(Generic[_BatchT]):
                 if steps_done + 1 == length:
                     last_size = samples_in_batch(batch)
                     last_step.watch()
-                if _MEASURED.may_count and steps_done in counted_steps:
+                is_counted = _MEASURED.may_count and steps_done in counted_steps
+                if is_counted:
                     with _MEASURED.counting(batch, counted):
                         yield batch
                 elif (
@@ -98,9 +102,12 @@ class _TimedSteps(Generic[_BatchT]):
                 else:
                     yield batch
                 steps_done += 1
-                asked_seconds = clock()
+                began_step_seconds, asked_seconds = asked_seconds, clock()
+                if not is_accelerator and not is_counted:
+                    times.append(asked_seconds - began_step_seconds)
         finally:
             _wait_for_device()
+            cpu_seconds = _MEASURED.cpu_seconds() - cpu_seconds
             ended_seconds, ended_at = clock(), time.monotonic()
             if last_step.ended and not is_whole:
                 (ended_seconds, ended_at), is_whole = last_step.ended, True
@@ -117,6 +124,8 @@ class _TimedSteps(Generic[_BatchT]):
                     "steps": steps_done,
                     "samples": _all_samples(sizes, last_size, steps_done),
                     "counted_seconds": counted,
+                    "quickest_step_seconds": sorted(times)[len(times) // 10] if times else None,
+                    "cpu_seconds": None if is_accelerator else cpu_seconds,
                     "device_step_seconds": [
                         begin.elapsed_time(end) / 1000 for begin, end in events if begin and end
                     ],
@@ -153,6 +162,7 @@ class _Measured:
     def __init__(self) -> None:
         self.epochs: list[dict[str, Any]] = []
         self._counted: list[dict[str, Any]] = []
+        self._counted_cpu_seconds = 0.0
         self.may_count = True
         """False once two steps are counted."""
         self._needs_profile = False
@@ -163,6 +173,10 @@ class _Measured:
         """Samples and bytes in the batches since the last step that computed."""
         if FOLDER in os.environ:
             atexit.register(self._write)
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU time of this process, without that of counted steps."""
+        return time.process_time() - self._counted_cpu_seconds
 
     def begin_epoch(self, length: int | None) -> range:
         """Return the steps of this epoch that may be counted.
@@ -180,7 +194,7 @@ class _Measured:
     def counting(self, batch: Any, seconds: list[float]) -> Iterator[None]:
         """Count a step, and add its time to the list."""
         _wait_for_device()
-        began_seconds = time.perf_counter()
+        began_seconds, began_cpu_seconds = time.perf_counter(), time.process_time()
         from photofinish.profiling.script_step import ScriptStep
 
         try:
@@ -190,6 +204,7 @@ class _Measured:
         finally:
             _wait_for_device()
             seconds.append(time.perf_counter() - began_seconds)
+            self._counted_cpu_seconds += time.process_time() - began_cpu_seconds
 
     def _add(self, step: ScriptStep, batch: Any) -> None:
         """Keep the counts of a step, which computed on all batches since the step before it."""

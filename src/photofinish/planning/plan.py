@@ -26,17 +26,22 @@ from photofinish.data.local_files import sha256_of_local_files
 from photofinish.machine.fingerprint import Machine, fingerprint
 from photofinish.planning.script_deps import script_plan
 from photofinish.planning.source_code import stage_code
+from photofinish.planning.time_limits import time_limits, to_replace
 
 
 def write_plan(
-    params: Params, folder: Path, stages: Path, machines: Mapping[str, Machine] | None = None
+    params: Params,
+    folder: Path,
+    stages: Path,
+    machines: Mapping[str, Machine] | None = None,
+    results: Path = Path("results"),
 ) -> None:
     """Write the files that changed, and remove those that params.yaml no longer needs.
 
     This runs at every `dvc repro`, since DVC sees neither the machine nor local images and sources.
     """
     cpu_host, gpu_host = fingerprint(params.devices, machines)
-    plans = {"hosts/cpu": cpu_host, "hosts/gpu": gpu_host, **_plans(params, stages)}
+    plans = {"hosts/cpu": cpu_host, "hosts/gpu": gpu_host, **_plans(params, stages, results)}
     paths = {folder / f"{name}.json": plan for name, plan in plans.items()}
     for path, plan in paths.items():
         text = plan.model_dump_json(indent=2) + "\n"
@@ -48,8 +53,9 @@ def write_plan(
             former.unlink()
 
 
-def _plans(params: Params, stages: Path) -> dict[str, BaseModel]:
+def _plans(params: Params, stages: Path, results: Path) -> dict[str, BaseModel]:
     """Return the contents of all files except those of the devices, by name."""
+    limits = time_limits(params)
     local_files = sha256_of_local_files(params.datasets)
     weights = {name: published_weights(one.model) for name, one in params.experiments.items()}
     plans: dict[str, BaseModel] = {
@@ -61,6 +67,7 @@ def _plans(params: Params, stages: Path) -> dict[str, BaseModel]:
         "budget": BudgetPlan(
             **params.comparing.prices.model_dump(include={"currency", "cpu_hour", "gpu_hour"}),
             budget=params.comparing.budget,
+            cpu_seconds=limits,
         ),
         "weights": WeightsPlan(experiments=weights),
     }
@@ -68,12 +75,17 @@ def _plans(params: Params, stages: Path) -> dict[str, BaseModel]:
         plans[f"code/{script.stem}"] = stage_code(script)
     for name, experiment in params.experiments.items():
         metrics = experiment.metrics
-        parts = custom_code_of(experiment.model_copy(update={"metrics": ()}))
+        experiment = experiment.model_copy(update={"metrics": (), "time_limit": None})
+        parts = custom_code_of(experiment)
         # Named classes of PyTorch are part of its version, which the device's file has.
         references = [part.reference for part in parts.values() if part.is_custom]
         code = custom_code_hashes(references)
         plans[f"experiments/{name}"] = ExperimentPlan(**dict(experiment), custom_code=code)
-        plans[f"on_cpu/{name}"] = ExperimentPlan(**dict(on_cpu(experiment)), custom_code=code)
+        planned = on_cpu(experiment)
+        replaces = to_replace(planned, results / name / "cpu", limits.get(name))
+        plans[f"on_cpu/{name}"] = ExperimentPlan(
+            **dict(planned), custom_code=code, replaces=replaces
+        )
         code = custom_code_hashes([metric.reference for metric in metrics])
         plans[f"metrics/{name}"] = MetricsPlan(metrics=metrics, custom_code=code)
     for name, dataset in params.datasets.items():

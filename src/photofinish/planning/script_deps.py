@@ -24,6 +24,8 @@ def script_plan(name: str, script: Script) -> ScriptPlan:
     files = {}
     for dep in script.deps:
         path = in_project(dep)
+        if path.suffix == ".py" and Path(dep).is_file():
+            path = Path(dep)  # a copy that `dvc exp run --temp` makes runs its own file
         if path.is_dir():
             states = "\n".join(_state(path, file) for file in _files_below(path))
             files[dep] = sha256_of_bytes(states.encode(errors="surrogateescape"))

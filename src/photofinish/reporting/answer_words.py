@@ -13,6 +13,7 @@ from photofinish.comparing.pairs import AnyComparison
 from photofinish.comparing.rented_gpu import RentedGpu
 from photofinish.machine.load import load_warnings
 from photofinish.reporting.causes import not_known, remedy_line
+from photofinish.reporting.extrapolated import job_time, likeness, mark
 from photofinish.results.records import DeviceLabel
 from photofinish.wording import (
     HIGH,
@@ -83,7 +84,7 @@ def answer_text(pair: AnyComparison, decision: Decision) -> str:
     """Return the answer about the GPU that is here, or else about renting one, then the other."""
     own, rented = _own(pair, decision), ""
     if decision.rented:
-        rented = _rented(decision.rented)
+        rented = _rented(decision.rented, pair)
     own_name = "the GPU here" if decision.is_here else "a GPU of yours"
     first, other = own, ""
     if decision.rented and not decision.is_here:
@@ -105,7 +106,7 @@ def _lower(answer: str) -> str:
 def _own(pair: AnyComparison, decision: Decision) -> str:
     """Return the sentences about a GPU in this machine."""
     own = decision.own
-    whole, startup_seconds = seconds(own.cpu_seconds), pair.cpu.timings.startup_seconds
+    whole, startup_seconds = job_time(pair.cpu.timings), pair.cpu.timings.startup_seconds
     if own.reason == "short job":
         of_it = f", {seconds(startup_seconds)} of it start-up" if startup_seconds else ""
         return _say("short job", whole=whole, of_it_startup=of_it)
@@ -130,7 +131,7 @@ def _own(pair: AnyComparison, decision: Decision) -> str:
     if own.option and own.option.fits == "perhaps":
         said.append(_say("small memory", gpu=own.gpu))
     if pair.compared and pair.compared.parity:
-        said.append(_say("models", likeness=pair.compared.likeness))
+        said.append(_say("models", likeness=likeness(pair.compared)))
     return " ".join(said)
 
 
@@ -138,7 +139,7 @@ def _limits(pair: AnyComparison, own: OwnGpu) -> Iterable[str]:
     """Yield why no GPU can be much faster in this machine, or that nothing shows it."""
     job, resident = pair.bounds.job, pair.bounds.job_if_resident
     if own.answer == "No":
-        staying = part_of(job.measured_seconds, job.whole_seconds)
+        staying = part_of(job.measured_seconds, job.measured_whole_seconds)
         yield _say("limit", staying=staying, reason=own.reason, limit=limit(job.as_measured))
         if own.reason == "loading" and resident:
             yield _with_resident(resident)
@@ -178,13 +179,16 @@ def _hints(decision: Decision) -> Iterable[str]:
         yield _say("captured", gpu_time=seconds(captured_seconds), gpu=option.accelerator.name)
 
 
-def _rented(rented: RentedGpu) -> str:
+def _rented(rented: RentedGpu, pair: AnyComparison) -> str:
     """Return the sentence about a rented GPU."""
     kind = "rented short job" if rented.reason == "short job" else rented.reason
     name = rented.gpu or ""
     if rented.option:
         name = f"{'an' if name[0] in 'AEFHILMNORSX' else 'a'} {name}"
     is_sweep, cost = rented.jobs > 1, ""
+    here = seconds(rented.here_seconds)
+    if not is_sweep and not pair.compared:
+        here += mark(pair.cpu.timings)
     if rented.cost is not None:
         cost = f", for {money(rented.cost, rented.currency)}"
     noun = "sweeps" if is_sweep else "runs"
@@ -193,7 +197,7 @@ def _rented(rented: RentedGpu) -> str:
         kind,
         gpu=name,
         gpu_time=seconds(rented.gpu_seconds),
-        here=seconds(rented.here_seconds),
+        here=here,
         start=seconds(rented.start_seconds),
         saved=seconds(rented.saved_seconds),
         saved_by_run=seconds(rented.here_seconds - rented.gpu_seconds),

@@ -37,8 +37,8 @@ def cause(found: Diagnosis) -> str:
     """Return the part that a job or an epoch waits for, with its times."""
     run, timings = found.run, found.run.timings
     if found.cause == "start-up-bound":
-        share = timings.startup_seconds / timings.total_seconds
-        return f"start-up is {share:.0%} of the job's {seconds(timings.total_seconds)}"
+        share = timings.startup_seconds / timings.whole_seconds
+        return f"start-up is {share:.0%} of the job's {seconds(timings.whole_seconds)}"
     if found.not_known:
         return not_known(found.not_known)
     if isinstance(run, ScriptResult):

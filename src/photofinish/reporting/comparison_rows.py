@@ -10,7 +10,9 @@ from typing import Any
 from photofinish.comparing.decision import Decision
 from photofinish.comparing.device_results import PARTS, NotTrained, ScriptResult, Trained
 from photofinish.comparing.pairs import AnyComparison, Compared
+from photofinish.comparing.speedups import job_interval
 from photofinish.machine.load import load_warnings
+from photofinish.reporting.extrapolated import epochs_of
 from photofinish.reporting.sentences import metric_texts
 from photofinish.results import records
 from photofinish.results.figures import figures_in, figures_of
@@ -50,6 +52,7 @@ class ComparisonRow:
     precision: str | None = _column("precision")
     parameters: int | None = _column("weights", _thousands)
     epochs: int = _column("epochs")
+    epochs_trained: int | None = _column("epochs trained")
     repeats: int | None = _column("trainings")
     test_accuracy: float | None = _column("test accuracy", _percent, dvc=True)
     test_loss: float | None = _column("test loss", "{:.4f}".format, dvc=True)
@@ -57,6 +60,10 @@ class ComparisonRow:
     test_metrics: str | None = _column("test metrics")
     figures: dict[str, Any] = field(default_factory=dict)
     """Measured figures by column, as results/job_times.py describes them."""
+    job_seconds: float | None = _column("whole job", seconds, dvc=True)
+    job_seconds_low: float | None = None
+    job_seconds_high: float | None = None
+    job_extrapolated: str | None = _column("whole job extrapolated")
     step_speedup: float | None = _metric()
     step_speedup_low: float | None = None
     step_speedup_high: float | None = None
@@ -91,7 +98,7 @@ class ComparisonRow:
     cause: str | None = None
     epoch_cause: str | None = None
     busy_share: float | None = _column("device busy", "{:.0%}".format)
-    waiting_share: float | None = None
+    waiting_share: float | None = _column("waiting for batches", "{:.0%}".format)
     copying_share: float | None = None
     forward_share: float | None = None
     backward_share: float | None = None
@@ -212,6 +219,11 @@ def _row(pair: AnyComparison, run: Trained | ScriptResult) -> ComparisonRow:
     if scores := run.scores:
         row.test_accuracy, row.test_loss = scores.test_accuracy, scores.test_loss
         row.macro_f1 = scores.macro_f1
+        row.epochs_trained = len(timings.epochs)
+    if timings.epochs_left:
+        row.job_seconds = timings.whole_seconds
+        row.job_seconds_low, row.job_seconds_high = job_interval(timings)
+        row.job_extrapolated = f"from {epochs_of(timings)}"
     if overhead := run.overhead:
         row.overhead_seconds, row.overhead_share = overhead.seconds, overhead.share
     row.busy_share = run.costs.busy_share if run.costs else None

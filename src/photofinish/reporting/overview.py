@@ -9,6 +9,7 @@ from photofinish.comparing.own_gpu import OwnGpu, is_likely
 from photofinish.comparing.pairs import AnyComparison
 from photofinish.machine.load import load_warnings
 from photofinish.reporting.columns import NOTHING, Table
+from photofinish.reporting.extrapolated import job_time, likeness
 from photofinish.reporting.sentences import Verdict
 from photofinish.wording import HIGH, bound, interval_text, ratio, seconds
 
@@ -23,12 +24,12 @@ def overview_table(verdicts: Sequence[Verdict], pairs: Sequence[AnyComparison]) 
         row = {
             "experiment": each.experiment,
             ANSWER: f"{each.decision.answer} ({each.decision.about})",
-            "on this CPU": seconds(own.cpu_seconds),
+            "on this CPU": job_time(pair.cpu.timings),
             "on a GPU": _gpu_time(own),
             "speed-up": _speedup(own, pair.bounds.job),
             "why": _why(pair, own),
             "do now": each.action,
-            "the models": compared.likeness if compared else NOTHING,
+            "the models": likeness(compared) if compared else NOTHING,
         }
         rows.append(row)
     filled = [heading for heading in rows[0] if any(row[heading] != NOTHING for row in rows)]

@@ -20,6 +20,7 @@ from photofinish.comparing.decision import Decision
 from photofinish.comparing.pairs import AnyComparison
 from photofinish.comparing.scaling import Grid
 from photofinish.reporting.comparison_rows import Rows
+from photofinish.reporting.extrapolated import epochs_of
 from photofinish.results.job_times import JobTimes
 from photofinish.wording import HIGH, limit, listed, seconds, times
 
@@ -180,9 +181,11 @@ def _bars(pair: AnyComparison, decision: Decision) -> list[_Bar]:
     """Return a bar for each device that trained here, and for each GPU that the answer names."""
     bars = []
     for run in pair.trained:
-        bars.append(
-            _Bar(f"{run.device.upper()} here, measured", _parts(run.timings, run.loading_share))
-        )
+        timings, how = run.timings, "measured"
+        if timings.epochs_left:
+            how = f"extrapolated from {epochs_of(timings)}"
+        label, parts = f"{run.device.upper()} here, {how}", _parts(timings, run.loading_share)
+        bars.append(_Bar(label, parts, is_estimated=bool(timings.epochs_left)))
     named = [decision.own.gpu, decision.rented.gpu if decision.rented else None]
     for each in pair.elsewhere:
         if each.hardware in named:
@@ -197,16 +200,17 @@ def _bars(pair: AnyComparison, decision: Decision) -> list[_Bar]:
 
 
 def _parts(timings: JobTimes, loading_share: float) -> dict[str, float]:
-    """Return the parts of a job that was measured."""
-    training_seconds = sum(epoch.training_seconds for epoch in timings.epochs)
+    """Return the parts of a whole job, whose epochs were measured."""
+    share = timings.planned_epochs / len(timings.epochs)
+    training_seconds = share * sum(epoch.training_seconds for epoch in timings.epochs)
     loading_seconds = training_seconds * loading_share
     parts = {
         "start-up": timings.startup_seconds,
         "loading": loading_seconds,
         "training": training_seconds - loading_seconds,
-        "validation": sum(epoch.validation_seconds for epoch in timings.epochs),
+        "validation": share * sum(epoch.validation_seconds for epoch in timings.epochs),
     }
-    parts["the rest"] = max(0.0, timings.total_seconds - sum(parts.values()))
+    parts["the rest"] = max(0.0, timings.whole_seconds - sum(parts.values()))
     return {part: value for part, value in parts.items() if value}
 
 

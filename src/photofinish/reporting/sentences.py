@@ -22,7 +22,7 @@ from photofinish.comparing.speedups import (
 from photofinish.machine.load import load_warnings
 from photofinish.reporting.answer_words import action_text, answer_text, busy_text
 from photofinish.reporting.causes import advice, cause
-from photofinish.results.records import DeviceEvaluation
+from photofinish.reporting.extrapolated import caution, epochs_of
 from photofinish.wording import counted, faster, listed, seconds
 
 NAMES: dict[Kind, str] = {
@@ -74,7 +74,8 @@ def verdict(pair: AnyComparison, decision: Decision | None = None) -> Verdict:
     decision = decision or decide(pair)
     details = _evidence_of_both(pair) if pair.compared else _evidence_of_cpu(pair, decision)
     if "cpu" in pair.seeds:
-        details.append(chance(pair.seeds["cpu"], pair.seeds.get("gpu")))
+        is_whole = not pair.cpu.timings.epochs_left
+        details.append(chance(pair.seeds["cpu"], pair.seeds.get("gpu") if is_whole else None))
     return Verdict(
         experiment=pair.experiment,
         decision=decision,
@@ -100,15 +101,22 @@ def _evidence_of_both(pair: AnyComparison) -> list[str]:
     if found := pair.compared.break_even:
         details.append(f"When the GPU's start-up is repaid: {break_even_epochs(found)}.")
     if cpu.scores and gpu.scores:
-        details.append(_scores(cpu.scores, gpu.scores, pair.compared.parity))
+        details.append(_scores(cpu, gpu, pair.compared.parity))
     else:
         details.append(_metrics(cpu, gpu))
     return details
 
 
-def _scores(cpu: DeviceEvaluation, gpu: DeviceEvaluation, parity: Parity | None) -> str:
+def _scores(cpu: Trained | ScriptResult, gpu: Trained | ScriptResult, parity: Parity | None) -> str:
     """Return where the models part, and the main score of both devices."""
-    (name, score), parted = cpu.figure, ""
+    assert cpu.scores
+    assert gpu.scores
+    (name, score), (_, score_of_gpu), parted = cpu.scores.figure, gpu.scores.figure, ""
+    if parity and parity.epochs is not None:
+        return (
+            f"{name[0].upper()}{name[1:]} is {score} on the CPU after {epochs_of(cpu.timings)} and "
+            f"{score_of_gpu} on the GPU after {epochs_of(gpu.timings)}: not comparable."
+        )
     if parity and (divergence := parity.first_divergence):
         finding = layer_finding(divergence, parity)
         parted = f"The models first differ at the {divergence.name}: {finding}. "
@@ -117,7 +125,6 @@ def _scores(cpu: DeviceEvaluation, gpu: DeviceEvaluation, parity: Parity | None)
             "Each device draws its own random numbers, so one training of each cannot show whether "
             "the models differ by more than chance; `seeds: 3` can. "
         )
-    score_of_gpu = gpu.figure[1]
     name = f"{name[0].upper()}{name[1:]}"
     return f"{parted}{name} is {score_of_gpu} on the GPU and {score} on the CPU."
 
@@ -140,7 +147,10 @@ def metric_texts(run: Trained | ScriptResult) -> list[str]:
 
 def _evidence_of_cpu(pair: AnyComparison, decision: Decision) -> list[str]:
     cpu, timings = pair.cpu, pair.cpu.timings
-    trained = f"trained it to {cpu.scores.in_words}" if cpu.scores else "ran it"
+    trained = "ran it"
+    if cpu.scores:
+        what = epochs_of(timings) if timings.epochs_left else "it"
+        trained = f"trained {what} to {cpu.scores.in_words}"
     trained = f"{timings.device_name} {trained} in {seconds(timings.total_seconds)}"
     if timings.startup_seconds:  # not known of a script without steps
         trained += f", {seconds(timings.startup_seconds)} of it start-up"
@@ -255,6 +265,8 @@ def _why(run: Trained | ScriptResult, diagnoses: Sequence[Diagnosis]) -> list[st
 def _cautions(pair: AnyComparison) -> tuple[str, ...]:
     """Return further reasons to doubt the answer."""
     cautions = []
+    if pair.cpu.timings.epochs_left:
+        cautions.append(caution(pair.cpu.timings))
     for run in pair.trained:
         device, load = run.device.upper(), run.timings.load
         if not load_warnings(load) and (warnings := load_warnings(load[-1:])):

@@ -25,7 +25,9 @@ from photofinish.reporting.columns import (
     page_rows,
 )
 from photofinish.reporting.comparison_rows import COLUMNS, comparison_rows, is_known
+from photofinish.reporting.extrapolated import epochs_of, job_time
 from photofinish.reporting.sentences import THE_SAME
+from photofinish.results.measurements import Operations
 from photofinish.results.records import DEVICE_LABELS
 from photofinish.results.references import hardware
 from photofinish.wording import (
@@ -62,7 +64,10 @@ def series_table(series: Iterable[Series]) -> Table:
 
 def speedup_table(pair: AnyComparison) -> Table:
     """Return three rows for an experiment that a GPU trained."""
-    return page_rows(SPEEDUPS, pair.compared.speedups.values() if pair.compared else ())
+    rows = page_rows(SPEEDUPS, pair.compared.speedups.values() if pair.compared else ())
+    if rows and pair.cpu.timings.epochs_left:
+        rows[-1]["CPU"] += ", extrapolated"
+    return rows
 
 
 def bounds_table(pair: AnyComparison) -> Table:
@@ -73,7 +78,7 @@ def bounds_table(pair: AnyComparison) -> Table:
     for of, found in (("an epoch", pair.bounds.epoch), ("the job", pair.bounds.job)):
         row = {
             "of": of,
-            "whole": seconds(found.whole_seconds) if found else NOTHING,
+            "whole": seconds(found.measured_whole_seconds) if found else NOTHING,
             "stays on the CPU": seconds(found.measured_seconds) if found else NOTHING,
             "a GPU at most": limit(found.as_measured) if found else NOTHING,
             "sure to stay": seconds(found.staying_seconds) if found else NOTHING,
@@ -220,8 +225,8 @@ def elsewhere_table(pair: AnyComparison) -> Table:
             "recorded elsewhere": f"{day} ({each.machine})",
             "epoch (median)": seconds(against_cpu.device_seconds),
             "of this CPU's speed": f"{ratio(against_cpu.ratio)}x",
-            "total": seconds(timings.total_seconds),
-            "test": each.scores.in_words,
+            "total": job_time(timings),
+            "test": f"{each.scores.in_words} after {epochs_of(timings)}",
             "unreliable": "; ".join(load_warnings(timings.load)) or "no",
         }
         rows.append(row)
@@ -269,13 +274,8 @@ def _most_mistaken(result: Trained) -> str:
 
 
 def _hardware_and_software(result: Trained | ScriptResult) -> dict[str, str]:
-    """Return the hardware, the software and the launching of steps."""
-    timings, host, taken = result.timings, result.timings.host, result.steps_taken
-    warm_up_seconds = result.warm_up_seconds
-    steps = "one by one"
-    if result.device == "gpu" and taken:
-        is_captured = taken.kind == "graph"
-        steps = f"in graphs of {taken.at_once}" if is_captured else f"one by one: {taken.why}"
+    """Return the hardware and the software, and how a step is launched or what was counted."""
+    timings, host = result.timings, result.timings.host
     versions = dict(timings.packages)
     if host.software:
         versions = {"Python": host.software.python, "torch": host.software.torch}
@@ -286,12 +286,32 @@ def _hardware_and_software(result: Trained | ScriptResult) -> dict[str, str]:
     cpu = host.cpu
     return {
         "CPU": f"{cpu.model}, {cpu.usable_cores} cores, {cpu.system}" if cpu else NOTHING,
-        "devices": str(timings.device_count),
         "threads": str(host.threads or NOTHING),
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
         "commit": (commit[:_COMMIT_CHARACTERS] or NOTHING) + (" with changes" if dirty else ""),
-        "steps": steps,
-        "warm-up": NOTHING if warm_up_seconds is None else seconds(warm_up_seconds),
+        **_launching(result),
+        **_counted_step(timings.operations),
+    }
+
+
+def _launching(result: Trained | ScriptResult) -> dict[str, str]:
+    """Return how the trainer launched its steps; nothing of a script's."""
+    taken, steps = result.steps_taken, "one by one"
+    if result.warm_up_seconds is None:
+        return {}
+    if result.device == "gpu" and taken:
+        is_captured = taken.kind == "graph"
+        steps = f"in graphs of {taken.at_once}" if is_captured else f"one by one: {taken.why}"
+    devices = str(result.timings.device_count)
+    return {"devices": devices, "steps": steps, "warm-up": seconds(result.warm_up_seconds)}
+
+
+def _counted_step(operations: Operations | None) -> dict[str, str]:
+    if operations is None:
+        return {}
+    return {
+        "operations a step": f"{operations.flops / 1e9:.3g} GFLOP",
+        "operators a step": f"{operations.kernels:,}",
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from photofinish.config.base import Record
@@ -12,6 +13,7 @@ from photofinish.results import EpochTiming, median_training_seconds, passed_sec
 from photofinish.results.figures import Figure
 from photofinish.results.measurements import (
     MOST_UNEXPLAINED_SHARE,
+    LoopSteps,
     Operations,
     SteadyState,
     StepBreakdown,
@@ -66,6 +68,8 @@ class JobTimes(Readings):
     packages: dict[str, str]
     started_at_unix_seconds: float
     epochs: tuple[EpochTiming, ...]
+    epochs_left: int = 0
+    """Planned epochs that a time limit left untrained."""
     repeats: tuple[tuple[EpochTiming, ...], ...] = ()
     """Epochs of each further training from the same start."""
     seeds: tuple[tuple[EpochTiming, ...], ...] = ()
@@ -89,6 +93,8 @@ class JobTimes(Readings):
     steady_state: SteadyState
     tried_threads: tuple[TriedThreads, ...] = ()
     """Steps with one thread, half and all of them, in turns."""
+    loop_steps: LoopSteps | None = None
+    """Steps of a script on the CPU."""
     load: tuple[LoadWindow, ...]
     """Load between readings after epochs.
 
@@ -145,17 +151,36 @@ class JobTimes(Readings):
         return self.total_seconds - passed_seconds(self.epochs)
 
     @property
+    def planned_epochs(self) -> int:
+        """Number of epochs of the whole job."""
+        return len(self.epochs) + self.epochs_left
+
+    @property
+    def overhead_share(self) -> float:
+        """Time outside the passes as a share of theirs, as far as it is known."""
+        return 0.0
+
+    def left_seconds(self, epochs: Sequence[EpochTiming]) -> float:
+        """Return the time of the epochs left, if each takes as long as the mean of these."""
+        return self.epochs_left * (1 + self.overhead_share) * passed_seconds(epochs) / len(epochs)
+
+    @property
+    def whole_seconds(self) -> float:
+        """Duration of the whole job: measured, or extrapolated to the epochs left."""
+        return self.total_seconds + self.left_seconds(self.epochs)
+
+    @property
     def seeds_seconds(self) -> float:
-        """Time of the passes of all further seeds."""
-        return sum(passed_seconds(seed) for seed in self.seeds)
+        """Time of the passes of all further seeds, with those of the epochs left."""
+        return sum(passed_seconds(seed) + self.left_seconds(seed) for seed in self.seeds)
 
     @property
     def job_seconds(self) -> float:
-        """Duration of the job with its further seeds. Repeats only measure."""
-        return self.total_seconds + self.seeds_seconds
+        """Duration of the whole job with its further seeds. Repeats only measure."""
+        return self.whole_seconds + self.seeds_seconds
 
     @property
     def end_to_end_seconds(self) -> list[float]:
         """Duration of the whole job, for each repeat."""
-        repeats = [self.once_seconds + passed_seconds(repeat) for repeat in self.repeats]
-        return [self.total_seconds, *repeats]
+        repeats = [passed_seconds(repeat) + self.left_seconds(repeat) for repeat in self.repeats]
+        return [self.whole_seconds, *(self.once_seconds + seconds for seconds in repeats)]

@@ -37,6 +37,15 @@ class TriedThreads(Record):
     """CPU time of the main thread for each step, which includes waiting for other threads."""
 
 
+class LoopSteps(Record):
+    """Steps of a custom loop on the CPU, with the wait for their batches."""
+
+    quickest_seconds: float
+    """Quickest tenth of the steps."""
+    cpu_seconds: float | None
+    """Mean CPU time of a step, of all threads."""
+
+
 class StepsTaken(Record):
     """Launching of the training's steps: one by one, or captured in a CUDA graph."""
 

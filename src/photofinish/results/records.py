@@ -133,6 +133,8 @@ class Timings(JobTimes):
     """Part of the start-up: reading, normalising and placing the split."""
     warm_up_seconds: Annotated[float, Figure(mlflow="warm_up_seconds")]
     """Time of steps on a copy before the training. No part of the start-up or the total."""
+    replaces: str | None = None
+    """SHA-256 of the weights of a shorter training that this one replaces."""
     tracking_seconds: float
     """Time that training waited for MLflow."""
     overhead: Overhead
@@ -141,6 +143,10 @@ class Timings(JobTimes):
     """Reason why there is no attribution."""
     identity: str | None = None
     """SHA-256 of all that determines the training, except its name."""
+
+    @property
+    def overhead_share(self) -> float:
+        return self.overhead.share
 
 
 class Untimed(Record):

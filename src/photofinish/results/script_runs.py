@@ -17,7 +17,7 @@ from photofinish.machine.host import git_commit, package_versions
 from photofinish.machine.load import LoadWindow
 from photofinish.results import EpochTiming, median_training_seconds
 from photofinish.results.job_times import JobTimes, Readings
-from photofinish.results.measurements import Operations, SteadyState
+from photofinish.results.measurements import LoopSteps, Operations, SteadyState
 from photofinish.results.records import DeviceLabel, read_record
 
 SCRIPT = "script.json"
@@ -40,6 +40,10 @@ class ScriptEpoch(Record):
     """Number of samples, by the size of each 11th batch and the last; 0 if they have no length."""
     counted_seconds: tuple[float, ...]
     """Time of each counted step, which is much longer than others."""
+    quickest_step_seconds: float | None = None
+    """Quickest tenth of the steps on the CPU, with the wait for their batches."""
+    cpu_seconds: float | None = None
+    """CPU time of all the process's threads on the CPU, without the counted steps."""
     device_step_seconds: tuple[float, ...] = ()
     """Time of some steps by events of an accelerator, which may compute while its host waits."""
 
@@ -114,7 +118,9 @@ def script_times(
     repeats: tuple[tuple[EpochTiming, ...], ...] = (),
     samples: int,
     counts_samples: bool = True,
+    steps_per_epoch: int | None,
     step_seconds: Iterable[float],
+    loop_steps: LoopSteps | None,
     load: tuple[LoadWindow, ...],
     operations: Operations | None,
     not_counted: str,
@@ -138,10 +144,12 @@ def script_times(
         epochs=epochs,
         repeats=repeats,
         training_image_count=samples,
+        steps_per_epoch=steps_per_epoch,
         images_per_second=samples / epoch_seconds if counts_samples else None,
         startup_seconds=startup_seconds,
         total_seconds=total_seconds,
         steady_state=SteadyState(steps_per_sample=1, sample_seconds=tuple(step_seconds)),
+        loop_steps=loop_steps,
         load=load,
         operations=operations,
         not_counted=None if operations else not_counted,

@@ -1,21 +1,26 @@
-"""Price of a training while it runs, and the budget that ends it."""
+"""Price of a training while it runs, and the budget and the time limit that end it."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
 from photofinish.config.budget import BudgetPlan
 from photofinish.errors import UserError
+from photofinish.results import EpochTiming, passed_seconds
 from photofinish.results.records import DeviceLabel
 from photofinish.wording import money
 
 _LEAST_SHOWN = 0.01
+LEAST_EPOCHS = 2
+"""Fewest epochs that a time limit leaves: an interval takes two."""
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Price of a device's hours, and what a training on it may cost.
+    """Price of a device's hours, and what a training on it may cost and take.
 
     They are no part of a training's cache key, so a change of them trains nothing again.
     """
@@ -23,11 +28,23 @@ class Costs:
     hour_price: float = 0.0
     currency: str = ""
     budget: float | None = None
+    time_limit_seconds: float | None = None
 
     @classmethod
-    def of(cls, plan: BudgetPlan, device: DeviceLabel) -> Self:
+    def of(cls, plan: BudgetPlan, device: DeviceLabel, experiment: str) -> Self:
         price = plan.cpu_hour if device == "cpu" else plan.gpu_hour
-        return cls(price or 0.0, plan.currency, plan.budget)
+        limit_seconds = plan.cpu_seconds.get(experiment) if device == "cpu" else None
+        return cls(price or 0.0, plan.currency, plan.budget, limit_seconds)
+
+    def epochs_in_time(self, seconds: float, epochs: Sequence[EpochTiming]) -> int:
+        """Return how many further epochs end before the time limit.
+
+        `seconds` were spent, and each epoch is assumed to take as long as the mean of `epochs`.
+        """
+        if self.time_limit_seconds is None:
+            return sys.maxsize
+        in_time = (self.time_limit_seconds - seconds) / (passed_seconds(epochs) / len(epochs))
+        return max(0, int(in_time), LEAST_EPOCHS - len(epochs))
 
     def so_far(self, seconds: float) -> str:
         """Return `0.42 USD so far`, or nothing below 0.01 and without a price."""

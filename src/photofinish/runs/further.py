@@ -30,7 +30,12 @@ def train_repeats(first: Training, instruments: Instruments) -> tuple[Epochs, ..
     if count > 1:
         forget_optimizer(first.trainer)  # makes room for a second training
     for number in range(2, count + 1):
-        again = Training(first.setup, f"repeat {number}", spent_before_seconds=spent_seconds)
+        again = Training(
+            first.setup,
+            f"repeat {number}",
+            spent_before_seconds=spent_seconds,
+            last_epoch=first.trainer.progress.last_epoch,
+        )
         with instruments.repeat(number) as epoch_ended:
             again.run(epoch_ended)
         check_repeat(first.trainer, again.trainer, first.setup.run.name, number)
@@ -56,7 +61,11 @@ def check_repeat(first: Trainer, again: Trainer, name: str, number: int) -> None
 
 
 def train_further_seeds(
-    run: Run, device: torch.device, team: World, spent_seconds: float
+    run: Run,
+    device: torch.device,
+    team: World,
+    spent_seconds: float,
+    last_epoch: int | None,
 ) -> tuple[Epochs, ...]:
     """Train from each further seed, write what it learned, and return the epochs of each.
 
@@ -67,7 +76,9 @@ def train_further_seeds(
         alone = {"seed": seed, "seeds": 1, "repeats": 1, "save_weights": "last"}
         experiment = run.experiment.model_copy(update=alone)
         setup = Setup(replace(run, experiment=experiment), device, team)
-        training = Training(setup, f"seed {seed}", spent_before_seconds=spent_seconds)
+        training = Training(
+            setup, f"seed {seed}", spent_before_seconds=spent_seconds, last_epoch=last_epoch
+        )
         try:
             training.run()
         except NonFiniteLossError as error:

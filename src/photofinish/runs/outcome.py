@@ -93,6 +93,8 @@ def timings_of(
         data_seconds=setup.data_seconds,
         warm_up_seconds=durations.warm_up_seconds,
         epochs=epochs,
+        epochs_left=trainer.epochs_left_out(),
+        replaces=run.replaces,
         total_seconds=durations.total_seconds,
         tracking_seconds=durations.tracking_seconds,
         resumed_at_epochs=training.resumed_at_epochs,

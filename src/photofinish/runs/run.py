@@ -46,6 +46,11 @@ class Run:
         """Return the sha256 of each custom file that runs, and the versions of its packages."""
         return self.experiment.custom_code if isinstance(self.experiment, ExperimentPlan) else {}
 
+    @property
+    def replaces(self) -> str | None:
+        """Return the sha256 of the weights of a shorter training that this one replaces."""
+        return self.experiment.replaces if isinstance(self.experiment, ExperimentPlan) else None
+
     def check(self) -> None:
         """Raise ConfigError or UserError for settings that do not fit the split or the machine."""
         check_code_unchanged(self.custom_code)

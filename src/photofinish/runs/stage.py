@@ -37,7 +37,9 @@ def train(
     rank = own_rank()
     experiment = read_plan(experiment_file, ExperimentPlan)
     name = experiment_file.stem
-    costs = Costs.of(read_plan(budget_file, BudgetPlan), device) if budget_file else Costs()
+    costs = Costs()
+    if budget_file:
+        costs = Costs.of(read_plan(budget_file, BudgetPlan), device, name)
     run = Run(name, device, experiment, host, data, out, weights, costs)
     if rank is None and "DVC_STAGE" in os.environ:
         _check_machine(run)

@@ -66,7 +66,8 @@ def train(
         )
         timings = _train_own_seed(run, device, team, tracker, waited_seconds)
         spent_seconds = timings.total_seconds + sum(map(passed_seconds, timings.repeats))
-        seeds = train_further_seeds(run, device, team, spent_seconds)
+        last_epoch = len(timings.epochs) if timings.epochs_left else None
+        seeds = train_further_seeds(run, device, team, spent_seconds, last_epoch)
     if team.is_main:
         # The last file to be written: a result that has it is complete.
         timings = timings.model_copy(update={"seeds": seeds})

@@ -15,6 +15,7 @@ from photofinish.runs.views import TrainingDisplay
 from photofinish.stage.rank import seconds_since_stage_start
 from photofinish.tracking.client import NoTracker, Tracker
 from photofinish.training.checkpoint import CheckpointStore
+from photofinish.wording import seconds
 
 
 class JobClock:
@@ -47,7 +48,7 @@ class Training:
     """A trainer that restores, saves and shows its epochs. All ranks call it; rank 0 saves.
 
     The first training of a run has the job's clock. A repeat or a further seed counts its passes,
-    on top of what was spent before it.
+    on top of what was spent before it, and ends with `last_epoch` if a time limit ended the first.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Training:
         name: str = "",
         clock: JobClock | None = None,
         spent_before_seconds: float = 0.0,
+        last_epoch: int | None = None,
     ) -> None:
         self.setup, self.team, self._clock = setup, setup.team, clock
         self._costs, self._spent_before_seconds = setup.run.costs, spent_before_seconds
@@ -66,6 +68,7 @@ class Training:
                 setup.check_custom_code(network)
         self.initial_weights_sha256 = sha256_of_bytes(weights_of(network))
         self.trainer = setup.new_trainer(network)
+        self.trainer.progress.last_epoch = last_epoch
         self.display = TrainingDisplay(self._title, self.trainer)
         self._store = CheckpointStore(setup.run.checkpoint_folder() / name.replace(" ", "-"))
         self._epochs_saved = 0
@@ -125,8 +128,10 @@ class Training:
     def epochs(self) -> Iterator[tuple[EpochMetrics, EpochTiming]]:
         """Train the epochs that are left. Between epochs, show each and save what is due."""
         for metrics, timing in self.trainer.epochs():
+            self._check_time_limit()
             if self.team.is_main:
-                self.display.epoch_ended(metrics, timing, self._costs.so_far(self.spent_seconds()))
+                spent = self._costs.so_far(self.spent_seconds())
+                self.display.epoch_ended(metrics, timing, self._epochs_to_come(), spent)
                 self._keep_weights(metrics.epoch)
                 if self._store.is_due():
                     self.save()
@@ -148,6 +153,28 @@ class Training:
         }
         self._store.save(epochs_done, state)
         self._epochs_saved = epochs_done
+
+    def _check_time_limit(self) -> None:
+        """Make this epoch the last if the next would end after the time limit, by rank 0's clock.
+
+        A checkpoint keeps the decision, so that a resumed training ends with the same epoch.
+        """
+        progress, limit_seconds = self.trainer.progress, self._costs.time_limit_seconds
+        if self._clock is None or limit_seconds is None or not self.trainer.epochs_left():
+            return
+        if self.team.broadcast_object(self._epochs_to_come()) == 0:
+            progress.last_epoch = progress.epochs_done
+            self.say(
+                f"ends after epoch {progress.epochs_done}: time_limit {seconds(limit_seconds)}"
+            )
+
+    def _epochs_to_come(self) -> int:
+        """Return how many epochs are left within the time limit, if there is one."""
+        left = self.trainer.epochs_left()
+        if self._clock is None:
+            return left
+        timings = self.trainer.progress.timings
+        return min(left, self._costs.epochs_in_time(self.spent_seconds(), timings))
 
     def _keep_weights(self, epoch: int) -> None:
         if self._clock and self.setup.run.experiment.save_weights == "every_epoch":

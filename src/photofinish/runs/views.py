@@ -44,8 +44,10 @@ class TrainingDisplay:
         else:
             self._bar.console.print(line, highlight=False, markup=False)
 
-    def epoch_ended(self, metrics: EpochMetrics, timing: EpochTiming, spent: str = "") -> None:
-        """Show an epoch, the time left, and what was `spent` so far."""
+    def epoch_ended(
+        self, metrics: EpochMetrics, timing: EpochTiming, to_come: int, spent: str = ""
+    ) -> None:
+        """Show an epoch, the time of those `to_come`, and what was `spent` so far."""
         text = (
             f"epoch {metrics.epoch}/{self._epochs}  loss {metrics.training_loss:.4f}  "
             f"validation {metrics.validation_loss:.4f}"
@@ -54,17 +56,18 @@ class TrainingDisplay:
             text += f", {metrics.validation_accuracy:.2%}"
         if self._bar.disable:
             text += f"  {self._images / timing.training_seconds:,.0f} samples/s"
-            outlook = ", ".join(filter(None, (_time_left(self._trainer), spent)))
+            outlook = ", ".join(filter(None, (_time_left(self._trainer, to_come), spent)))
             self.say("  ".join(filter(None, (text, outlook))))
         else:  # which has a column for the time left
-            self._bar.update(self._task, note=text, spent=spent)
+            total = (metrics.epoch + to_come) * self._trainer.steps_per_epoch
+            self._bar.update(self._task, note=text, spent=spent, total=total)
 
 
-def _time_left(trainer: Trainer) -> str:
+def _time_left(trainer: Trainer, to_come: int) -> str:
     """Return `3.0 min left`, or nothing if the training ends soon."""
     last = trainer.progress.timings[-_LAST_EPOCHS:]
     epoch_seconds = statistics.median(one.training_seconds + one.validation_seconds for one in last)
-    left_seconds = epoch_seconds * trainer.epochs_left()
+    left_seconds = epoch_seconds * to_come
     if left_seconds < _LEAST_LEFT_SECONDS:
         return ""
     return f"{_at_most(trainer)}{seconds(left_seconds)} left"

@@ -35,6 +35,8 @@ TAG_DEVICE = "photofinish.device"
 TAG_HOST = "host.name"
 TAG_BUSY = "photofinish.busy"
 """Load of a busy machine, which makes times unreliable."""
+TAG_EXTRAPOLATED = "photofinish.job_extrapolated"
+"""Epochs from which the metric job_seconds is extrapolated: from 3 of 50 epochs."""
 TAG_CURRENT = "photofinish.current"
 """True for the experiment's result as it is on disk, false for an earlier one."""
 TAG_TRAINING_KEY = "sha256.training_key"  # MLflow sorts by name: these are below the others
@@ -152,10 +154,18 @@ def training_document(
         f" {timings.device_name}{quality}. {len(history)} epochs of"
         f" {seconds(timings.median_epoch_seconds)}, {seconds(timings.total_seconds)} in all."
     )
+    tags = {}
+    if timings.epochs_left:
+        tags[TAG_EXTRAPOLATED] = f"from {len(history)} of {timings.planned_epochs} epochs"
+        note += (
+            f" The whole job takes {seconds(timings.whole_seconds)}, extrapolated"
+            f" {tags[TAG_EXTRAPOLATED]}."
+        )
     key = records.training_key(name, timings.identity)
     document = _document(name, device, record, timings, key, note, result, mirrored, answers)
     params = run_params(experiment, device)
-    return replace(document, params=params, metrics=metrics, files=files, model=model)
+    tags |= document.tags
+    return replace(document, tags=tags, params=params, metrics=metrics, files=files, model=model)
 
 
 def _document(
@@ -274,6 +284,7 @@ def _summary(timings: records.Timings) -> dict[str, float | None]:
     """Return the values that a training has once."""
     summary = _measured(timings, has_steps=True)
     summary["overhead_share"] = timings.overhead.share
+    summary["job_seconds"] = timings.whole_seconds if timings.epochs_left else None
     if parts := timings.step_parts:
         for part, value in parts.median_seconds.items():
             summary[f"median_step_{part}"] = value

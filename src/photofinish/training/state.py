@@ -68,6 +68,8 @@ class Progress:
     epochs_done: int = 0
     metrics: list[EpochMetrics] = field(default_factory=list)
     timings: list[EpochTiming] = field(default_factory=list)
+    last_epoch: int | None = None
+    """Epoch that a time limit made the last."""
 
     def add(self, metrics: EpochMetrics, timing: EpochTiming) -> None:
         """Add one epoch."""
@@ -100,4 +102,5 @@ def progress_in(state: dict[str, Any]) -> Progress:
         progress["epochs_done"],
         [EpochMetrics(**metrics) for metrics in progress["metrics"]],
         [EpochTiming(**timing) for timing in progress["timings"]],
+        progress["last_epoch"],
     )

@@ -262,7 +262,13 @@ class Trainer:
         """Return how many epochs are left. With `early_stopping` it may end before."""
         if self.progress.is_stopped(self.experiment.early_stopping):
             return 0
-        return self.experiment.epochs - self.progress.epochs_done
+        return (self.progress.last_epoch or self.experiment.epochs) - self.progress.epochs_done
+
+    def epochs_left_out(self) -> int:
+        """Return how many planned epochs a time limit leaves untrained."""
+        if self.progress.is_stopped(self.experiment.early_stopping):
+            return 0
+        return self.experiment.epochs - (self.progress.last_epoch or self.experiment.epochs)
 
     def _keep_weights(self) -> None:
         """Copy the weights to the CPU, all of them before the host waits."""

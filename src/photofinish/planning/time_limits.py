@@ -1,0 +1,53 @@
+"""Time limits on the CPU, and recorded trainings that were ended too early for today's limit.
+
+The limit is no part of a training's cache key. Another limit trains an experiment again only if its
+recorded training was ended by one, and another epoch now has time. The key then names the weights
+that are replaced, and keeps this name as long as the new result stands.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from photofinish.config.experiment import Experiment
+from photofinish.config.loader import Params
+from photofinish.results import EpochTiming, passed_seconds
+
+
+def time_limits(params: Params) -> dict[str, float]:
+    """Return the seconds of each limited experiment: its own limit, or the device's."""
+    device = params.devices.cpu.time_limit
+    limits = {name: one.time_limit or device for name, one in params.experiments.items()}
+    return {name: limit for name, limit in limits.items() if limit is not None}
+
+
+def to_replace(experiment: Experiment, result: Path, limit_seconds: float | None) -> str | None:
+    """Return the sha256 of the recorded weights if this limit allows another epoch.
+
+    Else return what the recorded training itself replaced. A result of other settings, which DVC
+    replaces anyway, counts as none.
+    """
+    record_file, timings_file = result / "model/record.json", result / "timings/timings.json"
+    if not (record_file.is_file() and timings_file.is_file()):
+        return None
+    # Not validated: `plan` takes under a second, and the stages that use them validate them.
+    record, timings = (json.loads(file.read_bytes()) for file in (record_file, timings_file))
+    if record["experiment"] != json.loads(experiment.model_dump_json()):
+        return None
+    if timings.get("epochs_left") and _has_time(timings, limit_seconds):
+        weights: str = record["weights_sha256"]
+        return weights
+    replaced: str | None = timings.get("replaces")
+    return replaced
+
+
+def _has_time(timings: dict[str, Any], limit_seconds: float | None) -> bool:
+    """Return True if another epoch would end before the limit, or if there is none."""
+    if limit_seconds is None:
+        return True
+    epochs = [EpochTiming(**epoch) for epoch in timings["epochs"]]
+    next_epoch_seconds = passed_seconds(epochs) / len(epochs)
+    is_in_time: bool = timings["total_seconds"] + next_epoch_seconds <= limit_seconds
+    return is_in_time

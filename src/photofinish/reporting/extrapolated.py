@@ -1,0 +1,43 @@
+"""Words for a training that a time limit ended, and for its whole job's time."""
+
+from __future__ import annotations
+
+from photofinish.comparing.pairs import Compared
+from photofinish.comparing.speedups import job_interval
+from photofinish.results.job_times import JobTimes
+from photofinish.wording import counted, seconds
+
+
+def epochs_of(timings: JobTimes) -> str:
+    """Return `3 of 50 epochs`, or `50 epochs` if a training was whole."""
+    if not timings.epochs_left:
+        return counted(len(timings.epochs), "epoch")
+    return f"{len(timings.epochs)} of {counted(timings.planned_epochs, 'epoch')}"
+
+
+def job_time(timings: JobTimes) -> str:
+    """Return the whole job's time, marked if it is extrapolated."""
+    return f"{seconds(timings.whole_seconds)}{mark(timings)}"
+
+
+def mark(timings: JobTimes) -> str:
+    """Return the mark of an extrapolated time, or nothing."""
+    return f" (extrapolated from {epochs_of(timings)})" if timings.epochs_left else ""
+
+
+def caution(timings: JobTimes) -> str:
+    """Return what follows from a training that a time limit ended."""
+    low, high = map(seconds, job_interval(timings))
+    return (
+        f"The CPU trained {epochs_of(timings)}, by its `time_limit`. The whole job's time of "
+        f"{seconds(timings.whole_seconds)} is extrapolated ({low} to {high}), and its test metrics "
+        f"are those after {counted(len(timings.epochs), 'epoch')}."
+    )
+
+
+def likeness(compared: Compared) -> str:
+    """Return how alike the models are, and over which epochs if one was ended by a time limit."""
+    epochs = compared.parity.epochs if compared.parity else None
+    if epochs is None:
+        return compared.likeness
+    return f"{compared.likeness} over the {counted(epochs, 'epoch')} that both trained"

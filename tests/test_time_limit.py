@@ -1,0 +1,217 @@
+"""A time limit ends a training on the CPU after whole epochs, and its job is extrapolated."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT, MakeExperiment, MakeResult
+from result_files import pair_of, trained, with_record, with_timings, write_result
+from training_process import train_here
+
+from photofinish.comparing.decision import decide
+from photofinish.comparing.device_results import Trained
+from photofinish.comparing.speedups import job_interval
+from photofinish.config.budget import BudgetPlan
+from photofinish.config.compare import Comparing
+from photofinish.config.experiment import Experiment
+from photofinish.config.loader import read_params
+from photofinish.data.packed import PackedSplit
+from photofinish.machine.fingerprint import CpuTarget
+from photofinish.planning.plan import write_plan
+from photofinish.reporting.comparison_rows import comparison_rows
+from photofinish.reporting.sentences import verdict
+from photofinish.results import EpochTiming, records
+from photofinish.runs.costs import Costs
+from photofinish.runs.run import Run
+from photofinish.tracking.documents import TAG_EXTRAPOLATED, TAG_NOTE, training_document
+
+SOON = Costs(time_limit_seconds=1e-9)
+"""It leaves the fewest epochs, however slow the machine is."""
+
+
+@pytest.fixture
+def run(
+    cpu_host: CpuTarget, packed_split: PackedSplit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Run:
+    monkeypatch.chdir(tmp_path)
+    experiment: Any = None
+    return Run("small", "cpu", experiment, cpu_host, packed_split.folder, tmp_path / "small/cpu")
+
+
+def train(run: Run, experiment: Experiment, costs: Costs) -> tuple[Path, records.Timings]:
+    """Train without a result of earlier, and return the folder of the model and the times."""
+    shutil.rmtree(run.out, ignore_errors=True)
+    train_here(replace(run, experiment=experiment, costs=costs))
+    timings = records.read_record(run.out / "timings/timings.json", records.Timings)
+    return run.out / records.MODEL, timings
+
+
+def test_a_limited_training_is_the_start_of_the_whole_one_and_resumes_to_the_same_epoch(
+    run: Run, make_experiment: MakeExperiment
+) -> None:
+    schedule = {"name": "cosine"}
+    every = make_experiment(epochs=4, schedule=schedule, save_weights="every_epoch", seed=7)
+    whole, timings = train(run, every, Costs())
+    assert (len(timings.epochs), timings.epochs_left) == (4, 0)
+    second_epoch = (whole / "epochs/epoch-0002.safetensors").read_bytes()
+    start = records.read_history(whole)[:2]
+
+    experiment = make_experiment(epochs=4, schedule=schedule, seed=7, repeats=2, seeds=2)
+    model, timings = train(run, experiment, SOON)
+    learned = {path: path.read_bytes() for path in model.rglob("*") if path.is_file()}
+    assert learned[model / records.WEIGHTS] == second_epoch
+    assert records.read_history(model) == start
+    (further,) = records.read_seeds(model, experiment)
+    assert [len(each) for each in (*timings.repeats, *timings.seeds, further.history)] == [2, 2, 2]
+    assert timings.epochs_left == 2
+
+    # Killed before DVC stored it: the checkpoint has the end, whatever the limit is now.
+    model, timings = train(run, experiment, Costs())
+    assert {path: path.read_bytes() for path in model.rglob("*") if path.is_file()} == learned
+    assert (timings.resumed_at_epochs, timings.epochs_left) == ((2,), 2)
+
+
+@pytest.mark.parametrize(
+    ("limit_seconds", "spent_seconds", "epochs", "left"),
+    [(100, 20, 1, 8), (100, 95, 9, 0), (100, 95, 1, 1), (100, 200, 2, 0), (None, 200, 1, 9)],
+)
+def test_no_epoch_begins_that_would_end_after_the_limit_except_the_second(
+    limit_seconds: float | None, spent_seconds: float, epochs: int, left: int
+) -> None:
+    costs = Costs(time_limit_seconds=limit_seconds)
+    timings = [EpochTiming(9.0, 1.0, 0.0)] * epochs
+    assert min(9, costs.epochs_in_time(spent_seconds, timings)) == left
+
+
+PARAMS = """\
+defaults:
+  {model: linear, optimizer: {name: sgd, lr: 0.1}, input: resident, epochs: 5, batch_size: 16,
+   precision: fp32, seed: 0}
+devices: {cpu: {time_limit: 10 min}}
+datasets: {digits: {source: digits, validation: 0.1, test: 0.1}}
+experiments:
+  small: {dataset: digits}
+  longer: {dataset: digits, time_limit: 1.5 h}
+"""
+
+
+@pytest.mark.parametrize(
+    ("epochs_left", "limit", "trains_again"),
+    [
+        (0, "10 min", False),
+        (0, "1 s", False),
+        (0, None, False),
+        (3, "10 min", False),
+        (3, "1 s", False),
+        (3, "17 min", False),  # an epoch took 400 s, and the job 700 s
+        (3, "19 min", True),
+        (3, None, True),
+    ],
+)
+def test_another_limit_trains_again_only_if_another_epoch_then_has_time(
+    tmp_path: Path, make_result: MakeResult, epochs_left: int, limit: str | None, trains_again: bool
+) -> None:
+    on_cpu, results = tmp_path / "plan/on_cpu/small.json", tmp_path / "results"
+
+    def plan(text: str) -> dict[str, Any]:
+        (tmp_path / "params.yaml").write_text(text, encoding="utf-8")
+        params = read_params(tmp_path / "params.yaml")
+        write_plan(params, tmp_path / "plan", ROOT / "stages", results=results)
+        planned: dict[str, Any] = json.loads(on_cpu.read_bytes())
+        return planned
+
+    planned = plan(PARAMS)
+    limits = json.loads((tmp_path / "plan/budget.json").read_bytes())["cpu_seconds"]
+    assert limits == {"small": 600.0, "longer": 5400.0}
+    experiment = read_params(tmp_path / "params.yaml").experiments["small"]
+    epochs = (400.0,) * (5 - epochs_left)
+    result = trained(make_result, "small", epoch_seconds=epochs, total_seconds=700.0)
+    result = with_record(result, experiment=experiment)
+    result = with_timings(result, epochs_left=epochs_left, replaces="an earlier one")
+    write_result(results, result)
+
+    changed = PARAMS.replace("time_limit: 10 min", f"time_limit: {limit}" if limit else "")
+    replaces = plan(changed)["replaces"]
+    assert replaces == (result.record.weights_sha256 if trains_again else "an earlier one")
+    # A result of other settings is none.
+    assert plan(changed.replace("lr: 0.1", "lr: 0.2"))["replaces"] is None
+    shutil.rmtree(results)
+    assert plan(changed) == planned
+
+
+def limited(make_result: MakeResult) -> Trained:
+    """Make up two epochs of 20 and 22 s out of 50."""
+    result = trained(make_result, epoch_seconds=(19.9, 21.9), total_seconds=52.0, accuracy=0.5)
+    result = with_timings(result, epochs_left=48)
+    experiment = result.record.experiment.model_copy(update={"epochs": 50})
+    return with_record(result, experiment=experiment)
+
+
+def test_a_limited_job_is_extrapolated_with_an_interval(make_result: MakeResult) -> None:
+    timings = limited(make_result).timings
+    # 10 s beside the epochs, and 0.7 % of an epoch between two of them
+    whole = 52 + 48 * 21 * 1.007
+    assert timings.whole_seconds == pytest.approx(whole)
+    assert timings.end_to_end_seconds == [timings.whole_seconds]
+    # Student's t for one degree of freedom is 6.31, the epochs' standard deviation 1.41 s.
+    half = 6.3138 * 48 * 2**0.5 * (1 / 2 + 1 / 48) ** 0.5
+    low, high = job_interval(timings)
+    assert low == pytest.approx((10 / 1.3 + whole - 10 - half) / 1.05, rel=1e-3)
+    assert high == pytest.approx((10 * 1.3 + whole - 10 + half) * 1.05, rel=1e-3)
+
+
+def test_a_limited_job_is_marked_and_its_end_is_never_compared(
+    make_result: MakeResult, tmp_path: Path
+) -> None:
+    cpu = limited(make_result)
+    gpu = trained(make_result, device="gpu", epoch_seconds=(1.0,) * 50, total_seconds=60.0)
+    pair = pair_of(cpu, gpu)
+    answer = verdict(pair)
+    assert "instead of 18 min (extrapolated from 2 of 50 epochs)" in answer.answer
+    assert "identical over the 2 epochs that both trained" in answer.answer
+    assert "50.00% on the CPU after 2 of 50 epochs and 75.00% on the GPU after 50" in answer.text
+    assert pair.compared
+    assert pair.compared.parity
+    compared = {layer.name for layer in pair.compared.parity.layers}
+    assert compared.isdisjoint({"test predictions", "test accuracy", "final weights"})
+    assert decide(pair).own.answer == "Yes"
+
+    row, gpu_row = comparison_rows([pair])
+    assert (row["epochs"], row["epochs_trained"], row["total_seconds"]) == (50, 2, 52.0)
+    assert row["job_extrapolated"] == "from 2 of 50 epochs"
+    assert row["job_seconds_low"] < row["job_seconds"] < row["job_seconds_high"]
+    assert gpu_row["job_extrapolated"] is None
+
+    write_result(tmp_path, cpu)
+    document = training_document(cpu.experiment, "cpu", tmp_path)
+    assert document
+    assert document.tags[TAG_EXTRAPOLATED] == "from 2 of 50 epochs"
+    assert "extrapolated from 2 of 50 epochs" in document.tags[TAG_NOTE]
+
+
+def test_early_stopping_on_the_gpu_ends_the_cpus_job_at_the_same_epoch(
+    make_result: MakeResult,
+) -> None:
+    gpu = trained(make_result, device="gpu", epoch_seconds=(1.0,) * 12, total_seconds=20.0)
+    assert pair_of(limited(make_result), gpu).cpu.timings.planned_epochs == 12
+
+
+def test_a_limited_job_may_be_worth_a_rented_gpu_though_it_took_a_minute(
+    make_result: MakeResult,
+) -> None:
+    rented = decide(pair_of(limited(make_result), None, Comparing())).rented
+    assert rented
+    assert rented.here_seconds == pytest.approx(52 + 48 * 21 * 1.007)
+
+
+def test_limits_are_those_of_the_cpu() -> None:
+    plan = BudgetPlan(
+        currency="USD", cpu_hour=None, gpu_hour=None, budget=None, cpu_seconds={"small": 600.0}
+    )
+    limits = [Costs.of(plan, device, "small").time_limit_seconds for device in ("cpu", "gpu")]
+    assert limits == [600.0, None]
