@@ -13,7 +13,7 @@ from itertools import combinations
 from typing import Literal
 
 import numpy as np
-from scipy.special import stdtrit
+from scipy.special import bdtr, stdtrit
 
 from photofinish.comparing.device_results import Predictions, Trained
 from photofinish.comparing.speedups import Interval, TimeToTarget, students_t, time_to_target
@@ -202,11 +202,7 @@ def mcnemar_p_value(cpu: Predictions, device: Predictions, rows_an_item: int = 1
     discordant = only_one + only_other
     if not discordant:
         return 1.0
-    ways = way = 1  # binomial coefficients, each from the one before
-    for chosen in range(1, min(only_one, only_other) + 1):
-        way = way * (discordant - chosen + 1) // chosen
-        ways += way
-    return float(min(1.0, ways / 2 ** (discordant - 1)))
+    return min(1.0, 2 * float(bdtr(min(only_one, only_other), discordant, 0.5)))
 
 
 def _equal(name: str, same: bool) -> Layer:

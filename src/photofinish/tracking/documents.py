@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -139,16 +139,6 @@ def training_document(
                 "test_macro_f1": scores.macro_f1,
             }
             summary |= {key: value for key, value in ours.items() if value is not None}
-    ended_ms = _milliseconds(timings.epochs[-1].ended_at_unix_seconds)
-    metrics = []
-    for epoch, timing in zip(history, timings.epochs, strict=True):
-        metrics += epoch_metrics(epoch, timing, timings.training_image_count)
-    for run in seeds:
-        loss = run.history[-1].validation_loss
-        metrics.append(Metric("seed_validation_loss", loss, ended_ms, run.seed))
-    for key, value in summary.items():
-        if value is not None:
-            metrics.append(Metric(key, float(value), ended_ms, ONCE))
     note = (
         f"{OURS}: {experiment.model.name} trained on {experiment.dataset} by"
         f" {timings.device_name}{quality}. {len(history)} epochs of"
@@ -164,8 +154,27 @@ def training_document(
     key = records.training_key(name, timings.identity)
     document = _document(name, device, record, timings, key, note, result, mirrored, answers)
     params = run_params(experiment, device)
+    metrics = [*_all_metrics(history, timings, seeds, summary)]
     tags |= document.tags
     return replace(document, tags=tags, params=params, metrics=metrics, files=files, model=model)
+
+
+def _all_metrics(
+    history: Sequence[EpochMetrics],
+    timings: records.Timings,
+    seeds: Sequence[records.SeedRun],
+    summary: Mapping[str, float | None],
+) -> Iterator[Metric]:
+    """Yield the metrics of each epoch, of each further seed, and those of the whole training."""
+    for epoch, timing in zip(history, timings.epochs, strict=True):
+        yield from epoch_metrics(epoch, timing, timings.training_image_count)
+    ended_ms = _milliseconds(timings.epochs[-1].ended_at_unix_seconds)
+    for run in seeds:
+        loss = run.history[-1].validation_loss
+        yield Metric("seed_validation_loss", loss, ended_ms, run.seed)
+    for key, value in summary.items():
+        if value is not None:
+            yield Metric(key, float(value), ended_ms, ONCE)
 
 
 def _document(
