@@ -218,8 +218,9 @@ def test_parts_that_fit_the_whole_still_show_a_likely_cause(
     assert only(diagnose(result)).likely == likely
     pair = pair_of(with_timings(result, total_seconds=30.0, startup_seconds=1.0))
     (row,) = overview_table([sentences.verdict(pair)], [pair])
-    busy = " (busy machine)" if likely and "timings" in measured else ""
-    assert row.get("why") == (likely and f"likely arithmetic{busy}")
+    assert row.get("why") == (likely and "likely arithmetic")
+    assert row["on this CPU"].endswith(", busy machine") is ("timings" in measured)
+    assert list(row).index("do now") == 2  # what to do stands beside the answer
 
 
 def test_a_step_next_to_its_loader_may_be_slower_than_alone(slow: Change) -> None:

@@ -218,7 +218,7 @@ def test_any_number_of_experiments_is_one_page_with_the_details_of_the_first(
 def test_the_overview_has_no_empty_column(make_result: MakeResult, tmp_path: Path) -> None:
     write_report([pair_of(make_result("one"))] * 2, tmp_path)
     header, *_ = Page(tmp_path).tables["All experiments"]
-    assert header == ["experiment", "worth a GPU?", "on this CPU", "speed-up", "do now"]
+    assert header == ["experiment", "worth a GPU?", "do now", "on this CPU", "speed-up"]
 
 
 def test_the_markdown_fits_into_a_comment_at_any_number(

@@ -58,7 +58,8 @@ SENTENCES = {
     # A rented GPU.
     "saves enough": "{gpu} takes {gpu_time} instead of {here}{of_sweep}. With {start} to start, "
     "that saves {saved}{cost}.",
-    "may save enough": "{gpu} may save {low} to {high} of {here}{of_sweep}, less {start} to start.",
+    "may save enough": "{gpu} may save {low} to {high} before its {start} to start. The CPU takes "
+    "{here}{of_sweep}.",
     "saves too little": "{gpu} saves {saved_by_run} {run} and takes minutes to start{from_runs}.",
     "saves nothing": "{gpu} takes {gpu_time} instead of {here}{of_sweep}, and minutes to start.",
     "rented short job": "the job takes {here}{of_sweep}, and a rented machine takes {start} "

@@ -11,6 +11,7 @@ from photofinish.machine.load import load_warnings
 from photofinish.reporting.columns import NOTHING, Table
 from photofinish.reporting.extrapolated import job_time, likeness
 from photofinish.reporting.sentences import Verdict
+from photofinish.results.job_times import JobTimes
 from photofinish.wording import HIGH, bound, interval_text, ratio, seconds
 
 ANSWER = "worth a GPU?"
@@ -24,11 +25,11 @@ def overview_table(verdicts: Sequence[Verdict], pairs: Sequence[AnyComparison]) 
         row = {
             "experiment": each.experiment,
             ANSWER: f"{each.decision.answer} ({each.decision.about})",
-            "on this CPU": job_time(pair.cpu.timings),
+            "do now": each.action,
+            "on this CPU": _cpu_time(pair.cpu.timings),
             "on a GPU": _gpu_time(own),
             "speed-up": _speedup(own, pair.bounds.job),
             "why": _why(pair, own),
-            "do now": each.action,
             "the models": likeness(compared) if compared else NOTHING,
         }
         rows.append(row)
@@ -37,12 +38,13 @@ def overview_table(verdicts: Sequence[Verdict], pairs: Sequence[AnyComparison]) 
 
 
 def _why(pair: AnyComparison, own: OwnGpu) -> str:
-    """Return the reason, with a remark if it is by the figures of a busy machine."""
     reason = own.reason or NOTHING
-    if not is_likely(pair, own):
-        return reason
-    is_busy = any(load_warnings(run.timings.load) for run in pair.trained)
-    return f"likely {reason}{' (busy machine)' if is_busy else ''}"
+    return f"likely {reason}" if is_likely(pair, own) else reason
+
+
+def _cpu_time(timings: JobTimes) -> str:
+    """Return the job's time, with a remark if other programs used the machine."""
+    return f"{job_time(timings)}{', busy machine' if load_warnings(timings.load) else ''}"
 
 
 def _gpu_time(own: OwnGpu) -> str:
