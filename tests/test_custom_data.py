@@ -88,7 +88,7 @@ FAULTS = {
     ),
     "too few names": (
         items("return torch.zeros(2), i % 3", more="    classes = ['a', 'b']\n"),
-        "data set 'scans': its classes are numbered 0 to 2, and .*`classes` names 2",
+        "data set 'scans': its targets hold 2, and .*`classes` names 2",
     ),
 }
 

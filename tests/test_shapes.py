@@ -8,6 +8,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from conftest import CustomFiles, MakeExperiment
@@ -19,8 +20,9 @@ from photofinish.config.loss_settings import CrossEntropy
 from photofinish.config.metrics import Metric
 from photofinish.custom.imports import custom_code_hashes
 from photofinish.data.packed import PackedSplit
+from photofinish.data.samples import named_targets
 from photofinish.data.split import read_raw, split
-from photofinish.errors import UserError
+from photofinish.errors import ConfigError, UserError
 from photofinish.evaluation.evaluate import evaluate, write_evaluation
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.results import records
@@ -167,6 +169,40 @@ def test_loss_and_accuracy_count_positions_as_plain_pytorch_does() -> None:
     total, weight = weighted.sum_and_weight(outputs, targets)
     mean = functional.cross_entropy(rows, classes, weight=torch.tensor(weights))
     assert torch.isclose(total / weight, mean)
+
+
+@pytest.mark.parametrize("ignored", [-1, 0, 255])
+def test_positions_of_ignore_index_do_not_count(ignored: int) -> None:
+    torch.manual_seed(0)
+    outputs, targets = torch.randn(3, 4, 6), torch.randint(1, 6, (3, 4))
+    targets[0, :3] = ignored
+    rows, classes, weights = outputs.view(-1, 6), targets.view(-1), torch.arange(1.0, 7.0)
+    settings = CrossEntropy(
+        name="cross_entropy", weight=tuple(weights.tolist()), ignore_index=ignored
+    )
+    criterion = Loss(settings, "classes", CPU)
+    expected = functional.cross_entropy(rows, classes, weight=weights, ignore_index=ignored)
+    assert criterion.mean(outputs, targets).equal(expected)
+    total, weight = criterion.sum_and_weight(outputs, targets)
+    assert torch.isclose(total / weight, expected)
+    is_counted = classes != ignored
+    assert criterion.task.num_predictions(targets) == 9
+    hits = (rows.argmax(1) == classes)[is_counted].sum()
+    assert criterion.task.num_correct(outputs, targets) == hits
+
+
+def test_a_number_that_is_no_class_needs_ignore_index(
+    pack: Callable[..., PackedSplit], train: Train
+) -> None:
+    packed = pack(WORDS.replace("-100", "-1"))
+    assert (len(packed.manifest.class_names), packed.manifest.ignored_class) == (5, -1)
+    with pytest.raises(UserError, match="ignore_index: -1"):
+        train(packed, LAST)
+    ignoring = train(packed, LAST, loss={"name": "cross_entropy", "ignore_index": -1})
+    assert ignoring.scores.test_accuracy == 1
+    assert len(ignoring.judged.actual) == 15 * 7
+    with pytest.raises(ConfigError, match=r"-2 and -1.*ignore_index"):
+        named_targets("data", np.array([[-2, -1, 0]]), None)
 
 
 def test_as_many_classes_as_positions_are_refused_since_either_may_come_first() -> None:

@@ -36,6 +36,8 @@ class CrossEntropy(Settings):
     label_smoothing: Share = 0.0
     weight: NumberForEach = None
     """Weight of each class. A mean is over these weights."""
+    ignore_index: Annotated[int, Field(ge=-(2**31), lt=2**31)] = -100
+    """Class of the positions that do not count, where samples have a class for each position."""
 
 
 class ValueLoss(Settings):

@@ -15,6 +15,6 @@ TaskName = Literal["classes", "values", "labels", "custom"]
 Shape = tuple[int | None, ...]
 """Shape of a sample. None stands for a side that differs from sample to sample."""
 IGNORED_CLASS = -100
-"""Class of a position that doesn't count, as in PyTorch's cross_entropy."""
+"""Class of a position that doesn't count, by default of PyTorch's cross_entropy."""
 Dtype = Literal["uint8", "float32", "int64"]
 """Dtype that samples are packed in: uint8 for images, else what networks take."""

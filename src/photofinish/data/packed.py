@@ -36,6 +36,8 @@ class Manifest(Record):
     """Networks get samples of other dtypes than uint8 unchanged."""
     target_shape: Shape = ()
     """Shape of a target as it is packed: positions for a class at each of them."""
+    ignored_class: int | None = None
+    """Number in the targets of positions that is no class, such as -100."""
     target_parts: Nested[Dtype] | None = None
     """Dtypes of a tuple or dict of targets."""
     counts: dict[PartName, int]

@@ -14,13 +14,14 @@ from PIL import Image
 from torch.utils.data import Dataset
 
 from photofinish.custom.running import run_custom_code
-from photofinish.data import IGNORED_CLASS, PartName, TaskName
+from photofinish.data import PartName, TaskName
 from photofinish.data.images import UNREADABLE, Int64Array, pixels_of
 from photofinish.data.packed import Column
 from photofinish.data.ragged import Ragged
 from photofinish.data.tasks import TASKS
 from photofinish.errors import ConfigError, UserError
 from photofinish.nested import Nested, leaf_names, leaves, map_nested
+from photofinish.wording import listed
 
 Array = npt.NDArray[Any]
 
@@ -265,13 +266,27 @@ def _named_classes(
         assert isinstance(column, np.ndarray)
         classes, column = np.unique(column, return_inverse=True)
         return column.astype(np.int64), tuple(str(number) for number in classes)
-    counted = numbers[numbers != IGNORED_CLASS] if has_positions else numbers
-    if not len(counted):
-        raise ConfigError(f"{where}: no position has a class: all are {IGNORED_CLASS}")
-    names = names or tuple(map(str, range(counted.max() + 1)))
-    if counted.min() < 0 or counted.max() >= len(names):
-        raise ConfigError(
-            f"{where}: its classes are numbered {counted.min()} to {counted.max()}, "
-            f"and its attribute `classes` names {len(names)}, from 0"
+    if numbers.max() < 0:
+        raise ConfigError(f"{where}: no position has a class: all are below 0")
+    given, names = names, names or tuple(map(str, range(numbers.max() + 1)))
+    others = numbers_of_no_class(numbers, len(names))
+    if len(others) > has_positions:
+        problem = (
+            f"{where}: its targets hold {listed([str(number) for number in others[:3]])}, and "
+            f"its classes are numbered from 0"
         )
+        if given:
+            problem += f" to {len(names) - 1}, as its attribute `classes` names {len(names)}"
+        if has_positions:
+            problem += (
+                ". One such number may mark positions that do not count: "
+                "ignore_index of cross_entropy in params.yaml, -100 by default"
+            )
+        raise ConfigError(problem)
     return column, names
+
+
+def numbers_of_no_class(numbers: Array, classes: int) -> list[int]:
+    """Return the numbers in targets that are none of so many classes."""
+    outside = numbers[(numbers < 0) | (numbers >= classes)]
+    return [int(number) for number in np.unique(outside)]

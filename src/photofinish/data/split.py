@@ -32,7 +32,14 @@ from photofinish.data.images import Int64Array
 from photofinish.data.live import PLAN as LIVE_PLAN
 from photofinish.data.packed import Column, Content, Manifest, part_file, shapes_file
 from photofinish.data.ragged import Ragged
-from photofinish.data.samples import Array, Sample, Samples, Source, named_targets
+from photofinish.data.samples import (
+    Array,
+    Sample,
+    Samples,
+    Source,
+    named_targets,
+    numbers_of_no_class,
+)
 from photofinish.data.sources import open_source
 from photofinish.errors import ConfigError
 from photofinish.files import sha256_of_file, write_bytes_atomically
@@ -226,6 +233,7 @@ def split(plan: DatasetPlan, raw: RawData, folder: Path) -> Manifest:
         shape=raw.shape,
         dtype=raw.dtype,
         target_shape=_target_shape(raw.labels),
+        ignored_class=_ignored_class(raw),
         target_parts=map_nested(lambda part: part.dtype.name, raw.labels)
         if isinstance(raw.labels, tuple | dict)
         else None,
@@ -248,6 +256,14 @@ def _target_shape(labels: Nested[Column]) -> Shape:
         return labels.shape[1:]
     columns: list[Column] = leaves(labels)
     return (None,) if any(isinstance(column, Ragged) for column in columns) else ()
+
+
+def _ignored_class(raw: RawData) -> int | None:
+    """Return the number that marks positions without a class, if there is one."""
+    if raw.task != "classes" or isinstance(raw.labels, tuple | dict) or len(raw.labels.shape) < 2:
+        return None
+    values = raw.labels.values if isinstance(raw.labels, Ragged) else raw.labels
+    return next(iter(numbers_of_no_class(values, len(raw.class_names))), None)
 
 
 def _channels(raw: RawData) -> int:

@@ -77,8 +77,14 @@ class Classes(Task):
     is_one_of_many = True
     torchmetrics = "multiclass"
 
+    def __init__(self, ignore_index: int = IGNORED_CLASS) -> None:
+        self.ignore_index = ignore_index
+        """Class of the positions that do not count."""
+
     def num_predictions(self, targets: torch.Tensor) -> torch.Tensor | int:
-        return (targets != IGNORED_CLASS).sum() if has_positions(targets) else samples_in(targets)
+        return (
+            (targets != self.ignore_index).sum() if has_positions(targets) else samples_in(targets)
+        )
 
     def by_position(
         self, outputs: torch.Tensor, targets: torch.Tensor
@@ -91,7 +97,10 @@ class Classes(Task):
         outputs, targets = self.by_position(outputs, targets)
         if targets.is_floating_point():
             targets = targets.argmax(dim=1)
-        return (outputs.argmax(dim=1) == targets).sum()
+        is_correct = outputs.argmax(dim=1) == targets
+        if self.ignore_index >= 0:  # no prediction is negative
+            is_correct = is_correct & (targets != self.ignore_index)
+        return is_correct.sum()
 
     def predicted(self, outputs: torch.Tensor) -> torch.Tensor:
         return outputs.argmax(dim=1)

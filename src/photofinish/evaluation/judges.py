@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -15,9 +15,8 @@ from torch import nn
 from photofinish.config.metrics import Metrics
 from photofinish.custom.reference import is_reference
 from photofinish.custom.running import run_custom_code
-from photofinish.data import IGNORED_CLASS
 from photofinish.data.packed import PackedSplit
-from photofinish.data.tasks import TASKS, classes_of_positions
+from photofinish.data.tasks import TASKS, Classes, classes_of_positions
 from photofinish.errors import UserError
 from photofinish.evaluation.scores import (
     SCORES,
@@ -146,7 +145,7 @@ class JudgeOfPositions(Judge):
     def add(self, outputs: Any, targets: Any) -> None:
         self._add_loss(outputs.float(), targets)
         outputs, targets = classes_of_positions(outputs, targets)
-        is_counted = targets != IGNORED_CLASS
+        is_counted = targets != cast("Classes", self._loss.task).ignore_index
         outputs, targets = outputs[is_counted], targets[is_counted]
         self._predicted.append(outputs.argmax(dim=1))
         super().add(outputs if self._metrics else outputs[:0], targets)

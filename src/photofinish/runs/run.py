@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from photofinish.config.experiment import Experiment, ExperimentPlan
+from photofinish.config.loss_settings import CrossEntropy
 from photofinish.config.networks import FetchedWeights, fetched_weights
 from photofinish.custom.imports import check_code_unchanged
-from photofinish.data import MANIFEST
+from photofinish.data import IGNORED_CLASS, MANIFEST
 from photofinish.data.packed import Manifest, PackedSplit
 from photofinish.errors import ConfigError
 from photofinish.files import sha256_of_bytes, sha256_of_file, state_folder, to_json
@@ -66,6 +67,7 @@ class Run:
             )
         split, augmentation = PackedSplit(self.data).manifest, experiment.augmentation
         self._check_input(split)
+        self._check_ignored_class(split)
         if split.dtype != "uint8" and (augmentation.flip or augmentation.crop_padding):
             raise ConfigError(
                 f"experiments.{self.name}.augmentation is for images in params.yaml. Samples of "
@@ -97,6 +99,24 @@ class Run:
             f"gets a list of (input, target) and returns a batch, or let its transform and "
             f"eval_transform return one shape"
         )
+
+    def _check_ignored_class(self, split: Manifest) -> None:
+        """Raise ConfigError if the loss would take a number for a class that is none."""
+        loss, ignored = self.experiment.loss, split.ignored_class
+        ignore_index = loss.ignore_index if isinstance(loss, CrossEntropy) else IGNORED_CLASS
+        key, dataset = f"experiments.{self.name}.loss", f"datasets.{self.experiment.dataset}"
+        if ignored not in (None, ignore_index):
+            raise ConfigError(
+                f"{key} takes {ignored} for a class in params.yaml, and the targets of {dataset} "
+                f"have {len(split.class_names)} classes, from 0. If {ignored} marks positions that "
+                f"do not count, set loss: {{name: cross_entropy, ignore_index: {ignored}}}; a "
+                f"custom loss or step needs {IGNORED_CLASS} there"
+            )
+        if ignore_index != IGNORED_CLASS and not split.target_shape:
+            raise ConfigError(
+                f"{key}.ignore_index is for targets with a class at each position in params.yaml, "
+                f"and those of {dataset} are one {split.task} a sample: leave it out"
+            )
 
     def data_sha256(self) -> str:
         """Return the sha256 of the split's manifest, which holds the sha256 of each data file."""

@@ -13,8 +13,7 @@ from torch.nn import functional
 
 from photofinish.custom.reference import CodeReference, is_reference
 from photofinish.custom.running import as_function, run_custom_code
-from photofinish.data import IGNORED_CLASS
-from photofinish.data.tasks import TASKS, Task
+from photofinish.data.tasks import TASKS, Classes, Task
 from photofinish.errors import ConfigError, UserError
 from photofinish.nested import leaves, samples_in
 
@@ -67,6 +66,8 @@ class Loss:
             for key in _PER_CLASS.keys() & arguments.keys():
                 arguments[key] = torch.tensor(arguments[key], device=device)
             self._loss = partial(_BUILT_IN[self.name], **arguments)
+        if "ignore_index" in arguments:
+            self.task = Classes(arguments["ignore_index"])
         self._class_weights: torch.Tensor | None = arguments.get("weight")
         self.has_tensors = self._is_custom or bool(_PER_CLASS.keys() & arguments.keys())
         """True if the loss has float32 tensors, or may have."""
@@ -124,8 +125,8 @@ class Loss:
                 return total, positions
             if isinstance(positions, int):
                 return total, weights[targets].sum()
-            is_counted = targets != IGNORED_CLASS
-            return total, (weights[targets.clamp(min=0)] * is_counted).sum()
+            is_counted = targets != cast("Classes", self.task).ignore_index
+            return total, (weights[targets.where(is_counted, 0)] * is_counted).sum()
         if not count:
             nothing = leaves(outputs)[0].sum() * 0.0
             return nothing, nothing.detach().float() if self._is_custom else 0
