@@ -1,11 +1,14 @@
-"""Atomic writes, canonical JSON, sha256, and the project's folders."""
+"""Atomic writes, canonical JSON and CSV, sha256, and the project's folders."""
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
 import json
 import os
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +60,15 @@ def write_json_atomically(path: Path, value: Any) -> None:
 def to_json(value: Any) -> str:
     """Serialize to canonical JSON, so that equal values give identical bytes."""
     return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def to_csv(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """Return the text of a CSV, with every digit."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def project_root() -> Path:

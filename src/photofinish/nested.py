@@ -1,8 +1,11 @@
-"""Inputs and targets of a network: one array or tensor, or a tuple or dict of them."""
+"""Inputs and targets of a network: one array or tensor, or a tuple or dict of them.
+
+Also `dotted`, for settings and records of any depth.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, Union
 
 _Leaf = TypeVar("_Leaf")
@@ -51,3 +54,19 @@ def call_with(function: Callable[..., Any], inputs: Any) -> Any:
     if isinstance(inputs, dict):
         return function(**inputs)
     return function(inputs)
+
+
+def dotted(
+    value: Any, name: str = "", may_be_name: Callable[[str], object] = lambda _: True
+) -> Iterator[tuple[str, Any]]:
+    """Yield `optimizer.lr`, 0.1 for `{"optimizer": {"lr": 0.1}}`.
+
+    A dict stays whole if one of its names may not be a name.
+    """
+    if isinstance(value, dict):
+        children = {f"{name}.{key}" if name else str(key): child for key, child in value.items()}
+        if all(map(may_be_name, children)):
+            for key, child in children.items():
+                yield from dotted(child, key, may_be_name)
+            return
+    yield name, value

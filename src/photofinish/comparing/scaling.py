@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -28,6 +27,7 @@ from photofinish.comparing.speedups import (
     run_margins,
 )
 from photofinish.config.experiment import Experiment
+from photofinish.nested import dotted
 from photofinish.results.records import DeviceLabel, Timings
 
 _LAYERS = {"hidden": "units of hidden layer", "channels": "channels of convolution"}
@@ -161,7 +161,7 @@ class Grid:
 
 def grid(pairs: Sequence[TrainedPair], decisions: Sequence[Decision]) -> Grid | None:
     """Return the experiments as a grid, or None if not exactly two settings vary."""
-    settings = [dict(_leaves(pair.cpu.record.experiment.model_dump(mode="json"))) for pair in pairs]
+    settings = [dict(dotted(pair.cpu.record.experiment.model_dump(mode="json"))) for pair in pairs]
     values: dict[str, list[str]] = defaultdict(list)
     for key in dict.fromkeys(key for each in settings for key in each):
         values[key] = list(dict.fromkeys(str(each.get(key)) for each in settings))
@@ -179,15 +179,6 @@ def grid(pairs: Sequence[TrainedPair], decisions: Sequence[Decision]) -> Grid | 
     if len(cells) < len(rows) * len(columns):
         return None
     return Grid(row_key, column_key, tuple(rows), tuple(columns), cells)
-
-
-def _leaves(settings: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield each setting with its dotted key."""
-    for key, value in settings.items():
-        if isinstance(value, dict):
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 @dataclass(frozen=True)

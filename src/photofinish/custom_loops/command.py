@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from pydantic import Field
 
@@ -25,6 +24,7 @@ from photofinish.errors import UserError
 from photofinish.files import state_folder
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget, Machine, mismatches
 from photofinish.machine.load import LoadMonitor, LoadWindow
+from photofinish.nested import dotted
 from photofinish.results import EpochTiming
 from photofinish.results.job_times import JobTimes, Readings
 from photofinish.results.measurements import LoopSteps, Operations
@@ -116,7 +116,7 @@ def run_script(device: DeviceLabel, plan_file: Path, host_file: Path, out: Path)
         ),
         parameter_count=measured.parameter_count,
         epochs=measured.whole_epochs,
-        metrics=dict(_numbers(json.loads(metrics_file.read_bytes()))) if metrics_file else {},
+        metrics=dict(_numbers(metrics_file)) if metrics_file else {},
         timings=_timings(host, ran, started_at_unix_seconds),
     )
     write_record(out / SCRIPT, record)
@@ -174,13 +174,11 @@ def _state(file: Path | None) -> tuple[int, int] | None:
     return status.st_mtime_ns, status.st_size
 
 
-def _numbers(value: Any, name: str = "") -> Iterator[tuple[str, float | None]]:
-    """Yield each number in a JSON value, by its keys with dots between."""
-    if isinstance(value, dict):
-        for key, child in value.items():
-            yield from _numbers(child, f"{name}.{key}" if name else str(key))
-    elif isinstance(value, int | float) and name:
-        yield name, float(value) if math.isfinite(value) else None
+def _numbers(file: Path) -> Iterator[tuple[str, float | None]]:
+    """Yield each number in a JSON file, by its keys with dots between."""
+    for name, value in dotted(json.loads(file.read_bytes())):
+        if isinstance(value, int | float) and name:
+            yield name, float(value) if math.isfinite(value) else None
 
 
 def _timings(host: CpuTarget | GpuTarget, ran: _Ran, started_at_unix_seconds: float) -> JobTimes:

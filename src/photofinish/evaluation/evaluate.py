@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +11,7 @@ from photofinish.config.metrics import Metrics
 from photofinish.data.packed import PackedSplit
 from photofinish.evaluation.judges import score
 from photofinish.evaluation.scores import Array
-from photofinish.files import write_text_atomically
+from photofinish.files import to_csv, write_text_atomically
 from photofinish.results import records
 from photofinish.results.learned import load_network
 
@@ -78,8 +76,5 @@ def write_evaluation(judged: Judged, folder: Path) -> None:
     if not all(map(len, judged.predicted.values())):
         actual = np.empty(0)  # a custom step predicts nothing
     columns = [array.ravel().tolist() for array in (actual, *judged.predicted.values())]
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["actual", *judged.predicted])
-    writer.writerows(zip(*columns, strict=True))
-    write_text_atomically(folder / records.PREDICTIONS, text.getvalue())
+    text = to_csv(["actual", *judged.predicted], zip(*columns, strict=True))
+    write_text_atomically(folder / records.PREDICTIONS, text)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import ValidationError
 
@@ -31,6 +31,7 @@ from photofinish.machine.host import (
     software_facts,
     usable_threads,
 )
+from photofinish.nested import dotted
 
 
 class Machine(Record):
@@ -160,23 +161,12 @@ def mismatches(planned: CpuTarget | GpuTarget, machine: Machine) -> list[str]:
     else:
         settings = planned.model_dump(include=set(GpuDevice.model_fields))
         own = _gpu_host(GpuDevice(**settings), machine)
-    wanted, actual = _leaves(planned.model_dump(mode="json")), _leaves(own.model_dump(mode="json"))
+    wanted, actual = (dict(dotted(each.model_dump(mode="json"))) for each in (planned, own))
     return [
         f"{key}: {wanted.get(key)}, not {actual.get(key)}"
         for key in wanted | actual
         if wanted.get(key) != actual.get(key)
     ]
-
-
-def _leaves(facts: dict[str, Any], path: str = "") -> dict[str, Any]:
-    """Return each single fact by its path."""
-    leaves: dict[str, Any] = {}
-    for key, value in facts.items():
-        if isinstance(value, dict):
-            leaves |= _leaves(value, f"{path}{key}.")
-        else:
-            leaves[f"{path}{key}"] = value
-    return leaves
 
 
 def read_machines(devices: Devices, folder: Path) -> dict[str, Machine]:

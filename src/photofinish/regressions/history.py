@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import statistics
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from photofinish.files import write_text_atomically
+from photofinish.files import to_csv, write_text_atomically
 from photofinish.remote.jobs import git
 from photofinish.reporting.pictures import speed_history
 from photofinish.wording import utc_day
@@ -56,11 +54,10 @@ def write_history() -> None:
     for point in points:
         series.setdefault((point.experiment, point.device, point.machine), []).append(point)
     marked = [with_steps(each) for each in series.values()]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, [each.name for each in fields(Point)], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(asdict(point) for each in marked for point in each)
-    write_text_atomically(CSV, text.getvalue())
+    columns = [each.name for each in fields(Point)]
+    write_text_atomically(
+        CSV, to_csv(columns, (astuple(point) for each in marked for point in each))
+    )
     commits = list(dict.fromkeys(point.commit for point in points))
     rows = [[asdict(point) for point in each] for each in marked]
     write_text_atomically(SVG, speed_history(rows, commits).file)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable
 from dataclasses import astuple, fields
 from itertools import accumulate
 
 from photofinish.comparing.device_results import Trained
 from photofinish.comparing.pairs import AnyComparison
+from photofinish.files import to_csv
 from photofinish.reporting.columns import (
     RENTING,
     SPEEDUPS,
@@ -101,12 +100,8 @@ def _named(file: str, rows: Iterable[tuple[object, ...]]) -> Rows:
 
 def as_csv(file: str, rows: Rows) -> str:
     """Return the text of one of the report's CSV files, with every digit."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS[file])
-    for row in rows:
-        writer.writerow([_cell(row[column]) for column in COLUMNS[file]])
-    return text.getvalue()
+    columns = COLUMNS[file]
+    return to_csv(columns, ([_cell(row[column]) for column in columns] for row in rows))
 
 
 def _cell(value: object) -> object:

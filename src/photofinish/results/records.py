@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 from collections.abc import Iterable
 from dataclasses import astuple, fields
 from pathlib import Path
@@ -15,7 +14,7 @@ from photofinish.config.base import Record
 from photofinish.config.experiment import Experiment
 from photofinish.data import Dtype, Shape, TaskName
 from photofinish.errors import UserError
-from photofinish.files import sha256_of_bytes, write_text_atomically
+from photofinish.files import sha256_of_bytes, to_csv, write_text_atomically
 from photofinish.nested import Nested
 from photofinish.results import EpochMetrics
 from photofinish.results.figures import Figure
@@ -297,8 +296,5 @@ def read_history(folder: Path) -> list[EpochMetrics]:
 
 def write_history(folder: Path, rows: Iterable[EpochMetrics]) -> None:
     """Write model/history.csv, with every digit."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(field.name for field in fields(EpochMetrics))
-    writer.writerows(map(astuple, rows))
-    write_text_atomically(folder / HISTORY, text.getvalue())
+    columns = [field.name for field in fields(EpochMetrics)]
+    write_text_atomically(folder / HISTORY, to_csv(columns, map(astuple, rows)))

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from mlflow.entities import Metric
 
@@ -17,6 +16,7 @@ from photofinish.config.experiment import RECIPE, Experiment
 from photofinish.files import sha256_of_bytes
 from photofinish.machine.fingerprint import GpuTarget
 from photofinish.machine.load import load_warnings
+from photofinish.nested import dotted
 from photofinish.results import EpochMetrics, EpochTiming, records
 from photofinish.results.figures import figures_in
 from photofinish.results.job_times import JobTimes
@@ -86,17 +86,8 @@ def run_params(experiment: Experiment, device: str) -> dict[str, str]:
     for block, key in (("schedule", "every"), ("optimizer", "weight_decay_exclude")):
         if settings[block][key] is None:
             del settings[block][key]
-    return {key: str(value) for key, value in _flat(settings)} | {"device": device}
-
-
-def _flat(value: Any, prefix: str = "") -> list[tuple[str, Any]]:
-    """Flatten `{"optimizer": {"lr": 0.1}}` to `optimizer.lr`, unless MLflow refuses a key."""
-    if not isinstance(value, dict):
-        return [(prefix, value)]
-    children = {f"{prefix}.{key}" if prefix else str(key): child for key, child in value.items()}
-    if not all(map(_KEY.fullmatch, children)):
-        return [(prefix, value)]
-    return [pair for key, child in children.items() for pair in _flat(child, key)]
+    values = dotted(settings, may_be_name=_KEY.fullmatch)
+    return {key: str(value) for key, value in values} | {"device": device}
 
 
 def training_document(
