@@ -17,8 +17,9 @@ from conftest import ONE_THREAD, Project, clone_project
 from training_stage import read_until, wait_for
 
 from photofinish.errors import EXIT_INTERRUPTED, UserError
+from photofinish.git import git
 from photofinish.machine.fingerprint import Machine
-from photofinish.remote.jobs import clone_at, committed, git
+from photofinish.remote.jobs import clone_at, committed
 from photofinish.remote.worker import check_planned, code_version, key_of
 
 LIKE_LAB = {"OMP_NUM_THREADS": "1", "OMP_DYNAMIC": "false"}

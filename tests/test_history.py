@@ -95,3 +95,15 @@ def test_a_step_is_a_change_of_level_by_more_than_the_noise(
 ) -> None:
     points = [Point("mine", "cpu", "", "", "", "", each, None) for each in epoch_seconds]
     assert [point.step for point in with_steps(points)] == steps
+
+
+def test_a_project_below_the_repositorys_top_has_a_history_too(
+    commit: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("project").mkdir()
+    monkeypatch.chdir("project")
+    for epoch_seconds in (1.0, 2.0):
+        write_metrics(epoch_seconds)
+        commit()
+    write_history()
+    assert len(Path("speed-history.csv").read_text(encoding="utf-8").splitlines()) == 3

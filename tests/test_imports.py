@@ -16,7 +16,7 @@ from source_imports import ROOT, SOURCES, imported_modules
 
 PACKAGE = SOURCES / "photofinish"
 ORDER = (
-    *("errors", "wording", "nested", "files", "stage", "custom"),
+    *("errors", "wording", "nested", "files", "git", "stage", "custom"),
     *("config", "machine", "data", "models", "results", "planning"),
     *(
         "training",

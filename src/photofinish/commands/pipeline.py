@@ -11,6 +11,7 @@ from pathlib import Path
 
 from photofinish.errors import ConfigError
 from photofinish.files import OWN_FOLDER
+from photofinish.git import git_succeeds
 
 PARAMS = Path("params.yaml")
 PLAN = Path("stages/plan.py")
@@ -54,11 +55,7 @@ def check_params() -> None:
 
 def has_git() -> bool:
     """Return True if this folder is in a Git repository."""
-    return shutil.which("git") is not None and _git("rev-parse", "--git-dir")
-
-
-def _git(*arguments: str) -> bool:
-    return subprocess.run(["git", *arguments], check=False, capture_output=True).returncode == 0
+    return shutil.which("git") is not None and git_succeeds("rev-parse", "--git-dir")
 
 
 def copy_example(name: str) -> None:
@@ -68,7 +65,7 @@ def copy_example(name: str) -> None:
     if example not in examples:
         names = ", ".join(path.stem for path in examples) or "none"
         raise ConfigError(f"there is no example {name}; there are: {names}")
-    is_committed = _git("diff", "--quiet", "HEAD", "--", str(PARAMS))
+    is_committed = git_succeeds("diff", "--quiet", "HEAD", "--", str(PARAMS))
     if not is_committed and not any(cmp(path, PARAMS, shallow=False) for path in examples):
         raise ConfigError(f"{PARAMS} has changes of yours: commit or save them elsewhere first")
     print(f"{example} is now {PARAMS}")

@@ -15,6 +15,8 @@ from pathlib import Path
 import psutil
 
 from photofinish.config.kinds import KINDS
+from photofinish.errors import UserError
+from photofinish.git import git
 
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -28,6 +30,7 @@ CPU_VARIABLES = (
     "MKL_NUM_THREADS", "OMP_DYNAMIC", "OMP_NUM_THREADS", "OMP_PLACES", "OMP_PROC_BIND",
     "OMP_WAIT_POLICY", "ONEDNN_DEFAULT_FPMATH_MODE", "ONEDNN_MAX_CPU_ISA",
 )  # fmt: skip
+_OTHER_FILES = ("--porcelain", "--untracked-files=no", "--", ".", ":!dvc.lock")
 GPU_VARIABLES = (
     *CPU_VARIABLES, *sorted(name for kind in KINDS.values() for name in kind.variables)
 )  # fmt: skip
@@ -189,14 +192,8 @@ def package_version(name: str) -> str | None:
 def git_commit() -> str | None:
     """Return the current commit, with `-dirty` if files other than dvc.lock differ."""
     try:
-        head = _git("rev-parse", "HEAD")
-        changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!dvc.lock")
-    except (OSError, subprocess.SubprocessError):
+        head = git(Path(), "rev-parse", "HEAD", timeout_seconds=10)
+        changed = git(Path(), "status", *_OTHER_FILES, timeout_seconds=10)
+    except (OSError, UserError, subprocess.TimeoutExpired):
         return None
     return f"{head}-dirty" if changed else head
-
-
-def _git(*arguments: str) -> str:
-    command = ["git", *arguments]
-    ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
-    return ran.stdout.strip()

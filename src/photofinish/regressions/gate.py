@@ -23,8 +23,8 @@ from typing import Self
 
 from photofinish.config.loader import read_params
 from photofinish.errors import ConfigError, UserError
+from photofinish.git import git
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget, fingerprint
-from photofinish.remote.jobs import git
 from photofinish.results.records import DeviceLabel
 from photofinish.stage.locks import exclusive_machine
 from photofinish.wording import ratio, seconds, times

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from photofinish.files import to_csv, write_text_atomically
-from photofinish.remote.jobs import git
+from photofinish.git import git
 from photofinish.reporting.pictures import speed_history
 from photofinish.wording import utc_day
 

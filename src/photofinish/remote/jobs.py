@@ -18,6 +18,7 @@ from pathlib import Path
 from photofinish.config.base import Name, Record
 from photofinish.errors import UserError
 from photofinish.files import state_folder
+from photofinish.git import git
 from photofinish.stage.locks import exclusive
 from photofinish.stage.process import run_stage
 
@@ -129,52 +130,42 @@ def _end_with_input() -> None:
     os.killpg(0, signal.SIGTERM)
 
 
-def git(folder: Path, *arguments: str) -> str:
-    """Return what git prints, or raise its message."""
+def _git(folder: Path, *arguments: str) -> str:
     # Without this, git takes an unfinished clone for a part of the project around it.
-    environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(folder.resolve().parent)}
-    command = ["git", *arguments]
-    ran = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
-    if ran.returncode:
-        raise UserError(
-            f"git {arguments[0]} in {folder.resolve()}: {ran.stderr.strip() or 'failed'}"
-        )
-    return ran.stdout.strip()
+    return git(folder, *arguments, GIT_CEILING_DIRECTORIES=str(folder.resolve().parent))
 
 
 def committed(folder: Path) -> str:
     """Return the project's commit. Raise UserError if there are uncommitted changes."""
     inputs = (".", *(f":!{path}" for path in _NO_INPUT_OF_A_STAGE))
-    if changed := git(folder, "status", "--porcelain", "--", *inputs):
+    if changed := _git(folder, "status", "--porcelain", "--", *inputs):
         raise UserError(f"these are not committed: commit and push them, then run again\n{changed}")
-    return git(folder, "rev-parse", "HEAD")
+    return _git(folder, "rev-parse", "HEAD")
 
 
 def clone_at(source: Path, folder: Path, commit: str) -> None:
     """Bring `folder`, a clone of `source` that shares its DVC remotes and cache, to a commit."""
     source = source.resolve()
     if not (folder / ".git").is_dir():
-        git(source, "clone", "--quiet", "--no-checkout", str(source), str(folder.resolve()))
+        _git(source, "clone", "--quiet", "--no-checkout", str(source), str(folder.resolve()))
     origins = [str(source)]
-    if "origin" in git(source, "remote").split():
-        origins.append(git(source, "remote", "get-url", "origin"))
+    if "origin" in _git(source, "remote").split():
+        origins.append(_git(source, "remote", "get-url", "origin"))
     for origin in origins:
         if not _has(folder, commit):
             refs = ("+HEAD:refs/spread/HEAD", "+refs/heads/*:refs/spread/*")
-            git(folder, "fetch", "--quiet", origin, *refs)
+            _git(folder, "fetch", "--quiet", origin, *refs)
     if not _has(folder, commit):
         problem = f"the commit {commit[:12]} is not in {origins[-1]}"
         raise UserError(f"{problem}: `git push` it, then `photofinish spread` again")
-    if not (folder / "dvc.yaml").is_file() or git(folder, "rev-parse", "HEAD") != commit:
-        git(folder, "checkout", "--quiet", "--force", "--detach", commit)
+    if not (folder / "dvc.yaml").is_file() or _git(folder, "rev-parse", "HEAD") != commit:
+        _git(folder, "checkout", "--quiet", "--force", "--detach", commit)
     _share_dvc(source / ".dvc", folder / ".dvc")
 
 
 def _has(folder: Path, commit: str) -> bool:
     try:
-        git(folder, "cat-file", "-e", f"{commit}^{{commit}}")
+        _git(folder, "cat-file", "-e", f"{commit}^{{commit}}")
     except UserError:
         return False
     return True
