@@ -15,8 +15,9 @@ from torch.nn import functional
 from photofinish.comparing.bounds import least_steps
 from photofinish.config.compare import Accelerator
 from photofinish.nested import leaves
-from photofinish.profiling.counting import Direction, StepCount, count_step, least_multiplications
+from photofinish.profiling.counting import Direction, count_step, least_multiplications
 from photofinish.profiling.operations import count_operations
+from photofinish.profiling.step_count import StepCount
 
 IMAGES = 4
 

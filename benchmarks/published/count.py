@@ -16,7 +16,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from benchmarks.published import FOLDER, rows
-from photofinish.profiling.counting import StepCount, count_step
+from photofinish.profiling.counting import count_step
+from photofinish.profiling.step_count import StepCount
 
 _CLASSES = 1000
 

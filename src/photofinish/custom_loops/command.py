@@ -8,7 +8,6 @@ import os
 import signal
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -22,7 +21,7 @@ from photofinish.config.scripts import PLACEHOLDER, ScriptPlan
 from photofinish.custom_loops.timed_steps import DEVICE, FOLDER, MEASUREMENTS
 from photofinish.errors import UserError
 from photofinish.files import state_folder
-from photofinish.machine.fingerprint import CpuTarget, GpuTarget, Machine, mismatches
+from photofinish.machine.fingerprint import CpuTarget, GpuTarget, check_machine, report_missing
 from photofinish.machine.load import LoadMonitor, LoadWindow
 from photofinish.nested import dotted
 from photofinish.results import EpochTiming
@@ -77,11 +76,7 @@ def run_script(device: DeviceLabel, plan_file: Path, host_file: Path, out: Path)
     plan = read_plan(plan_file, ScriptPlan)
     is_cpu = device == "cpu"
     host = read_plan(host_file, CpuTarget) if is_cpu else read_plan(host_file, GpuTarget)
-    if "DVC_STAGE" in os.environ and (differences := mismatches(host, Machine.here())):
-        raise UserError(
-            f"scripts.{plan.name} on {device} is planned for another machine than this one "
-            f"({'; '.join(differences[:3])}): run `dvc repro` on that machine"
-        )
+    check_machine(f"scripts.{plan.name} on {device}", host, "Run `dvc repro` on that machine")
     if isinstance(host, GpuTarget) and host.missing:
         _record_unavailable(plan, device, host, out)
         return
@@ -124,11 +119,7 @@ def run_script(device: DeviceLabel, plan_file: Path, host_file: Path, out: Path)
 
 def _record_unavailable(plan: ScriptPlan, device: DeviceLabel, host: GpuTarget, out: Path) -> None:
     reason = f"no accelerator: {host.missing}"
-    if host.if_missing == "fail":
-        raise UserError(
-            f"{reason} (devices.gpu.if_missing in params.yaml is 'fail'; 'skip' records it)"
-        )
-    print(f"{plan.name} on {device}: unavailable. {reason}", file=sys.stderr)
+    report_missing(f"{plan.name} on {device}", host, reason)
     record = ScriptUnavailable(device=device, command=plan.command, reason=reason)
     write_record(out / SCRIPT, record)
 

@@ -7,6 +7,8 @@ machines to read.
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Self
@@ -16,7 +18,7 @@ from pydantic import ValidationError
 from photofinish.config.base import Record
 from photofinish.config.devices import CpuDevice, Devices, GpuDevice, Strategy
 from photofinish.config.kinds import KindOrAuto
-from photofinish.errors import ConfigError
+from photofinish.errors import ConfigError, UserError
 from photofinish.machine.accelerators import (
     AcceleratorFacts,
     Accelerators,
@@ -167,6 +169,24 @@ def mismatches(planned: CpuTarget | GpuTarget, machine: Machine) -> list[str]:
         for key in wanted | actual
         if wanted.get(key) != actual.get(key)
     ]
+
+
+def check_machine(title: str, planned: CpuTarget | GpuTarget, remedy: str) -> None:
+    """Raise UserError if DVC runs a stage on another machine than the planned one."""
+    if "DVC_STAGE" in os.environ and (differences := mismatches(planned, Machine.here())):
+        raise UserError(
+            f"{title} is planned for another machine than this one "
+            f"({'; '.join(differences[:3])}). {remedy}"
+        )
+
+
+def report_missing(title: str, planned: CpuTarget | GpuTarget, reason: str) -> None:
+    """Print that a device is missing. Raise UserError if the settings require it."""
+    if isinstance(planned, GpuTarget) and planned.if_missing == "fail":
+        raise UserError(
+            f"{reason} (devices.gpu.if_missing in params.yaml is 'fail'; 'skip' records it)"
+        )
+    print(f"{title}: unavailable. {reason}", file=sys.stderr)
 
 
 def read_machines(devices: Devices, folder: Path) -> dict[str, Machine]:

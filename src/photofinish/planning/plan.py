@@ -72,7 +72,8 @@ def _plans(params: Params, stages: Path, results: Path) -> dict[str, BaseModel]:
         "weights": WeightsPlan(experiments=weights),
     }
     for script in stages.glob("[!_]*.py"):
-        plans[f"code/{script.stem}"] = stage_code(script)
+        if script.stem != "plan":  # it runs every time
+            plans[f"code/{script.stem}"] = stage_code(script)
     for name, experiment in params.experiments.items():
         metrics = experiment.metrics
         experiment = experiment.model_copy(update={"metrics": (), "time_limit": None})

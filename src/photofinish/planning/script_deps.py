@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from photofinish.config.scripts import Script, ScriptPlan
 from photofinish.custom.imports import custom_code_hashes
 from photofinish.custom.reference import CodeReference
 from photofinish.files import in_project, sha256_of_bytes, sha256_of_file
-
-if TYPE_CHECKING:
-    pass
 
 
 def script_plan(name: str, script: Script) -> ScriptPlan:

@@ -281,7 +281,7 @@ def _measure_parts(trainer: Trainer, steps: int) -> StepParts:
 
     with trainer.scratch_copy() as state:
         state = state._replace(scaler=_MarkingScaler(trainer, lambda: marks.append(mark())))
-        first = next(iter(training.train_batches(0)))
+        first = training.first()
         for _ in range(WARM_UP_STEPS):
             trainer.step(state, 0, first)
         unplaced = training.host_batches(0)

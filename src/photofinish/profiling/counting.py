@@ -30,6 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # documented under t
 
 from photofinish.models.registry import BATCH_NORMS
 from photofinish.profiling.fused import FusedCount, FusedOperators
+from photofinish.profiling.step_count import StepCount
 from photofinish.profiling.without_formula import ProfiledStep, is_memory_bound
 from photofinish.results.measurements import Product
 
@@ -43,18 +44,6 @@ WEIGHTED: tuple[type[nn.Module], ...] = (
     nn.Linear, *BATCH_NORMS, nn.LayerNorm, nn.GroupNorm,
 )  # fmt: skip
 Shape = Sequence[int]
-
-
-class StepCount(NamedTuple):
-    """Counts of one forward and backward pass."""
-
-    flops: int
-    kernels: int
-    products: list[Product]
-    saved_activations: int
-    saved_tensor_bytes: int
-    without_formula: tuple[str, ...]
-    """Operators and custom functions without a formula that take the CPU much of the time."""
 
 
 def count_step(network: nn.Module, loss: Callable[[], torch.Tensor]) -> StepCount:

@@ -73,7 +73,7 @@ def first_batch(training: Batches, team: World) -> Batch | None:
 
     Shares that `collate` gave other shapes can't be joined: rank 0's stands for the batch.
     """
-    own = map_batch(torch.Tensor.cpu, next(iter(training.train_batches(0))))
+    own = map_batch(torch.Tensor.cpu, training.first())
     shares = team.all_gather_object(own)
     if team.rank != 0:
         return None

@@ -25,7 +25,7 @@ def scratch_steps(
     The first takes them on the first batch, the others on batches of other sizes, made of its
     images. All train the same scratch copy.
     """
-    first = next(iter(trainer.training.train_batches(0)))
+    first = trainer.training.first()
     batches = [first]
     for count in other_images:
         rows = torch.arange(count) % samples_in(first[1])

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from contextlib import ExitStack
 from typing import Any, Self
 
-import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
@@ -69,28 +67,14 @@ class ScriptStep:
 
     def operations(self, samples: int, batch_bytes: int) -> Operations:
         """Return the counts of the step, once it ended."""
-        counts, weights = self._operators.counts, [*self._saved.found.values()]
-        equal = Counter(counts.products).items()
-        states = [
-            value
-            for optimizer in self._optimizers.values()
-            for values in optimizer.state.values()
-            for value in values.values()
-        ]
-        return Operations(
+        weights = [*self._saved.found.values()]
+        return self._operators.counts.operations(
             images=samples,
-            flops=counts.flops,
             in_double=self.precision == "fp64",
-            kernels=counts.kernels,
-            products=tuple(product.model_copy(update={"count": n}) for product, n in equal),
-            parameter_bytes=sum(weight.nbytes for weight in weights),
-            gradient_bytes=sum(weight.nbytes for weight in weights if weight.requires_grad),
-            optimizer_bytes=sum(state.nbytes for state in states if torch.is_tensor(state)),
-            saved_activations=counts.saved_activations,
-            saved_tensor_bytes=counts.saved_tensor_bytes,
+            weights=weights,
+            gradients=[weight for weight in weights if weight.requires_grad],
+            optimizers=self._optimizers.values(),
             batch_bytes=batch_bytes,
-            resident_bytes=0,
-            without_formula=counts.without_formula,
         )
 
     @property

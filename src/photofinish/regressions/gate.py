@@ -25,6 +25,7 @@ from photofinish.config.loader import read_params
 from photofinish.errors import ConfigError, UserError
 from photofinish.git import git
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget, fingerprint
+from photofinish.regressions.noise import robust_deviation
 from photofinish.results.records import DeviceLabel
 from photofinish.stage.locks import exclusive_machine
 from photofinish.wording import ratio, seconds, times
@@ -41,8 +42,6 @@ _LEAST_DEVIATION = 0.03
 """Least standard deviation of the pairs' log ratios: two may agree by chance."""
 _ERRORS = 3.0
 """Standard errors that are no chance: from the allowed ratio, no more pairs are needed."""
-_NORMAL = 1.4826
-"""Standard deviation of normal numbers over their median absolute deviation."""
 _PARAMS = Path("params.yaml")
 
 
@@ -77,9 +76,8 @@ class Rounds:
     @property
     def error(self) -> float:
         """Standard error of that median."""
-        median = self.log_ratio
-        deviation = _NORMAL * statistics.median(abs(log - median) for log in self._logs)
-        return math.sqrt(math.pi / 2 / len(self._logs)) * deviation
+        logs = self._logs
+        return math.sqrt(math.pi / 2 / len(logs)) * robust_deviation(logs)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Any
 
 from photofinish.files import to_csv, write_text_atomically
 from photofinish.git import git
+from photofinish.regressions.noise import robust_deviation
 from photofinish.reporting.pictures import speed_history
 from photofinish.wording import utc_day
 
@@ -19,8 +20,6 @@ _FOLDERS = ("metrics", "reference")
 _LEAST_STEP = 0.1
 """Smaller changes of an epoch's time are no step."""
 _DEVIATIONS = 3.0
-_NORMAL = 1.4826
-"""Standard deviation of normal numbers over their median absolute deviation."""
 
 
 @dataclass(frozen=True)
@@ -90,9 +89,8 @@ def _beyond(level: list[float], epoch_seconds: float) -> int:
     if not level:
         return 0
     median = statistics.median(level)
-    deviation = _NORMAL * statistics.median(abs(each - median) for each in level)
     distance = epoch_seconds - median
-    if abs(distance) <= max(_LEAST_STEP * median, _DEVIATIONS * deviation):
+    if abs(distance) <= max(_LEAST_STEP * median, _DEVIATIONS * robust_deviation(level)):
         return 0
     return 1 if distance > 0 else -1
 

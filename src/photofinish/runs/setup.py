@@ -73,7 +73,7 @@ class Setup:
         check_same_network(experiment.model.name, network, self.new_network)
         with self._experiment_named():
             criterion = Loss.of(experiment, manifest.task, self.device)
-        batch = next(iter(self.training.train_batches(0)))
+        batch = self.training.first()
         outputs = len(manifest.class_names)
         step = step_with_a_loss(experiment)
         validate_custom_model(experiment, network, criterion, batch, outputs, step)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -11,15 +9,19 @@ from photofinish.config.base import read_plan
 from photofinish.config.budget import BudgetPlan
 from photofinish.config.experiment import ExperimentPlan
 from photofinish.data.packed import PackedSplit
-from photofinish.errors import UserError
 from photofinish.files import state_folder
-from photofinish.machine.fingerprint import CpuTarget, GpuTarget, Machine, mismatches
+from photofinish.machine.fingerprint import CpuTarget, GpuTarget, check_machine, report_missing
 from photofinish.results.records import DeviceLabel
 from photofinish.runs.costs import Costs
 from photofinish.runs.run import Run, write_unavailable
 from photofinish.stage.locks import exclusive, exclusive_machine
 from photofinish.stage.rank import Rank, own_rank
 from photofinish.tracking.client import NoTracker, Tracker
+
+_REMEDY = (
+    "`photofinish spread` trains it there, and so does `dvc repro` on that machine. "
+    "If this machine has changed, run `dvc repro plan`."
+)
 
 
 def train(
@@ -41,8 +43,8 @@ def train(
     if budget_file:
         costs = Costs.of(read_plan(budget_file, BudgetPlan), device, name)
     run = Run(name, device, experiment, host, data, out, weights, costs)
-    if rank is None and "DVC_STAGE" in os.environ:
-        _check_machine(run)
+    if rank is None:
+        check_machine(f"{name} on {device}", host, _REMEDY)
     run.check()
     if rank is None and host.processes > 1:
         # Torch takes seconds to import, and MLflow's process starts meanwhile: not at the top.
@@ -56,16 +58,6 @@ def train(
         from photofinish.runs.train import train_rank
 
         train_rank(run, rank, NoTracker())
-
-
-def _check_machine(run: Run) -> None:
-    """Raise UserError if DVC runs the stage on another machine than the planned one."""
-    if differences := mismatches(run.host, Machine.here()):
-        raise UserError(
-            f"{run.name} on {run.device} is planned for another machine than this one "
-            f"({'; '.join(differences[:3])}). `photofinish spread` trains it there, and so does "
-            f"`dvc repro` on that machine. If this machine has changed, run `dvc repro plan`."
-        )
 
 
 def _title(run: Run) -> str:
@@ -93,9 +85,5 @@ def _train_with_mlflow(run: Run, rank: Rank | None) -> None:
 
 
 def _record_unavailable(run: Run, reason: str) -> None:
-    if isinstance(run.host, GpuTarget) and run.host.if_missing == "fail":
-        raise UserError(
-            f"{reason} (devices.gpu.if_missing in params.yaml is 'fail'; 'skip' records it)"
-        )
-    print(f"{run.name} on {run.device}: unavailable. {reason}", file=sys.stderr)
+    report_missing(f"{run.name} on {run.device}", run.host, reason)
     write_unavailable(run, reason)

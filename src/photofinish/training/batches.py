@@ -61,6 +61,10 @@ class Batches(Protocol):
         """
         return map(self.to_device, self.host_batches(epoch, at_once))
 
+    def first(self) -> Batch:
+        """Return the first training batch, on the device."""
+        return next(iter(self.train_batches(0)))
+
     def eval_batches(self) -> Iterator[Batch]:
         """Yield each sample once, unchanged and in stored order, for evaluation."""
 

@@ -310,7 +310,7 @@ def _bits(
     The schedule moves between the two, so that a learning rate fixed in a graph shows.
     """
     losses: list[torch.Tensor] = []
-    batch = next(iter(training.train_batches(0)))
+    batch = training.first()
     for epoch in range(min(2, experiment.epochs)):
         seed_epoch(experiment.seed, epoch)
         batches = training.train_batches(epoch, steps.at_once)
