@@ -172,7 +172,10 @@ def make_trainer(packed_split: PackedSplit) -> MakeTrainer:
     def make(experiment: Experiment, network: nn.Module | None = None) -> Trainer:
         network = network or build_model(experiment.model, manifest.shape, 3, experiment.seed)
         training, validation = batches(experiment, "train"), batches(experiment, "validation")
-        return Trainer(experiment, network, training, validation, CPU, classes=3)
+        monitored = experiment.monitored_metric()
+        return Trainer(
+            experiment, network, training, validation, CPU, classes=3, monitored=monitored
+        )
 
     return make
 

@@ -66,6 +66,18 @@ PROBLEMS = [
     ("linear: {", "../x: {", "15  experiments.../x", "names a folder"),
     ("{threads: auto}", "{threads: 2.0}", "10  devices.cpu.threads", "a count from 1 to 1024"),
     ("{threads: auto}", "{time_limit: 600}", "10  devices.cpu.time_limit", "s, min or h"),
+    (
+        LR,
+        "metrics: [auroc], early_stopping: {monitor: auroc, patience: 1}",
+        "16  experiments.mlp.early_stopping.mode",
+        "larger (max) or smaller (min)",
+    ),
+    (
+        LR,
+        "metrics: [auroc], early_stopping: {monitor: auc, mode: max, patience: 1}",
+        "16  experiments.mlp.early_stopping.monitor",
+        "mean 'auroc'?",
+    ),
     (LR, "time_limit: 0 s", "16  experiments.mlp.time_limit", "such as 10 min"),
     (GPU, "gpu: {count: every}", "11  devices.gpu.count", "'all', or a count"),
     (GPU, "gpu: {device_ids: [0, 1]}", "11  devices.gpu", "strategy: data_parallel"),

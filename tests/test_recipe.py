@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import SGD, Optimizer, RMSprop, lr_scheduler
+from torchmetrics.functional import auroc
 from torchvision.transforms import v2
 
 from photofinish.errors import ConfigError, UserError
@@ -232,8 +233,42 @@ def test_a_training_stops_early_with_its_best_weights(trainer_of: MakeTrainer) -
     for _ in zip(range(best + 1), alone.epochs(), strict=False):
         pass
     assert weights_of(trainer.result) == weights_of(alone.network)
-    loss, weight, _ = trainer.evaluate(trainer.state, trainer.validation.eval_batches())
+    loss, weight, *_ = trainer.evaluate(trainer.state, trainer.validation.eval_batches())
     assert loss / weight == pytest.approx(min(losses))
+
+
+def test_it_stops_by_a_metric_with_the_weights_of_its_best_epoch_also_when_resumed(
+    trainer_of: MakeTrainer,
+) -> None:
+    rule = {"monitor": "auroc", "mode": "max", "patience": 3}
+    settings: dict[str, Any] = {"epochs": 40, "optimizer": SGD_SETTINGS, "early_stopping": rule}
+    settings |= {"schedule": {"name": f"{OWN}then_away"}, "metrics": ({"name": "auroc"},)}
+    trainer = trainer_of(**settings)
+    values = [metrics.monitored for metrics, _ in trainer.epochs()]
+    best = values.index(max(values))
+    assert len(values) == best + 1 + 3 < 40
+    outputs, targets = [], []
+    for images, labels in trainer.validation.eval_batches():
+        outputs.append(trainer.result(images).detach().double().softmax(1))
+        targets.append(labels)
+    expected = auroc(torch.cat(outputs), torch.cat(targets), task="multiclass", num_classes=3)
+    assert max(values) == pytest.approx(float(expected))
+    first, second = trainer_of(**settings), trainer_of(**settings)
+    for _ in zip(range(best + 2), first.epochs(), strict=False):
+        pass
+    second.load_state_dict(first.state_dict())
+    assert [metrics.monitored for metrics, _ in second.epochs()] == values[best + 2 :]
+    assert weights_of(second.result) == weights_of(trainer.result)
+
+
+def test_a_metric_needs_outputs_to_be_followed(trainer_of: MakeTrainer) -> None:
+    rule = {"monitor": "auroc", "mode": "max", "patience": 3}
+    with pytest.raises(ConfigError, match="a custom step can't give"):
+        trainer_of(
+            early_stopping=rule,
+            metrics=({"name": "auroc"},),
+            step={"name": f"{OWN}margin_step"},
+        )
 
 
 def test_balanced_draws_each_class_and_each_label_alike() -> None:

@@ -25,13 +25,14 @@ from photofinish.evaluation.evaluate import (
     evaluate,
     write_evaluation,
 )
-from photofinish.evaluation.scores import custom_scores, scores_of_labels, scores_of_values
+from photofinish.evaluation.scores import scores_of_labels, scores_of_values
 from photofinish.files import sha256_of_file, to_json, write_bytes_atomically
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.reporting.report import write_for_dvc, write_report
 from photofinish.results import records
 from photofinish.runs.run import Run
 from photofinish.training.losses import Loss
+from photofinish.training.output_metrics import custom_scores
 from photofinish.training.torch_device import CPU
 
 OUTPUTS = torch.tensor([[2.0, -1.0], [0.5, 3.0], [-1.0, -2.0]])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from photofinish.config.base import (
@@ -22,7 +22,7 @@ from photofinish.config.base import (
     spelled_out,
 )
 from photofinish.config.loss_settings import Loss
-from photofinish.config.metrics import Metrics
+from photofinish.config.metrics import Metric, Metrics
 from photofinish.config.networks import Model
 from photofinish.config.pytorch_names import (
     CONSTANT,
@@ -38,6 +38,11 @@ from photofinish.errors import SettingError
 SHORTHAND_KEYS = {"model", "loss", "optimizer", "schedule", "input", "sampler", "step"}
 """Keys whose block may be written as its name alone."""
 BALANCED = "balanced"
+MONITORED: dict[str, Literal["min", "max"]] = {
+    "validation_loss": "min",
+    "validation_accuracy": "max",
+}
+"""What early stopping may follow beside the metrics, and the direction of an improvement."""
 
 
 class _PytorchCode(CallsCode):
@@ -212,12 +217,34 @@ class StepSettings(CustomCode):
 
 
 class EarlyStopping(Settings):
-    """End of a training whose validation loss no longer falls. The best weights are kept."""
+    """End of a training that no longer improves. The best weights are kept."""
 
+    monitor: str = "validation_loss"
+    """What must improve: validation_loss, validation_accuracy, or a metric of the list."""
+    mode: Literal["min", "max"] | None = Field(default=None, validate_default=True)
+    """Direction of an improvement. A metric has no default."""
     patience: PositiveInt
-    """Number of epochs without a better validation loss."""
+    """Number of epochs without an improvement."""
     min_delta: NonNegativeFloat = 0.0
-    """Least fall of the validation loss that counts as better."""
+    """Least change that counts as an improvement."""
+
+    @field_validator("mode")
+    @classmethod
+    def _mode_of_a_metric(
+        cls, mode: Literal["min", "max"] | None, info: ValidationInfo
+    ) -> Literal["min", "max"] | None:
+        monitor = info.data.get("monitor", "")
+        if mode is None and monitor not in MONITORED:
+            raise SettingError("mode", name=monitor)
+        return mode or MONITORED[monitor]
+
+    def is_better(self, value: float, best: float | None) -> bool:
+        """Return True if a value improves on the best one before, if there is one."""
+        if best is None:
+            return True
+        if self.mode == "max":
+            return value > best + self.min_delta
+        return value < best - self.min_delta
 
 
 def _off_or_on(value: Any) -> Any:
@@ -274,6 +301,11 @@ class Experiment(Settings):
     seeds: Annotated[int, Field(ge=1, le=100)] = 1
     """Number of seeds to train from, beginning with `seed`."""
 
+    def monitored_metric(self) -> Metric | None:
+        """Return the metric of the list that `early_stopping` follows, if it follows one."""
+        monitor = self.early_stopping.monitor if self.early_stopping else None
+        return next((metric for metric in self.metrics if metric.label == monitor), None)
+
 
 RECIPE = (
     "warmup_steps", "clip_grad_norm", "accumulate", "ema", "early_stopping", "sampler",
@@ -318,6 +350,8 @@ class ExperimentPlan(Experiment):
     a change of that does not train on the CPU again.
     """
 
+    monitored: Metric | None = None
+    """Metric that `early_stopping` follows. Another metric alone trains nothing again."""
     custom_code: dict[str, str] = Field(default_factory=dict)
     """SHA-256 of each custom file that the training runs, and the versions of packages it names."""
     replaces: str | None = None

@@ -18,7 +18,7 @@ from photofinish.config.base import NAME_PATTERN, CallsCode, is_name, spelled_ou
 from photofinish.config.compare import Comparing
 from photofinish.config.datasets import CustomDataset, Dataset
 from photofinish.config.devices import Devices
-from photofinish.config.experiment import SHORTHAND_KEYS, Experiment, custom_code_of
+from photofinish.config.experiment import MONITORED, SHORTHAND_KEYS, Experiment, custom_code_of
 from photofinish.config.problems import (
     NO_MAPPING,
     REQUIRED,
@@ -150,6 +150,7 @@ class _Loader:
             if experiment := self._experiment(name, settings, defaults):
                 experiments[name] = experiment
         self.report(*_data_parallel_problems(devices, experiments))
+        self.report(*_monitor_problems(experiments))
         scripts = {}
         for name, settings in self._entries("scripts"):
             script, problems = _validate(Script, settings)
@@ -230,6 +231,17 @@ def _data_parallel_problems(
         if devices.gpu.strategy == "data_parallel" and experiment.precision == "bf16":
             problem = "torch's data_parallel computes bf16 in fp16: use strategy ddp, or fp16"
             yield ConfigProblem(("experiments", name, "precision"), problem, "bf16")
+
+
+def _monitor_problems(experiments: Mapping[str, Experiment]) -> Iterator[ConfigProblem]:
+    """Yield what early stopping should follow and no metric gives."""
+    for name, experiment in experiments.items():
+        rule = experiment.early_stopping
+        if rule and rule.monitor not in MONITORED and not experiment.monitored_metric():
+            names = [*MONITORED, *(metric.label for metric in experiment.metrics)]
+            path = ("experiments", name, "early_stopping", "monitor")
+            problem = unknown_name("metric", rule.monitor, names)
+            yield ConfigProblem(path, f"{problem}, or one below metrics", rule.monitor)
 
 
 def _validate(schema: Any, settings: Any) -> tuple[Any, list[ConfigProblem]]:

@@ -24,6 +24,7 @@ _MESSAGES = {
     "constant": "a constant schedule has no {names}",
     "no weight decay": "weight_decay_exclude needs an optimizer of torch.optim with weight_decay",
     "no workers": "prefetch_factor and persistent_workers need workers of at least 1",
+    "mode": "is {name} better where it is larger (max) or smaller (min)?",
     "metric twice": "two metrics have one name: give one another, such as `as: top5`",
     "metric name": "as: {name} is no name for MLflow: letters, digits and _ . / -",
     "weights": "there are no such weights; allowed: {names}",

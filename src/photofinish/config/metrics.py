@@ -33,6 +33,11 @@ class Metric(CustomCode):
         return {name: value for name, value in super().arguments.items() if name != "as"}
 
     @property
+    def is_of_torchmetrics(self) -> bool:
+        """Return True for a function of torchmetrics.functional."""
+        return self.reference.module == TORCHMETRICS
+
+    @property
     def label(self) -> str:
         """Return the name of the metric's column."""
         given = (self.model_extra or {}).get("as")

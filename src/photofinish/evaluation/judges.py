@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,20 +16,16 @@ from photofinish.config.metrics import Metrics
 from photofinish.custom.reference import is_reference
 from photofinish.custom.running import run_custom_code
 from photofinish.data.packed import PackedSplit
-from photofinish.data.tasks import TASKS, Classes, classes_of_positions
+from photofinish.data.tasks import TASKS
 from photofinish.errors import UserError
-from photofinish.evaluation.scores import (
-    SCORES,
-    Array,
-    custom_scores,
-    scores_of_classes,
-)
+from photofinish.evaluation.scores import SCORES, Array, scores_of_classes
 from photofinish.nested import call_with, map_nested, samples_in
 from photofinish.results.records import DeviceEvaluation, TrainingRecord
 from photofinish.training.batches import Batch, Normaliser
 from photofinish.training.custom_step import CustomStep, step_with_a_loss
 from photofinish.training.loading import LoadedSamples
 from photofinish.training.losses import Loss
+from photofinish.training.output_metrics import custom_scores, joined, rows_that_count
 from photofinish.training.parts import has_live_inputs, part_of
 from photofinish.training.torch_device import CPU
 
@@ -144,9 +140,7 @@ class JudgeOfPositions(Judge):
 
     def add(self, outputs: Any, targets: Any) -> None:
         self._add_loss(outputs.float(), targets)
-        outputs, targets = classes_of_positions(outputs, targets)
-        is_counted = targets != cast("Classes", self._loss.task).ignore_index
-        outputs, targets = outputs[is_counted], targets[is_counted]
+        outputs, targets = rows_that_count(self._loss.task, outputs, targets)
         self._predicted.append(outputs.argmax(dim=1))
         super().add(outputs if self._metrics else outputs[:0], targets)
 
@@ -173,16 +167,8 @@ class JudgeByLoss(Judge):
         scored = _without_predictions(self._loss_sum / self._weight_sum)
         if not self._metrics:
             return scored
-        outputs, targets = (map_nested(_joined, *parts) for parts in (self._outputs, self._targets))
+        outputs, targets = (joined(parts) for parts in (self._outputs, self._targets))
         return self._with_metrics(scored, outputs, targets)
-
-
-def _joined(*parts: torch.Tensor) -> torch.Tensor:
-    if len({part.shape[1:] for part in parts}) > 1:
-        raise UserError(
-            "metrics in params.yaml need outputs and targets of one shape in all batches"
-        )
-    return torch.cat(parts)
 
 
 def _predicts_nothing(network: nn.Module, record: TrainingRecord, split: PackedSplit) -> bool:

@@ -1,27 +1,17 @@
-"""Scores of predictions: of classes, labels and values, and by the metrics of params.yaml."""
+"""Scores of predictions: of classes, labels and values."""
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from sklearn import metrics as sklearn_metrics
 
-from photofinish.config.metrics import TORCHMETRICS, Metric, Metrics
-from photofinish.custom.running import accepted_arguments, as_function, run_custom_code
 from photofinish.data import TaskName
-from photofinish.data.tasks import Task
-from photofinish.errors import UserError
-from photofinish.nested import map_nested
 from photofinish.results import records
 
-_NOT_IN_MLFLOW = re.compile(r"[^\w./ -]")
-"""Characters that no name of MLflow's metrics may have."""
 _MOST_CLASSES = 1000
 """Number of classes up to which each has scores."""
 Array = npt.NDArray[Any]
@@ -109,55 +99,3 @@ SCORES: dict[
     "values": scores_of_values,
 }
 """Scores of actual and predicted targets, with the loss and the names, for each task."""
-
-
-def custom_scores(
-    metrics: Metrics,
-    task: Task,
-    outputs: Any,
-    targets: Any,
-    class_names: tuple[str, ...] = (),
-) -> dict[str, float]:
-    """Return the custom metrics, without those that are not finite.
-
-    One that gives a number for each class or label has as many scores: `f1_score cat`.
-    """
-    scores = {}
-    for metric in metrics:
-        numbers = _custom_score(metric, task, outputs, targets)
-        names = [metric.label]
-        if len(numbers) > 1:
-            each = class_names if len(class_names) == len(numbers) else range(len(numbers))
-            names = [_NOT_IN_MLFLOW.sub("-", f"{metric.label} {name}") for name in each]
-        for name, number in zip(names, numbers, strict=True):
-            if math.isfinite(number):
-                scores[name] = number
-            else:
-                print(f"note: metric {name} gives {number}, which is left out")
-    return scores
-
-
-def _custom_score(metric: Metric, task: Task, outputs: Any, targets: Any) -> list[float]:
-    """Return the one number that a metric gives, or a number for each class."""
-    compute, arguments = metric.reference.load(), metric.arguments
-    if metric.reference.module == TORCHMETRICS:
-        offered: dict[str, Any] = dict.fromkeys(("num_classes", "num_labels"), outputs.shape[-1])
-        if task.torchmetrics:
-            offered["task"] = task.torchmetrics
-        outputs, targets = task.metric_inputs(outputs, targets)
-        arguments = accepted_arguments(compute, offered, arguments)
-    else:
-        # Tensors of a custom metric have single precision.
-        outputs = map_nested(lambda part: part.float(), outputs)
-    with run_custom_code(f"metric {metric.name} fails"):
-        score = as_function(compute, arguments)(outputs, targets)
-    try:
-        numbers = torch.as_tensor(score, dtype=torch.float64)
-    except (TypeError, ValueError, RuntimeError):
-        numbers = torch.empty(0)
-    if numbers.dim() > 1 or not numbers.numel():
-        raise UserError(
-            f"metric {metric.name} gives {score!r:.100}: it must give one number, or one for each "
-            f"class or label"
-        )
-    return numbers.flatten().tolist()

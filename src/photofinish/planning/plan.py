@@ -75,17 +75,19 @@ def _plans(params: Params, stages: Path, results: Path) -> dict[str, BaseModel]:
         if script.stem != "plan":  # it runs every time
             plans[f"code/{script.stem}"] = stage_code(script)
     for name, experiment in params.experiments.items():
-        metrics = experiment.metrics
+        metrics, monitored = experiment.metrics, experiment.monitored_metric()
         experiment = experiment.model_copy(update={"metrics": (), "time_limit": None})
-        parts = custom_code_of(experiment)
+        parts = custom_code_of(experiment) | ({("monitor",): monitored} if monitored else {})
         # Named classes of PyTorch are part of its version, which the device's file has.
         references = [part.reference for part in parts.values() if part.is_custom]
         code = custom_code_hashes(references)
-        plans[f"experiments/{name}"] = ExperimentPlan(**dict(experiment), custom_code=code)
+        plans[f"experiments/{name}"] = ExperimentPlan(
+            **dict(experiment), monitored=monitored, custom_code=code
+        )
         planned = on_cpu(experiment)
         replaces = to_replace(planned, results / name / "cpu", limits.get(name))
         plans[f"on_cpu/{name}"] = ExperimentPlan(
-            **dict(planned), custom_code=code, replaces=replaces
+            **dict(planned), monitored=monitored, custom_code=code, replaces=replaces
         )
         code = custom_code_hashes([metric.reference for metric in metrics])
         plans[f"metrics/{name}"] = MetricsPlan(metrics=metrics, custom_code=code)

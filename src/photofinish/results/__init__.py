@@ -22,6 +22,8 @@ class EpochMetrics:
     validation_loss: float
     validation_accuracy: float | None = None
     """None if the task has values"""
+    monitored: float | None = None
+    """Metric that early stopping follows. None if it follows none, or if it was not finite."""
 
 
 @dataclass(frozen=True)

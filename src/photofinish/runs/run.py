@@ -9,6 +9,7 @@ from pathlib import Path
 
 from photofinish.config.experiment import Experiment, ExperimentPlan
 from photofinish.config.loss_settings import CrossEntropy
+from photofinish.config.metrics import Metric
 from photofinish.config.networks import FetchedWeights, fetched_weights
 from photofinish.custom.imports import check_code_unchanged
 from photofinish.data import IGNORED_CLASS, MANIFEST
@@ -46,6 +47,11 @@ class Run:
     def custom_code(self) -> dict[str, str]:
         """Return the sha256 of each custom file that runs, and the versions of its packages."""
         return self.experiment.custom_code if isinstance(self.experiment, ExperimentPlan) else {}
+
+    @property
+    def monitored(self) -> Metric | None:
+        """Return the metric that early stopping follows, if it follows one."""
+        return self.experiment.monitored if isinstance(self.experiment, ExperimentPlan) else None
 
     @property
     def replaces(self) -> str | None:

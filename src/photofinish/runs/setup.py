@@ -91,6 +91,7 @@ class Setup:
                 self.team,
                 self.split.manifest.task,
                 len(self.split.manifest.class_names),
+                self.run.monitored,
             )
 
     def resident_batches(self) -> Batches | None:

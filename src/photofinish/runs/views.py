@@ -54,6 +54,8 @@ class TrainingDisplay:
         )
         if metrics.validation_accuracy is not None:
             text += f", {metrics.validation_accuracy:.2%}"
+        if metrics.monitored is not None and (rule := self._trainer.experiment.early_stopping):
+            text += f", {rule.monitor} {metrics.monitored:.4f}"
         if self._bar.disable:
             text += f"  {self._images / timing.training_seconds:,.0f} samples/s"
             outlook = ", ".join(filter(None, (_time_left(self._trainer, to_come), spent)))

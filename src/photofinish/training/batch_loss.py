@@ -14,6 +14,7 @@ from photofinish.nested import call_with, leaves, map_nested, samples_in
 from photofinish.training.batches import Batch, Batches
 from photofinish.training.custom_step import CustomStep
 from photofinish.training.losses import Loss
+from photofinish.training.output_metrics import rows_that_count
 from photofinish.training.state import TrainState
 from photofinish.training.torch_device import autocast, to_memory_format
 from photofinish.training.world import World
@@ -34,6 +35,8 @@ class Scores(NamedTuple):
     correct: torch.Tensor | None = None
     """Number of correct predictions, if the loss is that of predictions."""
     predicted: Weight = 0
+    judged: tuple[Any, Any] | None = None
+    """Outputs and targets, if a metric of all of them is wanted."""
 
 
 class BatchLoss(ABC):
@@ -85,9 +88,17 @@ class BatchLoss(ABC):
 class LossOfOutputs(BatchLoss):
     """Loss function of the network's outputs."""
 
-    def __init__(self, criterion: Loss, team: World, training: Batches, precision: str) -> None:
+    def __init__(
+        self,
+        criterion: Loss,
+        team: World,
+        training: Batches,
+        precision: str,
+        *,
+        keeps_outputs: bool = False,
+    ) -> None:
         super().__init__(team, training, precision)
-        self._criterion = criterion
+        self._criterion, self._keeps_outputs = criterion, keeps_outputs
 
     def scores(self, network: nn.Module, state: TrainState, batch: Batch) -> Scores:
         with self.autocast():
@@ -96,7 +107,11 @@ class LossOfOutputs(BatchLoss):
             map_nested(torch.Tensor.float, outputs), targets
         )
         correct = self._criterion.task.num_correct(outputs, targets)
-        return Scores(loss, weight, correct, self._criterion.task.num_predictions(targets))
+        predicted = self._criterion.task.num_predictions(targets)
+        judged = None
+        if self._keeps_outputs:
+            judged = rows_that_count(self._criterion.task, outputs, targets)
+        return Scores(loss, weight, correct, predicted, judged)
 
     def _mean(self, state: TrainState, batch: Batch) -> torch.Tensor:
         return self._criterion.mean(*_predict(state.network, state, batch))
@@ -130,11 +145,21 @@ class LossOfStep(BatchLoss):
 
 
 def choose_losses(
-    experiment: Experiment, criterion: Loss, team: World, training: Batches
+    experiment: Experiment,
+    criterion: Loss,
+    team: World,
+    training: Batches,
+    *,
+    keeps_outputs: bool = False,
 ) -> tuple[BatchLoss, BatchLoss]:
-    """Return what computes the losses of training and validation."""
+    """Return what computes the losses of training and validation.
+
+    With `keeps_outputs`, validation's keeps the network's outputs and the targets.
+    """
     precision = experiment.precision
-    in_training: BatchLoss = LossOfOutputs(criterion, team, training, precision)
+    in_training: BatchLoss = LossOfOutputs(
+        criterion, team, training, precision, keeps_outputs=keeps_outputs
+    )
     if experiment.step:
         last = training.image_count % training.batch_size
         if 0 < last < team.size:

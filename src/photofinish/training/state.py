@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -82,15 +81,21 @@ class Progress:
         return rule is not None and self._epochs_without_better(rule) == 0
 
     def is_stopped(self, rule: EarlyStopping | None) -> bool:
-        """Return True if the validation loss has not fallen for as long as it may."""
+        """Return True if there was no improvement for as long as there may be none."""
         return rule is not None and self._epochs_without_better(rule) >= rule.patience
 
     def _epochs_without_better(self, rule: EarlyStopping) -> int:
-        """Return the number of epochs since the loss last fell by more than `min_delta`."""
-        best, count = math.inf, 0
+        """Return the number of epochs since the last improvement."""
+        best: float | None = None
+        count = 0
         for metrics in self.metrics:
-            is_better = metrics.validation_loss < best - rule.min_delta
-            best = metrics.validation_loss if is_better else best
+            losses = {
+                "validation_loss": metrics.validation_loss,
+                "validation_accuracy": metrics.validation_accuracy,
+            }
+            value = losses.get(rule.monitor, metrics.monitored)
+            is_better = value is not None and rule.is_better(value, best)
+            best = value if is_better else best
             count = 0 if is_better else count + 1
         return count
 

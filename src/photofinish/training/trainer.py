@@ -15,20 +15,22 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
+from photofinish.errors import ConfigError
 from photofinish.results import EpochMetrics, EpochTiming
 from photofinish.training.batch_loss import LossOfOutputs, choose_losses
-from photofinish.training.batches import Batch, Batches, cut_to_last, seed_epoch
+from photofinish.training.batches import Batch, Batches, cut_to_last, map_batch, seed_epoch
 from photofinish.training.custom_step import BatchTransform
 from photofinish.training.failures import check_finite
 from photofinish.training.graphs import GraphedSteps, choose_steps, fall_back, put_back
 from photofinish.training.losses import Loss
 from photofinish.training.optimization import LearningRates
+from photofinish.training.output_metrics import joined, monitored_value
 from photofinish.training.state import Progress, TrainState, build_state, progress_in
 from photofinish.training.step import EagerSteps, choose_step, first_failure, take_steps
 from photofinish.training.torch_device import (
@@ -43,6 +45,7 @@ from photofinish.training.world import World
 
 if TYPE_CHECKING:
     from photofinish.config.experiment import Experiment
+    from photofinish.config.metrics import Metric
     from photofinish.data import TaskName
 
 WARM_UP_STEPS = 3
@@ -65,6 +68,7 @@ class Trainer:
         team: World | None = None,
         task: TaskName = "classes",
         classes: int = 0,
+        monitored: Metric | None = None,
     ) -> None:
         self.experiment, self.device = experiment, device
         self.training, self.validation = training, validation
@@ -72,8 +76,10 @@ class Trainer:
         self.clock = self.team.clock()
         self.criterion = Loss.of(experiment, task, self.team.output_device)
         self.batch_loss, self.validation_loss = choose_losses(
-            experiment, self.criterion, self.team, training
+            experiment, self.criterion, self.team, training, keeps_outputs=monitored is not None
         )
+        self._monitored = monitored
+        self._check_monitor()
         self.batch_transform = None
         if experiment.batch_transform:
             self.batch_transform = BatchTransform(
@@ -94,6 +100,21 @@ class Trainer:
         """Weights of the best epoch, on the CPU, with `early_stopping`."""
         self.steps_done = 0
         """Number of steps in the whole run. A progress bar reads it from another thread."""
+
+    def _check_monitor(self) -> None:
+        """Raise ConfigError if the validation does not give what early stopping follows."""
+        rule = self.experiment.early_stopping
+        if rule is None or rule.monitor == "validation_loss":
+            return
+        is_judged = isinstance(self.validation_loss, LossOfOutputs)
+        if not is_judged or not (self._monitored or self.criterion.task.has_accuracy):
+            source = "a custom step" if not is_judged else f"{self.criterion.task.name} as targets"
+            raise ConfigError(
+                f"early_stopping.monitor is {rule.monitor} in params.yaml, and {source} can't give "
+                f"it: follow validation_loss"
+            )
+        if self._monitored:
+            self._monitored.reference.load()  # so that no epoch's time has the import
 
     def fresh_state(self, network: nn.Module, layout: torch.memory_format) -> TrainState:
         """Create a fresh optimizer, schedule and gradient scaler for `network`."""
@@ -291,14 +312,19 @@ class Trainer:
             losses.append(step_losses.reshape(-1))
             self.steps_done += step_losses.numel()
         trained_seconds = self.clock.now_seconds()
-        validation = self.evaluate(self.state, self.validation.eval_batches())
+        loss_sum, weight, correct, judged = self.evaluate(
+            self.state, self.validation.eval_batches()
+        )
+        monitored = self._monitored_value(judged)
         validated_seconds = self.clock.now_seconds()
 
         train_loss, validation_loss, accuracy = self._metrics(
-            epoch, torch.cat(losses).cpu().double(), *validation
+            epoch, torch.cat(losses).cpu().double(), loss_sum, weight, correct
         )
         self.state.schedule.epoch_ended(validation_loss)
-        metrics = EpochMetrics(epoch + 1, learning_rate, train_loss, validation_loss, accuracy)
+        metrics = EpochMetrics(
+            epoch + 1, learning_rate, train_loss, validation_loss, accuracy, monitored
+        )
         timing = EpochTiming(
             trained_seconds - started_seconds, validated_seconds - trained_seconds, time.time()
         )
@@ -318,9 +344,10 @@ class Trainer:
     @torch.inference_mode()
     def evaluate(
         self, state: TrainState, batches: Iterable[Batch]
-    ) -> tuple[float, float, tuple[float, float]]:
+    ) -> tuple[float, float, tuple[float, float], list[tuple[Any, Any]]]:
         """Return this rank's summed loss, summed loss weight, and correct and all predictions.
 
+        Also the outputs and targets of each batch, if early stopping follows a metric of them.
         Synchronizes once, at the end.
         """
         network = state.network
@@ -333,7 +360,18 @@ class Trainer:
         correct = [batch.correct for batch in scores if batch.correct is not None]
         hits = torch.stack(correct).sum().item() if correct else 0.0
         right = hits, float(sum(batch.predicted for batch in scores))
-        return loss_sum, float(sum(batch.weight for batch in scores)), right
+        judged = [batch.judged for batch in scores if batch.judged]
+        return loss_sum, float(sum(batch.weight for batch in scores)), right, judged
+
+    def _monitored_value(self, judged: list[tuple[Any, Any]]) -> float | None:
+        """Return the metric that early stopping follows, over the batches of all ranks."""
+        if self._monitored is None:
+            return None
+        own = [map_batch(torch.Tensor.cpu, batch) for batch in judged]
+        outputs, targets = zip(*chain(*self.team.all_gather_object(own)), strict=True)
+        return monitored_value(
+            self._monitored, self.criterion.task, joined(outputs), joined(targets)
+        )
 
     def _metrics(
         self,
