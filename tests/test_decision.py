@@ -74,8 +74,8 @@ def test_a_busy_machine_still_gets_a_clear_answer(job: Job) -> None:
     assert sure.first[1].startswith("The machine was busy (other programs used 40% of the cores")
     assert decide_own(pair_of(slowed, job(80.0, "gpu"))).answer == "Can't tell"
     assert verdict(pair_of(slowed, job(80.0, "gpu"))).first == [
-        "Now: Measure again when the machine is quiet: `photofinish run --force --single-item "
-        "train-cpu@small-mlp && photofinish run`",
+        "Now: Measure again when the machine is quiet (at most 2.1 min): `photofinish run --force "
+        "--single-item train-cpu@small-mlp && photofinish run`",
         "The machine was busy (other programs used 40% of the cores in 100% of the time), so the "
         "CPU's times are unreliable.",
     ]
@@ -159,8 +159,8 @@ def test_the_accelerator_that_is_worth_it_for_the_least_money_is_named(job: Job)
     assert decide_own(pair_of(cpu, settings=demanding)).gpu == "A100"
     answer = verdict(pair_of(cpu, settings=settings)).answer
     assert (
-        "A GPU of yours: probably yes, about 5.6x faster (3.4 to 9.1): 54 s on T4 instead of 5.0 "
-        "min, by estimate."
+        "If this machine had a GPU: probably yes, about 5.6x faster (3.4 to 9.1): 54 s on T4 "
+        "instead of 5.0 min, by estimate."
     ) in answer
 
 
@@ -191,7 +191,7 @@ def test_a_short_job_is_not_worth_a_gpu_that_nobody_measured(job: Job) -> None:
     found = verdict(pair_of(with_timings(job(4.0), operations=LONG_STEP)))
     assert found.answer == (
         "No (renting): the job takes 4.0 s, and a rented machine takes 5.0 min to start. "
-        "A GPU of yours: no, the whole job takes 4.0 s, 2.5 s of it start-up."
+        "If this machine had a GPU: no, the whole job takes 4.0 s, 2.5 s of it start-up."
     )
     assert len(found.details) == 1
 
@@ -268,16 +268,16 @@ def test_the_answer_speaks_of_a_gpu_here_first_and_then_of_renting(job: Job) -> 
 
 def test_the_summary_counts_answers_with_their_reasons_and_adds_up_what_is_saved() -> None:
     stay = Action("stay here")
-    rented = RentedGpu("No", "short job", 4.0, 300.0)
+    rented = RentedGpu("No", "short job", 4.0, 300.0, 300.0)
     decisions = [
         Decision(OwnGpu("No", "bound", 4.0, reason="short job"), rented, stay),
         Decision(OwnGpu("No", "bound", 60.0, reason="start-up"), rented, stay),
         Decision(OwnGpu("Yes", "measured", 100.0, 40.0, reason="arithmetic"), rented, stay, True),
     ]
     assert summary(decisions) == (
-        "3 experiments. The GPU here: 2 No (short job, start-up), 1 Yes (arithmetic). "
+        "3 experiments. The GPU here: 2 No (short job, start-up), 1 Yes. "
         "Renting one: 3 No. GPUs save about 60 s of 2.7 min."
     )
     assert summary(decisions[:1]) == (
-        "1 experiment. Renting one: 1 No. A GPU of yours: 1 No (short job)."
+        "1 experiment. Renting one: 1 No. If this machine had a GPU: 1 No (short job)."
     )

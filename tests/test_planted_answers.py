@@ -166,7 +166,7 @@ def test_without_an_accelerator_estimates_records_and_bounds_decide(
         "unclear": "can't tell, about 1.15x faster (0.70 to 1.89)",
         "unknown": "can't tell, no GPU trained it",
     }
-    own = {name: text.partition("A GPU of yours: ")[2] for name, text in answers.items()}
+    own = {name: text.partition("If this machine had a GPU: ")[2] for name, text in answers.items()}
     assert {name: own[name][: len(text)] for name, text in expected.items()} == expected
 
 

@@ -151,8 +151,8 @@ def test_an_unavailable_gpu_is_listed_with_the_reason(
     assert page.column("Figures", "GPU")["hardware"] == "n/a"
     assert not {"Speed-ups", "Is it the same model?"} & set(page.tables)
     text = (tmp_path / "comparison.md").read_text(encoding="utf-8")
-    assert "\nNo GPU trained here (no accelerator: cuda: no driver).\n" in text
-    assert "No GPU trained here (no accelerator: cuda: no driver).</p>" in page.text
+    assert "\nNothing was trained on a GPU here (no accelerator: cuda: no driver).\n" in text
+    assert "Nothing was trained on a GPU here (no accelerator: cuda: no driver).</p>" in page.text
 
 
 @pytest.mark.parametrize(

@@ -82,10 +82,11 @@ def test_without_a_gpu_and_a_bound_nothing_can_be_told(make_result: MakeResult) 
     reason = "no accelerator: cuda: no driver"
     found = verdict(pair_of(make_result(), make_result(device="gpu", unavailable=reason)))
     assert found.decision.own.answer == "Can't tell"
-    assert found.missing == "No GPU trained here (no accelerator: cuda: no driver)."
+    assert found.missing == "Nothing was trained on a GPU here (no accelerator: cuda: no driver)."
     assert found.answer == (
         "No (renting): the job takes 30 s, and a rented machine takes 5.0 min to start. "
-        "A GPU of yours: can't tell, no GPU trained it. Start-up and loading limit it to 12x."
+        "If this machine had a GPU: can't tell, no GPU trained it. Start-up and loading limit "
+        "it to 12x."
     )
     assert found.details[0] == (
         "Some CPU trained it to 75.00% test accuracy in 30 s, 2.5 s of it start-up."

@@ -64,7 +64,7 @@ def best_gpus(pair: AnyComparison) -> list[str]:
     """Return a table of the time and the cost on the fastest GPUs, and of their memory."""
     options = sorted(estimated_options(pair), key=lambda each: each[1].job_seconds)
     rows = {row["accelerator"]: row for row in renting_table(pair)}
-    columns = "the job, estimated", "cost, estimated", "fits, memory at least"
+    columns = "the job, estimated", "cost with its start", "fits, memory at least"
     table = [["GPU", *columns]] if options else []
     for option, _ in options[:_MOST_GPUS]:
         row = rows[option.accelerator.name]

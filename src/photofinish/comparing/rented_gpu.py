@@ -36,6 +36,8 @@ class RentedGpu:
     """Time on the fastest device here."""
     start_seconds: float
     """Time to start and set up the machine."""
+    worth_seconds: float
+    """Time that it must save besides."""
     jobs: int = 1
     """Experiments that are trained on the machine."""
     gpu: str | None = None
@@ -49,6 +51,11 @@ class RentedGpu:
     currency: str = ""
     option: RentalOption | None = None
     """Accelerator, if its time is estimated."""
+
+    @property
+    def least_seconds(self) -> float:
+        """Time that one run must save before the machine's start is taken off."""
+        return self.start_seconds + self.worth_seconds
 
     @property
     def is_yes(self) -> bool:
@@ -82,14 +89,13 @@ def decide_rented(sweep: Sequence[AnyComparison]) -> RentedGpu | None:
     if not found and not settings.accelerators:
         return None
     here_seconds = sum(map(_here_seconds, sweep))
-    start_seconds, worth_seconds = 60 * settings.rental_minutes, 60 * settings.worth_saving
-    least_seconds = start_seconds + worth_seconds
-    """What one run must save before the machine's start."""
+    limits = 60 * settings.rental_minutes, 60 * settings.worth_saving
+    start_seconds, least_seconds = limits[0], sum(limits)
     is_short = here_seconds <= least_seconds
     if not found:
         if is_short:
-            return RentedGpu("No", "short job", here_seconds, start_seconds, len(sweep))
-        return RentedGpu("Can't tell", "not known", here_seconds, start_seconds, len(sweep))
+            return RentedGpu("No", "short job", here_seconds, *limits, len(sweep))
+        return RentedGpu("Can't tell", "not known", here_seconds, *limits, len(sweep))
 
     surely = [each for each in found if each.saved[0] >= least_seconds]
     perhaps = [each for each in found if each.saved[1] >= least_seconds and not is_short]
@@ -102,7 +108,7 @@ def decide_rented(sweep: Sequence[AnyComparison]) -> RentedGpu | None:
         answer, reason = "Probably yes", "saves enough"
     elif perhaps:
         answer, reason = "Can't tell", "may save enough"
-        best = min(perhaps, key=lambda each: each.seconds)
+        best = min(perhaps, key=_Candidate.value)
     elif faster:
         reason = "saves too little"
         wanted = math.ceil(least_seconds / (here_seconds - best.seconds))
@@ -111,7 +117,7 @@ def decide_rented(sweep: Sequence[AnyComparison]) -> RentedGpu | None:
         answer,
         reason,
         here_seconds,
-        start_seconds,
+        *limits,
         len(sweep),
         best.gpu,
         best.seconds,

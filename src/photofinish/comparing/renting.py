@@ -48,6 +48,15 @@ class RentalOption:
     """Least time to the target accuracy; None if it was not reached here."""
     target_cost: float | None
     estimate: Estimate | None
+    start_seconds: float
+    """Time to start and set up the machine, which costs, too."""
+
+    @property
+    def estimated_cost(self) -> float | None:
+        """Cost of the estimated job with the machine's start."""
+        if self.estimate is None:
+            return None
+        return cost_of(self.estimate.job_seconds + self.start_seconds, self.price)
 
 
 @dataclass(frozen=True)
@@ -76,7 +85,10 @@ def renting(
             accelerator, estimate = accelerators()[name], None
             if not stays.loading_not_known:
                 estimate = estimate_job(run, operations, stays, accelerator, price, scale)
-            options.append(_option(run, operations, target, accelerator, price, estimate))
+            start_seconds = 60 * settings.rental_minutes
+            options.append(
+                _option(run, operations, target, accelerator, price, estimate, start_seconds)
+            )
     elif settings.accelerators:
         not_counted = timings.not_counted or "a step's operations were not counted"
     return RentalComparison(tuple(options), not_counted)
@@ -89,6 +101,7 @@ def _option(
     accelerator: Accelerator,
     price: Price | None,
     estimate: Estimate | None,
+    start_seconds: float,
 ) -> RentalOption:
     timings, precision = run.timings, operations.precision(run.record.experiment.precision)
     samples, epochs = timings.training_image_count, timings.planned_epochs
@@ -115,4 +128,5 @@ def _option(
         target_seconds=target_seconds,
         target_cost=cost_of(target_seconds, price),
         estimate=estimate,
+        start_seconds=start_seconds,
     )

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from photofinish.comparing.bounds import SpeedupBound
 from photofinish.comparing.decision import Action, Decision
 from photofinish.comparing.fair_cpu import fewer_threads
 from photofinish.comparing.own_gpu import OwnGpu, is_likely
 from photofinish.comparing.pairs import AnyComparison
 from photofinish.comparing.rented_gpu import RentedGpu
 from photofinish.machine.load import load_warnings
-from photofinish.reporting.causes import not_known, remedy_line
+from photofinish.reporting.causes import not_known, prediction, remedy_line
 from photofinish.reporting.extrapolated import job_time, likeness, mark
 from photofinish.results.records import DeviceLabel
 from photofinish.wording import (
@@ -34,7 +33,7 @@ SENTENCES = {
     # Which answer it is.
     "headline": "{answer} ({about}): {sentences}",
     "the GPU here": "The GPU here: {answer}, {sentences}",
-    "a GPU of yours": "A GPU of yours: {answer}, {sentences}",
+    "a GPU of yours": "If this machine had a GPU: {answer}, {sentences}",
     "renting": "Renting one: {answer}, {sentences}",
     # A GPU in this machine.
     "measured": "{faster}. The job takes {gpu_time} on {gpu} instead of {whole}.",
@@ -43,8 +42,7 @@ SENTENCES = {
     "small memory": "The memory of {gpu} may be too small.",
     "short job": "the whole job takes {whole}{of_it_startup}.",
     "limit": "{staying} stay on the CPU ({reason}), so no GPU makes it more than {limit} faster.",
-    "limit with resident": "With `input: resident` that limit is {limit}.",
-    "no limit with resident": "With `input: resident` there is no limit here.",
+    "resident": "With `input: resident` {prediction} on this CPU.",
     "untried": "no GPU trained it.",
     "unknown loading": "Its loading is not known: {why}.",
     "uncounted": "Nothing is estimated: much of a step is {names}, which isn't counted.",
@@ -58,10 +56,11 @@ SENTENCES = {
     # A rented GPU.
     "saves enough": "{gpu} takes {gpu_time} instead of {here}{of_sweep}. With {start} to start, "
     "that saves {saved}{cost}.",
-    "may save enough": "{gpu} may save {low} to {high} before its {start} to start. The CPU takes "
-    "{here}{of_sweep}.",
-    "saves too little": "{gpu} saves {saved_by_run} {run} and takes minutes to start{from_runs}.",
-    "saves nothing": "{gpu} takes {gpu_time} instead of {here}{of_sweep}, and minutes to start.",
+    "may save enough": "{gpu} may save {low} to {high} of about {here}{of_sweep}. It is worth it "
+    "from {least} on: {start} to start, and {worth} to gain.",
+    "saves too little": "{gpu} saves {saved_by_run} {run}. It is worth it from {least} on "
+    "({start} to start, and {worth} to gain){from_runs}.",
+    "saves nothing": "{gpu} takes {gpu_time} instead of {here}{of_sweep}, and {start} to start.",
     "rented short job": "the job takes {here}{of_sweep}, and a rented machine takes {start} "
     "to start.",
     "not known": "how long its {here} would take there is not known.",
@@ -71,13 +70,14 @@ SENTENCES = {
     "use the GPU": "Train on the GPU.",
     "rent": "`photofinish rent --on {accelerator}`",
     "rent anywhere": "Rent such a GPU: docs/many-machines.md.",
-    "change a setting": "Set `{setting}` in params.yaml and run again.",
-    "measure again": "Measure again when the machine is quiet: `{command}`",
+    "change a setting": "In params.yaml set `{setting}`, then `photofinish run`.",
+    "measure again": "Measure again when the machine is quiet ({time}): `{command}`",
     "train longer": "Train longer: more epochs would settle it.",
     "try a GPU": "Train it once on a GPU, which would settle it.",
     "try a rented GPU": "Train it once on a GPU: `photofinish rent --on {accelerator}`",
     "stay here": "Stay here.",
-    "stay here for few": "Stay here. From {runs} runs on: `photofinish rent --on {accelerator}`",
+    "stay here for few": "Stay here. From {runs} runs in one rental on: "
+    "`photofinish rent --on {accelerator}`",
 }
 
 
@@ -138,12 +138,17 @@ def _own(pair: AnyComparison, decision: Decision) -> str:
 
 def _limits(pair: AnyComparison, own: OwnGpu) -> Iterable[str]:
     """Yield why no GPU can be much faster in this machine, or that nothing shows it."""
-    job, resident = pair.bounds.job, pair.bounds.job_if_resident
+    job = pair.bounds.job
     if own.answer == "No":
         staying = part_of(job.measured_seconds, job.measured_whole_seconds)
-        yield _say("limit", staying=staying, reason=own.reason, limit=limit(job.as_measured))
-        if own.reason == "loading" and resident:
-            yield _with_resident(resident)
+        reason = "start-up and loading" if own.reason == "loading" else own.reason
+        yield _say("limit", staying=staying, reason=reason, limit=limit(job.as_measured))
+        remedies = [found.remedy for found in pair.diagnoses["cpu"] if found.remedy]
+        yield from (
+            _say("resident", prediction=prediction(each))
+            for each in remedies
+            if each.by == "resident"
+        )
         return
     yield _say("untried")
     if unknown := pair.bounds.loading_not_known:
@@ -153,12 +158,6 @@ def _limits(pair: AnyComparison, own: OwnGpu) -> Iterable[str]:
         yield _say("uncounted", names=", ".join(operations.without_formula))
     if job.as_measured <= HIGH:
         yield _say("some limit", limit=limit(job.as_measured))
-
-
-def _with_resident(resident: SpeedupBound) -> str:
-    if resident.as_measured > HIGH:
-        return _say("no limit with resident")
-    return _say("limit with resident", limit=limit(resident.as_measured))
 
 
 def _hints(decision: Decision) -> Iterable[str]:
@@ -200,6 +199,8 @@ def _rented(rented: RentedGpu, pair: AnyComparison) -> str:
         gpu_time=seconds(rented.gpu_seconds),
         here=here,
         start=seconds(rented.start_seconds),
+        worth=seconds(rented.worth_seconds),
+        least=seconds(rented.least_seconds),
         saved=seconds(rented.saved_seconds),
         saved_by_run=seconds(rented.here_seconds - rented.gpu_seconds),
         low=low,
@@ -207,13 +208,15 @@ def _rented(rented: RentedGpu, pair: AnyComparison) -> str:
         cost=cost,
         run=f"in {rented.jobs} experiments" if is_sweep else "a run",
         of_sweep=f" for all {rented.jobs} experiments of the sweep" if is_sweep else "",
-        from_runs=f"; worth it from {rented.runs:,} {noun} on" if rented.runs else "",
+        from_runs=f", so from {rented.runs:,} {noun}" if rented.runs else "",
     )
 
 
 def action_text(pair: AnyComparison, action: Action) -> str:
     """Return what to do now."""
     kind: str = action.kind
+    if kind == "measure again":
+        return _measure_again(pair, action.devices)
     if kind == "rent" and not action.accelerator:
         kind = "rent anywhere"
     elif kind == "try a GPU" and action.accelerator:
@@ -225,12 +228,14 @@ def action_text(pair: AnyComparison, action: Action) -> str:
         accelerator=action.accelerator,
         runs=action.runs,
         setting=remedy_line(action.remedy) if action.remedy else "",
-        command=_measure_again(pair, action.devices),
     )
 
 
-def _measure_again(pair: AnyComparison, devices: Iterable[DeviceLabel]) -> str:
-    return measure_again(f"{pair.cpu.stage}-{device}@{pair.experiment}" for device in devices)
+def _measure_again(pair: AnyComparison, devices: Sequence[DeviceLabel]) -> str:
+    """Return how to measure again, and how long the busy machine took."""
+    took_seconds = sum(run.timings.total_seconds for run in pair.trained if run.device in devices)
+    command = measure_again(f"{pair.cpu.stage}-{device}@{pair.experiment}" for device in devices)
+    return _say("measure again", time=f"at most {seconds(took_seconds)}", command=command)
 
 
 def busy_text(pair: AnyComparison, action: Action) -> str | None:
@@ -240,11 +245,11 @@ def busy_text(pair: AnyComparison, action: Action) -> str | None:
         return None
     devices = [run.device for run in busy]
     whose = listed([f"the {device.upper()}'s" for device in devices])
-    why = listed(load_warnings(busy[0].timings.load))
+    why = load_warnings(busy[0].timings.load)[0]
     text = _say("busy", why=why, whose=whose)
     if action.kind == "measure again":
         return text
-    return f"{text} {_say('measure again', command=_measure_again(pair, devices))}"
+    return f"{text} {_measure_again(pair, devices)}"
 
 
 def summary(decisions: Sequence[Decision]) -> str:
@@ -255,8 +260,9 @@ def summary(decisions: Sequence[Decision]) -> str:
     for answer, count in own.most_common():
         found = [each.own.reason for each in decisions if each.own.answer == answer]
         reasons = ", ".join(reason for reason, _ in Counter(filter(None, found)).most_common())
-        parts.append(f"{count} {answer}{f' ({reasons})' if reasons else ''}")
-    texts = [f"{'The GPU here' if is_here else 'A GPU of yours'}: {', '.join(parts)}."]
+        parts.append(f"{count} {answer}{f' ({reasons})' if reasons and answer == 'No' else ''}")
+    which = "The GPU here" if is_here else "If this machine had a GPU"
+    texts = [f"{which}: {', '.join(parts)}."]
     rented = Counter(each.rented.answer for each in decisions if each.rented)
     if rented:
         counts = ", ".join(f"{count} {answer}" for answer, count in rented.most_common())

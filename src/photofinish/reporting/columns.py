@@ -106,11 +106,7 @@ ESTIMATED: tuple[Column[RentalOption], ...] = (
     Column("job_seconds_estimated", lambda each: each.estimate and each.estimate.job_seconds),
     Column(None, _estimated_job, "the job, estimated"),
     Column("cost_estimated", lambda each: each.estimate and each.estimate.cost),
-    Column(
-        None,
-        lambda each: each.estimate and _in_currency(each, each.estimate.cost),
-        "cost, estimated",
-    ),
+    Column(None, lambda each: _in_currency(each, each.estimated_cost), "cost with its start"),
 )
 """Estimates, which the page has only if there are any."""
 RENTING: tuple[Column[RentalOption], ...] = (
@@ -131,7 +127,6 @@ RENTING: tuple[Column[RentalOption], ...] = (
     Column("epoch_times_as_fast_at_most", lambda each: each.epoch_at_most),
     Column("job_times_as_fast_at_most", lambda each: each.job_at_most),
     Column("cost_at_least", lambda each: each.cost),
-    Column(None, lambda each: _in_currency(each, each.cost), "cost at least"),
     Column("target_seconds_at_least", lambda each: each.target_seconds),
     Column("target_cost_at_least", lambda each: each.target_cost),
     Column("fits", lambda each: each.fits),

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from photofinish.comparing.bounds import SpeedupBound
+from photofinish.comparing.decision import Decision
 from photofinish.comparing.own_gpu import OwnGpu, is_likely
 from photofinish.comparing.pairs import AnyComparison
+from photofinish.comparing.speedups import job_interval
 from photofinish.machine.load import load_warnings
 from photofinish.reporting.columns import NOTHING, Table
-from photofinish.reporting.extrapolated import job_time, likeness
+from photofinish.reporting.extrapolated import epochs_of, likeness
 from photofinish.reporting.sentences import Verdict
 from photofinish.results.job_times import JobTimes
 from photofinish.wording import HIGH, bound, interval_text, ratio, seconds
@@ -27,9 +29,9 @@ def overview_table(verdicts: Sequence[Verdict], pairs: Sequence[AnyComparison]) 
             ANSWER: f"{each.decision.answer} ({each.decision.about})",
             "do now": each.action,
             "on this CPU": _cpu_time(pair.cpu.timings),
-            "on a GPU": _gpu_time(own),
+            "on a GPU": _gpu_time(each.decision),
             "speed-up": _speedup(own, pair.bounds.job),
-            "why": _why(pair, own),
+            "what takes the time": _why(pair, own),
             "the models": likeness(compared) if compared else NOTHING,
         }
         rows.append(row)
@@ -44,13 +46,20 @@ def _why(pair: AnyComparison, own: OwnGpu) -> str:
 
 def _cpu_time(timings: JobTimes) -> str:
     """Return the job's time, with a remark if other programs used the machine."""
-    return f"{job_time(timings)}{', busy machine' if load_warnings(timings.load) else ''}"
+    low, high = map(seconds, job_interval(timings))
+    time = f"{seconds(timings.whole_seconds)}"
+    if timings.epochs_left:
+        time += f" ({low} to {high}), extrapolated from {epochs_of(timings)}"
+    return f"{time}{', busy machine' if load_warnings(timings.load) else ''}"
 
 
-def _gpu_time(own: OwnGpu) -> str:
-    """Return the job's time on the GPU that decides, and where it is from."""
+def _gpu_time(decision: Decision) -> str:
+    """Return the job's time on the GPU that decides, or else on a rented one, and its source."""
+    own, rented = decision.own, decision.rented
     if own.gpu_seconds is None:
-        return NOTHING
+        if rented is None or rented.option is None or rented.jobs > 1:
+            return NOTHING
+        return f"{seconds(rented.gpu_seconds)} on a rented {rented.gpu} (estimated)"
     time = seconds(own.gpu_seconds)
     if own.basis == "measured":
         return time

@@ -84,7 +84,9 @@ def verdict(pair: AnyComparison, decision: Decision | None = None) -> Verdict:
         busy=busy_text(pair, decision.action),
         details=tuple(details),
         cautions=_cautions(pair),
-        missing=f"No GPU trained here ({pair.why_no_gpu})." if pair.why_no_gpu else None,
+        missing=f"Nothing was trained on a GPU here ({pair.why_no_gpu})."
+        if pair.why_no_gpu
+        else None,
     )
 
 
