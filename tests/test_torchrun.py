@@ -1,4 +1,4 @@
-"""Two processes train under the real torchrun and are killed in every way.
+"""Two processes train under torchrun's launcher and are killed in every way.
 
 Each start takes many seconds, so one training is killed in all ways.
 """
@@ -77,19 +77,15 @@ def undisturbed(make_stage: MakeStage) -> TrainingStage:
         output = process.stdout.read()
     assert process.returncode == 0, output
     timings = read_record(stage.out / "timings" / "timings.json", Timings)
-    # Starting the processes, which takes half a second of torchrun's alone, is part of the job.
+    # Starting the processes, which takes half a second of the launcher's alone, is part of the job.
     assert timings.started_at_unix_seconds < begun_at_unix_seconds + 0.25
     return stage
 
 
 def _ranks_of(process: ForkedProcess) -> list[psutil.Process]:
     """Return the processes in the order of their ranks."""
-    torchrun = [
-        child
-        for child in psutil.Process(process.pid).children()
-        if "torch.distributed.run" in child.cmdline()
-    ]
-    found = [child for each in torchrun for child in each.children() if "RANK" in child.environ()]
+    children = psutil.Process(process.pid).children()
+    found = [child for child in children if "RANK" in child.environ()]
     return sorted(found, key=lambda child: int(child.environ()["RANK"]))
 
 

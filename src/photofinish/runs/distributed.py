@@ -1,19 +1,24 @@
-"""Several processes that train together: torchrun starts one for each device."""
+"""Several processes that train together: torchrun's launcher starts one for each device."""
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
-import re
-import subprocess
+import signal
 import sys
+import tempfile
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from uuid import uuid4
 
 import torch
 import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from photofinish.errors import EXIT_FAILED, TerminatedError, UserError
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
@@ -29,49 +34,54 @@ from photofinish.training.world import (
 
 _OF_PROJECT = ("code", "settings", "data", "PyTorch")
 _SHUTDOWN_SECONDS = 10
-"""Time that torchrun leaves a rank to end after SIGTERM."""
+"""Time that a rank has to end after SIGTERM. Before PyTorch 2.12 it is always 30 seconds."""
 
 
 def launch(host: CpuTarget | GpuTarget, waited_seconds: float) -> None:
-    """Run this process's command again by torchrun, once for each process of the host, and wait."""
+    """Run this process's command again, once for each process of the host, and wait."""
     note_start_of_stage(waited_seconds)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", str(host.processes)]
-    command += ["--shutdown-timeout", str(_SHUTDOWN_SECONDS)]
-    command += ["--no-python", sys.executable, *sys.orig_argv[1:]]
-    environment = {"OMP_NUM_THREADS": str(host.threads or 1), **os.environ}
-    # Torchrun's log goes to a pipe. The ranks explain their failures on stdout.
-    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as torchrun:
-        try:
-            _, log = torchrun.communicate()
-        except (KeyboardInterrupt, TerminatedError):
-            torchrun.terminate()
-            torchrun.communicate()
-            raise
-    if torchrun.returncode:
-        raise UserError(
-            f"{_first_failure(log, host.processes)}. "
-            f"Run `dvc repro` again: it resumes from the last checkpoint"
+    os.environ.setdefault("OMP_NUM_THREADS", str(host.threads or 1))
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(_SHUTDOWN_SECONDS))
+    logging.disable()  # the ranks explain their failures
+    with tempfile.TemporaryDirectory() as folder:
+        config = LaunchConfig(
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=host.processes,
+            logs_specs=DefaultLogsSpecs(folder, redirects=Std.ERR),
+            run_id=str(uuid4()),
+            rdzv_backend="c10d",
+            rdzv_endpoint="localhost:0",
+            max_restarts=0,
         )
+        try:
+            elastic_launch(config, sys.executable)(*sys.orig_argv[1:])
+        except ChildFailedError as error:
+            raise UserError(
+                f"{_first_failure(error, host.processes)}. "
+                f"Run `dvc repro` again: it resumes from the last checkpoint"
+            ) from None
+        except SignalException as error:
+            if error.sigval == signal.SIGINT:
+                raise KeyboardInterrupt from None
+            raise TerminatedError("terminated") from None
 
 
-def _first_failure(log: str, processes: int) -> str:
-    """Return which rank ended first and how, or all that torchrun logged.
+def _first_failure(error: ChildFailedError, processes: int) -> str:
+    """Return which rank ended first and how.
 
-    A rank that notices the end of a killed one may be seen to end before it.
+    The launcher may first see the end of a rank that failed because another was killed.
     """
-    failures = re.findall(r"^\[\d+\]:\n((?:  .*\n)+)", log, re.MULTILINE)
-    if not failures:
-        return f"torchrun failed:\n{log.strip()}"
-    killed = [failure for failure in failures if re.search(r"Signal \d+ \((?!SIGTERM)", failure)]
-    first = (killed or failures)[-1]  # torchrun lists the root cause last
-    facts = dict(re.findall(r"^ +(\w+) +: (\S+)", first, re.MULTILINE))
-    how = f"ended with exit status {facts['exitcode']}"
-    if signal := re.search(r"Signal \d+ \((\w+)\)", first):
-        how = f"was killed by {signal[1]}"
-        if signal[1] == "SIGKILL":
+    rank, failure = error.get_first_failure()
+    for number, each in error.failures.items():
+        if each.exitcode < 0 and each.exitcode != -signal.SIGTERM:
+            rank, failure = number, each
+    how = f"ended with exit status {failure.exitcode}"
+    if failure.exitcode < 0:
+        how = f"was killed by {failure.signal_name()}"
+        if failure.exitcode == -signal.SIGKILL:
             how += ", which Linux sends when memory runs out"
-    return f"process {facts['rank']} of {processes} (counted from 0) {how}"
+    return f"process {rank} of {processes} (counted from 0) {how}"
 
 
 @contextmanager
@@ -83,7 +93,7 @@ def failures_left_to_the_stage() -> Iterator[None]:
     if not is_started_by_stage():
         yield
         return
-    os.dup2(1, 2)  # see `launch`
+    os.dup2(1, 2)  # `launch` drops what ranks print on stderr before
     try:
         yield
     except BaseException as error:  # noqa: BLE001

@@ -19,7 +19,7 @@ from photofinish.errors import (
     TerminatedError,
     UserError,
 )
-from photofinish.stage.rank import is_started_by_stage, own_rank
+from photofinish.stage.rank import own_rank
 
 _SHELLS = frozenset({"sh", "bash", "zsh", "dash", "fish", "ksh", "cmd.exe", "powershell.exe"})
 _POLL_SECONDS = 1.0
@@ -86,7 +86,7 @@ def end_on_sigterm() -> None:
 
 
 def end_with_parent() -> None:
-    """End this process on SIGTERM, and when DVC or torchrun, which started it, has died.
+    """End this process on SIGTERM, and when DVC or the launcher, which started it, has died.
 
     A killed DVC leaves its stage running, and the next `dvc repro` would start a second one.
     """
@@ -101,10 +101,10 @@ def end_with(starters: list[psutil.Process]) -> None:
 
 
 def _starters() -> list[psutil.Process]:
-    """Return the ancestors up to DVC, including shells, or up to torchrun and its stage."""
+    """Return the ancestors up to DVC, including shells, or the process that launched a rank."""
     ancestors = psutil.Process().parents()
     if own_rank():
-        return ancestors[: 2 if is_started_by_stage() else 1]
+        return ancestors[:1]
     count = 1
     while count < len(ancestors) and ancestors[count - 1].name() in _SHELLS:
         count += 1
