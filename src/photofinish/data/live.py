@@ -32,7 +32,7 @@ class LiveSamples:
 
     def __init__(self, split: PackedSplit, part: PartName) -> None:
         plan = read_plan(split.folder / PLAN, DatasetPlan)
-        self._dataset = open_source(plan).dataset  # workers get it pickled
+        self.dataset = open_source(plan).dataset  # workers get it pickled
         self._rows = np.load(split.folder / part_file(part, "rows"))
         self._labels = split.labels(part)
         self._task = TASKS[split.manifest.task]
@@ -41,7 +41,7 @@ class LiveSamples:
         """Read a sample. Its class is that of the split, which numbers the classes."""
         number = int(self._rows[row])
         try:
-            sample = to_sample(self._dataset[number])
+            sample = to_sample(self.dataset[number])
         except UNREADABLE as error:
             raise UserError(f"item {number} of the data set: {error}") from error
         if isinstance(sample.target, tuple | dict):

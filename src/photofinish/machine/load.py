@@ -216,11 +216,16 @@ def _tree_cpu_seconds(root: psutil.Process) -> float:
     return total_seconds
 
 
-def waited_for_core_seconds() -> dict[str, float]:
-    """Return how long each thread of this process waited for a core, if the system counts it.
+def waited_for_core_seconds(thread: str = "*") -> dict[str, float]:
+    """Return how long each thread of this process, or one, waited for a core, if it is counted.
 
     https://docs.kernel.org/scheduler/sched-stats.html
     """
-    files = Path("/proc/self/task").glob("*/schedstat")
+    files = Path("/proc/self/task").glob(f"{thread}/schedstat")
     fields = {file.parent.name: read_or_empty(file).split() for file in files}
     return {thread: int(counters[1]) / 1e9 for thread, counters in fields.items() if counters}
+
+
+def preempted_seconds(thread: int) -> float:
+    """Return how long a thread of this process waited for a core, as far as that is counted."""
+    return sum(waited_for_core_seconds(str(thread)).values())

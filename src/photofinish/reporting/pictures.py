@@ -33,6 +33,8 @@ PART_COLOURS = {
     "validation": "#7b68ae",
     "the rest": "#c9ced4",
 }
+_LOADING_COLOURS = [PART_COLOURS[part] for part in ("loading", "training", "validation")]
+_LOADING_COLOURS += [PART_COLOURS["start-up"], PART_COLOURS["the rest"]]
 _VARIABLES = {INK: "--ink", SOFT: "--soft", LINE: "--line"} | {
     colour: f"--{device}" for device, colour in DEVICE_COLOURS.items()
 }
@@ -164,6 +166,28 @@ def job_times(pair: AnyComparison, decision: Decision) -> Picture:
     caption = "The whole job" if pair.compared else "The whole job (dotted: an infinitely fast GPU)"
     description = f"Time of the job. {'; '.join(descriptions)}"
     return _picture(figure, f"job-{pair.experiment}", caption, description)
+
+
+@rc_context(_STYLE)
+def loading(experiment: str, parts: dict[str, float]) -> Picture:
+    """Draw the parts of loading a batch as one bar."""
+    figure, (axes,) = _axes(1.3)
+    figure.subplots_adjust(left=0.03, bottom=0.58)
+    start_seconds = 0.0
+    for (part, part_seconds), colour in zip(parts.items(), _LOADING_COLOURS, strict=False):
+        axes.barh(0, part_seconds, left=start_seconds, height=0.4, color=colour, label=part)
+        start_seconds += part_seconds
+    axes.set_yticks([])
+    axes.grid(axis="y", visible=False)
+    axes.set_xlim(left=0)
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.xaxis.set_major_formatter(FuncFormatter(_seconds_on_axis))
+    figure.legend(
+        loc="lower left", ncols=3, fontsize=8, borderaxespad=0.1, handlelength=1, columnspacing=1
+    )
+    named = listed([f"{part} {seconds(value)}" for part, value in parts.items()])
+    description = f"Time of loading a batch in one process: {named}"
+    return _picture(figure, f"loading-{experiment}", "Loading a batch, in one process", description)
 
 
 def _seconds_on_axis(value: float, _place: float | None) -> str:

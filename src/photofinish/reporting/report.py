@@ -19,6 +19,7 @@ from photofinish.reporting.answers import write_answers
 from photofinish.reporting.causes import commands, prediction, remedy_line
 from photofinish.reporting.columns import Table
 from photofinish.reporting.comparison_rows import comparison_metrics, comparison_rows
+from photofinish.reporting.loading import loader_parts, loader_table
 from photofinish.reporting.overview import overview_table
 from photofinish.reporting.page import template
 from photofinish.reporting.pictures import Picture
@@ -74,6 +75,7 @@ class Details:
     pictures: list[Picture]
     steps: Table
     steps_note: str
+    loading: Table
 
 
 def write_report(
@@ -133,6 +135,8 @@ def _details(pair: AnyComparison, answer: Verdict) -> Details:
         remedies = []
     sections = [(title, table(pair), note) for title, table, note in _SECTIONS]
     drawn = [pictures.job_times(pair, answer.decision)]
+    if parts := loader_parts(pair):
+        drawn.append(pictures.loading(pair.experiment, parts))
     if history := rows.history_rows([pair]):
         drawn.append(pictures.learning_curves(history))
     return Details(
@@ -142,6 +146,7 @@ def _details(pair: AnyComparison, answer: Verdict) -> Details:
         drawn,
         tables.steps_table(pair),
         tables.steps_note(pair),
+        loader_table(pair),
     )
 
 

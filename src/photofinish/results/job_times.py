@@ -13,6 +13,7 @@ from photofinish.results import EpochTiming, median_training_seconds, passed_sec
 from photofinish.results.figures import Figure
 from photofinish.results.measurements import (
     MOST_UNEXPLAINED_SHARE,
+    LoaderTimes,
     LoopSteps,
     Operations,
     SteadyState,
@@ -101,6 +102,8 @@ class JobTimes(Readings):
     The last window has the measurements after the training.
     """
     attribution: StepBreakdown | None = None
+    loader: LoaderTimes | None = None
+    """Parts of a loader's batch."""
     operations: Operations | None = None
     not_counted: str | None = None
     """Reason why there are no operations."""

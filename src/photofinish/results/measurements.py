@@ -5,10 +5,14 @@ from __future__ import annotations
 import statistics
 from typing import Literal
 
+from pydantic import Field
+
 from photofinish.config.base import Record
 
 MOST_UNEXPLAINED_SHARE = 0.25
 """Largest difference between a whole and its parts, taken apart, that still show a cause."""
+MOST_UNEXPLAINED_LOADING = 0.15
+"""The same for a loader and its parts."""
 
 
 class SteadyState(Record):
@@ -139,6 +143,25 @@ class Operations(Record):
     def precision(self, setting: str) -> str:
         """Return the precision of the products by the settings', or fp64 if they are in double."""
         return "fp64" if self.in_double else setting
+
+
+class LoaderTimes(Record):
+    """Loading of a batch taken apart; see profiling/loader_parts.py."""
+
+    samples: int
+    """Number of samples that were taken apart."""
+    parts: dict[str, float] = Field(default_factory=dict)
+    """Seconds of each part for a batch, the longest first."""
+    whole_seconds: float = 0.0
+    """Seconds for a batch in one process that times no parts."""
+    not_measured: str | None = None
+    """Reason why there are no parts."""
+
+    @property
+    def explained(self) -> dict[str, float]:
+        """Parts whose sum is that of the whole within 15 %, else none."""
+        off_seconds = abs(sum(self.parts.values()) - self.whole_seconds)
+        return self.parts if off_seconds <= MOST_UNEXPLAINED_LOADING * self.whole_seconds else {}
 
 
 class Overhead(Record):

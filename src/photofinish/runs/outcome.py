@@ -14,7 +14,7 @@ from photofinish.models.registry import count_parameters
 from photofinish.profiling.attribution import Profile
 from photofinish.results import median_training_seconds, records
 from photofinish.results.learned import weights_of
-from photofinish.results.measurements import StepsTaken
+from photofinish.results.measurements import LoaderTimes, StepsTaken
 from photofinish.runs.further import Epochs
 from photofinish.runs.instruments import Instruments
 from photofinish.runs.training import Training
@@ -74,6 +74,7 @@ def timings_of(
     durations: Durations,
     instruments: Instruments,
     profile: Profile,
+    loader: LoaderTimes | None,
     repeats: tuple[Epochs, ...],
 ) -> records.Timings:
     """Return the record of how long the training and its parts took."""
@@ -109,6 +110,7 @@ def timings_of(
         overhead=instruments.overhead,
         load=instruments.load,
         attribution=profile.attribution,
+        loader=loader,
         not_attributed=profile.not_attributed,
         operations=profile.operations,
         not_counted=profile.not_counted,

@@ -13,7 +13,9 @@ from photofinish.files import state_folder
 from photofinish.machine.load import load_warnings
 from photofinish.profiling.attribution import Profile, profile
 from photofinish.profiling.first_step import first_batch, first_step
+from photofinish.profiling.loader_parts import measure_loader
 from photofinish.results import passed_seconds, records
+from photofinish.results.measurements import LoaderTimes
 from photofinish.runs.distributed import failures_left_to_the_stage, team_for
 from photofinish.runs.further import train_further_seeds, train_repeats
 from photofinish.runs.instruments import Instruments
@@ -101,7 +103,7 @@ def _train_own_seed(
                 instruments.epoch_ended(metrics.epoch)
     with clock.excluded():
         repeats = train_repeats(training, instruments)
-        profiled, first_step = _measure(training, instruments)
+        profiled, loader, first_step = _measure(training, instruments)
     if first_step:
         write_model(training, first_step)
     durations = Durations(
@@ -112,22 +114,23 @@ def _train_own_seed(
         clock.elapsed_seconds(),
         tracker.waited_seconds,
     )
-    return timings_of(training, durations, instruments, profiled, repeats)
+    return timings_of(training, durations, instruments, profiled, loader, repeats)
 
 
 def _measure(
     training: Training, instruments: Instruments
-) -> tuple[Profile, records.FirstStep | None]:
-    """Measure the trained network, and on rank 0 the first step of a new one.
+) -> tuple[Profile, LoaderTimes | None, records.FirstStep | None]:
+    """Measure the trained network and its loader, and on rank 0 the first step of a new one.
 
     Neither can change what was learned.
     """
     with instruments.measuring():
         profiled = profile(training.trainer, training.setup.resident_batches)
+        loader = measure_loader(training.trainer)
         first = _first_step(training)
     for warning in load_warnings(instruments.load):
         training.say(f"take the times with care: {warning}")
-    return profiled, first
+    return profiled, loader, first
 
 
 def _first_step(training: Training) -> records.FirstStep | None:

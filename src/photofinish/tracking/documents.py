@@ -49,6 +49,7 @@ OURS = "**photofinish**"
 ONCE = 0
 """Step of a value that a run has once. MLflow draws a bar for it."""
 _SOURCE = {"mlflow.source.name": "dvc repro", "mlflow.source.type": "LOCAL"}
+_NO_WORD = re.compile(r"\W+")
 _KEY = re.compile(r"[\w. -]{1,250}")
 
 
@@ -288,6 +289,8 @@ def _summary(timings: records.Timings) -> dict[str, float | None]:
     if parts := timings.step_parts:
         for part, value in parts.median_seconds.items():
             summary[f"median_step_{part}"] = value
+    for part, value in timings.loader.explained.items() if timings.loader else ():
+        summary[f"loader_{_NO_WORD.sub('_', part)}_seconds"] = value
     return summary
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -184,8 +185,8 @@ class LoaderBatches(Batches):
     ) -> None:
         self.image_count, self.batch_size = plan.image_count, plan.batch_size
         self._plan, self._device, self._non_blocking = plan, device, settings.non_blocking
-        self._sampler = _EpochSampler()
-        dataset = LoadedSamples(part, settings, plan.seed, plan.padding)
+        self._settings, self._sampler, self.workers = settings, _EpochSampler(), settings.workers
+        self.dataset = dataset = LoadedSamples(part, settings, plan.seed, plan.padding)
         self._loader = DataLoader(
             dataset,
             batch_sampler=self._sampler,
@@ -197,6 +198,13 @@ class LoaderBatches(Batches):
             persistent_workers=settings.persistent_workers,
             generator=torch.Generator(),  # else it would draw from the network's generator
         )
+
+    def without_workers(self, batch_size: int) -> LoaderBatches:
+        """Return a loader of the same samples that loads in this process."""
+        alone = {"workers": 0, "prefetch_factor": None, "persistent_workers": False}
+        plan = replace(self._plan, batch_size=batch_size)
+        settings = self._settings.model_copy(update=alone)
+        return LoaderBatches(plan, self.dataset.part, self._device, settings)
 
     def host_batches(self, epoch: int, at_once: int = 1) -> Iterator[Batch]:  # noqa: ARG002
         """Yield the batches in main memory, one at a time: joining would only delay them."""

@@ -49,39 +49,39 @@ class LoadedSamples(Dataset[Batch]):
     """Samples of one part as a network gets them, and how they become a batch."""
 
     def __init__(self, part: Part, settings: LoaderInput, seed: int, padding: int = 0) -> None:
-        self._part, self._seed, self._padding = part, seed, padding
-        self._transform = _Transform.of(settings.transform, seed, "training item")
+        self.part, self._seed, self._padding = part, seed, padding
+        self.transform = _Transform.of(settings.transform, seed, "training item")
         self._eval_transform = _Transform.of(settings.eval_transform, seed, f"{part.name} item")
         self._targets: torch.Tensor | None = None
         """Targets of packed arrays that no transform changes, as most are: a shorter way."""
         are_arrays = all(isinstance(column, np.ndarray) for column in (part.images, part.labels))
-        if are_arrays and not (self._transform or self._eval_transform):
+        if are_arrays and not (self.transform or self._eval_transform):
             self._targets = to_tensor(part.labels)
         self._may_change = settings.eval_transform is not None
         self._has_collate = settings.collate is not None
-        self._collate = _collate_of(settings.collate)
+        self.make_batch = _collate_of(settings.collate)
 
     def __len__(self) -> int:
-        return samples_in(self._part.labels)
+        return samples_in(self.part.labels)
 
     def __getitem__(self, key: Key) -> Batch:
         row, draw, _ = key
         if self._targets is not None and not draw:
-            return self._part.normalise(to_tensor(self._part.images[row])), self._targets[row]
+            return self.part.normalise(to_tensor(self.part.images[row])), self._targets[row]
         item, changed, target = self._changed(key)
         # A transform that makes floats of an image normalises it.
         if changed is item or _dtypes(changed) == _dtypes(item):
-            changed = self._part.normalise(changed)
+            changed = self.part.normalise(changed)
         return changed, map_nested(to_tensor, target)
 
     def _changed(self, key: Key) -> tuple[Any, Any, Any]:
         """Return a sample's input before and after the transform, and its target."""
         row, draw, epoch = key
-        arrays, target = self._read(row, epoch)
+        arrays, target = self.read(row, epoch)
         if draw:
             arrays = augmented(arrays, draw, self._padding)
         item = map_nested(to_tensor, arrays)
-        transform = self._eval_transform if epoch is None else self._transform
+        transform = self._eval_transform if epoch is None else self.transform
         if transform is None:
             return item, item, target
         changed = transform(item, epoch, row)
@@ -96,7 +96,7 @@ class LoadedSamples(Dataset[Batch]):
     def kind(self) -> SampleKind:
         """Return what a network gets in evaluation, with None for sides that differ."""
         rows = {0, len(self) - 1}
-        for column in leaves(self._part.images):
+        for column in leaves(self.part.images):
             if isinstance(column, Ragged):
                 rows |= {int(row) for row in (*column.shapes.argmin(0), *column.shapes.argmax(0))}
         samples = [self._changed((row, None, None)) for row in rows]
@@ -109,8 +109,9 @@ class LoadedSamples(Dataset[Batch]):
         dtype = map_nested(lambda leaf: str(leaf.dtype).removeprefix("torch."), kinds[0])
         return SampleKind(map_nested(_common_shape, *kinds), dtype, is_normalised)
 
-    def _read(self, row: int, epoch: int | None) -> tuple[Any, Any]:
-        part = self._part
+    def read(self, row: int, epoch: int | None) -> tuple[Any, Any]:
+        """Return a sample as it is packed, or as the data set has it, and its target."""
+        part = self.part
         if part.read is None:
             return map_batch(lambda column: column[row], (part.images, part.labels))
         with _seeded("item", self._seed, epoch, row), run_custom_code("an item can't be read"):
@@ -118,7 +119,7 @@ class LoadedSamples(Dataset[Batch]):
 
     def collate(self, samples: list[Batch]) -> Batch:
         """Collate as PyTorch does. A rank without a share of a small last batch gets no samples."""
-        inputs, targets = self._collate(samples or [self[0, None, None]])
+        inputs, targets = self.make_batch(samples or [self[0, None, None]])
         batch = _as_tuple(inputs), _as_tuple(targets)
         return batch if samples else map_batch(lambda leaf: leaf[:0], batch)
 
@@ -147,7 +148,7 @@ class _Transform:
         self.name, self._seed, self._what = settings.name, seed, what
         custom = TRANSFORMS.reference(settings.name).load()
         with run_custom_code(f"transform {settings.name} can't be made"):
-            self._call = as_function(custom, settings.arguments)
+            self.function = as_function(custom, settings.arguments)
 
     @classmethod
     def of(cls, settings: CustomTransform | None, seed: int, what: str) -> _Transform | None:
@@ -157,7 +158,7 @@ class _Transform:
         """Transform a packed sample. Raises UserError unless it returns tensors."""
         failing = f"transform {self.name} fails on {self._what} {row}"
         with _seeded("transform", self._seed, epoch, row), run_custom_code(failing):
-            changed = _as_tuple(self._call(map_nested(torch.clone, item)))
+            changed = _as_tuple(self.function(map_nested(torch.clone, item)))
         if not all(isinstance(leaf, torch.Tensor) for leaf in leaves(changed)):
             raise UserError(
                 f"transform {self.name} returns {_kind(changed)} for {_kind(item)}: "

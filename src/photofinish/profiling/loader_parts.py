@@ -1,0 +1,81 @@
+"""Measure where a data loader spends its time, in one process after the training."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from itertools import count, islice
+
+import torch
+
+from photofinish.custom.running import run_custom_code
+from photofinish.errors import UserError
+from photofinish.profiling.threads import restored_threads
+from photofinish.results import passed_seconds
+from photofinish.results.measurements import LoaderTimes
+from photofinish.training.batches import Batch
+from photofinish.training.input_paths import LoaderBatches
+from photofinish.training.trainer import Trainer
+
+_SAMPLES, _LEAST_BATCHES = 200, 4
+_SHARE, _LEAST_SECONDS, _MOST_SECONDS = 0.05, 0.5, 10.0
+"""Share of the training's time that measuring takes, and its limits."""
+
+
+def measure_loader(trainer: Trainer) -> LoaderTimes | None:
+    """Take the loading of a training apart; None without a loader, or with several processes."""
+    batches = trainer.training
+    if not isinstance(batches, LoaderBatches) or trainer.team.size > 1:
+        return None
+    training_seconds = passed_seconds(trainer.progress.timings)
+    budget_seconds = min(_MOST_SECONDS, max(_LEAST_SECONDS, _SHARE * training_seconds))
+    try:
+        with restored_threads(), run_custom_code("a part can't be timed"):
+            if batches.workers:
+                torch.set_num_threads(1)  # as in a worker
+            return take_apart(batches, budget_seconds)
+    except UserError as error:  # the training must not be lost
+        reason = str(error).rpartition("\n")[2]
+        return LoaderTimes(samples=0, not_measured=f"measuring it fails ({reason})")
+
+
+def take_apart(batches: LoaderBatches, budget_seconds: float) -> LoaderTimes:
+    """Load batches with each part timed, and as many others without, in turns."""
+    # Only such a training imports what reads data sets.
+    from photofinish.profiling.taps import PACKED, REST, Stopwatch, Taps
+
+    began_seconds = time.perf_counter()
+    batches.dataset[0, None, 0]
+    sample_seconds = time.perf_counter() - began_seconds
+    most = min(batches.batch_size, batches.image_count)
+    size = max(1, min(most, int(budget_seconds / _LEAST_BATCHES / sample_seconds)))
+    timed, plain = (batches.without_workers(size) for _ in range(2))
+    base, taken = REST if timed.dataset.part.read else PACKED, 0
+    watch, whole = Stopwatch(base), Stopwatch(base)
+    with Taps(watch) as taps:
+        taps.open_up(timed.dataset)
+        # Of other epochs: files that were just read are in memory.
+        timed_batches, plain_batches = _endless(timed, 0), _endless(plain, 1)
+        next(timed_batches), next(plain_batches)
+        for taken in count(1):
+            with watch.running():
+                next(timed_batches)
+            with whole.running():
+                next(plain_batches)
+            passed = time.perf_counter() - began_seconds
+            if taken * size >= _SAMPLES or passed * (taken + 1) / taken > budget_seconds:
+                break
+    scale = batches.batch_size / (size * taken)
+    parts = sorted(watch.seconds().items(), key=lambda part: -part[1])
+    return LoaderTimes(
+        samples=size * taken,
+        parts={name: scale * seconds for name, seconds in parts},
+        whole_seconds=scale * sum(whole.seconds().values()),
+    )
+
+
+def _endless(batches: LoaderBatches, first_epoch: int) -> Iterator[Batch]:
+    """Yield whole batches, of every second epoch."""
+    whole = batches.image_count // batches.batch_size
+    for epoch in count(first_epoch, 2):
+        yield from islice(batches.host_batches(epoch), whole)

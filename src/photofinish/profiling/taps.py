@@ -1,0 +1,270 @@
+"""Time what runs inside a data set, its transforms and its collating, each part by its name."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from types import BuiltinFunctionType, FunctionType, MethodType
+from typing import Any
+
+from PIL import ImageFile
+from torch import nn
+
+from photofinish.data.live import LiveSamples
+from photofinish.data.local_source import ImageFiles
+from photofinish.machine.load import preempted_seconds
+from photofinish.training.loading import LoadedSamples
+
+READING, DECODING, COLLATING = "opening and reading", "decoding", "collating"
+PACKED, SEEDING, NORMALISING, REST = "the packed split", "seeding", "normalising", "the rest"
+CHECKING = "checking"
+_FUNCTIONS = {
+    "PIL.Image": {"open": READING},
+    "torchvision.io": {
+        "read_file": READING, "decode_image": DECODING, "decode_jpeg": DECODING,
+        "decode_png": DECODING, "read_image": DECODING,
+    },
+    "cv2": {"imread": DECODING, "imdecode": DECODING},
+    "numpy": {"load": READING},
+    "torch": {"load": READING},
+}  # fmt: skip
+"""Functions of packages that read or decode."""
+_PLAIN = (FunctionType, BuiltinFunctionType, MethodType, partial)
+_TRIED_SECTIONS = 1000
+
+
+class Stopwatch:
+    """Time of nested parts in the thread that made it, each without the parts inside it.
+
+    Waiting for a core doesn't count. A part of the data set counts its CPU time, and what it waits
+    for is time of READING.
+    """
+
+    def __init__(self, base: str) -> None:
+        self.data_set_parts = {READING, DECODING, base}
+        self._parts = [base]
+        self._thread = threading.get_native_id()
+        self._is_running = False
+        self.cpu_seconds: dict[str, float] = defaultdict(float)
+        self._waits: dict[str, float] = defaultdict(float)
+        self._preempted_seconds = 0.0
+        self._sections: Counter[str] = Counter()
+        self._sections_inside: Counter[str] = Counter()
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Time this block, which begins in the base."""
+        self._preempted_seconds -= preempted_seconds(self._thread)
+        self._is_running = True
+        self._now_seconds, self._now_cpu_seconds = time.perf_counter(), time.thread_time()
+        yield
+        self._charge()
+        self._is_running = False
+        self._preempted_seconds += preempted_seconds(self._thread)
+
+    def begin(self, part: str) -> None:
+        """Begin a part inside the present one."""
+        if self._is_running and threading.get_native_id() == self._thread:
+            self._charge()
+            self._sections_inside[self._parts[-1]] += 1
+            self._sections[part] += 1
+            self._parts.append(part)
+
+    def end(self) -> None:
+        """End the present part."""
+        if self._is_running and threading.get_native_id() == self._thread:
+            self._charge()
+            self._parts.pop()
+
+    def _charge(self) -> None:
+        now_seconds, now_cpu_seconds = time.perf_counter(), time.thread_time()
+        cpu_seconds = now_cpu_seconds - self._now_cpu_seconds
+        part = self._parts[-1]
+        self.cpu_seconds[part] += cpu_seconds
+        self._waits[part] += now_seconds - self._now_seconds - cpu_seconds
+        self._now_seconds, self._now_cpu_seconds = now_seconds, now_cpu_seconds
+
+    def seconds(self) -> dict[str, float]:
+        """Return the time of each part, less what timing it takes."""
+        inside_seconds, around_seconds = _section_seconds()
+        all_waits = sum(self._waits.values())
+        share = max(0.0, 1 - self._preempted_seconds / all_waits) if all_waits > 0 else 0.0
+        found: dict[str, float] = defaultdict(float)
+        for part, cpu_seconds in self.cpu_seconds.items():
+            overhead_seconds = self._sections[part] * inside_seconds
+            overhead_seconds += self._sections_inside[part] * around_seconds
+            found[part] += cpu_seconds - overhead_seconds
+            waits = READING if part in self.data_set_parts else part
+            found[waits] += share * self._waits[part]
+        return {part: seconds for part, seconds in found.items() if seconds > 0}
+
+
+def _section_seconds() -> tuple[float, float]:
+    """Return what timing a section adds to it, and to what is around it."""
+    watch = Stopwatch("around")
+    with watch.running():
+        for _ in range(_TRIED_SECTIONS):
+            watch.begin("inside")
+            watch.end()
+    inside, around = (watch.cpu_seconds[part] / _TRIED_SECTIONS for part in ("inside", "around"))
+    return inside, around
+
+
+class Timed:
+    """A callable that is timed, or a data set whose items are. Else it is as it was."""
+
+    def __init__(self, watch: Stopwatch, part: str, wrapped: Any) -> None:
+        self.watch, self.part, self.wrapped = watch, part, wrapped
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self._timed(self.wrapped, *arguments, **named)
+
+    def __getitem__(self, row: Any) -> Any:
+        return self._timed(self.wrapped.__getitem__, row)
+
+    def _timed(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        self.watch.begin(self.part)
+        try:
+            return function(*arguments, **named)
+        finally:
+            self.watch.end()
+
+    def __len__(self) -> int:
+        return len(self.wrapped)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.wrapped, name)
+
+
+class Taps(ExitStack):
+    """Timed callables in place of others, until the block ends."""
+
+    def __init__(self, watch: Stopwatch) -> None:
+        super().__init__()
+        self._watch = watch
+        self._timed_steps: dict[int, Any] = {}
+        """Callables that are timed by now, by the id of what they were."""
+
+    def open_up(self, samples: LoadedSamples) -> None:
+        """Time all parts of a loader's samples."""
+        watch, part = self._watch, samples.part
+        normalise: Any = Timed(watch, NORMALISING, part.normalise)
+        samples.part = replace(part, normalise=normalise)
+        if isinstance(part.read, LiveSamples):
+            self._put(part.read, "dataset", self._timed_data_set(part.read.dataset))
+            samples.part = replace(samples.part, read=Timed(watch, CHECKING, part.read))
+            self._put(samples, "read", Timed(watch, SEEDING, samples.read))
+        self._put(samples, "make_batch", Timed(watch, COLLATING, samples.make_batch))
+        if transform := samples.transform:
+            self._put(transform, "function", self._timed(transform.function))
+            self._put(samples, "transform", Timed(watch, SEEDING, transform))
+
+    def _put(self, owner: Any, key: str, value: Any) -> bool:
+        """Replace an attribute, or return False if it can't be replaced."""
+        former = getattr(owner, key)
+        try:
+            setattr(owner, key, value)
+        except (AttributeError, TypeError):  # a frozen class
+            return False
+        self.callback(setattr, owner, key, former)
+        return True
+
+    def _timed_data_set(self, dataset: Any) -> Timed:
+        inner = list(_data_sets(dataset))
+        modules = {type(each).__module__ for each in inner}
+        for home, functions in _FUNCTIONS.items():
+            for name, part in functions.items():
+                function = getattr(sys.modules.get(home), name, None)
+                timed = Timed(self._watch, part, function)
+                for module in (modules | {home}) & sys.modules.keys():
+                    for key, value in list(vars(sys.modules[module]).items()):
+                        if function is not None and value is function:
+                            self._put(sys.modules[module], key, timed)
+        for kind in (ImageFile.ImageFile, *_subclasses(ImageFile.ImageFile)):
+            if load := vars(kind).get("load"):
+                self._put(kind, "load", _timed_method(self._watch, DECODING, load))
+        for each in inner:
+            self._time_inside(each)
+            for key, value in vars(each).items():
+                if isinstance(value, Timed) and "transform" not in key:  # such as `loader`
+                    self._watch.data_set_parts.add(value.part)
+        kind = type(inner[-1])
+        name = "resizing" if kind is ImageFiles else f"the rest of {kind.__name__}"
+        self._watch.data_set_parts.add(name)
+        return Timed(self._watch, name, dataset)
+
+    def _time_inside(self, owner: Any) -> bool:
+        """Time the callables that an object holds, and return True if there are any."""
+        held = []
+        if isinstance(owner, nn.Module):
+            held = [self._timed(child) for child in owner.children()]
+        for key, value in list(getattr(owner, "__dict__", {}).items()):
+            if type(value) in (list, tuple) and value and all(map(_is_step, value)):
+                steps = type(value)(map(self._timed, value))
+                held += [steps] if self._put(owner, key, steps) else []
+            elif _is_step(value):
+                timed = self._timed(value)
+                held += [timed] if self._put(owner, key, timed) else []
+        return bool(held)
+
+    def _timed(self, step: Any) -> Any:
+        """Return a callable that is timed: its steps apart, and then the rest of it."""
+        if isinstance(step, Timed):
+            return step
+        if id(step) not in self._timed_steps:
+            self._timed_steps[id(step)] = step  # it may hold itself
+            self._timed_steps[id(step)] = self._newly_timed(step)
+        return self._timed_steps[id(step)]
+
+    def _newly_timed(self, step: Any) -> Any:
+        name = _name(step)
+        if not isinstance(step, _PLAIN) and self._time_inside(step):
+            if name in ("Compose", "Sequential"):  # they only call their steps
+                return step
+            name = f"the rest of {name}"
+        if not isinstance(step, nn.Module):
+            return Timed(self._watch, name, step)
+        before = step.register_forward_pre_hook(lambda *_: self._watch.begin(name))
+        after = step.register_forward_hook(lambda *_: self._watch.end(), always_call=True)
+        self.callback(before.remove)
+        self.callback(after.remove)
+        return step
+
+
+def _timed_method(watch: Stopwatch, part: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    def timed(*arguments: Any, **named: Any) -> Any:
+        return Timed(watch, part, method)(*arguments, **named)
+
+    return timed
+
+
+def _is_step(value: Any) -> bool:
+    return callable(value) and not isinstance(value, type)
+
+
+def _name(step: Any) -> str:
+    if isinstance(step, partial):
+        step = step.func
+    return getattr(step, "__name__", type(step).__name__)
+
+
+def _data_sets(dataset: Any) -> Iterator[Any]:
+    """Yield a data set and those that it is made of."""
+    yield dataset
+    held = vars(dataset) if hasattr(dataset, "__dict__") else {}
+    for inner in [held.get("dataset"), *(held.get("datasets") or ())]:
+        if hasattr(inner, "__getitem__"):
+            yield from _data_sets(inner)
+
+
+def _subclasses(kind: type[Any]) -> Iterator[type]:
+    each: type[Any]
+    for each in kind.__subclasses__():
+        yield each
+        yield from _subclasses(each)

@@ -1,0 +1,33 @@
+"""Where a loader's time goes, as a table."""
+
+from __future__ import annotations
+
+from photofinish.comparing.pairs import AnyComparison
+from photofinish.reporting.columns import Table
+from photofinish.wording import counted, seconds
+
+_LINES = 5
+
+
+def loader_parts(pair: AnyComparison) -> dict[str, float]:
+    """Return the longest parts of loading a batch, and the sum of the others; none if unknown.
+
+    Those of the GPU, if both devices took a loader apart.
+    """
+    loaders = [run.timings.loader for run in pair.trained if run.timings.loader]
+    parts = list(loaders[-1].explained.items()) if loaders else []
+    if len(parts) <= _LINES:
+        return dict(parts)
+    longest, others = parts[: _LINES - 1], parts[_LINES - 1 :]
+    others_seconds = sum(part_seconds for _, part_seconds in others)
+    return {**dict(longest), counted(len(others), "other"): others_seconds}
+
+
+def loader_table(pair: AnyComparison) -> Table:
+    """Return a row for each part of loading a batch, with its share."""
+    parts = loader_parts(pair)
+    whole_seconds = sum(parts.values())
+    return [
+        {"part of loading a batch": name, "time": f"{seconds(part)} ({part / whole_seconds:.0%})"}
+        for name, part in parts.items()
+    ]

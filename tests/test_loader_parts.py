@@ -1,0 +1,183 @@
+"""A loader is taken apart into what takes its time."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import MakeExperiment, MakeResult, MakeTrainer
+from PIL import Image, ImageFile
+from result_files import pair_of, trained, with_timings
+from torch import nn
+from torch.utils.data import Subset, default_collate
+from torchvision.transforms import v2
+
+from photofinish.data.live import LiveSamples
+from photofinish.profiling import loader_parts
+from photofinish.profiling.loader_parts import measure_loader, take_apart
+from photofinish.profiling.taps import COLLATING, DECODING, READING
+from photofinish.reporting.loading import loader_table
+from photofinish.results.measurements import LoaderTimes
+from photofinish.tracking import documents
+from photofinish.training import loading
+from photofinish.training.batches import Normaliser, Part
+from photofinish.training.input_paths import LoaderBatches, make_batches
+from photofinish.training.torch_device import CPU
+
+SLOW_SECONDS = 0.003
+"""Time of the slowest part of a planted sample, whose other parts take far less."""
+LARGE = io.BytesIO()
+Image.effect_noise((640, 480), 50).convert("RGB").save(LARGE, "JPEG")
+
+
+def burn(item: Any) -> Any:
+    """Compute for a while."""
+    end_seconds = time.thread_time() + SLOW_SECONDS
+    while time.thread_time() < end_seconds:
+        pass
+    return item
+
+
+def nap(item: Any) -> Any:
+    time.sleep(SLOW_SECONDS)
+    return item
+
+
+def fine(item: Any) -> Any:
+    return item + 1
+
+
+def burning_collate(samples: list[Any]) -> Any:
+    for sample in samples:
+        burn(sample)
+    return default_collate(samples)
+
+
+@dataclass
+class Items:
+    """Data set with a transform."""
+
+    read: Callable[[int], Any] = lambda row: torch.full((1, 2, 2), float(row))
+    transforms: Any = (fine,)
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, row: int) -> tuple[Any, int]:
+        item = self.read(row)
+        for transform in self.transforms:
+            item = transform(item)
+        return item, row % 2
+
+
+class Read(LiveSamples):
+    """Live samples of a data set without a split."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __call__(self, row: int) -> tuple[Any, Any]:
+        item, target = self.dataset[row]
+        return np.asarray(item), np.int64(target)
+
+
+Load = Callable[..., LoaderBatches]
+
+
+@pytest.fixture
+def load(make_experiment: MakeExperiment) -> Load:
+    """Return the batches of a data set that is read in each epoch."""
+
+    def make(dataset: Any, **settings: Any) -> LoaderBatches:
+        experiment = make_experiment(input={"name": "loader"} | settings, batch_size=4)
+        part = Part("train", None, np.arange(8) % 2, Normaliser((), ()), Read(dataset))
+        batches = make_batches(experiment, part, CPU)
+        assert isinstance(batches, LoaderBatches)
+        return batches
+
+    return make
+
+
+def decoded(_row: int) -> Any:
+    return np.asarray(Image.open(io.BytesIO(LARGE.getvalue())))[:2, :2]
+
+
+class Nap(nn.Module):
+    def forward(self, item: Any) -> Any:
+        return nap(item)
+
+
+PLANTED = {
+    "burn": Items(transforms=[burn, fine]),
+    "Nap": Items(transforms=nn.Sequential(nn.Identity(), Nap())),
+    DECODING: Items(read=decoded),
+    READING: Items(read=lambda row: nap(torch.full((2,), row))),
+}
+
+
+@pytest.mark.parametrize("slowest", [*PLANTED, COLLATING])
+def test_the_slowest_part_is_named(
+    load: Load, slowest: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if slowest == COLLATING:
+        monkeypatch.setattr(loading, "default_collate", burning_collate)
+    batches = load(PLANTED.get(slowest, Items()))
+    found = take_apart(batches, budget_seconds=0.2)
+    assert next(iter(found.parts)) == slowest
+    assert found.parts[slowest] > sum(found.parts.values()) / 2
+
+
+def test_each_step_has_its_name_and_what_holds_them_the_rest(load: Load) -> None:
+    class Augment:
+        def __init__(self) -> None:
+            self.steps = v2.Compose([v2.RandomHorizontalFlip(), v2.RandomVerticalFlip()])
+
+        def __call__(self, item: Any) -> Any:
+            return burn(self.steps(item))
+
+    dataset = Items(transforms=[partial(torch.add, other=1), Augment(), fine])
+    before = vars(dataset).copy(), dataset.transforms[1].steps.transforms, Image.open
+    found = take_apart(load(Subset(dataset, range(8))), budget_seconds=0.1)
+    names = {"add", "RandomHorizontalFlip", "RandomVerticalFlip", "fine", "the rest of Augment"}
+    assert {*names, "the rest of Items", COLLATING} <= {*found.parts, READING}
+    assert (vars(dataset), dataset.transforms[1].steps.transforms, Image.open) == before
+    assert ImageFile.ImageFile.load.__name__ == "load"
+
+
+def test_parts_are_shown_only_if_they_explain_the_whole() -> None:
+    parts = {"decoding": 0.8, "collating": 0.1}
+    explained = LoaderTimes(samples=8, parts=parts, whole_seconds=1.0)
+    assert explained.explained == parts
+    assert not explained.model_copy(update={"whole_seconds": 1.1}).explained
+    assert not explained.model_copy(update={"whole_seconds": 0.7}).explained
+
+
+def test_a_data_set_that_minds_leaves_a_reason(
+    trainer_of: MakeTrainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise TypeError("not a Compose")
+
+    monkeypatch.setattr(loader_parts, "take_apart", fail)
+    found = measure_loader(trainer_of(input={"name": "loader"}))
+    assert found
+    assert found.not_measured == "measuring it fails (TypeError: not a Compose)"
+    assert measure_loader(trainer_of(input={"name": "resident"})) is None
+
+
+def test_the_page_has_five_lines_and_mlflow_a_metric_a_part(make_result: MakeResult) -> None:
+    parts = {f"Part {number}": 2.0**-number for number in range(7)}
+    found = LoaderTimes(samples=8, parts=parts, whole_seconds=sum(parts.values()))
+    pair = pair_of(with_timings(trained(make_result), loader=found))
+    lines = loader_table(pair)
+    assert len(lines) == 5
+    assert list(lines[0].values()) == ["Part 0", "1.0 s (50%)"]
+    assert list(lines[-1].values()) == ["3 others", "109 ms (6%)"]
+    assert documents._summary(pair.cpu.timings)["loader_Part_3_seconds"] == 0.125
