@@ -21,9 +21,9 @@ from torchvision.transforms import v2
 
 from photofinish.data.live import LiveSamples
 from photofinish.profiling import loader_parts
-from photofinish.profiling.loader_parts import measure_loader, take_apart
+from photofinish.profiling.loader_parts import BETWEEN, measure, measure_loader, take_apart
 from photofinish.profiling.taps import COLLATING, DECODING, READING
-from photofinish.reporting.loading import loader_table
+from photofinish.reporting.loader_table import loader_table
 from photofinish.results.measurements import LoaderTimes
 from photofinish.tracking import documents
 from photofinish.training import loading
@@ -129,7 +129,7 @@ def test_the_slowest_part_is_named(
     if slowest == COLLATING:
         monkeypatch.setattr(loading, "default_collate", burning_collate)
     batches = load(PLANTED.get(slowest, Items()))
-    found = take_apart(batches, budget_seconds=0.2)
+    found = take_apart(batches, 4, budget_seconds=0.2)
     assert next(iter(found.parts)) == slowest
     assert found.parts[slowest] > sum(found.parts.values()) / 2
 
@@ -144,7 +144,7 @@ def test_each_step_has_its_name_and_what_holds_them_the_rest(load: Load) -> None
 
     dataset = Items(transforms=[partial(torch.add, other=1), Augment(), fine])
     before = vars(dataset).copy(), dataset.transforms[1].steps.transforms, Image.open
-    found = take_apart(load(Subset(dataset, range(8))), budget_seconds=0.1)
+    found = take_apart(load(Subset(dataset, range(8))), 4, budget_seconds=0.1)
     names = {"add", "RandomHorizontalFlip", "RandomVerticalFlip", "fine", "the rest of Augment"}
     assert {*names, "the rest of Items", COLLATING} <= {*found.parts, READING}
     assert (vars(dataset), dataset.transforms[1].steps.transforms, Image.open) == before
@@ -165,7 +165,7 @@ def test_a_data_set_that_minds_leaves_a_reason(
     def fail(*_: Any) -> None:
         raise TypeError("not a Compose")
 
-    monkeypatch.setattr(loader_parts, "take_apart", fail)
+    monkeypatch.setattr(loader_parts, "measure", fail)
     found = measure_loader(trainer_of(input={"name": "loader"}))
     assert found
     assert found.not_measured == "measuring it fails (TypeError: not a Compose)"
@@ -181,3 +181,16 @@ def test_the_page_has_five_lines_and_mlflow_a_metric_a_part(make_result: MakeRes
     assert list(lines[0].values()) == ["Part 0", "1.0 s (50%)"]
     assert list(lines[-1].values()) == ["3 others", "109 ms (6%)"]
     assert documents._summary(pair.cpu.timings)["loader_Part_3_seconds"] == 0.125
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_workers_are_tried_up_to_the_cores(
+    load: Load, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"workers": workers} if workers else {}
+    monkeypatch.setattr(loader_parts, "_SAMPLES", 8)
+    found = measure(load(Items(transforms=[burn]), **settings), budget_seconds=60.0, cores=2)
+    assert [each.workers for each in found.tried_workers] == [1, 2]
+    for each in found.tried_workers:
+        assert len(each.cpu_seconds) == len(each.memory_bytes) == each.workers
+    assert (BETWEEN in found.parts) is (workers > 0)

@@ -10,6 +10,12 @@ import torch
 
 from photofinish.custom.running import run_custom_code
 from photofinish.errors import UserError
+from photofinish.machine.host import allowed_cores, cpu_facts
+from photofinish.profiling.loader_workers import (
+    numbers_of_workers,
+    try_workers,
+    way_between_processes,
+)
 from photofinish.profiling.threads import restored_threads
 from photofinish.results import passed_seconds
 from photofinish.results.measurements import LoaderTimes
@@ -17,9 +23,12 @@ from photofinish.training.batches import Batch
 from photofinish.training.input_paths import LoaderBatches
 from photofinish.training.trainer import Trainer
 
+BETWEEN = "between processes"
 _SAMPLES, _LEAST_BATCHES = 200, 4
 _SHARE, _LEAST_SECONDS, _MOST_SECONDS = 0.05, 0.5, 10.0
 """Share of the training's time that measuring takes, and its limits."""
+_LEAST_WITH_WORKERS_SECONDS = 1.0
+"""Time without which no workers are tried, as they take long to start."""
 
 
 def measure_loader(trainer: Trainer) -> LoaderTimes | None:
@@ -33,23 +42,46 @@ def measure_loader(trainer: Trainer) -> LoaderTimes | None:
         with restored_threads(), run_custom_code("a part can't be timed"):
             if batches.workers:
                 torch.set_num_threads(1)  # as in a worker
-            return take_apart(batches, budget_seconds)
+            return measure(batches, budget_seconds, allowed_cores(cpu_facts()))
     except UserError as error:  # the training must not be lost
         reason = str(error).rpartition("\n")[2]
         return LoaderTimes(samples=0, not_measured=f"measuring it fails ({reason})")
 
 
-def take_apart(batches: LoaderBatches, budget_seconds: float) -> LoaderTimes:
+def measure(batches: LoaderBatches, budget_seconds: float, cores: int) -> LoaderTimes:
+    """Take loading apart, then try workers, in half of the time each."""
+    began_seconds = time.perf_counter()
+    batches.dataset[0, None, 0]
+    sample_seconds = time.perf_counter() - began_seconds
+    most = min(batches.batch_size, batches.image_count)
+    size = max(1, min(most, int(budget_seconds / 2 / _LEAST_BATCHES / sample_seconds)))
+    found = take_apart(batches, size, budget_seconds / 2)
+    if budget_seconds < _LEAST_WITH_WORKERS_SECONDS:
+        return found
+    tried, pass_seconds = [], 0.0
+    for workers in numbers_of_workers(cores, batches.workers):
+        began_seconds = time.perf_counter()
+        if each := try_workers(batches, workers, size):
+            tried.append(each)
+        pass_seconds = max(pass_seconds, time.perf_counter() - began_seconds)
+        budget_seconds -= time.perf_counter() - began_seconds
+        if budget_seconds < pass_seconds:
+            break
+    parts, whole_seconds = found.parts, found.whole_seconds
+    if batches.workers and tried:
+        parts = parts | {BETWEEN: way_between_processes(batches, size)}
+        whole_seconds = tried[0].batch_seconds
+    changed = {"parts": _longest_first(parts), "whole_seconds": whole_seconds}
+    return found.model_copy(update=changed | {"tried_workers": tuple(tried)})
+
+
+def take_apart(batches: LoaderBatches, size: int, budget_seconds: float) -> LoaderTimes:
     """Load batches with each part timed, and as many others without, in turns."""
     # Only such a training imports what reads data sets.
     from photofinish.profiling.taps import PACKED, REST, Stopwatch, Taps
 
     began_seconds = time.perf_counter()
-    batches.dataset[0, None, 0]
-    sample_seconds = time.perf_counter() - began_seconds
-    most = min(batches.batch_size, batches.image_count)
-    size = max(1, min(most, int(budget_seconds / _LEAST_BATCHES / sample_seconds)))
-    timed, plain = (batches.without_workers(size) for _ in range(2))
+    timed, plain = (batches.with_workers(0, size) for _ in range(2))
     base, taken = REST if timed.dataset.part.read else PACKED, 0
     watch, whole = Stopwatch(base), Stopwatch(base)
     with Taps(watch) as taps:
@@ -66,12 +98,16 @@ def take_apart(batches: LoaderBatches, budget_seconds: float) -> LoaderTimes:
             if taken * size >= _SAMPLES or passed * (taken + 1) / taken > budget_seconds:
                 break
     scale = batches.batch_size / (size * taken)
-    parts = sorted(watch.seconds().items(), key=lambda part: -part[1])
     return LoaderTimes(
         samples=size * taken,
-        parts={name: scale * seconds for name, seconds in parts},
+        batch_size=batches.batch_size,
+        parts=_longest_first({name: scale * each for name, each in watch.seconds().items()}),
         whole_seconds=scale * sum(whole.seconds().values()),
     )
+
+
+def _longest_first(parts: dict[str, float]) -> dict[str, float]:
+    return dict(sorted(parts.items(), key=lambda part: -part[1]))
 
 
 def _endless(batches: LoaderBatches, first_epoch: int) -> Iterator[Batch]:

@@ -19,7 +19,7 @@ from photofinish.reporting.answers import write_answers
 from photofinish.reporting.causes import commands, prediction, remedy_line
 from photofinish.reporting.columns import Table
 from photofinish.reporting.comparison_rows import comparison_metrics, comparison_rows
-from photofinish.reporting.loading import loader_parts, loader_table
+from photofinish.reporting.loader_table import loader_parts, loader_table, workers_table
 from photofinish.reporting.overview import overview_table
 from photofinish.reporting.page import template
 from photofinish.reporting.pictures import Picture
@@ -43,6 +43,11 @@ _SECTIONS: list[tuple[str, Callable[[AnyComparison], Table], str]] = [
         "What no GPU can shorten",
         tables.bounds_table,
         "Upper bounds: no GPU in this machine exceeds them, and a real one may fall well short.",
+    ),
+    (
+        "Loading with more workers",
+        workers_table,
+        "Timed after the training, without steps. A worker's CPU time is that of four batches.",
     ),
     ("Which to rent", tables.renting_table, RENTING_NOTE),
     (

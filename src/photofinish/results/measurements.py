@@ -145,17 +145,36 @@ class Operations(Record):
         return "fp64" if self.in_double else setting
 
 
+class TriedWorkers(Record):
+    """Loading of some batches by a number of workers, without steps."""
+
+    workers: int
+    batch_seconds: float
+    """Time of a batch after the first ones."""
+    start_seconds: float
+    """Time from the iterator to the first batch."""
+    cpu_seconds: tuple[float, ...]
+    """CPU time of each worker."""
+    busy_threads: tuple[int, ...]
+    """Threads of each worker that take a tenth of its CPU time."""
+    memory_bytes: tuple[int, ...]
+    """Memory of each worker that it shares with no other process."""
+
+
 class LoaderTimes(Record):
     """Loading of a batch taken apart; see profiling/loader_parts.py."""
 
     samples: int
     """Number of samples that were taken apart."""
+    batch_size: int = 1
     parts: dict[str, float] = Field(default_factory=dict)
     """Seconds of each part for a batch, the longest first."""
     whole_seconds: float = 0.0
     """Seconds for a batch in one process that times no parts."""
     not_measured: str | None = None
     """Reason why there are no parts."""
+    tried_workers: tuple[TriedWorkers, ...] = ()
+    """Loading by one worker, two, and so on up to one for each core."""
 
     @property
     def explained(self) -> dict[str, float]:

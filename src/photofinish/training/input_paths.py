@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -199,12 +199,19 @@ class LoaderBatches(Batches):
             generator=torch.Generator(),  # else it would draw from the network's generator
         )
 
-    def without_workers(self, batch_size: int) -> LoaderBatches:
-        """Return a loader of the same samples that loads in this process."""
-        alone = {"workers": 0, "prefetch_factor": None, "persistent_workers": False}
+    def with_workers(self, workers: int, batch_size: int) -> LoaderBatches:
+        """Return a loader of the same samples with so many workers, which end with an epoch."""
+        changed: dict[str, Any] = {"workers": workers, "persistent_workers": False}
+        if not workers:
+            changed["prefetch_factor"] = None
         plan = replace(self._plan, batch_size=batch_size)
-        settings = self._settings.model_copy(update=alone)
+        settings = self._settings.model_copy(update=changed)
         return LoaderBatches(plan, self.dataset.part, self._device, settings)
+
+    def first_batches(self, count: int) -> Generator[Batch]:
+        """Yield the first batches of an epoch in main memory, and load no others."""
+        rows = self._plan.order(0)[: count * self.batch_size]
+        return self._load(rows, self._plan.draws(0), 0)
 
     def host_batches(self, epoch: int, at_once: int = 1) -> Iterator[Batch]:  # noqa: ARG002
         """Yield the batches in main memory, one at a time: joining would only delay them."""
@@ -220,7 +227,7 @@ class LoaderBatches(Batches):
 
     def _load(
         self, order: torch.Tensor, draws: torch.Tensor | None, epoch: int | None
-    ) -> Iterator[Batch]:
+    ) -> Generator[Batch]:
         self._sampler.batches = _keys(self._plan, order, draws, epoch)
         try:
             yield from self._loader

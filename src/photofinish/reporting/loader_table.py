@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import statistics
+
 from photofinish.comparing.pairs import AnyComparison
 from photofinish.reporting.columns import Table
-from photofinish.wording import counted, seconds
+from photofinish.wording import byte_size, counted, seconds
 
 _LINES = 5
 
@@ -31,3 +33,25 @@ def loader_table(pair: AnyComparison) -> Table:
         {"part of loading a batch": name, "time": f"{seconds(part)} ({part / whole_seconds:.0%})"}
         for name, part in parts.items()
     ]
+
+
+def workers_table(pair: AnyComparison) -> Table:
+    """Return a row for each number of workers that was tried."""
+    rows = []
+    for run in pair.trained:
+        loader = run.timings.loader
+        if loader is None:
+            continue
+        for each in loader.tried_workers:
+            row = {
+                "device": run.device.upper(),
+                "workers": str(each.workers),
+                "samples/s": f"{loader.batch_size / each.batch_seconds:,.0f}",
+                "a batch": seconds(each.batch_seconds),
+                "start in each epoch": seconds(each.start_seconds),
+                "CPU time of a worker": seconds(statistics.fmean(each.cpu_seconds)),
+                "its computing threads": str(max(each.busy_threads, default=1)),
+                "its memory": byte_size(max(each.memory_bytes, default=0)),
+            }
+            rows.append(row)
+    return rows

@@ -1,0 +1,97 @@
+"""Time how a data loader's worker processes start, load and share the cores."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from photofinish.results.measurements import TriedWorkers
+from photofinish.training.batches import Batch
+from photofinish.training.input_paths import LoaderBatches
+
+_ROUNDS = 4
+"""Batches of each worker, of which the first ones aren't timed."""
+_BUSY_SHARE = 0.1
+
+
+def numbers_of_workers(cores: int, own: int) -> list[int]:
+    """Return 1, 2, 4 and so on up to the cores, and the training's own number."""
+    doubled = {2**power for power in range(cores.bit_length())}
+    return sorted({*doubled, cores, own} - {0})
+
+
+def try_workers(batches: LoaderBatches, workers: int, size: int) -> TriedWorkers | None:
+    """Load some batches of at most this size; None if an epoch has too few samples."""
+    count = _ROUNDS * workers
+    size = min(size, batches.image_count // count)
+    if size == 0:
+        return None
+    others = _children()
+    loaded = batches.with_workers(workers, size).first_batches(count)
+    first_seconds, batch_seconds = _time_batches(loaded, workers, count)
+    processes = [psutil.Process(pid) for pid in _children() - others]
+    tried = TriedWorkers(
+        workers=workers,
+        batch_seconds=batch_seconds * batches.batch_size / size,
+        start_seconds=max(0.0, first_seconds - workers * batch_seconds),
+        cpu_seconds=tuple(sum(process.cpu_times()[:2]) for process in processes),
+        busy_threads=tuple(map(_busy_threads, processes)),
+        memory_bytes=tuple(process.memory_full_info().uss for process in processes),
+    )
+    loaded.close()  # ends the workers
+    return tried
+
+
+def _time_batches(loaded: Iterator[Any], workers: int, count: int) -> tuple[float, float]:
+    """Return the time to the first of so many batches, and that of each after the first round."""
+    began_seconds = time.perf_counter()
+    next(loaded)
+    first_seconds = time.perf_counter() - began_seconds
+    for _ in range(workers - 1):
+        next(loaded)
+    began_seconds = time.perf_counter()
+    for _ in range(count - workers):
+        next(loaded)
+    return first_seconds, (time.perf_counter() - began_seconds) / (count - workers)
+
+
+def _children() -> set[int]:
+    return {process.pid for process in multiprocessing.active_children() if process.pid}
+
+
+def _busy_threads(process: psutil.Process) -> int:
+    """Return how many threads of a process compute."""
+    seconds = [sum(thread[1:]) for thread in process.threads()]
+    return sum(each > _BUSY_SHARE * sum(seconds) for each in seconds)
+
+
+def way_between_processes(batches: LoaderBatches, size: int) -> float:
+    """Return the time that a batch takes from a worker to this process, without its samples."""
+    sample, collate = batches.dataset[0, None, 0], batches.dataset.collate
+    same = _SameSample(sample, _ROUNDS * size)
+    loader = DataLoader(same, size, num_workers=1, collate_fn=collate, generator=torch.Generator())
+    loaded = iter(loader)
+    _, batch_seconds = _time_batches(loaded, 1, _ROUNDS)
+    began_seconds = time.perf_counter()
+    collate([sample] * size)
+    collating_seconds = time.perf_counter() - began_seconds
+    return max(0.0, batch_seconds - collating_seconds) * batches.batch_size / size
+
+
+class _SameSample(Dataset[Batch]):
+    """One sample, many times."""
+
+    def __init__(self, sample: Batch, count: int) -> None:
+        self._sample, self._count = sample, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, _row: int) -> Batch:
+        return self._sample
