@@ -80,7 +80,7 @@ class Setup:
 
     def new_trainer(self, network: nn.Module | None = None) -> Trainer:
         """Build a trainer of `network`, or of a new one."""
-        network = network or self.new_network()
+        network = self.new_network() if network is None else network
         with self._experiment_named():
             return Trainer(
                 self.run.experiment,

@@ -1,6 +1,8 @@
 """One training, from its plan to its results. Every rank runs this program; rank 0 writes.
 
-Read `train` here and `Trainer` in training/trainer.py to understand a training.
+stages/train.py calls `train_rank`. Read `train` and `_train_own_seed` here, then `Training` in
+training.py for checkpoints and limits, `Trainer` in training/trainer.py for the loop, and
+training/step.py for a step.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from photofinish.training.world import World
 def train_rank(
     run: Run, rank: Rank | None, tracker: Tracker | NoTracker, waited_seconds: float = 0.0
 ) -> str | None:
-    """Train `run` as this rank of it. Return None, or why the device is missing.
+    """Train `run`; this process is one of its ranks. Return None, or why the device is missing.
 
     `waited_seconds` passed before this process got its locks.
     """
@@ -97,22 +99,22 @@ def _train_own_seed(
         startup_seconds = seconds_since_stage_start() - clock.excluded_seconds
         startup_cpu_seconds = time.thread_time() - clock.excluded_cpu_seconds
         tracker.wait_until_ready()
-        with instruments:  # the overhead of this loop is recorded
+        with instruments:  # load, energy, and what this loop costs beside the timed passes
             for metrics, timing in training.epochs():
                 tracker.epoch_ended(metrics, timing)
                 instruments.epoch_ended(metrics.epoch)
     with clock.excluded():
         repeats = train_repeats(training, instruments)
         profiled, loader, first_step = _measure(training, instruments)
-    if first_step:
+    if first_step:  # on rank 0. A kill before this restores the last checkpoint, and measures again
         write_model(training, first_step)
     durations = Durations(
-        started_at_unix_seconds,
-        startup_seconds,
-        startup_cpu_seconds,
-        warm_up_seconds,
-        clock.elapsed_seconds(),
-        tracker.waited_seconds,
+        started_at_unix_seconds=started_at_unix_seconds,
+        startup_seconds=startup_seconds,
+        startup_cpu_seconds=startup_cpu_seconds,
+        warm_up_seconds=warm_up_seconds,
+        total_seconds=clock.elapsed_seconds(),
+        tracking_seconds=tracker.waited_seconds,
     )
     return timings_of(training, durations, instruments, profiled, loader, repeats)
 

@@ -24,7 +24,7 @@ class JobClock:
     def __init__(self, tracker: Tracker | NoTracker, excluded_seconds: float) -> None:
         self._tracker = tracker
         self.excluded_seconds = excluded_seconds
-        """Wall time of this process that is no part of the job: locks, checks, profiling."""
+        """Wall time of this process that is no part of the job, such as locks and profiling."""
         self.excluded_cpu_seconds = 0.0
         """CPU time of the main thread that is no part of the job."""
         self.earlier_seconds = 0.0
@@ -126,7 +126,10 @@ class Training:
                     epoch_ended(metrics.epoch)
 
     def epochs(self) -> Iterator[tuple[EpochMetrics, EpochTiming]]:
-        """Train the epochs that are left. Between epochs, show each and save what is due."""
+        """Train the epochs that are left.
+
+        Between epochs, check the limits, show the epoch and save what is due.
+        """
         for metrics, timing in self.trainer.epochs():
             self._check_time_limit()
             if self.team.is_main:

@@ -3,8 +3,8 @@
 `prepare` warms up and chooses how steps are launched, `epochs` trains. A step is in step.py, and
 captured steps are in graphs.py.
 
-The timed pass over an epoch is never disturbed: nothing is logged, read back from the device or
-synchronized inside it. The clock waits for the device at both ends.
+The timed pass over an epoch is never disturbed: this loop logs and reads back nothing inside it.
+The clock waits for the device at both ends. Validation reads its sums back once, at its end.
 """
 
 from __future__ import annotations
@@ -158,117 +158,12 @@ class Trainer:
         self.progress = progress_in(state)
         self.steps_done = self.progress.epochs_done * self.steps_per_epoch
 
-    def prepare(self) -> float:
-        """Warm the device up, then choose how steps are launched. Return the seconds it took.
-
-        All that happens only once (allocation, compilation, capture) happens here. Peak memory is
-        counted from the choice on.
-        """
-        started_seconds = self.clock.now_seconds()
-        with self.scratch_copy() as state:
-            self._run_each_size(state)
-            while not self.is_awake(started_seconds):
-                self._run_each_size(state)
-        scratch_copy = None if self._is_large() else self.scratch_copy
-        self.steps = choose_steps(
-            self.experiment, self.step, self.criterion, self.state, self.training, scratch_copy
-        )
-        self.team.forget_peak_memory()
-        if isinstance(self.steps, GraphedSteps):
-            self._capture(self.steps)
-        return self.clock.now_seconds() - started_seconds
-
-    def is_awake(self, started_seconds: float) -> bool:
-        """Return True if the device has worked for long enough to run at its full clock.
-
-        Rank 0's clock decides.
-        """
-        needed_seconds = WARM_UP_SECONDS if is_accelerator(self.device) else 0.0
-        passed_seconds = self.clock.now_seconds() - started_seconds
-        return bool(self.team.broadcast_object(passed_seconds >= needed_seconds))
-
-    @contextmanager
-    def scratch_copy(self, layout: torch.memory_format | None = None) -> Iterator[TrainState]:
-        """Yield a fresh state to train and throw away: of a copy of the network, in any layout.
-
-        A network that is large for its device is trained itself and put back, as a copy and its
-        optimizer might not fit beside it.
-
-        With several processes or a compiled network it is the network itself, restored at the end.
-        DDP fixes the order in which it adds gradients up in its first step. A resumed run must add
-        in the same order as one that was never stopped, so both take that step here.
-        """
-        network, state = self.network, self.state
-        layout = layout or state.memory_format
-        if self._is_large() and layout is state.memory_format:
-            with put_back(state):
-                network.train()
-                yield state._replace(
-                    schedule=LearningRates.of(
-                        self.experiment, state.optimizer, self.steps_per_epoch
-                    )
-                )
-        # A copy would be compiled again.
-        elif self.team.size == 1 and not self.experiment.model.compile:
-            scratch = copy.deepcopy(network).to(memory_format=layout)
-            yield self.fresh_state(self.team.parallel(scratch.train()), layout)
-        else:
-            before = copy.deepcopy(network.state_dict())
-            yield self.fresh_state(state.network.train(), layout)
-            network.load_state_dict(before)
-            network.zero_grad()
-
-    def _is_large(self) -> bool:
-        """Return True if the weights take more than a tenth of the device's free memory."""
-        if self.team.size > 1 or self.experiment.model.compile:
-            return False
-        free_bytes = free_memory_bytes(self.device)
-        weights_bytes = sum(parameter.nbytes for parameter in self.network.parameters())
-        return free_bytes is not None and weights_bytes > _LARGE_SHARE * free_bytes
-
-    def _run_each_size(self, state: TrainState) -> None:
-        """Train and validate on batches as large as an epoch's first and last: each has kernels."""
-        state.network.train()
-        batches = list(islice(self.training.train_batches(0), WARM_UP_STEPS))
-        for number, batch in enumerate(batches):
-            self.step(state, number, batch)
-        for last in self._first_and_last(self.training, batches[0])[1:]:
-            self.step(state, self.steps_per_epoch - 1, last)
-        self._validate_each_size(state)
-
-    def _validate_each_size(self, state: TrainState) -> None:
-        first = next(iter(self.validation.eval_batches()))
-        self.evaluate(state, self._first_and_last(self.validation, first))
-
-    def _first_and_last(self, batches: Batches, first: Batch) -> list[Batch]:
-        """Return the first batch, and it cut to the size of an epoch's last, if that is smaller.
-
-        Return the first alone with `collate`: half of such a batch may not be a valid batch.
-        """
-        loader = self.experiment.input
-        if loader.name == "loader" and loader.collate:
-            return [first]
-        return [first, *cut_to_last(batches, first, self.team.rank, self.team.size)]
-
-    def _capture(self, steps: GraphedSteps) -> None:
-        """Capture the steps. Then run each kind of step and validation of an epoch, and undo it.
-
-        A graph keeps its memory to itself, so an epoch's eager steps and validation need further
-        memory. Allocate it now: if there is not enough, we can still take eager steps.
-        """
-        try:
-            steps.capture(self.state, next(self.training.train_batches(0, steps.at_once)))
-            with put_back(self.state):
-                steps.run_each_kind(self.state, self.training.image_count)
-                self._validate_each_size(self.state)
-        except RuntimeError as error:
-            steps.release()
-            self.team.forget_peak_memory()
-            why = f"recording them failed ({first_failure(error)})"
-            self.steps = fall_back(self.experiment, self.step, why)
-
     def epochs(self) -> Iterator[tuple[EpochMetrics, EpochTiming]]:
-        """Train the remaining epochs. The clock does not run while the caller handles an epoch."""
+        """Train the remaining epochs.
+
+        An epoch's time leaves out what the caller does between epochs. The caller may set
+        `progress.last_epoch` there.
+        """
         while self.epochs_left():
             metrics, timing = self._epoch(self.progress.epochs_done)
             self.progress.add(metrics, timing)
@@ -300,7 +195,7 @@ class Trainer:
         self.clock.now_seconds()  # waits for the device
 
     def _epoch(self, epoch: int) -> tuple[EpochMetrics, EpochTiming]:
-        """Train and validate one epoch. Read nothing back from the device until both are timed."""
+        """Train and validate one epoch. Read the training losses back after both are timed."""
         seed_epoch(self.experiment.seed, epoch, self.team.rank)
         learning_rate = self.state.schedule.learning_rate
         self.state.network.train()
@@ -348,7 +243,7 @@ class Trainer:
         """Return this rank's summed loss, summed loss weight, and correct and all predictions.
 
         Also the outputs and targets of each batch, if early stopping follows a metric of them.
-        Synchronizes once, at the end.
+        Reads from the device after the last batch only.
         """
         network = state.network
         if state.average:
@@ -402,3 +297,115 @@ class Trainer:
         has_accuracy = self.criterion.task.has_accuracy and is_judged
         accuracy = right / predicted if predicted else 0.0
         return train_loss, validation_loss, accuracy if has_accuracy else None
+
+    def prepare(self) -> float:
+        """Warm the device up, then choose how steps are launched. Return the seconds it took.
+
+        All that happens only once (allocation, compilation, capture) happens here, but for a
+        `batch_transform`. Peak memory is counted from the choice on.
+        """
+        started_seconds = self.clock.now_seconds()
+        with self.scratch_copy() as state:
+            self._run_each_size(state)
+            while not self.is_awake(started_seconds):
+                self._run_each_size(state)
+        scratch_copy = None if self._is_large() else self.scratch_copy
+        self.steps = choose_steps(
+            self.experiment, self.step, self.criterion, self.state, self.training, scratch_copy
+        )
+        self.team.forget_peak_memory()
+        if isinstance(self.steps, GraphedSteps):
+            self._capture(self.steps)
+        return self.clock.now_seconds() - started_seconds
+
+    def is_awake(self, started_seconds: float) -> bool:
+        """Return True if the device has worked for long enough to run at its full clock.
+
+        Rank 0's clock decides.
+        """
+        needed_seconds = WARM_UP_SECONDS if is_accelerator(self.device) else 0.0
+        passed_seconds = self.clock.now_seconds() - started_seconds
+        return bool(self.team.broadcast_object(passed_seconds >= needed_seconds))
+
+    @contextmanager
+    def scratch_copy(self, layout: torch.memory_format | None = None) -> Iterator[TrainState]:
+        """Yield a fresh state to train and throw away. The network is as before afterwards.
+
+        * Usually it is of a copy of the network, in any layout.
+        * A network that is large for its device is trained itself and put back, as a copy and its
+          optimizer might not fit beside it.
+        * With several processes or a compiled network it is the network itself, restored at the
+          end. DDP fixes the order in which it adds gradients up in its first step. A resumed run
+          must add in the same order as one that was never stopped, so both take that step here.
+        """
+        network, state = self.network, self.state
+        layout = layout or state.memory_format
+        if self._is_large() and layout is state.memory_format:
+            with put_back(state):
+                network.train()
+                yield state._replace(
+                    schedule=LearningRates.of(
+                        self.experiment, state.optimizer, self.steps_per_epoch
+                    )
+                )
+        # A copy would be compiled again.
+        elif self.team.size == 1 and not self.experiment.model.compile:
+            scratch = copy.deepcopy(network).to(memory_format=layout)
+            yield self.fresh_state(self.team.parallel(scratch.train()), layout)
+        else:
+            before = copy.deepcopy(network.state_dict())
+            yield self.fresh_state(state.network.train(), layout)
+            network.load_state_dict(before)
+            network.zero_grad()
+
+    def _is_large(self) -> bool:
+        """Return True if one process's weights take over a tenth of the device's free memory."""
+        if self.team.size > 1 or self.experiment.model.compile:
+            return False
+        free_bytes = free_memory_bytes(self.device)
+        weights_bytes = sum(parameter.nbytes for parameter in self.network.parameters())
+        return free_bytes is not None and weights_bytes > _LARGE_SHARE * free_bytes
+
+    def _run_each_size(self, state: TrainState) -> None:
+        """Train and validate on batches as large as an epoch's first and last.
+
+        Each size has kernels of its own.
+        """
+        state.network.train()
+        batches = list(islice(self.training.train_batches(0), WARM_UP_STEPS))
+        for number, batch in enumerate(batches):
+            self.step(state, number, batch)
+        for last in self._first_and_last(self.training, batches[0])[1:]:
+            self.step(state, self.steps_per_epoch - 1, last)
+        self._validate_each_size(state)
+
+    def _validate_each_size(self, state: TrainState) -> None:
+        first = next(iter(self.validation.eval_batches()))
+        self.evaluate(state, self._first_and_last(self.validation, first))
+
+    def _first_and_last(self, batches: Batches, first: Batch) -> list[Batch]:
+        """Return the first batch, and it cut to the size of an epoch's last, if that is smaller.
+
+        Return the first alone with `collate`: half of such a batch may not be a valid batch.
+        """
+        loader = self.experiment.input
+        if loader.name == "loader" and loader.collate:
+            return [first]
+        return [first, *cut_to_last(batches, first, self.team.rank, self.team.size)]
+
+    def _capture(self, steps: GraphedSteps) -> None:
+        """Capture the steps. Then run each kind of step and validation of an epoch, and undo it.
+
+        A graph keeps its memory to itself, so an epoch's eager steps and validation need further
+        memory. Allocate it now: if there is not enough, we can still take eager steps.
+        """
+        try:
+            steps.capture(self.state, next(self.training.train_batches(0, steps.at_once)))
+            with put_back(self.state):
+                steps.run_each_kind(self.state, self.training.image_count)
+                self._validate_each_size(self.state)
+        except RuntimeError as error:
+            steps.release()
+            self.team.forget_peak_memory()
+            why = f"recording them failed ({first_failure(error)})"
+            self.steps = fall_back(self.experiment, self.step, why)
