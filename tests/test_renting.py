@@ -18,11 +18,12 @@ from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.prices import price_of
 from photofinish.config.compare import Comparing, Prices, accelerators
 from photofinish.config.experiment import LoaderInput
+from photofinish.reporting.loader_table import needs_table
 from photofinish.reporting.report import write_report
 from photofinish.reporting.rows import COLUMNS, renting_rows
 from photofinish.reporting.sentences import verdict
 from photofinish.reporting.tables import renting_table
-from photofinish.results.measurements import Operations, Product
+from photofinish.results.measurements import LoaderTimes, Operations, Product, TriedWorkers
 
 GIB = 2**30
 STEP = Operations(
@@ -142,6 +143,41 @@ def test_a_rented_machine_loads_by_its_own_cores(
     assert offer.estimate
     epoch_seconds = max(600 / 16 * step.seconds, loading_seconds)
     assert offer.estimate.epoch_seconds == pytest.approx(epoch_seconds)
+
+
+def test_a_gpu_wants_as_many_cores_as_load_what_it_trains(make_pair: MakePair) -> None:
+    pair = with_loader(make_pair(accelerators=("L4",)), cores=4, workers=4)
+    by = {1: 16.0, 2: 10.0, 4: 1.0}
+    tried = tuple(
+        TriedWorkers(
+            workers=workers,
+            batch_seconds=batch_seconds,
+            start_seconds=0.0,
+            cpu_seconds=(),
+            busy_threads=(),
+            memory_bytes=(),
+        )
+        for workers, batch_seconds in by.items()
+    )
+    loader = LoaderTimes(samples=16, batch_size=16, whole_seconds=16.0, tried_workers=tried)
+    measured = pair_of(with_timings(pair.cpu, loader=loader), settings=pair.settings)
+    (offer,) = measured.renting.options
+    assert offer.estimate
+    assert offer.loader_need
+    # One core loads a sample a second, and the machine has four vCPUs.
+    wanted = 600 / offer.estimate.steps_seconds
+    assert offer.loader_need.wanted_cores == pytest.approx(wanted)
+    assert offer.loader_need.waiting_share == pytest.approx(1 - 2 / wanted)
+    # Its two cores take ten times as long as four here.
+    assert measured.bounds.epoch
+    slower = offer.estimate.epoch_seconds / measured.bounds.epoch.measured_seconds
+    assert slower == pytest.approx(10.0 / 1.0)
+    row = needs_table(measured)[0]
+    assert (row["a core here loads"], row["its machine has"]) == (
+        "1.00 samples/s",
+        "2 cores (4 vCPUs)",
+    )
+    assert f"would wait {1 - 2 / wanted:.0%} of the time" in verdict(measured).answer
 
 
 def test_the_target_takes_as_many_epochs_as_here(make_pair: MakePair) -> None:

@@ -51,6 +51,8 @@ class Estimate:
     """Estimated times and cost."""
 
     epoch_seconds: float
+    steps_seconds: float
+    """Time of an epoch's steps, without waiting for their batches."""
     startup_seconds: float
     """Start-up as measured here, and that of a GPU."""
     job_seconds: float
@@ -84,6 +86,7 @@ def estimate_job(
         captured = estimate_step(operations, accelerator, settings, cpu_step_seconds)
     return Estimate(
         job.epoch_seconds(step),
+        job.steps * step.seconds,
         job.startup_seconds + CONTEXT_SECONDS[1],
         middle,
         (low, high),
@@ -105,7 +108,7 @@ class _EstimatedJob:
         scale: float,
     ) -> None:
         self._timings, experiment = run.timings, run.record.experiment
-        self._steps = scale * self._timings.training_image_count / operations.images
+        self.steps = scale * self._timings.training_image_count / operations.images
         loading_seconds = stays.epoch.measured_seconds if stays.epoch else 0.0
         epochs = self._timings.planned_epochs
         self.startup_seconds = stays.job.measured_seconds - epochs * loading_seconds
@@ -120,9 +123,9 @@ class _EstimatedJob:
         loading_seconds = self._loading_seconds
         if self._loads_itself:
             # The process that launches the steps loads their batches, too.
-            loading_seconds += self._steps * step.launch_seconds
+            loading_seconds += self.steps * step.launch_seconds
         step_seconds = step.seconds if step_seconds is None else step_seconds
-        return max(self._steps * step_seconds, cpu_factor * loading_seconds)
+        return max(self.steps * step_seconds, cpu_factor * loading_seconds)
 
     def seconds(self, step: StepEstimate) -> Spread:
         """Return the job's time if all is fast, the estimate, and the time if all is slow."""
@@ -213,4 +216,8 @@ def _loading_factor(run: TrainingResult | ScriptResult, name: str) -> float:
     if cpu is None or machine is None or not isinstance(source, LoaderInput):
         return 1.0
     workers = max(1, source.workers)
-    return min(workers, allowed_cores(cpu)) / min(workers, machine.cores)
+    here, there = min(workers, allowed_cores(cpu)), min(workers, machine.cores)
+    loader = run.timings.loader
+    if loader and loader.tried_workers:
+        return loader.batch_seconds_by(there) / loader.batch_seconds_by(here)
+    return here / there

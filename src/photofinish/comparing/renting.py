@@ -14,6 +14,7 @@ from typing import Literal
 from photofinish.comparing.bounds import MinimumStepTime, SpeedupBounds, least_steps
 from photofinish.comparing.device_results import ScriptResult, TrainingResult, spread
 from photofinish.comparing.estimated_job import Estimate, estimate_job, measured_over_estimated
+from photofinish.comparing.loader_needs import LoaderNeed, loader_need
 from photofinish.comparing.memory import fits, least_memory_bytes
 from photofinish.comparing.prices import Price, cost_of, price_of
 from photofinish.comparing.speedups import TimeToTarget
@@ -50,6 +51,7 @@ class RentalOption:
     estimate: Estimate | None
     start_seconds: float
     """Time to start and set up the machine, which costs, too."""
+    loader_need: LoaderNeed | None
 
     @property
     def estimated_cost(self) -> float | None:
@@ -129,4 +131,5 @@ def _option(
         target_cost=cost_of(target_seconds, price),
         estimate=estimate,
         start_seconds=start_seconds,
+        loader_need=loader_need(run, estimate, accelerator.name),
     )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from photofinish.comparing.decision import Action, Decision
 from photofinish.comparing.fair_cpu import fewer_threads
+from photofinish.comparing.loader_needs import LoaderNeed
 from photofinish.comparing.own_gpu import OwnGpu, is_likely
 from photofinish.comparing.pairs import AnyComparison
 from photofinish.comparing.rented_gpu import RentedGpu
@@ -23,11 +25,15 @@ from photofinish.wording import (
     measure_again,
     money,
     part_of,
+    ratio,
     seconds,
 )
 
 _WORTH_CAPTURING = 1.5
 """Speed-up of a job from which `cuda_graphs: "on"` is suggested."""
+
+_MUCH_WAITING = 0.1
+"""Share of its time that a GPU waits for the loader, from which the answer says so."""
 
 SENTENCES = {
     # Which answer it is.
@@ -51,6 +57,9 @@ SENTENCES = {
     "launch-bound": "Launching kernels decides its steps at batch {batch} ({step} each): with "
     "batch {larger_batch} a step takes {larger_step}.",
     "captured": 'With `cuda_graphs: "on"`, about {gpu_time} on {gpu}.',
+    "loader": "{gpu} takes {rate} samples/s of this network, and one core here loads {core_rate}. "
+    "So it wants {wanted}. The cheapest machine has {cores}, so the GPU would wait {share} of the "
+    "time.",
     "fair CPU": "A fair CPU with {threads} takes {time}.",
     "models": "The models are {likeness}.",
     # A rented GPU.
@@ -174,9 +183,29 @@ def _hints(decision: Decision) -> Iterable[str]:
             larger_batch=larger.larger_batch_size,
             larger_step=seconds(larger.larger_step_seconds),
         )
+    if option.loader_need and option.loader_need.waiting_share > _MUCH_WAITING:
+        yield _loader(option.accelerator.name, option.loader_need)
     captured_seconds = estimate.captured_job_seconds
     if captured_seconds and estimate.job_seconds > _WORTH_CAPTURING * captured_seconds:
         yield _say("captured", gpu_time=seconds(captured_seconds), gpu=option.accelerator.name)
+
+
+def _loader(gpu: str, need: LoaderNeed) -> str:
+    """Return how many cores a GPU wants for its loader."""
+    article = _article(gpu)
+    return _say(
+        "loader",
+        gpu=f"{article.capitalize()} {gpu}",
+        rate=ratio(need.gpu_samples_a_second),
+        core_rate=ratio(need.core_samples_a_second),
+        wanted=counted(math.ceil(need.wanted_cores), "core"),
+        cores=f"{need.cores} ({need.vcpus} vCPUs)",
+        share=f"{need.waiting_share:.0%}",
+    )
+
+
+def _article(gpu: str) -> str:
+    return "an" if gpu[0] in "AEFHILMNORSX" else "a"
 
 
 def _rented(rented: RentedGpu, pair: AnyComparison) -> str:
@@ -184,7 +213,7 @@ def _rented(rented: RentedGpu, pair: AnyComparison) -> str:
     kind = "rented short job" if rented.reason == "short job" else rented.reason
     name = rented.gpu or ""
     if rented.option:
-        name = f"{'an' if name[0] in 'AEFHILMNORSX' else 'a'} {name}"
+        name = f"{_article(name)} {name}"
     is_sweep, cost = rented.jobs > 1, ""
     here = seconds(rented.here_seconds)
     if not is_sweep and not pair.compared:

@@ -113,6 +113,8 @@ RENTING: tuple[Column[RentalOption], ...] = (
     Column("accelerator", lambda each: each.accelerator.name, "accelerator"),
     Column("full_name", lambda each: each.accelerator.full_name),
     *ESTIMATED,
+    Column("loader_cores", lambda each: each.loader_need and each.loader_need.wanted_cores),
+    Column("waiting_share", lambda each: each.loader_need and each.loader_need.waiting_share),
     Column("step_seconds_at_least", lambda each: each.step.seconds),
     Column("arithmetic_seconds", lambda each: each.step.arithmetic_seconds),
     Column("memory_seconds", lambda each: each.step.memory_seconds),

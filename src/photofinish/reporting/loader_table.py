@@ -1,12 +1,13 @@
-"""Where a loader's time goes, as a table."""
+"""Loading as tables: where its time goes, what workers gain, and what GPUs want."""
 
 from __future__ import annotations
 
+import math
 import statistics
 
 from photofinish.comparing.pairs import AnyComparison
 from photofinish.reporting.columns import Table
-from photofinish.wording import byte_size, counted, seconds
+from photofinish.wording import byte_size, counted, ratio, seconds
 
 _LINES = 5
 
@@ -52,6 +53,23 @@ def workers_table(pair: AnyComparison) -> Table:
                 "CPU time of a worker": seconds(statistics.fmean(each.cpu_seconds)),
                 "its computing threads": str(max(each.busy_threads, default=1)),
                 "its memory": byte_size(max(each.memory_bytes, default=0)),
+            }
+            rows.append(row)
+    return rows
+
+
+def needs_table(pair: AnyComparison) -> Table:
+    """Return a row for each accelerator whose loader is known."""
+    rows = []
+    for option in pair.renting.options:
+        if need := option.loader_need:
+            row = {
+                "accelerator": option.accelerator.name,
+                "it trains": f"{ratio(need.gpu_samples_a_second)} samples/s",
+                "a core here loads": f"{ratio(need.core_samples_a_second)} samples/s",
+                "it wants": counted(math.ceil(need.wanted_cores), "core"),
+                "its machine has": f"{counted(need.cores, 'core')} ({need.vcpus} vCPUs)",
+                "it would wait": f"{need.waiting_share:.0%}",
             }
             rows.append(row)
     return rows

@@ -19,7 +19,12 @@ from photofinish.reporting.answers import write_answers
 from photofinish.reporting.causes import commands, prediction, remedy_line
 from photofinish.reporting.columns import Table
 from photofinish.reporting.comparison_rows import comparison_metrics, comparison_rows
-from photofinish.reporting.loader_table import loader_parts, loader_table, workers_table
+from photofinish.reporting.loader_table import (
+    loader_parts,
+    loader_table,
+    needs_table,
+    workers_table,
+)
 from photofinish.reporting.overview import overview_table
 from photofinish.reporting.page import template
 from photofinish.reporting.pictures import Picture
@@ -50,6 +55,12 @@ _SECTIONS: list[tuple[str, Callable[[AnyComparison], Table], str]] = [
         "Timed after the training, without steps. A worker's CPU time is that of four batches.",
     ),
     ("Which to rent", tables.renting_table, RENTING_NOTE),
+    (
+        "Which loader a GPU wants",
+        needs_table,
+        "By its estimated steps, the loading of one core here, and the cores of the machine with "
+        "the lowest price, if each has a worker.",
+    ),
     (
         "Is it the same model?",
         tables.parity_table,

@@ -182,6 +182,14 @@ class LoaderTimes(Record):
         off_seconds = abs(sum(self.parts.values()) - self.whole_seconds)
         return self.parts if off_seconds <= MOST_UNEXPLAINED_LOADING * self.whole_seconds else {}
 
+    def batch_seconds_by(self, workers: int) -> float:
+        """Return the time of a batch by so many workers.
+
+        It is that of the next smaller number that was tried, shared evenly by the workers.
+        """
+        tried = [each for each in self.tried_workers if each.workers <= workers][-1]
+        return tried.batch_seconds * tried.workers / workers
+
 
 class Overhead(Record):
     """Time of the training loop outside the timed passes, in the last process of the training."""
