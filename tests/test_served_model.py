@@ -94,14 +94,20 @@ def custom_results(
     custom_files.write("lib/widths.py", "HIDDEN = 8\n")
     monkeypatch.syspath_prepend(str(custom_files.folder / "lib"))
     custom_files.write("parts.py", "from torch import nn\nfrom widths import HIDDEN\n")
-    model = CustomModel(name=custom_files.write("net.py", NETWORK) + ":Net")
+    custom_files.write("net.py", NETWORK)
+    record_custom_code(results)
+    return results
+
+
+def record_custom_code(results: Path) -> None:
+    """Let the record name the network, as its file is now."""
+    model = CustomModel(name="./net.py:Net", output=None)
     path = results / NAME / "cpu" / records.MODEL / records.RECORD
     record = records.read_record(path, records.TrainingRecord)
     experiment = record.experiment.model_copy(update={"model": model})
     code = custom_code_hashes([model.reference])
     changes = {"experiment": experiment, "custom_code": code}
     records.write_record(path, record.model_copy(update=changes))
-    return results
 
 
 def mirror(store: Store, results: Path, *, with_models: bool = True) -> int:
@@ -132,6 +138,28 @@ def as_json(images: Any) -> str:
 def predictions(answer: InvocationsResponse) -> Any:
     assert answer.status == 200, answer.response
     return np.array(json.loads(answer.response)["predictions"])
+
+
+def test_a_network_that_cannot_be_pickled_is_logged_as_code_and_state_dict(
+    store: Store,
+    results: Path,
+    custom_files: CustomFiles,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    raises = "    def __reduce__(self):\n        raise RuntimeError('only through state_dict()')\n"
+    source = NETWORK.replace("from parts import", "HIDDEN = 8\nfrom torch import").replace(
+        "HIDDEN, nn\n", "nn\n"
+    )
+    custom_files.write("net.py", source + raises)
+    record_custom_code(results)
+    mirror(store, results)
+    assert "code and state_dict: only through state_dict()" in capsys.readouterr().out
+    folder = Path(mlflow.artifacts.download_artifacts(model_address(store)))
+    assert (folder / "code" / "net.py").read_text(encoding="utf-8") == source + raises
+    state = torch.load(folder / "state_dict.pt", weights_only=True)
+    assert [*state] == ["1.weight", "1.bias", "3.weight", "3.bias"]
+    facts = json.loads((folder / "network.json").read_text(encoding="utf-8"))
+    assert facts["model"]["name"] == "./net.py:Net"
 
 
 def test_a_custom_network_is_logged_with_its_files_and_loads_without_this_package(

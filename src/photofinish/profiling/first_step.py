@@ -12,7 +12,6 @@ comparison need more of them than a step that runs.
 from __future__ import annotations
 
 import copy
-import pickle
 import re
 import warnings
 from collections import Counter
@@ -251,7 +250,9 @@ def _check_outputs(name: str, result: Any, targets: torch.Tensor, width: int) ->
     )
     if positions:
         message += " at each position. A longer attribute `classes` of the data set names more"
-    elif is_tensor and result.dim() > 2:
+    elif not is_tensor:
+        message += ". `output: 0`, or a name, beside the model's name chooses a part"
+    elif result.dim() > 2:
         message += ". For a class at each position, give targets of whole numbers for each position"
     raise UserError(message)
 
@@ -323,8 +324,6 @@ def validate_custom_model(
     images, targets = batch
     device = leaves(images)[0].device
     one, other = _copied(network, name), _copied(network, name)
-    with run_custom_code(f"{name} can't be pickled, which MLflow keeps it as"):
-        pickle.dumps(network)
     layout = memory_format(network, device, precision)
     images = to_memory_format(images, layout)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import pickle
 import shutil
 import tempfile
 from pathlib import Path
@@ -24,7 +26,7 @@ from photofinish.nested import leaf_names, leaves
 from photofinish.results import records
 from photofinish.results.learned import load_network
 from photofinish.tracking.documents import ONCE, RunDocument
-from photofinish.tracking.store import Store
+from photofinish.tracking.store import Store, first_line
 
 _REQUIREMENTS = ("mlflow", "numpy", "torch", "torchvision")
 
@@ -70,17 +72,37 @@ def _save(
         for place, path in files.items():
             (code / place).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, code / place)
-    save_model(  # log_model reads the history of every metric and loads the saved model
-        as_served(network, record.mean, record.std, record.dtype, len(record.image_shape)).eval(),
-        str(folder / "model"),
-        mlflow_model=model,
-        serialization_format="pickle",  # the default traces the network with the example
-        signature=_signature(record),
-        input_example=_example(record),
-        metadata={"class_names": list(record.class_names)},
-        pip_requirements=[f"{package}=={version}" for package, version in sorted(versions.items())],
-        code_paths=sorted(map(str, code.glob("*"))) or None,
-    )
+    served = as_served(network, record.mean, record.std, record.dtype, len(record.image_shape))
+    try:
+        save_model(  # log_model reads the history of every metric and loads the saved model
+            served.eval(),
+            str(folder / "model"),
+            mlflow_model=model,
+            serialization_format="pickle",  # the default traces the network with the example
+            signature=_signature(record),
+            input_example=_example(record),
+            metadata={"class_names": list(record.class_names)},
+            pip_requirements=[f"{package}=={one}" for package, one in sorted(versions.items())],
+            code_paths=sorted(map(str, code.glob("*"))) or None,
+        )
+    except (pickle.PicklingError, AttributeError, RuntimeError, TypeError) as error:
+        why = first_line(error)
+        print(f"MLflow keeps {record.experiment.model.name} as code and state_dict: {why}")
+        _save_code_and_state(folder / "model", network, record, code)
+
+
+def _save_code_and_state(
+    folder: Path, network: nn.Module, record: records.TrainingRecord, code: Path
+) -> None:
+    """Save what a network that can't be pickled is rebuilt from, such as a parametrized one."""
+    shutil.rmtree(folder)
+    folder.mkdir()
+    torch.save(network.state_dict(), folder / "state_dict.pt")
+    if code.is_dir():
+        shutil.copytree(code, folder / "code")
+    facts = record.model_dump(mode="json", include={"class_names", "image_shape", "mean", "std"})
+    facts["model"] = record.experiment.model.model_dump(mode="json")
+    (folder / "network.json").write_text(json.dumps(facts, indent=2), encoding="utf-8")
 
 
 def _signature(record: records.TrainingRecord) -> ModelSignature:
