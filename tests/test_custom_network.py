@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import textwrap
 from collections.abc import Callable
@@ -47,7 +48,7 @@ def a_batch() -> Batch:
 @pytest.fixture
 def build(custom_files: CustomFiles) -> Build:
     def build_net(
-        source: str, *, classes: int = CLASSES, seed: int = 0, **arguments: int
+        source: str, *, classes: int = CLASSES, seed: int = 0, **arguments: int | str
     ) -> nn.Module:
         name = custom_files.write("net.py", source) + ":Net"
         model = CustomModel.model_validate({"name": name, **arguments})
@@ -84,6 +85,10 @@ VALID = {
     ),
     "a function": HEAD + "def Net(classes, shape):\n"
     "    return nn.Sequential(nn.Flatten(), nn.Linear(shape[1] * 8, classes))\n",
+    "a lambda, which MLflow pickles": network_file("self.late = lambda x: x"),
+    "weights that only a state_dict has": network_file(
+        "torch.nn.utils.parametrizations.weight_norm(self.inner[1])"
+    ),
     "a sparse buffer that is not saved": network_file(
         "self.register_buffer('near', torch.eye(64).to_sparse(), persistent=False)",
         "return self.inner[1](torch.sparse.mm(self.near, x.flatten(1).t()).t())",
@@ -133,7 +138,10 @@ FAULTY = {
         network_file("self.t = 1.0", "self.t *= 0.9; return self.inner(x) * self.t"),
         "not in its state_dict",
     ),
-    "a lambda": (network_file("self.late = lambda x: x"), "can't be pickled"),
+    "two outputs": (
+        network_file(forward="return self.inner(x), None"),
+        "gives a tuple for .* `output: 0`, or a name",
+    ),
     "in place": (
         network_file(forward="y = self.inner(x).exp(); y += 1; return y"),
         "(?s)fails in a step.*inplace",
@@ -174,6 +182,22 @@ def test_a_seed_decides_the_weights_and_leaves_the_callers_generator_alone(build
     first, second, other = (weights_of(build(source, seed=seed)) for seed in (0, 0, 1))
     assert first == second != other
     assert torch.equal(torch.rand(1), expected)
+
+
+@pytest.mark.parametrize(
+    ("returned", "output"),
+    [("y, None", 0), ("{'loss': None, 'logits': y}", "logits"), ("Result(None, y)", "logits")],
+)
+def test_one_of_several_outputs_counts(build: Build, returned: str, output: int | str) -> None:
+    head = "from collections import namedtuple\nResult = namedtuple('Result', 'loss logits')\n"
+    source = head + network_file(forward=f"y = self.inner(x); return {returned}")
+    images, _ = a_batch()
+    network = build(source, output=output)
+    assert network(images).equal(network.inner(images))
+    assert copy.deepcopy(network)(images).equal(network(images))
+    assert [*network.state_dict()] == ["inner.1.weight", "inner.1.bias"]
+    with pytest.raises(ValueError, match=r"model\.output is 'other'"):
+        build(source, output="other")(images)
 
 
 def test_neighbours_packages_and_timm_are_imported(custom_files: CustomFiles) -> None:

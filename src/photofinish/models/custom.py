@@ -63,7 +63,32 @@ def build_custom(
         what = f"model {model.name} can't take a sample of shape {shape}"
         with run_custom_code(what), torch.no_grad():
             call_with(network.eval(), blank(shape, dtype))
+    if model.output is not None:
+        _choose_output(network, model.output)
     return network.train()
+
+
+def _choose_output(network: nn.Module, output: int | str) -> None:
+    """Let a network return one part of its outputs, wherever it is called.
+
+    A hook adds no level to the names of weights. MLflow pickles this one with its code, so that it
+    loads where this package is not installed: it names nothing of this module.
+    """
+
+    def choose(_network: nn.Module, _inputs: Any, outputs: Any) -> Any:
+        try:
+            if isinstance(output, int) or hasattr(outputs, "keys"):
+                return outputs[output]
+            return getattr(outputs, output)
+        except (AttributeError, IndexError, KeyError, TypeError):
+            has = f"the keys {', '.join(outputs)}" if hasattr(outputs, "keys") else ""
+            has = has or (f"{len(outputs)} parts" if isinstance(outputs, tuple) else "no parts")
+            raise ValueError(
+                f"model.output is {output!r} in params.yaml, and the network returns a "
+                f"{type(outputs).__name__} with {has}"
+            ) from None
+
+    network.register_forward_hook(choose)
 
 
 def blank(shape: Any, dtype: Nested[Dtype]) -> Any:

@@ -84,8 +84,9 @@ def run_params(experiment: Experiment, device: str) -> dict[str, str]:
     for key in RECIPE:
         if settings[key] == Experiment.model_fields[key].default:
             del settings[key]
-    for block, key in (("schedule", "every"), ("optimizer", "weight_decay_exclude")):
-        if settings[block][key] is None:
+    optional = ("schedule", "every"), ("optimizer", "weight_decay_exclude"), ("model", "output")
+    for block, key in optional:
+        if settings[block].get(key, key) is None:
             del settings[block][key]
     values = dotted(settings, may_be_name=_KEY.fullmatch)
     return {key: str(value) for key, value in values} | {"device": device}
