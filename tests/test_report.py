@@ -147,8 +147,7 @@ def test_an_unavailable_gpu_is_listed_with_the_reason(
 ) -> None:
     write_report(without_gpu, tmp_path)
     page = Page(tmp_path)
-    assert page.column("Figures", "GPU")["why not trained"] == REASON
-    assert page.column("Figures", "GPU")["hardware"] == "n/a"
+    assert "GPU" not in page.tables["Figures"][0]
     assert not {"Speed-ups", "Is it the same model?"} & set(page.tables)
     text = (tmp_path / "comparison.md").read_text(encoding="utf-8")
     assert "\nNothing was trained on a GPU here (no accelerator: cuda: no driver).\n" in text

@@ -108,7 +108,7 @@ class ComparisonRow:
     resumed_at_epochs: str | None = _column("resumed at epochs")
     host_name: str | None = _column("machine")
     measured_at_unix_seconds: float | None = _column("began", utc_minute)
-    reason: str | None = _column("why not trained")
+    reason: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the row by column."""

@@ -68,7 +68,7 @@ _SECTIONS: list[tuple[str, Callable[[AnyComparison], Table], str]] = [
     ),
     ("The script's metrics", tables.metrics_table, sentences.NO_PARITY),
     ("Several seeds", tables.seeds_table, "How much chance changes the result."),
-    ("When does it pay?", tables.paying_table, ""),
+    ("Energy, cost and time to the target", tables.paying_table, ""),
     (
         "Recorded elsewhere",
         tables.elsewhere_table,

@@ -28,7 +28,6 @@ from photofinish.reporting.comparison_rows import COLUMNS, comparison_rows, is_k
 from photofinish.reporting.extrapolated import epochs_of, job_time
 from photofinish.reporting.sentences import THE_SAME
 from photofinish.results.measurements import Operations
-from photofinish.results.records import DEVICE_LABELS
 from photofinish.results.references import hardware
 from photofinish.wording import (
     all_or_some,
@@ -141,11 +140,11 @@ def seeds_table(pair: AnyComparison) -> Table:
 
 
 def paying_table(pair: AnyComparison) -> Table:
-    """Return when a GPU pays: start-up, energy, cost, and the time to the target accuracy."""
+    """Return energy, cost and the time to the target, as far as a figure of them is known."""
     by_device = {run.device.upper(): _spent(pair, run) for run in pair.trained}
     rows = []
     for of in dict.fromkeys(of for answers in by_device.values() for of in answers):
-        row = {"of": of, **dict.fromkeys(map(str.upper, DEVICE_LABELS), NOTHING)}
+        row = {"of": of, **dict.fromkeys(by_device, NOTHING)}
         reasons = {}
         for device, answers in by_device.items():
             if of in answers:
@@ -153,7 +152,8 @@ def paying_table(pair: AnyComparison) -> Table:
         row["finding"] = "; ".join(f"{device}: {reason}" for device, reason in reasons.items())
         if len(set(reasons.values())) == 1:
             row["finding"] = next(iter(reasons.values()))
-        rows.append(row)
+        if any(row[device] != NOTHING for device in by_device) or of.startswith("time"):
+            rows.append(row)
     return rows
 
 
@@ -243,8 +243,9 @@ def renting_table(pair: AnyComparison) -> Table:
 
 
 def figures_table(pair: AnyComparison) -> Table:
-    """Return a row for each figure that the page shows, with a column for each device."""
-    by_device = {row["device"]: row for row in comparison_rows([pair])}
+    """Return a row for each figure, with a column for each device that trained."""
+    trained = {run.device for run in pair.trained}
+    by_device = {row["device"]: row for row in comparison_rows([pair]) if row["device"] in trained}
     figures: dict[str, dict[str, str]] = defaultdict(lambda: defaultdict(lambda: NOTHING))
     for column in COLUMNS:
         for device, row in by_device.items() if column.label else ():
