@@ -27,7 +27,8 @@ from photofinish.config.experiment import Experiment
 from photofinish.data import PartName
 from photofinish.data.images import Int64Array, UInt8Array
 from photofinish.data.packed import PackedSplit
-from photofinish.data.split import RawData, split
+from photofinish.data.raw_data import RawData
+from photofinish.data.split import split
 from photofinish.machine.fingerprint import CPU_VARIABLES, CpuTarget, cpu_facts, software_facts
 from photofinish.machine.load import LoadWindow
 

@@ -10,7 +10,7 @@ import pytest
 from image_files import BLUE, GREEN, RED, picture, plan_of, run_split, through_pil, write_picture
 from PIL import Image
 
-from photofinish.data.split import RawData, read_raw
+from photofinish.data.raw_data import RawData, read_raw
 from photofinish.errors import ConfigError
 
 

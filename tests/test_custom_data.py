@@ -19,8 +19,9 @@ from photofinish.config.loader import read_params
 from photofinish.custom.imports import custom_code_hashes
 from photofinish.data.local_files import sha256_of_local_files
 from photofinish.data.packed import PackedSplit
+from photofinish.data.raw_data import read_raw
 from photofinish.data.sources import download
-from photofinish.data.split import read_raw, split
+from photofinish.data.split import split
 from photofinish.errors import ConfigError, UserError
 from photofinish.evaluation.evaluate import evaluate
 from photofinish.machine.fingerprint import CpuTarget

@@ -19,8 +19,9 @@ from photofinish.config.datasets import CustomDataset, DatasetPlan
 from photofinish.config.experiment import Experiment, ExperimentPlan
 from photofinish.config.loader import read_params
 from photofinish.config.networks import FetchedWeights, InitialWeights
+from photofinish.data.raw_data import read_raw
 from photofinish.data.sources import download
-from photofinish.data.split import read_raw, split
+from photofinish.data.split import split
 from photofinish.files import sha256_of_file
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.planning.plan import write_plan

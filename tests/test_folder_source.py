@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from image_files import BLUE, GREEN, RED, plan_of, through_pil, write_picture
 
-from photofinish.data.split import RawData, read_raw
+from photofinish.data.raw_data import RawData, read_raw
 from photofinish.errors import ConfigError
 
 IN_PARTS = {"parts": {"train": "photos/train", "test": "photos/test"}, "validation": 1}

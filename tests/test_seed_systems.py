@@ -20,8 +20,9 @@ from photofinish.config.experiment import Experiment
 from photofinish.config.loader import read_params
 from photofinish.data import PartName
 from photofinish.data.packed import PackedSplit
+from photofinish.data.raw_data import read_raw
 from photofinish.data.sources import download
-from photofinish.data.split import read_raw, split
+from photofinish.data.split import split
 from photofinish.models.registry import build_model
 from photofinish.training.batches import Normaliser, Part
 from photofinish.training.input_paths import make_batches

@@ -16,7 +16,7 @@ from result_files import pair_of, trained, with_seeds
 from training_process import train_here
 
 from photofinish.comparing.pairs import read_pair, with_settings
-from photofinish.comparing.parity import Spread, over_seeds
+from photofinish.comparing.seeds import Spread, over_seeds
 from photofinish.config.compare import Comparing
 from photofinish.data.packed import PackedSplit
 from photofinish.evaluation.evaluate import evaluate, write_evaluation

@@ -20,8 +20,9 @@ from photofinish.config.loss_settings import CrossEntropy
 from photofinish.config.metrics import Metric
 from photofinish.custom.imports import custom_code_hashes
 from photofinish.data.packed import PackedSplit
+from photofinish.data.raw_data import read_raw
 from photofinish.data.samples import named_targets
-from photofinish.data.split import read_raw, split
+from photofinish.data.split import split
 from photofinish.errors import ConfigError, UserError
 from photofinish.evaluation.evaluate import evaluate, write_evaluation
 from photofinish.machine.fingerprint import CpuTarget

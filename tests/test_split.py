@@ -18,7 +18,8 @@ from photofinish.config.datasets import DatasetPlan
 from photofinish.data import PartName
 from photofinish.data.images import Int64Array
 from photofinish.data.packed import PackedSplit, part_file
-from photofinish.data.split import RawData, divide, split
+from photofinish.data.raw_data import RawData
+from photofinish.data.split import divide, split
 from photofinish.errors import ConfigError
 from photofinish.files import sha256_of_file
 

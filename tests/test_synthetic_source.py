@@ -13,8 +13,8 @@ from image_files import plan_of
 from sklearn.datasets import load_digits
 from sklearn.linear_model import SGDClassifier
 
+from photofinish.data.raw_data import RawData, read_raw
 from photofinish.data.sources import download
-from photofinish.data.split import RawData, read_raw
 
 DIGITS = digits_plan()
 

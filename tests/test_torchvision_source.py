@@ -13,8 +13,8 @@ from torchvision_archives import MAKERS, accept
 
 from photofinish.config.catalogue import DATASETS
 from photofinish.config.datasets import Dataset, DatasetPlan
+from photofinish.data.raw_data import RawData, read_raw
 from photofinish.data.sources import download
-from photofinish.data.split import RawData, read_raw
 from photofinish.errors import UserError
 
 SHAPES = {"SVHN": (3, 32, 32), "MNIST": (1, 28, 28)}

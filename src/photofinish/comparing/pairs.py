@@ -16,8 +16,9 @@ from photofinish.comparing.device_results import (
     read_results,
 )
 from photofinish.comparing.diagnosis import Diagnosis, diagnose
-from photofinish.comparing.parity import OverSeeds, Parity, over_seeds, parity
+from photofinish.comparing.parity import Parity, parity
 from photofinish.comparing.renting import RentalComparison, renting
+from photofinish.comparing.seeds import OverSeeds, over_seeds
 from photofinish.comparing.speedups import (
     BreakEvenEpochs,
     Kind,

@@ -11,8 +11,9 @@ from photofinish.comparing.decision import Decision, decide
 from photofinish.comparing.device_results import ScriptResult, Trained
 from photofinish.comparing.diagnosis import Diagnosis
 from photofinish.comparing.pairs import AnyComparison
-from photofinish.comparing.parity import Layer, OverSeeds, Parity
+from photofinish.comparing.parity import Layer, Parity
 from photofinish.comparing.scaling import Series
+from photofinish.comparing.seeds import OverSeeds
 from photofinish.comparing.speedups import (
     LEAST_VALUES,
     BreakEvenEpochs,

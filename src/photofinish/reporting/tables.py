@@ -10,8 +10,8 @@ import numpy as np
 
 from photofinish.comparing.device_results import PARTS, ScriptResult, Trained
 from photofinish.comparing.pairs import AnyComparison
-from photofinish.comparing.parity import Spread
 from photofinish.comparing.scaling import Series, Shared
+from photofinish.comparing.seeds import Spread
 from photofinish.comparing.speedups import epoch_speedup, time_to_lowest_loss
 from photofinish.machine.fingerprint import GpuTarget
 from photofinish.machine.load import load_warnings
