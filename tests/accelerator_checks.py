@@ -22,7 +22,12 @@ from photofinish import machine
 from photofinish.data.packed import PackedSplit
 from photofinish.data.split import split
 from photofinish.machine.fingerprint import CpuTarget
-from photofinish.profiling.attribution import AttributionPlan, SamplePlan, profile, profile_step
+from photofinish.profiling.attribution import (
+    AttributionPlan,
+    SamplePlan,
+    measure_attribution,
+    profile,
+)
 from photofinish.profiling.first_step import first_batch, first_step
 from photofinish.profiling.scratch import scratch_steps
 from photofinish.results.learned import weights_of
@@ -195,7 +200,7 @@ def test_the_parts_of_a_step_are_timed_by_the_devices_events(make_job: MakeJob) 
 
     def taken_apart(steps: int) -> Callable[[], None]:
         plan = AttributionPlan(steps, 2, SamplePlan(1, 1), tries_bf16=False)
-        return lambda: found.append(profile_step(trainer, plan).parts)
+        return lambda: found.append(measure_attribution(trainer, plan).parts)
 
     few, many = counted(taken_apart(2)), counted(taken_apart(5))
     assert many.waits - few.waits == 5 - 2  # of the host's issuing, before each step

@@ -223,7 +223,7 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuTarget) -> MakeRes
         repeats: tuple[tuple[float, ...], ...] = (),
         step_seconds: tuple[float, ...] = (0.01,),
         load: tuple[LoadWindow, ...] = (),
-        attribution: measurements.StepBreakdown | None = None,
+        attribution: measurements.StepAttribution | None = None,
         unavailable: str | None = None,
     ) -> DeviceResult:
         experiment = make_experiment(epochs=len(epoch_seconds))

@@ -123,8 +123,8 @@ def made_up_attribution(
     step_seconds: float = 0.01,
     other_step_seconds: float = 0.002,
     **others: object,
-) -> measurements.StepBreakdown:
-    """Make up a breakdown of steps on 16 samples, with steps on 2 samples."""
+) -> measurements.StepAttribution:
+    """Make up the attribution of steps on 16 samples, with steps on 2 samples."""
     parts = {
         "waiting": waiting,
         "copying": copying,
@@ -146,7 +146,7 @@ def made_up_attribution(
         ),
         **others,
     }
-    return measurements.StepBreakdown(**settings)
+    return measurements.StepAttribution(**settings)
 
 
 def write_result(results: Path, result: DeviceResult) -> Path:

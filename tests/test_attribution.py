@@ -19,10 +19,10 @@ from photofinish.profiling import attribution
 from photofinish.profiling.attribution import (
     AttributionPlan,
     SamplePlan,
+    measure_attribution,
     measure_bf16,
     plan_attribution,
     profile,
-    profile_step,
 )
 from photofinish.profiling.threads import restored_threads, try_threads
 from photofinish.results.measurements import StepParts
@@ -92,7 +92,7 @@ def napping_in(
 def test_each_part_holds_what_happens_in_it_and_nothing_else(
     napping_in: MakeTrainer, part: str, precision: str
 ) -> None:
-    parts = profile_step(napping_in(part, input=LOADER, precision=precision), PLAN).parts
+    parts = measure_attribution(napping_in(part, input=LOADER, precision=precision), PLAN).parts
     for name in StepParts.model_fields:
         assert getattr(parts, name) == (NAP_SECONDS * (name == f"{part}_seconds"),) * 4, name
 
@@ -100,7 +100,7 @@ def test_each_part_holds_what_happens_in_it_and_nothing_else(
 def test_batches_alone_are_timed_without_steps(
     napping_in: MakeTrainer, trainer_of: MakeTrainer
 ) -> None:
-    found = profile_step(napping_in("forward", input=LOADER), PLAN, trainer_of().training)
+    found = measure_attribution(napping_in("forward", input=LOADER), PLAN, trainer_of().training)
     assert found.batch_alone_seconds == found.parts.waiting_seconds == (0.0,) * 4
     assert found.other_batch.step_seconds == [NAP_SECONDS] * 2
     assert found.resident
@@ -112,7 +112,7 @@ def test_an_accelerator_times_many_batches_together(
     napping_in: MakeTrainer, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     monkeypatch.setattr(attribution, "is_accelerator", lambda _device: True)
-    parts = profile_step(napping_in(part, input=LOADER), PLAN).parts
+    parts = measure_attribution(napping_in(part, input=LOADER), PLAN).parts
     sums = {name: sum(getattr(parts, name)) for name in StepParts.model_fields}
     assert {name: seconds for name, seconds in sums.items() if seconds} == {
         f"{part}_seconds": NAP_SECONDS
@@ -129,7 +129,7 @@ def test_profiling_between_epochs_changes_no_bit(
     list(undisturbed.epochs())
     found = []
     for _epoch in measured.epochs():
-        found.append(profile_step(measured, plan))
+        found.append(measure_attribution(measured, plan))
         try_threads(measured, step_seconds=0.01, most_seconds=0.0)
     assert all(each.bf16 for each in found)
     loads_itself = source.get("workers") != 1
@@ -228,7 +228,7 @@ def test_a_step_that_cannot_be_profiled_has_a_reason(
     why: str,
 ) -> None:
     too_much = Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory"))
-    monkeypatch.setattr("photofinish.profiling.attribution.profile_step", too_much)
+    monkeypatch.setattr("photofinish.profiling.attribution.measure_attribution", too_much)
     monkeypatch.setattr("photofinish.profiling.attribution.count_operations", too_much)
     setup = Setup(
         Run("small", "cpu", make_experiment(epochs=1), cpu_host, packed_split.folder, Path()),

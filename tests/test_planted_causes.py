@@ -24,9 +24,9 @@ from photofinish.machine.fingerprint import CpuTarget
 from photofinish.models.registry import build_model
 from photofinish.profiling.attribution import (
     SamplePlan,
+    measure_attribution,
     measure_steps,
     plan_attribution,
-    profile_step,
 )
 from photofinish.reporting.causes import remedy_line
 from photofinish.results import median_training_seconds, passed_seconds
@@ -157,7 +157,7 @@ def measured(make_result: MakeResult, clock: HeldClock) -> Measure:
             "startup_seconds": job.startup_seconds,
             "total_seconds": job.startup_seconds + passed_seconds(epochs),
             "steady_state": measure_steps(trainer, SAMPLES),
-            "attribution": profile_step(trainer, plan, resident if is_loader else None),
+            "attribution": measure_attribution(trainer, plan, resident if is_loader else None),
             "host": job.host,
         }
         record = made_up.record.model_copy(update={"experiment": experiment})

@@ -61,7 +61,7 @@ def recorded(result: Trained, machine: str | None = None) -> Reference:
 
 
 def elsewhere(here: list[DeviceResult], *references: Reference) -> list[Reference]:
-    return [each for pair in paired(here, None, references) for each in pair.elsewhere]
+    return [each for pair in paired(here, None, references) for each in pair.references]
 
 
 def with_settings(result: Trained, **settings: Any) -> Trained:

@@ -32,8 +32,8 @@ from photofinish.errors import UserError
 from photofinish.profiling.attribution import (
     AttributionPlan,
     SamplePlan,
+    measure_attribution,
     measure_by_turns,
-    profile_step,
 )
 from photofinish.results.learned import weights_of
 from photofinish.training import graphs
@@ -339,7 +339,7 @@ def test_launching_captured_steps_is_not_timed(
     monkeypatch.setattr("photofinish.profiling.attribution.is_accelerator", lambda _device: True)
     plan = AttributionPlan(2, 2, SamplePlan(1, 2), tries_bf16=False)
     recorded, eager = (
-        profile_step(trained(make_job(cuda_graphs=kind)), plan) for kind in ("auto", "off")
+        measure_attribution(trained(make_job(cuda_graphs=kind)), plan) for kind in ("auto", "off")
     )
     assert recorded.launch_seconds == ()  # so the fixed cost comes from the two sizes of a batch
     assert len(eager.launch_seconds) == 2

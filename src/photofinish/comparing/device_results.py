@@ -20,7 +20,7 @@ from photofinish.data.tasks import TASKS
 from photofinish.errors import UserError
 from photofinish.results import EpochMetrics, records
 from photofinish.results.job_times import JobTimes
-from photofinish.results.measurements import Overhead, StepBreakdown, StepsTaken
+from photofinish.results.measurements import Overhead, StepAttribution, StepsTaken
 from photofinish.results.records import DeviceLabel
 from photofinish.results.script_runs import ScriptRun, ScriptUnavailable
 
@@ -46,7 +46,7 @@ class StepCosts:
 
     experiment: Experiment
     timings: records.Timings
-    attribution: StepBreakdown
+    attribution: StepAttribution
 
     @property
     def steps_per_epoch(self) -> int:

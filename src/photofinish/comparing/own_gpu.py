@@ -105,9 +105,9 @@ def _by_interval(pair: AnyComparison) -> Answer:
 
 
 def _recorded(pair: AnyComparison) -> OwnGpu | None:
-    """Decide by the fastest record of a GPU elsewhere that shows a difference."""
+    """Decide by the fastest GPU of the references that shows a difference."""
     clear = []
-    for each in pair.elsewhere:
+    for each in pair.references:
         whole = job_speedup(pair.cpu.timings, each.timings)
         if each.training.device == "gpu" and whole.is_faster is not None:
             clear.append((whole, each.hardware))

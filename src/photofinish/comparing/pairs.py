@@ -78,7 +78,7 @@ class Comparison(Generic[ResultT]):
     bounds: SpeedupBounds
     settings: Comparing
     references: tuple[Reference, ...]
-    """Records of other machines, of any experiment."""
+    """Records of the same training on other machines. Scripts have none."""
 
     @classmethod
     def of(cls, cpu: ResultT, gpu: ResultT | NotTrained, settings: Comparing | None = None) -> Self:
@@ -106,7 +106,7 @@ class Comparison(Generic[ResultT]):
     def renting(self) -> RentalComparison:
         target = self.uses["cpu"].target
         measured = [run.timings for run in self.trained[1:]]
-        measured += [each.timings for each in self.elsewhere]
+        measured += [each.timings for each in self.references]
         return renting(self.cpu, self.bounds, target, self.settings, measured)
 
     @cached_property
@@ -122,14 +122,6 @@ class Comparison(Generic[ResultT]):
         target = self.settings.target_accuracy
         runs = [run for run in self.trained if isinstance(run, Trained) and run.seed_runs]
         return {run.device: over_seeds(run, target) for run in runs}
-
-    @cached_property
-    def elsewhere(self) -> tuple[Reference, ...]:
-        """Records of the same training on other machines. Scripts are not recorded."""
-        if isinstance(self.cpu, ScriptResult):
-            return ()
-        cpu = self.cpu.record
-        return tuple(each for each in self.references if same_training(each.training, cpu))
 
 
 TrainedPair = Comparison[Trained]
@@ -175,13 +167,18 @@ def read_script_pair(name: str, folder: Path, settings: Comparing) -> Comparison
 def with_settings(
     pairs: Sequence[TrainedPair], settings: Comparing, references: Iterable[Reference]
 ) -> list[TrainedPair]:
-    """Return the comparisons with these settings and records of other machines.
+    """Return the comparisons with these settings, each with the references of its training.
 
-    Records of hardware that this machine has are left out.
+    References of hardware that this machine has are left out.
     """
     here = {hardware(run.device, run.timings) for pair in pairs for run in pair.trained}
-    elsewhere = tuple(each for each in references if each.hardware not in here)
-    return [replace(pair, settings=settings, references=elsewhere) for pair in pairs]
+    references = [each for each in references if each.hardware not in here]
+    found = []
+    for pair in pairs:
+        cpu = pair.cpu.record
+        own = tuple(each for each in references if same_training(each.training, cpu))
+        found.append(replace(pair, settings=settings, references=own))
+    return found
 
 
 def same_training(one: records.TrainingRecord, other: records.TrainingRecord) -> bool:

@@ -134,7 +134,7 @@ def _here_seconds(pair: AnyComparison) -> float:
 
 
 def _candidates(pair: AnyComparison) -> list[_Candidate]:
-    """Return the GPUs elsewhere that trained it, or else those that are estimated."""
+    """Return the GPUs of the references, or else the estimated ones."""
     timings, prices = pair.cpu.timings, pair.settings.prices
     here = min((run.timings for run in pair.trained), key=lambda each: each.job_seconds)
     fast_here, slow_here = _job_spread(here)
@@ -145,7 +145,7 @@ def _candidates(pair: AnyComparison) -> list[_Candidate]:
 
     names = {sheet.full_name: name for name, sheet in accelerators().items()}
     recorded = []
-    for each in pair.elsewhere:
+    for each in pair.references:
         if each.training.device == "gpu":
             name = names.get(each.timings.device_name)
             price = price_of(name, prices) if name else None

@@ -217,7 +217,7 @@ def shared_trainings(pairs: Iterable[TrainedPair]) -> list[Shared]:
     for pair in pairs:
         runs: list[tuple[DeviceLabel, str | None, Timings]] = []
         runs += [(run.device, None, run.timings) for run in pair.trained]
-        runs += [(each.training.device, each.machine, each.timings) for each in pair.elsewhere]
+        runs += [(each.training.device, each.machine, each.timings) for each in pair.references]
         # This project's results come first, and the first of equal counts stays.
         groups: dict[tuple[DeviceLabel, str, int | None], dict[int, tuple[str | None, Timings]]]
         groups = defaultdict(dict)

@@ -28,7 +28,7 @@ from photofinish.results import median_training_seconds, passed_seconds
 from photofinish.results.measurements import (
     Operations,
     SteadyState,
-    StepBreakdown,
+    StepAttribution,
     StepParts,
     TriedThreads,
 )
@@ -62,7 +62,7 @@ class Profile(NamedTuple):
     """Fields of `records.Timings` that are measured after the training."""
 
     steady_state: SteadyState
-    attribution: StepBreakdown | None
+    attribution: StepAttribution | None
     not_attributed: str | None
     operations: Operations | None
     not_counted: str | None
@@ -97,8 +97,8 @@ def profile(trained: Trainer, resident_batches: Callable[[], Batches | None]) ->
         free_bytes = free_memory_bytes(trained.device) or 0
     room = free_bytes // (_BYTES_AN_IMAGE_BYTE * sample_bytes)
     plan = plan_attribution(trained, step_seconds, training_seconds, most_images=room)
-    breakdown = _attempt(lambda: profile_step(trained, plan, resident_batches()))
-    return Profile(steady_state, *breakdown, *_attempt(lambda: count_operations(trained)), tried)
+    attributed = _attempt(lambda: measure_attribution(trained, plan, resident_batches()))
+    return Profile(steady_state, *attributed, *_attempt(lambda: count_operations(trained)), tried)
 
 
 def _attempt(measure: Callable[[], _Result]) -> tuple[_Result | None, str | None]:
@@ -205,12 +205,12 @@ def plan_attribution(
     return AttributionPlan(min(trainer.steps_per_epoch, steps), images, samples, tries_bf16)
 
 
-def profile_step(
+def measure_attribution(
     trainer: Trainer, plan: AttributionPlan, resident: Batches | None = None
-) -> StepBreakdown:
+) -> StepAttribution:
     """Measure where a step's time goes. `resident` are the batches with `input: resident`."""
     same_batch, other_batch = measure_by_turns(trainer, plan.samples, plan.other_batch_images)
-    return StepBreakdown(
+    return StepAttribution(
         parts=_measure_parts(trainer, plan.steps),
         batch_alone_seconds=measure_batches_alone(trainer, plan.steps),
         batch_alone_cpu_seconds=_measure_loading_cpu(trainer, plan.steps),

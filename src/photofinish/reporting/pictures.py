@@ -211,7 +211,7 @@ def _bars(pair: AnyComparison, decision: Decision) -> list[_Bar]:
         label, parts = f"{run.device.upper()} here, {how}", _parts(timings, run.loading_share)
         bars.append(_Bar(label, parts, is_estimated=bool(timings.epochs_left)))
     named = [decision.own.gpu, decision.rented.gpu if decision.rented else None]
-    for each in pair.elsewhere:
+    for each in pair.references:
         if each.hardware in named:
             bars.append(_Bar(f"{each.hardware}, recorded", _parts(each.timings, 0.0)))
     for option in pair.renting.options:

@@ -71,7 +71,7 @@ _SECTIONS: list[tuple[str, Callable[[AnyComparison], Table], str]] = [
     ("Energy, cost and time to the target", tables.paying_table, ""),
     (
         "Recorded elsewhere",
-        tables.elsewhere_table,
+        tables.references_table,
         "Measured on other machines. A GPU's record counts only where no GPU trained.",
     ),
     ("Figures", tables.figures_table, ""),

@@ -214,10 +214,10 @@ def sharing_table(shared: Iterable[Shared]) -> Table:
     return rows
 
 
-def elsewhere_table(pair: AnyComparison) -> Table:
-    """Return a row for each record of another machine, with this CPU's speed as the measure."""
+def references_table(pair: AnyComparison) -> Table:
+    """Return a row for each reference, with this CPU's speed as the measure."""
     rows = []
-    for each in pair.elsewhere:
+    for each in pair.references:
         timings, against_cpu = each.timings, epoch_speedup(pair.cpu.timings, each.timings)
         day = utc_day(timings.started_at_unix_seconds)
         row = {

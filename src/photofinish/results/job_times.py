@@ -17,7 +17,7 @@ from photofinish.results.measurements import (
     LoopSteps,
     Operations,
     SteadyState,
-    StepBreakdown,
+    StepAttribution,
     StepParts,
     TriedThreads,
 )
@@ -101,7 +101,7 @@ class JobTimes(Readings):
 
     The last window has the measurements after the training.
     """
-    attribution: StepBreakdown | None = None
+    attribution: StepAttribution | None = None
     loader: LoaderTimes | None = None
     """Parts of a loader's batch."""
     operations: Operations | None = None

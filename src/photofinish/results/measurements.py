@@ -82,8 +82,8 @@ class StepParts(Record):
         return {name: statistics.median(getattr(self, name)) for name in type(self).model_fields}
 
 
-class StepBreakdown(Record):
-    """Breakdown of an epoch's time; see profiling/attribution.py."""
+class StepAttribution(Record):
+    """Attribution of an epoch's time to its parts; see profiling/attribution.py."""
 
     parts: StepParts
     batch_alone_seconds: tuple[float, ...]
