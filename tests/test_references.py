@@ -26,7 +26,7 @@ from photofinish.comparing.device_results import DeviceResult, Trained
 from photofinish.comparing.pairs import same_training
 from photofinish.config.networks import CustomModel
 from photofinish.errors import UserError
-from photofinish.reporting.tables import elsewhere_table
+from photofinish.reporting.tables import references_table
 from photofinish.results.references import (
     Reference,
     read_references,
@@ -144,7 +144,7 @@ def test_a_machines_folder_is_named_after_its_hardware(make: Make, name: str, fo
 def test_a_reference_is_compared_with_this_cpu_and_labelled_with_its_day(
     here: list[DeviceResult], gpu_elsewhere: Trained
 ) -> None:
-    (row,) = elsewhere_table(paired(here, None, [recorded(gpu_elsewhere)])[0])
+    (row,) = references_table(paired(here, None, [recorded(gpu_elsewhere)])[0])
     assert row["recorded elsewhere"] == "2023-11-14 (nvidia-made-up-100)"
     assert row["of this CPU's speed"] == "6.0x"
 
