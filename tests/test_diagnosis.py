@@ -23,14 +23,21 @@ from result_files import (
 )
 
 from photofinish.comparing.device_results import StepCosts, Trained, fixed_share, over_an_epoch
-from photofinish.comparing.diagnosis import Diagnosis, Remedy, diagnose
+from photofinish.comparing.diagnosis import Diagnosis, diagnose
+from photofinish.comparing.remedies import Remedy
 from photofinish.config.experiment import Experiment
 from photofinish.reporting import causes, sentences
 from photofinish.reporting.comparison_rows import comparison_rows
 from photofinish.reporting.overview import overview_table
 from photofinish.reporting.tables import steps_note, steps_table
 from photofinish.results import EpochTiming
-from photofinish.results.measurements import SteadyState, StepsTaken
+from photofinish.results.measurements import (
+    LoaderTimes,
+    SteadyState,
+    StepsTaken,
+    TriedInput,
+    TriedWorkers,
+)
 
 LOADER = {"name": "loader", "workers": 0}
 Change = Callable[..., Trained]
@@ -144,6 +151,45 @@ def test_a_gain_lies_between_fast_and_slow_epochs_and_steps(slow: Change) -> Non
     assert found.remedy
     # nine of ten tried steps took 11 to 19 ms, and nine of ten epochs' steps 100 ms
     assert found.remedy.predicted == pytest.approx((100 / 19 / 1.2, 100 / 11 * 1.2))
+
+
+def tried_input(by: str, milliseconds: float, **changed: Any) -> TriedInput:
+    steps = SteadyState(steps_per_sample=2, sample_seconds=(2 * milliseconds / 1000,) * 3)
+    given = {"by": by, "workers": 2, "persistent_workers": False, "steps": steps, **changed}
+    return TriedInput.model_validate(given)
+
+
+def test_of_the_inputs_that_were_tried_the_two_best_are_suggested(slow: Change) -> None:
+    tried = (
+        tried_input("workers", 50),
+        tried_input("batch transform", 40),
+        tried_input("decode once", 20, workers=0),
+    )
+    workers = TriedWorkers(
+        workers=2,
+        batch_seconds=0.04,
+        start_seconds=0.38,
+        cpu_seconds=(),
+        busy_threads=(),
+        memory_bytes=(),
+    )
+    loader = LoaderTimes(samples=16, tried_inputs=tried, tried_workers=(workers,))
+    transform = {"name": "GaussianBlur", "kernel_size": 9}
+    settings = {"input": LOADER | {"transform": transform}}
+    result = slow(waiting=0.09, settings=settings, resident=None)
+    found = only(diagnose(with_timings(result, loader=loader)))
+    assert found.remedy
+    assert found.second
+    assert causes.remedy_line(found.remedy) == "datasets.small.decode: once"
+    assert causes.remedy_line(found.second) == (
+        "experiments.small-mlp.input: {name: loader, transform: null}, "
+        "experiments.small-mlp.batch_transform: {name: GaussianBlur, kernel_size: 9}"
+    )
+    # An epoch's step takes 100 ms. Two workers start in 380 ms for 38 steps.
+    assert found.remedy.predicted == pytest.approx((100 / 20 / 1.2, 100 / 20 * 1.2))
+    assert found.second.predicted == pytest.approx((100 / 50 / 1.2, 100 / 50 * 1.2))
+    slower = LoaderTimes(samples=16, tried_inputs=(tried_input("workers", 95),))
+    assert only(diagnose(with_timings(result, loader=slower))).no_remedy == "no gain"
 
 
 def test_workers_that_load_slower_than_steps_run_are_the_cause(slow: Change) -> None:

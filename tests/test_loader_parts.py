@@ -22,9 +22,11 @@ from torchvision.transforms import v2
 from photofinish.data.live import LiveSamples
 from photofinish.profiling import loader_parts
 from photofinish.profiling.loader_parts import BETWEEN, measure, measure_loader, take_apart
+from photofinish.profiling.loader_tries import try_inputs
 from photofinish.profiling.taps import COLLATING, DECODING, READING
 from photofinish.reporting.loader_table import loader_table
-from photofinish.results.measurements import LoaderTimes
+from photofinish.results import EpochTiming
+from photofinish.results.measurements import LoaderTimes, TriedWorkers
 from photofinish.tracking import documents
 from photofinish.training import loading
 from photofinish.training.batches import Normaliser, Part
@@ -64,7 +66,7 @@ def burning_collate(samples: list[Any]) -> Any:
 class Items:
     """Data set with a transform."""
 
-    read: Callable[[int], Any] = lambda row: torch.full((1, 2, 2), float(row))
+    read: Callable[[int], Any] = lambda row: torch.full((1, 8, 8), float(row))
     transforms: Any = (fine,)
 
     def __len__(self) -> int:
@@ -194,3 +196,63 @@ def test_workers_are_tried_up_to_the_cores(
     for each in found.tried_workers:
         assert len(each.cpu_seconds) == len(each.memory_bytes) == each.workers
     assert (BETWEEN in found.parts) is (workers > 0)
+
+
+def planted(whole_seconds: float, *batch_seconds: float, start_seconds: float = 0.0) -> LoaderTimes:
+    """Return times of loading by this process, by one worker, two, and so on."""
+    tried = tuple(
+        TriedWorkers(
+            workers=workers,
+            batch_seconds=seconds,
+            start_seconds=start_seconds,
+            cpu_seconds=(),
+            busy_threads=(),
+            memory_bytes=(),
+        )
+        for workers, seconds in enumerate(batch_seconds, 1)
+    )
+    return LoaderTimes(samples=8, whole_seconds=whole_seconds, tried_workers=tried)
+
+
+def drawing(_row: int) -> Any:
+    return torch.rand(1, 8, 8)
+
+
+FLIP = {"transform": {"name": "RandomHorizontalFlip"}}
+TRIES: dict[str, tuple[Any, dict[str, Any], LoaderTimes, list[tuple[str, int, bool]]]] = {
+    "a loader that is fine": (Items(), {}, planted(0.01, 0.01, 0.01), []),
+    "two workers load faster": (
+        Items(read=drawing), {}, planted(0.5, 0.5, 0.3), [("workers", 2, False)],
+    ),
+    "workers that start in each epoch": (
+        Items(read=drawing), {"workers": 1}, planted(0.5, 0.5, start_seconds=1.0),
+        [("workers", 1, True)],
+    ),
+    "workers that stay": (
+        Items(read=drawing), {"workers": 1, "persistent_workers": True},
+        planted(0.5, 0.5, start_seconds=1.0), [],
+    ),
+    "items without draws": (Items(), {}, planted(0.5), [("decode once", 0, False)]),
+    "a transform of torchvision": (
+        Items(read=drawing), FLIP, planted(0.5), [("batch transform", 0, False)],
+    ),
+}  # fmt: skip
+"""Data set, settings and times of a loader, and what is tried: epochs take two steps, a second."""
+
+
+@pytest.mark.parametrize(("dataset", "settings", "found", "expected"), TRIES.values(), ids=TRIES)
+def test_what_may_be_faster_is_tried(
+    load: Load,
+    trainer_of: MakeTrainer,
+    dataset: Items,
+    settings: dict[str, Any],
+    found: LoaderTimes,
+    expected: list[tuple[str, int, bool]],
+) -> None:
+    trainer = trainer_of(input={"name": "loader"})
+    trainer.training, trainer.steps_per_epoch = load(dataset, **settings), 2
+    trainer.progress.timings = [EpochTiming(1.0, 0.0, 0.0)]
+    tried = try_inputs(trainer, found, seconds=4.0)
+    assert [(each.by, each.workers, each.persistent_workers) for each in tried] == expected
+    for each in tried:
+        assert len(each.steps.sample_seconds) >= 3

@@ -16,8 +16,9 @@ from conftest import MakeResult
 from result_files import changed_history, pair_of, trained, with_timings
 
 import photofinish
-from photofinish.comparing.diagnosis import Diagnosis, Remedy
+from photofinish.comparing.diagnosis import Diagnosis
 from photofinish.comparing.pairs import Comparison
+from photofinish.comparing.remedies import Remedy
 from photofinish.errors import UserError
 from photofinish.files import write_json_atomically
 from photofinish.reporting.causes import commands

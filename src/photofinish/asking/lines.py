@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from photofinish.asking.watch import Watched
-from photofinish.comparing.diagnosis import LEAST_GAIN
 from photofinish.comparing.own_gpu import estimated_options
 from photofinish.comparing.pairs import AnyComparison
+from photofinish.comparing.remedies import LEAST_GAIN
 from photofinish.comparing.rented_gpu import RentedGpu
 from photofinish.comparing.speedups import SECONDS_AN_HOUR
 from photofinish.machine.host import allowed_cores

@@ -13,13 +13,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from photofinish.comparing.device_results import ScriptResult, StepCosts, TrainingResult, spread
-from photofinish.comparing.diagnosis import RUN_MARGIN, NotKnown, why_not_known
+from photofinish.comparing.diagnosis import NotKnown, why_not_known
 from photofinish.comparing.fair_cpu import (
     least_batch_seconds,
     least_startup_seconds,
     slowdown_of_a_thread,
 )
 from photofinish.comparing.memory import VALUE_BYTES
+from photofinish.comparing.remedies import RUN_MARGIN
 from photofinish.config.compare import Accelerator
 from photofinish.results.job_times import JobTimes
 from photofinish.results.measurements import Operations

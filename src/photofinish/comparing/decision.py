@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from photofinish.comparing.diagnosis import Remedy
 from photofinish.comparing.own_gpu import Answer, OwnGpu, decide_own
 from photofinish.comparing.pairs import AnyComparison
+from photofinish.comparing.remedies import Remedy
 from photofinish.comparing.rented_gpu import RentedGpu, decide_rented
 from photofinish.machine.load import load_warnings
 from photofinish.results.records import DeviceLabel

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal
 
 from photofinish.comparing.device_results import ScriptResult, StepCosts, TrainingResult, spread
 from photofinish.comparing.fair_cpu import fewer_threads
+from photofinish.comparing.loader_remedies import loader_remedies
+from photofinish.comparing.remedies import LEAST_GAIN, Gain, Remedy
 from photofinish.config.experiment import ResidentInput
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.machine.host import allowed_cores
@@ -31,52 +33,6 @@ MOST_STARTUP_SHARE = 0.5
 MOST_FIXED_SHARE = 0.5
 """Largest fixed share of a step that computes most of its time."""
 LEAST_STEPS = 3
-LEAST_GAIN = 1.1
-"""Smallest predicted gain that is suggested, by the middle of the prediction."""
-_UNCLEAR_GAIN = 3.0
-RUN_MARGIN = 1.2
-"""Factor that a prediction leaves at both ends for what differs between two runs.
-
-47 of 52 predictions held in two rounds of 48 tries each on two quiet cores; with 1.1, 9 of 12."""
-
-
-class Gain(NamedTuple):
-    """Predicted speed-up of an epoch. `low` is 1 if only an upper bound is known."""
-
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, costs: StepCosts, low_seconds: float, high_seconds: float) -> Gain:
-        """Return the gain if a step with its data takes between so many seconds."""
-        fast_seconds, slow_seconds = costs.epoch_share_spread
-        low = fast_seconds / high_seconds / RUN_MARGIN
-        return cls(low, slow_seconds / low_seconds * RUN_MARGIN)
-
-    @classmethod
-    def at_most(cls, costs: StepCosts, shortest_seconds: float) -> Gain:
-        return cls(1.0, max(1.0, cls.of(costs, shortest_seconds, shortest_seconds).high))
-
-    @property
-    def middle(self) -> float:
-        return math.sqrt(self.low * self.high)
-
-    @property
-    def is_worth_it(self) -> bool:
-        """True if the gain is large enough, and not anything from a loss to a factor of 3."""
-        is_unclear = self.low < 1 and self.high > _UNCLEAR_GAIN
-        return self.middle >= LEAST_GAIN and not is_unclear
-
-
-@dataclass(frozen=True)
-class Remedy:
-    key: str
-    value: Any
-    predicted: Gain | None
-    by: Literal[
-        "resident", "pinned", "workers", "batch size", "bf16", "fewer threads", "more threads",
-        "tried threads",
-    ]  # fmt: skip
 
 
 NoRemedy = Literal[
@@ -100,6 +56,8 @@ class Diagnosis:
     cause: Cause
     run: TrainingResult | ScriptResult
     remedy: Remedy | None = None
+    second: Remedy | None = None
+    """Another change that was tried."""
     no_remedy: NoRemedy | None = None
     not_known: NotKnown | None = None
     likely: Cause | None = None
@@ -146,8 +104,14 @@ def _diagnose_epoch(run: TrainingResult) -> Diagnosis | None:
         remedy = Remedy("devices.cpu.threads", fewer.threads, gain, "tried threads")
     if isinstance(remedy, Remedy) and remedy.predicted and not remedy.predicted.is_worth_it:
         remedy = "no gain"
+    second, tried = None, loader_remedies(run, costs)
+    is_untried = isinstance(remedy, Remedy) and remedy.by in ("pinned", "workers")
+    if tried and (is_untried or not isinstance(remedy, Remedy)):
+        remedy, second = tried[0], next(iter(tried[1:]), None)
+    elif is_untried and run.timings.loader and run.timings.loader.tried_inputs:
+        remedy = "no gain"
     if isinstance(remedy, Remedy):
-        return Diagnosis("an epoch", cause, run, remedy)
+        return Diagnosis("an epoch", cause, run, remedy, second)
     return Diagnosis("an epoch", cause, run, no_remedy=remedy)
 
 

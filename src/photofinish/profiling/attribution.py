@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from photofinish.config.experiment import ResidentInput, Schedule
+from photofinish.config.experiment import Input, ResidentInput, Schedule
 from photofinish.errors import UserError
 from photofinish.machine.host import available_memory_bytes
 from photofinish.nested import samples_in
@@ -33,6 +33,7 @@ from photofinish.results.measurements import (
     TriedThreads,
 )
 from photofinish.training.batches import Batches, bytes_of_a_sample
+from photofinish.training.custom_step import BatchTransform
 from photofinish.training.graphs import GraphedSteps, steps_per_graph
 from photofinish.training.step import EagerSteps, take_steps
 from photofinish.training.torch_device import (
@@ -55,6 +56,7 @@ LEAST_STEPS_AN_EPOCH = 4  # with a larger batch, enough to learn by
 _FEW_IMAGES = 2  # BatchNorm refuses one, and convolutions compute it in another way
 _BYTES_AN_IMAGE_BYTE = 1000  # bounds a step's saved tensors: ResNet-50 has a few hundred
 _CLOCK_READINGS = 10
+RESIDENT = ResidentInput(name="resident")
 _Result = TypeVar("_Result")
 
 
@@ -219,7 +221,7 @@ def measure_attribution(
         other_batch=other_batch,
         launch_seconds=_measure_launches(trainer, plan.steps),
         bf16=measure_bf16(trainer, plan.samples) if plan.tries_bf16 else None,
-        resident=_measure_resident(trainer, resident, plan.steps) if resident else None,
+        resident=measure_input(trainer, resident, RESIDENT, plan.steps) if resident else None,
     )
 
 
@@ -231,37 +233,47 @@ def measure_bf16(trainer: Trainer, plan: SamplePlan) -> SteadyState:
         return measure_steps(trainer, plan, layout)
 
 
-def _measure_resident(trainer: Trainer, resident: Batches, steps: int) -> SteadyState:
-    """Time about so many steps with their batches, which are gathered on the device."""
+def measure_input(
+    trainer: Trainer,
+    batches: Batches,
+    settings: Input,
+    steps: int,
+    batch_transform: BatchTransform | None = None,
+    steps_per_sample: int = 1,
+) -> SteadyState:
+    """Time about so many steps with the batches of another input."""
     twin = copy.copy(trainer)
-    twin.training = resident
+    twin.training, twin.steps = batches, EagerSteps(trainer.step)
+    twin.batch_transform = batch_transform or trainer.batch_transform
     # Other schedules end.
-    settings = {"input": ResidentInput(name="resident"), "schedule": Schedule()}
-    twin.experiment = trainer.experiment.model_copy(update=settings)
-    resized = EagerSteps(trainer.step)
+    changed = {"input": settings, "schedule": Schedule()}
+    twin.experiment = trainer.experiment.model_copy(update=changed)
     with twin.scratch_copy() as state:
         if isinstance(trainer.steps, GraphedSteps):
-            most = steps_per_graph(twin.experiment, resident, trainer.network)
+            most = steps_per_graph(twin.experiment, batches, trainer.network)
             graphed = trainer.steps.resized(min(most, max(1, steps // _LEAST_SAMPLES)))
             try:
-                graphed.capture(state, next(resident.train_batches(0, graphed.at_once)))
-                resized = graphed
+                graphed.capture(state, next(batches.train_batches(0, graphed.at_once)))
+                twin.steps = graphed
             except RuntimeError as error:
                 trainer.steps.note_failure(error)
-        at_once = resized.at_once
+        at_once = twin.steps.at_once
         samples = steps if at_once == 1 else max(_LEAST_SAMPLES, steps // at_once)
         # What no whole batch or graph is left for isn't timed.
-        whole = max(1, resident.image_count // resident.batch_size // at_once)
-        passes = (resident.train_batches(epoch, at_once) for epoch in count())
-        epochs = (islice(take_steps(resized, state, batches), whole) for batches in passes)
+        whole = max(1, batches.image_count // batches.batch_size // at_once)
+        passes = map(twin.train_batches, count())
+        epochs = (islice(take_steps(twin.steps, state, epoch), whole) for epoch in passes)
         taken = chain.from_iterable(epochs)
-        for _ in range(WARM_UP_STEPS):
+        for _ in range(max(WARM_UP_STEPS, steps_per_sample)):
             next(taken)
         ends = [trainer.clock.now_seconds()]
-        for _ in range(samples):
-            next(taken)
+        for _ in range(samples // steps_per_sample):
+            for _ in range(steps_per_sample):
+                next(taken)
             ends.append(trainer.clock.now_seconds())
-    return SteadyState(steps_per_sample=at_once, sample_seconds=_differences(ends))
+    return SteadyState(
+        steps_per_sample=at_once * steps_per_sample, sample_seconds=_differences(ends)
+    )
 
 
 def _differences(ends: list[float]) -> tuple[float, ...]:

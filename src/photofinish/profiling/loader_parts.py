@@ -11,6 +11,7 @@ import torch
 from photofinish.custom.running import run_custom_code
 from photofinish.errors import UserError
 from photofinish.machine.host import allowed_cores, cpu_facts
+from photofinish.profiling.loader_tries import try_inputs
 from photofinish.profiling.loader_workers import (
     numbers_of_workers,
     try_workers,
@@ -25,7 +26,7 @@ from photofinish.training.trainer import Trainer
 
 BETWEEN = "between processes"
 _SAMPLES, _LEAST_BATCHES = 200, 4
-_SHARE, _LEAST_SECONDS, _MOST_SECONDS = 0.05, 0.5, 10.0
+_SHARE, _LEAST_SECONDS, _MOST_SECONDS = 0.1, 0.5, 10.0
 """Share of the training's time that measuring takes, and its limits."""
 _LEAST_WITH_WORKERS_SECONDS = 1.0
 """Time without which no workers are tried, as they take long to start."""
@@ -39,10 +40,15 @@ def measure_loader(trainer: Trainer) -> LoaderTimes | None:
     training_seconds = passed_seconds(trainer.progress.timings)
     budget_seconds = min(_MOST_SECONDS, max(_LEAST_SECONDS, _SHARE * training_seconds))
     try:
-        with restored_threads(), run_custom_code("a part can't be timed"):
-            if batches.workers:
-                torch.set_num_threads(1)  # as in a worker
-            return measure(batches, budget_seconds, allowed_cores(cpu_facts()))
+        with run_custom_code("a part can't be timed"):
+            with restored_threads():
+                if batches.settings.workers:
+                    torch.set_num_threads(1)  # as in a worker
+                found = measure(batches, budget_seconds / 2, allowed_cores(cpu_facts()))
+            if budget_seconds < _LEAST_WITH_WORKERS_SECONDS:
+                return found
+            tried = try_inputs(trainer, found, budget_seconds / 2)
+            return found.model_copy(update={"tried_inputs": tried})
     except UserError as error:  # the training must not be lost
         reason = str(error).rpartition("\n")[2]
         return LoaderTimes(samples=0, not_measured=f"measuring it fails ({reason})")
@@ -56,10 +62,10 @@ def measure(batches: LoaderBatches, budget_seconds: float, cores: int) -> Loader
     most = min(batches.batch_size, batches.image_count)
     size = max(1, min(most, int(budget_seconds / 2 / _LEAST_BATCHES / sample_seconds)))
     found = take_apart(batches, size, budget_seconds / 2)
-    if budget_seconds < _LEAST_WITH_WORKERS_SECONDS:
+    if budget_seconds < _LEAST_WITH_WORKERS_SECONDS / 2:
         return found
     tried, pass_seconds = [], 0.0
-    for workers in numbers_of_workers(cores, batches.workers):
+    for workers in numbers_of_workers(cores, batches.settings.workers):
         began_seconds = time.perf_counter()
         if each := try_workers(batches, workers, size):
             tried.append(each)
@@ -68,7 +74,7 @@ def measure(batches: LoaderBatches, budget_seconds: float, cores: int) -> Loader
         if budget_seconds < pass_seconds:
             break
     parts, whole_seconds = found.parts, found.whole_seconds
-    if batches.workers and tried:
+    if batches.settings.workers and tried:
         parts = parts | {BETWEEN: way_between_processes(batches, size)}
         whole_seconds = tried[0].batch_seconds
     changed = {"parts": _longest_first(parts), "whole_seconds": whole_seconds}

@@ -6,7 +6,8 @@ import statistics
 from typing import Any
 
 from photofinish.comparing.device_results import ScriptResult
-from photofinish.comparing.diagnosis import LEAST_STEPS, Diagnosis, NotKnown, Remedy
+from photofinish.comparing.diagnosis import LEAST_STEPS, Diagnosis, NotKnown
+from photofinish.comparing.remedies import Remedy
 from photofinish.machine.host import allowed_cores
 from photofinish.wording import HIGH, bound, counted, interval_text, seconds
 
@@ -29,6 +30,9 @@ _REMEDIES = {
     "bf16": "tried; changes what is learned, so compare the accuracy",
     "fewer threads": "threads that share a core wait for each other",
     "tried threads": "tried; changes the last bits",
+    "tried workers": "tried; keeps the bits",
+    "decode once": "tried; keeps the bits",
+    "batch transform": "tried; changes what is learned, as a batch draws once",
     "more threads": "by Amdahl's law; changes the last bits",
 }
 
@@ -74,14 +78,18 @@ def cause(found: Diagnosis) -> str:
 def advice(found: Diagnosis) -> str:
     """Return what to change in params.yaml, or why nothing helps."""
     if found.remedy:
-        return f"Try `{remedy_line(found.remedy)}`: {prediction(found.remedy)}."
+        tries = f"Try `{remedy_line(found.remedy)}`: {prediction(found.remedy)}."
+        if found.second is None:
+            return tries
+        return f"{tries} Or `{remedy_line(found.second)}`: {prediction(found.second)}."
     why = _NO_REMEDY[found.no_remedy] if found.no_remedy else "the cause is not known"
     return f"No setting helps: {why}."
 
 
 def remedy_line(remedy: Remedy) -> str:
     """Return the line of params.yaml, with dots for its levels."""
-    return f"{remedy.key}: {_yaml(remedy.value)}"
+    changes = [(remedy.key, remedy.value), *remedy.also]
+    return ", ".join(f"{key}: {_yaml(value)}" for key, value in changes)
 
 
 def prediction(remedy: Remedy) -> str:
@@ -101,7 +109,9 @@ def commands(experiment: str, remedy: Remedy) -> tuple[str, str]:
 
     `++` sets a key that the experiment has, and adds one that it inherits.
     """
-    command = f"dvc exp run --temp -S '++{remedy.key}={_yaml(remedy.value)}'"
+    changes = [(remedy.key, remedy.value), *remedy.also]
+    sets = " ".join(f"-S '++{key}={_yaml(value)}'" for key, value in changes)
+    command = f"dvc exp run --temp {sets}"
     return command, f"{command} -S '++experiments.{experiment}.epochs=3'"
 
 

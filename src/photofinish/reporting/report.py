@@ -9,8 +9,8 @@ from pathlib import Path
 
 from photofinish.comparing.decision import decide_all
 from photofinish.comparing.device_results import ScriptResult
-from photofinish.comparing.diagnosis import Remedy
 from photofinish.comparing.pairs import AnyComparison, Comparison, TrainedPair
+from photofinish.comparing.remedies import Remedy
 from photofinish.comparing.scaling import all_series, grid, shared_trainings
 from photofinish.files import to_json, write_text_atomically
 from photofinish.reporting import pictures, rows, sentences, tables
@@ -146,7 +146,8 @@ def _reasons(verdicts: list[Verdict]) -> list[str]:
 
 
 def _details(pair: AnyComparison, answer: Verdict) -> Details:
-    remedies = [each.remedy for found in pair.diagnoses.values() for each in found if each.remedy]
+    diagnoses = [found for of_device in pair.diagnoses.values() for found in of_device]
+    remedies = [each for found in diagnoses for each in (found.remedy, found.second) if each]
     if answer.decision.own.reason == "short job":
         remedies = []
     sections = [(title, table(pair), note) for title, table, note in _SECTIONS]

@@ -161,6 +161,15 @@ class TriedWorkers(Record):
     """Memory of each worker that it shares with no other process."""
 
 
+class TriedInput(Record):
+    """Steps with another input, which are taken as in the training."""
+
+    by: Literal["workers", "decode once", "batch transform"]
+    workers: int
+    persistent_workers: bool
+    steps: SteadyState
+
+
 class LoaderTimes(Record):
     """Loading of a batch taken apart; see profiling/loader_parts.py."""
 
@@ -175,6 +184,7 @@ class LoaderTimes(Record):
     """Reason why there are no parts."""
     tried_workers: tuple[TriedWorkers, ...] = ()
     """Loading by one worker, two, and so on up to one for each core."""
+    tried_inputs: tuple[TriedInput, ...] = ()
 
     @property
     def explained(self) -> dict[str, float]:

@@ -185,7 +185,7 @@ class LoaderBatches(Batches):
     ) -> None:
         self.image_count, self.batch_size = plan.image_count, plan.batch_size
         self._plan, self._device, self._non_blocking = plan, device, settings.non_blocking
-        self._settings, self._sampler, self.workers = settings, _EpochSampler(), settings.workers
+        self.settings, self._sampler = settings, _EpochSampler()
         self.dataset = dataset = LoadedSamples(part, settings, plan.seed, plan.padding)
         self._loader = DataLoader(
             dataset,
@@ -201,12 +201,18 @@ class LoaderBatches(Batches):
 
     def with_workers(self, workers: int, batch_size: int) -> LoaderBatches:
         """Return a loader of the same samples with so many workers, which end with an epoch."""
-        changed: dict[str, Any] = {"workers": workers, "persistent_workers": False}
-        if not workers:
-            changed["prefetch_factor"] = None
+        prefetch_factor = self.settings.prefetch_factor if workers else None
+        changed = {"persistent_workers": False, "prefetch_factor": prefetch_factor}
+        settings = self.settings.model_copy(update={"workers": workers} | changed)
         plan = replace(self._plan, batch_size=batch_size)
-        settings = self._settings.model_copy(update=changed)
         return LoaderBatches(plan, self.dataset.part, self._device, settings)
+
+    def with_settings(self, settings: LoaderInput, part: Part | None = None) -> LoaderBatches:
+        """Return a loader with other settings, or of other samples."""
+        plan = self._plan
+        if part:
+            plan = replace(plan, image_count=samples_in(part.labels), sampler=None)
+        return LoaderBatches(plan, part or self.dataset.part, self._device, settings)
 
     def first_batches(self, count: int) -> Generator[Batch]:
         """Yield the first batches of an epoch in main memory, and load no others."""
