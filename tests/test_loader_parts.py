@@ -15,6 +15,7 @@ import torch
 from conftest import MakeExperiment, MakeResult, MakeTrainer
 from PIL import Image, ImageFile
 from result_files import pair_of, trained, with_timings
+from threadpoolctl import threadpool_limits
 from torch import nn
 from torch.utils.data import Subset, default_collate
 from torchvision.transforms import v2
@@ -24,7 +25,7 @@ from photofinish.profiling import loader_parts
 from photofinish.profiling.loader_parts import BETWEEN, measure, measure_loader, take_apart
 from photofinish.profiling.loader_tries import try_inputs
 from photofinish.profiling.taps import COLLATING, DECODING, READING
-from photofinish.reporting.loader_table import loader_table
+from photofinish.reporting.loader_table import loader_note, loader_table
 from photofinish.results import EpochTiming
 from photofinish.results.measurements import LoaderTimes, TriedWorkers
 from photofinish.tracking import documents
@@ -196,6 +197,32 @@ def test_workers_are_tried_up_to_the_cores(
     for each in found.tried_workers:
         assert len(each.cpu_seconds) == len(each.memory_bytes) == each.workers
     assert (BETWEEN in found.parts) is (workers > 0)
+
+
+def multiply(_row: int) -> Any:
+    matrix = np.ones((500, 500))
+    end_seconds = time.process_time() + 0.02
+    while time.process_time() < end_seconds:
+        matrix @ matrix
+    return torch.rand(1, 8, 8)
+
+
+def test_workers_that_compute_with_several_threads_are_tried_with_one(
+    load: Load, make_result: MakeResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loader_parts, "_SAMPLES", 1)
+    with threadpool_limits(4):
+        found = measure(load(Items(read=multiply), workers=1), budget_seconds=60.0, cores=1)
+    assert found.tried_workers[0].busy_threads[0] > 1
+    assert found.with_one_thread
+    assert found.with_one_thread.busy_threads == (1,)
+    slow = found.tried_workers[0].model_copy(update={"batch_seconds": 3.0, "busy_threads": (4,)})
+    fast = slow.model_copy(update={"batch_seconds": 2.0, "busy_threads": (1,)})
+    loader = found.model_copy(update={"tried_workers": (slow,), "with_one_thread": fast})
+    note = loader_note(pair_of(with_timings(trained(make_result), loader=loader)))
+    assert "computes with 4 threads. With one they load 1.50x faster" in note
+    loader = loader.model_copy(update={"with_one_thread": slow})
+    assert not loader_note(pair_of(with_timings(trained(make_result), loader=loader)))
 
 
 def planted(whole_seconds: float, *batch_seconds: float, start_seconds: float = 0.0) -> LoaderTimes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from itertools import count, islice
+from typing import Any
 
 import torch
 
@@ -13,6 +14,7 @@ from photofinish.errors import UserError
 from photofinish.machine.host import allowed_cores, cpu_facts
 from photofinish.profiling.loader_tries import try_inputs
 from photofinish.profiling.loader_workers import (
+    limit_threads,
     numbers_of_workers,
     try_workers,
     way_between_processes,
@@ -77,8 +79,13 @@ def measure(batches: LoaderBatches, budget_seconds: float, cores: int) -> Loader
     if batches.settings.workers and tried:
         parts = parts | {BETWEEN: way_between_processes(batches, size)}
         whole_seconds = tried[0].batch_seconds
-    changed = {"parts": _longest_first(parts), "whole_seconds": whole_seconds}
-    return found.model_copy(update=changed | {"tried_workers": tuple(tried)})
+    own = [each for each in tried if each.workers == batches.settings.workers]
+    with_one_thread = None
+    if own and max(own[0].busy_threads, default=1) > 1:
+        with_one_thread = try_workers(batches, own[0].workers, size, limit_threads)
+    changed: dict[str, Any] = {"parts": _longest_first(parts), "whole_seconds": whole_seconds}
+    changed |= {"tried_workers": tuple(tried), "with_one_thread": with_one_thread}
+    return found.model_copy(update=changed)
 
 
 def take_apart(batches: LoaderBatches, size: int, budget_seconds: float) -> LoaderTimes:

@@ -13,14 +13,12 @@ from photofinish.custom.reference import is_reference
 from photofinish.nested import leaves
 from photofinish.profiling.attribution import measure_input
 from photofinish.results import median_training_seconds
-from photofinish.results.measurements import LoaderTimes, TriedInput
+from photofinish.results.measurements import CLEARLY_FASTER, LoaderTimes, TriedInput
 from photofinish.training.batches import Part
 from photofinish.training.custom_step import BatchTransform
 from photofinish.training.input_paths import LoaderBatches
 from photofinish.training.trainer import Trainer
 
-LEAST_FASTER = 1.1
-"""Factor by which workers must load faster to be tried."""
 _LEAST_SHARE = 0.05
 """Share of an epoch that a loader takes, or the start of its workers, if another is tried."""
 _LEAST_SAMPLES, _MOST_STEPS = 3, 100
@@ -28,7 +26,7 @@ _STORED_SAMPLES, _STORED_BATCHES, _STORED_BYTES = 16, 8, 256 << 20
 _READ_TWICE = 3
 
 
-class _Candidate(NamedTuple):
+class _OtherInput(NamedTuple):
     by: Any
     settings: LoaderInput
     part: Part | None = None
@@ -66,21 +64,21 @@ def try_inputs(trainer: Trainer, found: LoaderTimes, seconds: float) -> tuple[Tr
 
 def _candidates(
     trainer: Trainer, batches: LoaderBatches, found: LoaderTimes
-) -> Iterator[_Candidate]:
+) -> Iterator[_OtherInput]:
     settings, transform = batches.settings, batches.settings.transform
     epoch_seconds = median_training_seconds(trainer.progress.timings)
     if workers := _workers(settings, found, epoch_seconds):
-        yield _Candidate("workers", workers)
+        yield _OtherInput("workers", workers)
     if found.whole_seconds < _LEAST_SHARE * epoch_seconds / trainer.steps_per_epoch:
         return
     if part := _stored(batches):
-        yield _Candidate("decode once", settings, part)
+        yield _OtherInput("decode once", settings, part)
     is_known = transform and not is_reference(transform.name) and not settings.eval_transform
     if transform and is_known and trainer.batch_transform is None:
         known = BatchTransformSettings.model_validate(transform.model_dump())
         on_batches = BatchTransform(known, trainer.experiment.seed, 0)
         without = settings.model_copy(update={"transform": None})
-        yield _Candidate("batch transform", without, None, on_batches)
+        yield _OtherInput("batch transform", without, None, on_batches)
 
 
 def _workers(settings: LoaderInput, found: LoaderTimes, epoch_seconds: float) -> LoaderInput | None:
@@ -90,7 +88,7 @@ def _workers(settings: LoaderInput, found: LoaderTimes, epoch_seconds: float) ->
     best = min(found.tried_workers, key=lambda each: each.batch_seconds, default=None)
     if best is None or (settings.workers and not own):
         return None
-    if own_seconds < LEAST_FASTER * best.batch_seconds:
+    if own_seconds < CLEARLY_FASTER * best.batch_seconds:
         if not own or settings.persistent_workers:
             return None
         best = own[0]

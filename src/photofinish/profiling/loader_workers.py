@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import multiprocessing
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psutil
 import torch
+from threadpoolctl import threadpool_limits
 from torch.utils.data import DataLoader, Dataset
 
 from photofinish.results.measurements import TriedWorkers
@@ -26,14 +28,19 @@ def numbers_of_workers(cores: int, own: int) -> list[int]:
     return sorted({*doubled, cores, own} - {0})
 
 
-def try_workers(batches: LoaderBatches, workers: int, size: int) -> TriedWorkers | None:
+def try_workers(
+    batches: LoaderBatches,
+    workers: int,
+    size: int,
+    started: Callable[[int], None] | None = None,
+) -> TriedWorkers | None:
     """Load some batches of at most this size; None if an epoch has too few samples."""
     count = _ROUNDS * workers
     size = min(size, batches.image_count // count)
     if size == 0:
         return None
     others = _children()
-    loaded = batches.with_workers(workers, size).first_batches(count)
+    loaded = batches.with_workers(workers, size, started).first_batches(count)
     first_seconds, batch_seconds = _time_batches(loaded, workers, count)
     processes = [psutil.Process(pid) for pid in _children() - others]
     tried = TriedWorkers(
@@ -59,6 +66,13 @@ def _time_batches(loaded: Iterator[Any], workers: int, count: int) -> tuple[floa
     for _ in range(count - workers):
         next(loaded)
     return first_seconds, (time.perf_counter() - began_seconds) / (count - workers)
+
+
+def limit_threads(_worker: int) -> None:
+    """Let a worker compute with one thread, also in OpenBLAS, OpenMP and OpenCV."""
+    threadpool_limits(1)
+    if opencv := sys.modules.get("cv2"):
+        opencv.setNumThreads(0)
 
 
 def _children() -> set[int]:

@@ -7,7 +7,7 @@ import statistics
 
 from photofinish.comparing.pairs import AnyComparison
 from photofinish.reporting.columns import Table
-from photofinish.wording import byte_size, counted, ratio, seconds
+from photofinish.wording import byte_size, counted, ratio, seconds, times
 
 _LINES = 5
 
@@ -34,6 +34,23 @@ def loader_table(pair: AnyComparison) -> Table:
         {"part of loading a batch": name, "time": f"{seconds(part)} ({part / whole_seconds:.0%})"}
         for name, part in parts.items()
     ]
+
+
+def loader_note(pair: AnyComparison) -> str:
+    """Return what to change in the data set, or why no parts are shown."""
+    notes = []
+    for run in pair.trained:
+        loader, device = run.timings.loader, run.device.upper()
+        if loader and loader.not_measured:
+            notes.append(f"The {device}'s loader is not taken apart: {loader.not_measured}.")
+        if loader and loader.with_one_thread and (crowded := loader.crowded_workers):
+            faster = crowded.batch_seconds / loader.with_one_thread.batch_seconds
+            notes.append(
+                f"Each of the {device}'s workers computes with {max(crowded.busy_threads)} "
+                f"threads. With one they load {times(faster)} faster (tried): call "
+                f"`threadpoolctl.threadpool_limits(1)` in the data set."
+            )
+    return " ".join(notes)
 
 
 def workers_table(pair: AnyComparison) -> Table:

@@ -20,6 +20,7 @@ from photofinish.reporting.causes import commands, prediction, remedy_line
 from photofinish.reporting.columns import Table
 from photofinish.reporting.comparison_rows import comparison_metrics, comparison_rows
 from photofinish.reporting.loader_table import (
+    loader_note,
     loader_parts,
     loader_table,
     needs_table,
@@ -92,6 +93,7 @@ class Details:
     steps: Table
     steps_note: str
     loading: Table
+    loading_note: str
 
 
 def write_report(
@@ -164,6 +166,7 @@ def _details(pair: AnyComparison, answer: Verdict) -> Details:
         tables.steps_table(pair),
         tables.steps_note(pair),
         loader_table(pair),
+        loader_note(pair),
     )
 
 

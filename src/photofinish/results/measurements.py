@@ -13,6 +13,8 @@ MOST_UNEXPLAINED_SHARE = 0.25
 """Largest difference between a whole and its parts, taken apart, that still show a cause."""
 MOST_UNEXPLAINED_LOADING = 0.15
 """The same for a loader and its parts."""
+CLEARLY_FASTER = 1.1
+"""Factor by which loading must be faster if it is to count."""
 
 
 class SteadyState(Record):
@@ -184,6 +186,8 @@ class LoaderTimes(Record):
     """Reason why there are no parts."""
     tried_workers: tuple[TriedWorkers, ...] = ()
     """Loading by one worker, two, and so on up to one for each core."""
+    with_one_thread: TriedWorkers | None = None
+    """Loading by the training's workers with one thread each, if they compute with more."""
     tried_inputs: tuple[TriedInput, ...] = ()
 
     @property
@@ -191,6 +195,15 @@ class LoaderTimes(Record):
         """Parts whose sum is that of the whole within 15 %, else none."""
         off_seconds = abs(sum(self.parts.values()) - self.whole_seconds)
         return self.parts if off_seconds <= MOST_UNEXPLAINED_LOADING * self.whole_seconds else {}
+
+    @property
+    def crowded_workers(self) -> TriedWorkers | None:
+        """Workers of the training, if each loads clearly faster with one thread."""
+        if self.with_one_thread is None:
+            return None
+        own = [each for each in self.tried_workers if each.workers == self.with_one_thread.workers]
+        is_faster = own[0].batch_seconds > CLEARLY_FASTER * self.with_one_thread.batch_seconds
+        return own[0] if is_faster else None
 
     def batch_seconds_by(self, workers: int) -> float:
         """Return the time of a batch by so many workers.

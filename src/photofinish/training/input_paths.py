@@ -181,7 +181,12 @@ class LoaderBatches(Batches):
     """One DataLoader for the whole run. Its sampler is set each epoch, so workers may persist."""
 
     def __init__(
-        self, plan: BatchPlan, part: Part, device: torch.device, settings: LoaderInput
+        self,
+        plan: BatchPlan,
+        part: Part,
+        device: torch.device,
+        settings: LoaderInput,
+        worker_started: Callable[[int], None] | None = None,
     ) -> None:
         self.image_count, self.batch_size = plan.image_count, plan.batch_size
         self._plan, self._device, self._non_blocking = plan, device, settings.non_blocking
@@ -196,16 +201,19 @@ class LoaderBatches(Batches):
             pin_memory=settings.pin_memory and device.type != "cpu",
             prefetch_factor=settings.prefetch_factor,
             persistent_workers=settings.persistent_workers,
+            worker_init_fn=worker_started,
             generator=torch.Generator(),  # else it would draw from the network's generator
         )
 
-    def with_workers(self, workers: int, batch_size: int) -> LoaderBatches:
+    def with_workers(
+        self, workers: int, batch_size: int, started: Callable[[int], None] | None = None
+    ) -> LoaderBatches:
         """Return a loader of the same samples with so many workers, which end with an epoch."""
         prefetch_factor = self.settings.prefetch_factor if workers else None
         changed = {"persistent_workers": False, "prefetch_factor": prefetch_factor}
         settings = self.settings.model_copy(update={"workers": workers} | changed)
         plan = replace(self._plan, batch_size=batch_size)
-        return LoaderBatches(plan, self.dataset.part, self._device, settings)
+        return LoaderBatches(plan, self.dataset.part, self._device, settings, started)
 
     def with_settings(self, settings: LoaderInput, part: Part | None = None) -> LoaderBatches:
         """Return a loader with other settings, or of other samples."""
