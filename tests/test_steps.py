@@ -228,7 +228,7 @@ def test_steps_are_eager_if_the_rest_of_an_epoch_has_no_memory_beside_the_graph(
         ({"batch_size": 17}, "an epoch has no whole batch"),
         (
             {"model": {"name": "linear", "compile": True}},
-            "a compiled network is handed out in another way",
+            "torch.compile launches a network's kernels in another way",
         ),
     ],
     ids=str,

@@ -23,10 +23,10 @@ class ConfigError(UserError):
 
 
 class SettingError(ValueError):
-    """Setting that is refused, and facts of it.
+    """Refused setting: the kind of error, and facts for its message.
 
-    config/messages.py has a sentence for each kind. No stage reads it, so that another word trains
-    nothing again.
+    config/messages.py has a sentence for each kind. No stage reads that file, so a reworded message
+    reruns no training.
     """
 
     def __init__(self, kind: str, **facts: Any) -> None:

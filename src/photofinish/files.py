@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 OWN_FOLDER = Path("photofinish")
-"""Folder of the pipeline in a repository whose top has files of its names."""
+"""Folder of the pipeline in a repository that has its own dvc.yaml or stages, for example."""
 
 
 def sha256_of_bytes(data: bytes) -> str:
@@ -33,7 +33,7 @@ def is_as_recorded(path: Path, sha256: str | None) -> bool:
 
 
 def write_bytes_atomically(path: Path, data: bytes) -> None:
-    """Write and sync a file. After an error, it has its old content."""
+    """Write and sync a file. If that fails, the old content stays."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -63,7 +63,7 @@ def to_json(value: Any) -> str:
 
 
 def to_csv(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    """Return the text of a CSV, with every digit."""
+    """Return rows as CSV text. Numbers keep all digits."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(header)
@@ -74,7 +74,7 @@ def to_csv(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
 def project_root() -> Path:
     """Return the folder of params.yaml, also for a copy that `dvc exp run --temp` makes.
 
-    DVC_ROOT is DVC's folder of the original, of which params.yaml may lie in a folder below.
+    DVC_ROOT is the original project's folder with `.dvc`. params.yaml may be in a subfolder.
     """
     here = Path.cwd()
     if not (root := os.environ.get("DVC_ROOT")):
@@ -89,5 +89,5 @@ def in_project(path: str) -> Path:
 
 
 def state_folder() -> Path:
-    """Return the folder of locks and checkpoints, which stay when a stage ends."""
+    """Return the folder of locks and checkpoints, which remain after a stage ends."""
     return project_root() / ".photofinish"

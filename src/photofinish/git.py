@@ -12,7 +12,7 @@ from photofinish.errors import UserError
 def git(
     folder: Path, *arguments: str, timeout_seconds: float | None = None, **variables: str
 ) -> str:
-    """Return what git prints, or raise its message. `variables` are added to the environment."""
+    """Return git's output, or raise UserError. `variables` are added to the environment."""
     ran = subprocess.run(
         ["git", *arguments],
         cwd=folder,
@@ -30,7 +30,7 @@ def git(
 
 
 def git_succeeds(*arguments: str) -> bool:
-    """Return True if git ends without an error in this folder."""
+    """Return True if git succeeds in this folder."""
     try:
         git(Path(), *arguments)
     except UserError:

@@ -10,11 +10,11 @@ from typing import Any, TypeVar, Union
 
 _Leaf = TypeVar("_Leaf")
 Nested = Union[_Leaf, tuple[_Leaf, ...], dict[str, _Leaf]]  # noqa: UP007  # it takes a parameter
-"""One value, or a tuple or dict of them."""
+"""A value, or a tuple or dict of values."""
 
 
 def map_nested(function: Callable[..., Any], value: Any, *others: Any) -> Any:
-    """Apply a function to each leaf of `value`, and to those of `others` in the same places."""
+    """Apply a function to each leaf of `value` and the matching leaves of `others`."""
     if isinstance(value, dict):
         return {key: function(leaf, *(one[key] for one in others)) for key, leaf in value.items()}
     if isinstance(value, tuple):
@@ -23,7 +23,7 @@ def map_nested(function: Callable[..., Any], value: Any, *others: Any) -> Any:
 
 
 def leaves(value: Any) -> list[Any]:
-    """Return the leaves in order."""
+    """Return the leaves, in order."""
     if isinstance(value, dict):
         return [*value.values()]
     return [*value] if isinstance(value, tuple) else [value]
@@ -37,7 +37,7 @@ def leaf_names(value: Any) -> list[str]:
 
 
 def as_nested(values: list[Any], like: Any) -> Any:
-    """Return leaves as a tuple or dict as `like` is one, or the only leaf."""
+    """Return `values` in the structure of `like`: a tuple, a dict, or a single leaf."""
     remaining = iter(values)
     return map_nested(lambda _: next(remaining), like)
 
@@ -48,7 +48,7 @@ def samples_in(value: Any) -> int:
 
 
 def call_with(function: Callable[..., Any], inputs: Any) -> Any:
-    """Pass a tuple as arguments, a dict as keyword arguments, and anything else as it is."""
+    """Call a function. A tuple becomes its arguments, a dict its keyword arguments."""
     if isinstance(inputs, tuple):
         return function(*inputs)
     if isinstance(inputs, dict):
@@ -61,7 +61,7 @@ def dotted(
 ) -> Iterator[tuple[str, Any]]:
     """Yield `optimizer.lr`, 0.1 for `{"optimizer": {"lr": 0.1}}`.
 
-    A dict stays whole if one of its names may not be a name.
+    A dict is not split if `may_be_name` refuses one of its dotted names.
     """
     if isinstance(value, dict):
         children = {f"{name}.{key}" if name else str(key): child for key, child in value.items()}

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 
 HIGH = 20.0
-"""Largest upper bound that is worth a number."""
+"""Largest upper bound that is shown as a number."""
 _MOST_CHARACTERS = 70
 _MOST_NAMES, _FIRST_NAMES = 40, 12
 

@@ -55,12 +55,12 @@ def spelled_out(block: Any) -> Any:
 
 
 def is_name(name: object) -> bool:
-    """Return True if it can name a folder and a stage."""
+    """Return True if the name is valid for a folder and a stage."""
     return isinstance(name, str) and re.fullmatch(NAME_PATTERN, name) is not None
 
 
 class Record(BaseModel):
-    """Frozen model that converts no types and refuses unknown keys."""
+    """Frozen pydantic model that converts no types and refuses unknown keys."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
@@ -79,11 +79,11 @@ class CallsCode(Settings):
     named_by: ClassVar[str] = "name"
     """Key that holds the code's name."""
     positional_arguments: ClassVar[int] = 2
-    """Number of arguments that a function gets by position: outputs and targets, for example."""
+    """Number of positional arguments that a function gets, such as outputs and targets."""
 
     @property
     def reference(self) -> CodeReference:
-        """Return where the code is defined."""
+        """Return the reference to the code."""
         return CodeReference.of(getattr(self, self.named_by))
 
     @property
@@ -93,7 +93,7 @@ class CallsCode(Settings):
 
     @property
     def is_custom(self) -> bool:
-        """Return True if the code's version is not part of PyTorch's."""
+        """Return True unless the code is a part of PyTorch."""
         return True
 
     @model_validator(mode="after")
@@ -131,7 +131,7 @@ def built_in_or_own(key: str) -> Discriminator:
 
 
 def is_whole_number(value: object) -> bool:
-    """Return True for 1, but not for 1.0 and true, which are equal to it."""
+    """Return True for 1, but not for 1.0 or true, which Python calls equal."""
     return type(value) is int
 
 

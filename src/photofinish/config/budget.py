@@ -8,12 +8,12 @@ from photofinish.config.base import Name, NonNegativeFloat, PositiveFloat, Setti
 
 
 class BudgetPlan(Settings):
-    """Price of the devices' hours, and what a training may take: data/plan/budget.json."""
+    """Hourly prices of the devices, and limits of each training: data/plan/budget.json."""
 
     currency: str
     cpu_hour: NonNegativeFloat | None
     gpu_hour: NonNegativeFloat | None
     budget: PositiveFloat | None
-    """Most that one training on one device may cost."""
+    """Maximum price of one training on one device."""
     cpu_seconds: dict[Name, PositiveFloat] = Field(default_factory=dict)
     """Time limits on the CPU, by experiment."""

@@ -39,7 +39,7 @@ CLASSIFIERS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("regnet_y_16gf", "regnet_y_32gf"), _V1 + _V2 + _SWAG),
     **dict.fromkeys(("vit_b_16", "vit_l_16"), _V1 + _SWAG),
 }
-"""Published weights of each classifier, except features without classifying layers (vgg16's)."""
+"""Published weights of each classifier. vgg16's weights without classifying layers are left out."""
 
 _BY_FLAG: PartArguments = {"train": {"train": True}, "test": {"train": False}}
 _BY_NAME: PartArguments = {"train": {"split": "train"}, "test": {"split": "test"}}
@@ -56,16 +56,15 @@ DATASETS: dict[str, PartArguments] = {
     "OxfordIIITPet": {"train": {"split": "trainval"}, "test": {"split": "test"}},
     **dict.fromkeys(("Caltech101", "Caltech256", "EuroSAT", "SEMEION"), _UNDIVIDED),
 }
-"""Parts that each data set is divided into, and the arguments that select them.
+"""Parts that torchvision divides each data set into, and the arguments that select a part.
 
-Left out are data sets that torchvision no longer downloads, that come in variants or in an order of
-the file system,
-whose test samples have no labels, whose parts have different classes, and those that are not for
-classification.
+Only classification data sets are listed. Left out are data sets that torchvision no longer
+downloads or has in variants, and those in the file system's order. Others lack labels for test
+samples, or have other classes in each part.
 """
 
 GREY = frozenset({*_MNIST_LIKE, "SEMEION", "USPS"})
-"""Data sets of one channel. torchvision converts the others' images to three."""
+"""Data sets of one channel. torchvision converts all other images to three."""
 
 GIVEN_TO_TORCHMETRICS = ("task", "num_classes", "num_labels")
-"""Arguments that a torchmetrics function gets if it takes them."""
+"""Arguments that a torchmetrics function gets if its signature has them."""

@@ -33,14 +33,14 @@ from photofinish.wording import unknown_name
 
 _TABLES = Path(__file__).parent / "tables"
 _PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16")
-"""Ordered by rate, the slowest first."""
+"""Precisions, the slowest first."""
 SHORT_LIST = ("T4", "L4", "A10G", "L40S", "A100", "H100")
-"""Default accelerators: those that clouds rent singly and that have a dated price."""
+"""Default accelerators: clouds rent each as a single GPU, and its price here has a date."""
 
 
 @dataclass(frozen=True)
 class Accelerator:
-    """Data sheet of an accelerator. None for what is unknown or not supported."""
+    """Data sheet of an accelerator. None means unknown or not supported."""
 
     name: str
     full_name: str
@@ -57,12 +57,12 @@ class Accelerator:
     """Rate from the host, one way. None if both share the memory."""
 
     def effective_precision(self, precision: str) -> str:
-        """Return fp32 for tf32 on all but NVIDIA's newer GPUs, which are those with bf16."""
+        """Return `precision`, but fp32 for tf32 unless this is an NVIDIA GPU with bf16."""
         has_tf32 = self.kind == "cuda" and "bf16" in self.tflops
         return "fp32" if precision == "tf32" and not has_tf32 else precision
 
     def best_tflops(self, precision: str) -> float | None:
-        """Return the rate in a precision, or if unknown, in the next shorter one."""
+        """Return the rate in a precision, or in the next shorter precision with a known rate."""
         wanted = _PRECISIONS[_PRECISIONS.index(self.effective_precision(precision)) :]
         return next((self.tflops[name] for name in wanted if name in self.tflops), None)
 
@@ -75,7 +75,7 @@ class ListPrice:
     cloud: str
     instance: str
     gpus: int
-    """GPUs of the machine; all are paid for."""
+    """GPUs of the machine, which are all paid for."""
     vcpus: int
     """Threads of its CPU."""
     usd_per_hour: float
@@ -139,7 +139,7 @@ AcceleratorName = Annotated[str, AfterValidator(_check_accelerator)]
 
 
 class Prices(Settings):
-    """Prices that the user pays. What has no price is not shown."""
+    """Prices that the user pays. Costs without a price are not shown."""
 
     currency: Annotated[str, Field(min_length=1, max_length=8)] = "USD"
     cpu_hour: NonNegativeFloat | None = None
@@ -171,18 +171,18 @@ class Comparing(Settings):
     """Validation accuracy whose time to reach is reported."""
     prices: Prices = Prices()
     budget: PositiveFloat | None = None
-    """Most that one training on one device may cost, in the prices' currency."""
+    """Maximum price of one training on one device, in the prices' currency."""
     watts: Watts = Watts()
     worth_it: PositiveFloat = 1.2
-    """Smallest estimated speed-up of the whole job for which a GPU of one's own is worth it."""
+    """Smallest estimated speed-up of the whole job that makes buying a GPU worth it."""
     rental_minutes: NonNegativeFloat = 5.0
     """Minutes to start and set up a rented machine.
 
-    SkyPilot starts one in 2.2 to 3.0 min on AWS and GCP and in 5.8 on Azure (skypilot#1111, #1092,
-    #3695). Installing torch and this package took 2.7 min on two cores.
+    SkyPilot starts a machine in 2.2 to 3.0 min on AWS and GCP and in 5.8 min on Azure
+    (skypilot#1111, #1092, #3695). Installing torch and this package took 2.7 min on two cores.
     """
     worth_saving: NonNegativeFloat = 5.0
-    """Minutes that a rented GPU must save, its start included."""
+    """Minutes that a rented GPU must save, including its start."""
     references: Annotated[References, BeforeValidator(_check_references)] = "all"
     """Records in reference/ that are compared with this machine's results."""
     accelerators: AcceleratorNames = SHORT_LIST
@@ -191,9 +191,9 @@ class Comparing(Settings):
     @field_validator("budget", mode="before")
     @classmethod
     def _check_budget(cls, value: Any, info: ValidationInfo) -> Any:
-        """Accept `5` and `5 USD`, and require the prices that it is counted with."""
+        """Accept `5` and `5 USD`, and require both devices' prices."""
         prices = info.data.get("prices")
-        if value is None or prices is None:  # with mistakes, which are reported
+        if value is None or prices is None:  # the prices have errors, which are reported
             return None
         for device, price in (("cpu", prices.cpu_hour), ("gpu", prices.gpu_hour)):
             if price is None:

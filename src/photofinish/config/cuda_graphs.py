@@ -17,12 +17,13 @@ TURNED_OFF = "params.yaml says so"
 def why_not_captured(experiment: Experiment | ScriptSettings) -> str | None:
     """Return why steps with these settings are not captured, or None if they are.
 
-    With `cuda_graphs: auto`, the reason may also be that a trial can't prove the bits of all steps.
+    `cuda_graphs: auto` also refuses settings for which a trial can't prove that all later steps
+    give equal bits.
     """
     if experiment.cuda_graphs == "off":
         return TURNED_OFF
     if experiment.model.compile:
-        return "a compiled network is handed out in another way"
+        return "torch.compile launches a network's kernels in another way"
     if experiment.input.name == "loader" and experiment.input.collate:
         return "collate may give batches of other shapes"
     if experiment.step or experiment.batch_transform:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 PART = "part"
 """Argument of custom data sets that have parts: train, validation or test."""
 GIVEN_TO_DATASETS = frozenset({PART, "seed"})
-"""Arguments that custom data sets get if they take them."""
+"""Arguments that custom data sets get if their signature has them."""
 
 
 def _check_part_size(value: Any) -> Any:
@@ -77,36 +77,36 @@ class LocalPath(NamedTuple):
 
 
 class _DatasetSettings(Settings):
-    """Settings of a source, and what the pipeline must know of it."""
+    """Settings of a source, and facts about sources of its class."""
 
     opens: ClassVar[str]
-    """Module below photofinish.data whose name ends in `_source`, and its function that opens it.
+    """Module and function that open the source, such as `digits_source.open_digits`.
 
-    The function gets the DatasetPlan and returns a Source.
+    The module is in photofinish.data. The function gets the DatasetPlan and returns a Source.
     """
     is_downloaded: ClassVar[bool] = False
-    """True if opening it downloads it, which the stage `download` does."""
+    """True if opening the source downloads it, which the stage `download` does."""
     has_one_shape: ClassVar[bool] = True
-    """True if samples of several shapes are a mistake."""
+    """True if all samples must have one shape."""
     names_its_parts: ClassVar[bool] = True
-    """True if the source's name determines which parts it has itself."""
-    source: str  # first, because the checks of the others read it
+    """True if the name of the source determines which parts it is already divided into."""
+    source: str  # first, because the checks of later fields read it
     validation: PartSize = Field(default=None, validate_default=True)
-    """Size of the part to draw. None if the source itself has this part."""
+    """Size of the part to draw. None if the source already has this part."""
     test: PartSize = Field(default=None, validate_default=True)
     seed: Seed = 0
     """Decides which samples go into which part."""
     mean: Means | Literal["auto"] | None = None
-    """Mean to normalise with, one per channel; by default that of the training images.
+    """Mean for normalisation, one number per channel. By default, the training images' mean.
 
-    `auto` takes the training part's of other numbers, such as a table's columns, too.
+    `auto` also normalises other numbers, such as a table's columns, by the training part's mean.
     """
     std: Deviations | None = None
     decode: Decode = "once"
 
     @property
     def given_task(self) -> TaskName | None:
-        """Return the task of the targets, or None if they decide it."""
+        """Return the task that params.yaml names, or None if the targets determine it."""
         return None
 
     @property
@@ -115,7 +115,7 @@ class _DatasetSettings(Settings):
         return {}
 
     def paths(self) -> Iterator[LocalPath]:
-        """Yield the files and folders that it reads, which must exist."""
+        """Yield the files and folders that the data set reads, which must exist."""
         yield from ()
 
     @field_validator("validation", "test")
@@ -142,9 +142,9 @@ class _DatasetSettings(Settings):
 
 class _ImageSettings(_DatasetSettings):
     size: SideLengths | None = None
-    """Height and width that images are resized to; by default they stay as they are."""
+    """Height and width to resize images to. By default, images are not resized."""
     channels: Literal[1, 3] | None = None
-    """1 for grey, 3 for colours; by default those of the source."""
+    """1 for grey, 3 for colours. By default, the source's channels."""
 
 
 class DigitsDataset(_DatasetSettings):
@@ -155,7 +155,7 @@ class DigitsDataset(_DatasetSettings):
 
 
 class SyntheticDataset(_DatasetSettings):
-    """Images of any shape that are made from the seed and can be learned."""
+    """Learnable images of any shape, generated from the seed."""
 
     opens = "synthetic_source.open_synthetic"
     source: Literal["synthetic"]
@@ -172,16 +172,16 @@ class TorchvisionDataset(_ImageSettings):
     is_downloaded = True
     source: Literal[tuple(DATASETS)]  # type: ignore[valid-type]  # mypy sees no names here
     root: str | None = None
-    """Folder that has the files as torchvision keeps them; by default they are downloaded."""
+    """Folder with the files in torchvision's layout. By default they are downloaded."""
 
     def paths(self) -> Iterator[LocalPath]:
-        """Yield the folder. The files in it do not count: torchvision checks them."""
+        """Yield the folder only: torchvision checks the files in it."""
         if self.root is not None:
             yield LocalPath(("root",), self.root, "folder")
 
 
 class Parts(Settings):
-    """A path for each part that the user divided; the others are drawn from the training part."""
+    """Paths of the parts that the user divided. Other parts are drawn from the training part."""
 
     train: str
     validation: str | None = None
@@ -192,7 +192,7 @@ class Place(NamedTuple):
     """Place of the images of a local data set."""
 
     part: PartName | None
-    """None if the parts are drawn, or named by a column."""
+    """None if parts are drawn, or if a column names them."""
     given: str
     """Path as the user wrote it."""
 
@@ -231,14 +231,14 @@ class _LocalDataset(_ImageSettings):
 
 
 class CsvDataset(_LocalDataset):
-    """A CSV with an image and a label per row. Paths of images start at the CSV's folder."""
+    """CSV with an image and a label per row. Image paths are relative to the CSV's folder."""
 
     opens = "local_source.open_csv"
     source: Literal["csv"]
     path_column: str = "path"
     label_column: str = "label"
     split_column: str | None = None
-    """Column with train, validation or test; without it the parts are drawn."""
+    """Column with train, validation or test. Without a column, the parts are drawn."""
 
     def paths(self) -> Iterator[LocalPath]:
         for place in self.places():
@@ -246,7 +246,7 @@ class CsvDataset(_LocalDataset):
 
 
 class FolderDataset(_LocalDataset):
-    """A folder per class, as torchvision's ImageFolder reads them."""
+    """Folder of images with a subfolder per class, in the layout of torchvision's ImageFolder."""
 
     opens = "local_source.open_folder"
     source: Literal["folder"]
@@ -259,7 +259,7 @@ class FolderDataset(_LocalDataset):
 class CustomDataset(CallsCode, _DatasetSettings):
     """A custom map-style data set, or a function that returns one. Unknown keys are arguments."""
 
-    model_config = CallsCode.model_config  # of two classes, pydantic takes the last one's
+    model_config = CallsCode.model_config  # pydantic would take the config of the last base class
 
     named_by = "source"
     opens = "custom_source.open_custom"
@@ -269,13 +269,13 @@ class CustomDataset(CallsCode, _DatasetSettings):
     std: Annotated[tuple[PositiveFloat, ...], Field(min_length=1)] | None = None
     source: CodeName
     files: Annotated[tuple[str, ...], BeforeValidator(_one_or_more), Field(strict=False)] = ()
-    """Files and folders that it reads: `split` runs again when the state of one changes."""
+    """Files and folders that the code reads. `split` runs again if one of them changes."""
     allow_duplicates: bool = False
-    """True if parts that it has itself may share samples."""
+    """True if the data set's own parts may share samples."""
     task: Literal["classes", "values", "labels"] | None = None
     """Task of the targets. By default, derived from them."""
     workers: Annotated[int, Field(ge=0, le=1024)] = 0
-    """Processes that read it for `split`."""
+    """Number of processes that read the data set for `split`."""
 
     @property
     def given_task(self) -> TaskName | None:
@@ -287,7 +287,7 @@ class CustomDataset(CallsCode, _DatasetSettings):
 
     @property
     def makes_parts(self) -> bool:
-        """Return True if it is built once for each part, named by its argument `part`."""
+        """Return True if the data set is built once for each part, with the argument `part`."""
         takes = self.reference.takes()
         return takes is not None and PART in takes.names and PART not in self.arguments
 
@@ -309,6 +309,6 @@ class DatasetPlan(Settings):
     name: Name
     dataset: Dataset
     local_files: str | None
-    """Hash of the names, sizes and times of the local files that the data set is made of."""
+    """Hash of the names, sizes and times of the local files in the data set."""
     custom_code: dict[str, str] = Field(default_factory=dict)
     """SHA-256 of each file of custom code, and versions of the packages that it imports."""

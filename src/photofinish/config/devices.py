@@ -43,7 +43,7 @@ class CpuDevice(Settings):
     machine: Name | None = None
     """Machine whose result this is, by its file in machines/. By default this one."""
     time_limit: Duration | None = None
-    """Time after which an experiment trains no further epoch. An experiment may have its own."""
+    """Time after which an experiment trains no further epoch. Experiments may override it."""
 
 
 class GpuDevice(Settings):
@@ -58,9 +58,9 @@ class GpuDevice(Settings):
     strategy: Strategy = "ddp"
     """One process for each GPU (ddp), or one process for all (data_parallel)."""
     device_ids: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)] | None = None
-    """GPUs of data_parallel; the first holds the network. By default the first `count`."""
+    """GPUs of data_parallel. The first GPU holds the network. Default: the first `count` GPUs."""
     output_device: NonNegativeInt | None = None
-    """GPU of data_parallel that gathers the outputs. By default the first of `device_ids`."""
+    """GPU of data_parallel that gathers the outputs. Default: the first of `device_ids`."""
 
     @model_validator(mode="after")
     def _check_device_ids(self) -> GpuDevice:

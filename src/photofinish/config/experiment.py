@@ -36,13 +36,13 @@ from photofinish.custom.reference import CodeReference, is_reference
 from photofinish.errors import SettingError
 
 SHORTHAND_KEYS = {"model", "loss", "optimizer", "schedule", "input", "sampler", "step"}
-"""Keys whose block may be written as its name alone."""
+"""Keys whose mapping may be replaced by its name."""
 BALANCED = "balanced"
 MONITORED: dict[str, Literal["min", "max"]] = {
     "validation_loss": "min",
     "validation_accuracy": "max",
 }
-"""What early stopping may follow beside the metrics, and the direction of an improvement."""
+"""Values that early stopping may follow, besides metrics, with the direction of improvement."""
 
 
 class _PytorchCode(CallsCode):
@@ -60,7 +60,7 @@ class _PytorchCode(CallsCode):
 
     @property
     def reference(self) -> CodeReference:
-        """Return where the code is defined."""
+        """Return the reference to the code."""
         return self.namespace.reference(self.name)
 
 
@@ -71,7 +71,7 @@ class Optimizer(_PytorchCode):
     positional_arguments: ClassVar[int] = 1
     lr: PositiveFloat | None = None
     weight_decay_exclude: Literal["norms and biases"] | None = None
-    """Parameters without weight decay: biases, and all of at most one dimension."""
+    """Parameters without weight decay: biases, and parameters of at most one dimension."""
 
     @model_validator(mode="after")
     def _check_weight_decay(self) -> Self:
@@ -109,7 +109,7 @@ class Schedule(_PytorchCode):
     positional_arguments: ClassVar[int] = 1
     name: str = CONSTANT
     every: Literal["epoch", "step"] | None = None
-    """When it moves. Default: after each step for one_cycle and cyclic, else after each epoch."""
+    """When the rate changes. Default: after each step for one_cycle and cyclic, else each epoch."""
 
     @property
     def is_custom(self) -> bool:
@@ -124,7 +124,7 @@ class Schedule(_PytorchCode):
 
 
 class ResidentInput(Settings):
-    """All samples stay on the device."""
+    """Input from samples that are all kept on the device."""
 
     name: Literal["resident"]
 
@@ -137,7 +137,7 @@ class CustomTransform(_PytorchCode):
 
 
 class CustomCollate(CustomCode):
-    """Custom function of a list of samples that returns a batch, as a DataLoader takes it."""
+    """Custom collate_fn of a DataLoader: a function of a list of samples that returns a batch."""
 
 
 class LoaderInput(Settings):
@@ -152,9 +152,9 @@ class LoaderInput(Settings):
     transform: Annotated[CustomTransform | None, BeforeValidator(spelled_out)] = None
     """Transform of the training samples, applied in each epoch."""
     eval_transform: Annotated[CustomTransform | None, BeforeValidator(spelled_out)] = None
-    """Transform of the validation and test samples. With it, both may change shape and type."""
+    """Transform of validation and test samples. If set, both may change shape and dtype."""
     collate: Annotated[CustomCollate | None, BeforeValidator(spelled_out)] = None
-    """Makes a batch of (input, target) pairs, whose shapes may differ."""
+    """Function that makes a batch of (input, target) pairs, whose shapes may differ."""
 
     @model_validator(mode="after")
     def _check_workers(self) -> LoaderInput:
@@ -178,7 +178,8 @@ class Augmentation(Settings):
 class BatchTransformSettings(_PytorchCode):
     """Transform of torchvision such as MixUp, or a custom function of (inputs, targets).
 
-    It changes each training batch, on the device. Its draws are seeded by (seed, epoch, batch).
+    The transform changes each training batch on the device. Its random draws are seeded by (seed,
+    epoch, batch).
     """
 
     namespace: ClassVar[Namespace] = TRANSFORMS
@@ -188,7 +189,7 @@ class Sampler(CallsCode):
     """Choice of an epoch's training samples.
 
     `balanced` draws every class equally often, with replacement. A custom function of (targets,
-    seed) returns as many rows as there are targets.
+    seed) returns one row number per target.
     """
 
     name: str
@@ -202,15 +203,15 @@ class Sampler(CallsCode):
 
     @property
     def reference(self) -> CodeReference:
-        """Return where the code is defined."""
+        """Return the reference to the code."""
         return CodeReference.of(self.name)
 
 
 class StepSettings(CustomCode):
     """Custom function of (network, batch) that returns the batch's mean loss.
 
-    With an optimizer function that returns several optimizers, it is a function of (network, batch,
-    optimizers) that steps them itself.
+    If the optimizer function returns several optimizers, the signature is (network, batch,
+    optimizers), and the function steps the optimizers itself.
     """
 
     positional_arguments: ClassVar[int] = 3
@@ -220,13 +221,13 @@ class EarlyStopping(Settings):
     """End of a training that no longer improves. The best weights are kept."""
 
     monitor: str = "validation_loss"
-    """What must improve: validation_loss, validation_accuracy, or a metric of the list."""
+    """Value that must improve: validation_loss, validation_accuracy, or one of `metrics`."""
     mode: Literal["min", "max"] | None = Field(default=None, validate_default=True)
-    """Direction of an improvement. A metric has no default."""
+    """Direction of improvement. Required for a metric."""
     patience: PositiveInt
-    """Number of epochs without an improvement."""
+    """Number of epochs without improvement that end the training."""
     min_delta: NonNegativeFloat = 0.0
-    """Least change that counts as an improvement."""
+    """Smallest change that counts as improvement."""
 
     @field_validator("mode")
     @classmethod
@@ -239,7 +240,7 @@ class EarlyStopping(Settings):
         return mode or MONITORED[monitor]
 
     def is_better(self, value: float, best: float | None) -> bool:
-        """Return True if a value improves on the best one before, if there is one."""
+        """Return True if there is no best value yet, or `value` improves on it."""
         if best is None:
             return True
         if self.mode == "max":
@@ -258,13 +259,13 @@ class Experiment(Settings):
     dataset: Name
     model: Model
     loss: Loss | None = None
-    """Loss function. Default: the one that fits the data set's targets."""
+    """Loss function. Default: the first loss that fits the data set's targets."""
     optimizer: Optimizer
     schedule: Schedule = Schedule()
     warmup_steps: NonNegativeInt = 0
-    """Steps over which the learning rate rises linearly to the schedule's."""
+    """Number of steps in which the learning rate rises linearly to the schedule's value."""
     clip_grad_norm: PositiveFloat | None = None
-    """Largest norm of all gradients together."""
+    """Maximum norm of all gradients together."""
     accumulate: PositiveInt = 1
     """Number of parts of a batch whose gradients are added up before a step."""
     ema: Annotated[float, Field(gt=0, lt=1)] | None = None
@@ -277,7 +278,7 @@ class Experiment(Settings):
     validation_batch_size: PositiveInt | None = None
     """Batch size. Default: `batch_size`, or the samples that fill 4 MiB as float32, if more.
 
-    On an accelerator they fill 64 MiB.
+    On an accelerator, the default fills 64 MiB.
     """
     seed: Seed
     augmentation: Augmentation = Augmentation()
@@ -293,16 +294,16 @@ class Experiment(Settings):
     """Launch a GPU's operators one by one (off), or capture steps in CUDA graphs (on)."""
     save_weights: Literal["last", "every_epoch"] = "last"
     metrics: Metrics = Field(default=(), exclude=True)
-    """Metrics that `evaluate` adds. They are planned apart and do not change the training."""
+    """Metrics that `evaluate` adds. They have another plan file and do not change the training."""
     time_limit: Duration | None = Field(default=None, exclude=True)
-    """Time after which the CPU trains no further epoch. It is planned apart, as the metrics are."""
+    """Time after which the CPU trains no further epoch. It has its own plan file, too."""
     repeats: Annotated[int, Field(ge=1, le=100)] = 1
     """Number of timed training runs from the same start."""
     seeds: Annotated[int, Field(ge=1, le=100)] = 1
     """Number of seeds to train from, beginning with `seed`."""
 
     def monitored_metric(self) -> Metric | None:
-        """Return the metric of the list that `early_stopping` follows, if it follows one."""
+        """Return the metric that `early_stopping` follows, or None if it follows no metric."""
         monitor = self.early_stopping.monitor if self.early_stopping else None
         return next((metric for metric in self.metrics if metric.label == monitor), None)
 
@@ -346,16 +347,16 @@ def on_cpu(experiment: Experiment) -> Experiment:
 class ExperimentPlan(Experiment):
     """Settings of `train-gpu`: data/plan/experiments/<name>.json.
 
-    data/plan/on_cpu/<name>.json has those of `train-cpu`, without what only accelerators read. So
-    a change of that does not train on the CPU again.
+    data/plan/on_cpu/<name>.json has the settings of `train-cpu`, without settings that only
+    accelerators read. Changing those settings does not rerun training on the CPU.
     """
 
     monitored: Metric | None = None
-    """Metric that `early_stopping` follows. Another metric alone trains nothing again."""
+    """Metric that `early_stopping` follows. Changing any other metric reruns no training."""
     custom_code: dict[str, str] = Field(default_factory=dict)
-    """SHA-256 of each custom file that the training runs, and the versions of packages it names."""
+    """SHA-256 of each custom file that the training runs, and the versions of its packages."""
     replaces: str | None = None
     """SHA-256 of the weights of a recorded training that a shorter time limit ended too early.
 
-    The limit itself is in data/plan/budget.json, so another limit alone trains nothing again.
+    The limit itself is in data/plan/budget.json, so changing the limit alone reruns no training.
     """

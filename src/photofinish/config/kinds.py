@@ -1,6 +1,6 @@
-"""Kinds of accelerators in one table, from which settings, plans and messages follow.
+"""Table of the kinds of accelerators, which settings, plans and messages use.
 
-A further kind is a row here, and the function in machine/accelerators.py that asks torch for it.
+To add a kind, add a row here and a function in machine/accelerators.py that asks torch for it.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Literal
 
 @dataclass(frozen=True)
 class AcceleratorKind:
-    """Facts of a kind of accelerators that need no driver and no torch."""
+    """Facts of a kind of accelerators, known without a driver and without torch."""
 
     absent: str
-    """Reason why a machine has none, if no driver lists one."""
+    """Reason for a machine without this kind, if no driver lists a device."""
     nodes: tuple[str, ...] = ()
-    """Patterns of its device nodes on Linux."""
+    """Patterns of the device nodes on Linux."""
     visibility_variables: tuple[str, ...] = ()
     """Environment variables that select the devices which torch sees."""
     variables: tuple[str, ...] = ()
     """Environment variables that change speed or bits."""
     counts_memory: bool = False
-    """True if its module in torch reports names and peak memory under the names of torch.cuda."""
+    """True if the kind's module in torch has torch.cuda's functions for names and peak memory."""
 
 
 KINDS = {

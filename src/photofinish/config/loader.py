@@ -46,14 +46,14 @@ class Params:
     custom_code: dict[KeyPath, CallsCode] = field(default_factory=dict)
     """Custom code, by the keys that name it."""
     inherited: dict[KeyPath, KeyPath] = field(default_factory=dict)
-    """Keys in `defaults` of the arguments that an experiment's block inherits."""
+    """For each inherited argument of an experiment's code, its key in `defaults`."""
     scripts: dict[str, Script] = field(default_factory=dict)
 
 
 def read_params(path: Path, *checks: Callable[[Params], Iterable[ConfigProblem]]) -> Params:
     """Read and check the whole file. Raise one ConfigError that lists all problems in it.
 
-    `checks` add the problems that depend on other files of this machine.
+    `checks` yield problems that depend on other files of this machine.
     """
     document, root = _parse(path)
     loader = _Loader(document)
@@ -62,7 +62,7 @@ def read_params(path: Path, *checks: Callable[[Params], Iterable[ConfigProblem]]
         loader.report(*check(params))
     found = [*loader.problems.values()]
     if any(problem.problem.startswith((UNKNOWN_KEY, NO_MAPPING)) for problem in found):
-        # A misspelt key is most often the one that is missing.
+        # A missing key is usually the misspelt key, which is reported already.
         found = [problem for problem in found if not problem.problem.startswith(REQUIRED)]
     problems = [(_line_of(root, problem.path), problem) for problem in found]
     if problems:
@@ -74,7 +74,7 @@ def read_params(path: Path, *checks: Callable[[Params], Iterable[ConfigProblem]]
 
 
 def _parse(path: Path) -> tuple[Any, Node | None]:
-    """Return the value of a YAML file as JSON has it, read as DVC reads it, and its nodes."""
+    """Return the content of a YAML file as JSON types, parsed as DVC does, and its nodes."""
     try:
         constructor, _ = YAML(typ="safe").get_constructor_parser(path.read_text(encoding="utf-8"))
         root = constructor.composer.get_single_node()
@@ -88,7 +88,7 @@ def _parse(path: Path) -> tuple[Any, Node | None]:
         hint = "; put text with a colon in quotes" if "':'" in problem else ""
         line = mark.line + 1 if mark else 1
         raise ConfigError(f"{path}:{line}  this is not valid YAML: {problem}{hint}") from None
-    except Exception as error:  # Python's own, for 2024-13-45 or a date as a key
+    except Exception as error:  # raised by Python for 2024-13-45 or a date as a key
         raise ConfigError(f"{path} can't be read as YAML: {error}") from error
 
 
@@ -109,7 +109,7 @@ def _line_of(node: Node | None, path: KeyPath) -> int:
 
 
 class _Loader:
-    """Collects problems. The params that it returns are complete only if there are none."""
+    """Collector of all problems in a file. Its params are complete only without problems."""
 
     def __init__(self, document: Any) -> None:
         self.problems: dict[KeyPath, ConfigProblem] = {}
@@ -183,7 +183,7 @@ class _Loader:
                 yield name, settings
 
     def _may_lack(self, section: str) -> bool:
-        """Return True if the file needs no such section. Scripts alone need no data set."""
+        """Return True if the section may be missing. Scripts alone need no data set."""
         if section == "datasets" and "experiments" in self._document:
             return False
         return section == "scripts" or "scripts" in self._document
@@ -192,7 +192,7 @@ class _Loader:
         self, name: str, settings: dict[str, Any], defaults: dict[str, Any]
     ) -> Experiment | None:
         def section(path: KeyPath) -> KeyPath:
-            """Return the section that a setting, or its block's name, was written in."""
+            """Return the section that a setting was written in, `defaults` or the experiment."""
             key, *rest = map(str, path)
             block, default = spelled_out(settings.get(key)), spelled_out(defaults.get(key))
             is_merged = isinstance(block, dict) and "name" not in block and bool(default and rest)
@@ -217,7 +217,7 @@ class _Loader:
         return experiment
 
     def _validated(self, schema: Any, name: str) -> Any:
-        """Return a section, or its defaults and report the problems in it."""
+        """Return a section's settings. If it has problems, report them and return the defaults."""
         value, problems = _validate(schema, self._document.get(name) or {})
         self.report(*problems, below=(name,))
         return value or schema()
@@ -226,7 +226,7 @@ class _Loader:
 def _data_parallel_problems(
     devices: Devices, experiments: Mapping[str, Experiment]
 ) -> Iterator[ConfigProblem]:
-    """Yield experiments whose precision data_parallel does not have."""
+    """Yield experiments whose precision data_parallel does not support."""
     for name, experiment in experiments.items():
         if devices.gpu.strategy == "data_parallel" and experiment.precision == "bf16":
             problem = "torch's data_parallel computes bf16 in fp16: use strategy ddp, or fp16"
@@ -234,7 +234,7 @@ def _data_parallel_problems(
 
 
 def _monitor_problems(experiments: Mapping[str, Experiment]) -> Iterator[ConfigProblem]:
-    """Yield what early stopping should follow and no metric gives."""
+    """Yield experiments whose early stopping monitors a metric that does not exist."""
     for name, experiment in experiments.items():
         rule = experiment.early_stopping
         if rule and rule.monitor not in MONITORED and not experiment.monitored_metric():
@@ -247,7 +247,7 @@ def _monitor_problems(experiments: Mapping[str, Experiment]) -> Iterator[ConfigP
 def _validate(schema: Any, settings: Any) -> tuple[Any, list[ConfigProblem]]:
     """Return the validated settings, or None and the problems in them."""
     try:
-        # From JSON, since strict models accept lists as tuples only there.
+        # From JSON, because strict models convert lists to tuples only then.
         return _adapter(schema).validate_json(json.dumps(settings)), []
     except ValidationError as error:
         return None, list(problems_in(error, schema))
@@ -259,7 +259,7 @@ def _adapter(schema: Any) -> TypeAdapter[Any]:
 
 
 def _merge(defaults: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
-    """Merge settings into the defaults, and blocks key by key unless they name another kind."""
+    """Merge settings into the defaults. Blocks with an equal name are merged key by key."""
     merged = {**defaults, **settings}
     for key in SHORTHAND_KEYS & merged.keys():
         block, default = spelled_out(merged[key]), spelled_out(defaults.get(key))

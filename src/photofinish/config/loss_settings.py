@@ -35,9 +35,9 @@ class CrossEntropy(Settings):
     name: Literal["cross_entropy"]
     label_smoothing: Share = 0.0
     weight: NumberForEach = None
-    """Weight of each class. A mean is over these weights."""
+    """Weight of each class. The mean divides by the sum of the samples' weights."""
     ignore_index: Annotated[int, Field(ge=-(2**31), lt=2**31)] = -100
-    """Class of the positions that do not count, where samples have a class for each position."""
+    """Class of positions that are ignored, if samples have a class for each position."""
 
 
 class ValueLoss(Settings):
@@ -58,16 +58,16 @@ class BceWithLogits(Settings):
 
     name: Literal["bce_with_logits"]
     pos_weight: PositiveFloat | NumberForEach = None
-    """Weight of a yes, of all labels or of each, where a no has weight 1.
+    """Weight of a positive label, for all labels or for each. A negative label has weight 1.
 
-    A mean is over the items.
+    The mean divides by the number of items, not by these weights.
     """
 
 
 class CustomLoss(CustomCode):
     """Class of torch.nn such as HuberLoss, or a custom class or function of (outputs, targets).
 
-    A custom one returns the mean over the batch, or a sum and the weight to divide it by.
+    Custom code returns the mean over the batch, or a sum and the weight to divide by.
     """
 
 
@@ -77,14 +77,14 @@ _BuiltInLoss = Annotated[
 
 
 def _find_loss(block: Any) -> Any:
-    """Replace a name of torch.nn (`HuberLoss`, `huber`) by the built-in name, or a reference."""
+    """Replace a name from torch.nn (`HuberLoss`, `huber`) by the built-in name or a reference."""
     name = block.get("name") if isinstance(block, dict) else None
     if not isinstance(name, str) or is_reference(name) or name in BUILT_IN_LOSSES:
         return block
     try:
         found = PYTORCH_LOSSES.reference(name).name
     except ValueError:
-        return block  # reported with the names that there are
+        return block  # reported later, with the allowed names
     return block | {"name": BUILT_IN_LOSSES_BY_CLASS.get(found, f"torch.nn:{found}")}
 
 

@@ -1,4 +1,4 @@
-"""Sentences about refused settings. No stage reads them: another word trains nothing again."""
+"""Messages about refused settings. No stage reads this file: a reworded message reruns nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MESSAGES = {
 
 
 def message_of(error: ValueError) -> str:
-    """Return the sentence about a refused setting."""
+    """Return the message about a refused setting."""
     if not isinstance(error, SettingError):
         return str(error)
     if error.kind == _UNKNOWN_CLASS:

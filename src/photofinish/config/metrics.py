@@ -17,14 +17,14 @@ TORCHMETRICS = "torchmetrics.functional"
 class Metric(CustomCode):
     """Function of torchmetrics.functional, or a custom function of (outputs, targets).
 
-    `as` names it. No argument can have this name, a keyword of Python.
+    `as` names the metric. It can't be an argument's name, as it is a Python keyword.
     """
 
     name: Annotated[str, AfterValidator(lambda name: _metric_reference(name) and name)]
 
     @property
     def reference(self) -> CodeReference:
-        """Return where the code is defined."""
+        """Return the reference to the code."""
         return _metric_reference(self.name)
 
     @property
@@ -34,7 +34,7 @@ class Metric(CustomCode):
 
     @property
     def is_of_torchmetrics(self) -> bool:
-        """Return True for a function of torchmetrics.functional."""
+        """Return True for a function of torchmetrics.functional, False for custom code."""
         return self.reference.module == TORCHMETRICS
 
     @property

@@ -1,4 +1,4 @@
-"""Settings of networks, and the published weights that they start from."""
+"""Settings of networks, and of the published weights that training starts from."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from photofinish.custom.reference import TIMM
 from photofinish.errors import SettingError
 
 GIVEN_TO_NETWORKS = frozenset({"classes", "shape"})
-"""Arguments that a custom network gets if it takes them."""
+"""Arguments that a custom network gets if its signature has them."""
 RECORD = "weights.json"
 Init = Literal["default", "xavier_uniform"]
 """Initial weights: PyTorch's defaults, or Xavier uniform with zero biases."""
@@ -30,7 +30,7 @@ Init = Literal["default", "xavier_uniform"]
 
 class _Network(Settings):
     compile: bool = False
-    """Compile the network with torch.compile."""
+    """True to compile the network with torch.compile."""
 
 
 class LinearModel(_Network):
@@ -98,7 +98,7 @@ Model = Annotated[
 
 
 class PublishedWeights(Settings):
-    """Weights that torchvision or timm publishes for a network."""
+    """Name of the weights that torchvision or timm publishes for a network."""
 
     model: str
     weights: str
@@ -106,7 +106,7 @@ class PublishedWeights(Settings):
 
 
 def published_weights(model: Model) -> PublishedWeights | None:
-    """Return the published weights that the network starts from."""
+    """Return the published weights that the network starts from, or None."""
     if isinstance(model, TorchvisionModel) and model.weights is not None:
         return PublishedWeights(model=model.name, weights=model.weights)
     if not isinstance(model, CustomModel) or model.reference.module != TIMM:
@@ -123,20 +123,20 @@ class WeightsPlan(Settings):
 
 
 class FetchedWeights(PublishedWeights):
-    """Published weights, and the file that they were downloaded to."""
+    """Published weights that were downloaded, and their file."""
 
     file: str
     sha256: str
 
 
 class InitialWeights(Settings):
-    """Weights of an experiment: data/weights/<experiment>/weights.json, always present."""
+    """Published weights of an experiment, if any: data/weights/<experiment>/weights.json."""
 
     published: FetchedWeights | None
 
 
 def fetched_weights(model: Model, folder: Path | None) -> FetchedWeights | None:
-    """Return the downloaded weights of `model`, or None if it starts from none."""
+    """Return the downloaded weights of `model`, or None without published weights."""
     if published_weights(model) is None:
         return None
     assert folder is not None

@@ -1,4 +1,4 @@
-"""Names that other trainers give to settings, and what to write here instead."""
+"""Names of settings in other trainers, and the keys that replace them here."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SAME: dict[str, tuple[str, ...]] = {
     "devices.gpu.kind": ("accelerator", "device"),
     "save_weights: every_epoch": ("enable_checkpointing", "save_top_k", "save_every"),
 }  # fmt: skip
-"""What to write, and other names for it."""
+"""Settings here, and their names in other trainers."""
 _NOT_HERE = {
     "freeze": "freeze layers in the network (requires_grad_(False)), or in a custom optimizer",
     "callbacks": "there are no callbacks: a custom step sees each batch",
@@ -51,7 +51,7 @@ _NOT_HERE = {
 
 
 def hint(name: str) -> str | None:
-    """Return what to write instead of a setting of other trainers, or None."""
+    """Return a hint about a setting of other trainers, or None if the name is not known."""
     for instead, names in _SAME.items():
         if name in names:
             return f"unknown key; write {instead}"

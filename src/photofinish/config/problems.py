@@ -40,7 +40,7 @@ class ConfigProblem:
 
 
 def problems_in(error: ValidationError, schema: Any) -> Iterator[ConfigProblem]:
-    """Yield pydantic's errors as problems, with paths that start at the validated part."""
+    """Yield pydantic's errors as problems. Paths start at the validated part."""
     for detail in error.errors():
         # Pydantic also calls a list too short if it has faulty items.
         if detail["type"] != "too_short" or not detail["input"]:
@@ -82,9 +82,9 @@ def _names_in(quoted: str) -> list[str]:
 
 
 def _resolve(schema: Any, location: tuple[int | str, ...]) -> tuple[KeyPath, list[type[BaseModel]]]:
-    """Return the place in the user's file, and the models allowed there.
+    """Return the key path in the user's file, and the models allowed there.
 
-    Pydantic's location also has the tag of each union.
+    Unlike a key path, pydantic's location contains the tag of each union.
     """
     path: KeyPath = ()
     models = _models_in(schema)

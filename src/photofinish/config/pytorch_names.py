@@ -16,18 +16,18 @@ from photofinish.errors import SettingError
 
 @dataclass(frozen=True)
 class Namespace:
-    """Module whose classes have short names: without underscores, capitals and the suffix."""
+    """Module whose classes have short names: no underscores, no capitals, no suffix."""
 
     what: str
-    """Name of the setting in messages."""
+    """Name of the setting, used in messages."""
     module: str
     suffix: str = ""
     aliases: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Classes of further short names."""
+    """Further short names, and their classes."""
     excluded: frozenset[str] = frozenset()
 
     def reference(self, name: str) -> CodeReference:
-        """Return the custom code or the class that a name means. Raise SettingError if none."""
+        """Return the custom code or class for a name. Raise SettingError if there is none."""
         if is_reference(name):
             return CodeReference.of(name)
         classes = _classes(self)
@@ -43,7 +43,7 @@ class Namespace:
 
 @cache
 def _classes(namespace: Namespace) -> dict[str, str]:
-    """Return the classes of the module by their plainest names."""
+    """Return the classes of the module, by their short names."""
     names = names_in_module(namespace.module)
     classes = [name for name in names if name[0].isupper() and name not in namespace.excluded]
     return {namespace._plain(name): name for name in classes}
@@ -52,7 +52,7 @@ def _classes(namespace: Namespace) -> dict[str, str]:
 OPTIMIZERS = Namespace(
     "optimizer",
     "torch.optim",
-    # LBFGS computes the loss several times a step.
+    # LBFGS computes the loss several times in each step.
     excluded=frozenset({"Optimizer", "LBFGS"}),
 )
 SCHEDULES = Namespace(
@@ -60,34 +60,34 @@ SCHEDULES = Namespace(
     "torch.optim.lr_scheduler",
     "LR",
     {"cosine": "CosineAnnealingLR", "reduce_on_plateau": "ReduceLROnPlateau"},
-    # Their arguments are functions or schedulers: a custom function makes them.
+    # Their arguments are functions or schedulers, so only custom code can build them.
     frozenset({"LRScheduler", "LambdaLR", "MultiplicativeLR", "SequentialLR", "ChainedScheduler"}),
 )
 LOSSES = Namespace("loss", "torch.nn.modules.loss", "Loss")
 TRANSFORMS = Namespace("transform", "torchvision.transforms.v2")
 
 FUSED = ("SGD", "Adam", "AdamW")
-"""Optimizers that are built with fused kernels, and whose steps may be captured."""
+"""Optimizers with fused kernels, whose steps can be captured."""
 CONSTANT = "constant"
-"""Schedule without a class: the learning rate stays."""
+"""Schedule without a class, which keeps the learning rate."""
 MOVED_BY_STEPS = ("OneCycleLR", "CyclicLR")
-"""Schedules that PyTorch steps after each batch. The others step after each epoch by default."""
+"""Schedules that PyTorch steps after each batch. By default, others step after each epoch."""
 GIVEN_TO_SCHEDULES = ("T_max", "total_steps", "epochs", "steps_per_epoch", "cycle_momentum")
-"""Arguments that a schedule gets if it takes them and params.yaml leaves them out."""
+"""Arguments that a schedule gets if its signature has them and params.yaml does not."""
 GIVEN_TO_BATCH_TRANSFORMS = ("num_classes",)
 
 
 NO_ARGUMENTS = ("name", "every", "weight_decay_exclude")
-"""Keys of an optimizer or a schedule that photofinish itself reads."""
+"""Keys of an optimizer or a schedule that photofinish reads and does not pass on."""
 
 
 def arguments_of(settings: Any) -> dict[str, Any]:
-    """Return the arguments in settings: pydantic's, or a plain object's."""
+    """Return the arguments in settings, which may be a pydantic model or a plain object."""
     given = vars(settings) | (getattr(settings, "model_extra", None) or {})
     return {key: value for key, value in given.items() if key not in NO_ARGUMENTS}
 
 
 def may_be_fused(arguments: Mapping[str, Any]) -> bool:
-    """Return True unless an optimizer's arguments ask for another implementation."""
+    """Return True unless an optimizer's arguments select another implementation than fused."""
     others = ("foreach", "differentiable")
     return bool(arguments.get("fused", True)) and not any(map(arguments.get, others))

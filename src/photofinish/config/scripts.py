@@ -1,4 +1,4 @@
-"""Settings of scripts with a training loop of their own: section `scripts` of params.yaml."""
+"""Settings of scripts with a custom training loop: section `scripts` of params.yaml."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def _check_command(command: str) -> str:
 
 
 class Script(Settings):
-    """A command that trains, run once on each device."""
+    """Training command that runs once on each device."""
 
     command: Annotated[str, AfterValidator(_check_command)]
-    """Command of a shell, in the folder of params.yaml."""
+    """Shell command, which runs in the folder of params.yaml."""
     deps: Annotated[tuple[str, ...], Field(min_length=1)]
-    """Files and folders that it reads: it runs again when one of them changes."""
+    """Files and folders that the script reads. It runs again if one of them changes."""
     metrics: str | None = None
-    """JSON file of numbers that it writes. The devices' are set beside each other."""
+    """JSON file of numbers that the script writes. The report compares them across devices."""
 
 
 class ScriptPlan(Record):
@@ -39,4 +39,4 @@ class ScriptPlan(Record):
     command: str
     metrics: str | None
     files: dict[str, str]
-    """SHA-256 of each file that it reads or imports, and version of each package."""
+    """SHA-256 of each file that the script reads or imports, and version of each package."""

@@ -27,9 +27,10 @@ def network_problem(name: str) -> str | None:
 
 
 def arguments(name: str) -> tuple[str, ...]:
-    """Return what functions take in the network's file, its neighbours and timm's `create_model`.
+    """Return the arguments of all functions that may receive a network's arguments.
 
-    Empty if there is no such network.
+    They are in the network's file, the files it imports, and timm's `create_model`. Returns an
+    empty tuple if there is no such network.
     """
     network = name.partition(".")[0]
     for file, networks in _files().items():
@@ -51,7 +52,7 @@ def _files() -> dict[Path, list[str]]:
 
 @cache
 def _neighbours(file: Path) -> list[Path]:
-    """Return the files beside it that it imports, to which it may pass arguments on."""
+    """Return the timm files that a file imports, to which it may pass arguments."""
     found = []
     for node in ast.walk(ast.parse(file.read_bytes())):
         if isinstance(node, ast.ImportFrom) and node.module:

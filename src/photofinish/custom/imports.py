@@ -19,14 +19,14 @@ from photofinish.errors import ConfigError, UserError
 from photofinish.files import is_as_recorded, sha256_of_file
 
 PACKAGE = "package "
-"""Prefix of the names of installed packages in a list of custom code."""
+"""Prefix that marks installed packages among the names of custom code."""
 _OURS = Path(__file__).parent.parent
 
 
 def custom_code_hashes(references: list[CodeReference]) -> dict[str, str]:
     """Return the sha256 of each custom file that runs, and the versions of packages that they name.
 
-    Files are named by their path from the project's folder. None of them is run.
+    Keys are paths from the project's folder. No file is run.
     """
     files, packages = custom_files(references)
     code = {Path(os.path.relpath(path)).as_posix(): _sha256(path) for path in files.values()}
@@ -37,7 +37,7 @@ def custom_code_hashes(references: list[CodeReference]) -> dict[str, str]:
 def custom_files(references: list[CodeReference]) -> tuple[dict[Path, Path], dict[str, str]]:
     """Return the custom files that run, and the versions of packages that they name.
 
-    The files' keys are their paths below the folder that Python imports them from.
+    Keys are paths below the folder that Python imports the files from.
     """
     files: dict[Path, Path] = {}
     packages: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Code references, as params.yaml names custom code: `./net.py:Net` or `package.module:Name`.
+"""References to custom code in params.yaml: `./net.py:Net` or `package.module:Name`.
 
 `plan` reads the code without running it.
 """
@@ -56,7 +56,7 @@ class CodeReference:
 
     @classmethod
     def of(cls, text: str) -> CodeReference:
-        """Parse a reference. Raise ValueError if it is none."""
+        """Parse a reference. Raise ValueError if the text is not a valid reference."""
         if not _REFERENCE.fullmatch(text):
             raise ValueError("name code as file.py:Name, or package.module:Name")
         module, _, name = text.rpartition(":")
@@ -64,12 +64,12 @@ class CodeReference:
 
     @property
     def is_file(self) -> bool:
-        """Return True if it names a file, False if it names a module."""
+        """Return True for a file, False for a module."""
         return self.module.endswith(".py")
 
     @property
     def file(self) -> Path | None:
-        """Return the file that defines it, or None if there is none."""
+        """Return the file that defines the code, or None if the file does not exist."""
         if not self.is_file:
             return file_of_module(self.module)
         path = Path(self.module).expanduser().resolve()
@@ -85,7 +85,7 @@ class CodeReference:
 
     @property
     def module_name(self) -> str:
-        """Return the name that Python imports it by."""
+        """Return the module's name in Python's `import`."""
         if not self.is_file:
             return self.module
         assert self.file
@@ -93,7 +93,7 @@ class CodeReference:
         return ".".join(self.file.relative_to(self.root).with_suffix("").parts)
 
     def problem(self) -> str | None:
-        """Return why nothing can be built of it, as far as its source shows."""
+        """Return why the code can't be used, as far as its source shows, or None."""
         file = self.file
         if file is None and self.is_file:
             if not (project_root() / self.module).is_file():
@@ -115,7 +115,7 @@ class CodeReference:
         return f"{self.module} has no {self.name};{hint} it defines {', '.join(sorted(code))}"
 
     def takes(self) -> Signature | None:
-        """Return its signature, or None if only running the file would show it."""
+        """Return the code's signature, or None if it can't be known without running the file."""
         node = _definition(self.file, self.module, self.name)
         if not isinstance(node, _DEFINITIONS) or node.decorator_list:
             return None
@@ -168,9 +168,9 @@ def _defined_in(file: Path) -> dict[str, ast.AST]:
 
 
 def names_in_module(module: str) -> list[str]:
-    """Return the public names of a module without importing it: those of `__all__` if it has one.
+    """Return `__all__` or the public names of a module, without importing the module.
 
-    Empty if there is no such module.
+    Returns an empty list if there is no such module.
     """
     file = file_of_module(module)
     if file is None:
@@ -182,7 +182,7 @@ def names_in_module(module: str) -> list[str]:
 
 
 def _definition(file: Path | None, module: str, name: str) -> ast.AST | None:
-    """Return the definition of a name, also if its module imports it from another one."""
+    """Return the definition of a name, following imports into other modules."""
     names = _defined_in(file) if file else {}
     node = names.get(name) or names.get("*")
     if not isinstance(node, ast.ImportFrom) or file is None or module.endswith(".py"):
@@ -211,7 +211,7 @@ def _signature(arguments: ast.arguments, *, is_class: bool) -> Signature:
 
 
 def file_of_module(name: str) -> Path | None:
-    """Return the file of a module without importing the packages around it."""
+    """Return the file of a module without importing its parent packages."""
     top, *rest = name.split(".")
     spec = PathFinder.find_spec(top, [str(Path.cwd())]) or find_spec(top)
     for part in rest:
@@ -224,7 +224,7 @@ def file_of_module(name: str) -> Path | None:
 
 @contextmanager
 def _command_line(arguments: list[str]) -> Iterator[None]:
-    """Show other arguments than ours to a file that reads its command line when imported."""
+    """Replace sys.argv, which a custom file may read when it is imported."""
     own, sys.argv = sys.argv, arguments
     try:
         yield

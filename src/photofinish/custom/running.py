@@ -33,13 +33,13 @@ def accepted_arguments(
 
 
 def as_function(custom: Any, arguments: Mapping[str, Any]) -> Callable[..., Any]:
-    """Return a function with its arguments, or an instance of a class that is made with them."""
+    """Return a class's instance, or a function with these arguments bound."""
     return custom(**arguments) if isinstance(custom, type) else partial(custom, **arguments)
 
 
 @contextmanager
 def forget_imports() -> Iterator[None]:
-    """Forget custom modules afterwards: other experiments may have files of the same names."""
+    """Unload custom modules at the end: other experiments may have files with equal names."""
     before, paths = set(sys.modules), [*sys.path]
     try:
         yield
@@ -69,7 +69,7 @@ def run_custom_code(what: str) -> Iterator[None]:
 
 
 def user_traceback(error: BaseException) -> str:
-    """Return the traceback from the user's first line on, or only the error if it has none."""
+    """Return the traceback from the user's first line on, or only the error without such a line."""
     frames = traceback.extract_tb(error.__traceback__)
     own = list(dropwhile(lambda frame: not is_user_file(frame.filename), frames))
     lines = [*traceback.format_list(own), *traceback.format_exception_only(error)]
@@ -77,13 +77,13 @@ def user_traceback(error: BaseException) -> str:
 
 
 def has_user_frame(error: BaseException) -> bool:
-    """Return True if the traceback has a line of the user, or of a package that they name."""
+    """Return True if the traceback has a line outside photofinish, PyTorch and Python."""
     frames = traceback.extract_tb(error.__traceback__)
     return any(is_user_file(frame.filename) for frame in frames)
 
 
 def is_user_file(filename: str) -> bool:
-    """Return True if the file belongs neither to photofinish, nor to PyTorch, nor to Python."""
+    """Return True if the file is not part of photofinish, PyTorch or Python."""
     if installed := _INSTALLED.search(filename):
         return installed["package"] != "torch"
     ours = (str(_OURS), sysconfig.get_path("stdlib"), "<")
@@ -91,5 +91,5 @@ def is_user_file(filename: str) -> bool:
 
 
 def is_custom_file(filename: str) -> bool:
-    """Return True if the file is custom code, and not part of an installed package."""
+    """Return True if the file is custom code outside any installed package."""
     return is_user_file(filename) and not _INSTALLED.search(filename)

@@ -17,12 +17,12 @@ from photofinish.errors import UserError
 from photofinish.files import sha256_of_bytes
 
 _PATIENCE_SECONDS = 15.0
-"""Longer than a training takes to end by itself after its DVC was killed."""
+"""Longer than a training run takes to exit after its DVC was killed."""
 
 
 @contextmanager
 def exclusive(folder: Path, *names: str, patience_seconds: float | None = None) -> Iterator[float]:
-    """Hold a lock in `folder` for each name. Give the seconds spent waiting."""
+    """Hold a lock in `folder` for each name. Yield the seconds spent waiting."""
     patience_seconds = _PATIENCE_SECONDS if patience_seconds is None else patience_seconds
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
@@ -37,17 +37,17 @@ def exclusive(folder: Path, *names: str, patience_seconds: float | None = None) 
 
 @contextmanager
 def exclusive_machine(what: str) -> Iterator[float]:
-    """Wait until no other training of this user is timed on this machine. Give the seconds."""
+    """Hold this user's lock on timed training on this machine. Yield the seconds spent waiting."""
     path = machine_lock()
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path, poll_interval=0.2)
     holder = ""
-    with suppress(OSError):  # there is none, or it is Windows, which lets nobody read a locked file
+    with suppress(OSError):  # no file yet, or Windows, where a locked file can't be read
         holder = path.read_text(encoding="utf-8", errors="replace")
     holder = f"{holder or 'another process'} has this machine to itself ({path})"
     waited_seconds = _acquire(lock, holder, math.inf)
     try:
-        # Windows refuses a locked file.
+        # Windows refuses to open a locked file.
         with suppress(PermissionError), path.open("r+", encoding="utf-8") as file:
             file.truncate()
             file.write(f"process {os.getpid()}, {what},")
@@ -59,14 +59,15 @@ def exclusive_machine(what: str) -> Iterator[float]:
 def machine_lock() -> Path:
     """Return the lock of this user on this machine.
 
-    Clusters give each job its own TMPDIR, and several machines one home.
+    It is not in TMPDIR, because clusters give each job another one. Its name has the machine's,
+    because several machines may share a home folder.
     """
     folder = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(folder) / "photofinish" / f"{platform.node()}.lock"
 
 
 def _acquire(lock: FileLock, holder: str, patience_seconds: float) -> float:
-    """Acquire the lock within `patience_seconds`. Return how long that took."""
+    """Acquire the lock within `patience_seconds`. Return the seconds spent waiting."""
     started_seconds = time.monotonic()
     try:
         lock.acquire(timeout=0)

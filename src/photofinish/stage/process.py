@@ -57,8 +57,8 @@ def end_on_sigterm() -> None:
     """Make SIGTERM raise TerminatedError in the main thread, as Ctrl-C raises KeyboardInterrupt.
 
     Python drops an exception that is raised within a `__del__` or a fork hook, where a data loader
-    spends part of its time. So the exception is raised each second until one is being handled.
-    Windows has no timer for that, and there it is raised once.
+    spends part of its time. So the exception is raised every second until the main thread handles
+    it. Windows has no such timer, so there it is raised once.
     """
     has_timer = hasattr(signal, "setitimer")
     process = os.getpid()
@@ -86,9 +86,9 @@ def end_on_sigterm() -> None:
 
 
 def end_with_parent() -> None:
-    """End this process on SIGTERM, and when DVC or the launcher, which started it, has died.
+    """End this process on SIGTERM, or once the DVC or launcher that started it has died.
 
-    A killed DVC leaves its stage running, and the next `dvc repro` would start a second one.
+    A killed DVC leaves its stage running, and the next `dvc repro` would start it a second time.
     """
     end_on_sigterm()
     if "DVC_STAGE" in os.environ or own_rank():
@@ -129,7 +129,7 @@ def _is_alive(process: psutil.Process) -> bool:
 
 
 def end_group(process: int) -> None:
-    """Send SIGTERM to a process that leads its session, and to all that it started."""
+    """Send SIGTERM to a session leader and to all processes that it started."""
     if hasattr(os, "killpg"):
         os.killpg(process, signal.SIGTERM)
         return

@@ -16,7 +16,7 @@ _STARTED_AT = "PHOTOFINISH_STAGE_STARTED_AT_MONOTONIC_SECONDS"
 
 @dataclass(frozen=True)
 class Rank:
-    """Rank of this process among those that train together."""
+    """Rank of this process among the processes that train together."""
 
     number: int
     """Rank from 0. Rank 0 writes, tracks and prints."""
@@ -49,7 +49,7 @@ def seconds_since_process_start() -> float:
 
 
 def note_start_of_stage(waited_seconds: float) -> None:
-    """Pass the stage's start to its ranks, without the time it waited for its turn."""
+    """Pass the stage's start time to its ranks, moved by the time it waited for locks."""
     os.environ[_STARTED_AT] = repr(
         time.monotonic() - seconds_since_process_start() + waited_seconds
     )
@@ -61,7 +61,7 @@ def is_started_by_stage() -> bool:
 
 
 def seconds_since_stage_start() -> float:
-    """Return how long the job has run. Ranks count from the start of their stage."""
+    """Return how long the job has run, counted from the start of the stage."""
     if is_started_by_stage():
         return time.monotonic() - float(os.environ[_STARTED_AT])
     return seconds_since_process_start()
