@@ -11,10 +11,10 @@ MANIFEST = "manifest.json"
 """File that describes a packed split."""
 PartName = Literal["train", "validation", "test"]
 TaskName = Literal["classes", "values", "labels", "custom"]
-"""Target of a sample: a class (or one for each position), floats, or yes or no for each label."""
+"""Task: a class per sample or position, floats, or yes or no per label."""
 Shape = tuple[int | None, ...]
-"""Shape of a sample. None stands for a side that differs from sample to sample."""
+"""Shape of a sample. None is a side that differs between samples."""
 IGNORED_CLASS = -100
-"""Class of a position that doesn't count, by default of PyTorch's cross_entropy."""
+"""Class of ignored positions, the default of PyTorch's cross_entropy."""
 Dtype = Literal["uint8", "float32", "int64"]
-"""Dtype that samples are packed in: uint8 for images, else what networks take."""
+"""Dtype of packed samples: uint8 for images, else the dtype that networks get."""

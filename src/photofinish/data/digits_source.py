@@ -11,7 +11,7 @@ _BRIGHTEST = 16
 
 
 def open_digits(_plan: DatasetPlan) -> Source:
-    """Return scikit-learn's digits, whose values from 0 to 16 are spread over a byte."""
+    """Return scikit-learn's digits, with values scaled from 0 to 16 to a byte."""
     from sklearn.datasets import load_digits
 
     digits = load_digits()

@@ -1,4 +1,4 @@
-"""Images as arrays: decoded, in one size and number of channels."""
+"""Images as arrays, decoded and converted to one size and number of channels."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ def _has_16_bits(image: Image.Image) -> bool:
 
 
 def pixels_of(image: Image.Image) -> UInt8Array:
-    """Return the pixels in the image's own size: one channel if it is grey, else three."""
+    """Return the pixels in the image's own size, in one channel if grey, else in three."""
     is_grey = image.mode in ("1", "L", "LA", "La", "I", "F") or image.mode.startswith("I;16")
     return to_pixels(image, None, 1 if is_grey else 3)
 
 
 def decode(path: Path, size: Size | None, channels: int) -> UInt8Array:
-    """Return the pixels of an image file, turned as its EXIF data say."""
+    """Return the pixels of an image file, rotated as its EXIF data require."""
     try:
         with Image.open(path) as image:
-            with suppress(*UNREADABLE):  # damaged EXIF data; damaged pixels raise again below
+            with suppress(*UNREADABLE):  # damaged EXIF data, or pixels that raise again below
                 ImageOps.exif_transpose(image, in_place=True)
             return to_pixels(image, size, channels)
     except UNREADABLE as error:
@@ -66,5 +66,5 @@ def decode(path: Path, size: Size | None, channels: int) -> UInt8Array:
 
 
 def decoding_processes(image_count: int) -> int:
-    """Return how many processes to decode image files in. 0 means the present one."""
+    """Return how many processes should decode image files. 0 means this process."""
     return min(_MOST_PROCESSES, os.cpu_count() or 1, image_count // _IMAGES_PER_PROCESS)

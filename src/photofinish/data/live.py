@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from photofinish.data.samples import Array
 
 PLAN = "dataset.json"
-"""File of the data set's plan, in a split whose inputs aren't packed."""
+"""File with the data set's plan, in a split without packed inputs."""
 
 
 class LiveSamples:
@@ -32,13 +32,13 @@ class LiveSamples:
 
     def __init__(self, split: PackedSplit, part: PartName) -> None:
         plan = read_plan(split.folder / PLAN, DatasetPlan)
-        self.dataset = open_source(plan).dataset  # workers get it pickled
+        self.dataset = open_source(plan).dataset  # workers get a pickled copy
         self._rows = np.load(split.folder / part_file(part, "rows"))
         self._labels = split.labels(part)
         self._task = TASKS[split.manifest.task]
 
     def __call__(self, row: int) -> tuple[Any, Nested[Array]]:
-        """Read a sample. Its class is that of the split, which numbers the classes."""
+        """Read a sample. Its class number is from the split, which numbers the classes."""
         number = int(self._rows[row])
         try:
             sample = to_sample(self.dataset[number])

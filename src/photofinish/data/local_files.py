@@ -40,9 +40,10 @@ def _files_below(root: Path) -> Iterator[str]:
 
 
 def sha256_of_local_files(datasets: Mapping[str, Dataset]) -> dict[str, str]:
-    """Return a hash for each data set of local files, which changes with each of them.
+    """Return a hash for each data set of local files. It changes if one of the files does.
 
-    A file counts with its name, size and time; a CSV with its content. All paths must exist.
+    The hash covers the name, size and time of a file, and the content of a CSV. All paths must
+    exist.
     """
     hashes = {}
     for name, dataset in datasets.items():
@@ -53,7 +54,7 @@ def sha256_of_local_files(datasets: Mapping[str, Dataset]) -> dict[str, str]:
 
 
 def _states(dataset: Dataset) -> Iterator[str]:
-    """Yield the state of each file that a data set is made of."""
+    """Yield the state of each file of a data set."""
     if dataset.is_downloaded:
         return
     for each in dataset.paths():
@@ -75,6 +76,6 @@ def _state(folder: Path, name: str) -> str:
     try:
         # Three times as fast as pathlib.
         status = os.stat(os.path.join(folder, name))  # noqa: PTH116, PTH118
-    except (OSError, ValueError):  # missing, or a name that no file can have
+    except (OSError, ValueError):  # missing, or not a valid file name
         return f"{name}\0missing"
     return f"{name}\0{status.st_size} {status.st_mtime_ns}"

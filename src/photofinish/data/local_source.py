@@ -31,14 +31,14 @@ _PARTS: dict[str, PartName] = {
 
 
 class _Row(NamedTuple):
-    """Image as the data set lists it."""
+    """Image listed by the data set."""
 
     where: str
     """File and line of a CSV, or the image's path."""
     path: Path
     label: str
     part: PartName | None
-    """None if the parts are drawn."""
+    """None if parts are drawn."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """A packed split: memory-mapped files of inputs, files of targets per part, and a manifest.
 
-A tuple or dict of inputs has a file for each. Samples whose shapes differ lie in one flat file,
-with a file of their shapes.
+A tuple or dict of inputs has a file for each input. Samples whose shapes differ are stored in one
+flat file, with a second file for the shapes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from photofinish.nested import Nested, as_nested, leaf_names
 Array = npt.NDArray[Any]
 Content = Literal["images", "labels", "rows"]
 Column = Array | Ragged
-"""One input or target of all samples."""
+"""Array of one input or target, for all samples."""
 
 
 class Manifest(Record):
@@ -29,23 +29,23 @@ class Manifest(Record):
 
     task: TaskName = "classes"
     class_names: tuple[str, ...]
-    """Names of the classes, values or labels. A network returns one number for each."""
+    """Names of the classes, values or labels. A network returns one number for each name."""
     shape: Nested[Shape]
     """Shape of a sample; for images, channels, height, width."""
     dtype: Nested[Dtype] = "uint8"
-    """Networks get samples of other dtypes than uint8 unchanged."""
+    """Dtype of a sample. All dtypes but uint8 reach networks unchanged."""
     target_shape: Shape = ()
-    """Shape of a target as it is packed: positions for a class at each of them."""
+    """Shape of a packed target. With a class at each position, the positions' shape."""
     ignored_class: int | None = None
-    """Number in the targets of positions that is no class, such as -100."""
+    """Number that marks positions without a class, such as -100."""
     target_parts: Nested[Dtype] | None = None
     """Dtypes of a tuple or dict of targets."""
     counts: dict[PartName, int]
     mean: tuple[float, ...]
-    """Mean of the training part per channel, on the scale from 0 to 1. Empty: no normalisation."""
+    """Training part's mean per channel, on a scale from 0 to 1. Empty without normalisation."""
     std: tuple[float, ...]
     decode: Decode = "once"
-    """With each_epoch, inputs are not packed: the loader reads the data set itself."""
+    """With `each_epoch`, inputs are not packed, and the loader reads the data set in each epoch."""
     sha256: dict[str, str]
 
 
@@ -57,7 +57,7 @@ class PackedSplit:
         self.manifest = Manifest.model_validate_json((folder / MANIFEST).read_bytes())
 
     def images(self, part: PartName) -> Any:
-        """Return a part's inputs, (count, *shape), memory-mapped: a nested Column."""
+        """Return a part's memory-mapped inputs, (count, *shape), as a nested Column."""
         names = leaf_names(self.manifest.dtype)
         columns = [self._column(part, "images", name, mmap_mode="r") for name in names]
         return as_nested(columns, self.manifest.dtype)
@@ -65,7 +65,8 @@ class PackedSplit:
     def labels(self, part: PartName) -> Any:
         """Return a part's targets, a nested Column.
 
-        They are class numbers; for other tasks, float32 (count, numbers), or what the items have.
+        Targets are class numbers, or float32 (count, numbers) for values and labels. Custom targets
+        stay as the data set returns them.
         """
         parts = self.manifest.target_parts or "int64"
         columns = [self._column(part, "labels", name) for name in leaf_names(parts)]
@@ -85,5 +86,5 @@ def part_file(part: PartName, content: Content, leaf: str = "") -> str:
 
 
 def shapes_file(part: PartName, content: Content, leaf: str = "") -> str:
-    """Return the name of the file of samples' shapes, if these differ."""
+    """Return the name of the file with the samples' shapes, if they differ."""
     return part_file(part, content, leaf).replace(".npy", ".shapes.npy")

@@ -25,7 +25,7 @@ class Ragged:
 
     @property
     def shape(self) -> tuple[int | None, ...]:
-        """Return the shape, as an array has it, with None for sides that differ."""
+        """Return the shape as an array's, with None for sides that differ."""
         sides = []
         for lengths in self.shapes.T:
             sides.append(int(lengths[0]) if (lengths == lengths[0]).all() else None)

@@ -28,29 +28,29 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Source:
-    """Map-style data set of (input, target) pairs, and what is known about it."""
+    """Map-style data set of (input, target) pairs, with its parts and names."""
 
     dataset: Any
     names: Any = None
     """Object whose attribute `classes` or `target_names`, if any, names the targets."""
     own_parts: Mapping[PartName, Int64Array] = field(default_factory=dict)
-    """Rows of each part that the source itself has."""
+    """Rows of each part that the source is already divided into."""
     name_of: Callable[[int], str] = "item {}".format
-    """Returns the name of a row in messages."""
+    """Function that returns the name of a row for messages."""
     workers: int = 0
-    """Processes that read it."""
+    """Number of processes that read the data set."""
     seed: int | None = None
-    """Seed for what custom code draws while it is read. None for built-in sources."""
+    """Seed for custom code that draws random numbers. None for built-in sources."""
 
 
 class Sample(NamedTuple):
-    """Sample in the dtypes that it is packed in."""
+    """Sample in the dtypes of packed files."""
 
     input: Nested[Array]
     target: Nested[Array]
 
     def difference(self, first: Sample, *, shapes: bool) -> str | None:
-        """Return how its dtypes and dimensions, or its shapes, differ from the first one's."""
+        """Return how this sample's dtypes or shapes differ from the first sample's, or None."""
         if leaf_names(self.input) != leaf_names(first.input):
             return f"its input has {_parts(self.input)}, the first one's has {_parts(first.input)}"
         if leaf_names(self.target) != leaf_names(first.target):
@@ -66,11 +66,11 @@ class Sample(NamedTuple):
         return None
 
     def arrays(self) -> list[Array]:
-        """Return all arrays of the input, then those of the target."""
+        """Return the arrays of the input, then the arrays of the target."""
         return [*leaves(self.input), *leaves(self.target)]
 
     def names(self) -> list[str]:
-        """Return the name of each array in messages."""
+        """Return the name of each array, for messages."""
         names = [f"input {leaf}" for leaf in leaf_names(self.input)]
         names += [f"target {leaf}" for leaf in leaf_names(self.target)]
         return [name.rstrip() for name in names]
@@ -83,7 +83,7 @@ def _parts(value: Nested[Array]) -> str:
 
 
 class Samples(Dataset[Sample | str]):
-    """Samples of a map-style data set. A seed is combined with the row of each sample."""
+    """Samples of a map-style data set. Generators are seeded by (seed, row) before each sample."""
 
     def __init__(self, dataset: Any, seed: int | None = None) -> None:
         self._dataset, self._seed = dataset, seed
@@ -150,7 +150,7 @@ def _to_input(value: Any) -> Array:
     kind = array.dtype.kind
     if kind not in "biuf":
         raise ValueError(f"its input is a {type(value).__name__} of {array.dtype}: give numbers")
-    if array.dtype != np.uint8 or array.ndim != 3:  # no image: as networks take it
+    if array.dtype != np.uint8 or array.ndim != 3:  # not an image: convert to a network's dtype
         with np.errstate(over="ignore"):
             array = array.astype(np.float32 if kind == "f" else np.int64)
     if array.dtype == np.float32 and not np.isfinite(array).all():
@@ -167,7 +167,7 @@ def _to_array(value: Any) -> Array:
 
 
 def _to_target(value: Any) -> Array:
-    """Convert whole numbers, a float or a vector of floats. Raise ValueError for anything else."""
+    """Convert whole numbers, a float or a vector of floats. Raise ValueError otherwise."""
     array = _to_array(value)
     if array.dtype.kind not in "biuf" or (array.ndim > 1 and array.dtype.kind == "f"):
         raise ValueError(
@@ -179,7 +179,7 @@ def _to_target(value: Any) -> Array:
 
 
 def _to_numbers(value: Any) -> Array:
-    """Convert to int64 or float32. Raise ValueError for numbers that are not finite."""
+    """Convert to int64 or float32. Raise ValueError if the value has other or infinite numbers."""
     array = _to_array(value)
     if array.dtype.kind not in "biuf":
         raise ValueError(f"its target is a {type(value).__name__} of {array.dtype}: give numbers")
@@ -193,10 +193,11 @@ def _to_numbers(value: Any) -> Array:
 def named_targets(
     where: str, column: Nested[Column], named: Any, given_task: TaskName | None = None
 ) -> tuple[TaskName, Nested[Column], tuple[str, ...]]:
-    """Return the task, all targets, and the names that `named` or their numbers give them.
+    """Return the task, the targets, and their names from `named`, or else from their numbers.
 
-    Class numbers are int64, (count,) or one for each position; other targets float32
-    (count, numbers). A tuple or dict of targets stays as it is, and its parts are named.
+    Class numbers are int64 of shape (count,) or (count, *positions). Other targets are float32 of
+    shape (count, numbers). A tuple or dict of targets is not changed: its keys or indices are the
+    names.
     """
     if isinstance(column, tuple | dict):
         return "custom", column, tuple(leaf_names(column))
@@ -247,9 +248,10 @@ def _is_one_hot(rows: Array) -> bool:
 
 
 def _task_of(numbers: Array, dimensions: int) -> TaskName:
-    """Return the task of targets: of whole numbers, classes, but labels if a vector has 0 and 1.
+    """Return the task of the targets, by their dtype and values.
 
-    Floats are values, but labels if all are 0 or 1, as binary cross-entropy takes them.
+    Whole numbers are classes, but vectors of 0 and 1 are labels. Floats are values, but labels if
+    all are 0 or 1, as binary cross-entropy takes them.
     """
     are_zeros_and_ones = bool(np.isin(numbers, (0, 1)).all())
     if numbers.dtype == np.int64:
@@ -260,7 +262,7 @@ def _task_of(numbers: Array, dimensions: int) -> TaskName:
 def _named_classes(
     where: str, column: Column, numbers: Array, names: tuple[str, ...]
 ) -> tuple[Column, tuple[str, ...]]:
-    """Return the classes and their names. Classes of positions keep their numbers."""
+    """Return the class numbers and their names. Classes of positions keep their numbers."""
     has_positions = len(column.shape) > 1
     if not names and not has_positions:
         assert isinstance(column, np.ndarray)
@@ -287,6 +289,6 @@ def _named_classes(
 
 
 def numbers_of_no_class(numbers: Array, classes: int) -> list[int]:
-    """Return the numbers in targets that are none of so many classes."""
+    """Return the numbers in targets that are not class numbers, from 0 to `classes` - 1."""
     outside = numbers[(numbers < 0) | (numbers >= classes)]
     return [int(number) for number in np.unique(outside)]

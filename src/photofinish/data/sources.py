@@ -12,7 +12,7 @@ from photofinish.files import write_json_atomically
 
 
 def download(plan: DatasetPlan, folder: Path) -> None:
-    """Download a data set that has to be. For every source, record it in `folder`."""
+    """Download the data set if its source requires it. Record every source in `folder`."""
     dataset = plan.dataset
     if dataset.is_downloaded:
         open_source(plan)

@@ -37,7 +37,7 @@ _HASH_BYTES = 8
 def divide(raw: RawData, plan: DatasetPlan) -> dict[PartName, Int64Array]:
     """Return the rows of each part, in the raw data's order.
 
-    Parts that the source lacks are drawn by the seed alone, in the proportions of the classes.
+    Missing parts are drawn by the seed alone, stratified if each sample has a class.
     """
     own, dataset, where = raw.own_parts, plan.dataset, f"datasets.{plan.name}"
     rest = own.get("train", np.arange(samples_in(raw.labels), dtype=np.int64))
@@ -118,7 +118,7 @@ def split(plan: DatasetPlan, raw: RawData, folder: Path) -> Manifest:
 
 
 def _target_shape(labels: Nested[Column]) -> Shape:
-    """Return the shape of a target; of a tuple or dict, only if a side differs."""
+    """Return the shape of a target. For a tuple or dict, only if a side differs between samples."""
     if not isinstance(labels, tuple | dict):
         return labels.shape[1:]
     columns: list[Column] = leaves(labels)
@@ -126,7 +126,7 @@ def _target_shape(labels: Nested[Column]) -> Shape:
 
 
 def _ignored_class(raw: RawData) -> int | None:
-    """Return the number that marks positions without a class, if there is one."""
+    """Return the number that marks positions without a class, or None."""
     if raw.task != "classes" or isinstance(raw.labels, tuple | dict) or len(raw.labels.shape) < 2:
         return None
     values = raw.labels.values if isinstance(raw.labels, Ragged) else raw.labels
@@ -134,7 +134,7 @@ def _ignored_class(raw: RawData) -> int | None:
 
 
 def _channels(raw: RawData) -> int:
-    """Return the number of channels that are normalised: none of whole numbers and of tuples."""
+    """Return the number of channels to normalise: 0 for whole numbers and for tuples."""
     if isinstance(raw.inputs, tuple | dict) or raw.dtype == "int64":
         return 0
     return raw.inputs.shape[1] or 0
@@ -145,7 +145,7 @@ def _pack(
 ) -> tuple[Array, Array]:
     """Write a part's files, some samples at a time.
 
-    Return a hash of each input and, for images, how often each channel has each of 256 shades.
+    Return a hash of each input and, for images, a histogram of 256 shades for each channel.
     """
     np.save(folder / part_file(part, "rows"), rows)
     targets: list[Column] = leaves(raw.labels)
@@ -192,7 +192,7 @@ def _written(
 
 
 def _some_at_a_time(column: Column, rows: Int64Array) -> Iterator[Array]:
-    """Yield these rows in arrays of many samples, or of one where shapes differ."""
+    """Yield these rows in arrays of many samples, or of one sample if shapes differ."""
     if isinstance(column, Ragged):
         for row in rows:
             yield np.ascontiguousarray(column[int(row)])[np.newaxis]
@@ -212,7 +212,7 @@ def _mean_and_std(shades: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:
         mean = float(share @ values)
         std = float(np.sqrt(share @ (values - mean) ** 2))
         means.append(mean)
-        stds.append(std if std > 0 else 1.0)  # a channel of one value is divided by 1
+        stds.append(std if std > 0 else 1.0)  # a constant channel is divided by 1
     return tuple(means), tuple(stds)
 
 

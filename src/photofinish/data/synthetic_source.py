@@ -12,10 +12,10 @@ from photofinish.data.images import Int64Array, UInt8Array
 from photofinish.data.samples import Source
 
 _KNOTS = 4
-"""Random shades a side that a pattern is drawn through."""
+"""Number of random shades per side, which a pattern interpolates."""
 _BYTES_A_WORD = 8
 _PATTERN, _NOISE = 0, 1
-"""Purposes of a stream of random numbers."""
+"""Numbers that separate the random streams by purpose."""
 
 
 def open_synthetic(plan: DatasetPlan) -> Source:
@@ -26,10 +26,10 @@ def open_synthetic(plan: DatasetPlan) -> Source:
 
 
 class _Synthetic:
-    """A smooth pattern per class, half hidden by noise.
+    """Images with a smooth pattern per class, half hidden by noise.
 
-    Each image follows from the seed and its row, by whole numbers only, so that it has the same
-    bytes on every machine.
+    Only the seed and the row determine an image. It is computed in whole numbers, so that it has
+    the same bytes on every machine.
     """
 
     def __init__(self, dataset: SyntheticDataset) -> None:

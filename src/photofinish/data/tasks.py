@@ -1,6 +1,6 @@
-"""Tasks: what the targets of a data set are, and what follows for losses, predictions and scores.
+"""Tasks: the kinds of targets, each with its losses, predictions and scores.
 
-Outputs and targets are tensors, but torch is not imported: reports read tasks, too.
+Torch is not imported, although outputs and targets are tensors, because reports read tasks too.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
 
 
 class Task:
-    """Targets whose meaning only custom code knows: a tuple or dict."""
+    """Task of custom targets, a tuple or dict that only custom code can interpret."""
 
     name: TaskName = "custom"
     losses: tuple[str, ...] = ()
-    """Losses that fit, the default first."""
+    """Losses for this task, the default first."""
     has_accuracy: bool = False
     """True if a prediction is right or wrong."""
     is_all_or_nothing: bool = False
     """True if a sample is right only if all its predictions are."""
     is_one_of_many: bool = False
-    """True if a target is the number of a class, which the split gives."""
+    """True if a target is a class number."""
     names_attribute: str = "classes"
     """Attribute of a data set that names the classes, labels or values."""
     predicted_dtype: Literal["int64", "float64"] = "int64"
     """Dtype of predictions in predictions.csv."""
     torchmetrics: str | None = None
-    """Argument `task` of a metric of torchmetrics that takes one."""
+    """Argument `task` for metrics of torchmetrics."""
 
     def num_predictions(self, targets: Any) -> torch.Tensor | int:
-        """Return the number of samples, or of positions whose class isn't ignored."""
+        """Return the number of samples, or of positions with a class."""
         return samples_in(targets)
 
     def by_position(
@@ -45,18 +45,18 @@ class Task:
         return outputs, targets
 
     def num_correct(self, outputs: Any, targets: Any) -> torch.Tensor:  # noqa: ARG002
-        """Return the number of correct predictions, 0 for a task without an accuracy."""
+        """Return the number of correct predictions, or 0 for a task without accuracy."""
         first: torch.Tensor = leaves(outputs)[0]
         return first.float().new_zeros(())
 
     def predicted(self, outputs: torch.Tensor) -> torch.Tensor:
-        """Return what a network predicts by its outputs."""
+        """Return the predictions for a network's outputs."""
         return outputs
 
     def metric_inputs(
         self, outputs: torch.Tensor, targets: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return predictions and targets as torchmetrics takes them."""
+        """Return predictions and targets in the form that torchmetrics accepts."""
         return outputs, targets
 
     def output_shape(
@@ -64,12 +64,12 @@ class Task:
         names: tuple[str, ...],
         target_shape: tuple[Any, ...],  # noqa: ARG002
     ) -> list[int] | None:
-        """Return the shape of a sample's outputs, -1 for any side, or None if it is not known."""
+        """Return the expected shape of a sample's outputs, or None if unknown. -1 is any side."""
         return [len(names)] if self.losses else None
 
 
 class Classes(Task):
-    """A class for each sample, or for each position of one."""
+    """Task with a class for each sample, or for each position of a sample."""
 
     name = "classes"
     losses = ("cross_entropy",)
@@ -79,7 +79,7 @@ class Classes(Task):
 
     def __init__(self, ignore_index: int = IGNORED_CLASS) -> None:
         self.ignore_index = ignore_index
-        """Class of the positions that do not count."""
+        """Class of ignored positions."""
 
     def num_predictions(self, targets: torch.Tensor) -> torch.Tensor | int:
         return (
@@ -117,7 +117,7 @@ class Classes(Task):
 
 
 class Labels(Task):
-    """Yes or no for each label of a sample, as 1 or 0."""
+    """Task with a yes (1) or no (0) for each label of a sample."""
 
     name = "labels"
     losses = ("bce_with_logits",)
@@ -126,7 +126,7 @@ class Labels(Task):
     torchmetrics = "multilabel"
 
     def num_correct(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Return the number of correct predictions. A sample counts by its correct labels."""
+        """Return the number of correct predictions. A sample counts as a share of its labels."""
         return ((outputs > 0) == (targets > 0)).float().mean(dim=1).sum()
 
     def predicted(self, outputs: torch.Tensor) -> torch.Tensor:
@@ -139,7 +139,7 @@ class Labels(Task):
 
 
 class Values(Task):
-    """One or several floats for each sample."""
+    """Task with one or several floats for each sample."""
 
     name = "values"
     losses = ("mse", "l1", "smooth_l1")
@@ -156,17 +156,18 @@ TASKS: dict[TaskName, Task] = {task.name: task for task in (Classes(), Values(),
 
 
 def has_positions(targets: torch.Tensor) -> bool:
-    """Return True for a class at each position, False for one a sample, or its probabilities."""
+    """Return True if targets have a class at each position, False if they have one per sample."""
     return targets.dim() > 1 and not targets.is_floating_point()
 
 
 def classes_of_positions(
     outputs: torch.Tensor, targets: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a row of outputs for each position, and the class of each.
+    """Return the outputs and the class of each position, one row per position.
 
-    The positions are the dimensions that outputs and targets share. The classes come before them,
-    as in PyTorch's cross_entropy, or after them, as most networks of sequences return them.
+    Positions are the dimensions that outputs and targets share. In the outputs, the classes'
+    dimension precedes them, as in PyTorch's cross_entropy, or follows them, as in most sequence
+    networks.
     """
     positions = targets.shape[1:]
     come_first, come_last = outputs.shape[2:] == positions, outputs.shape[1:-1] == positions

@@ -35,7 +35,7 @@ def open_torchvision(plan: DatasetPlan) -> Source:
     return Source(
         images,
         SimpleNamespace(classes=classes),
-        dict(zip(DATASETS[dataset.source], rows, strict=False)),  # an undivided one has no parts
+        dict(zip(DATASETS[dataset.source], rows, strict=False)),  # undivided data sets have none
         workers=0 if in_memory else decoding_processes(len(images)),
     )
 

@@ -1,15 +1,15 @@
 """The machine: CPU, accelerators, fingerprint, memory, load, energy."""
 
 MOST_BYTES = 256 << 20
-"""Limit of the batches of one CUDA graph."""
+"""Maximum size of the batches of one CUDA graph."""
 MOST_OPERATIONS = 4000
-"""Limit of the operations of one CUDA graph: each takes memory, and time to capture."""
+"""Maximum number of operations of one CUDA graph: each takes memory, and time to capture."""
 OPERATIONS_A_LAYER = 8
-"""Operations of a training step for each layer, about."""
+"""Approximate number of operations per layer in a training step."""
 
 
 def most_steps_at_once(image_count: int, batch_size: int, image_bytes: int, layers: int = 1) -> int:
-    """Return how many steps one CUDA graph holds, for a network with at least so many layers.
+    """Return how many steps one CUDA graph holds. The network has at least `layers` layers.
 
     Defined here, where training can import it without psutil.
     """

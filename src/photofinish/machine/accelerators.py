@@ -39,12 +39,12 @@ class AcceleratorFacts:
     kind: Kind
     name: str
     memory_bytes: int | None
-    """None if it shares the CPU's memory."""
+    """None if the accelerator shares the CPU's memory."""
     driver: str
 
 
 Accelerators = dict[str, tuple[AcceleratorFacts, ...] | str]
-"""Accelerators of this machine by kind, or the reason why there is none."""
+"""For each kind, the accelerators of this machine, or the reason why there are none."""
 _ACCELERATORS: TypeAdapter[Accelerators] = TypeAdapter(Accelerators)
 
 
@@ -58,7 +58,7 @@ def all_accelerators() -> Accelerators:
     if platform.system() == "Linux" and not nodes:
         absent: Accelerators = {name: kind.absent for name, kind in KINDS.items()}
         return absent | {"cuda": HIDDEN} if _are_hidden() else absent
-    # Training sets this too, unless the user does: GPUs in the order of nvidia-smi.
+    # GPUs in the order of nvidia-smi. Training sets this too, unless the user does.
     environment = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} | os.environ
     key = {
         "boot": read_or_empty(_BOOT_ID).strip(),
@@ -73,7 +73,7 @@ def all_accelerators() -> Accelerators:
         if cached["key"] == key:
             return _ACCELERATORS.validate_python(cached["accelerators"])
     listed = _ask_torch(environment)
-    # A driver that fails now may work in a minute, so a failure is not cached.
+    # A driver that fails now may work a minute later, so failures are not cached.
     only_graphics = all("dri/" in node for node in nodes)
     if isinstance(listed["cuda"], tuple) or _are_hidden() or only_graphics:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -98,7 +98,7 @@ def _ask_torch(environment: dict[str, str]) -> Accelerators:
 def accelerators_to_use(
     gpu: GpuDevice, here: Accelerators
 ) -> tuple[list[AcceleratorFacts], str | None]:
-    """Return the accelerators that the settings select, or none and the reason.
+    """Return the accelerators that the settings select, or an empty list and the reason.
 
     `auto` selects the first kind that is available.
     """

@@ -11,25 +11,25 @@ import pynvml
 from photofinish.config.base import Record
 
 LEAST_SECONDS = 1.0
-"""A shorter training run gives no figure: the counter advances 10 to 50 times a second."""
+"""Shorter training runs get no figure: the counter advances 10 to 50 times a second."""
 
 
 class Energy(Record):
-    """Energy of one part of the machine, from the first epoch's start to the last one's end."""
+    """Energy of one part of the machine, from the first epoch's start to the last epoch's end."""
 
     of: Literal["cpu", "gpu"]
-    """`cpu` only in records of earlier versions."""
+    """Always `gpu`. Records of earlier versions also have `cpu`."""
     status: Literal["measured", "unavailable"]
     joules: float | None = None
     source: Literal["nvml", "rapl"] | None = None
     reason: str | None = None
-    """Reason why there is no figure."""
+    """Reason for a missing figure."""
 
 
 class EnergyMeter:
-    """Measures the energy of GPUs by their UUIDs, including what other programs use.
+    """Meter of the GPUs' energy, including energy that other programs use.
 
-    A UUID is None for a GPU that NVML does not list.
+    GPUs are given by UUID, which is None for a GPU that NVML does not list.
     """
 
     def __init__(self, uuids: Sequence[str | None]) -> None:
@@ -40,7 +40,7 @@ class EnergyMeter:
         self._reason = "the training was not watched"
 
     def begin(self) -> None:
-        """Start to count."""
+        """Start counting."""
         if None in self._uuids:
             self._reason = "only NVIDIA's GPUs have a counter that is read"
             return
@@ -59,7 +59,7 @@ class EnergyMeter:
         try:
             joules = self._joules() - self._begun_joules
         except pynvml.NVMLError as error:
-            reason = f"the NVIDIA driver stopped to report this GPU's energy ({error})"
+            reason = f"the NVIDIA driver stopped reporting this GPU's energy ({error})"
             return Energy(of="gpu", status="unavailable", reason=reason)
         seconds = time.monotonic() - self._begun_seconds
         if seconds < LEAST_SECONDS or joules <= 0:
@@ -68,13 +68,13 @@ class EnergyMeter:
         return Energy(of="gpu", status="measured", joules=joules, source="nvml")
 
     def _joules(self) -> float:
-        """Return the sum of the counters, which start when the driver is loaded."""
+        """Return the sum of the GPUs' counters. They count since the driver was loaded."""
         millijoules = sum(map(pynvml.nvmlDeviceGetTotalEnergyConsumption, self._handles))
         return float(millijoules) / 1e3
 
 
 def added_up(energies: Iterable[Energy]) -> tuple[Energy, ...]:
-    """Return the sum over several processes, without a figure if one of them has none."""
+    """Return the sum over several processes, or the first share without a figure."""
     shares = list(energies)
     for share in shares:
         if share.joules is None:
@@ -84,5 +84,5 @@ def added_up(energies: Iterable[Energy]) -> tuple[Energy, ...]:
 
 
 def unavailable(energies: Iterable[Energy], reason: str) -> tuple[Energy, ...]:
-    """Return the energies without their figures."""
+    """Return the energies with `reason` instead of figures."""
     return tuple(Energy(of=part.of, status="unavailable", reason=reason) for part in energies)

@@ -1,8 +1,8 @@
 """The fingerprint of the machine: facts that determine speed and bits.
 
-It is part of DVC's cache key, so it holds no load, temperature or time. Every `dvc repro` makes it,
-so torch is not imported. `photofinish machine <name>` writes it to machines/<name>.json, for other
-machines to read.
+The fingerprint is part of DVC's cache key, so it holds no load, temperature or time. Every `dvc
+repro` computes it, so torch is not imported. `photofinish machine <name>` writes it to
+machines/<name>.json, for other machines to read.
 """
 
 from __future__ import annotations
@@ -83,14 +83,14 @@ class GpuTarget(Record):
 
     @property
     def processes(self) -> int:
-        """Number of processes on one machine, each with its own accelerator."""
+        """Number of processes on one machine. With ddp, each has an accelerator."""
         return len(self.accelerators) if self.strategy == "ddp" and self.accelerators else 1
 
 
 def fingerprint(
     devices: Devices, machines: Mapping[str, Machine] | None = None
 ) -> tuple[CpuTarget, GpuTarget]:
-    """Return the host of each device: this machine, or the one that the device names."""
+    """Return the host of each device: this machine, or the machine that `devices` names."""
     here, machines = Machine.here(), machines or {}
     on_cpu = machines.get(devices.cpu.machine or "", here)
     on_gpu = machines.get(devices.gpu.machine or "", here)
@@ -159,7 +159,7 @@ def mismatches(planned: CpuTarget | GpuTarget, machine: Machine) -> list[str]:
         settings = planned.model_dump(include=set(CpuDevice.model_fields))
         own = _cpu_host(CpuDevice(**settings), machine)
     elif planned.missing:
-        return []  # nothing will be timed
+        return []  # nothing is timed without the device
     else:
         settings = planned.model_dump(include=set(GpuDevice.model_fields))
         own = _gpu_host(GpuDevice(**settings), machine)

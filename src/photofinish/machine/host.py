@@ -34,7 +34,7 @@ _OTHER_FILES = ("--porcelain", "--untracked-files=no", "--", ".", ":!dvc.lock")
 GPU_VARIABLES = (
     *CPU_VARIABLES, *sorted(name for kind in KINDS.values() for name in kind.variables)
 )  # fmt: skip
-"""Variables that matter to a GPU, except those that select one: its name and memory count."""
+"""Variables that matter to a GPU, without selectors: its name and memory are recorded instead."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,8 @@ def _usable_cores() -> int:
 def available_memory_bytes() -> int:
     """Return the free memory, within the limits of this process's control groups (version 2).
 
-    In a container, the listed group may be the host's: then the outermost folder has the limit.
+    In a container, the listed group may be a path on the host. The outermost folder then has the
+    limit.
     """
     available_bytes = psutil.virtual_memory().available
     own = Path(read_or_empty(_OWN_CGROUP).strip().rpartition("::/")[2])
@@ -165,14 +166,14 @@ def torch_cuda_version() -> str | None:
 
 @cache
 def _build(package: str) -> dict[str, str]:
-    """Return the strings in the package's version.py. To import it would take seconds."""
+    """Return the strings in a package's version.py. Importing the package would take seconds."""
     spec = util.find_spec(package)
     source = read_or_empty(Path(spec.origin).parent / "version.py") if spec and spec.origin else ""
     return dict(re.findall(r"""^(\w+)(?: *:[^=]*)? *= *['"](.*)['"]""", source, re.MULTILINE))
 
 
 def package_versions() -> dict[str, str]:
-    """Return the versions of the installed packages that make results."""
+    """Return the versions of the installed packages that affect results."""
     names = (
         "dvc", "mlflow", "numpy", "pandas", "pydantic", "safetensors", "scikit-learn", "torch",
         "torchvision",

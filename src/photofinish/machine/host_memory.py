@@ -11,7 +11,7 @@ except ImportError:  # Windows
 
 
 def peak_host_memory_bytes() -> int | None:
-    """Return the largest resident set of this process so far, or None where it is not counted."""
+    """Return this process's largest resident set so far, or None if the system has no count."""
     if resource is None:
         return None
     unit_bytes = 1 if sys.platform == "darwin" else 1024

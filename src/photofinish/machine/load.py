@@ -23,16 +23,16 @@ except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
 MOST_SHARE_OF_OTHERS = 0.10
-"""Limit of other programs, of the cores' time."""
+"""Maximum CPU time of other programs, as a share of the cores' time."""
 MOST_SHARE_WAITED = 0.10
-"""Limit of waiting, of the time in which threads were ready to run."""
+"""Maximum time of waiting for a core, as a share of the time in which threads were ready to run."""
 MOST_PAGES_A_SECOND = 50
 DOUBTFUL_SHARE = 0.10
-"""A shorter share of the time gives no warning: medians are robust against it."""
+"""Smaller shares of the time give no warning, because medians are robust against them."""
 _TICKS_SECONDS = 0.05
 """Tolerance for the system's counters, which advance in hundredths of a second."""
 LEAST_WINDOW_SECONDS = 1.0
-"""A reading takes some milliseconds."""
+"""Shortest window, because a reading takes some milliseconds."""
 _PAGE_BYTES = 4096
 _SLOWDOWNS = {
     pynvml.nvmlClocksThrottleReasonHwSlowdown: "a brake of the hardware",
@@ -44,7 +44,7 @@ _SLOWDOWNS = {
 
 
 class LoadWindow(Record):
-    """Load between two readings, which both lie between epochs."""
+    """Load between two readings, which are both taken between epochs."""
 
     repeat: int
     """Number of the repeat, from 1."""
@@ -71,7 +71,7 @@ class LoadWindow(Record):
 
 
 def load_warnings(windows: Iterable[LoadWindow]) -> list[str]:
-    """Return why times measured in these windows are unreliable, nothing on a quiet machine."""
+    """Return why times in these windows are unreliable. Empty on a quiet machine."""
     windows = list(windows)
     total_seconds = sum(window.wall_seconds for window in windows)
     doubtful_seconds: defaultdict[str, float] = defaultdict(float)
@@ -135,7 +135,7 @@ def nvidia_gpu_state(uuid: str | None) -> Callable[[], GpuState]:
 
 
 class LoadMonitor:
-    """Reads the system's counters between epochs, rarely enough to cost nothing."""
+    """Reader of the system's counters between epochs, too rare to affect times."""
 
     def __init__(
         self, gpu_state: Callable[[], GpuState], *, own_processes_share_cores: bool = False
@@ -177,7 +177,7 @@ class LoadMonitor:
         """End the window, however short, and start the next one."""
         before = self._last
         self.begin()
-        # Negative if threads have ended: the system forgets how long they waited.
+        # Negative if threads have ended, because the system drops their counters.
         passed = {name: max(0, value - before[name]) for name, value in self._last.items()}
         counts_waiting = not self._own_processes_share_cores and self._last["waited_seconds"] > 0
         clock_mhz, slowdowns = self._gpu_state()
@@ -217,7 +217,7 @@ def _tree_cpu_seconds(root: psutil.Process) -> float:
 
 
 def waited_for_core_seconds(thread: str = "*") -> dict[str, float]:
-    """Return how long each thread of this process, or one, waited for a core, if it is counted.
+    """Return how long threads of this process waited for a core. Empty if the system has no count.
 
     https://docs.kernel.org/scheduler/sched-stats.html
     """
@@ -227,5 +227,5 @@ def waited_for_core_seconds(thread: str = "*") -> dict[str, float]:
 
 
 def preempted_seconds(thread: int) -> float:
-    """Return how long a thread of this process waited for a core, as far as that is counted."""
+    """Return how long a thread of this process waited for a core, or 0 without a count."""
     return sum(waited_for_core_seconds(str(thread)).values())

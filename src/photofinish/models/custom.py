@@ -92,9 +92,9 @@ def _choose_output(network: nn.Module, output: int | str) -> None:
 
 
 def blank(shape: Any, dtype: Nested[Dtype]) -> Any:
-    """Return a batch of one sample of zeros, in the dtypes that networks get.
+    """Return a batch with one sample of zeros, in the dtypes that networks get.
 
-    A side that differs from sample to sample has the length 1.
+    A side that differs between samples has length 1.
     """
     if not isinstance(dtype, str):  # images in a tuple stay bytes
         return map_nested(
@@ -112,7 +112,7 @@ def blank(shape: Any, dtype: Nested[Dtype]) -> Any:
 def generators_seeded(seed: int) -> Iterator[None]:
     """Seed Python's, NumPy's and torch's CPU generators, and restore them at the end.
 
-    torch.manual_seed would also seed the GPU, from which the network draws in training.
+    torch.manual_seed would also seed the GPU's generator, which training uses.
     """
     python, numpy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=[]):
@@ -127,7 +127,7 @@ def generators_seeded(seed: int) -> Iterator[None]:
 
 
 def check_same_network(name: str, first: nn.Module, build: Callable[[], nn.Module]) -> None:
-    """Raise UserError if building again gives other weights: each device would train others."""
+    """Raise UserError if a second build has other weights, as devices would then differ."""
     one, other = first.state_dict(), build().state_dict()
     for key in one | other:
         if not same_bits(one.get(key), other.get(key)):
@@ -138,7 +138,7 @@ def check_same_network(name: str, first: nn.Module, build: Callable[[], nn.Modul
 
 
 def tensors_in(output: Any) -> list[torch.Tensor]:
-    """Return all dense tensors in a module's output: a tensor, a collection or a mapping."""
+    """Return all dense tensors in a module's output, which may be nested."""
     if isinstance(output, torch.Tensor):
         return [output] if output.layout == torch.strided else []
     if isinstance(output, dict):
@@ -149,7 +149,7 @@ def tensors_in(output: Any) -> list[torch.Tensor]:
 
 
 def same_bits(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
-    """Return True if both exist and hold the same bits, NaN included."""
+    """Return True if neither tensor is None and both hold the same bits, NaN included."""
     if one is None or other is None or one.shape != other.shape or one.dtype != other.dtype:
         return False
     as_bytes = [tensor.detach().flatten().contiguous().view(torch.uint8) for tensor in (one, other)]

@@ -1,6 +1,6 @@
 """Networks by name: built-in, torchvision's and custom.
 
-Built-in ones have PyTorch's modules only, so that their pickles load without photofinish.
+Built-in networks have PyTorch's modules only, so that their pickles load without photofinish.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ def build_model(
 ) -> nn.Module:
     """Return the network with its initial weights, which the seed determines for every device.
 
-    `weights` is the file of published weights, if the model names some. `dtype` is that of the
-    packed samples.
+    `weights` is the file of published weights, if the model names any. `dtype` is the packed
+    samples' dtype.
     """
     if is_reference(model.name):
-        import_custom(cast("CustomModel", model))  # which may draw or seed: not after the seed
+        import_custom(cast("CustomModel", model))  # before seeding: imports may draw or seed
     with generators_seeded(seed):
         if is_reference(model.name):
             return build_custom(cast("CustomModel", model), shape, classes, dtype, weights)
@@ -60,7 +60,7 @@ def build_model(
 
 
 def count_parameters(network: nn.Module) -> int:
-    """Return the number of weights, frozen ones included."""
+    """Return the number of weights, including frozen weights."""
     return sum(parameter.numel() for parameter in network.parameters())
 
 
@@ -105,13 +105,14 @@ def _torchvision_classifier(
 ) -> nn.Module:
     """Return one of torchvision's networks.
 
-    Without a file of the published weights that `model` names, a trained one's can be loaded.
+    `file` has the published weights that `model` names. Without it, weights are initial, and a
+    trained network's weights can be loaded.
     """
-    from torchvision.models import get_model, get_model_weights  # takes a second to import
+    from torchvision.models import get_model, get_model_weights  # takes a second
 
     is_published = model.weights is not None
     arguments: dict[str, Any] = {"num_classes": _PUBLISHED_CLASSES if is_published else classes}
-    # torchvision passes these for published weights.
+    # torchvision passes these arguments for published weights.
     if model.name in _WITH_AUXILIARY_HEADS:
         arguments |= {
             "aux_logits": False,
@@ -120,7 +121,7 @@ def _torchvision_classifier(
         }
     elif is_published and model.name.startswith(
         "vit_"
-    ):  # some of its weights are for larger images
+    ):  # some published weights are for larger images
         arguments["image_size"] = get_model_weights(model.name)[model.weights].meta["min_size"][0]
     network: nn.Module = get_model(model.name, weights=None, **arguments)
     if weights is not None:
@@ -132,7 +133,7 @@ def _torchvision_classifier(
 
 
 def _try(model: Model, network: nn.Module, shape: Any) -> torch.Tensor:
-    """Return the outputs for a sample of zeros. Raise ConfigError with torch's error if any."""
+    """Return the outputs for a sample of zeros. Raise ConfigError if torch raises an error."""
     try:
         with torch.no_grad():
             outputs: torch.Tensor = network(torch.zeros(1, *shape))
@@ -145,7 +146,7 @@ def _try(model: Model, network: nn.Module, shape: Any) -> torch.Tensor:
 
 
 def replace_last_layer(network: nn.Module, classes: int) -> None:
-    """Replace the last layer, linear or squeezenet's convolution, by a new one for `classes`."""
+    """Replace the last layer, linear or squeezenet's convolution, by a new layer for `classes`."""
     layers = [
         (name, layer)
         for name, layer in network.named_modules()
@@ -162,7 +163,7 @@ def replace_last_layer(network: nn.Module, classes: int) -> None:
 
 def _load_published(network: nn.Module, weights: Path) -> None:
     state = torch.load(weights, map_location="cpu", weights_only=True)
-    for name in list(state):  # in place: it also has the modules' versions
+    for name in list(state):  # in place, because the dict also holds the modules' versions
         if name.startswith(_AUXILIARY):
             del state[name]
         elif _OLD_DENSENET_NAME.search(name):
@@ -178,9 +179,9 @@ def check_batch_norm(
     normalised: Callable[[int], int] = int,
     dtype: Nested[Dtype] = "uint8",
 ) -> None:
-    """Raise ConfigError if a batch leaves batch-norm one image that it cannot learn from.
+    """Raise ConfigError if a batch gives batch-norm a single image and that fails.
 
-    `normalised` returns the least number of a batch's images that statistics are computed over.
+    `normalised` returns the smallest number of images in a batch that share statistics.
     """
     batches = {min(batch_size, image_count), image_count % batch_size} - {0}
     if min(map(normalised, batches)) < 2 and _fails_on_one(network, blank(shape, dtype)):
@@ -191,7 +192,7 @@ def check_batch_norm(
 
 
 def _fails_on_one(network: nn.Module, sample: Any) -> bool:
-    """Try one sample on a copy. It is enough if every batch-norm still sees several pixels."""
+    """Return True if batch-norm fails on one sample. It works with several pixels per channel."""
     if not any(isinstance(module, BATCH_NORMS) for module in network.modules()):
         return False
     with torch.random.fork_rng(devices=[]), torch.no_grad():

@@ -20,8 +20,8 @@ from photofinish.files import sha256_of_file, write_text_atomically
 
 
 def download_weights(plan: WeightsPlan, folder: Path) -> None:
-    """Write a folder for each experiment, so that its training depends on its weights alone."""
-    folder.mkdir(parents=True, exist_ok=True)  # DVC wants it, also if there are only scripts
+    """Write a folder for each experiment, so that training depends on its own weights only."""
+    folder.mkdir(parents=True, exist_ok=True)  # DVC requires it, even for scripts only
     for name, wanted in plan.experiments.items():
         own_folder = folder / name
         own_folder.mkdir(parents=True, exist_ok=True)
@@ -35,7 +35,7 @@ def _fetched(wanted: PublishedWeights, folder: Path) -> FetchedWeights:
         file, cached = _from_hugging_face(wanted) if is_timm else _from_torch_hub(wanted)
     except UserError:
         raise
-    except Exception as error:  # each library that downloads has its own errors
+    except Exception as error:  # each downloading library raises its own errors
         raise UserError(
             f"can't download the weights {wanted.weights} of {wanted.model}: {error}. "
             f"Without internet, copy the file into torch.hub's cache (TORCH_HOME), "
@@ -47,7 +47,7 @@ def _fetched(wanted: PublishedWeights, folder: Path) -> FetchedWeights:
 
 
 def _from_torch_hub(wanted: PublishedWeights) -> tuple[str, Path]:
-    """Return the file's name, and its place in the cache. Its name has the sha256 to check."""
+    """Return the file's name and its path in the cache. The name contains the sha256 to check."""
     import torch
     from torchvision.models import get_model_weights
 
@@ -58,7 +58,7 @@ def _from_torch_hub(wanted: PublishedWeights) -> tuple[str, Path]:
 
 
 def _from_hugging_face(wanted: PublishedWeights) -> tuple[str, Path]:
-    """Return the file's name, and its place in the cache."""
+    """Return the file's name and its path in the cache."""
     from huggingface_hub import hf_hub_download
     from timm import get_pretrained_cfg, is_model_pretrained
 

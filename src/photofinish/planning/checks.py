@@ -21,7 +21,7 @@ from photofinish.wording import unknown_name
 
 
 def check_paths(params: Params, references: Path) -> Iterator[ConfigProblem]:
-    """Yield the paths in params.yaml that lead nowhere, and names that reference/ lacks."""
+    """Yield the paths in params.yaml that do not exist, and the names that reference/ lacks."""
     for name, dataset in params.datasets.items():
         for key, given, kind, _ in dataset.paths():
             path = in_project(given)
@@ -61,7 +61,7 @@ def unknown_machines(params: Params, folder: Path) -> Iterator[ConfigProblem]:
 
 
 def _unknown_machine(name: str, folder: Path) -> str | None:
-    """Return why no machine has this name, or None if one has."""
+    """Return why there is no machine with this name, or None if there is one."""
     known = sorted(path.stem for path in folder.glob("*.json"))
     if name in known:
         return None
@@ -71,7 +71,7 @@ def _unknown_machine(name: str, folder: Path) -> str | None:
 
 
 def check_custom_code_calls(params: Params) -> Iterator[ConfigProblem]:
-    """Yield problems in how params.yaml calls custom code, as far as its source shows them."""
+    """Yield problems in the arguments of custom code in params.yaml, as far as its source shows."""
     for path, code in params.custom_code.items():
         reference, arguments = code.reference, code.arguments
         if problem := reference.problem():
@@ -102,7 +102,7 @@ def check_custom_code_calls(params: Params) -> Iterator[ConfigProblem]:
 
 
 def _timm_problems(path: KeyPath, code: CallsCode) -> Iterator[ConfigProblem]:
-    """Yield a network that timm does not have, or arguments that nothing in its source takes."""
+    """Yield a network that timm does not have, or arguments that no function in its files takes."""
     name = code.reference.name
     if problem := timm_names.network_problem(name):
         yield ConfigProblem(path, problem, f"{TIMM}:{name}")
@@ -120,7 +120,7 @@ def _offered(code: CallsCode, signature: Signature) -> frozenset[str]:
         return GIVEN_TO_DATASETS
     names = signature.names[: code.positional_arguments]
     if signature.is_class and not isinstance(code, Optimizer | Schedule):
-        names = ()  # its instance is called with them
+        names = ()  # the class's instance is called with them
     if isinstance(code, Schedule):
         names = (*names, *GIVEN_TO_SCHEDULES)
     if isinstance(code, BatchTransformSettings):

@@ -47,14 +47,14 @@ def write_plan(
         text = plan.model_dump_json(indent=2) + "\n"
         if not path.is_file() or path.read_bytes() != text.encode():
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(text.encode())  # without Windows' line ends
+            path.write_bytes(text.encode())  # without Windows' line endings
     for former in folder.glob("*/*"):
         if former.is_file() and former not in paths:
             former.unlink()
 
 
 def _plans(params: Params, stages: Path, results: Path) -> dict[str, BaseModel]:
-    """Return the contents of all files except those of the devices, by name."""
+    """Return the contents of all files except the devices' files, by name."""
     limits = time_limits(params)
     local_files = sha256_of_local_files(params.datasets)
     weights = {name: published_weights(one.model) for name, one in params.experiments.items()}
@@ -72,13 +72,13 @@ def _plans(params: Params, stages: Path, results: Path) -> dict[str, BaseModel]:
         "weights": WeightsPlan(experiments=weights),
     }
     for script in stages.glob("[!_]*.py"):
-        if script.stem != "plan":  # it runs every time
+        if script.stem != "plan":  # `plan` runs every time
             plans[f"code/{script.stem}"] = stage_code(script)
     for name, experiment in params.experiments.items():
         metrics, monitored = experiment.metrics, experiment.monitored_metric()
         experiment = experiment.model_copy(update={"metrics": (), "time_limit": None})
         parts = custom_code_of(experiment) | ({("monitor",): monitored} if monitored else {})
-        # Named classes of PyTorch are part of its version, which the device's file has.
+        # Classes of PyTorch need no hash, because the device's file has PyTorch's version.
         references = [part.reference for part in parts.values() if part.is_custom]
         code = custom_code_hashes(references)
         plans[f"experiments/{name}"] = ExperimentPlan(

@@ -12,16 +12,16 @@ from photofinish.files import in_project, sha256_of_bytes, sha256_of_file
 
 
 def script_plan(name: str, script: Script) -> ScriptPlan:
-    """Return the plan of a script, with a hash of all that it depends on.
+    """Return the plan of a script, with a hash of each file that it depends on.
 
-    A file counts with its content, and a Python file with all that it imports, too. In folders,
-    Python files count with their content, others with size and time, as those of data sets do.
+    Files are hashed by content, and so are the imports of Python files. In folders, only Python
+    files are hashed by content, and other files by size and time.
     """
     files = {}
     for dep in script.deps:
         path = in_project(dep)
         if path.suffix == ".py" and Path(dep).is_file():
-            path = Path(dep)  # a copy that `dvc exp run --temp` makes runs its own file
+            path = Path(dep)  # a copy by `dvc exp run --temp` runs its own file
         if path.is_dir():
             states = "\n".join(_state(path, file) for file in _files_below(path))
             files[dep] = sha256_of_bytes(states.encode(errors="surrogateescape"))
@@ -35,7 +35,7 @@ def script_plan(name: str, script: Script) -> ScriptPlan:
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
-    """Yield the files below a folder, without hidden ones and what Python compiles."""
+    """Yield the files below a folder, without hidden files and compiled Python files."""
     for path in sorted(folder.rglob("*")):
         parts = path.relative_to(folder).parts
         if path.is_file() and not any(part.startswith((".", "__pycache__")) for part in parts):

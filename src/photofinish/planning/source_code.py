@@ -1,4 +1,4 @@
-"""Source files that each stage imports and reads: it runs again when one of them changes.
+"""Source files that each stage imports and reads. The stage runs again if one of them changes.
 
 Each stage depends on one file, written by `plan`, that lists them. If dvc.yaml listed them, DVC
 would take 6 s instead of 1 s to see that nothing changed in 15 experiments.
@@ -18,21 +18,21 @@ from photofinish.files import sha256_of_bytes, sha256_of_file
 _PACKAGE = Path(__file__).parent.parent
 _REPORT = "compare"
 _SHOWS = ("photofinish.tracking", "photofinish.wording")
-"""Modules that show what a stage does: the mirror in MLflow, and numbers and names as text.
+"""Modules that only show results: the mirror in MLflow, and numbers and names as text.
 
-No result depends on them but the report. So they count for `compare` alone, and nothing is
-downloaded, split or trained again when MLflow's runs get another tag, or a time another unit.
+Only the report depends on them, so they count for `compare` alone. A new tag in MLflow or another
+unit of time reruns no download, split or training.
 """
 _FOLDERS = {
     "photofinish.config.compare": "config/tables",
     "photofinish.reporting.page": "reporting/templates",
 }
-"""Folders of the files that a module reads, which no import shows."""
+"""Folders of files that a module reads, which imports do not show."""
 _BY_NAME = {
     "photofinish.tracking.client": "photofinish.tracking.mlflow_worker",
     "photofinish.data.sources": "photofinish.data.*_source",
 }
-"""Modules that a module runs or imports by their names, which no import shows."""
+"""Modules that a module runs or imports by name, which import statements do not show."""
 # Text is searched, because parsing all files takes half a second at each `dvc repro`.
 _IMPORT = re.compile(r"^ *(?:from|import) (photofinish[\w.]*)(?: import (\([^)]*\)|.*))?", re.M)
 _FOR_TYPES = re.compile(r"^if TYPE_CHECKING:\n(?:(?: .*)?\n)+", re.M)
@@ -48,7 +48,7 @@ class StageCode(RootModel[dict[str, str]]):
 
 
 def stage_code(script: Path) -> StageCode:
-    """Return the files that a stage's script runs: the script, and those of photofinish."""
+    """Return the files that a stage runs: its script, and photofinish's files."""
     without = () if script.stem == _REPORT else _SHOWS
     name = f"{script.parent.name}/{script.name}"
     return StageCode({**_hashes(_imports(script), without), name: _sha256(script)})
@@ -61,7 +61,7 @@ def module_code(module: str) -> StageCode:
 
 
 def _hashes(modules: list[str], without: tuple[str, ...]) -> dict[str, str]:
-    """Return the sha256 of the files of these modules, and of all that they import and read."""
+    """Return the sha256 of these modules' files, and of all files that they import and read."""
     files, seen, remaining = set(), set(), [*modules]
     while remaining:
         module = remaining.pop()
@@ -89,7 +89,7 @@ def _modules() -> dict[str, Path]:
 
 @cache
 def _imports(file: Path) -> list[str]:
-    """Return what a file imports of photofinish, also within functions: modules and names."""
+    """Return the modules and names of photofinish that a file imports, also within functions."""
     modules = []
     for module, names in _IMPORT.findall(_FOR_TYPES.sub("", file.read_text(encoding="utf-8"))):
         modules += [module, *(f"{module}.{name}" for name in re.findall(r"\w+", names))]

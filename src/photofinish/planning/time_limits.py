@@ -1,8 +1,8 @@
-"""Time limits on the CPU, and recorded trainings that were ended too early for today's limit.
+"""Time limits on the CPU, and recorded trainings that ended too early for today's limit.
 
-The limit is no part of a training's cache key. Another limit trains an experiment again only if its
-recorded training was ended by one, and another epoch now has time. The key then names the weights
-that are replaced, and keeps this name as long as the new result stands.
+The limit is not part of a training's cache key. A new limit reruns a training only if an earlier
+limit ended it and another epoch now has time. The cache key then contains the replaced weights'
+sha256, and keeps it as long as the new result is valid.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ def time_limits(params: Params) -> dict[str, float]:
 def to_replace(experiment: Experiment, result: Path, limit_seconds: float | None) -> str | None:
     """Return the sha256 of the recorded weights if this limit allows another epoch.
 
-    Else return what the recorded training itself replaced. A result of other settings, which DVC
-    replaces anyway, counts as none.
+    Otherwise return what the recorded training itself replaced. A result of other settings is
+    ignored, because DVC replaces it anyway.
     """
     record_file, timings_file = result / "model/record.json", result / "timings/timings.json"
     if not (record_file.is_file() and timings_file.is_file()):
         return None
-    # Not validated: `plan` takes under a second, and the stages that use them validate them.
+    # Not validated, because `plan` takes under a second, and the stages validate these files.
     record, timings = (json.loads(file.read_bytes()) for file in (record_file, timings_file))
     if record["experiment"] != json.loads(experiment.model_dump_json()):
         return None
@@ -44,7 +44,7 @@ def to_replace(experiment: Experiment, result: Path, limit_seconds: float | None
 
 
 def _has_time(timings: dict[str, Any], limit_seconds: float | None) -> bool:
-    """Return True if another epoch would end before the limit, or if there is none."""
+    """Return True if another epoch would end before the limit, or if there is no limit."""
     if limit_seconds is None:
         return True
     epochs = [EpochTiming(**epoch) for epoch in timings["epochs"]]

@@ -17,18 +17,18 @@ class EpochMetrics:
     epoch: int
     """Number of the epoch, from 1."""
     learning_rate: float
-    """Learning rate at the epoch's first step."""
+    """Learning rate of the epoch's first step."""
     training_loss: float
     validation_loss: float
     validation_accuracy: float | None = None
     """None if the task has values"""
     monitored: float | None = None
-    """Metric that early stopping follows. None if it follows none, or if it was not finite."""
+    """Metric that early stopping follows. None if it follows no metric, or if it is not finite."""
 
 
 @dataclass(frozen=True)
 class EpochTiming:
-    """Durations of an epoch's two passes, and their end."""
+    """Durations of an epoch's training and validation pass, and the time at their end."""
 
     training_seconds: float
     validation_seconds: float

@@ -1,4 +1,4 @@
-"""Measured figures: each is one field of its record, which also names where the figure goes."""
+"""Measured figures. Each is one field of its record, which also names where it is shown."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from photofinish.config.base import Record
 
 @dataclass(frozen=True)
 class Figure:
-    """Places of a figure besides its record, as the metadata of a field or of a property's type."""
+    """Places where a figure is shown, as metadata of a field or of a property's type."""
 
     label: str | None = None
-    """Heading of its row on the page, if it has one."""
+    """Heading of the figure's row on the page, or None if it has no row."""
     unit: Literal["seconds", "bytes", "a second"] = "seconds"
     csv: str | None = None
-    """Column of comparison.csv, if it has one."""
+    """Column of comparison.csv, or None."""
     dvc: bool = False
-    """True if `dvc metrics` shows it under the name of its column."""
+    """True if `dvc metrics` shows the figure, under the name of its column."""
     mlflow: str | None = None
-    """Metric of the run in MLflow, if it has one."""
+    """Metric of the run in MLflow, or None."""
     needs_steps: bool = False
-    """True if a job that is timed as a whole lacks it."""
+    """True if the figure is missing for a job that is timed as a whole."""
 
 
 @cache
 def figures_of(record: type[Record]) -> dict[str, Figure]:
-    """Return the figures by attribute: of each class its properties, then its fields."""
+    """Return the figures by attribute. For each class, properties come before fields."""
     metadata: dict[str, Any] = {}
     for owner in record.__mro__:
         if not issubclass(owner, Record):

@@ -1,4 +1,4 @@
-"""Times of a job: what every job has, whether photofinish trains it or a script does."""
+"""Times that every job has, whether photofinish or a script trains it."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ class Readings(Record):
     """Readings of instruments that watch a job."""
 
     peak_memory_bytes: Annotated[int | None, _DEVICE_MEMORY] = None
-    """Peak memory of the device, or of the process on the CPU. The largest of several."""
+    """Peak memory of the device, or of the process on the CPU. The largest of several peaks."""
     peak_host_memory_bytes: Annotated[int | None, _HOST_MEMORY] = None
-    """Largest resident set of the training process. The largest of several."""
+    """Largest resident set of the training process, or of any rank."""
     energy: tuple[Energy, ...] = ()
     """Energy of the first training, for each part of the machine."""
 
@@ -70,7 +70,7 @@ class JobTimes(Readings):
     started_at_unix_seconds: float
     epochs: tuple[EpochTiming, ...]
     epochs_left: int = 0
-    """Planned epochs that a time limit left untrained."""
+    """Number of planned epochs that were not trained because of a time limit."""
     repeats: tuple[tuple[EpochTiming, ...], ...] = ()
     """Epochs of each further training from the same start."""
     seeds: tuple[tuple[EpochTiming, ...], ...] = ()
@@ -79,31 +79,31 @@ class JobTimes(Readings):
     training_image_count: int
     steps_per_epoch: int | None = None
     images_per_second: Annotated[float | None, _RATE]
-    """Training samples over the median epoch's training time, all repeats included."""
+    """Training samples divided by the median training time of an epoch, over all repeats."""
     startup_seconds: Annotated[float, _STARTUP]
-    """Time from the process's start to the first step, without the warm-up and our checks."""
+    """Time from the process's start to the first step, without warm-up and photofinish's checks."""
     startup_cpu_seconds: float | None = None
     """CPU time of the main thread in the start-up."""
     total_seconds: Annotated[float, _TOTAL]
-    """Time from the process's start to the last result, less warm-up, checks and tracking.
+    """Time from the process's start to the last result, without warm-up, checks and tracking.
 
-    The processes of a resumed run add up.
+    For a resumed run, the sum over its processes.
     """
     device_count: int = 1
-    """GPUs, or processes on the CPU, that shared the training"""
+    """Number of GPUs, or of processes on the CPU, that shared the training."""
     steady_state: SteadyState
     tried_threads: tuple[TriedThreads, ...] = ()
-    """Steps with one thread, half and all of them, in turns."""
+    """Steps with one, half, and all of the threads, measured in turns."""
     loop_steps: LoopSteps | None = None
     """Steps of a script on the CPU."""
     load: tuple[LoadWindow, ...]
     """Load between readings after epochs.
 
-    The last window has the measurements after the training.
+    The last window covers the measurements after the training.
     """
     attribution: StepAttribution | None = None
     loader: LoaderTimes | None = None
-    """Parts of a loader's batch."""
+    """Breakdown of a loader's time for a batch."""
     operations: Operations | None = None
     not_counted: str | None = None
     """Reason why there are no operations."""
@@ -130,9 +130,10 @@ class JobTimes(Readings):
 
     @property
     def step_parts(self) -> StepParts | None:
-        """Parts of a step, or None if those of a CPU's don't fit the whole.
+        """Parts of a step, or None if a CPU step's parts do not add up to the whole.
 
-        The whole is a step on one batch or, on a quiet machine, an epoch's share without its data.
+        The whole is a step on one batch or, on a quiet machine, an epoch's time per step without
+        loading.
         """
         if self.attribution is None:
             return None
@@ -160,26 +161,26 @@ class JobTimes(Readings):
 
     @property
     def overhead_share(self) -> float:
-        """Time outside the passes as a share of theirs, as far as it is known."""
+        """Overhead of the training loop as a share of the passes' time, or 0 if unknown."""
         return 0.0
 
     def left_seconds(self, epochs: Sequence[EpochTiming]) -> float:
-        """Return the time of the epochs left, if each takes as long as the mean of these."""
+        """Return the time of the epochs left, if each takes the mean time of `epochs`."""
         return self.epochs_left * (1 + self.overhead_share) * passed_seconds(epochs) / len(epochs)
 
     @property
     def whole_seconds(self) -> float:
-        """Duration of the whole job: measured, or extrapolated to the epochs left."""
+        """Duration of the whole job, extrapolated if a time limit left epochs untrained."""
         return self.total_seconds + self.left_seconds(self.epochs)
 
     @property
     def seeds_seconds(self) -> float:
-        """Time of the passes of all further seeds, with those of the epochs left."""
+        """Time of all further seeds' passes, including the epochs left."""
         return sum(passed_seconds(seed) + self.left_seconds(seed) for seed in self.seeds)
 
     @property
     def job_seconds(self) -> float:
-        """Duration of the whole job with its further seeds. Repeats only measure."""
+        """Duration of the whole job with its further seeds, without repeats, which only measure."""
         return self.whole_seconds + self.seeds_seconds
 
     @property

@@ -31,7 +31,7 @@ def weights_of(network: nn.Module) -> bytes:
 def load_network(
     folder: Path, record: records.TrainingRecord, seed_run: records.SeedRun | None = None
 ) -> nn.Module:
-    """Load the trained network, or that of a further seed, to the CPU."""
+    """Load the trained network, or a further seed's network, to the CPU."""
     check_code_unchanged(record.custom_code)
     path, sha256 = folder / records.WEIGHTS, record.weights_sha256
     if seed_run:

@@ -1,4 +1,4 @@
-"""Measurements of a training beyond its epochs: its steps, their parts, and what they compute."""
+"""Measurements of a training's steps, and of their parts, operations and loading."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import Field
 from photofinish.config.base import Record
 
 MOST_UNEXPLAINED_SHARE = 0.25
-"""Largest difference between a whole and its parts, taken apart, that still show a cause."""
+"""Largest difference between a step and the sum of its parts that still allows a diagnosis."""
 MOST_UNEXPLAINED_LOADING = 0.15
 """The same for a loader and its parts."""
 CLEARLY_FASTER = 1.1
@@ -25,12 +25,12 @@ class SteadyState(Record):
 
     @property
     def step_seconds(self) -> list[float]:
-        """Mean step of each sample."""
+        """Mean time of a step, for each sample."""
         return [seconds / self.steps_per_sample for seconds in self.sample_seconds]
 
     @property
     def median_seconds(self) -> float:
-        """Median step."""
+        """Median time of a step."""
         return statistics.median(self.step_seconds)
 
 
@@ -44,16 +44,16 @@ class TriedThreads(Record):
 
 
 class LoopSteps(Record):
-    """Steps of a custom loop on the CPU, with the wait for their batches."""
+    """Steps of a custom loop on the CPU, including waits for batches."""
 
     quickest_seconds: float
-    """Quickest tenth of the steps."""
+    """Time of the quickest tenth of the steps."""
     cpu_seconds: float | None
-    """Mean CPU time of a step, of all threads."""
+    """Mean CPU time of a step, summed over all threads."""
 
 
 class StepsTaken(Record):
-    """Launching of the training's steps: one by one, or captured in a CUDA graph."""
+    """Way in which the training's steps were launched: one by one, or captured in a CUDA graph."""
 
     kind: Literal["eager", "graph"]
     at_once: int
@@ -62,18 +62,18 @@ class StepsTaken(Record):
 
 
 class StepParts(Record):
-    """Parts of training steps with the training's input path: a value for each step of an epoch.
+    """Parts of training steps with the training's input path. Each part has a value for each step.
 
     Accelerators time the parts by events. Without events, the host synchronizes after each part,
     and the duration of an empty synchronization is subtracted.
     """
 
     waiting_seconds: tuple[float, ...]
-    """Wait for the batch, the mean on an accelerator."""
+    """Waiting time for the batch. On an accelerator, the mean."""
     copying_seconds: tuple[float, ...]
-    """Host-to-device copy, the mean on an accelerator."""
+    """Time of the host-to-device copy. On an accelerator, the mean."""
     forward_seconds: tuple[float, ...]
-    """Forward pass, with the loss."""
+    """Forward pass, including the loss."""
     backward_seconds: tuple[float, ...]
     optimizer_seconds: tuple[float, ...]
     rest_seconds: tuple[float, ...]
@@ -89,28 +89,28 @@ class StepAttribution(Record):
 
     parts: StepParts
     batch_alone_seconds: tuple[float, ...]
-    """Time of each batch with no step between, the mean on an accelerator."""
+    """Time to load each batch, without steps between batches. On an accelerator, the mean."""
     batch_alone_cpu_seconds: float | None = None
-    """Mean CPU time of a batch that one thread loads; None on an accelerator and with workers."""
+    """Mean CPU time to load a batch in one thread. None on an accelerator and with workers."""
     other_batch_images: int
     same_batch: SteadyState
     other_batch: SteadyState
-    """Steps on `other_batch_images` samples, in turns with those on the batch."""
+    """Steps on `other_batch_images` samples, in turns with `same_batch`."""
     launch_seconds: tuple[float, ...] = ()
-    """Host time of single steps, on an accelerator without captured steps."""
+    """Host time to launch a step, on an accelerator without captured steps."""
     bf16: SteadyState | None = None
     """Steps in bfloat16, if the device supports it and the training does not use it."""
     resident: SteadyState | None = None
-    """Steps with batches gathered on the device, if a loader is used and the samples would fit."""
+    """Steps with resident batches, if a loader is used and the samples would fit on the device."""
 
 
 class Product(Record):
-    """Matrix product or convolution, or a gradient of one; see profiling/operations.py."""
+    """Matrix product or convolution, or its gradient, counted by profiling/counting.py."""
 
     count: int
     """Number of equal products in a step."""
     least_flops: int
-    """Operations by the fastest known algorithm. A multiply-add counts two."""
+    """Operations of the fastest known algorithm. A multiply-add counts as two."""
     read_values: int
     written_values: int
 
@@ -121,46 +121,48 @@ class Operations(Record):
     images: int
     """Batch size."""
     flops: int
-    """Operations of all products, forward and backward, counted as usual."""
+    """Operations of all products, forward and backward, by the usual formulas."""
     in_double: bool = False
-    """True if products compute in double precision, which no setting shows."""
+    """True if products compute in double precision, which is not a setting."""
     kernels: int
-    """Operators that compute something, forward, backward and in the optimizer."""
+    """Number of computing operators, in forward pass, backward pass and optimizer."""
     products: tuple[Product, ...]
     parameter_bytes: int
     gradient_bytes: int
     optimizer_bytes: int
     saved_activations: int
-    """Numbers that layers with weights save for the backward pass, each counted once."""
+    """Number of values that layers with weights save for the backward pass, each counted once."""
     saved_tensor_bytes: int
-    """Bytes of all tensors but parameters saved for the backward pass."""
+    """Bytes of all tensors saved for the backward pass, except parameters."""
     batch_bytes: int
     """Bytes copied to the device for each step."""
     resident_bytes: int
     """Bytes of the samples that stay on the device."""
     without_formula: tuple[str, ...] = ()
-    """Operators and custom functions in which the CPU spends much of the step, but which aren't
-    counted. No time on an accelerator is estimated then."""
+    """Operators and custom functions that take much of the CPU's step but can't be counted.
+
+    If there are any, no time on an accelerator is estimated.
+    """
 
     def precision(self, setting: str) -> str:
-        """Return the precision of the products by the settings', or fp64 if they are in double."""
+        """Return the products' precision: fp64 if they compute in double, else `setting`."""
         return "fp64" if self.in_double else setting
 
 
 class TriedWorkers(Record):
-    """Loading of some batches by a number of workers, without steps."""
+    """Times of loading some batches with a number of workers, without steps."""
 
     workers: int
     batch_seconds: float
-    """Time of a batch after the first ones."""
+    """Time of a batch, without the first batches."""
     start_seconds: float
-    """Time from the iterator to the first batch."""
+    """Time from creating the iterator to the first batch."""
     cpu_seconds: tuple[float, ...]
     """CPU time of each worker."""
     busy_threads: tuple[int, ...]
-    """Threads of each worker that take a tenth of its CPU time."""
+    """Number of threads of each worker that take at least a tenth of its CPU time."""
     memory_bytes: tuple[int, ...]
-    """Memory of each worker that it shares with no other process."""
+    """Memory of each worker that is not shared with other processes."""
 
 
 class TriedInput(Record):
@@ -173,17 +175,17 @@ class TriedInput(Record):
 
 
 class LoaderTimes(Record):
-    """Loading of a batch taken apart; see profiling/loader_parts.py."""
+    """Breakdown of loading a batch, measured by profiling/loader_parts.py."""
 
     samples: int
-    """Number of samples that were taken apart."""
+    """Number of samples whose loading was broken down."""
     batch_size: int = 1
     parts: dict[str, float] = Field(default_factory=dict)
-    """Seconds of each part for a batch, the longest first."""
+    """Seconds of each part for a batch, longest first."""
     whole_seconds: float = 0.0
-    """Seconds for a batch in one process that times no parts."""
+    """Seconds for a batch in one process, without timing parts."""
     not_measured: str | None = None
-    """Reason why there are no parts."""
+    """Reason for missing parts."""
     tried_workers: tuple[TriedWorkers, ...] = ()
     """Loading by one worker, two, and so on up to one for each core."""
     with_one_thread: TriedWorkers | None = None
@@ -192,7 +194,7 @@ class LoaderTimes(Record):
 
     @property
     def explained(self) -> dict[str, float]:
-        """Parts whose sum is that of the whole within 15 %, else none."""
+        """Parts, if their sum is within 15 % of the whole, else an empty dict."""
         off_seconds = abs(sum(self.parts.values()) - self.whole_seconds)
         return self.parts if off_seconds <= MOST_UNEXPLAINED_LOADING * self.whole_seconds else {}
 
@@ -219,9 +221,9 @@ class Overhead(Record):
 
     passes_seconds: float
     seconds: float
-    """Time for display, checkpoints, tracking and watching the load."""
+    """Time for display, checkpoints, tracking and sampling the load."""
 
     @property
     def share(self) -> float:
-        """Share of the passes' time; 0 if there were none."""
+        """Overhead as a share of the passes' time, or 0 without passes."""
         return self.seconds / self.passes_seconds if self.passes_seconds else 0.0

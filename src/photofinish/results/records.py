@@ -48,13 +48,13 @@ class TrainingRecord(Record):
     task: TaskName = "classes"
     image_shape: Nested[Shape]
     dtype: Nested[Dtype] = "uint8"
-    """Type of the packed samples. Images are bytes."""
+    """Dtype of the packed samples: uint8 for images."""
     target_shape: Shape = ()
     class_names: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
     data_sha256: str
-    """SHA-256 of the split's manifest, which has that of each data file."""
+    """SHA-256 of the split's manifest, which contains each data file's SHA-256."""
     published_weights_sha256: str | None = None
     initial_weights_sha256: str
     weights_sha256: str
@@ -94,11 +94,11 @@ class _EitherTraining(
 
 
 TensorFingerprint = tuple[float, float]
-"""A tensor's norm, and its sum with fixed random signs, which rounding moves more."""
+"""Norm of a tensor, and its sum with fixed random signs, which is more sensitive to rounding."""
 
 
 class FirstStep(Record):
-    """Start of the training, layer by layer: model/first_step.json."""
+    """First step of the training, layer by layer: model/first_step.json."""
 
     batch_order_sha256: str
     """SHA-256 of the first epoch's row numbers and labels, in order."""
@@ -110,15 +110,15 @@ class FirstStep(Record):
     """Outputs of the innermost modules, in the order in which they run."""
     gradients: dict[str, TensorFingerprint]
     output_rounding: dict[str, float] = Field(default_factory=dict)
-    """Change of each output when all weights move by a little, measured on the CPU only."""
+    """Change of each output if all weights change slightly. Measured on the CPU only."""
     gradient_rounding: dict[str, float] = Field(default_factory=dict)
-    """Change of each gradient in the same step."""
+    """Change of each gradient if all weights change slightly."""
     cpu_fallbacks: dict[str, int] = Field(default_factory=dict)
-    """Number of times that operators which the device lacks ran on the CPU."""
+    """Number of calls of each operator that ran on the CPU, because the device lacks it."""
     draws: bool = False
     """True if the step drew from the device's own generator, although dropout was off."""
     has_dropout: bool = False
-    """True if dropout was switched off for this step, which draws in the training."""
+    """True if the network has dropout, which draws in training and was off for this step."""
 
     @property
     def draws_in_training(self) -> bool:
@@ -126,22 +126,22 @@ class FirstStep(Record):
 
 
 class Timings(JobTimes):
-    """Times of a training, and what only the trainer measures: timings/timings.json."""
+    """Times of a training, including what only the trainer measures: timings/timings.json."""
 
     data_seconds: Annotated[float, Figure(mlflow="data_seconds")]
-    """Part of the start-up: reading, normalising and placing the split."""
+    """Time to read, normalise and copy the split. Part of the start-up."""
     warm_up_seconds: Annotated[float, Figure(mlflow="warm_up_seconds")]
-    """Time of steps on a copy before the training. No part of the start-up or the total."""
+    """Time of warm-up steps before the training. Not part of the start-up or the total."""
     replaces: str | None = None
-    """SHA-256 of the weights of a shorter training that this one replaces."""
+    """SHA-256 of the weights of the shorter training that this training replaces."""
     tracking_seconds: float
-    """Time that training waited for MLflow."""
+    """Time in which training waited for MLflow."""
     overhead: Overhead
     steps_taken: StepsTaken | None = None
     not_attributed: str | None = None
-    """Reason why there is no attribution."""
+    """Reason for a missing attribution."""
     identity: str | None = None
-    """SHA-256 of all that determines the training, except its name."""
+    """SHA-256 of all that determines the training, except the experiment's name."""
 
     @property
     def overhead_share(self) -> float:
@@ -149,7 +149,7 @@ class Timings(JobTimes):
 
 
 class Untimed(Record):
-    """Content of timings/timings.json if nothing ran."""
+    """Content of timings/timings.json for a missing device."""
 
     status: Literal["unavailable"] = "unavailable"
 
@@ -164,7 +164,7 @@ class ClassScores(Record):
 
 
 class SeedScores(Record):
-    """Scores of the network that was trained from a further seed."""
+    """Test scores of the network from a further seed."""
 
     seed: int
     weights_sha256: str = ""
@@ -182,7 +182,7 @@ class DeviceEvaluation(Record):
     test_loss: float
     macro_f1: float | None
     metrics: dict[str, float] = Field(default_factory=dict)
-    """Custom metrics by name, and errors of values."""
+    """Custom metrics, and errors of predicted values, by name."""
     first_metric: str | None = None
     """Name of the first custom metric, which is the main score."""
     classes: dict[str, ClassScores]
@@ -190,7 +190,7 @@ class DeviceEvaluation(Record):
     confusion: tuple[tuple[int, ...], ...]
     """Confusion matrix, with a row for each true class."""
     seeds: tuple[SeedScores, ...] = ()
-    """Scores of the networks from further seeds."""
+    """Test scores of the networks from further seeds."""
 
     @property
     def figure(self) -> tuple[str, str]:
@@ -204,7 +204,7 @@ class DeviceEvaluation(Record):
             error = self.metrics[MEAN_ABSOLUTE_ERROR]
             return MEAN_ABSOLUTE_ERROR.replace("_", " "), f"{error:.4g}"
         if self.macro_f1 is not None and not self.confusion:
-            # Of several labels, answering no to each is often accurate.
+            # With several labels, answering no to each label is often accurate.
             return "macro F1", f"{self.macro_f1:.4g}"
         return "test accuracy", f"{self.test_accuracy:.2%}"
 
@@ -225,7 +225,7 @@ class Evaluation(Record):
     def scores_of(
         self, training: TrainingRecord, seeds: Iterable[SeedRun]
     ) -> DeviceEvaluation | None:
-        """Return a device's scores, or None if they are of other weights than this training's."""
+        """Return a device's scores, or None if they do not belong to this training's weights."""
         scores = self.devices.get(training.device)
         if not scores:
             return None
@@ -235,7 +235,7 @@ class Evaluation(Record):
 
 
 def training_key(name: str, identity: str | None) -> str:
-    """Return the key of an experiment's training, also before it has a record."""
+    """Return the key of an experiment's training, which does not need a record."""
     return sha256_of_bytes(f"{name} {identity}".encode())
 
 
@@ -269,7 +269,7 @@ def read_record(path: Path, schema: type[_ModelT]) -> _ModelT:
 def read_scores(
     path: Path, trained: Iterable[tuple[TrainingRecord, tuple[SeedRun, ...]]]
 ) -> dict[DeviceLabel, DeviceEvaluation]:
-    """Return the scores in evaluation.json of these trainings and their further seeds."""
+    """Return the scores of these trainings and their further seeds from evaluation.json."""
     evaluation = read_record(path, Evaluation)
     scores_by_device = {}
     for training, seeds in trained:
@@ -295,6 +295,6 @@ def read_history(folder: Path) -> list[EpochMetrics]:
 
 
 def write_history(folder: Path, rows: Iterable[EpochMetrics]) -> None:
-    """Write model/history.csv, with every digit."""
+    """Write model/history.csv, in full precision."""
     columns = [field.name for field in fields(EpochMetrics)]
     write_text_atomically(folder / HISTORY, to_csv(columns, map(astuple, rows)))

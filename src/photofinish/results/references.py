@@ -25,17 +25,17 @@ from photofinish.results.job_times import JobTimes
 from photofinish.wording import counted
 
 _PRIVATE = re.compile(r"[/\\]|GPU-|MIG-")
-"""Part of a variable's value that names a folder or a single GPU."""
+"""Pattern of an environment variable's value that contains a folder or a GPU's identifier."""
 _OUTSIDE = re.compile(r"[/\\~]|\.\.[/\\]|([A-Za-z]|file):[/\\]")
-"""Start of a path outside the project."""
+"""Pattern of the start of a path outside the project."""
 
 
 class Reference(Record):
-    """One experiment on one device of a machine."""
+    """Recorded experiment on one device of a machine."""
 
     schema_version: Literal[1] = 1
     machine: Name
-    """Name of its folder."""
+    """Name of the machine, and of its folder."""
     experiment: Name
     recorded_at_unix_seconds: float
     photofinish_version: str
@@ -93,7 +93,7 @@ def hardware(device: records.DeviceLabel, timings: JobTimes) -> str:
 
 
 def record_all(plan: Path, results: Path, out: Path, machine: str | None) -> None:
-    """Record every result that was measured here, and print why others are left out."""
+    """Record every result that was measured on this machine, and print why others are left out."""
     if machine is not None and not is_name(machine):
         raise ConfigError(f"--machine {machine}: a name is 1 to 64 letters, digits, '-' and '_'")
     names = sorted(path.stem for path in plan.glob("*.json"))
@@ -102,7 +102,7 @@ def record_all(plan: Path, results: Path, out: Path, machine: str | None) -> Non
     written = 0
     for name, device in product(names, records.DEVICE_LABELS):
         folder = results / name / device
-        if not folder.is_dir():  # such as the CPU's after `photofinish run train-gpu`
+        if not folder.is_dir():  # `photofinish run train-gpu` leaves no folder for the CPU
             continue
         training = records.read_training(folder / records.MODEL)
         if isinstance(training, records.Unavailable):
@@ -136,9 +136,9 @@ def reference_of(
     history: Iterable[EpochMetrics],
     machine: str | None = None,
 ) -> Reference:
-    """Return a result without the host's name, folders outside the project, and GPUs' numbers.
+    """Return a reference without host name, folders outside the project, and GPUs' identifiers.
 
-    By default the machine has the name of its hardware: nvidia-h100-80gb-hbm3.
+    By default the machine is named after its hardware: nvidia-h100-80gb-hbm3.
     """
     settings = without_folders(training.experiment.model_dump(mode="json"))
     experiment = Experiment.model_validate_json(to_json(settings))
@@ -166,7 +166,7 @@ def reference_of(
 
 
 def without_folders(settings: Any) -> Any:
-    """Cut the folders from paths outside the project: they may hold a user's name."""
+    """Cut the folders from paths outside the project, as they may contain a user's name."""
     if isinstance(settings, dict):
         return {key: without_folders(value) for key, value in settings.items()}
     if isinstance(settings, list | tuple):
@@ -177,7 +177,7 @@ def without_folders(settings: Any) -> Any:
 
 
 def code_without_folders(custom_code: dict[str, str]) -> dict[str, str]:
-    """Return the code by names in the project, and files outside by their sha256 alone."""
+    """Return custom code by name, but files outside the project by their sha256 only."""
     return {
         sha256 if without_folders(name) != name else name: sha256
         for name, sha256 in custom_code.items()

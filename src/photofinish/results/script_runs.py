@@ -24,7 +24,7 @@ SCRIPT = "script.json"
 
 
 class ScriptEpoch(Record):
-    """One pass over `photofinish.steps(loader)`."""
+    """Pass of a script over `photofinish.steps(loader)`."""
 
     is_whole: bool
     """False if the script left the loop before the loader's end."""
@@ -32,27 +32,27 @@ class ScriptEpoch(Record):
     """Reading of the monotonic clock."""
     ended_at: float
     seconds: float
-    """Time without the counted steps."""
+    """Time of the pass without the counted steps."""
     waiting_seconds: float
-    """Time in which the script waited for batches, also while an accelerator still computed."""
+    """Time in which the script waited for batches, even if an accelerator still computed."""
     steps: int
     samples: int
-    """Number of samples, by the size of each 11th batch and the last; 0 if they have no length."""
+    """Number of samples, by the sizes of each 11th and the last batch, or 0 without sizes."""
     counted_seconds: tuple[float, ...]
-    """Time of each counted step, which is much longer than others."""
+    """Time of each counted step. Counting makes a step much longer."""
     quickest_step_seconds: float | None = None
-    """Quickest tenth of the steps on the CPU, with the wait for their batches."""
+    """Time of the quickest tenth of the CPU's steps, including waits for batches."""
     cpu_seconds: float | None = None
     """CPU time of all the process's threads on the CPU, without the counted steps."""
     device_step_seconds: tuple[float, ...] = ()
-    """Time of some steps by events of an accelerator, which may compute while its host waits."""
+    """Time of some steps by an accelerator's events. It may compute while its host waits."""
 
     @property
     def step_seconds(self) -> float:
-        """Mean time of a step, without the wait for its batch."""
+        """Mean time of a step, without waiting for its batch."""
         device_seconds = statistics.fmean(self.device_step_seconds or (0.0,))
-        # Events time the current stream only. A step that the device computes on another stream
-        # appears shorter than it was for the host.
+        # Events time the current stream only. A step on another stream appears shorter than the
+        # host's time for it.
         is_timed = device_seconds > self._host_step_seconds / 2
         return device_seconds if is_timed else self._host_step_seconds
 
@@ -69,22 +69,22 @@ class ScriptEpoch(Record):
 
     @property
     def full_seconds(self) -> float:
-        """Time if the counted steps had taken as long as the others."""
+        """Time of the pass if counted steps had taken as long as other steps."""
         return self.seconds + len(self.counted_seconds) * self._host_step_seconds
 
     @property
     def seconds_lost(self) -> float:
-        """Time that counting took."""
+        """Time that counting steps took."""
         return sum(self.counted_seconds) - len(self.counted_seconds) * self._host_step_seconds
 
 
 class ScriptSettings(Record):
-    """Settings of a script's training, as far as they were seen."""
+    """Settings of a script's training, as far as they could be observed."""
 
     precision: Literal["fp64", "fp32", "tf32", "bf16", "fp16"]
-    """Precision of its products, as an NVIDIA GPU would compute them by PyTorch's flags."""
+    """Precision of products on an NVIDIA GPU with the script's PyTorch flags."""
     batch_size: int
-    """Number of samples of the counted step."""
+    """Number of samples in the counted step."""
     cuda_graphs: Literal["off"] = "off"
 
 
@@ -97,15 +97,15 @@ class ScriptRun(Record):
     """Torch's name of the device."""
     command: str
     files: dict[str, str]
-    """SHA-256 of each file that it depends on, and version of each package."""
+    """SHA-256 of each file that the script depends on, and version of each package."""
     experiment: ScriptSettings
     parameter_count: int | None
     epochs: tuple[ScriptEpoch, ...]
-    """Nothing if the script does not use `photofinish.steps`: then it is timed as a whole."""
+    """Passes of the script. Without `photofinish.steps` it is empty: the whole script is timed."""
     metrics: dict[str, float | None]
-    """Numbers of the metrics file; None for NaN and infinity."""
+    """Numbers in the metrics file. None for NaN and infinity."""
     timings: JobTimes
-    """Times of the job. A script without epochs has one, which is all of it."""
+    """Times of the job. A script without epochs counts as one epoch."""
 
 
 def script_times(
@@ -128,7 +128,7 @@ def script_times(
 ) -> JobTimes:
     """Return the times of a script's job on this machine.
 
-    Where no sample is counted, `samples` are steps.
+    If samples were not counted, `samples` is the number of steps.
     """
     accelerators = host.accelerators if isinstance(host, GpuTarget) else ()
     cpu_name = host.cpu.model if host.cpu else "unknown"

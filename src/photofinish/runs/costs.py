@@ -15,14 +15,14 @@ from photofinish.wording import money
 
 _LEAST_SHOWN = 0.01
 LEAST_EPOCHS = 2
-"""Fewest epochs that a time limit leaves: an interval takes two."""
+"""Minimum number of epochs with a time limit, because an interval needs two."""
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Price of a device's hours, and what a training on it may cost and take.
+    """Hourly price of a device, and the budget and time limit of a training on it.
 
-    They are no part of a training's cache key, so a change of them trains nothing again.
+    They are not part of a training's cache key, so changing them reruns no training.
     """
 
     hour_price: float = 0.0
@@ -39,7 +39,7 @@ class Costs:
     def epochs_in_time(self, seconds: float, epochs: Sequence[EpochTiming]) -> int:
         """Return how many further epochs end before the time limit.
 
-        `seconds` were spent, and each epoch is assumed to take as long as the mean of `epochs`.
+        `seconds` were spent already. Each epoch is assumed to take the mean time of `epochs`.
         """
         if self.time_limit_seconds is None:
             return sys.maxsize
@@ -47,16 +47,16 @@ class Costs:
         return max(0, int(in_time), LEAST_EPOCHS - len(epochs))
 
     def so_far(self, seconds: float) -> str:
-        """Return `0.42 USD so far`, or nothing below 0.01 and without a price."""
+        """Return `0.42 USD so far`, or an empty text below 0.01 or without a price."""
         amount = self._amount(seconds)
         return f"{money(amount, self.currency)} so far" if amount >= _LEAST_SHOWN else ""
 
     def reach_budget(self, seconds: float) -> bool:
-        """Return True if so much time costs the budget or more."""
+        """Return True if this time costs the budget or more."""
         return self.budget is not None and self._amount(seconds) >= self.budget
 
     def check(self, seconds: float, title: str, done: str) -> None:
-        """Raise UserError if so much time costs the budget. A checkpoint has what is `done`."""
+        """Raise UserError if this time costs the budget. `done` is what the checkpoint holds."""
         if self.budget is None or not self.reach_budget(seconds):
             return
         raise UserError(

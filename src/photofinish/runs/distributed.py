@@ -1,4 +1,4 @@
-"""Several processes that train together: torchrun's launcher starts one for each device."""
+"""Several processes that train together. torchrun's launcher starts one process for each device."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from photofinish.training.world import (
 
 _OF_PROJECT = ("code", "settings", "data", "PyTorch")
 _SHUTDOWN_SECONDS = 10
-"""Time that a rank has to end after SIGTERM. Before PyTorch 2.12 it is always 30 seconds."""
+"""Grace time of ranks after SIGTERM. Before PyTorch 2.12 it is always 30 seconds."""
 
 
 def launch(host: CpuTarget | GpuTarget, waited_seconds: float) -> None:
@@ -42,7 +42,7 @@ def launch(host: CpuTarget | GpuTarget, waited_seconds: float) -> None:
     note_start_of_stage(waited_seconds)
     os.environ.setdefault("OMP_NUM_THREADS", str(host.threads or 1))
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(_SHUTDOWN_SECONDS))
-    logging.disable()  # the ranks explain their failures
+    logging.disable()  # ranks explain their own failures
     with tempfile.TemporaryDirectory() as folder:
         config = LaunchConfig(
             min_nodes=1,
@@ -70,7 +70,8 @@ def launch(host: CpuTarget | GpuTarget, waited_seconds: float) -> None:
 def _first_failure(error: ChildFailedError, processes: int) -> str:
     """Return which rank ended first and how.
 
-    The launcher may first see the end of a rank that failed because another was killed.
+    A killed rank counts first. The launcher may see the end of other ranks before, which failed
+    only because that rank was killed.
     """
     rank, failure = error.get_first_failure()
     for number, each in error.failures.items():
@@ -86,9 +87,9 @@ def _first_failure(error: ChildFailedError, processes: int) -> str:
 
 @contextmanager
 def failures_left_to_the_stage() -> Iterator[None]:
-    """End a rank that the stage started as soon as it has failed.
+    """Exit at once if this rank fails and the stage started it.
 
-    A normal exit would wait for ranks that may be gone.
+    A normal exit would wait for other ranks, which may be gone.
     """
     if not is_started_by_stage():
         yield
@@ -110,7 +111,7 @@ def failures_left_to_the_stage() -> Iterator[None]:
 def team_for(run: Run, rank: Rank | None) -> Iterator[tuple[torch.device, World]]:
     """Yield this process's device and world.
 
-    NoAcceleratorError is raised before processes meet, in each of them.
+    Every process raises NoAcceleratorError before it connects to the others.
     """
     device = _own_device(run, rank)
     if rank is None or rank.size == 1:
@@ -119,7 +120,7 @@ def team_for(run: Run, rank: Rank | None) -> Iterator[tuple[torch.device, World]
     dist.init_process_group("gloo", timeout=COLLECTIVE_TIMEOUT)
     check_same_project(run, rank)
     yield device, DistributedWorld(rank.number, rank.size, device)
-    dist.destroy_process_group()  # not after an error: it waits for processes that may be gone
+    dist.destroy_process_group()  # not after an error, as this waits for processes that may be gone
 
 
 def _own_device(run: Run, rank: Rank | None) -> torch.device:
@@ -139,7 +140,7 @@ def _world_of_one(run: Run, device: torch.device) -> World:
         return World(device)
     indices = host.device_ids or tuple(range(len(host.accelerators)))
     output = indices[0] if host.output_device is None else host.output_device
-    if indices == (output,):  # steps of a wrapped network can't be captured
+    if indices == (output,):  # the steps of a wrapped network can't be captured
         return World(device)
     for index in indices:
         accelerator(host.kind, index, make_current=False)
@@ -148,7 +149,7 @@ def _world_of_one(run: Run, device: torch.device) -> World:
 
 
 def check_same_project(run: Run, rank: Rank) -> None:
-    """Raise UserError if ranks read different projects: on several machines, each has a copy."""
+    """Raise UserError if ranks read different projects, since each machine has its own copy."""
     settings = run.experiment.model_dump_json()
     own = code_sha256(), settings, run.data_sha256(), torch.__version__
     everyones: list[Any] = [None] * rank.size

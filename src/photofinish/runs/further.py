@@ -28,7 +28,7 @@ def train_repeats(first: Training, instruments: Instruments) -> tuple[Epochs, ..
     repeats: list[Epochs] = []
     count, spent_seconds = first.setup.run.experiment.repeats, first.spent_seconds()
     if count > 1:
-        forget_optimizer(first.trainer)  # makes room for a second training
+        forget_optimizer(first.trainer)  # frees memory for the next training
     for number in range(2, count + 1):
         again = Training(
             first.setup,
@@ -46,7 +46,7 @@ def train_repeats(first: Training, instruments: Instruments) -> tuple[Epochs, ..
 
 
 def check_repeat(first: Trainer, again: Trainer, name: str, number: int) -> None:
-    """Raise UserError if the repeat learned something else than the first training."""
+    """Raise UserError if a repeat's weights differ from the first training's."""
     if not first.experiment.deterministic:
         return
     pairs = zip(first.progress.metrics, again.progress.metrics, strict=True)
@@ -67,9 +67,9 @@ def train_further_seeds(
     spent_seconds: float,
     last_epoch: int | None,
 ) -> tuple[Epochs, ...]:
-    """Train from each further seed, write what it learned, and return the epochs of each.
+    """Train from each further seed, write the results, and return the epochs of each seed.
 
-    Rank 0 passes the time that the trainings before took, which counts for the budget.
+    Rank 0 passes the time of the trainings so far, which counts for the budget.
     """
     folder, seed_runs, epochs = run.out / records.MODEL, [], []
     for seed in range(run.experiment.seed + 1, run.experiment.seed + run.experiment.seeds):
@@ -91,7 +91,7 @@ def train_further_seeds(
             write_bytes_atomically(seed_weights(folder, seed), weights)
             sha256, history = sha256_of_bytes(weights), tuple(progress.metrics)
             seed_runs.append(records.SeedRun(seed=seed, weights_sha256=sha256, history=history))
-        del setup, training  # so that resident data is in memory once
+        del setup, training  # so that resident data is in memory only once
     if seed_runs:
         seeds = records.FurtherSeeds(runs=tuple(seed_runs))
         records.write_record(folder / f"{records.SEEDS}.json", seeds)

@@ -1,4 +1,4 @@
-"""Instruments beside a training: load, energy, memory, and the overhead of its loop."""
+"""Instruments that watch a training: load, energy, memory, and the loop's overhead."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from photofinish.training.torch_device import nvidia_uuid
 class Instruments:
     """Instruments of a run in one process, read between epochs only.
 
-    They watch the first training in a `with` block, and the rest by `repeat` and `measuring`.
+    A `with` block watches the first training. `repeat` and `measuring` watch the rest.
     """
 
     overhead: Overhead
@@ -68,7 +68,7 @@ class Instruments:
 
     @property
     def load(self) -> tuple[LoadWindow, ...]:
-        """Load of the training, of its repeats, and last of the measurements after them."""
+        """Load of the training, then of its repeats, then of the measurements after them."""
         return tuple(self._load.windows)
 
     def epoch_ended(self, epoch: int) -> None:
@@ -77,7 +77,7 @@ class Instruments:
 
     @contextmanager
     def repeat(self, number: int) -> Iterator[Callable[[int], None]]:
-        """Watch a repeat. Yields what it calls after each epoch."""
+        """Watch a repeat. Yield the function to call after each epoch."""
         self._load.begin()
         yield partial(self._load.epoch_ended, number)
         self._load.training_ended()

@@ -1,4 +1,4 @@
-"""The records of a result: what was learned, and how long it took."""
+"""Records of a result: the model, and its timings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from photofinish.training.torch_device import device_name, effective_precision
 
 
 def write_model(training: Training, first_step: records.FirstStep) -> None:
-    """Write what was learned. Nothing here may differ between two trainings on one machine."""
+    """Write the model. Every file here must have equal bytes for two trainings on one machine."""
     setup, trainer = training.setup, training.trainer
     run, manifest = setup.run, setup.split.manifest
     folder = run.out / records.MODEL
@@ -77,7 +77,7 @@ def timings_of(
     loader: LoaderTimes | None,
     repeats: tuple[Epochs, ...],
 ) -> records.Timings:
-    """Return the record of how long the training and its parts took."""
+    """Return the record of the times of the training and its parts."""
     setup, trainer = training.setup, training.trainer
     run, steps, image_count = setup.run, trainer.steps, setup.training.image_count
     cpu = run.host.cpu if run.device == "cpu" else None

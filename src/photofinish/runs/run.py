@@ -1,4 +1,4 @@
-"""A training run as its stage requests it, and what identifies it. Does not import torch."""
+"""Training run requested by its stage, and its identity. Does not import torch."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ class Run:
 
     @property
     def monitored(self) -> Metric | None:
-        """Return the metric that early stopping follows, if it follows one."""
+        """Return the metric that early stopping follows, or None."""
         return self.experiment.monitored if isinstance(self.experiment, ExperimentPlan) else None
 
     @property
     def replaces(self) -> str | None:
-        """Return the sha256 of the weights of a shorter training that this one replaces."""
+        """Return the sha256 of the weights of the shorter training that this run replaces."""
         return self.experiment.replaces if isinstance(self.experiment, ExperimentPlan) else None
 
     def check(self) -> None:
@@ -107,7 +107,7 @@ class Run:
         )
 
     def _check_ignored_class(self, split: Manifest) -> None:
-        """Raise ConfigError if the loss would take a number for a class that is none."""
+        """Raise ConfigError if data set and loss disagree on the number of ignored positions."""
         loss, ignored = self.experiment.loss, split.ignored_class
         ignore_index = loss.ignore_index if isinstance(loss, CrossEntropy) else IGNORED_CLASS
         key, dataset = f"experiments.{self.name}.loss", f"datasets.{self.experiment.dataset}"
@@ -129,7 +129,7 @@ class Run:
         return sha256_of_file(self.data / MANIFEST)
 
     def published_weights(self) -> FetchedWeights | None:
-        """Return the published weights that the network starts from, if any."""
+        """Return the published weights that the network starts from, or None."""
         return fetched_weights(self.experiment.model, self.weights)
 
     def weights_file(self) -> Path | None:
@@ -156,11 +156,11 @@ class Run:
         return records.training_key(self.name, self.identity())
 
     def checkpoint_folder(self) -> Path:
-        """Return where this run keeps its checkpoints.
+        """Return the folder of this run's checkpoints.
 
-        They stay when the training ends. If DVC is killed before it has stored the result, the next
-        `dvc repro` finds them and has no epoch left. Once DVC has stored it, dvc.lock has another
-        entry and the folder another name, so `dvc repro --force` trains again.
+        It remains after the training. If DVC is killed before it stores the result, the next `dvc
+        repro` restores the last checkpoint and trains no epoch. Once DVC has stored the result,
+        dvc.lock has a new entry and the folder a new name, so `dvc repro --force` trains again.
         """
         name = sha256_of_bytes(f"{self.key()} {_dvc_lock_entry()}".encode())
         return state_folder() / "checkpoints" / name
@@ -172,7 +172,7 @@ def code_sha256() -> str:
 
 
 def _dvc_lock_entry() -> str:
-    """Return this stage's part of dvc.lock, or "" outside DVC and before its first result."""
+    """Return this stage's part of dvc.lock, or "" outside DVC and before the first result."""
     lock = Path("dvc.lock")
     stage = os.environ.get("DVC_STAGE", "").rpartition(":")[2]
     if not stage or not lock.is_file():

@@ -1,4 +1,4 @@
-"""Parts that the trainers of a run are made of: its split, batches and networks."""
+"""Parts of a run's trainers: split, batches and networks."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Setup:
         return network
 
     def check_custom_code(self, network: nn.Module) -> None:
-        """Raise UserError if a custom network or loss differs from build to build or fails."""
+        """Raise UserError if a custom network or loss fails, or differs between two builds."""
         if not self.run.custom_code:
             return
         experiment, manifest = self.run.experiment, self.split.manifest
@@ -79,7 +79,7 @@ class Setup:
         validate_custom_model(experiment, network, criterion, batch, outputs, step)
 
     def new_trainer(self, network: nn.Module | None = None) -> Trainer:
-        """Build a trainer of `network`, or of a new one."""
+        """Build a trainer of `network`, or of a new network."""
         network = self.new_network() if network is None else network
         with self._experiment_named():
             return Trainer(
@@ -95,7 +95,7 @@ class Setup:
             )
 
     def resident_batches(self) -> Batches | None:
-        """Return resident batches of a training with a loader, or None if they do not fit."""
+        """Return resident batches for a training with a loader, or None if they do not fit."""
         experiment = self.run.experiment
         given = experiment.input
         if given.name == "resident" or given.transform or given.eval_transform or given.collate:
@@ -105,14 +105,14 @@ class Setup:
         free_bytes = None if self.device == CPU else free_memory_bytes(self.device)
         columns = leaves(self.split.images("train"))
         samples_bytes = sum(4 * math.prod(column.shape) for column in columns)  # as float32
-        # Twice as many, for the border of random crops and for batches.
+        # Twice that, for the borders of random crops and for batches.
         if 2 * samples_bytes > (available_memory_bytes() if free_bytes is None else free_bytes):
             return None
         resident = ResidentInput(name="resident")
         return self._batches("train", experiment.model_copy(update={"input": resident}))
 
     def _sample(self) -> SampleKind:
-        """Return what the network gets for a sample: after eval_transform and collate, if any."""
+        """Return a sample as the network gets it, after eval_transform and collate."""
         manifest, given = self.split.manifest, self.run.experiment.input
         if given.name == "loader" and (given.eval_transform or given.collate):
             part = part_of(self.split, "validation")
@@ -120,7 +120,7 @@ class Setup:
         return SampleKind(manifest.shape, manifest.dtype, is_normalised=True)
 
     def input_path(self) -> str | None:
-        """Return a line on where a loader reads the samples in each epoch, and why."""
+        """Return a line that says where a loader reads samples in each epoch, and why."""
         given = self.run.experiment.input
         if given.name == "resident":
             return None
@@ -137,7 +137,7 @@ class Setup:
 
     @contextmanager
     def _experiment_named(self) -> Iterator[None]:
-        """Put the experiment's name before a ConfigError, which knows only its key."""
+        """Add the experiment's name to a ConfigError, which only has the key."""
         try:
             yield
         except ConfigError as error:

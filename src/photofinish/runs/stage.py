@@ -1,4 +1,4 @@
-"""The training stage: check the device, start one process for each device, or be one of them."""
+"""The training stage: check the device, then start a process for each device, or act as one."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def train(
         check_machine(f"{name} on {device}", host, _REMEDY)
     run.check()
     if rank is None and host.processes > 1:
-        # Torch takes seconds to import, and MLflow's process starts meanwhile: not at the top.
+        # Imported here, because torch takes seconds, while MLflow's process starts.
         from photofinish.runs.distributed import launch
 
         with exclusive_machine(_title(run)) as waited_seconds:
@@ -61,7 +61,7 @@ def train(
 
 
 def _title(run: Run) -> str:
-    """Return a description for processes that wait for this run."""
+    """Return a description of this run, for processes that wait for it."""
     return f"which trains {run.name} on the {run.device}"
 
 
@@ -71,7 +71,7 @@ def _train_with_mlflow(run: Run, rank: Rank | None) -> None:
         if rank is None and isinstance(run.host, GpuTarget) and run.host.missing:
             _record_unavailable(run, f"no accelerator: {run.host.missing}")
             return
-        # The stage that starts several processes holds the machine for all of them.
+        # With several processes, the stage that starts them holds the lock for all.
         machine = nullcontext(0.0) if rank else exclusive_machine(_title(run))
         with machine as waited_seconds, Tracker() as tracker:
             training_images = PackedSplit(run.data).manifest.counts["train"]

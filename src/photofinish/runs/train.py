@@ -37,9 +37,9 @@ from photofinish.training.world import World
 def train_rank(
     run: Run, rank: Rank | None, tracker: Tracker | NoTracker, waited_seconds: float = 0.0
 ) -> str | None:
-    """Train `run`; this process is one of its ranks. Return None, or why the device is missing.
+    """Train `run` as one of its ranks. Return None, or the reason for a missing device.
 
-    `waited_seconds` passed before this process got its locks.
+    `waited_seconds` is the time that this process waited for its locks.
     """
     with failures_left_to_the_stage():
         try:
@@ -57,7 +57,7 @@ def train(
     tracker: Tracker | NoTracker,
     waited_seconds: float,
 ) -> None:
-    """Train, measure and write the results, from the last checkpoint on if there is one."""
+    """Train from the last checkpoint, if any, then measure and write the results."""
     experiment = run.experiment
     if team.is_main:
         prune_checkpoints(state_folder() / "checkpoints")
@@ -73,7 +73,7 @@ def train(
         last_epoch = len(timings.epochs) if timings.epochs_left else None
         seeds = train_further_seeds(run, device, team, spent_seconds, last_epoch)
     if team.is_main:
-        # The last file to be written: a result that has it is complete.
+        # Written last: a result with this file is complete.
         timings = timings.model_copy(update={"seeds": seeds})
         records.write_record(run.out / records.TIMINGS_FOLDER / records.TIMINGS, timings)
         checkpoints = CheckpointStore(run.checkpoint_folder()).paths()
@@ -87,7 +87,7 @@ def _train_own_seed(
     tracker: Tracker | NoTracker,
     waited_seconds: float,
 ) -> records.Timings:
-    """Train from the experiment's own seed, then its repeats. Write `model/`."""
+    """Train from the experiment's own seed, then train its repeats. Write `model/`."""
     started_at_unix_seconds = time.time() - seconds_since_stage_start()
     clock = JobClock(tracker, waited_seconds)
     training = Training(Setup(run, device, team), clock=clock)
@@ -99,14 +99,14 @@ def _train_own_seed(
         startup_seconds = seconds_since_stage_start() - clock.excluded_seconds
         startup_cpu_seconds = time.thread_time() - clock.excluded_cpu_seconds
         tracker.wait_until_ready()
-        with instruments:  # load, energy, and what this loop costs beside the timed passes
+        with instruments:  # samples load and energy, and times this loop's overhead
             for metrics, timing in training.epochs():
                 tracker.epoch_ended(metrics, timing)
                 instruments.epoch_ended(metrics.epoch)
     with clock.excluded():
         repeats = train_repeats(training, instruments)
         profiled, loader, first_step = _measure(training, instruments)
-    if first_step:  # on rank 0. A kill before this restores the last checkpoint, and measures again
+    if first_step:  # on rank 0. If killed before, restore the last checkpoint and measure again
         write_model(training, first_step)
     durations = Durations(
         started_at_unix_seconds=started_at_unix_seconds,
@@ -122,9 +122,9 @@ def _train_own_seed(
 def _measure(
     training: Training, instruments: Instruments
 ) -> tuple[Profile, LoaderTimes | None, records.FirstStep | None]:
-    """Measure the trained network and its loader, and on rank 0 the first step of a new one.
+    """Measure the trained network and its loader. On rank 0, record a new network's first step.
 
-    Neither can change what was learned.
+    The measurements can't change the model.
     """
     with instruments.measuring():
         profiled = profile(training.trainer, training.setup.resident_batches)

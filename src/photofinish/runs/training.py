@@ -1,4 +1,4 @@
-"""One training with its checkpoints: of the experiment's own seed, a repeat or a further seed."""
+"""One training with its checkpoints, from the own seed, as a repeat, or from a further seed."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from photofinish.wording import seconds
 
 
 class JobClock:
-    """Time of the job, over all the processes that it took."""
+    """Time of the job, summed over its processes if it was resumed."""
 
     def __init__(self, tracker: Tracker | NoTracker, excluded_seconds: float) -> None:
         self._tracker = tracker
         self.excluded_seconds = excluded_seconds
-        """Wall time of this process that is no part of the job, such as locks and profiling."""
+        """Wall time of this process that does not count, such as waits for locks and profiling."""
         self.excluded_cpu_seconds = 0.0
-        """CPU time of the main thread that is no part of the job."""
+        """CPU time of the main thread that does not count."""
         self.earlier_seconds = 0.0
-        """Job time of the processes before this one."""
+        """Job time of earlier processes, before the run was resumed."""
 
     @contextmanager
     def excluded(self) -> Iterator[None]:
@@ -47,8 +47,8 @@ class JobClock:
 class Training:
     """A trainer that restores, saves and shows its epochs. All ranks call it; rank 0 saves.
 
-    The first training of a run has the job's clock. A repeat or a further seed counts its passes,
-    on top of what was spent before it, and ends with `last_epoch` if a time limit ended the first.
+    The first training of a run uses the job's clock. A repeat or a further seed adds its passes to
+    the time spent before. It ends with `last_epoch` if a time limit ended the first training.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Training:
 
     @property
     def epoch_weights(self) -> Path:
-        """Folder of the weights after each epoch, if they are kept."""
+        """Folder for the weights after each epoch, if `save_weights` is every_epoch."""
         return self._store.folder / records.EPOCHS
 
     @contextmanager
@@ -112,7 +112,7 @@ class Training:
                 self._clock.earlier_seconds = spent_seconds
             self.say(f"resumes after epoch {self._epochs_saved}")
         if self.team.is_main and self.trainer.epochs_left():
-            # Without this process's start-up, so that a raised budget trains an epoch.
+            # Without this process's start-up, so that a raised budget allows an epoch.
             self._costs.check(spent_seconds, self._title, f"epoch {self._epochs_saved}")
 
     def run(self, epoch_ended: Callable[[int], None] | None = None) -> None:
@@ -128,7 +128,7 @@ class Training:
     def epochs(self) -> Iterator[tuple[EpochMetrics, EpochTiming]]:
         """Train the epochs that are left.
 
-        Between epochs, check the limits, show the epoch and save what is due.
+        Between epochs, check the limits, show the epoch, and save a checkpoint if it is due.
         """
         for metrics, timing in self.trainer.epochs():
             self._check_time_limit()
@@ -158,9 +158,9 @@ class Training:
         self._epochs_saved = epochs_done
 
     def _check_time_limit(self) -> None:
-        """Make this epoch the last if the next would end after the time limit, by rank 0's clock.
+        """End with this epoch if the next would exceed the time limit, by rank 0's clock.
 
-        A checkpoint keeps the decision, so that a resumed training ends with the same epoch.
+        The checkpoint stores the decision, so that a resumed training ends with the same epoch.
         """
         progress, limit_seconds = self.trainer.progress, self._costs.time_limit_seconds
         if self._clock is None or limit_seconds is None or not self.trainer.epochs_left():
@@ -172,7 +172,7 @@ class Training:
             )
 
     def _epochs_to_come(self) -> int:
-        """Return how many epochs are left within the time limit, if there is one."""
+        """Return how many epochs are left, within the time limit if there is one."""
         left = self.trainer.epochs_left()
         if self._clock is None:
             return left

@@ -16,11 +16,11 @@ from photofinish.wording import seconds
 
 _LEAST_LEFT_SECONDS = 10.0
 _LAST_EPOCHS = 100
-"""Epochs whose median gives the time left."""
+"""Number of last epochs whose median gives the time left."""
 
 
 class TrainingDisplay:
-    """The progress of a training: a bar on a terminal, one line an epoch anywhere else."""
+    """Display of a training's progress: a bar on a terminal, else one line for each epoch."""
 
     def __init__(self, title: str, trainer: Trainer) -> None:
         self._title, self._bar, self._trainer = title, _training_bar(trainer), trainer
@@ -47,7 +47,7 @@ class TrainingDisplay:
     def epoch_ended(
         self, metrics: EpochMetrics, timing: EpochTiming, to_come: int, spent: str = ""
     ) -> None:
-        """Show an epoch, the time of those `to_come`, and what was `spent` so far."""
+        """Show an epoch, the time left for `to_come` epochs, and the price `spent` so far."""
         text = (
             f"epoch {metrics.epoch}/{self._epochs}  loss {metrics.training_loss:.4f}  "
             f"validation {metrics.validation_loss:.4f}"
@@ -66,7 +66,7 @@ class TrainingDisplay:
 
 
 def _time_left(trainer: Trainer, to_come: int) -> str:
-    """Return `3.0 min left`, or nothing if the training ends soon."""
+    """Return `3.0 min left`, or an empty text if the training ends soon."""
     last = trainer.progress.timings[-_LAST_EPOCHS:]
     epoch_seconds = statistics.median(one.training_seconds + one.validation_seconds for one in last)
     left_seconds = epoch_seconds * to_come
@@ -81,7 +81,7 @@ def _at_most(trainer: Trainer) -> str:
 
 def _training_bar(trainer: Trainer) -> Progress:
     class _Polled(Progress):
-        """Reads the trainer's progress when it draws, so that the loop never reports it."""
+        """Bar that reads the trainer's progress when drawn, so that the loop never reports it."""
 
         def get_renderable(self):  # type: ignore[no-untyped-def]
             for task in self.tasks:
