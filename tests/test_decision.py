@@ -17,6 +17,7 @@ from photofinish.comparing.rented_gpu import RentedGpu
 from photofinish.comparing.speedups import ONCE, RUN_TO_RUN
 from photofinish.config.compare import Comparing, Prices
 from photofinish.reporting.answer_words import summary
+from photofinish.reporting.overview import overview_table
 from photofinish.reporting.sentences import verdict
 from photofinish.results.records import DeviceLabel
 from photofinish.results.references import reference_of
@@ -162,6 +163,16 @@ def test_the_accelerator_that_is_worth_it_for_the_least_money_is_named(job: Job)
         "If this machine had a GPU: probably yes, about 5.6x faster (3.4 to 9.1): 54 s on T4 "
         "instead of 5.0 min, by estimate."
     ) in answer
+
+
+def test_an_estimate_that_is_hardly_known_has_an_interval_and_no_number(job: Job) -> None:
+    pair = pair_of(with_timings(job(300.0), operations=LONG_STEP))
+    decision = decide(pair)
+    vague = replace(decision.own, answer="Can't tell", interval=(0.25, 3600.0))
+    found = verdict(pair, replace(decision, own=vague))
+    assert "can't tell, 0.25 to 3,600 times as fast on T4, by estimate." in found.answer
+    (row,) = overview_table([found], [pair])
+    assert row["speed-up"] == "0.25 to 3,600 times"
 
 
 def test_an_accelerator_without_a_price_or_with_doubtful_memory_is_no_best_value(

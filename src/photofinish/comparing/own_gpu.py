@@ -25,6 +25,8 @@ Reason = Literal["short job", "start-up", "loading", "copying", "launch overhead
 SHORT_JOB_SECONDS = 5.0
 """A shorter job is not worth a GPU, unless one was seen to be faster."""
 NO_DIFFERENCE = 0.9, 1.1
+_HARDLY_KNOWN = 100.0
+"""Ratio of an interval's ends from which on the number between them misleads."""
 WORTHWHILE_BOUND = 1.5
 """Smallest bound, as measured, of a GPU that may be worth it: a real one stays below it."""
 _REASONS: dict[Cause, Reason] = {
@@ -59,6 +61,11 @@ class OwnGpu:
     @property
     def speedup(self) -> float | None:
         return self.cpu_seconds / self.gpu_seconds if self.gpu_seconds else None
+
+    @property
+    def is_hardly_known(self) -> bool:
+        """Return True if the interval of the speed-up is so wide that a number in it misleads."""
+        return self.interval is not None and self.interval[1] > _HARDLY_KNOWN * self.interval[0]
 
     @property
     def is_yes(self) -> bool:

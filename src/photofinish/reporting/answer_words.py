@@ -20,6 +20,7 @@ from photofinish.wording import (
     HIGH,
     counted,
     faster,
+    interval_text,
     limit,
     listed,
     measure_again,
@@ -45,6 +46,7 @@ SENTENCES = {
     "measured": "{faster}. The job takes {gpu_time} on {gpu} instead of {whole}.",
     "recorded": "{faster}. It took {gpu_time} on {gpu}, recorded elsewhere, instead of {whole}.",
     "estimated": "about {faster}: {gpu_time} on {gpu} instead of {whole}, by estimate.",
+    "hardly known": "{interval} times as fast on {gpu}, by estimate.",
     "small memory": "The memory of {gpu} may be too small.",
     "short job": "the whole job takes {whole}{of_it_startup}.",
     "limit": "{staying} stay on the CPU ({reason}), so no GPU makes it more than {limit} faster.",
@@ -65,7 +67,7 @@ SENTENCES = {
     # A rented GPU.
     "saves enough": "{gpu} takes {gpu_time} instead of {here}{of_sweep}. With {start} to start, "
     "that saves {saved}{cost}.",
-    "may save enough": "{gpu} may save {low} to {high} of about {here}{of_sweep}. It is worth it "
+    "may save enough": "{gpu} may save {range} of about {here}{of_sweep}. It is worth it "
     "from {least} on: {start} to start, and {worth} to gain.",
     "saves too little": "{gpu} saves {saved_by_run} {run}. It is worth it from {least} on "
     "({start} to start, and {worth} to gain){from_runs}.",
@@ -122,10 +124,12 @@ def _own(pair: AnyComparison, decision: Decision) -> str:
         return _say("short job", whole=whole, of_it_startup=of_it)
     if own.gpu_seconds is None or own.speedup is None:
         return " ".join(_limits(pair, own))
+    interval = own.interval or (own.speedup, own.speedup)
     said = [
         _say(
-            own.basis,
+            "hardly known" if own.is_hardly_known else own.basis,
             faster=faster(own.speedup, own.interval),
+            interval=interval_text(interval),
             gpu_time=seconds(own.gpu_seconds),
             gpu=own.gpu,
             whole=whole,
@@ -221,7 +225,7 @@ def _rented(rented: RentedGpu, pair: AnyComparison) -> str:
     if rented.cost is not None:
         cost = f", for {money(rented.cost, rented.currency)}"
     noun = "sweeps" if is_sweep else "runs"
-    low, high = (seconds(max(0.0, end)) for end in rented.saved)
+    low, high = rented.saved
     return _say(
         kind,
         gpu=name,
@@ -232,8 +236,7 @@ def _rented(rented: RentedGpu, pair: AnyComparison) -> str:
         least=seconds(rented.least_seconds),
         saved=seconds(rented.saved_seconds),
         saved_by_run=seconds(rented.here_seconds - rented.gpu_seconds),
-        low=low,
-        high=high,
+        range=f"{seconds(low)} to {seconds(high)}" if low > 0 else f"up to {seconds(high)}",
         cost=cost,
         run=f"in {rented.jobs} experiments" if is_sweep else "a run",
         of_sweep=f" for all {rented.jobs} experiments of the sweep" if is_sweep else "",

@@ -70,5 +70,7 @@ def _speedup(own: OwnGpu, job: SpeedupBound) -> str:
     """Return how much faster the GPU is, or at most could be."""
     if own.speedup is None:
         return f"up to {bound(job.as_measured)}" if job.as_measured <= HIGH else NOTHING
+    if own.interval and own.is_hardly_known:
+        return f"{interval_text(own.interval)} times"
     text = f"{ratio(own.speedup)}x"
     return f"{text} ({interval_text(own.interval)})" if own.interval else text
