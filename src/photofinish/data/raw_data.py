@@ -56,7 +56,7 @@ class RawData:
 
 
 def read_raw(plan: DatasetPlan, folder: Path) -> RawData:
-    """Read every sample. Inputs lie in unnamed files in `folder` until they are packed."""
+    """Read every sample. Until they are packed, inputs are in unnamed files in `folder`."""
     source = open_source(plan)
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as files:

@@ -33,7 +33,7 @@ _BATCH_SIZE = 1000
 
 
 class Scored(NamedTuple):
-    """Scores of one network, and what it predicts for which targets."""
+    """Scores of a network, its predictions and their targets."""
 
     scores: DeviceEvaluation
     actual: Array

@@ -57,7 +57,7 @@ def scores_of_labels(
 def _scores_of_each(
     actual: Array, predicted: Array, names: tuple[str, ...], labels: Any
 ) -> tuple[float, dict[str, records.ClassScores]]:
-    """Return the mean F1, and the scores of each class. One that is never predicted scores 0."""
+    """Return the mean F1, and the scores of each class. A class never predicted scores 0."""
     columns = sklearn_metrics.precision_recall_fscore_support(
         actual, predicted, labels=labels, zero_division=0
     )

@@ -71,8 +71,8 @@ def build_custom(
 def _choose_output(network: nn.Module, output: int | str) -> None:
     """Let a network return one part of its outputs, wherever it is called.
 
-    A hook adds no level to the names of weights. MLflow pickles this one with its code, so that it
-    loads where this package is not installed: it names nothing of this module.
+    A hook adds no level to the names of weights. MLflow pickles the hook with its code, so that it
+    loads without this package. So the hook uses no name of this module.
     """
 
     def choose(_network: nn.Module, _inputs: Any, outputs: Any) -> Any:

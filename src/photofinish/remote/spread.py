@@ -199,7 +199,7 @@ def _run(client: Any, jobs: dict[str, Job], address: str) -> list[str]:
 
 @contextmanager
 def _scheduler(listen: str, resources: dict[str, float] | None) -> Iterator[tuple[Any, str]]:
-    """Give a Dask client and the address for workers. With `resources`, a worker runs here too."""
+    """Yield a Dask client and the address for workers. With `resources`, a worker runs here too."""
     from distributed import Client, LocalCluster
 
     address = urlsplit(listen)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from photofinish.config.experiment import Experiment
 
 Weight = torch.Tensor | int
-"""What a summed loss is divided by for a mean."""
+"""Divisor that turns a summed loss into a mean."""
 
 
 class Scores(NamedTuple):
@@ -33,7 +33,7 @@ class Scores(NamedTuple):
     """Sum over the samples."""
     weight: Weight
     correct: torch.Tensor | None = None
-    """Number of correct predictions, if the loss is that of predictions."""
+    """Number of correct predictions, or None if the task counts none."""
     predicted: Weight = 0
     judged: tuple[Any, Any] | None = None
     """Outputs and targets, if a metric of all of them is wanted."""
@@ -76,7 +76,7 @@ class BatchLoss(ABC):
 
     @abstractmethod
     def scores(self, network: nn.Module, state: TrainState, batch: Batch) -> Scores:
-        """Return how `network` scores on a batch, which is that of `state` or its average."""
+        """Return the scores on a batch of `network`: the network of `state`, or its average."""
 
     @abstractmethod
     def _mean(self, state: TrainState, batch: Batch) -> torch.Tensor: ...

@@ -1,6 +1,6 @@
 """Checkpoints of one training run: atomic, checked by sha256, the last two kept.
 
-They lie outside DVC's outs, which DVC deletes before a stage runs. Each file's name has its sha256,
+They are outside DVC's outs, which DVC deletes before a stage runs. Each file's name has its sha256,
 because torch.load doesn't check its input.
 """
 

@@ -71,7 +71,7 @@ def make_batches(
 
 
 class ResidentBatches(Batches):
-    """The whole part lies on the device, normalised once. A batch is one gather."""
+    """Keeps the whole part on the device, normalised once. A batch is one gather."""
 
     def __init__(self, plan: BatchPlan, part: Part, device: torch.device) -> None:
         self.image_count, self.batch_size = plan.image_count, plan.batch_size
@@ -125,7 +125,7 @@ def _convert_to_device(
 
 
 class AugmentedResidentBatches(ResidentBatches):
-    """The images lie on the device with black borders.
+    """Keeps the images on the device with black borders.
 
     A batch is two gathers: the crops' lines, then their columns. This takes half the time of
     gathering pixels, as whole lines are copied fast.
@@ -208,7 +208,7 @@ class LoaderBatches(Batches):
     def with_workers(
         self, workers: int, batch_size: int, started: Callable[[int], None] | None = None
     ) -> LoaderBatches:
-        """Return a loader of the same samples with so many workers, which end with an epoch."""
+        """Return a loader of the same samples, whose workers end with an epoch."""
         prefetch_factor = self.settings.prefetch_factor if workers else None
         changed = {"persistent_workers": False, "prefetch_factor": prefetch_factor}
         settings = self.settings.model_copy(update={"workers": workers} | changed)

@@ -1,4 +1,4 @@
-"""Losses by PyTorch's names, or custom ones, and what is right of a batch's predictions."""
+"""Losses by PyTorch's names or custom ones, and the number of correct predictions."""
 
 from __future__ import annotations
 

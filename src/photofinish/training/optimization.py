@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 def build_optimizers(
     settings: params.Optimizer, network: nn.Module, *, loss_is_scaled: bool = False
 ) -> list[Optimizer]:
-    """Build PyTorch's optimizer, or what a custom function of the network returns: one or several.
+    """Build PyTorch's optimizer, or call a custom function, which may return several.
 
-    A custom class gets the parameters, as PyTorch's do.
+    A custom function gets the network, and a custom class the parameters, as PyTorch's classes do.
     """
     arguments = arguments_of(settings)
     reference = OPTIMIZERS.reference(settings.name)
@@ -58,7 +58,7 @@ def build_optimizers(
 
 
 def _parameter_groups(network: nn.Module, without_decay: str | None) -> list[dict[str, Any]]:
-    """Return the parameters, and apart from them those without weight decay.
+    """Return the parameters in one group, or in two if some have no weight decay.
 
     Norms and biases are recognised as in timm and nanoGPT: they have at most one dimension.
     """
@@ -262,7 +262,7 @@ class LearningRates:
         return override_groups(self._optimizer, "lr", self.rates)
 
     def next_rates(self, steps: int) -> list[Rates]:
-        """Return the rates of so many steps, and advance past them."""
+        """Return the rates of the next `steps` steps, and advance past them."""
         rates = []
         for _ in range(steps):
             rates.append(self.rates)

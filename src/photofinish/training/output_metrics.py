@@ -64,9 +64,9 @@ def custom_scores(
     targets: Any,
     class_names: tuple[str, ...] = (),
 ) -> dict[str, float]:
-    """Return the custom metrics, without those that are not finite.
+    """Return the finite scores of the custom metrics.
 
-    One that gives a number for each class or label has as many scores: `f1_score cat`.
+    A metric with a number for each class or label has a score for each: `f1_score cat`.
     """
     scores = {}
     for metric in metrics:
@@ -84,7 +84,7 @@ def custom_scores(
 
 
 def _custom_score(metric: Metric, task: Task, outputs: Any, targets: Any) -> list[float]:
-    """Return the one number that a metric gives, or a number for each class."""
+    """Return a metric's only number, or its number for each class."""
     compute, arguments = metric.reference.load(), metric.arguments
     if metric.is_of_torchmetrics:
         offered: dict[str, Any] = dict.fromkeys(("num_classes", "num_labels"), outputs.shape[-1])

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def make_sampler(settings: Sampler, targets: Any, seed: int) -> Callable[[int], torch.Tensor]:
-    """Return a function of the epoch that returns as many rows as there are targets."""
+    """Return a function that draws the rows of an epoch: as many as there are targets."""
     if settings.name == "balanced":
         weights = balanced_weights(targets)
 

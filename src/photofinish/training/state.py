@@ -26,7 +26,7 @@ class TrainState(NamedTuple):
     network: nn.Module
     """The network as a step calls it: wrapped for several devices."""
     optimizers: list[torch.optim.Optimizer]
-    """One, or several that a custom step steps itself."""
+    """One optimizer, or several that a custom step steps itself."""
     schedule: LearningRates
     scaler: torch.amp.GradScaler
     memory_format: torch.memory_format
@@ -81,7 +81,7 @@ class Progress:
         return rule is not None and self._epochs_without_better(rule) == 0
 
     def is_stopped(self, rule: EarlyStopping | None) -> bool:
-        """Return True if there was no improvement for as long as there may be none."""
+        """Return True if the last improvement is `patience` epochs ago."""
         return rule is not None and self._epochs_without_better(rule) >= rule.patience
 
     def _epochs_without_better(self, rule: EarlyStopping) -> int:

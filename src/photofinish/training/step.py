@@ -29,7 +29,7 @@ class Step(Protocol):
     ) -> torch.Tensor:
         """Train on the epoch's batch of this number, from 0. Return the loss, on the device.
 
-        The learning rate is the schedule's, unless `rate` holds another one on the device.
+        The learning rate is the schedule's, unless `rate` holds another rate on the device.
         """
 
 

@@ -102,7 +102,7 @@ class Trainer:
         """Number of steps in the whole run. A progress bar reads it from another thread."""
 
     def _check_monitor(self) -> None:
-        """Raise ConfigError if the validation does not give what early stopping follows."""
+        """Raise ConfigError if validation lacks the figure that early stopping follows."""
         rule = self.experiment.early_stopping
         if rule is None or rule.monitor == "validation_loss":
             return
@@ -226,7 +226,7 @@ class Trainer:
         return metrics, timing
 
     def train_batches(self, epoch: int) -> Iterator[Batch]:
-        """Return an epoch's batches, as many joined into one as are launched together.
+        """Return an epoch's batches. Batches for steps that are launched together are joined.
 
         Resident input makes the epoch's order in this call, before the first batch is timed.
         """
@@ -331,12 +331,12 @@ class Trainer:
     def scratch_copy(self, layout: torch.memory_format | None = None) -> Iterator[TrainState]:
         """Yield a fresh state to train and throw away. The network is as before afterwards.
 
-        * Usually it is of a copy of the network, in any layout.
+        * Usually the state has a copy of the network, in any layout.
         * A network that is large for its device is trained itself and put back, as a copy and its
           optimizer might not fit beside it.
-        * With several processes or a compiled network it is the network itself, restored at the
-          end. DDP fixes the order in which it adds gradients up in its first step. A resumed run
-          must add in the same order as one that was never stopped, so both take that step here.
+        * With several processes or a compiled network, the network itself is trained and restored.
+          DDP's first step fixes the order in which it adds up gradients. A resumed run must add in
+          the same order as a run that was never stopped, so both take that step here.
         """
         network, state = self.network, self.state
         layout = layout or state.memory_format
