@@ -170,7 +170,7 @@ def test_an_estimate_that_is_hardly_known_has_an_interval_and_no_number(job: Job
     decision = decide(pair)
     vague = replace(decision.own, answer="Can't tell", interval=(0.25, 3600.0))
     found = verdict(pair, replace(decision, own=vague))
-    assert "can't tell, 0.25 to 3,600 times as fast on T4, by estimate." in found.answer
+    assert "can't tell, 0.25 to 3,600 times as fast on A10G, by estimate." in found.answer
     (row,) = overview_table([found], [pair])
     assert row["speed-up"] == "0.25 to 3,600 times"
 
