@@ -77,7 +77,11 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--example", metavar="NAME", help="copy examples/NAME.yaml over params.yaml first"
     )
-    command("plan", _plan, "check params.yaml; `dvc status` then lists what will run")
+    plan = command("plan", _plan, "check params.yaml; `dvc status` then lists what will run")
+    plan.add_argument(
+        "--try", dest="tries", action="store_true",
+        help="also run your code on a few samples, and list all that fails",
+    )  # fmt: skip
     ui = command("ui", _ui, "bring MLflow up to date, and start its web pages")
     ui.add_argument("--port", type=int, default=5000, help="default: 5000")
     gate = command("gate", _gate, "end with an error if training is slower than at another commit")
@@ -166,11 +170,16 @@ def _run(args: argparse.Namespace) -> None:
     pipeline.reproduce(args.arguments)
 
 
-def _plan(_args: argparse.Namespace) -> None:
+def _plan(args: argparse.Namespace) -> None:
     from photofinish.commands import pipeline
 
     pipeline.enter()
-    pipeline.reproduce(["plan"])
+    if not args.tries:
+        pipeline.reproduce(["plan"])
+    pipeline.plan()
+    from photofinish.commands.try_out import try_out
+
+    try_out(Path("data/plan"))
 
 
 def _ui(args: argparse.Namespace) -> None:

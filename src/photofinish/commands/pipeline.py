@@ -32,6 +32,12 @@ def reproduce(arguments: list[str]) -> None:
     sys.exit(_repro(arguments))
 
 
+def plan() -> None:
+    """Run the stage `plan`."""
+    if status := _repro(["--quiet", "plan"]):
+        sys.exit(status)
+
+
 def prepare_data() -> None:
     """Run the stages that training needs."""
     if status := _repro(["--quiet", "split", "download-weights"]):

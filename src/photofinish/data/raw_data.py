@@ -55,9 +55,12 @@ class RawData:
         return cast("Nested[Dtype]", map_nested(lambda column: column.dtype.name, self.inputs))
 
 
-def read_raw(plan: DatasetPlan, folder: Path) -> RawData:
-    """Read every sample. Until they are packed, inputs are in unnamed files in `folder`."""
-    source = open_source(plan)
+def read_raw(plan: DatasetPlan, folder: Path, source: Source | None = None) -> RawData:
+    """Read every sample. Until they are packed, inputs are in unnamed files in `folder`.
+
+    `source` is the opened data set, or some of its samples.
+    """
+    source = source or open_source(plan)
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as files:
         first, columns = _read_all(

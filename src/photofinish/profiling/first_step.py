@@ -220,7 +220,7 @@ def _run_step(
         else:
             result = call_with(network, images)
             if width is not None and isinstance(targets, torch.Tensor):
-                _check_outputs(type(network).__name__, result, targets, width)
+                check_outputs(type(network).__name__, result, targets, width)
             loss = criterion.mean(result, targets)
     loss.backward()  # type: ignore[no-untyped-call]
     for hook in hooks:
@@ -233,8 +233,15 @@ def _run_step(
     return _Step(loss.item(), map_nested(torch.Tensor.detach, result), outputs, gradients, draws)
 
 
-def _check_outputs(name: str, result: Any, targets: torch.Tensor, width: int) -> None:
-    """Raise UserError unless a network gives a number for each class, value or label."""
+def check_outputs(name: str, result: Any, targets: torch.Tensor, width: int | None) -> None:
+    """Raise UserError unless a network gives a number for each class, value or label.
+
+    A width of None stands for any number of them.
+    """
+    if width is None:
+        if isinstance(result, torch.Tensor):
+            return
+        width = -1
     count, positions = len(targets), tuple[int, ...]()
     if not targets.is_floating_point():
         positions = tuple(targets.shape[1:])
@@ -316,10 +323,13 @@ def validate_custom_model(
     network: nn.Module,
     criterion: Loss,
     batch: Batch,
-    outputs: int,
+    outputs: int | None,
     custom_step: CustomStep | None = None,
 ) -> None:
-    """Raise UserError if a training, its record or its comparison can't use the network."""
+    """Raise UserError if a training, its record or its comparison can't use the network.
+
+    It must give `outputs` numbers for a sample, if that is known.
+    """
     name, precision = f"model {experiment.model.name}", experiment.precision
     images, targets = batch
     device = leaves(images)[0].device

@@ -1,0 +1,91 @@
+"""`photofinish plan --try` runs users' code on a few samples and reports all that fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, CustomFiles
+
+from photofinish.commands.try_out import try_out
+from photofinish.config.loader import read_params
+from photofinish.errors import UserError
+from photofinish.planning.plan import write_plan
+
+CODE = """\
+import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
+    def forward(self, images): return self.layers(images), None
+def blur(image): return image @ torch.ones(3, 3)
+def loss(outputs, targets): return outputs.no_such_loss()
+def metric(outputs, targets): return outputs.no_such_metric()
+def optimizer(network): return network.no_such_optimizer()
+class Data:
+    def __len__(self): return 100
+    def __getitem__(self, i):
+        if i == 99: raise OSError("no such file")
+        return torch.rand(1, 8, 8), i % 5
+"""
+PARAMS = """\
+defaults: {epochs: 3, batch_size: 100, optimizer: {name: sgd, lr: 0.05}}
+datasets:
+  digits: {source: digits, validation: 0.15, test: 0.15}
+  mine: {source: './my.py:Data', validation: 0.15, test: 0.15}
+experiments:
+  good:
+    dataset: digits
+    model: {name: './my.py:Net', output: 0}
+    metrics: [accuracy]
+    batch_transform: MixUp
+  built-in: {dataset: digits, model: linear}
+"""
+FAULTY = """\
+  many:
+    dataset: digits
+    model: {name: './my.py:Net', output: 0}
+    loss: './my.py:loss'
+    metrics: [accuracy, './my.py:metric']
+    optimizer: './my.py:optimizer'
+    input: {name: loader, workers: 2, transform: './my.py:blur'}
+  two: {dataset: digits, model: {name: './my.py:Net'}}
+  theirs: {dataset: mine, model: linear}
+"""
+
+
+def planned(custom_files: CustomFiles, params: str) -> Path:
+    custom_files.write("my.py", CODE)
+    file = custom_files.folder / custom_files.write("params.yaml", params)
+    write_plan(read_params(file), custom_files.folder / "plan", ROOT / "stages")
+    return custom_files.folder / "plan"
+
+
+def test_all_that_fails_is_reported_at_once(custom_files: CustomFiles) -> None:
+    with pytest.raises(UserError) as raised:
+        try_out(planned(custom_files, PARAMS + FAULTY))
+    problems = str(raised.value).split("\n\n")[1:]
+    assert [problem.partition(": ")[0] for problem in problems] == [
+        "datasets.mine",
+        "experiments.many.input",
+        "experiments.many.loss",
+        "experiments.many.metrics.1",
+        "experiments.many",
+        "experiments.two.model",
+    ]
+    assert all("my.py" in problem for problem in problems[:-1])
+
+
+def test_what_works_is_tried_without_a_split(
+    custom_files: CustomFiles, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plans = planned(custom_files, PARAMS.replace("  mine:", "  # mine:"))
+    try_out(plans)
+    assert capsys.readouterr().out.splitlines() == [
+        "experiments.built-in: 2 steps",
+        "experiments.good: 2 steps",
+        "Tried 1 data set and 2 experiments: nothing fails",
+    ]
+    assert not (custom_files.folder / "data").exists()
