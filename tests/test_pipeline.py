@@ -266,6 +266,21 @@ def test_on_another_host_the_cpu_trains_again_and_back_home_the_old_result_is_re
     assert contents(timings) == before
 
 
+def test_ask_answers_for_experiments_and_scripts_and_leaves_all_as_it_was(
+    project: Project,
+) -> None:
+    arguments = ["--seconds", "1", "--json", ".photofinish/answers.json", _OWN, "whole"]
+    ran = project.run("photofinish", "ask", *arguments)
+    assert f"{_OWN}, 3 epochs:\nNo (renting)" in ran.stdout, ran.stdout + ran.stderr
+    assert ran.returncode == 0, ran.stderr
+    answers = json.loads((project.root / ".photofinish/answers.json").read_bytes())
+    assert [answer["job"]["name"] for answer in answers] == [_OWN, "the whole run"]
+    for answer in answers:
+        assert answer["records"]["cpu"]["timings"]["operations"]["flops"] > 0
+    assert project.git("status", "--porcelain") == ""
+    assert not _stages_to_run(project)
+
+
 def test_dvc_shows_the_metrics_and_draws_the_plots(project: Project) -> None:
     metrics = json.loads(_dvc(project, "metrics", "show", "--json"))[""]["data"]
     own = metrics[f"metrics/{_OWN}.json"]["data"]["cpu"]

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import statistics
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from photofinish.asking.json_answers import Answer
 from photofinish.asking.watch import Watched
-from photofinish.comparing.own_gpu import estimated_options
+from photofinish.comparing.device_results import AnyResult
+from photofinish.comparing.own_gpu import decide_own, estimated_options
 from photofinish.comparing.pairs import AnyComparison
 from photofinish.comparing.remedies import LEAST_GAIN
 from photofinish.comparing.rented_gpu import RentedGpu
 from photofinish.comparing.speedups import SECONDS_AN_HOUR
 from photofinish.machine.host import allowed_cores
-from photofinish.machine.load import load_warnings
-from photofinish.reporting.answer_words import action_text
-from photofinish.reporting.sentences import verdict
+from photofinish.machine.load import LoadWindow, load_warnings
+from photofinish.reporting.answer_words import action_text, answer_text
+from photofinish.reporting.causes import advice
 from photofinish.reporting.tables import renting_table
 from photofinish.wording import bound, counted, seconds
 
@@ -23,23 +26,22 @@ _MOST_GPUS = 5
 _FEW_STEPS = 5
 
 
-def answer_lines(pair: AnyComparison) -> Iterator[str]:
-    """Yield the job, its answer, and what to do now by commands that need no params.yaml."""
-    answer = verdict(pair)
+def answer_lines(answer: Answer, title: str) -> Iterator[str]:
+    """Yield the job, its answer, and what to do now by commands that need no report."""
     action = answer.decision.action
     now = "Ask again when the machine is quiet."
     if action.kind != "measure again":
-        now = action_text(pair, replace(action, accelerator=None))
-    yield from (f"{pair.experiment}:", answer.answer, f"Now: {now}")
+        now = action_text(answer.pair, replace(action, accelerator=None))
+    yield from (f"{title}:", answer_text(answer.pair, answer.decision), f"Now: {now}")
 
 
-def repaid_lines(hour: AnyComparison) -> Iterator[str]:
-    """Yield from how much training on a GPU repays its start, by an hour's comparison."""
-    if hour.compared and hour.compared.break_even:
-        least_seconds = SECONDS_AN_HOUR * hour.compared.break_even.epochs
+def repaid_lines(hour: Answer) -> Iterator[str]:
+    """Yield from how much training on a GPU repays its start, by the answer for an hour."""
+    compared, rented = hour.pair.compared, hour.decision.rented
+    if compared and compared.break_even:
+        least_seconds = SECONDS_AN_HOUR * compared.break_even.epochs
         if math.isfinite(least_seconds):
             yield f"The GPU here repays its start after {seconds(least_seconds)} of training here."
-    rented = verdict(hour).decision.rented
     if rented and math.isfinite(rented.gpu_seconds):
         yield _rented_repaid(rented)
 
@@ -93,8 +95,38 @@ def where_time_goes(watched: Watched, device_name: str, startup_seconds: float) 
         yield "No validation was seen, so none is counted."
     if figures.steps < _FEW_STEPS:
         yield f"Only {counted(figures.steps, 'step')} were seen: --seconds allows more."
-    if warnings := load_warnings(watched.load):
+    yield from _if_busy(watched.load)
+
+
+def _if_busy(load: Sequence[LoadWindow]) -> Iterator[str]:
+    if warnings := load_warnings(load):
         yield f"The machine was busy ({warnings[0]}), so the intervals are wide."
+
+
+def where_epochs_go(run: AnyResult) -> Iterator[str]:
+    """Yield the times of an experiment's start and epochs on a device."""
+    timings = run.timings
+    epoch_seconds = seconds(timings.median_epoch_seconds)
+    waiting = f", {run.loading_share:.0%} of it waiting for data" if run.shares else ""
+    validation = seconds(statistics.median(epoch.validation_seconds for epoch in timings.epochs))
+    yield (
+        f"On {timings.device_name}: start-up {seconds(timings.startup_seconds)}, then "
+        f"{epoch_seconds} an epoch{waiting}, and {validation} of validation."
+    )
+    yield from _if_busy(timings.load)
+
+
+def suggestion_of_setting(pair: AnyComparison) -> Iterator[str]:
+    """Yield the first change of a setting that may help, and why there are no estimates."""
+    found = [each for causes in pair.diagnoses.values() for each in causes if each.remedy]
+    if found and decide_own(pair).reason != "short job":
+        yield advice(found[0])
+    yield from _if_not_estimated(pair)
+
+
+def _if_not_estimated(pair: AnyComparison) -> Iterator[str]:
+    if not_counted := pair.renting.not_counted:
+        yield f"There are no estimates: {not_counted}."
 
 
 def suggestion(watched: Watched, pair: AnyComparison) -> Iterator[str]:
@@ -107,5 +139,4 @@ def suggestion(watched: Watched, pair: AnyComparison) -> Iterator[str]:
         gain = 1 / max(1 - share, share / cores)
         if gain >= LEAST_GAIN:
             yield f"Try DataLoader(num_workers={cores}): a step is up to {bound(gain)} faster."
-    if not_counted := pair.renting.not_counted:
-        yield f"There are no estimates: {not_counted}."
+    yield from _if_not_estimated(pair)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
+from photofinish.asking.json_answers import Answer, write_answers
 from photofinish.asking.lines import (
     answer_lines,
     best_gpus,
@@ -20,14 +18,11 @@ from photofinish.asking.sample import Length
 from photofinish.asking.watch import Limits, Watched, watch
 from photofinish.asking.whole_job import WholeJob, jobs, script_run
 from photofinish.comparing.device_results import NotTrained, ScriptResult
-from photofinish.comparing.pairs import Comparison
+from photofinish.comparing.pairs import AnyComparison, Comparison
 from photofinish.config.devices import Devices
 from photofinish.config.scripts import PLACEHOLDER
-from photofinish.errors import EXIT_FAILED, ConfigError, UserError
-from photofinish.files import to_json, write_text_atomically
+from photofinish.errors import EXIT_FAILED, UserError
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget, fingerprint
-from photofinish.reporting.rows import renting_rows
-from photofinish.reporting.sentences import verdict
 from photofinish.results.script_runs import ScriptUnavailable
 from photofinish.wording import seconds
 
@@ -45,9 +40,21 @@ def ask(
     *,
     shows_output: bool,
 ) -> None:
-    """Run the command for a while on each device, and print the answer for the whole job."""
-    if not command:
-        raise ConfigError("name a command that trains: photofinish ask python train.py")
+    """Print the answer for a command, and write it."""
+    answers, has_failed = ask_command(command, length, limits, shows_output=shows_output)
+    if json_file:
+        write_answers(json_file, answers)
+    if has_failed:
+        sys.exit(EXIT_FAILED)
+
+
+def ask_command(
+    command: Sequence[str], length: Length | None, limits: Limits, *, shows_output: bool
+) -> tuple[list[Answer], bool]:
+    """Run the command for a while on each device, and print the answer for the whole job.
+
+    Return the answers, and whether the command failed.
+    """
     hosts = fingerprint(Devices())
     each_device = "" if hosts[1].missing else " on the CPU, and again on the GPU"
     print(
@@ -59,14 +66,11 @@ def ask(
     cpu = _watch_cpu(command, limits, hosts[1], shows_output=shows_output)
     gpu = _watch_gpu(command, limits, hosts[1], shows_output=shows_output)
     runs = [cpu] if isinstance(gpu, str) else [cpu, gpu]
-    answers = [(job, _compared(job, cpu, gpu, hosts)) for job in jobs(runs, length)]
-    for _, pair in answers:
-        print("\n" + "\n".join(answer_lines(pair)))
-    _print_evidence(runs, *answers[-1])
-    if json_file:
-        write_text_atomically(json_file, to_json([_as_json(*answer) for answer in answers]))
-    if any(run.status for run in runs):
-        sys.exit(EXIT_FAILED)
+    answers = [Answer.alone(job, _compared(job, cpu, gpu, hosts)) for job in jobs(runs, length)]
+    for answer in answers:
+        print("\n" + "\n".join(answer_lines(answer, answer.job.name)))
+    _print_evidence(runs, answers[-1])
+    return answers, any(run.status for run in runs)
 
 
 def _watch_cpu(
@@ -123,32 +127,22 @@ def _compared(
     return Comparison.of(on_cpu, NotTrained(job.name, missing))
 
 
-def _print_evidence(runs: Sequence[Watched], job: WholeJob, pair: Comparison[ScriptResult]) -> None:
+def _print_evidence(runs: Sequence[Watched], answer: Answer) -> None:
     """Print what the answers rest on, by the last and longest of the jobs."""
-    if job.is_hour:
-        print("\n" + "\n".join(repaid_lines(pair)))
-    if table := best_gpus(pair):
-        print("\n" + "\n".join(table))
-    print()
-    for watched, run in zip(runs, pair.trained, strict=True):
-        timings = run.timings
+    pair = answer.pair
+    if answer.job.is_hour:
+        print("\n" + "\n".join(repaid_lines(answer)))
+    print_gpus(pair)
+    times = [run.timings for run in pair.trained]
+    for watched, timings in zip(runs, times, strict=True):
         for line in where_time_goes(watched, timings.device_name, timings.startup_seconds):
             print(line)
     for line in suggestion(runs[0], pair):
         print(line)
 
 
-def _as_json(job: WholeJob, pair: Comparison[ScriptResult]) -> dict[str, Any]:
-    answer, rows = verdict(pair), renting_rows([pair])
-    # JSON has no infinity, which a bound may be.
-    finite = [
-        {name: None if value == math.inf else value for name, value in row.items()} for row in rows
-    ]
-    records = {run.device: run.record.model_dump(mode="json") for run in pair.trained}
-    return {
-        "job": asdict(job),
-        "answer": answer.answer,
-        "decision": answer.decision.answer,
-        "renting": finite,
-        "records": records,
-    }
+def print_gpus(pair: AnyComparison) -> None:
+    """Print the table of the best GPUs, if there are estimates, and an empty line."""
+    if table := best_gpus(pair):
+        print("\n" + "\n".join(table))
+    print()

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import photofinish
+from photofinish.errors import ConfigError
 from photofinish.regressions import ALLOWED
 from photofinish.stage.process import run_stage
 
@@ -67,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
         return added
 
     _add_ask_options(
-        command("ask", _ask, "run a script for a minute, and answer for its whole job")
+        command("ask", _ask, "run a script or an experiment for a minute, and answer for all of it")
     )
     command("init", _init, "write the pipeline into this folder, and a params.yaml for its network")
     new = command("new", _new, "write a network to start from")
@@ -113,37 +114,54 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_ask_options(ask: argparse.ArgumentParser) -> None:
-    ask.usage = "photofinish ask [options] python train.py [arguments of train.py]"
+    ask.usage = (
+        "photofinish ask [options] python train.py [arguments of train.py]\n"
+        "       photofinish ask [options] [NAME ...]"
+    )
+    ask.epilog = (
+        "Words that begin with the NAME of an experiment or script in params.yaml are names. "
+        "Without words, all are asked about. Anything else is a command."
+    )
     ask.add_argument("--epochs", type=float, help="epochs of the whole job")
     ask.add_argument("--steps", type=int, help="steps of the whole job")
     ask.add_argument(
-        "--seconds", type=float, default=60.0, help="most seconds of training (default: 60)"
-    )
+        "--seconds", type=float,
+        help="most seconds of training (default: 60, and 30 for each experiment)",
+    )  # fmt: skip
     ask.add_argument(
         "--patience", type=float, default=600.0,
         help="most seconds until the first step (default: 600)",
     )  # fmt: skip
     ask.add_argument("--json", type=Path, metavar="FILE", help="write the answer here")
     ask.add_argument("--verbose", action="store_true", help="show the script's output")
-    ask.add_argument("script", nargs=argparse.REMAINDER, help="command that runs the script")
+    ask.add_argument(
+        "words", nargs=argparse.REMAINDER, metavar="...", help="command that trains, or names"
+    )
 
 
 def _ask(args: argparse.Namespace) -> None:
     from photofinish.asking.sample import Length
     from photofinish.asking.watch import Limits
     from photofinish.commands.ask import ask
+    from photofinish.commands.ask_experiments import are_experiments, ask_experiments
     from photofinish.stage.process import end_on_sigterm
 
     end_on_sigterm()  # which ends the script, too
+    if are_experiments(args.words):
+        if args.steps or args.epochs:
+            raise ConfigError("params.yaml has the epochs of an experiment: leave out the option")
+        limits = Limits(args.seconds or 30.0, args.patience)
+        ask_experiments(args.words, limits, args.json, shows_output=args.verbose)
+        return
     length = None
     if args.steps:
         length = Length("max_steps", args.steps, "--steps")
     elif args.epochs:
         length = Length("epochs", args.epochs, "--epochs")
     ask(
-        args.script,
+        args.words,
         length,
-        Limits(args.seconds, args.patience),
+        Limits(args.seconds or 60.0, args.patience),
         args.json,
         shows_output=args.verbose,
     )

@@ -27,6 +27,11 @@ def enter() -> None:
     os.environ["PATH"] = os.pathsep.join(folders)
 
 
+def is_here() -> bool:
+    """Return True if this folder has a pipeline, or a folder of ours does."""
+    return PLAN.is_file() or (OWN_FOLDER / PLAN).is_file()
+
+
 def reproduce(arguments: list[str]) -> None:
     """Check params.yaml, then exit as `dvc repro` does with these arguments."""
     sys.exit(_repro(arguments))
@@ -40,7 +45,12 @@ def plan() -> None:
 
 def prepare_data() -> None:
     """Run the stages that training needs."""
-    if status := _repro(["--quiet", "split", "download-weights"]):
+    run_quietly(["split", "download-weights"])
+
+
+def run_quietly(stages: list[str]) -> None:
+    """Run stages as far as they need to, with those before them. Exit if one fails."""
+    if status := _repro(["--quiet", *stages]):
         sys.exit(status)
 
 

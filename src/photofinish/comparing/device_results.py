@@ -266,6 +266,16 @@ class Trained(TrainingResult):
 
 
 @dataclass(frozen=True)
+class Sampled(TrainingResult):
+    """Sample of a training, of which `photofinish ask` keeps no model."""
+
+    scores: ClassVar[records.DeviceEvaluation | None] = None
+    metrics: ClassVar[dict[str, float | None]] = {}
+    seed_runs: ClassVar[Sequence[records.SeedRun]] = ()
+    cpu_fallbacks: ClassVar[dict[str, int]] = {}
+
+
+@dataclass(frozen=True)
 class ScriptResult:
     """A script that ran on one device."""
 
@@ -354,6 +364,8 @@ class NotTrained:
         return self.record.device
 
 
+AnyResult = Trained | Sampled | ScriptResult
+"""Result of a device that ran."""
 DeviceResult = Trained | NotTrained
 
 

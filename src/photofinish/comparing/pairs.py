@@ -10,7 +10,9 @@ from typing import Any, Generic, Self, TypeVar
 
 from photofinish.comparing.bounds import SpeedupBounds, speedup_bounds
 from photofinish.comparing.device_results import (
+    AnyResult,
     NotTrained,
+    Sampled,
     ScriptResult,
     Trained,
     read_results,
@@ -60,7 +62,8 @@ class Compared:
         return self.parity.likeness if self.parity else "not compared"
 
 
-ResultT = TypeVar("ResultT", bound=Trained | ScriptResult)
+ResultT = TypeVar("ResultT", bound=AnyResult)
+TrainingT = TypeVar("TrainingT", Trained, Sampled)
 
 
 @dataclass(frozen=True)
@@ -125,7 +128,7 @@ class Comparison(Generic[ResultT]):
 
 
 TrainedPair = Comparison[Trained]
-AnyComparison = Comparison[Trained] | Comparison[ScriptResult]
+AnyComparison = Comparison[Trained] | Comparison[Sampled] | Comparison[ScriptResult]
 
 
 def _with_epochs_of(cpu: ResultT, gpu: ResultT | NotTrained) -> ResultT:
@@ -137,7 +140,7 @@ def _with_epochs_of(cpu: ResultT, gpu: ResultT | NotTrained) -> ResultT:
     return replace(cpu, timings=timings)
 
 
-def _compared(cpu: Trained | ScriptResult, gpu: Trained | ScriptResult) -> Compared:
+def _compared(cpu: ResultT, gpu: ResultT) -> Compared:
     if not (cpu.has_steps and gpu.has_steps):
         return Compared({"end_to_end": job_speedup(cpu.timings, gpu.timings)})
     found, repaid = speedups(cpu.timings, gpu.timings), break_even(cpu.timings, gpu.timings)
@@ -165,8 +168,8 @@ def read_script_pair(name: str, folder: Path, settings: Comparing) -> Comparison
 
 
 def with_settings(
-    pairs: Sequence[TrainedPair], settings: Comparing, references: Iterable[Reference]
-) -> list[TrainedPair]:
+    pairs: Sequence[Comparison[TrainingT]], settings: Comparing, references: Iterable[Reference]
+) -> list[Comparison[TrainingT]]:
     """Return the comparisons with these settings, each with the references of its training.
 
     References of hardware that this machine has are left out.

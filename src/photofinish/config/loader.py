@@ -73,6 +73,13 @@ def read_params(path: Path, *checks: Callable[[Params], Iterable[ConfigProblem]]
     return params
 
 
+def read_names(path: Path) -> list[str]:
+    """Return the names of experiments and scripts, without a check of the rest."""
+    document, _ = _parse(path)
+    sections = [document.get(key) for key in ("experiments", "scripts")] if document else []
+    return [name for section in sections if isinstance(section, dict) for name in section]
+
+
 def _parse(path: Path) -> tuple[Any, Node | None]:
     """Return the content of a YAML file as JSON types, parsed as DVC does, and its nodes."""
     try:

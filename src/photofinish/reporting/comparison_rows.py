@@ -8,7 +8,7 @@ from itertools import zip_longest
 from typing import Any
 
 from photofinish.comparing.decision import Decision
-from photofinish.comparing.device_results import PARTS, NotTrained, ScriptResult, Trained
+from photofinish.comparing.device_results import PARTS, AnyResult, NotTrained
 from photofinish.comparing.pairs import AnyComparison, Compared
 from photofinish.comparing.speedups import job_interval
 from photofinish.machine.load import load_warnings
@@ -181,7 +181,7 @@ def _rows(pair: AnyComparison) -> list[ComparisonRow]:
     return rows
 
 
-def _row(pair: AnyComparison, run: Trained | ScriptResult) -> ComparisonRow:
+def _row(pair: AnyComparison, run: AnyResult) -> ComparisonRow:
     timings, spent = run.timings, pair.uses[run.device]
     row = ComparisonRow(
         experiment=pair.experiment,

@@ -22,6 +22,10 @@ def job_time(timings: JobTimes) -> str:
 
 def mark(timings: JobTimes) -> str:
     """Return the mark of an extrapolated time, or nothing."""
+    if timings.sampled_steps and timings.steps_per_epoch:
+        steps = timings.planned_epochs * timings.steps_per_epoch
+        sampled = f"{timings.sampled_steps:,} of {counted(steps, 'step')}"
+        return f" (extrapolated from {sampled})" if timings.sampled_steps < steps else ""
     return f" (extrapolated from {epochs_of(timings)})" if timings.epochs_left else ""
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from photofinish.comparing.decision import Decision, decide
-from photofinish.comparing.device_results import ScriptResult, Trained
+from photofinish.comparing.device_results import AnyResult
 from photofinish.comparing.diagnosis import Diagnosis
 from photofinish.comparing.pairs import AnyComparison
 from photofinish.comparing.parity import Layer, Parity
@@ -110,7 +110,7 @@ def _evidence_of_both(pair: AnyComparison) -> list[str]:
     return details
 
 
-def _scores(cpu: Trained | ScriptResult, gpu: Trained | ScriptResult, parity: Parity | None) -> str:
+def _scores(cpu: AnyResult, gpu: AnyResult, parity: Parity | None) -> str:
     """Return where the models part, and the main score of both devices."""
     assert cpu.scores
     assert gpu.scores
@@ -132,7 +132,7 @@ def _scores(cpu: Trained | ScriptResult, gpu: Trained | ScriptResult, parity: Pa
     return f"{parted}{name} is {score_of_gpu} on the GPU and {score} on the CPU."
 
 
-def _metrics(cpu: Trained | ScriptResult, gpu: Trained | ScriptResult) -> str:
+def _metrics(cpu: AnyResult, gpu: AnyResult) -> str:
     """Return the metrics of both devices, and what they leave open."""
     on_cpu, on_gpu = (listed(metric_texts(run)[:_METRICS_NAMED]) for run in (cpu, gpu))
     if not on_cpu or not on_gpu:
@@ -140,7 +140,7 @@ def _metrics(cpu: Trained | ScriptResult, gpu: Trained | ScriptResult) -> str:
     return f"On the GPU it reports {on_gpu}; on the CPU {on_cpu}. {NO_PARITY}"
 
 
-def metric_texts(run: Trained | ScriptResult) -> list[str]:
+def metric_texts(run: AnyResult) -> list[str]:
     """Return the custom metrics of a result, each with its name before it."""
     return [
         f"{name} {'not a number' if value is None else f'{value:.4g}'}"
@@ -246,7 +246,7 @@ def layer_finding(layer: Layer, parity: Parity) -> str:
     return f"only one has {layer.at}" if layer.at else "they differ"
 
 
-def _why(run: Trained | ScriptResult, diagnoses: Sequence[Diagnosis]) -> list[str]:
+def _why(run: AnyResult, diagnoses: Sequence[Diagnosis]) -> list[str]:
     """Return why an epoch takes its time, then why the job does."""
     if not run.has_steps:
         return [_NO_STEPS] if run.device == "cpu" else []

@@ -8,7 +8,7 @@ from itertools import product
 
 import numpy as np
 
-from photofinish.comparing.device_results import PARTS, ScriptResult, Trained
+from photofinish.comparing.device_results import PARTS, AnyResult, Trained
 from photofinish.comparing.pairs import AnyComparison
 from photofinish.comparing.scaling import Series, Shared
 from photofinish.comparing.seeds import Spread
@@ -157,7 +157,7 @@ def paying_table(pair: AnyComparison) -> Table:
     return rows
 
 
-def _spent(pair: AnyComparison, run: Trained | ScriptResult) -> dict[str, tuple[str, str]]:
+def _spent(pair: AnyComparison, run: AnyResult) -> dict[str, tuple[str, str]]:
     """Return energy, cost and times of a training, each as a figure and a reason."""
     spent = pair.uses[run.device]
     joules, target, currency = spent.energy.joules, spent.target, spent.currency
@@ -274,7 +274,7 @@ def _most_mistaken(result: Trained) -> str:
     return listed(mistakes) or NOTHING
 
 
-def _hardware_and_software(result: Trained | ScriptResult) -> dict[str, str]:
+def _hardware_and_software(result: AnyResult) -> dict[str, str]:
     """Return the hardware and the software, and how a step is launched or what was counted."""
     timings, host = result.timings, result.timings.host
     versions = dict(timings.packages)
@@ -295,7 +295,7 @@ def _hardware_and_software(result: Trained | ScriptResult) -> dict[str, str]:
     }
 
 
-def _launching(result: Trained | ScriptResult) -> dict[str, str]:
+def _launching(result: AnyResult) -> dict[str, str]:
     """Return how the trainer launched its steps; nothing of a script's."""
     taken, steps = result.steps_taken, "one by one"
     if result.warm_up_seconds is None:

@@ -71,6 +71,8 @@ class JobTimes(Readings):
     epochs: tuple[EpochTiming, ...]
     epochs_left: int = 0
     """Number of planned epochs that were not trained because of a time limit."""
+    sampled_steps: int | None = None
+    """Number of steps that `photofinish ask` took, if it extrapolates the epochs from them."""
     repeats: tuple[tuple[EpochTiming, ...], ...] = ()
     """Epochs of each further training from the same start."""
     seeds: tuple[tuple[EpochTiming, ...], ...] = ()

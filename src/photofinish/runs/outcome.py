@@ -23,17 +23,29 @@ from photofinish.training.torch_device import device_name, effective_precision
 
 def write_model(training: Training, first_step: records.FirstStep) -> None:
     """Write the model. Every file here must have equal bytes for two trainings on one machine."""
-    setup, trainer = training.setup, training.trainer
-    run, manifest = setup.run, setup.split.manifest
-    folder = run.out / records.MODEL
-    weights, published = weights_of(trainer.result), run.published_weights()
+    trainer, folder = training.trainer, training.setup.run.out / records.MODEL
+    weights = weights_of(trainer.result)
     write_bytes_atomically(folder / records.WEIGHTS, weights)
     epoch_weights = sorted(training.epoch_weights.glob("epoch-*.safetensors"))
     for path in epoch_weights:
         write_bytes_atomically(folder / records.EPOCHS / path.name, path.read_bytes())
     records.write_history(folder, trainer.progress.metrics)
+    record = training_record(training).model_copy(
+        update={
+            "weights_sha256": sha256_of_bytes(weights),
+            "epoch_weights_sha256": tuple(map(sha256_of_file, epoch_weights)),
+        }
+    )
+    records.write_record(folder / records.RECORD, record)
+    records.write_record(folder / records.FIRST_STEP, first_step)
+
+
+def training_record(training: Training) -> records.TrainingRecord:
+    """Return the record of a training whose weights are the initial ones."""
+    setup, trainer = training.setup, training.trainer
+    run, manifest, published = setup.run, setup.split.manifest, setup.run.published_weights()
     is_channels_last = trainer.state.memory_format is torch.channels_last
-    record = records.TrainingRecord(
+    return records.TrainingRecord(
         device=run.device,
         device_kind=setup.device.type,
         experiment=run.experiment,
@@ -50,12 +62,9 @@ def write_model(training: Training, first_step: records.FirstStep) -> None:
         data_sha256=run.data_sha256(),
         published_weights_sha256=published.sha256 if published else None,
         initial_weights_sha256=training.initial_weights_sha256,
-        weights_sha256=sha256_of_bytes(weights),
-        epoch_weights_sha256=tuple(map(sha256_of_file, epoch_weights)),
+        weights_sha256=training.initial_weights_sha256,
         custom_code=run.custom_code,
     )
-    records.write_record(folder / records.RECORD, record)
-    records.write_record(folder / records.FIRST_STEP, first_step)
 
 
 class Durations(NamedTuple):

@@ -1,0 +1,217 @@
+"""A sample of a training: whole epochs if several have time, else a part of one or two.
+
+Nothing of it is kept, so a part may take its steps from the training's own state.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import NamedTuple
+
+from photofinish.results import EpochTiming
+from photofinish.training.batches import Batch, seed_epoch
+from photofinish.training.step import take_steps
+from photofinish.training.trainer import Trainer
+
+LEAST_EPOCHS = 5
+"""Fewest whole epochs of a sample: an interval takes as many."""
+_PARTS = 30
+_VALIDATION_SHARE = 0.2
+"""Share of the time that is left for validation."""
+_PRECISE = 0.02
+"""Relative error of an epoch that more of them need not reduce: two runs differ by more."""
+_ENOUGH, _LEAST_SHARE = 10, 0.1
+"""Values and share of the time that a precise sample takes at least."""
+_SLOWER = 0.1
+"""Least share by which a slower first epoch differs."""
+_LATER_PARTS = 3
+"""Parts of later epochs that show whether the first one is slower."""
+
+
+@dataclass(frozen=True)
+class EpochSample:
+    """Durations of epochs by a sample."""
+
+    epochs: tuple[EpochTiming, ...]
+    """The epochs that were trained, or one as long as the parts make it."""
+    steps: int
+    """Number of steps that were timed."""
+    parts: tuple[EpochTiming, ...] = ()
+    """An epoch for each part of the sample, as if all of it were like this part."""
+    once_seconds: float = 0.0
+    """Time that the first epoch takes beyond others: to fill a cache, for example."""
+
+
+def estimated_epoch_seconds(trainer: Trainer) -> float:
+    """Return about how long an epoch's steps take, by one step and its batch."""
+    with trainer.scratch_copy() as state:
+        batches = iter(trainer.training.train_batches(0))
+        first = next(batches)
+        trainer.step(state, 0, first)  # the loader has started, too
+        began_seconds = trainer.clock.now_seconds()
+        trainer.step(state, 1, next(batches, first))
+        step_seconds = trainer.clock.now_seconds() - began_seconds
+    seconds: float = trainer.team.broadcast_object(step_seconds * trainer.steps_per_epoch)
+    return seconds
+
+
+def sample_epochs(trainer: Trainer, epoch_seconds: float, most_seconds: float) -> EpochSample:
+    """Train for so long at most, less if the time of an epoch is known before.
+
+    The trainer's progress is as if it had trained the sample's epochs.
+    """
+    deadline = _Deadline(trainer, most_seconds)
+    if LEAST_EPOCHS * epoch_seconds <= most_seconds:
+        sample = _whole_epochs(trainer, deadline)
+    else:
+        part_seconds = most_seconds / _PARTS
+        steps = max(1, int(part_seconds * trainer.steps_per_epoch / epoch_seconds))
+        parts = list(_parts(trainer, deadline, steps))
+        sample = sample_of(parts, _steps_per_epoch(trainer), _validation_seconds(trainer, deadline))
+    progress = trainer.progress
+    progress.timings[:] = sample.epochs
+    progress.epochs_done = progress.last_epoch = len(sample.epochs)
+    return sample
+
+
+class _Deadline:
+    """End of a sample, by the clock of rank 0."""
+
+    def __init__(self, trainer: Trainer, most_seconds: float) -> None:
+        self._team, self._most_seconds = trainer.team, most_seconds
+        self._began_seconds = time.perf_counter()
+
+    def is_over(self, values: Sequence[float], share: float = 1.0) -> bool:
+        """Return True after this share of the time, or if the mean of the values is known."""
+        passed_share = (time.perf_counter() - self._began_seconds) / self._most_seconds
+        is_known = passed_share > _LEAST_SHARE and len(values) >= _ENOUGH and _is_precise(values)
+        return bool(self._team.broadcast_object(passed_share > share or is_known))
+
+
+def _is_precise(values: Sequence[float]) -> bool:
+    error = 2 * statistics.stdev(values) / math.sqrt(len(values))
+    return error < _PRECISE * statistics.fmean(values)
+
+
+def _whole_epochs(trainer: Trainer, deadline: _Deadline) -> EpochSample:
+    timings = trainer.progress.timings
+    for _ in trainer.epochs():
+        if deadline.is_over([epoch.training_seconds for epoch in timings[1:]]):
+            break
+    steps = len(timings) * trainer.steps_per_epoch
+    first, *later = timings
+    if len(later) < LEAST_EPOCHS - 1:
+        return EpochSample(tuple(timings), steps)
+    usual_seconds = statistics.fmean(epoch.training_seconds for epoch in later)
+    excess_seconds = first.training_seconds - usual_seconds
+    if excess_seconds <= _SLOWER * usual_seconds:
+        return EpochSample(tuple(timings), steps)
+    first = replace(first, training_seconds=usual_seconds)
+    return EpochSample((first, *later), steps, once_seconds=excess_seconds)
+
+
+class SampledSteps(NamedTuple):
+    """Some steps in a row."""
+
+    epoch: int
+    is_first: bool
+    """True for an epoch's first step, for which a loader starts."""
+    steps: int
+    seconds: float
+
+
+def _parts(trainer: Trainer, deadline: _Deadline, part_steps: int) -> Iterator[SampledSteps]:
+    """Yield parts of the first epoch, and of later ones if there is time."""
+    share, means, is_over = 1 - _VALIDATION_SHARE, list[float](), False
+    for epoch in range(trainer.experiment.epochs):
+        seed_epoch(trainer.experiment.seed, epoch, trainer.team.rank)
+        trainer.state.network.train()
+        batches = trainer.train_batches(epoch)
+        is_first, steps, began_seconds = True, 0, trainer.clock.now_seconds()
+        for losses in take_steps(trainer.steps, trainer.state, batches):
+            steps += losses.numel()
+            if steps < part_steps and not is_first:
+                continue
+            now_seconds = trainer.clock.now_seconds()
+            yield SampledSteps(epoch, is_first, steps, now_seconds - began_seconds)
+            if not is_first:
+                means.append((now_seconds - began_seconds) / steps)
+            is_first, steps, began_seconds = False, 0, now_seconds
+            is_over = deadline.is_over(means, share)
+            if is_over and means:
+                return
+        if is_over:
+            return
+
+
+def sample_of(
+    parts: Sequence[SampledSteps], epoch_steps: float, validation_seconds: float
+) -> EpochSample:
+    """Return an epoch by the parts: its start, and its steps by the parts' mean.
+
+    If later epochs are faster, the first one's excess counts once.
+    """
+    steady = [part for part in parts if not part.is_first] or parts
+    once_seconds = 0.0
+    later = [part for part in steady if part.epoch > 0]
+    if len(later) >= _LATER_PARTS:
+        first_seconds = _mean([part for part in steady if part.epoch == 0])
+        excess_seconds = first_seconds - _mean(later)
+        if excess_seconds > _SLOWER * _mean(later):
+            steady, once_seconds = later, epoch_steps * excess_seconds
+    step_seconds = _mean(steady)
+    starts = [part.seconds - part.steps * step_seconds for part in parts if part.is_first]
+    start_seconds = max(0.0, starts[-1])
+    ended_at = time.time()
+
+    def epoch(mean_seconds: float) -> EpochTiming:
+        seconds = start_seconds + epoch_steps * mean_seconds
+        return EpochTiming(seconds, validation_seconds, ended_at)
+
+    # Fewer parts count several times, which narrows nothing: an interval takes some.
+    steady = [*steady] * math.ceil(LEAST_EPOCHS / len(steady))
+    return EpochSample(
+        (epoch(step_seconds),),
+        sum(part.steps for part in parts),
+        tuple(epoch(part.seconds / part.steps) for part in steady),
+        once_seconds,
+    )
+
+
+def _mean(parts: Sequence[SampledSteps]) -> float:
+    """Return the mean time of a step."""
+    return sum(part.seconds for part in parts) / sum(part.steps for part in parts)
+
+
+def _steps_per_epoch(trainer: Trainer) -> float:
+    """Return the number of steps, of which the last may be smaller."""
+    return trainer.training.image_count / trainer.training.batch_size
+
+
+def _validation_seconds(trainer: Trainer, deadline: _Deadline) -> float:
+    """Return how long validation takes, by as many of its batches as have time."""
+    validation, clock = trainer.validation, trainer.clock
+    batches, seen = iter(validation.eval_batches()), 0
+    began_seconds = clock.now_seconds()
+    trainer.evaluate(trainer.state, islice(batches, 1))  # a loader starts for it
+    started_seconds = clock.now_seconds()
+
+    def in_time() -> Iterator[Batch]:
+        nonlocal seen
+        for batch in batches:
+            seen += 1
+            yield batch
+            if deadline.is_over(()):
+                return
+
+    others = -(-validation.image_count // validation.batch_size) - 1
+    first_seconds = started_seconds - began_seconds
+    if not others:
+        return first_seconds
+    trainer.evaluate(trainer.state, in_time())
+    return first_seconds + others * (clock.now_seconds() - started_seconds) / seen

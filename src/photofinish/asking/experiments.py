@@ -1,0 +1,76 @@
+"""Experiments of params.yaml by samples of their trainings, each in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from photofinish.comparing.device_results import NotTrained, Sampled
+from photofinish.comparing.pairs import Comparison
+from photofinish.config.base import read_plan
+from photofinish.config.compare import Comparing
+from photofinish.config.experiment import Experiment, ExperimentPlan
+from photofinish.errors import EXIT_FAILED, UserError
+from photofinish.machine.fingerprint import CpuTarget, GpuTarget, Machine, mismatches
+from photofinish.results import records
+from photofinish.results.records import DeviceLabel
+
+PLAN = Path("data/plan")
+_SPLITS, _WEIGHTS = Path("data/splits"), Path("data/weights")
+
+
+def sample_on_both(name: str, seconds: float, settings: Comparing) -> Comparison[Sampled]:
+    """Compare an experiment on the devices that are here, by samples of so many seconds at most."""
+    planned = read_plan(PLAN / f"experiments/{name}.json", ExperimentPlan)
+    cpu_host, gpu_host = (
+        read_plan(PLAN / "hosts/cpu.json", CpuTarget),
+        read_plan(PLAN / "hosts/gpu.json", GpuTarget),
+    )
+    if reason := _why_not_here(cpu_host):
+        raise UserError(f"{name} can't be sampled on the CPU: {reason}")
+    cpu = sample(name, "cpu", planned, seconds)
+    if reason := _why_not_here(gpu_host):
+        record = records.Unavailable(device="gpu", experiment=_settings(planned), reason=reason)
+        return Comparison.of(cpu, NotTrained(name, record), settings)
+    return Comparison.of(cpu, sample(name, "gpu", planned, seconds), settings)
+
+
+def sample(name: str, device: DeviceLabel, planned: ExperimentPlan, seconds: float) -> Sampled:
+    """Sample an experiment's training on a device for so many seconds at most."""
+    with tempfile.TemporaryDirectory(prefix="photofinish-") as folder:
+        out = Path(folder)
+        arguments = {
+            "device": device,
+            "experiment": PLAN / ("on_cpu" if device == "cpu" else "experiments") / f"{name}.json",
+            "host": PLAN / f"hosts/{device}.json",
+            "data": _SPLITS / planned.dataset,
+            "weights": _WEIGHTS / name,
+            "out": out,
+            "seconds": seconds,
+        }
+        # As for a stage, Python does not look for modules in the working folder.
+        command = [sys.executable, "-P", "-m", "photofinish.asking.trial"]
+        command += [text for key, value in arguments.items() for text in (f"--{key}", str(value))]
+        if subprocess.run(command, check=False).returncode:
+            sys.exit(EXIT_FAILED)  # it said why
+        record = records.read_record(out / records.RECORD, records.TrainingRecord)
+        timings = records.read_record(out / records.TIMINGS, records.Timings)
+    # The CPU trains without the settings that only accelerators read, but estimates have them.
+    record = record.model_copy(update={"experiment": _settings(planned)})
+    return Sampled(name, record, timings, ())
+
+
+def _settings(planned: ExperimentPlan) -> Experiment:
+    return Experiment.model_validate_json(
+        planned.model_dump_json(include=set(Experiment.model_fields))
+    )
+
+
+def _why_not_here(host: CpuTarget | GpuTarget) -> str | None:
+    """Return why a device is not sampled on this machine, or None."""
+    if isinstance(host, GpuTarget) and host.missing:
+        return f"no accelerator: {host.missing}"
+    differences = mismatches(host, Machine.here())
+    return f"it is planned for another machine ({differences[0]})" if differences else None

@@ -1,0 +1,56 @@
+"""Answers of `photofinish ask` for a program to read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from photofinish.asking.whole_job import WholeJob
+from photofinish.comparing.decision import Decision, decide
+from photofinish.comparing.pairs import AnyComparison
+from photofinish.files import to_json, write_text_atomically
+from photofinish.reporting.answer_words import answer_text
+from photofinish.reporting.rows import renting_rows
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Answer for one job."""
+
+    job: WholeJob
+    pair: AnyComparison
+    decision: Decision
+
+    @classmethod
+    def alone(cls, job: WholeJob, pair: AnyComparison) -> Answer:
+        """Return the answer for a job that shares a rented GPU with no other."""
+        return cls(job, pair, decide(pair))
+
+
+def write_answers(file: Path, answers: Sequence[Answer]) -> None:
+    """Write answers, records and all GPUs as JSON."""
+    write_text_atomically(file, to_json([_as_json(answer) for answer in answers]))
+
+
+def _as_json(answer: Answer) -> dict[str, Any]:
+    pair = answer.pair
+    # JSON has no infinity, which a bound may be.
+    finite = [
+        {name: None if value == math.inf else value for name, value in row.items()}
+        for row in renting_rows([pair])
+    ]
+    records = {
+        run.device: run.record.model_dump(mode="json")
+        | {"timings": run.timings.model_dump(mode="json")}
+        for run in pair.trained
+    }
+    return {
+        "job": asdict(answer.job),
+        "answer": answer_text(pair, answer.decision),
+        "decision": answer.decision.answer,
+        "renting": finite,
+        "records": records,
+    }

@@ -1,0 +1,120 @@
+"""`photofinish ask [NAME ...]`: answer for experiments of params.yaml by samples of them."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from photofinish.asking.experiments import PLAN, sample_on_both
+from photofinish.asking.json_answers import Answer, write_answers
+from photofinish.asking.lines import answer_lines, suggestion_of_setting, where_epochs_go
+from photofinish.asking.watch import Limits
+from photofinish.asking.whole_job import WholeJob
+from photofinish.commands import pipeline
+from photofinish.commands.ask import ask_command, print_gpus
+from photofinish.comparing.decision import decide_all
+from photofinish.comparing.device_results import Sampled
+from photofinish.comparing.pairs import Comparison, with_settings
+from photofinish.config.base import read_plan
+from photofinish.config.compare import ComparePlan
+from photofinish.config.loader import Params, read_names, read_params
+from photofinish.config.networks import published_weights
+from photofinish.config.scripts import ScriptPlan
+from photofinish.errors import EXIT_FAILED, ConfigError, UserError
+from photofinish.results.references import read_references
+from photofinish.wording import counted, seconds, unknown_name
+
+
+def are_experiments(words: Sequence[str]) -> bool:
+    """Return True for names in params.yaml, or for nothing where there is one; else a command."""
+    if not pipeline.is_here():
+        if not words:
+            raise ConfigError("name a command that trains: photofinish ask python train.py")
+        return False
+    if not words:
+        return True
+    names = read_names(pipeline.PARAMS)
+    if words[0] in names:
+        return True
+    if len(words) == 1 and not shutil.which(words[0]):
+        raise ConfigError(f"{words[0]} is no command, and {unknown_name('name', words[0], names)}")
+    return False
+
+
+def ask_experiments(
+    names: Sequence[str], limits: Limits, json_file: Path | None, *, shows_output: bool
+) -> None:
+    """Print the answers for these experiments and scripts, or for all, and write them."""
+    pipeline.enter()
+    pipeline.check_params()
+    params = read_params(pipeline.PARAMS)
+    every = [*params.experiments, *params.scripts]
+    for name in names:
+        if name not in every:
+            raise ConfigError(unknown_name("name", name, every))
+    experiments = [name for name in params.experiments if name in (names or every)]
+    pipeline.run_quietly(_stages_before(params, experiments))
+    answers = list(_sampled(experiments, limits))
+    for answer in answers:
+        _print(answer)
+    has_failed = False
+    for name in params.scripts:
+        if name not in (names or every):
+            continue
+        print(f"\n{name}:")
+        command = read_plan(PLAN / f"scripts/{name}.json", ScriptPlan).command
+        try:
+            found, failed = ask_command(
+                ["/bin/sh", "-c", command], None, limits, shows_output=shows_output
+            )
+        except UserError as error:  # the other answers count
+            print(f"error: {error}", file=sys.stderr)
+            found, failed = [], True
+        answers += found
+        has_failed = has_failed or failed
+    if json_file:
+        write_answers(json_file, answers)
+    if has_failed:
+        sys.exit(EXIT_FAILED)
+
+
+def _stages_before(params: Params, experiments: Sequence[str]) -> list[str]:
+    """Return the stages of DVC that the trainings need."""
+    chosen = [params.experiments[name] for name in experiments]
+    stages = ["plan", *dict.fromkeys(f"split@{experiment.dataset}" for experiment in chosen)]
+    if any(published_weights(experiment.model) for experiment in chosen):
+        stages.append("download-weights")
+    return stages
+
+
+def _sampled(experiments: Sequence[str], limits: Limits) -> Iterator[Answer]:
+    """Sample the experiments, then decide for all of them: a sweep shares a rented GPU."""
+    plan = read_plan(PLAN / "compare.json", ComparePlan)
+    pairs: list[Comparison[Sampled]] = []
+    for number, name in enumerate(experiments, 1):
+        print(
+            f"{name}: training for up to {seconds(limits.training_seconds)}, and keeping nothing "
+            f"({number} of {len(experiments)})",
+            file=sys.stderr,
+        )
+        pairs.append(sample_on_both(name, limits.training_seconds, plan))
+    pairs = with_settings(pairs, plan, read_references(Path("reference"), plan.references))
+    for pair, decision in zip(pairs, decide_all(pairs), strict=True):
+        timings = pair.cpu.timings
+        steps = float(timings.steps_per_epoch or 1)
+        job = WholeJob(pair.experiment, timings.planned_epochs, steps)
+        yield Answer(job, pair, decision)
+
+
+def _print(answer: Answer) -> None:
+    job, pair = answer.job, answer.pair
+    at_most = "at most " if any(run.stops_early for run in pair.trained) else ""
+    title = f"{job.name}, {at_most}{counted(job.epochs, 'epoch')}"
+    print("\n" + "\n".join(answer_lines(answer, title)))
+    print_gpus(pair)
+    for run in pair.trained:
+        print("\n".join(where_epochs_go(run)))
+    for line in suggestion_of_setting(pair):
+        print(line)
