@@ -18,6 +18,7 @@ from photofinish.config.base import read_plan
 from photofinish.config.experiment import ExperimentPlan
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.profiling.attribution import profile
+from photofinish.profiling.loader_parts import measure_loader
 from photofinish.results import passed_seconds, records
 from photofinish.results.measurements import Overhead
 from photofinish.runs.distributed import failures_left_to_the_stage, launch, team_for
@@ -101,19 +102,20 @@ def _measured(
         instruments.overhead = Overhead(passes_seconds=0.0, seconds=0.0)
     with instruments.measuring():
         profiled = profile(trainer, training.setup.resident_batches)
+        loader = measure_loader(trainer)
     if team.is_main:
         records.write_record(run.out / records.RECORD, training_record(training))
+    passes_seconds = passed_seconds(sample.epochs) + instruments.overhead.seconds
     durations = Durations(
-        started_at_unix_seconds,
-        startup_seconds,
-        startup_cpu_seconds,
-        warm_up_seconds,
-        startup_seconds + sample.once_seconds + passed_seconds(sample.epochs)
-        + instruments.overhead.seconds,
-        0.0,
-    )  # fmt: skip
+        started_at_unix_seconds=started_at_unix_seconds,
+        startup_seconds=startup_seconds,
+        startup_cpu_seconds=startup_cpu_seconds,
+        warm_up_seconds=warm_up_seconds,
+        total_seconds=startup_seconds + sample.once_seconds + passes_seconds,
+        tracking_seconds=0.0,
+    )
     parts = tuple((part,) for part in sample.parts)
-    timings = timings_of(training, durations, instruments, profiled, parts)
+    timings = timings_of(training, durations, instruments, profiled, loader, parts)
     return timings.model_copy(update=_of_sample(run, sample))
 
 
