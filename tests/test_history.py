@@ -84,10 +84,11 @@ def test_one_commit_is_no_history(
 @pytest.mark.parametrize(
     ("epoch_seconds", "steps"),
     [
-        ((1.0, 1.3, 1.0, 1.0), [None] * 4),  # one slow run is no level
-        ((1.0, 1.3), [None, 1.3]),  # the last one may be
+        ((1.0, 1.0, 1.0, 1.3, 1.0, 1.0), [None] * 6),  # one slow run is no level
+        ((1.0, 1.0, 1.0, 1.3), [None] * 4),  # nor is the last one
+        ((1.0, 1.0, 1.3, 1.3), [None] * 4),  # the noise of two is not known
         ((1.0, 1.2, 0.8, 1.25, 1.25), [None] * 5),  # noisy from the start on
-        ((1.0, 1.0, 0.5, 0.5, 0.51), [None, None, 0.5, None, None]),
+        ((1.0, 1.0, 1.01, 0.5, 0.5), [None, None, None, 0.5, None]),
     ],
 )
 def test_a_step_is_a_change_of_level_by_more_than_the_noise(

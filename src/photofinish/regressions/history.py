@@ -20,6 +20,8 @@ _FOLDERS = ("metrics", "reference")
 _LEAST_STEP = 0.1
 """Smaller changes of an epoch's time are no step."""
 _DEVIATIONS = 3.0
+_LEAST_LEVEL = 3
+"""Fewest times of a level: the deviation of one or two is not known."""
 
 
 @dataclass(frozen=True)
@@ -70,14 +72,15 @@ def write_history() -> None:
 def with_steps(points: list[Point]) -> list[Point]:
     """Mark the points at which the level of epoch times changes by more than the noise.
 
-    A level is all points since the last step. The next one begins where a time, and the one after
-    it, are further from the level's median than 10 % and than three standard deviations.
+    A level is at least three points since the last step. The next one begins where a time, and the
+    one after it, are further from the level's median than 10 % and than three standard deviations.
+    The newest point is therefore never marked.
     """
     marked: list[Point] = []
     level: list[float] = []
     for point, after in zip(points, [*points[1:], None], strict=True):
-        beyond = [_beyond(level, each.epoch_seconds) for each in (point, after) if each]
-        is_step = all(beyond) and len(set(beyond)) == 1
+        sides = {_beyond(level, each.epoch_seconds) if each else 0 for each in (point, after)}
+        is_step = sides in ({1}, {-1})
         ratio = point.epoch_seconds / statistics.median(level) if is_step else None
         level = [point.epoch_seconds] if is_step else [*level, point.epoch_seconds]
         marked.append(replace(point, step=ratio))
@@ -86,7 +89,7 @@ def with_steps(points: list[Point]) -> list[Point]:
 
 def _beyond(level: list[float], epoch_seconds: float) -> int:
     """Return 1 or -1 if a time is above or below the level by more than its noise, else 0."""
-    if not level:
+    if len(level) < _LEAST_LEVEL:
         return 0
     median = statistics.median(level)
     distance = epoch_seconds - median
