@@ -1,17 +1,24 @@
-"""`photofinish gate`: an error if training became slower since another commit."""
+"""`photofinish gate`: an error if training is slower than at another commit or elsewhere."""
 
 from __future__ import annotations
 
 import math
 import random
+import subprocess
+import sysconfig
+import venv
 from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
+import yaml
 from conftest import MakeTrainer, Project
 
-from photofinish.errors import EXIT_FAILED, EXIT_MISTAKE
-from photofinish.regressions import turns
-from photofinish.regressions.gate import Change, Rounds
+from photofinish.errors import EXIT_FAILED, EXIT_MISTAKE, UserError
+from photofinish.regressions import bisection, turns
+from photofinish.regressions.change import Change, Losses, Rounds
+from photofinish.regressions.sides import Checkout, Training
 
 NETWORK = """\
 import time
@@ -25,6 +32,20 @@ class Net(nn.Module):
     def forward(self, images):
         print("custom code may print")
         return self.linear(images.flatten(1))
+"""
+SLEEP = """\
+import sys, time
+from importlib.abc import MetaPathFinder
+
+class Finder(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "photofinish.regressions.turns":
+            sys.meta_path.remove(self)
+            from torch.nn import Linear
+            forward = Linear.forward
+            Linear.forward = lambda self, x: time.sleep(0.003) or forward(self, x)
+
+sys.meta_path.insert(0, Finder())
 """
 PARAMS = {
     "defaults": {"epochs": 1, "batch_size": 128, "optimizer": {"name": "sgd", "lr": 0.1}},
@@ -80,6 +101,113 @@ def test_a_mean_above_the_allowed_ratio_is_no_alarm_if_the_pairs_differ_as_much(
     assert change_of(*ratios).is_too_slow == is_too_slow
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "bits"),
+    [
+        (("ab", "ab"), ("ab", "ab"), "the same bits"),
+        (("ab", "abc"), ("ax", "axy"), "other bits from epoch 2"),
+        (("ab", "ac"), ("ab", "ac"), "the same bits"),  # side by side, whatever the next pair has
+        (("ab", "ac"), ("ab", "ab"), "bits that do not repeat"),
+        (
+            ("ab", "ab"),
+            ("Ab", "Ab"),
+            "the same bits",
+        ),  # of other steps, which are captured together
+    ],
+)
+def test_losses_of_both_sides_are_compared_and_those_of_a_side_with_themselves(
+    old: tuple[str, ...], new: tuple[str, ...], bits: str
+) -> None:
+    """A letter is a turn's losses. A capital has more steps."""
+    change = change_of(1.0, 1.0)
+    for rounds, olds, news in zip(change.pairs, old, new, strict=True):
+        rounds.old_losses = [Losses(1 + one.isupper(), one) for one in olds]
+        rounds.new_losses = [Losses(1 + one.isupper(), one) for one in news]
+    assert change.bits == bits
+
+
+def test_equal_trainings_have_equal_losses_in_each_turn(trainer_of: MakeTrainer) -> None:
+    sides = [turns.Turns(trainer_of(seed=seed)) for seed in (0, 0, 1)]
+    for steps in (1, 2):
+        one, other, another = (side.take(steps) for side in sides)
+        assert one.steps == other.steps == another.steps == steps + 1
+        assert one.losses_sha256 == other.losses_sha256 != another.losses_sha256
+
+
+@pytest.fixture
+def commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """Commit a pipeline in a folder below the repository's top, which takes so many seconds."""
+    (folder := tmp_path / "repository" / "photofinish").mkdir(parents=True)
+    monkeypatch.chdir(folder)
+
+    def git(*arguments: str) -> str:
+        names = ("-c", "user.name=test", "-c", "user.email=test@example.com")
+        ran = subprocess.run(["git", *names, *arguments], check=True, capture_output=True)
+        return ran.stdout.decode().strip()
+
+    git("init", "--quiet", "..")
+    experiments = {"mine": {"dataset": "digits", "model": {"name": "mlp", "hidden": [8]}}}
+    Path("params.yaml").write_text(yaml.safe_dump(PARAMS | {"experiments": experiments}))
+
+    def commit(seconds: str) -> str:
+        Path("seconds").write_text(seconds)
+        git("add", "--all")
+        git("commit", "--quiet", "--allow-empty", "--message", "test")
+        return git("rev-parse", "HEAD")[:10]
+
+    return commit
+
+
+@pytest.mark.parametrize(
+    ("seconds", "found", "named"),
+    [
+        ("1 1 1 1 1 1.5 1.5 1.5 1.5", "slower from", [5]),
+        ("1 ? 1 1.5 fails 1.5", "slower from", [3]),
+        ("1 1 1 ? fails 1.5 1.5", "slower from one of these", [3, 4, 5]),
+        ("1 1.08 1.08 1.17 1.17", "but not than the commit before it", [0, 3]),
+        ("1 1 ? 1 1", "unchanged", [0]),
+    ],
+)
+def test_bisection_names_the_first_slow_commit_and_skips_what_is_not_clear(
+    seconds: str,
+    found: str,
+    named: list[int],
+    commit: Callable[[str], str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    commits = [commit(each) for each in seconds.split()]
+
+    def compare(
+        _training: Training, before: Checkout, now: Checkout, _work: Checkout, _allowed: float
+    ) -> Change | None:
+        old, new = ((each.folder / "seconds").read_text() for each in (before, now))
+        if "fails" in (old, new):
+            raise UserError("it does not train")
+        if "?" in (old, new):
+            return change_of(1.0, 1.4)
+        return change_of(*[float(new) / float(old)] * 2) if old != new else None
+
+    monkeypatch.setattr(bisection, "compare", compare)
+    with nullcontext() if found == "unchanged" else pytest.raises(UserError, match="mine"):
+        bisection.find(commits[0], 1.15)
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert found in last
+    assert [number for number, each in enumerate(commits) if each in last] == named
+
+
+def test_scripts_alone_are_refused(
+    commit: Callable[[str], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("train.py").touch()
+    script = {"command": "python train.py --device {device}", "deps": ["train.py"]}
+    Path("params.yaml").write_text(yaml.safe_dump({"scripts": {"mine": script}}))
+    commits = [commit("1"), commit("2")]
+    with pytest.raises(UserError, match="mine is a script"):
+        bisection.find(commits[0], 1.15)
+    assert not capsys.readouterr().out
+
+
 @pytest.mark.parametrize("is_accelerator", [False, True])
 def test_waits_for_a_core_are_left_out_unless_an_accelerator_computes_meanwhile(
     *, is_accelerator: bool, trainer_of: MakeTrainer, monkeypatch: pytest.MonkeyPatch
@@ -87,7 +215,17 @@ def test_waits_for_a_core_are_left_out_unless_an_accelerator_computes_meanwhile(
     waits = iter([0.0, 1000.0])
     monkeypatch.setattr(turns, "waited_for_core_seconds", lambda: {"1": next(waits)})
     monkeypatch.setattr(turns, "is_accelerator", lambda _device: is_accelerator)
-    assert (turns.Turns(trainer_of()).take(2) > 0) == is_accelerator
+    assert (turns.Turns(trainer_of()).take(2).seconds > 0) == is_accelerator
+
+
+def environment_whose_linear_layers_sleep(folder: Path) -> str:
+    """Make an environment with the packages of this one, and return its Python."""
+    venv.create(folder)
+    (python,) = folder.glob("bin/python")
+    (packages,) = folder.glob("lib/*/site-packages")
+    (packages / "these.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
+    (packages / "sitecustomize.py").write_text(SLEEP, encoding="utf-8")
+    return str(python)
 
 
 @pytest.mark.slow
@@ -101,7 +239,7 @@ def test_only_code_that_changed_is_timed_and_a_slower_one_is_an_error(
     gate = ("python", "-m", "photofinish", "gate", "--base", "HEAD")
     ran = project.run(*gate)
     assert ran.returncode == 0, ran.stderr
-    assert "mine on the CPU: unchanged since" in ran.stdout
+    assert ran.stdout.endswith(": unchanged\n")
 
     # Many times as long as a step, which no neighbour hides.
     slow = NETWORK.replace("    return", "    time.sleep(0.003)\n        return")
@@ -109,6 +247,12 @@ def test_only_code_that_changed_is_timed_and_a_slower_one_is_an_error(
     ran = project.run(*gate)
     assert ran.returncode == EXIT_FAILED, ran.stdout
     assert "mine" in ran.stderr.splitlines()[-1]
+
+    (project.root / "net.py").write_text(NETWORK, encoding="utf-8")
+    python = environment_whose_linear_layers_sleep(project.root / ".venv")
+    ran = project.run(*gate[:-2], "--python", python)
+    assert ran.returncode == EXIT_FAILED, ran.stdout
+    assert "the same bits" in ran.stdout
 
     (project.root / "net.py").write_text(NETWORK + "\n1 / 0\n", encoding="utf-8")
     ran = project.run(*gate)

@@ -86,8 +86,15 @@ def _parser() -> argparse.ArgumentParser:
     ui = command("ui", _ui, "bring MLflow up to date, and start its web pages")
     ui.add_argument("--port", type=int, default=5000, help="default: 5000")
     gate = command("gate", _gate, "end with an error if training is slower than at another commit")
-    gate.add_argument(
+    sides = gate.add_mutually_exclusive_group()
+    sides.add_argument(
         "--base", metavar="COMMIT", default="HEAD~1", help="what to compare with (default: HEAD~1)"
+    )
+    sides.add_argument(
+        "--find", metavar="COMMIT", help="print which commit since this one is slower, by bisection"
+    )
+    sides.add_argument(
+        "--python", metavar="PYTHON", help="compare with the environment of another python"
     )
     gate.add_argument(
         "--slower", metavar="FACTOR", type=float, default=ALLOWED,
@@ -209,11 +216,18 @@ def _ui(args: argparse.Namespace) -> None:
 
 def _gate(args: argparse.Namespace) -> None:
     from photofinish.commands import pipeline
-    from photofinish.regressions.gate import gate
+    from photofinish.regressions.bisection import find
+    from photofinish.regressions.gate import gate, gate_environment
 
+    python = Path(args.python).expanduser().absolute() if args.python else None
     pipeline.enter()
     pipeline.prepare_data()
-    gate(args.base, args.slower)
+    if python:
+        gate_environment(python, args.slower)
+    elif args.find:
+        find(args.find, args.slower)
+    else:
+        gate(args.base, args.slower)
 
 
 def _history(_args: argparse.Namespace) -> None:

@@ -2,7 +2,8 @@
 
 `python -m photofinish.regressions.side` is that process, in the folder of the commit's params.yaml.
 It prints the training's identity. Once it may go on, it prints the number of steps in an epoch and
-in the shortest turn. For each number of steps that it reads, it then prints their time.
+in the shortest turn. For each number of steps that it reads, it then prints their time, how many
+trained, and the sha256 of their losses.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def main() -> None:
             _check_modules(args.not_from)
         print(trainer.steps_per_epoch, turns.least_steps, file=answers, flush=True)
         for line in sys.stdin:
-            print(turns.take(int(line)), file=answers, flush=True)
+            print(*turns.take(int(line)), file=answers, flush=True)
 
 
 def _run(name: str, device: str, data: Path, weights: Path) -> Run:

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 
+from photofinish.files import sha256_of_bytes
 from photofinish.machine.load import waited_for_core_seconds
 from photofinish.training.batches import seed_epoch
 from photofinish.training.step import take_steps
 from photofinish.training.torch_device import is_accelerator
 from photofinish.training.trainer import Trainer
+
+
+class Turn(NamedTuple):
+    """What a turn took and trained."""
+
+    seconds: float
+    steps: int
+    """Steps that trained, the untimed ones too."""
+    losses_sha256: str
 
 
 class Turns:
@@ -29,21 +40,22 @@ class Turns:
         self.least_steps = trainer.steps_per_epoch if has_workers else 1
         """Steps in the shortest turn: an epoch if workers would load ahead before it."""
 
-    def take(self, steps: int) -> float:
-        """Train so many steps, or whole epochs if these are as many, and return their time.
+    def take(self, steps: int) -> Turn:
+        """Train so many steps, or whole epochs if these are as many. Return their time and losses.
 
         On the CPU it is without the time that a thread waited for a core, as other programs cause
         it. An accelerator may compute meanwhile. Without whole epochs, the time begins after the
         first step, which also begins the epoch.
         """
         clock, done = self._trainer.clock, 0
-        losses = self._epoch()
+        losses, taken = self._epoch(), []
         if steps < self._trainer.steps_per_epoch:
-            next(losses)
+            taken.append(next(losses))
         waited_seconds = waited_for_core_seconds()
         started_seconds = clock.now_seconds()
         while done < steps:
             for loss in losses:
+                taken.append(loss)
                 done += loss.numel()
                 if done >= steps:
                     break
@@ -57,7 +69,9 @@ class Turns:
                 for thread, seconds in waited_for_core_seconds().items()
             ]
             took_seconds -= max(waits, default=0.0)
-        return took_seconds * steps / done
+        values = torch.cat([loss.reshape(-1) for loss in taken]).double().cpu()
+        sha256 = sha256_of_bytes(values.numpy().tobytes())
+        return Turn(took_seconds * steps / done, values.numel(), sha256)
 
     def _epoch(self) -> Iterator[torch.Tensor]:
         """Begin an epoch. Yields the loss of a step, or of several captured ones."""

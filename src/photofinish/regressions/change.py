@@ -1,0 +1,135 @@
+"""Change of a training's time and losses, by turns of two processes next to each other in time."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass
+from itertools import pairwise
+
+from photofinish.regressions.noise import robust_deviation
+from photofinish.wording import interval_text, seconds, times
+
+FEWEST_STARTS = 2
+"""Fewest pairs of processes. Each has a speed of its own, by its memory's layout and its core."""
+_LEAST_DEVIATION = 0.03
+"""Least standard deviation of the pairs' log ratios: two may agree by chance."""
+_ERRORS = 3.0
+"""Standard errors on each side of an interval: beyond it is no chance."""
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Losses of one turn of a side, which begins an epoch."""
+
+    steps: int
+    """Steps that trained: more than in the turn if several are captured together."""
+    sha256: str
+
+
+class Rounds:
+    """Turns of a pair of processes, next to each other in time, so that load hits both."""
+
+    def __init__(self) -> None:
+        self.old_seconds: list[float] = []
+        self.new_seconds: list[float] = []
+        """Duration of an epoch by each turn."""
+        self.old_losses: list[Losses] = []
+        self.new_losses: list[Losses] = []
+        """Losses of each turn, of warm-up turns too."""
+
+    @property
+    def _logs(self) -> list[float]:
+        pairs = zip(self.new_seconds, self.old_seconds, strict=True)
+        return [math.log(new / old) for new, old in pairs]
+
+    @property
+    def log_ratio(self) -> float:
+        """Logarithm of the rounds' median ratio."""
+        return statistics.median(self._logs)
+
+    @property
+    def error(self) -> float:
+        """Standard error of that median."""
+        logs = self._logs
+        return math.sqrt(math.pi / 2 / len(logs)) * robust_deviation(logs)
+
+
+@dataclass(frozen=True)
+class Change:
+    """Change of a training's time, by all pairs of processes."""
+
+    name: str
+    allowed: float
+    pairs: tuple[Rounds, ...]
+
+    @property
+    def ratio(self) -> float:
+        """Geometric mean of the pairs' ratios."""
+        return math.exp(self._log_ratio)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Ratios within three standard errors of the mean, as much as the pairs differ."""
+        half = _ERRORS * self._error
+        return math.exp(self._log_ratio - half), math.exp(self._log_ratio + half)
+
+    @property
+    def is_clear(self) -> bool:
+        """True if the interval is on one side of the allowed ratio."""
+        if len(self.pairs) < FEWEST_STARTS:
+            return False
+        low, high = self.interval
+        return not low <= self.allowed <= high
+
+    @property
+    def is_too_slow(self) -> bool:
+        """True if the ratio is above the allowed one, and equal speeds would not explain it."""
+        return self.ratio > self.allowed and self.interval[0] > 1
+
+    @property
+    def bits(self) -> str:
+        """Comparison of the losses' bits, from the first epoch on."""
+        differing = [_first_difference(one.old_losses, one.new_losses) for one in self.pairs]
+        epoch = min(filter(None, differing), default=None)
+        if epoch is None:
+            return "the same bits"
+        for one, other in pairwise(self.pairs):
+            for losses, others in (
+                (one.old_losses, other.old_losses),
+                (one.new_losses, other.new_losses),
+            ):
+                if _first_difference(losses, others):
+                    return "bits that do not repeat"
+        return f"other bits from epoch {epoch}"
+
+    @property
+    def _log_ratio(self) -> float:
+        return statistics.mean(pair.log_ratio for pair in self.pairs)
+
+    @property
+    def _error(self) -> float:
+        """Standard error of the log ratio, from two pairs on."""
+        deviation = statistics.stdev(pair.log_ratio for pair in self.pairs)
+        return max(_LEAST_DEVIATION, deviation) / math.sqrt(len(self.pairs))
+
+    def __str__(self) -> str:
+        old = seconds(statistics.median(one for pair in self.pairs for one in pair.old_seconds))
+        new = seconds(statistics.median(one for pair in self.pairs for one in pair.new_seconds))
+        return (
+            f"{times(self.ratio)} the time ({interval_text(self.interval)}): {new} an epoch, "
+            f"not {old}; {self.bits}"
+        )
+
+
+def _first_difference(losses: list[Losses], others: list[Losses]) -> int | None:
+    """Return the first epoch whose losses differ, from 1 on.
+
+    Turns of different steps are not compared: other numbers of steps were captured together.
+    """
+    for epoch, (one, other) in enumerate(zip(losses, others, strict=False), 1):
+        if one.steps != other.steps:
+            return None
+        if one != other:
+            return epoch
+    return None
