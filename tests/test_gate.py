@@ -18,7 +18,7 @@ from conftest import MakeTrainer, Project
 from photofinish.errors import EXIT_FAILED, EXIT_MISTAKE, UserError
 from photofinish.regressions import bisection, turns
 from photofinish.regressions.change import Change, Losses, Rounds
-from photofinish.regressions.sides import Checkout, Training
+from photofinish.regressions.sides import Checkout, TimedTraining
 
 NETWORK = """\
 import time
@@ -179,7 +179,7 @@ def test_bisection_names_the_first_slow_commit_and_skips_what_is_not_clear(
     commits = [commit(each) for each in seconds.split()]
 
     def compare(
-        _training: Training, before: Checkout, now: Checkout, _work: Checkout, _allowed: float
+        _training: TimedTraining, before: Checkout, now: Checkout, _work: Checkout, _allowed: float
     ) -> Change | None:
         old, new = ((each.folder / "seconds").read_text() for each in (before, now))
         if "fails" in (old, new):

@@ -16,10 +16,11 @@ from typing import Any
 
 import psutil
 import pytest
-from conftest import MakeResult
+from conftest import MakeResult, digits_plan
 from mlflow.entities import Metric, Run
-from result_files import trained, write_result, write_scores, write_trained
+from result_files import trained, with_record, write_result, write_scores, write_trained
 
+from photofinish.data import PartName
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.results import records
 from photofinish.tracking import documents, mlflow_worker
@@ -121,6 +122,32 @@ def test_a_result_is_mirrored_once_and_completely(
     assert len(run.outputs.model_outputs) == 1
 
 
+def test_a_run_has_its_data_set_live_and_when_it_is_rebuilt_and_is_found_by_it(
+    store: Store, results: Path, make_result: MakeResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(results.parent)
+    records.write_record(Path("data/plan/datasets/small.json"), digits_plan())
+    samples: dict[PartName, int] = {"train": 6, "validation": 2, "test": 2}
+    result = with_record(trained(make_result, NAME), samples=samples)
+    write_trained(results, result)
+    monkeypatch.setattr(mlflow_worker, "open_project", lambda: store)
+    data = result.record.data_sha256, samples
+    key = document_of(results).tags[documents.TAG_TRAINING_KEY]
+    mlflow_worker.start(NAME, "cpu", result.record.experiment, key, *data, 0)
+    inputs = [the_run(store).inputs.to_dictionary()]
+    mlflow_worker.training_ended(NAME, "cpu", results, [])
+    inputs.append(the_run(store).inputs.to_dictionary())
+    store.client.delete_run(the_run(store).info.run_id)
+    mirror(store, results)
+    inputs.append(the_run(store).inputs.to_dictionary())
+    assert inputs[0] == inputs[1] == inputs[2]
+    (found,) = the_run(store).inputs.dataset_inputs
+    assert (found.dataset.name, found.dataset.digest) == ("small", "d" * 16)
+    assert json.loads(found.dataset.source).items() >= {"source": "digits", "test": 0.2}.items()
+    assert json.loads(found.dataset.profile) == {"num_rows": 10, **samples}
+    assert len(store.find_runs(f"dataset.digest = '{'d' * 16}'")) == 1
+
+
 def test_only_the_run_of_the_result_on_disk_is_current(store: Store, results: Path) -> None:
     for seconds in (30.0, 40.0, 30.0):  # `dvc checkout` brings the first result back
         mirror(store, change_timings(results, total_seconds=seconds))
@@ -165,7 +192,7 @@ def test_a_resumed_training_continues_its_run(
     record = records.read_training(results / NAME / "cpu" / records.MODEL)
     assert isinstance(record, records.TrainingRecord)
     training_key = document.tags[documents.TAG_TRAINING_KEY]
-    mlflow_worker.start(NAME, "cpu", record.experiment, training_key, 0)
+    mlflow_worker.start(NAME, "cpu", record.experiment, training_key, "", {}, 0)
     mlflow_worker.training_ended(NAME, "cpu", results, [])
     run = the_run(store)
     assert (run.info.run_id, run.info.status) == (run_id, "FINISHED")

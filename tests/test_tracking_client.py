@@ -65,7 +65,7 @@ def fake_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeWorker:
 
 def train(tracker: Tracker, epochs: int = 100) -> None:
     """Make the calls of a training."""
-    tracker.start("small", "cpu", cast("Experiment", "settings"), "key", 600)
+    tracker.start("small", "cpu", cast("Experiment", "settings"), "key", "", {"train": 600})
     tracker.wait_until_ready()
     for epoch in range(epochs):
         metrics = EpochMetrics(epoch, 0.1, 0.5, 0.5)
@@ -189,7 +189,7 @@ def test_a_worker_ends_when_its_stage_is_killed(fake_worker: FakeWorker, tmp_pat
     code = (
         "from photofinish.tracking import client\n"
         "client.WORKER = 'fake_worker'\n"
-        "import time\nclient.Tracker().start('', '', None, '', 0)\ntime.sleep(600)\n"
+        "import time\nclient.Tracker().start('', '', None, '', '', {'train': 0})\ntime.sleep(600)\n"
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
     with subprocess.Popen(

@@ -70,6 +70,8 @@ def test_a_training_is_described_with_its_own_answer_only(
         assert document
         is_answered = "Worth a GPU? No (start-up)." in document.tags[documents.TAG_NOTE]
         assert is_answered is is_its
+        answer = document.tags.get(documents.TAG_ANSWER)
+        assert answer == ("No (start-up)" if is_its else None)
         assert (document.mirrored != document_of(tmp_path).mirrored) is is_its
     assert documents.answers_of(tmp_path / "none") == {}
 

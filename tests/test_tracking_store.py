@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from photofinish.tracking.store import MLFLOW_ERRORS, first_line, open_store
+from photofinish.tracking.store import MLFLOW_ERRORS, Store, first_line, open_store
 
 # sqlite3 warns about itself
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
@@ -45,6 +45,34 @@ def test_the_experiment_is_named_by_a_variable_or_the_project_wherever_a_stage_r
     store = open_store(project, project / "state")
     assert store.client.get_experiment(store.experiment_id).name == name
     assert not list(copy.iterdir())
+
+
+def test_a_copied_folder_keeps_its_experiment_and_finds_the_copied_artifacts(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def locations(store: Store) -> list[str]:
+        return [
+            store.client.get_experiment(store.experiment_id).artifact_location,
+            store.client.get_run(run_id).info.artifact_uri,
+            store.client.get_logged_model(model_id).artifact_location,
+        ]
+
+    store = open_store(project, project / "state")
+    run_id = store.client.create_run(store.experiment_id).info.run_id
+    model_id = store.client.create_logged_model(store.experiment_id, "net").model_id
+    here, before = project.as_uri(), locations(store)
+    copy = project.with_name("copy")
+    shutil.copytree(project, copy)
+    copied = open_store(copy, copy / "state")
+    assert copied.experiment_id == store.experiment_id
+    assert locations(copied) == [each.replace(here, copy.as_uri()) for each in before]
+    assert locations(store) == before
+    assert all(each.startswith(here) for each in before)
+    assert len(copied.client.search_experiments()) == 2  # with MLflow's own
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:////{project}/own.db")
+    shared = open_store(project, project / "state")
+    shutil.copytree(project, again := project.with_name("again"))
+    assert open_store(again, again / "state").experiment_id == shared.experiment_id
 
 
 def test_an_experiment_that_the_user_made_is_found_by_its_id_and_keeps_its_artifacts(

@@ -20,7 +20,7 @@ from photofinish.regressions.gate import (
     exported,
     working_tree,
 )
-from photofinish.regressions.sides import Checkout, Training
+from photofinish.regressions.sides import Checkout, TimedTraining
 from photofinish.wording import ratio
 
 
@@ -52,7 +52,7 @@ def find(good: str, allowed: float) -> None:
 class _Bisection:
     """Search for the first commit at which a training is slower than at the base."""
 
-    training: Training
+    training: TimedTraining
     base: Checkout
     work: Checkout
     allowed: float

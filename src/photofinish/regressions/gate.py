@@ -20,7 +20,7 @@ from photofinish.errors import ConfigError, UserError
 from photofinish.git import git
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget, fingerprint
 from photofinish.regressions.change import FEWEST_STARTS, Change, Rounds
-from photofinish.regressions.sides import Checkout, Side, Training, take_turns
+from photofinish.regressions.sides import Checkout, Side, TimedTraining, take_turns
 from photofinish.results.records import DeviceLabel
 from photofinish.stage.locks import exclusive_machine
 from photofinish.wording import ratio
@@ -130,7 +130,7 @@ def _versions(python: str) -> tuple[str, str]:
     return torch, version
 
 
-def comparable(before: Checkout, now: Checkout, work: Checkout) -> list[Training]:
+def comparable(before: Checkout, now: Checkout, work: Checkout) -> list[TimedTraining]:
     """Return the trainings that both sides have, and print why others are not compared.
 
     Raise UserError if there is none, so that nothing passes unseen.
@@ -143,7 +143,7 @@ def comparable(before: Checkout, now: Checkout, work: Checkout) -> list[Training
     found, refused = [], [f"{name} is a script" for name in params.scripts]
     for (name, experiment), (device, host) in product(params.experiments.items(), hosts.items()):
         data = work.folder / "data/splits" / experiment.dataset
-        training = Training(name, device, data, work.folder / "data/weights" / name)
+        training = TimedTraining(name, device, data, work.folder / "data/weights" / name)
         if name not in params_before.experiments:
             print(f"{training}: new since {before.title}")
         elif host.processes > 1:
@@ -160,7 +160,7 @@ def comparable(before: Checkout, now: Checkout, work: Checkout) -> list[Training
 
 
 def compare(
-    training: Training, before: Checkout, now: Checkout, work: Checkout, allowed: float
+    training: TimedTraining, before: Checkout, now: Checkout, work: Checkout, allowed: float
 ) -> Change | None:
     """Time a training on both sides, in new processes until it is clear whether it is slower.
 

@@ -38,7 +38,7 @@ class Checkout:
 
 
 @dataclass(frozen=True)
-class Training:
+class TimedTraining:
     """An experiment on a device, with the data and weights of the working tree."""
 
     name: str
@@ -57,7 +57,7 @@ class TrainingFailedError(UserError):
 class Side:
     """Process that trains one side in turns."""
 
-    def __init__(self, own: Checkout, work: Checkout, training: Training) -> None:
+    def __init__(self, own: Checkout, work: Checkout, training: TimedTraining) -> None:
         self.steps_per_epoch = self.least_steps = 1
         self.losses: list[Losses] = []
         self._what = f"{training} ({own.title})"

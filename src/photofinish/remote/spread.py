@@ -21,7 +21,7 @@ from ruamel.yaml import YAML
 
 from photofinish.config.loader import read_params
 from photofinish.errors import UserError
-from photofinish.files import state_folder
+from photofinish.files import project_root, state_folder
 from photofinish.machine.fingerprint import Machine, read_machines
 from photofinish.remote.jobs import PLAN, PROGRESS, Job, committed, run_job, stop_job
 from photofinish.remote.worker import (
@@ -33,6 +33,7 @@ from photofinish.remote.worker import (
 )
 from photofinish.results.records import DEVICE_LABELS
 from photofinish.stage.locks import exclusive
+from photofinish.tracking.experiment_name import experiment_name
 from photofinish.wording import seconds
 
 _NOTE_MISSING = "PHOTOFINISH_NOTE_MISSING"
@@ -113,7 +114,7 @@ def _common_fields(name: str, dataset: str, commit: str) -> dict[str, Any]:
     """Return the fields that the jobs of an experiment share."""
     texts = {}
     for path in PLAN.rglob("*"):
-        is_needed = path.stem in (name, "budget") or path.parent.name in ("hosts", "code")
+        is_needed = path.stem in (name, dataset, "budget") or path.parent.name in ("hosts", "code")
         if is_needed and path.is_file():
             texts[path.relative_to(PLAN).as_posix()] = path.read_text(encoding="utf-8")
     lock = YAML(typ="safe").load(Path("dvc.lock"))
@@ -126,7 +127,7 @@ def _common_fields(name: str, dataset: str, commit: str) -> dict[str, Any]:
         "plan": texts,
         # JSON is YAML to DVC, with quotes around a checksum that looks like a number.
         "lock": json.dumps(lock),
-        "tracked_in": os.environ.get("MLFLOW_EXPERIMENT_NAME") or Path.cwd().name,
+        "tracked_in": experiment_name(project_root(), state_folder(), is_shared=True),
     }
 
 

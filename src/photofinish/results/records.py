@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, RootModel, TypeAdapter, ValidationError
 
 from photofinish.config.base import Record
 from photofinish.config.experiment import Experiment
-from photofinish.data import Dtype, Shape, TaskName
+from photofinish.data import Dtype, PartName, Shape, TaskName
 from photofinish.errors import UserError
 from photofinish.files import sha256_of_bytes, to_csv, write_text_atomically
 from photofinish.nested import Nested
@@ -55,6 +55,8 @@ class TrainingRecord(Record):
     std: tuple[float, ...]
     data_sha256: str
     """SHA-256 of the split's manifest, which contains each data file's SHA-256."""
+    samples: dict[PartName, int] = Field(default_factory=dict)
+    """Number of samples in each part of the data."""
     published_weights_sha256: str | None = None
     initial_weights_sha256: str
     weights_sha256: str

@@ -74,8 +74,8 @@ def _train_with_mlflow(run: Run, rank: Rank | None) -> None:
         # With several processes, the stage that starts them holds the lock for all.
         machine = nullcontext(0.0) if rank else exclusive_machine(_title(run))
         with machine as waited_seconds, Tracker() as tracker:
-            training_images = PackedSplit(run.data).manifest.counts["train"]
-            tracker.start(run.name, run.device, run.experiment, run.key(), training_images)
+            data = run.data_sha256(), PackedSplit(run.data).manifest.counts
+            tracker.start(run.name, run.device, run.experiment, run.key(), *data)
             from photofinish.runs.train import train_rank
 
             why_unavailable = train_rank(run, rank, tracker, lock_seconds + waited_seconds)

@@ -22,6 +22,7 @@ from photofinish.stage.rank import seconds_since_stage_start
 
 if TYPE_CHECKING:
     from photofinish.config.experiment import Experiment
+    from photofinish.data import PartName
 
 REMOTE_SECONDS = 8.0
 """Longest wait of a stage for a server, all calls together."""
@@ -93,12 +94,14 @@ class Tracker:
         device: str,
         experiment: Experiment,
         training_key: str,
-        training_images: int,
+        data_sha256: str,
+        samples: dict[PartName, int],
     ) -> None:
         """Open a run, or resume the run of the same training if that was killed."""
-        self._training_images = training_images
+        self._training_images = samples["train"]
         started_ms = round((time.time() - seconds_since_stage_start()) * 1000)
-        self._call("start", name, device, experiment, training_key, started_ms)
+        data = data_sha256, samples
+        self._call("start", name, device, experiment, training_key, *data, started_ms)
 
     def wait_until_ready(self) -> None:
         """Wait for the worker, so that its start does not slow down the timed pass."""

@@ -10,9 +10,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
-from mlflow.entities import Metric
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric
+from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT
 
 from photofinish.config.experiment import RECIPE, Experiment
+from photofinish.data import PartName
 from photofinish.files import sha256_of_bytes
 from photofinish.machine.fingerprint import GpuTarget
 from photofinish.machine.load import load_warnings
@@ -32,6 +34,7 @@ _MOST_NOTE_CHARACTERS = 4000
 """MLflow keeps 5,000 characters of a tag in some stores."""
 TAG_EXPERIMENT = "photofinish.experiment"
 TAG_DEVICE = "photofinish.device"
+TAG_ANSWER = "photofinish.answer"
 TAG_HOST = "host.name"
 TAG_BUSY = "photofinish.busy"
 """Load of a busy machine, which makes times unreliable."""
@@ -48,6 +51,9 @@ OURS = "**photofinish**"
 """Start of each description that photofinish writes."""
 ONCE = 0
 """Step of a value that a run has once. MLflow draws a bar for it."""
+_DATASETS = Path("data/plan/datasets")
+_DIGEST_CHARACTERS = 16
+"""MLflow takes 36."""
 _SOURCE = {"mlflow.source.name": "dvc repro", "mlflow.source.type": "LOCAL"}
 _NO_WORD = re.compile(r"\W+")
 _KEY = re.compile(r"[\w. -]{1,250}")
@@ -68,6 +74,7 @@ class RunDocument:
     mirrored: str
     """SHA-256 of the mutable files. A run tagged with it is complete."""
     params: dict[str, str] = field(default_factory=dict)
+    dataset: DatasetInput | None = None
     metrics: list[Metric] = field(default_factory=list)
     files: list[tuple[Path, str]] = field(default_factory=list)
     """Figures by path, each with its artifact folder."""
@@ -90,6 +97,21 @@ def run_params(experiment: Experiment, device: str) -> dict[str, str]:
             del settings[block][key]
     values = dotted(settings, may_be_name=_KEY.fullmatch)
     return {key: str(value) for key, value in values} | {"device": device}
+
+
+def dataset_input(name: str, sha256: str, samples: Mapping[PartName, int]) -> DatasetInput:
+    """Return a data set as MLflow's input of a run. Its source is in the plan, if that has it."""
+    plan = _DATASETS / f"{name}.json"
+    settings = json.loads(plan.read_text(encoding="utf-8"))["dataset"] if plan.is_file() else {}
+    source = {key: value for key, value in settings.items() if value is not None}
+    dataset = Dataset(
+        name=name,
+        digest=sha256[:_DIGEST_CHARACTERS],
+        source_type=source.get("source", "unknown"),
+        source=json.dumps(source),
+        profile=json.dumps({"num_rows": sum(samples.values()), **samples}) if samples else None,
+    )
+    return DatasetInput(dataset, [InputTag(MLFLOW_DATASET_CONTEXT, "training")])
 
 
 def training_document(
@@ -147,9 +169,18 @@ def training_document(
     key = records.training_key(name, timings.identity)
     document = _document(name, device, record, timings, key, note, result, mirrored, answers)
     params = run_params(experiment, device)
+    dataset = dataset_input(experiment.dataset, record.data_sha256, record.samples)
     metrics = [*_all_metrics(history, timings, seeds, summary)]
     tags |= document.tags
-    return replace(document, tags=tags, params=params, metrics=metrics, files=files, model=model)
+    return replace(
+        document,
+        tags=tags,
+        params=params,
+        dataset=dataset,
+        metrics=metrics,
+        files=files,
+        model=model,
+    )
 
 
 def _all_metrics(
@@ -187,6 +218,8 @@ def _document(
         note += f" Worth a GPU? {answer}"
         mirrored = _digest(mirrored + answer)
     tags = run_tags(name, device, timings.host_name, training_key) | _machine_tags(timings)
+    if answer:
+        tags[TAG_ANSWER] = answer.removesuffix(".")
     if warnings := load_warnings(timings.load):
         tags[TAG_BUSY] = listed(warnings)
         stage = "script" if isinstance(record, ScriptRun) else "train"

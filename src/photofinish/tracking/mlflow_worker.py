@@ -12,6 +12,7 @@ from mlflow.entities import Param
 from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
 from photofinish.config.experiment import Experiment
+from photofinish.data import PartName
 from photofinish.files import project_root, state_folder
 from photofinish.results import EpochMetrics, EpochTiming
 from photofinish.results.records import DeviceLabel
@@ -51,7 +52,13 @@ def open_project() -> Store:
 
 
 def start(
-    name: str, device: str, experiment: Experiment, training_key: str, started_ms: int
+    name: str,
+    device: str,
+    experiment: Experiment,
+    training_key: str,
+    data_sha256: str,
+    samples: dict[PartName, int],
+    started_ms: int,
 ) -> None:
     """Open the run of a training, or resume the run of the same training if that was killed."""
     store = open_project()
@@ -69,6 +76,8 @@ def start(
         run_id = create_run(store, f"{name}/{device}", tags, started_ms)
         params = documents.run_params(experiment, device)
         store.client.log_batch(run_id, params=[Param(*param) for param in params.items()])
+        dataset = documents.dataset_input(experiment.dataset, data_sha256, samples)
+        store.client.log_inputs(run_id, [dataset])
     _live[:] = [_LiveRun(store, run_id)]
     if store.local_artifacts:
         # Logging the model needs torch, which takes seconds to import: now the stage does it too.

@@ -20,11 +20,18 @@ from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
 
 from photofinish.tracking.documents import TAG_PROCESS
+from photofinish.tracking.experiment_name import OWN_EXPERIMENT, experiment_name
 
 MLFLOW_ERRORS = (MlflowException, OSError)
 """Errors of a store or server. Those of `requests` are OSErrors."""
-_OWN_EXPERIMENT = "photofinish"
-"""Experiment in the project's store. In others, it has the name of the project's folder."""
+_LOCATIONS = (
+    ("experiments", "artifact_location"),
+    ("runs", "artifact_uri"),
+    ("logged_models", "artifact_location"),
+    ("model_versions", "source"),
+    ("model_versions", "storage_location"),
+)
+"""Tables and columns of MLflow's database that name folders of artifacts."""
 _SQLITE = "sqlite:///"
 _RACE_SIGNS = ("UniqueViolation", "already exists")
 _RACE_SECONDS = 2.0
@@ -86,8 +93,8 @@ def open_store(root: Path, state: Path) -> Store:
     uri = variable or f"{_SQLITE}mlflow.db"
     if uri.startswith(_SQLITE):  # an experiment of DVC's may run in a copy of the project
         uri = f"{_SQLITE}{root / uri.removeprefix(_SQLITE)}"
-    artifacts = None if variable else root / "mlruns" / _OWN_EXPERIMENT
-    name = root.name if variable else _OWN_EXPERIMENT
+    artifacts = None if variable else root / "mlruns" / OWN_EXPERIMENT
+    name = experiment_name(root, state, is_shared=bool(variable))
     locks = state / "locks"
     locks.mkdir(parents=True, exist_ok=True)
     lock = FileLock(locks / "mlflow.lock")
@@ -121,21 +128,32 @@ def _open(uri: str, artifacts: Path | None, name: str, lock: FileLock) -> Store:
     mlflow.set_tracking_uri(uri)
     client = MlflowClient(uri)
     users_id = os.environ.get("MLFLOW_EXPERIMENT_ID")
-    users_name = os.environ.get("MLFLOW_EXPERIMENT_NAME")
     find = client.get_experiment if users_id else client.get_experiment_by_name
-    experiment = find(users_id or users_name or name)
+    experiment = find(users_id or name)
     if experiment and experiment.lifecycle_stage == "deleted":
         client.restore_experiment(experiment.experiment_id)
     location = artifacts.as_uri() if artifacts else None
-    is_own = location and not users_id and not users_name
-    if experiment and is_own and experiment.artifact_location != location:
-        # The project moved. MLflow keeps absolute paths for ever: mlflow/mlflow#3144.
-        before = f"{name} before {time.strftime('%Y-%m-%d %H:%M:%S')}"
-        client.rename_experiment(experiment.experiment_id, before)
-        experiment = None
-    new_id = None if experiment else client.create_experiment(users_name or name, location)
+    own_location = location if name == OWN_EXPERIMENT and not users_id else None
+    if experiment and own_location and experiment.artifact_location != own_location:
+        database = Path(uri.removeprefix(_SQLITE))
+        _move_locations(database, experiment.artifact_location, own_location)
+    new_id = None if experiment else client.create_experiment(name, location)
     experiment_id = new_id or experiment.experiment_id
-    return Store(client, experiment_id, artifacts if is_own else None, lock)
+    return Store(client, experiment_id, artifacts if own_location else None, lock)
+
+
+def _move_locations(database: Path, before: str, location: str) -> None:
+    """Make the database name the folder of artifacts where it is, after the project was moved.
+
+    MLflow keeps absolute paths and has no function for this: mlflow/mlflow#3144.
+    """
+    with closing(sqlite3.connect(database)) as connection, connection:
+        for table, column in _LOCATIONS:
+            connection.execute(
+                f"UPDATE {table} SET {column} = :location || substr({column}, :length + 1) "  # noqa: S608  # names of our own
+                f"WHERE substr({column}, 1, :length) = :before",
+                {"location": location, "before": before, "length": len(before)},
+            )
 
 
 def _prepare_database(path: Path) -> None:

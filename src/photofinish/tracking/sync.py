@@ -5,6 +5,7 @@ A run is sent once, and again only if its content changed or was deleted in MLfl
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import platform
@@ -31,6 +32,7 @@ from photofinish.tracking.documents import (
     OURS,
     REPORT,
     REPORT_TEXT,
+    TAG_ANSWER,
     TAG_CURRENT,
     TAG_DEVICE,
     TAG_EXPERIMENT,
@@ -56,6 +58,19 @@ from photofinish.tracking.store import (
     process_tag,
 )
 
+_VIEW = "photofinish"
+"""Key of the view that MLflow's page of runs begins with, as its button *Share* makes one."""
+_COLUMNS = json.dumps(
+    {
+        "selectedColumns": [
+            f"tags.`{TAG_ANSWER}`",
+            f"tags.`{TAG_DEVICE}`",
+            "metrics.`test_accuracy`",
+            "metrics.`validation_loss`",
+            "attributes.`Dataset`",
+        ]
+    }
+)
 _HARDWARE = ("host.cpu", "host.usable_cores", "host.accelerator")
 
 
@@ -150,6 +165,8 @@ def mirror_run(store: Store, run_id: str, document: RunDocument) -> None:
         tags=[RunTag(*tag) for tag in tags.items()],
         params=[Param(key, document.params[key]) for key in new_params],
     )
+    if document.dataset and not run.inputs.dataset_inputs:
+        client.log_inputs(run_id, [document.dataset])
     has_files = TAG_MIRRORED in run.data.tags and _has_artifacts(store, run)
     model_id = _ready_model(store, run) if has_files else None
     if document.model and not model_id:
@@ -244,9 +261,12 @@ def bring_up_to_date(port: int) -> None:
         count = sync_all(store, names, Path("results"), Path("report"))
     except MLFLOW_ERRORS as error:
         raise UserError(f"MLflow can't be brought up to date: {first_line(error)}") from error
+    store.client.set_experiment_tag(
+        store.experiment_id, f"mlflow.sharedViewState.{_VIEW}", _COLUMNS
+    )
     print(f"MLflow is up to date{f'; runs added or completed: {count}' if count else ''}")
     own = f"http://127.0.0.1:{port}"
     ui = server.rstrip("/") if server.startswith("http") else own
     # Without the workflow, MLflow shows its pages for language models.
-    runs = f"#/experiments/{store.experiment_id}/runs?workflowType=machine_learning"
-    print(f"The runs: {ui}/{runs}")
+    view = f"workflowType=machine_learning&viewStateShareKey={_VIEW}"
+    print(f"The runs: {ui}/#/experiments/{store.experiment_id}/runs?{view}")
