@@ -169,6 +169,9 @@ def test_after_the_project_moved_its_runs_have_artifacts_and_models_that_are_fou
     run, here = trained.run(), trained.stage.folder.as_uri()
     address = f"#/experiments/{run.info.experiment_id}/runs?workflowType=machine_learning"
     assert address in output
+    (view,) = re.findall(r"viewStateShareKey=(\w+)", output)
+    experiment = trained.client.get_experiment(run.info.experiment_id)
+    assert "test_accuracy" in experiment.tags[f"mlflow.sharedViewState.{view}"]
     assert run.info.artifact_uri.startswith(here)
     files = {file.path for file in trained.client.list_artifacts(run.info.run_id)}
     assert files >= {"model", "timings"}

@@ -60,16 +60,13 @@ from photofinish.tracking.store import (
 
 _VIEW = "photofinish"
 """Key of the view that MLflow's page of runs begins with, as its button *Share* makes one."""
-_COLUMNS = json.dumps(
-    {
-        "selectedColumns": [
-            f"tags.`{TAG_ANSWER}`",
-            f"tags.`{TAG_DEVICE}`",
-            "metrics.`test_accuracy`",
-            "metrics.`validation_loss`",
-            "attributes.`Dataset`",
-        ]
-    }
+_ANSWER = f"tags.`{TAG_ANSWER}`"
+_COLUMNS = (
+    _ANSWER,
+    "params.`device`",
+    "metrics.`test_accuracy`",
+    "metrics.`validation_loss`",
+    "attributes.`Dataset`",
 )
 _HARDWARE = ("host.cpu", "host.usable_cores", "host.accelerator")
 
@@ -250,6 +247,17 @@ def _ready_model(store: Store, run: Run) -> str | None:
     return None
 
 
+def _share_view(store: Store) -> None:
+    """Choose the columns of MLflow's page of runs, which its address then names as a view."""
+    view = {
+        "selectedColumns": _COLUMNS,
+        "columnOrder": _COLUMNS,
+        "columnWidths": {_ANSWER: 180},
+    }
+    tag = f"mlflow.sharedViewState.{_VIEW}"
+    store.client.set_experiment_tag(store.experiment_id, tag, json.dumps(view))
+
+
 def bring_up_to_date(port: int) -> None:
     """Sync, and print the address at which MLflow's server will show the runs."""
     server = os.environ.get("MLFLOW_TRACKING_URI", "")
@@ -261,9 +269,7 @@ def bring_up_to_date(port: int) -> None:
         count = sync_all(store, names, Path("results"), Path("report"))
     except MLFLOW_ERRORS as error:
         raise UserError(f"MLflow can't be brought up to date: {first_line(error)}") from error
-    store.client.set_experiment_tag(
-        store.experiment_id, f"mlflow.sharedViewState.{_VIEW}", _COLUMNS
-    )
+    _share_view(store)
     print(f"MLflow is up to date{f'; runs added or completed: {count}' if count else ''}")
     own = f"http://127.0.0.1:{port}"
     ui = server.rstrip("/") if server.startswith("http") else own
