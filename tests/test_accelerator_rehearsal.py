@@ -6,11 +6,13 @@ on their path. The tests' process never loads it.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +23,13 @@ from rehearsal.plug_in import build, compiler
 from safetensors.torch import load_file
 from training_process import WITHOUT_MLFLOW, ForkedProcess
 
+from photofinish.asking.watch import Limits
+from photofinish.commands.ask import ask
 from photofinish.comparing.pairs import read_pair
 from photofinish.config.loader import read_params
 from photofinish.data.packed import PackedSplit
 from photofinish.data.split import split
+from photofinish.errors import UserError
 from photofinish.evaluation.evaluate import evaluate, write_evaluation
 from photofinish.files import write_bytes_atomically
 from photofinish.machine.accelerators import AcceleratorFacts
@@ -80,6 +85,22 @@ def test_the_trainer_passes_its_checks_and_those_of_real_gpus_on_a_simulated_one
     assert set(skipped) == {*of_nvidia, "fewer than two CUDA devices here"}
 
 
+def planned_gpu() -> GpuTarget:
+    return GpuTarget(
+        kind="auto",
+        count=1,
+        if_missing="fail",
+        # The driver would list a known kind, and torch then reports the real one.
+        accelerators=(
+            AcceleratorFacts(kind="cuda", name="Rehearsal", memory_bytes=None, driver="1.0"),
+        ),
+        missing=None,
+        threads=1,
+        cpu=cpu_facts(),
+        software=software_facts(),
+    )
+
+
 # -- the stage ----------
 
 
@@ -97,20 +118,7 @@ class Stage:
         self.folder, self.results, self._environment = folder, folder / "results", environment
         self.data = folder / "split"
         split(digits_plan(), learnable_images(count=150, side=side), self.data)
-        gpu = GpuTarget(
-            kind="auto",
-            count=1,
-            if_missing="fail",
-            # The driver would list a known kind, and torch then reports the real one.
-            accelerators=(
-                AcceleratorFacts(kind="cuda", name="Rehearsal", memory_bytes=None, driver="1.0"),
-            ),
-            missing=None,
-            threads=1,
-            cpu=cpu_facts(),
-            software=software_facts(),
-        )
-        for name, plan in (("small", settings), ("cpu", cpu), ("gpu", gpu)):
+        for name, plan in (("small", settings), ("cpu", cpu), ("gpu", planned_gpu())):
             write_bytes_atomically(folder / f"{name}.json", plan.model_dump_json().encode())
 
     def learned(self, device: records.DeviceLabel) -> Path:
@@ -255,3 +263,82 @@ def test_steps_of_ones_own_learn_the_same_on_both_devices(
     ]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
     assert losses[0][-1] != pytest.approx(losses[0][0], rel=1e-2)
+
+
+# -- asking ----------
+
+ASKED = """
+import os, torch
+device = DEVICE
+net = torch.nn.Linear(64, 3).to(device)
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(40):
+    optimizer.zero_grad()
+    net(torch.randn(32, 64).to(device)).square().mean().backward()
+    optimizer.step()
+"""
+BY_WHAT_IS_HIDDEN = '"cpu" if os.environ.get("CUDA_VISIBLE_DEVICES") == "" else "rehearsal"'
+
+
+@pytest.fixture
+def ask_here(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    cpu_host: CpuTarget,
+    environment: dict[str, str],
+) -> Callable[[str], Any]:
+    """Ask for a script with this device, and return the records of the answer."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", environment["PYTHONPATH"])
+    monkeypatch.setattr(
+        "photofinish.commands.ask.fingerprint", lambda _devices: (cpu_host, planned_gpu())
+    )
+
+    def ask_here(device: str) -> Any:
+        Path("train.py").write_text(ASKED.replace("DEVICE", device), encoding="utf-8")
+        file = Path("answer.json")
+        command = [sys.executable, "train.py"]
+        ask(command, None, Limits(60, 60), file, shows_output=False)
+        return json.loads(file.read_bytes())[0]["records"]
+
+    return ask_here
+
+
+def test_ask_runs_a_script_on_both_devices(ask_here: Callable[[str], Any]) -> None:
+    found = ask_here(BY_WHAT_IS_HIDDEN)
+    assert {name: each["device_kind"] for name, each in found.items()} == {
+        "cpu": "cpu",
+        "gpu": "rehearsal",
+    }
+    assert all(each["timings"]["operations"]["flops"] for each in found.values())
+
+
+def test_ask_reports_a_script_that_computes_on_the_wrong_device(
+    ask_here: Callable[[str], Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(UserError, match=r"on rehearsal where .* CPU, .* \{device\}"):
+        ask_here('"rehearsal"')
+    assert list(ask_here('"cpu"')) == ["cpu"]
+    assert "computes on the CPU though cuda is here" in capsys.readouterr().err
+
+
+def test_a_training_is_sampled_on_an_accelerator(
+    tmp_path: Path,
+    make_experiment: MakeExperiment,
+    cpu_host: CpuTarget,
+    environment: dict[str, str],
+) -> None:
+    stage = Stage(tmp_path, cpu_host, make_experiment(model=CNN, epochs=9), environment)
+    arguments = [*stage.arguments("gpu"), "--seconds", "0.001"]
+    ran = subprocess.run(
+        [sys.executable, "-m", "photofinish.asking.trial", *arguments],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    timings = records.read_record(stage.results / "small/gpu/timings.json", records.Timings)
+    assert timings.planned_epochs == 9
+    assert timings.operations
