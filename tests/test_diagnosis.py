@@ -22,9 +22,10 @@ from result_files import (
     with_timings,
 )
 
-from photofinish.comparing.device_results import StepCosts, Trained, fixed_share, over_an_epoch
+from photofinish.comparing.device_results import Trained
 from photofinish.comparing.diagnosis import Diagnosis, diagnose
 from photofinish.comparing.remedies import Remedy
+from photofinish.comparing.step_costs import StepCosts, fixed_share, over_an_epoch
 from photofinish.config.experiment import Experiment
 from photofinish.reporting import causes, sentences
 from photofinish.reporting.comparison_rows import comparison_rows

@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from photofinish.comparing.device_results import ScriptResult, StepCosts, TrainingResult, spread
+from photofinish.comparing.device_results import ScriptResult, TrainingResult
 from photofinish.comparing.diagnosis import NotKnown, why_not_known
 from photofinish.comparing.fair_cpu import (
     least_batch_seconds,
@@ -21,6 +21,7 @@ from photofinish.comparing.fair_cpu import (
 )
 from photofinish.comparing.memory import VALUE_BYTES
 from photofinish.comparing.remedies import RUN_MARGIN
+from photofinish.comparing.step_costs import StepCosts, spread
 from photofinish.config.compare import Accelerator
 from photofinish.results.job_times import JobTimes
 from photofinish.results.measurements import Operations

@@ -1,4 +1,4 @@
-"""Results of experiments and scripts on both devices, with the costs of their steps."""
+"""Results of experiments and scripts on both devices."""
 
 from __future__ import annotations
 
@@ -10,161 +10,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from photofinish.comparing.step_costs import StepCosts
 from photofinish.config.experiment import Experiment, on_cpu
 from photofinish.data import TaskName
 from photofinish.data.tasks import TASKS
 from photofinish.errors import UserError
 from photofinish.results import EpochMetrics, records
 from photofinish.results.job_times import JobTimes
-from photofinish.results.measurements import Overhead, StepAttribution, StepsTaken
+from photofinish.results.measurements import Overhead, StepsTaken
 from photofinish.results.records import DeviceLabel
 from photofinish.results.script_runs import ScriptRun, ScriptUnavailable
-
-PARTS = {
-    "waiting for data": "waiting_seconds",
-    "copying to the device": "copying_seconds",
-    "forward": "forward_seconds",
-    "backward": "backward_seconds",
-    "optimizer": "optimizer_seconds",
-    "the rest": "rest_seconds",
-}
-"""Parts of a step in their order, with their names in the record."""
-_HIDDEN_SHARE = 0.8
-"""Launching that takes a smaller share of a step is hidden behind the device's work.
-
-A small batch may then wait for the host while the training's batch does not, so no line goes
-through the two."""
-
-
-@dataclass(frozen=True)
-class StepCosts:
-    """Seconds per step, as medians; or as means over an epoch where the first step differs."""
-
-    experiment: Experiment
-    timings: records.Timings
-    attribution: StepAttribution
-
-    @property
-    def steps_per_epoch(self) -> int:
-        return -(-self.timings.training_image_count // self.experiment.batch_size)
-
-    @property
-    def loads_ahead(self) -> bool:
-        """True if worker processes load the next batches during a step."""
-        return self.experiment.input.name == "loader" and self.experiment.input.workers > 0
-
-    @property
-    def epoch_share_seconds(self) -> float:
-        return self.timings.median_epoch_seconds / self.steps_per_epoch
-
-    @cached_property
-    def epoch_share_spread(self) -> tuple[float, float]:
-        """`epoch_share_seconds` of a fast and of a slow epoch."""
-        return spread([seconds / self.steps_per_epoch for seconds in self.timings.epoch_seconds])
-
-    @cached_property
-    def parts_seconds(self) -> dict[str, float]:
-        parts = self.attribution.parts
-        return {name: self._over_an_epoch(getattr(parts, field)) for name, field in PARTS.items()}
-
-    @property
-    def shares(self) -> dict[str, float]:
-        whole_seconds = sum(self.parts_seconds.values())
-        return {part: seconds / whole_seconds for part, seconds in self.parts_seconds.items()}
-
-    @property
-    def shown_shares(self) -> dict[str, float]:
-        """Shares of the parts, or nothing if these don't fit the whole."""
-        return self.shares if self.timings.step_parts else {}
-
-    @property
-    def copying_seconds(self) -> float:
-        return self.parts_seconds["copying to the device"]
-
-    @cached_property
-    def batch_alone_seconds(self) -> float:
-        """Seconds for a batch if no step runs in between."""
-        alone_seconds = self._over_an_epoch(self.attribution.batch_alone_seconds)
-        if self.loads_ahead:
-            return alone_seconds
-        # Both passes do the same work. Other load only slows one down, so the faster one counts.
-        return min(alone_seconds, self.parts_seconds["waiting for data"])
-
-    @property
-    def input_seconds(self) -> float:
-        """Seconds per step of an epoch whose steps take no time."""
-        if self.loads_ahead:
-            return max(self.batch_alone_seconds, self.copying_seconds)
-        return self.batch_alone_seconds + self.copying_seconds
-
-    @cached_property
-    def step_alone_seconds(self) -> float:
-        """Steady-state seconds of a step whose batch is on the device."""
-        return statistics.median(self.timings.steady_state.step_seconds)
-
-    @property
-    def busy_share(self) -> float:
-        """Share of an epoch that the device needs for its steps.
-
-        An upper bound for accelerators, which also wait for the host within a step.
-        """
-        return min(1.0, self.step_alone_seconds / self.epoch_share_seconds)
-
-    @property
-    def beside_step_seconds(self) -> float:
-        """Seconds that a step of an epoch waits for its data."""
-        return max(0.0, self.epoch_share_seconds - self.step_alone_seconds)
-
-    @cached_property
-    def fixed_seconds(self) -> float:
-        """Seconds of a step that do not depend on its number of samples.
-
-        Taken from the fastest steps, because other load only slows steps down.
-        """
-        seconds = min(self.attribution.same_batch.step_seconds)
-        launch_seconds = self.attribution.launch_seconds  # of an accelerator
-        if launch_seconds and min(launch_seconds) < _HIDDEN_SHARE * seconds:
-            return 0.0
-        samples = min(self.experiment.batch_size, self.timings.training_image_count)
-        other_seconds = min(self.attribution.other_batch.step_seconds)
-        other_samples = self.attribution.other_batch_images
-        return self.step_alone_seconds * fixed_share(samples, seconds, other_samples, other_seconds)
-
-    def _over_an_epoch(self, values: Sequence[float]) -> float:
-        return over_an_epoch(values, self.steps_per_epoch, are_uneven=self.loads_ahead)
-
-
-def fixed_share(samples: int, seconds: float, other_samples: int, other_seconds: float) -> float:
-    """Return the share of a step that would be left with no samples.
-
-    Extrapolates the line through two batch sizes.
-    """
-    if samples == other_samples:
-        return 0.0
-    sample_seconds = (seconds - other_seconds) / (samples - other_samples)
-    return min(1.0, max(0.0, 1 - samples * sample_seconds / seconds))
-
-
-def spread(values: Sequence[float]) -> tuple[float, float]:
-    low, high = np.quantile(values, [0.1, 0.9])
-    return float(low), float(high)
-
-
-def over_an_epoch(values: Sequence[float], steps: int, are_uneven: bool) -> float:
-    """Return the mean over an epoch, whose first step is the first value.
-
-    The other steps count by their median. If they are uneven by design, as batches of several
-    workers are, they count by their mean.
-    """
-    first, *others = values
-    if not others:
-        return first
-    other = statistics.fmean(others) if are_uneven else statistics.median(others)
-    return other + (first - other) / steps
 
 
 @dataclass(frozen=True)

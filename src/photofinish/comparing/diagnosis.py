@@ -14,10 +14,11 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from photofinish.comparing.device_results import ScriptResult, StepCosts, TrainingResult, spread
+from photofinish.comparing.device_results import ScriptResult, TrainingResult
 from photofinish.comparing.fair_cpu import fewer_threads
 from photofinish.comparing.loader_remedies import loader_remedies
 from photofinish.comparing.remedies import LEAST_GAIN, Gain, Remedy
+from photofinish.comparing.step_costs import StepCosts, spread
 from photofinish.config.experiment import ResidentInput
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.machine.host import allowed_cores

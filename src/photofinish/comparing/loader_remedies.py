@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from photofinish.comparing.device_results import StepCosts, TrainingResult, spread
+from photofinish.comparing.device_results import TrainingResult
 from photofinish.comparing.remedies import Gain, Remedy
+from photofinish.comparing.step_costs import StepCosts, spread
 from photofinish.config.experiment import LoaderInput
 from photofinish.results.measurements import LoaderTimes, TriedInput
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from photofinish.comparing.device_results import StepCosts
+from photofinish.comparing.step_costs import StepCosts
 
 LEAST_GAIN = 1.1
 """Smallest predicted gain that is suggested, by the middle of the prediction."""

@@ -12,12 +12,13 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from photofinish.comparing.bounds import MinimumStepTime, SpeedupBounds, least_steps
-from photofinish.comparing.device_results import ScriptResult, TrainingResult, spread
+from photofinish.comparing.device_results import ScriptResult, TrainingResult
 from photofinish.comparing.estimated_job import Estimate, estimate_job, measured_over_estimated
 from photofinish.comparing.loader_needs import LoaderNeed, loader_need
 from photofinish.comparing.memory import fits, least_memory_bytes
 from photofinish.comparing.prices import Price, cost_of, price_of
 from photofinish.comparing.speedups import TimeToTarget
+from photofinish.comparing.step_costs import spread
 from photofinish.config.compare import (
     Accelerator,
     Comparing,

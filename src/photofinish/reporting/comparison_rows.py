@@ -8,9 +8,10 @@ from itertools import zip_longest
 from typing import Any
 
 from photofinish.comparing.decision import Decision
-from photofinish.comparing.device_results import PARTS, AnyResult, NotTrained
+from photofinish.comparing.device_results import AnyResult, NotTrained
 from photofinish.comparing.pairs import AnyComparison, Compared
 from photofinish.comparing.speedups import job_interval
+from photofinish.comparing.step_costs import PARTS
 from photofinish.machine.load import load_warnings
 from photofinish.reporting.extrapolated import epochs_of
 from photofinish.reporting.sentences import metric_texts

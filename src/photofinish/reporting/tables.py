@@ -8,11 +8,12 @@ from itertools import product
 
 import numpy as np
 
-from photofinish.comparing.device_results import PARTS, AnyResult, Trained
+from photofinish.comparing.device_results import AnyResult, Trained
 from photofinish.comparing.pairs import AnyComparison
 from photofinish.comparing.scaling import Series, Shared
 from photofinish.comparing.seeds import Spread
 from photofinish.comparing.speedups import epoch_speedup, time_to_lowest_loss
+from photofinish.comparing.step_costs import PARTS
 from photofinish.machine.fingerprint import GpuTarget
 from photofinish.machine.load import load_warnings
 from photofinish.reporting import causes, sentences
