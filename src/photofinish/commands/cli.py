@@ -57,6 +57,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--version", action="version", version=f"photofinish {photofinish.__version__}"
     )
+    _add_commands(parser)
+    return parser
+
+
+def _add_commands(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
 
     def command(
@@ -85,21 +90,9 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     ui = command("ui", _ui, "bring MLflow up to date, and start its web pages")
     ui.add_argument("--port", type=int, default=5000, help="default: 5000")
-    gate = command("gate", _gate, "end with an error if training is slower than at another commit")
-    sides = gate.add_mutually_exclusive_group()
-    sides.add_argument(
-        "--base", metavar="COMMIT", default="HEAD~1", help="what to compare with (default: HEAD~1)"
+    _add_gate_options(
+        command("gate", _gate, "end with an error if training is slower than at another commit")
     )
-    sides.add_argument(
-        "--find", metavar="COMMIT", help="print which commit since this one is slower, by bisection"
-    )
-    sides.add_argument(
-        "--python", metavar="PYTHON", help="compare with the environment of another python"
-    )
-    gate.add_argument(
-        "--slower", metavar="FACTOR", type=float, default=ALLOWED,
-        help=f"how many times as long a training may take (default: {ALLOWED})",
-    )  # fmt: skip
     command("history", _history, "draw speed and accuracy over Git's commits")
     reference = command("reference", _reference, "record this machine's results for other machines")
     reference.add_argument("--machine", metavar="NAME", help="default: the hardware")
@@ -117,7 +110,23 @@ def _parser() -> argparse.ArgumentParser:
     worker.add_argument(
         "head", nargs="?", metavar="ADDRESS", help="of the head (default: this machine)"
     )
-    return parser
+
+
+def _add_gate_options(gate: argparse.ArgumentParser) -> None:
+    sides = gate.add_mutually_exclusive_group()
+    sides.add_argument(
+        "--base", metavar="COMMIT", default="HEAD~1", help="what to compare with (default: HEAD~1)"
+    )
+    sides.add_argument(
+        "--find", metavar="COMMIT", help="print which commit since this one is slower, by bisection"
+    )
+    sides.add_argument(
+        "--python", metavar="PYTHON", help="compare with the environment of another python"
+    )
+    gate.add_argument(
+        "--slower", metavar="FACTOR", type=float, default=ALLOWED,
+        help=f"how many times as long a training may take (default: {ALLOWED})",
+    )  # fmt: skip
 
 
 def _add_ask_options(ask: argparse.ArgumentParser) -> None:
