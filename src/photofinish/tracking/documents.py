@@ -147,13 +147,7 @@ def training_document(
             files.append((evaluation, records.EVALUATED))
             mirrored = _digest(result, evaluation)
             quality = f": {scores.in_words}"
-            summary |= {f"test_{metric}": value for metric, value in scores.metrics.items()}
-            ours = {
-                "test_accuracy": scores.test_accuracy,
-                "test_loss": scores.test_loss,
-                "test_macro_f1": scores.macro_f1,
-            }
-            summary |= {key: value for key, value in ours.items() if value is not None}
+            summary |= _test_scores(scores)
     note = (
         f"{OURS}: {experiment.model.name} trained on {experiment.dataset} by"
         f" {timings.device_name}{quality}. {len(history)} epochs of"
@@ -326,6 +320,17 @@ def _summary(timings: records.Timings) -> dict[str, float | None]:
     for part, value in timings.loader.explained.items() if timings.loader else ():
         summary[f"loader_{_NO_WORD.sub('_', part)}_seconds"] = value
     return summary
+
+
+def _test_scores(scores: records.DeviceEvaluation) -> dict[str, float]:
+    """Return the scores on the test part by their names in MLflow."""
+    ours = {
+        "test_accuracy": scores.test_accuracy,
+        "test_loss": scores.test_loss,
+        "test_macro_f1": scores.macro_f1,
+    }
+    custom = {f"test_{metric}": value for metric, value in scores.metrics.items()}
+    return custom | {key: value for key, value in ours.items() if value is not None}
 
 
 def _measured(timings: JobTimes, *, has_steps: bool) -> dict[str, float | None]:
