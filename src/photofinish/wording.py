@@ -136,6 +136,11 @@ def shortened(text: str) -> str:
     return text if len(text) <= _MOST_CHARACTERS else text[: _MOST_CHARACTERS - 1] + "…"
 
 
+def printable(text: str) -> str:
+    """Return text in which control characters are written out, as in `a\\x1b[31m`."""
+    return "".join(one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in text)
+
+
 def markdown_text(text: str) -> str:
     """Escape text for Markdown, including table cells. Code in backticks stays code."""
     code_or_symbol = r"(`[^`|\\]*`)|([\\|<>&*\[\]`])"

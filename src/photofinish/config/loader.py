@@ -10,9 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
-from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError
-from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
 
 from photofinish.config.base import NAME_PATTERN, CallsCode, is_name, spelled_out
 from photofinish.config.compare import Comparing
@@ -28,6 +25,7 @@ from photofinish.config.problems import (
     problems_in,
 )
 from photofinish.config.scripts import Script
+from photofinish.config.yaml_file import line_of, parse_yaml
 from photofinish.errors import ConfigError
 from photofinish.wording import unknown_name
 
@@ -55,7 +53,7 @@ def read_params(path: Path, *checks: Callable[[Params], Iterable[ConfigProblem]]
 
     `checks` yield problems that depend on other files of this machine.
     """
-    document, root = _parse(path)
+    document, root = parse_yaml(path)
     loader = _Loader(document)
     params = loader.load()
     for check in checks:
@@ -64,7 +62,7 @@ def read_params(path: Path, *checks: Callable[[Params], Iterable[ConfigProblem]]
     if any(problem.problem.startswith((UNKNOWN_KEY, NO_MAPPING)) for problem in found):
         # A missing key is usually the misspelt key, which is reported already.
         found = [problem for problem in found if not problem.problem.startswith(REQUIRED)]
-    problems = [(_line_of(root, problem.path), problem) for problem in found]
+    problems = [(line_of(root, problem.path), problem) for problem in found]
     if problems:
         count = f"{len(problems)} mistake{'s' if len(problems) > 1 else ''}"
         problems.sort(key=lambda line_and_problem: line_and_problem[0])
@@ -75,44 +73,9 @@ def read_params(path: Path, *checks: Callable[[Params], Iterable[ConfigProblem]]
 
 def read_names(path: Path) -> list[str]:
     """Return the names of experiments and scripts, without a check of the rest."""
-    document, _ = _parse(path)
+    document, _ = parse_yaml(path)
     sections = [document.get(key) for key in ("experiments", "scripts")] if document else []
     return [name for section in sections if isinstance(section, dict) for name in section]
-
-
-def _parse(path: Path) -> tuple[Any, Node | None]:
-    """Return the content of a YAML file as JSON types, parsed as DVC does, and its nodes."""
-    try:
-        constructor, _ = YAML(typ="safe").get_constructor_parser(path.read_text(encoding="utf-8"))
-        root = constructor.composer.get_single_node()
-        document = constructor.construct_document(root) if root else None
-        return json.loads(json.dumps(document, default=str)), root
-    except OSError as error:
-        raise ConfigError(f"{path} can't be read: {error.strerror}") from error
-    except MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        problem = " ".join(filter(None, (error.context, error.problem)))
-        hint = "; put text with a colon in quotes" if "':'" in problem else ""
-        line = mark.line + 1 if mark else 1
-        raise ConfigError(f"{path}:{line}  this is not valid YAML: {problem}{hint}") from None
-    except Exception as error:  # raised by Python for 2024-13-45 or a date as a key
-        raise ConfigError(f"{path} can't be read as YAML: {error}") from error
-
-
-def _line_of(node: Node | None, path: KeyPath) -> int:
-    """Return the line of the key at `path`, or of its deepest parent in the file."""
-    line = 1
-    for part in path:
-        children: dict[Any, tuple[Node, Node]] = {}
-        if isinstance(node, MappingNode):  # keys merged by `<<` come first
-            children = {key.value: (key, value) for key, value in node.value if key.id == "scalar"}
-        elif isinstance(node, SequenceNode):
-            children = {index: (item, item) for index, item in enumerate(node.value)}
-        if part not in children:
-            break
-        key, node = children[part]
-        line = key.start_mark.line + 1
-    return line
 
 
 class _Loader:

@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 from photofinish.config.base import BUILT_IN, OWN, CallsCode
 from photofinish.config.messages import message_of
 from photofinish.config.other_names import hint
-from photofinish.wording import shortened, unknown_name
+from photofinish.wording import printable, shortened, unknown_name
 
 KeyPath = tuple[str | int, ...]
 NO_VALUE: Any = object()
@@ -36,7 +36,7 @@ class ConfigProblem:
         if self.value is not NO_VALUE:
             text = json.dumps(self.value, ensure_ascii=False)
             value = f" = {shortened(text)}"
-        return f"{place}  {key}{value}\n    {self.problem}"
+        return printable(f"{place}  {key}{value}\n    {self.problem}")
 
 
 def problems_in(error: ValidationError, schema: Any) -> Iterator[ConfigProblem]:
