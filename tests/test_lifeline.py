@@ -57,6 +57,12 @@ def main():
 
 run_stage(main)
 """
+_SHUTS_DOWN = """
+import atexit, os
+from photofinish.stage.process import end_on_sigterm, run_stage
+atexit.register(lambda: os.kill(os.getpid(), {signal}))
+run_stage(end_on_sigterm)
+"""
 _CLEANS_UP_LONG = """
 import os, signal, time
 from photofinish.stage.process import end_on_sigterm, run_stage
@@ -186,7 +192,13 @@ def test_a_signal_ends_a_stage_also_where_python_drops_the_exception_and_lets_it
         command = [sys.executable, "-c", code.format(signal=int(kind))]
         ran = subprocess.run(command, capture_output=True, text=True, check=False)
         assert (ran.returncode, ran.stdout) == (128 + kind, printed)
-        assert ran.stderr.endswith(said)
+        assert ran.stderr == said
+
+
+def test_sigterm_while_python_shuts_down_ends_it_without_a_word() -> None:
+    code = _SHUTS_DOWN.format(signal=int(signal.SIGTERM))
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (-signal.SIGTERM, "")
 
 
 @pytest.mark.parametrize("module", ["photofinish.stage.process", "torch"])

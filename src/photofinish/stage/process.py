@@ -45,6 +45,10 @@ def run_stage(main: Callable[[], None]) -> None:
         where = f" ({error.filename})" if error.filename else ""
         print(f"error: {error.strerror or error}{where}", file=sys.stderr)
         sys.exit(EXIT_FAILED)
+    finally:
+        # While Python shuts down, nothing handles an exception.
+        _stop_timer()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _stop_timer() -> None:
@@ -79,10 +83,23 @@ def end_on_sigterm() -> None:
     signal.signal(signal.SIGTERM, end)
     if has_timer:
         signal.signal(signal.SIGALRM, end)
+        sys.unraisablehook = _without_signals(sys.unraisablehook)
     if (
         signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
     ):  # a shell's background jobs ignore Ctrl-C
         signal.signal(signal.SIGINT, end)
+
+
+def _without_signals(
+    hook: Callable[[sys.UnraisableHookArgs], object],
+) -> Callable[[sys.UnraisableHookArgs], object]:
+    """Return a hook that prints no dropped exception of a signal, which is raised again."""
+
+    def without_signals(dropped: sys.UnraisableHookArgs) -> None:
+        if not isinstance(dropped.exc_value, (KeyboardInterrupt, TerminatedError)):
+            hook(dropped)
+
+    return without_signals
 
 
 def end_with_parent() -> None:
