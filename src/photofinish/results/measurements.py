@@ -12,7 +12,7 @@ from photofinish.config.base import Record
 MOST_UNEXPLAINED_SHARE = 0.25
 """Largest difference between a step and the sum of its parts that still allows a diagnosis."""
 MOST_UNEXPLAINED_LOADING = 0.15
-"""The same for a loader and its parts."""
+"""Largest difference between a loader's time and the sum of its parts."""
 CLEARLY_FASTER = 1.1
 """Factor by which loading must be faster if it is to count."""
 

@@ -10,9 +10,9 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 
 class AveragedWeights:
-    """Exponential moving average of a network's weights, from the initial ones on.
+    """Exponential moving average of a network's weights, starting with the initial weights.
 
-    Buffers such as BatchNorm's statistics are the network's own.
+    Buffers such as BatchNorm's statistics are copied, not averaged.
     """
 
     def __init__(self, network: nn.Module, decay: float) -> None:
@@ -29,7 +29,7 @@ class AveragedWeights:
 
     @torch.no_grad()
     def copy_buffers(self) -> None:
-        """Copy the buffers of the trained network, before the averaged one is evaluated."""
+        """Copy the trained network's buffers, before the averaged network is evaluated."""
         pairs = zip(self.network.buffers(), self._source.buffers(), strict=True)
         for averaged, trained in pairs:
             averaged.copy_(trained)

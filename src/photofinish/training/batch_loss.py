@@ -1,4 +1,4 @@
-"""The loss of a batch in training and validation: of a network's outputs, or a custom step's."""
+"""Loss of a batch in training and validation, from the network's outputs or from a custom step."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class Scores(NamedTuple):
     """Result of validation on one batch, on the device."""
 
     loss: torch.Tensor
-    """Sum over the samples."""
+    """Loss, summed over the samples."""
     weight: Weight
     correct: torch.Tensor | None = None
     """Number of correct predictions, or None if the task counts none."""
     predicted: Weight = 0
     judged: tuple[Any, Any] | None = None
-    """Outputs and targets, if a metric of all of them is wanted."""
+    """Outputs and targets, if a metric needs them."""
 
 
 class BatchLoss(ABC):
@@ -47,10 +47,10 @@ class BatchLoss(ABC):
         self._training, self._precision = training, precision
 
     def mean(self, state: TrainState, number: int, batch: Batch) -> torch.Tensor:
-        """Return the mean loss of the epoch's batch of this number.
+        """Return the mean loss of the epoch's batch `number`.
 
-        DDP averages gradients over ranks. With several ranks, the mean is scaled so that this gives
-        the gradient of the mean over the whole batch, however uneven the shares.
+        DDP averages gradients over ranks. With several ranks, the loss is scaled so that the
+        average is the gradient of the whole batch's mean, even if shares are uneven.
         """
         with self.autocast():
             if self.team.size == 1:
@@ -61,12 +61,12 @@ class BatchLoss(ABC):
             return total * (self.team.size / self.batch_samples(number))
 
     def sum_and_weight(self, state: TrainState, batch: Batch) -> tuple[torch.Tensor, Weight]:
-        """Return the batch's summed loss, and what to divide it by for a mean."""
+        """Return the batch's summed loss, and the weight to divide it by for the mean."""
         with self.autocast():
             return self._sum_and_weight(state, batch)
 
     def batch_samples(self, number: int) -> int:
-        """Return the number of samples in the batch of this number, over all ranks."""
+        """Return the number of samples in batch `number`, over all ranks."""
         batch_size = self._training.batch_size
         return min(batch_size, self._training.image_count - number * batch_size)
 
@@ -133,7 +133,7 @@ class LossOfStep(BatchLoss):
         with self.autocast():
             loss = self.custom_step(network, to_input(state, batch)).float()
         count = samples_in(batch[1])
-        # The mean of no samples may be NaN.
+        # The mean over no samples may be NaN.
         return Scores(loss * count if count else torch.zeros_like(loss), count)
 
     def _mean(self, state: TrainState, batch: Batch) -> torch.Tensor:
@@ -152,9 +152,9 @@ def choose_losses(
     *,
     keeps_outputs: bool = False,
 ) -> tuple[BatchLoss, BatchLoss]:
-    """Return what computes the losses of training and validation.
+    """Return the losses of training and validation.
 
-    With `keeps_outputs`, validation's keeps the network's outputs and the targets.
+    With `keeps_outputs`, the validation loss keeps the network's outputs and the targets.
     """
     precision = experiment.precision
     in_training: BatchLoss = LossOfOutputs(

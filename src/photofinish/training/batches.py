@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from photofinish.data import PartName
 
 SEEDS = 2**32
-"""NumPy's seeds are below it."""
+"""Upper limit of NumPy's seeds."""
 Batch = tuple[Any, Any]
-"""Inputs and targets: tensors, or tuples or dicts of them."""
+"""Inputs and targets: tensors, or tuples or dicts of tensors."""
 
 
 def map_batch(function: Callable[[torch.Tensor], torch.Tensor], batch: Batch) -> Batch:
@@ -34,7 +34,7 @@ def map_batch(function: Callable[[torch.Tensor], torch.Tensor], batch: Batch) ->
 
 
 def to_tensor(array: npt.NDArray[Any]) -> torch.Tensor:
-    """Copy an array, such as one that is memory-mapped."""
+    """Copy an array, which may be memory-mapped, to a tensor."""
     return torch.from_numpy(np.array(array))
 
 
@@ -49,7 +49,7 @@ def bytes_of_a_sample(batch: Batch) -> int:
 
 
 class Batches(Protocol):
-    """The batches of one part of a split, from any input path."""
+    """Batches of one part of a split, from any input path."""
 
     image_count: int
     batch_size: int
@@ -57,7 +57,7 @@ class Batches(Protocol):
     def train_batches(self, epoch: int, at_once: int = 1) -> Iterator[Batch]:
         """Yield the batches of one training epoch, on the device.
 
-        Resident input may join several batches into one: `at_once`, fewer at an epoch's end.
+        Resident input joins `at_once` batches into one, and fewer at the end of an epoch.
         """
         return map(self.to_device, self.host_batches(epoch, at_once))
 
@@ -72,12 +72,12 @@ class Batches(Protocol):
         """Yield the batches of one training epoch before `to_device` copies them."""
 
     def to_device(self, batch: Batch) -> Batch:
-        """Return the batch on the device. Resident batches are there already."""
+        """Return the batch on the device. Resident batches are on it already."""
         return batch
 
 
 def cut_to_last(batches: Batches, first: Batch, rank: int, size: int) -> list[Batch]:
-    """Return the first batch cut to this rank's share of an epoch's last, if that is smaller."""
+    """Return the first batch, cut to this rank's share of an epoch's smaller last batch, if any."""
     last = batches.image_count % batches.batch_size
     if not last or batches.image_count < batches.batch_size:
         return []
@@ -86,21 +86,21 @@ def cut_to_last(batches: Batches, first: Batch, rank: int, size: int) -> list[Ba
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a packed split, and how its samples become a network's inputs."""
+    """Part of a packed split, with the conversion of samples to a network's inputs."""
 
     name: PartName
     images: Any
-    """Nested columns (data.packed): images as uint8, or samples of other dtypes."""
+    """Nested columns (data.packed) of images as uint8, or of samples with other dtypes."""
     labels: Any
     normalise: Normaliser
     read: Callable[[int], tuple[Any, Any]] | None = None
-    """Reads an input and a target by row, if they are read in each epoch."""
+    """Function that reads an input and a target by row, if they are read in each epoch."""
 
 
 class Normaliser:
-    """Scales uint8 to 0..1, subtracts the training part's mean and divides by its deviation.
+    """Normalisation with the training part's mean and standard deviation.
 
-    Floats aren't scaled. Without a mean, samples stay as they are.
+    uint8 is scaled to 0..1 first, floats are not. Without a mean, samples are not changed.
     """
 
     def __init__(
@@ -127,27 +127,27 @@ class BatchPlan:
     seed: int
     rank: int = 0
     size: int = 1
-    """World size: each rank takes every `size`-th sample of a batch, from `rank` on."""
+    """World size. Each rank takes every `size`-th sample of a batch, starting at `rank`."""
     augmentation: Augmentation | None = None
     sampler: Callable[[int], torch.Tensor] | None = None
-    """Returns the rows of an epoch. Default: each row once, in random order."""
+    """Function that returns the rows of an epoch. Default: each row once, in random order."""
 
     def order(self, epoch: int) -> torch.Tensor:
-        """Return the samples' rows in the order of the epoch."""
+        """Return the samples' rows in the epoch's order."""
         if self.sampler:
             return self.sampler(epoch)
         return batch_order(self.image_count, self.seed, epoch)
 
     @property
     def padding(self) -> int:
-        """Number of black pixels added on each side before an image is cropped."""
+        """Number of black pixels added on each side of an image before cropping."""
         return self.augmentation.crop_padding if self.augmentation else 0
 
     def draws(self, epoch: int) -> torch.Tensor | None:
         """Return each image's Draw as a row, or None without augmentation.
 
-        They are distributed as in torchvision's RandomCrop with padding and RandomHorizontalFlip.
-        Each number has its own stream, so that it doesn't depend on how many images there are.
+        Draws are distributed as in torchvision's RandomCrop with padding and RandomHorizontalFlip.
+        Each number of a Draw has its own stream, so that it doesn't depend on the number of images.
         """
         if self.augmentation is None:
             return None
@@ -161,19 +161,19 @@ class BatchPlan:
         return torch.stack([tops, lefts, mirrored], dim=1)
 
     def split(self, ordered: torch.Tensor, at_once: int = 1) -> Iterator[torch.Tensor]:
-        """Yield this rank's share of each batch, of a tensor that has a row for each sample."""
+        """Split a tensor with a row for each sample into this rank's shares of the batches."""
         for batch in torch.split(ordered, self.batch_size * at_once):
             yield batch[self.rank :: self.size]
 
 
 def derived_seed(*parts: object) -> int:
-    """Return a seed for a purpose, so that no two streams are the same."""
+    """Return a seed for a purpose, so that every purpose has its own stream."""
     digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
-    return int.from_bytes(digest[:8], "big") >> 1  # torch takes 63 bits
+    return int.from_bytes(digest[:8], "big") >> 1  # torch accepts 63 bits
 
 
 def stream(*parts: object) -> torch.Generator:
-    """Return a generator on the CPU, so that every device gets the same draws."""
+    """Return a generator on the CPU, so that every device gets equal draws."""
     return torch.Generator().manual_seed(derived_seed(*parts))
 
 
@@ -183,19 +183,19 @@ def batch_order(count: int, seed: int, epoch: int) -> torch.Tensor:
 
 
 def seed_epoch(seed: int, epoch: int, rank: int = 0) -> None:
-    """Seed what the network itself draws (dropout), on every device of this process.
+    """Seed the network's own random draws (dropout), on every device of this process.
 
-    Each rank has its own stream. Rank 0 draws as a single process does.
+    Each rank has its own stream. Rank 0's stream is a single process's.
     """
     torch.manual_seed(derived_seed("network", seed, epoch, *([rank] if rank else [])))
 
 
 Draw = tuple[int, int, int]
-"""One image's augmentation: top and left of the crop, and 1 if it is mirrored."""
+"""Augmentation of an image: top and left of the crop, and 1 if the crop is mirrored."""
 
 
 def augmented(image: npt.NDArray[np.uint8], draw: Draw, padding: int) -> npt.NDArray[np.uint8]:
-    """Augment one image (channels, height, width), before it is normalised."""
+    """Augment an image (channels, height, width) before normalisation."""
     top, left, mirrored = draw
     _, height, width = image.shape
     crop = with_border(image, padding)[:, top : top + height, left : left + width]
@@ -203,7 +203,7 @@ def augmented(image: npt.NDArray[np.uint8], draw: Draw, padding: int) -> npt.NDA
 
 
 def with_border(images: npt.NDArray[np.uint8], padding: int) -> npt.NDArray[np.uint8]:
-    """Return a copy of one image or many with black pixels added on each side."""
+    """Return a copy of one or many images, with black pixels added on each side."""
     # np.pad takes five times as long for one small image.
     *leading, height, width = images.shape
     bordered = np.zeros((*leading, height + 2 * padding, width + 2 * padding), dtype=np.uint8)

@@ -18,7 +18,7 @@ import torch
 from photofinish.files import sha256_of_bytes, write_bytes_atomically
 
 CHECKPOINT_SECONDS = 1.0
-"""Least time between two checkpoints, so that short epochs aren't spent on writing them."""
+"""Minimum time between two checkpoints, so that writing them takes little of short epochs."""
 KEPT = 2
 CHECKPOINT_DAYS = 30
 
@@ -26,7 +26,7 @@ State = dict[str, Any]
 
 
 def prune_checkpoints(folder: Path) -> None:
-    """Remove the checkpoints of runs that saved none in CHECKPOINT_DAYS."""
+    """Remove the checkpoints of runs that saved no checkpoint in CHECKPOINT_DAYS."""
     oldest_unix_seconds = time.time() - CHECKPOINT_DAYS * 24 * 3600
     for run in folder.glob("*"):
         if run.stat().st_mtime < oldest_unix_seconds:
@@ -34,7 +34,7 @@ def prune_checkpoints(folder: Path) -> None:
 
 
 class CheckpointStore:
-    """One run's checkpoints, in one folder."""
+    """Checkpoints of one run, in one folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -45,7 +45,7 @@ class CheckpointStore:
         return time.monotonic() - self._saved_seconds >= CHECKPOINT_SECONDS
 
     def save(self, epochs_done: int, state: State) -> None:
-        """Write a checkpoint, then drop all but the last two."""
+        """Write a checkpoint, then delete all but the last two."""
         buffer = io.BytesIO()
         torch.save(state, buffer)
         data = buffer.getvalue()
@@ -56,7 +56,7 @@ class CheckpointStore:
         self._saved_seconds = time.monotonic()
 
     def load_latest(self, say: Callable[[str], None] = print) -> State | None:
-        """Load the newest intact checkpoint. Damaged ones are reported and removed."""
+        """Load the newest intact checkpoint. Report and remove damaged checkpoints."""
         for path in self.paths():
             data = path.read_bytes()
             if sha256_of_bytes(data) == path.name.split(".")[1]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class CustomStep:
-    """A custom function of (network, batch), and of the optimizers if it steps them itself."""
+    """Custom function of (network, batch), and of the optimizers if it steps them itself."""
 
     def __init__(self, settings: params.StepSettings) -> None:
         self._name = settings.name
@@ -28,7 +28,7 @@ class CustomStep:
         )
 
     def __call__(self, *arguments: Any) -> torch.Tensor:
-        """Return the batch's loss. Raise UserError if it is no scalar."""
+        """Return the batch's loss. Raise UserError if the loss is not a scalar."""
         with run_custom_code(f"step {self._name} fails"):
             loss = self._call(*arguments)
         if not isinstance(loss, torch.Tensor) or loss.dim():
@@ -40,13 +40,13 @@ class CustomStep:
 
 
 def step_with_a_loss(experiment: params.Experiment) -> CustomStep | None:
-    """Return the custom step of (network, batch) that returns a loss, if there is one."""
+    """Return the custom step of (network, batch) that returns a loss, or None."""
     settings = experiment.validation_step or experiment.step
     return CustomStep(settings) if settings else None
 
 
 class BatchTransform:
-    """A transform of training batches on the device, seeded by (seed, epoch, batch)."""
+    """Transform of training batches on the device, seeded by (seed, epoch, batch)."""
 
     def __init__(self, settings: params.BatchTransformSettings, seed: int, classes: int) -> None:
         self._name, self._seed = settings.name, seed

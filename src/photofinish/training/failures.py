@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from photofinish.config.experiment import Experiment
     from photofinish.training.world import World
 
-# cuDNN finds no engine when its workspaces don't fit into memory.
+# cuDNN reports no engine if its workspaces don't fit into memory.
 _OUT_OF_MEMORY = re.compile(
     r"out of memory|can't allocate memory|CUBLAS_STATUS_ALLOC_FAILED|unable to find an engine|"
     r"unable to find a valid cuDNN algorithm",
@@ -32,13 +32,13 @@ _LIBRARY = re.compile(r"CUDA|HIP error|cuDNN|CUDNN|CUBLAS|NCCL|MIOpen|gloo")
 
 
 class NonFiniteLossError(UserError):
-    """The loss is no longer a number, so training on would waste time."""
+    """Loss that is no longer finite, so that training on would waste time."""
 
 
 def check_finite(
     epoch: int, first_failing: float, steps: int, validation_loss: float, learning_rate: float
 ) -> None:
-    """Raise NonFiniteLossError if a loss isn't finite. `first_failing` is infinite if no step's."""
+    """Raise NonFiniteLossError if a loss isn't finite. `first_failing` is infinity for no step."""
     if math.isfinite(first_failing):
         where = f"at step {first_failing + 1} of {steps}"
     elif not math.isfinite(validation_loss):
@@ -55,9 +55,9 @@ def check_finite(
 def failures_explained(
     name: str, experiment: Experiment, team: World, *, runs_custom_code: bool = False
 ) -> Iterator[None]:
-    """Raise UserError for errors of torch and of custom code in training the experiment `name`.
+    """Turn errors of torch and custom code in experiment `name` into UserError.
 
-    Custom code's traceback is shown from its first line on.
+    A custom error's traceback starts with the first line of custom code.
     """
     try:
         yield
@@ -92,7 +92,7 @@ def failures_explained(
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    """Return True if memory ran out, the device's or the machine's."""
+    """Return True if the device's or the machine's memory ran out."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and bool(_OUT_OF_MEMORY.search(str(error)))
@@ -100,7 +100,7 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 @contextmanager
 def nondeterminism_explained(experiment: Experiment) -> Iterator[None]:
-    """Name the setting that allows an operation without a deterministic implementation."""
+    """Explain errors of nondeterministic operations with the setting that allows them."""
     try:
         yield
     except RuntimeError as error:

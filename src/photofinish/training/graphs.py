@@ -1,8 +1,8 @@
-"""Captured steps: several whole steps on static buffers, launched at once as one CUDA graph.
+"""Captured steps: several whole steps on static buffers, launched together as one CUDA graph.
 
 Launching a kernel costs the host a few microseconds, often more than a small network's kernel takes
-to run. A replay runs no Python. Captured and eager steps give the same bits. An epoch's last
-batches, too few for a graph, take eager steps.
+to run. A replay runs no Python. Captured and eager steps give equal bits. If an epoch's last
+batches do not fill a graph, they take eager steps.
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ if TYPE_CHECKING:
     from photofinish.config.experiment import Experiment
 
 TRIED_STEPS = 3
-"""Steps in the graph whose bits are compared with those of eager steps."""
+"""Number of captured steps whose bits a trial compares with eager steps."""
 ScratchCopy = Callable[[], AbstractContextManager[TrainState]]
-"""Yields a fresh state to train and throw away."""
+"""Context that yields a fresh state, to train and throw away."""
 
 
 class Recorded(NamedTuple):
-    """Captured work."""
+    """Recording of captured work."""
 
     output: torch.Tensor
-    """Result, overwritten by each replay."""
+    """Result, which each replay overwrites."""
     replay: Callable[[], None]
 
 
 class CudaRecorder:
-    """Captures work in CUDA graphs, on a separate stream."""
+    """Recorder of work in CUDA graphs, on a separate stream."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -85,7 +85,8 @@ class CudaRecorder:
             with capture:
                 output = work()
         except RuntimeError:
-            # PyTorch stays on the capture's stream, and before 2.14 its generator refuses to draw.
+            # PyTorch would stay on the capture's stream, and before 2.14 its generator would not
+            # draw.
             torch.cuda.set_stream(stream)
             generator.graphsafe_set_state(generator.clone_state())
             raise
@@ -94,15 +95,15 @@ class CudaRecorder:
 
 @cache
 def recorder_of(device: torch.device) -> CudaRecorder | None:
-    """Return the recorder of a CUDA or ROCm device, or None for others, whose graphs are untested.
+    """Return the recorder of a CUDA or ROCm device, or None: other devices' graphs are untested.
 
-    A device has one, because cuBLAS keeps a workspace for each stream it ever used.
+    A device has a single recorder, because cuBLAS keeps a workspace for each stream it ever used.
     """
     return CudaRecorder(device) if device.type == "cuda" else None
 
 
 class CapturedSteps:
-    """A few steps on static buffers, as one graph."""
+    """Graph of a few steps on static buffers."""
 
     def __init__(
         self,
@@ -115,9 +116,9 @@ class CapturedSteps:
         device = tensors_of(batches[0])[0].device
         groups = len(state.optimizer.param_groups)
         self._rates = DeviceLearningRates(len(batches), groups, device)
-        # Otherwise each backward pass would launch a kernel to fill it.
+        # Otherwise each backward pass would launch a kernel to fill the first gradient.
         state = state._replace(first_gradient=torch.ones((), device=device))
-        # A replay reads these at the addresses of the capture, so they must live as long.
+        # A replay reads these tensors at their addresses in the capture, so keep them alive.
         self._read = state, batches
 
         def steps() -> torch.Tensor:
@@ -130,13 +131,13 @@ class CapturedSteps:
         state.scaler.scale(torch.zeros((), device=device))  # creates the scaler's tensors
         targets = [] if state.scaler.is_enabled() else [labels for _images, labels in batches]
         gradients_at_once = criterion.gradients_at_once(targets)
-        # Adam refuses to be captured unless it is capturable.
+        # Adam can only be captured with capturable=True.
         capturable = override_groups(state.optimizer, "capturable", [True] * groups)
         try:
             with gradients_at_once, capturable:
                 self._losses, self._replay = recorder.record(steps)
         except RuntimeError:
-            # The next step would read what the unfinished one left behind.
+            # The next step would read what the unfinished step left behind.
             for name in ("grad_scale", "found_inf"):
                 vars(state.optimizer).pop(name, None)
             state.scaler.update(state.scaler.get_scale())
@@ -151,7 +152,7 @@ class CapturedSteps:
 
 
 class GraphedSteps(EagerSteps):
-    """Captured steps, and eager ones for the rest of an epoch."""
+    """Captured steps, with eager steps for the rest of an epoch."""
 
     kind: Literal["eager", "graph"] = "graph"
 
@@ -161,16 +162,16 @@ class GraphedSteps(EagerSteps):
         super().__init__(step, why)
         self._criterion, self._recorder, self.at_once = criterion, recorder, at_once
         self._captured: tuple[Batch, CapturedSteps] | None = None
-        """Static buffers, and the steps on them."""
+        """Static buffers, and the captured steps that read them."""
 
     def capture(self, state: TrainState, buffers: Batch) -> None:
-        """Record the steps on the state's own tensors. They read their batches from `buffers`."""
+        """Capture the steps on the state's own tensors, with their batches in `buffers`."""
         batches = split_batch(buffers, samples_in(buffers[1]) // self.at_once)
         steps = CapturedSteps(self._step, self._criterion, state, batches, self._recorder)
         self._captured = buffers, steps
 
     def __call__(self, state: TrainState, number: int, batch: Batch) -> torch.Tensor:
-        """Train on several batches joined into one. Return the loss of each."""
+        """Train on several batches joined into one. Return the loss of each batch."""
         if self._captured is None:
             self.capture(state, map_batch(torch.clone, batch))
         assert self._captured
@@ -187,11 +188,11 @@ class GraphedSteps(EagerSteps):
         return captured.run(state.schedule.next_rates(self.at_once)).clone()
 
     def run_each_kind(self, state: TrainState, sample_count: int) -> None:
-        """Replay the graph, and take an eager step of each size that an epoch leaves over."""
+        """Replay the graph, then take an eager step of each batch size left at an epoch's end."""
         assert self._captured
         buffers, captured = self._captured
         for buffer in tensors_of(buffers):
-            buffer.copy_(buffer.clone())  # an epoch's batches need memory beside the buffers
+            buffer.copy_(buffer.clone())  # like an epoch's batches, which need memory, too
         captured.run([state.schedule.rates] * self.at_once)
         batch_size = samples_in(buffers[1]) // self.at_once
         whole, last = divmod(sample_count, batch_size)
@@ -200,11 +201,11 @@ class GraphedSteps(EagerSteps):
                 self._step(state, 0, map_batch(torch.clone, first_samples(buffers, size)))
 
     def repeat(self, state: TrainState, batch: Batch, steps: int) -> Callable[[], object]:
-        """Capture as many steps as divide the number and fit into an epoch's graph.
+        """Return a function that takes `steps` steps on one batch, in graphs of equal size.
 
-        Falls back to eager steps if the capture fails: a finished training must not be lost.
+        Falls back to eager steps if the capture fails, so that a finished training is not lost.
         """
-        with self._recorder.beside():  # libraries can't prepare for a batch size in a capture
+        with self._recorder.beside():  # libraries prepare for a batch size here
             self._step(state, 0, batch)
         at_once = max(size for size in range(1, self.at_once + 1) if steps % size == 0)
         batches = [batch] * at_once
@@ -217,7 +218,7 @@ class GraphedSteps(EagerSteps):
         return lambda: [captured.run(rates) for _ in range(steps // at_once)]
 
     def resized(self, at_once: int) -> GraphedSteps:
-        """Return steps in graphs of another size, which nothing is captured for."""
+        """Return steps for graphs of another size, not captured yet."""
         return GraphedSteps(self._step, self._criterion, self._recorder, at_once)
 
     def release(self) -> None:
@@ -232,10 +233,10 @@ def choose_steps(
     training: Batches,
     scratch_copy: ScratchCopy | None,
 ) -> EagerSteps:
-    """Return how steps are launched: as `cuda_graphs` in params.yaml says.
+    """Choose how steps are launched, by `cuda_graphs` in params.yaml.
 
-    With `auto`, capture them if a trial on scratch copies gives the bits of eager ones. Without
-    `scratch_copy`, no copy of the network fits on its device.
+    With `auto`, steps are captured if a trial on scratch copies gives the bits of eager steps.
+    `scratch_copy` is None if no copy of the network fits on its device.
     """
     device = next(state.network.parameters()).device
     recorder = recorder_of(device)
@@ -266,7 +267,7 @@ def choose_steps(
 
 
 def fall_back(experiment: Experiment, step: Step, why: str) -> EagerSteps:
-    """Return eager steps. Raise UserError if params.yaml asks for captured ones."""
+    """Return eager steps. Raise UserError if params.yaml requires captured steps."""
     if experiment.cuda_graphs == "on":
         raise UserError(
             f"cuda_graphs is on in params.yaml, which can't be: {why}. "
@@ -305,9 +306,10 @@ def _try(
 def _bits(
     state: TrainState, steps: EagerSteps, experiment: Experiment, training: Batches, count: int
 ) -> list[torch.Tensor]:
-    """Return losses, weights and optimizer state after `count` steps and an eager one, twice.
+    """Return losses, weights and optimizer state after up to two short epochs.
 
-    The schedule moves between the two, so that a learning rate fixed in a graph shows.
+    An epoch has `count` steps and an eager step. The schedule moves between epochs, so that a
+    learning rate that is fixed in the graph changes the bits.
     """
     losses: list[torch.Tensor] = []
     batch = training.first()
@@ -328,9 +330,10 @@ def _bits(
 
 
 def steps_per_graph(experiment: Experiment, training: Batches, network: nn.Module) -> int:
-    """Return how many steps a graph holds: few are left over at the end of an epoch.
+    """Return how many steps a graph holds, so that few steps are left at the end of an epoch.
 
-    It depends on the experiment and its data alone, so that a resumed training takes the same path.
+    The number depends only on the experiment and its data, so that a resumed training launches
+    equal graphs.
     """
     if experiment.input.name == "loader":
         return 1  # so that loading the next batch overlaps with the step

@@ -1,4 +1,4 @@
-"""The input paths: all samples resident on the device, or PyTorch's DataLoader."""
+"""Input paths: all samples resident on the device, or PyTorch's DataLoader."""
 
 from __future__ import annotations
 
@@ -33,8 +33,11 @@ if TYPE_CHECKING:
     from photofinish.config.experiment import Experiment, LoaderInput
 
 _VALIDATION_BYTES, _ACCELERATORS_VALIDATION_BYTES = 4 << 20, 64 << 20
-"""Size of a validation batch as float32. Larger batches need fewer calls, and there are no
-gradients that take memory. A CPU's caches hold the smaller one."""
+"""Sizes of a validation batch as float32, on the CPU and on accelerators.
+
+Larger batches need fewer calls, and validation saves no tensors for gradients. The CPU's batch fits
+into its caches.
+"""
 _CHUNK_BYTES = 16 << 20
 _DEATH_NOTICE_SECONDS = 2.0
 
@@ -44,8 +47,8 @@ def make_batches(
 ) -> Batches:
     """Return this rank's batches of one part. Only training images are augmented.
 
-    Validation batches are larger where samples are small, except for whole numbers, which
-    networks embed as vectors.
+    Small samples get larger validation batches. Whole numbers do not, since networks embed them as
+    vectors.
     """
     batch_size, augmentation = experiment.batch_size, None
     if part.name != "train":
@@ -89,14 +92,14 @@ class ResidentBatches(Batches):
         self._images = map_nested(load, part.images)
 
     def _rows(self, epoch: int) -> torch.Tensor:
-        """Return what `_gather` takes for each sample of the epoch, in order."""
+        """Return the row that `_gather` needs for each sample of the epoch, in order."""
         return self._plan.order(epoch)
 
     def _gather(self, rows: torch.Tensor) -> Batch:
         return map_batch(lambda column: column.index_select(0, rows), (self._images, self._labels))
 
     def host_batches(self, epoch: int, at_once: int = 1) -> Iterator[Batch]:
-        """Return the batches, on the device already. The epoch's order is made in this call."""
+        """Return the batches, already on the device. This call computes the epoch's order."""
         rows = to_device(self._rows(epoch), self._device)
         return map(self._gather, self._plan.split(rows, at_once))
 
@@ -127,7 +130,7 @@ def _convert_to_device(
 class AugmentedResidentBatches(ResidentBatches):
     """Keeps the images on the device with black borders.
 
-    A batch is two gathers: the crops' lines, then their columns. This takes half the time of
+    A batch takes two gathers: the crops' lines, then their columns. This takes half the time of
     gathering pixels, as whole lines are copied fast.
     """
 
@@ -144,13 +147,13 @@ class AugmentedResidentBatches(ResidentBatches):
         self._crop_lines = lines.flatten().to(self._device)
         columns = torch.arange(width)
         self._crop_columns = torch.stack([columns, columns.flip(0)]).to(self._device)
-        """Columns of a crop, as they are and mirrored."""
+        """Columns of a crop, plain and mirrored."""
 
     def _rows(self, epoch: int) -> torch.Tensor:
         return self._crops(self._plan.order(epoch), self._plan.draws(epoch))
 
     def _crops(self, order: torch.Tensor, draws: torch.Tensor | None) -> torch.Tensor:
-        """Return for each image its row, first line, first column, and 1 if it is mirrored."""
+        """Return each image's row, first line and first column, and 1 if it is mirrored."""
         if draws is None:
             padding = self._plan.padding
             draws = torch.tensor([[padding, padding, 0]]).expand(len(order), -1)
@@ -178,7 +181,7 @@ class AugmentedResidentBatches(ResidentBatches):
 
 
 class LoaderBatches(Batches):
-    """One DataLoader for the whole run. Its sampler is set each epoch, so workers may persist."""
+    """Batches of one DataLoader. Its sampler is set in each epoch, so that workers may persist."""
 
     def __init__(
         self,
@@ -223,12 +226,12 @@ class LoaderBatches(Batches):
         return LoaderBatches(plan, part or self.dataset.part, self._device, settings)
 
     def first_batches(self, count: int) -> Generator[Batch]:
-        """Yield the first batches of an epoch in main memory, and load no others."""
+        """Yield the first batches of an epoch in main memory. Load no further batches."""
         rows = self._plan.order(0)[: count * self.batch_size]
         return self._load(rows, self._plan.draws(0), 0)
 
     def host_batches(self, epoch: int, at_once: int = 1) -> Iterator[Batch]:  # noqa: ARG002
-        """Yield the batches in main memory, one at a time: joining would only delay them."""
+        """Yield the batches in main memory, one at a time: joining them would only delay steps."""
         return self._load(self._plan.order(epoch), self._plan.draws(epoch), epoch)
 
     def eval_batches(self) -> Iterator[Batch]:
@@ -249,14 +252,14 @@ class LoaderBatches(Batches):
             marker = f"{UserError.__module__}.{UserError.__name__}: "
             raise UserError(str(error).rpartition(marker)[2]) from error
         except (ConnectionError, EOFError, FileNotFoundError) as error:
-            # A worker that dies while it sends a batch breaks the connection just before the signal
-            # of its death arrives, at which PyTorch raises a clearer error. Seldom it misses that.
+            # A worker that dies while it sends a batch breaks the connection. PyTorch's clearer
+            # error usually follows with the signal of the worker's death, but is rarely missed.
             time.sleep(_DEATH_NOTICE_SECONDS)
             raise RuntimeError(f"DataLoader worker (pid unknown) broke off: {error}") from error
 
 
 class _EpochSampler(Sampler[list[Key]]):
-    """Yields the batches that were set last."""
+    """Sampler of the batches that were set last."""
 
     batches: Iterator[list[Key]]
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from photofinish.data import Dtype, Shape
 
 Key = tuple[int, Draw | None, int | None]
-"""A sample's row, its augmentation, and the epoch, or None in evaluation."""
+"""Row and augmentation of a sample, and the epoch, which is None in evaluation."""
 
 
 class SampleKind(NamedTuple):
@@ -46,14 +46,14 @@ class SampleKind(NamedTuple):
 
 
 class LoadedSamples(Dataset[Batch]):
-    """Samples of one part as a network gets them, and how they become a batch."""
+    """Samples of one part in the form that a network gets, and their collation into batches."""
 
     def __init__(self, part: Part, settings: LoaderInput, seed: int, padding: int = 0) -> None:
         self.part, self._seed, self._padding = part, seed, padding
         self.transform = _Transform.of(settings.transform, seed, "training item")
         self._eval_transform = _Transform.of(settings.eval_transform, seed, f"{part.name} item")
         self._targets: torch.Tensor | None = None
-        """Targets of packed arrays that no transform changes, as most are: a shorter way."""
+        """Targets of packed arrays without a transform, the usual case, which is read faster."""
         are_arrays = all(isinstance(column, np.ndarray) for column in (part.images, part.labels))
         if are_arrays and not (self.transform or self._eval_transform):
             self._targets = to_tensor(part.labels)
@@ -69,13 +69,13 @@ class LoadedSamples(Dataset[Batch]):
         if self._targets is not None and not draw:
             return self.part.normalise(to_tensor(self.part.images[row])), self._targets[row]
         item, changed, target = self._changed(key)
-        # A transform that makes floats of an image normalises it.
+        # A transform that converts an image to floats also normalises it.
         if changed is item or _dtypes(changed) == _dtypes(item):
             changed = self.part.normalise(changed)
         return changed, map_nested(to_tensor, target)
 
     def _changed(self, key: Key) -> tuple[Any, Any, Any]:
-        """Return a sample's input before and after the transform, and its target."""
+        """Return a sample's input before and after the transform, and the target."""
         row, draw, epoch = key
         arrays, target = self.read(row, epoch)
         if draw:
@@ -94,7 +94,7 @@ class LoadedSamples(Dataset[Batch]):
         return item, changed, target
 
     def kind(self) -> SampleKind:
-        """Return what a network gets in evaluation, with None for sides that differ."""
+        """Return shape and dtype of samples in evaluation, with None for sides that differ."""
         rows = {0, len(self) - 1}
         for column in leaves(self.part.images):
             if isinstance(column, Ragged):
@@ -110,7 +110,7 @@ class LoadedSamples(Dataset[Batch]):
         return SampleKind(map_nested(_common_shape, *kinds), dtype, is_normalised)
 
     def read(self, row: int, epoch: int | None) -> tuple[Any, Any]:
-        """Return a sample as it is packed, or as the data set has it, and its target."""
+        """Return a sample's input and target, from packed files or from the data set."""
         part = self.part
         if part.read is None:
             return map_batch(lambda column: column[row], (part.images, part.labels))
@@ -118,7 +118,7 @@ class LoadedSamples(Dataset[Batch]):
             return part.read(row)
 
     def collate(self, samples: list[Batch]) -> Batch:
-        """Collate as PyTorch does. A rank without a share of a small last batch gets no samples."""
+        """Collate samples. A rank without a share of a small last batch gets an empty batch."""
         inputs, targets = self.make_batch(samples or [self[0, None, None]])
         batch = _as_tuple(inputs), _as_tuple(targets)
         return batch if samples else map_batch(lambda leaf: leaf[:0], batch)
@@ -142,7 +142,7 @@ def _collate_of(settings: CustomCollate | None) -> Any:
 
 
 class _Transform:
-    """A custom function of a sample, or an instance of a custom class."""
+    """Custom function of a sample, or an instance of a custom class."""
 
     def __init__(self, settings: CustomTransform, seed: int, what: str) -> None:
         self.name, self._seed, self._what = settings.name, seed, what

@@ -34,7 +34,7 @@ _PER_CLASS = {"weight": "classes", "pos_weight": "labels"}
 
 
 class _NllLoss(torch.autograd.Function):
-    """Mean negative log-likelihood whose gradient is known already."""
+    """Mean negative log-likelihood with a gradient that is computed before."""
 
     @staticmethod
     def forward(
@@ -49,7 +49,7 @@ class _NllLoss(torch.autograd.Function):
 
 
 class Loss:
-    """The loss of a batch: a mean, or a sum and a weight, which add up over batches."""
+    """Loss of a batch: a mean, or a sum and a weight, which add up over batches."""
 
     def __init__(self, settings: params.Loss | None, task: TaskName, device: torch.device) -> None:
         self.task = TASKS[task]
@@ -70,14 +70,14 @@ class Loss:
             self.task = Classes(arguments["ignore_index"])
         self._class_weights: torch.Tensor | None = arguments.get("weight")
         self.has_tensors = self._is_custom or bool(_PER_CLASS.keys() & arguments.keys())
-        """True if the loss has float32 tensors, or may have."""
+        """True if the loss has float32 tensors. A custom loss may have some."""
         self._is_plain_cross_entropy = self.name == "cross_entropy" and not arguments
         self._targets: list[torch.Tensor] = []
         self._gradients: Iterator[torch.Tensor] | None = None
 
     @classmethod
     def of(cls, experiment: Experiment, task: TaskName, device: torch.device) -> Loss:
-        """Return the experiment's loss. A custom step judges targets that no loss here can."""
+        """Return the experiment's loss. If a custom step replaces it, targets may have any form."""
         is_judged = not TASKS[task].losses and experiment.step and not experiment.loss
         return cls(experiment.loss, "values" if is_judged else task, device)
 
@@ -85,8 +85,8 @@ class Loss:
     def gradients_at_once(self, targets: list[torch.Tensor]) -> Iterator[None]:
         """Compute all batches' gradients in one go, which saves two kernels in each step.
 
-        With respect to log-probabilities, cross-entropy's gradient depends on the targets alone.
-        The means must be computed once each, in this order.
+        With respect to log-probabilities, cross-entropy's gradient depends on the targets only. In
+        the block, each batch's mean must be computed once, in the order of `targets`.
         """
         if self._is_plain_cross_entropy and all(batch.dim() == 1 for batch in targets):
             self._targets = targets
@@ -114,7 +114,7 @@ class Loss:
     def sum_and_weight(
         self, outputs: torch.Tensor, targets: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor | int]:
-        """Return the loss summed over the samples, and their count or their weight's sum."""
+        """Return the loss summed over the samples, and the count or weight to divide it by."""
         count = samples_in(targets)
         if self.task.is_one_of_many and not self._is_custom:
             positions = self.task.num_predictions(targets)
@@ -137,7 +137,7 @@ class Loss:
         return total, weight if self._is_custom else count
 
     def _checked(self, loss: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return a custom loss's mean, or its sum and detached weight."""
+        """Return a custom loss's mean and None, or its sum and detached weight."""
         match loss:
             case torch.Tensor(shape=()):
                 return loss, None
@@ -150,7 +150,7 @@ class Loss:
 
 
 def _custom_loss(settings: params.CustomLoss, device: torch.device) -> Callable[..., Any]:
-    """Return a custom loss: an instance of a class, or a function with its arguments."""
+    """Return a custom loss: an instance of a class, or a function with bound arguments."""
     custom = CodeReference.of(settings.name).load()
     with run_custom_code(f"loss {settings.name} can't be made"):
         loss = as_function(custom, settings.arguments)

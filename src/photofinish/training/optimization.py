@@ -37,7 +37,7 @@ def build_optimizers(
     """
     arguments = arguments_of(settings)
     reference = OPTIMIZERS.reference(settings.name)
-    if arguments.get("lr", 0) is None:  # a custom function may take none
+    if arguments.get("lr", 0) is None:  # a custom function may not accept lr
         del arguments["lr"]
     if not is_reference(settings.name):
         with run_custom_code(f"optimizer {settings.name} can't be made"):
@@ -60,7 +60,7 @@ def build_optimizers(
 def _parameter_groups(network: nn.Module, without_decay: str | None) -> list[dict[str, Any]]:
     """Return the parameters in one group, or in two if some have no weight decay.
 
-    Norms and biases are recognised as in timm and nanoGPT: they have at most one dimension.
+    Norms and biases are recognised as in timm and nanoGPT, by having at most one dimension.
     """
     groups: list[dict[str, Any]] = [{"params": []}, {"params": [], "weight_decay": 0.0}]
     for name, parameter in network.named_parameters():
@@ -70,7 +70,7 @@ def _parameter_groups(network: nn.Module, without_decay: str | None) -> list[dic
 
 
 def check_several_optimizers(experiment: params.Experiment) -> None:
-    """Raise UserError for settings that need one optimizer, which the trainer steps."""
+    """Raise UserError for settings that only work with one optimizer."""
     if not (experiment.step and experiment.validation_step):
         raise UserError(
             f"optimizer {experiment.optimizer.name} gives several optimizers: params.yaml needs a "
@@ -96,8 +96,8 @@ def _pytorch_optimizer(
     """Build an optimizer of torch.optim.
 
     SGD (except on the CPU, docs/performance.md), Adam and AdamW are fused, unless params.yaml asks
-    for another implementation. On an accelerator, fused ones get their state here: a captured step
-    can't create it for the next one.
+    for another implementation. On an accelerator, fused optimizers get their state here, because a
+    captured step can't create it.
     """
     if name not in FUSED:
         return cast("Optimizer", getattr(torch.optim, name)(groups, **arguments))
@@ -107,7 +107,7 @@ def _pytorch_optimizer(
     is_damped = momentum > 0 and dampening > 0
     defaults = {"fused": may_be_fused(arguments)}
     if name == "SGD":
-        # Fused, dampened SGD leaves its momentum unwritten if the first scaled loss overflows.
+        # Fused SGD with dampening does not write its momentum if the first scaled loss overflows.
         may_fuse = on_accelerator and not (is_damped and loss_is_scaled)
         defaults = {"foreach": False, "fused": defaults["fused"] and may_fuse}
     optimizer = getattr(torch.optim, name)(groups, **(defaults | arguments))
@@ -152,20 +152,20 @@ def override_groups(optimizer: Optimizer, key: str, values: Sequence[object]) ->
 
 
 class DeviceLearningRates:
-    """The learning rates of the next steps, on the device.
+    """Learning rates of the next steps, on the device.
 
-    A captured step reads its slot at each replay. The rates are float32, and an accelerator's eager
-    steps read them from slots too, so that both compute the same bits.
+    A captured step reads its slot at each replay. Rates are float32. An accelerator's eager steps
+    read slots, too, so that both kinds of steps compute equal bits.
     """
 
     def __init__(self, count: int, groups: int, device: torch.device) -> None:
         self._rates: list[Rates] = []
         self._tensor = torch.zeros(count, groups, dtype=torch.float32, device=device)
         self.slots = self._tensor.unbind()
-        """For each step, a tensor of each group's rate."""
+        """Tensor of all groups' rates, for each step."""
 
     def fill(self, rates: list[Rates]) -> None:
-        """Write each step's rates to its slot, unless they are there already."""
+        """Write each step's rates to its slot, unless the slots hold these rates already."""
         if rates == self._rates:
             return
         self._rates = rates
@@ -177,9 +177,10 @@ class DeviceLearningRates:
 
 
 class LearningRates:
-    """The learning rate over time, for every parameter group.
+    """Learning-rate schedule of every parameter group.
 
-    It moves after each step or each epoch, or by the validation loss. A warm-up multiplies it.
+    A rate changes after each step or each epoch, or by the validation loss. A warm-up multiplies
+    it.
     """
 
     def __init__(
@@ -232,17 +233,17 @@ class LearningRates:
 
     @property
     def learning_rate(self) -> float:
-        """Return the first parameter group's rate of the next step."""
+        """Learning rate of the first parameter group in the next step."""
         return self.rates[0]
 
     @property
     def rates(self) -> Rates:
-        """Return each parameter group's rate of the next step."""
+        """Learning rate of each parameter group in the next step."""
         factor = self._warmup()
         return tuple(float(group["lr"]) * factor for group in self._optimizer.param_groups)
 
     def _warmup(self) -> float:
-        """Return the factor of the next step's rate, which rises to 1 over the warm-up."""
+        """Return the factor of the next step's rate. It rises to 1 in the warm-up."""
         if self._steps_done >= self._warmup_steps:
             return 1.0
         return (self._steps_done + 1) / self._warmup_steps
@@ -250,7 +251,7 @@ class LearningRates:
     def applied(self, slot: torch.Tensor | None = None) -> AbstractContextManager[None]:
         """Return a context in which the optimizer has the rates of the next step.
 
-        An accelerator's reads them from a slot.
+        On an accelerator, a fused optimizer reads the rates from a slot.
         """
         if self._device_rates is not None:
             if slot is None:
@@ -293,5 +294,5 @@ class LearningRates:
 
 
 def default_every(name: str) -> str:
-    """Return when a schedule of PyTorch moves by default: after each step or each epoch."""
+    """Return when a schedule of PyTorch changes the rate by default: each step or each epoch."""
     return "step" if name in MOVED_BY_STEPS else "epoch"

@@ -1,4 +1,4 @@
-"""Metrics of params.yaml, of a network's outputs and the targets."""
+"""Metrics from params.yaml, computed from a network's outputs and the targets."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from photofinish.config.metrics import Metric, Metrics
 
 _NOT_IN_MLFLOW = re.compile(r"[^\w./ -]")
-"""Characters that no name of MLflow's metrics may have."""
+"""Characters that are not allowed in names of MLflow's metrics."""
 
 
 def rows_that_count(task: Task, outputs: Any, targets: Any) -> tuple[Any, Any]:
-    """Return a row for each position whose class is not ignored, or all as it is."""
+    """Return a row for each position that is not ignored. Other targets are not changed."""
     if not task.is_one_of_many or not has_positions(targets):
         return outputs, targets
     outputs, targets = classes_of_positions(outputs, targets)
@@ -32,7 +32,7 @@ def rows_that_count(task: Task, outputs: Any, targets: Any) -> tuple[Any, Any]:
 
 
 def joined(batches: Sequence[Any]) -> Any:
-    """Return the outputs, or the targets, of all batches as one."""
+    """Join the outputs, or the targets, of all batches."""
     return map_nested(_joined, *batches)
 
 
@@ -93,7 +93,7 @@ def _custom_score(metric: Metric, task: Task, outputs: Any, targets: Any) -> lis
         outputs, targets = task.metric_inputs(outputs, targets)
         arguments = accepted_arguments(compute, offered, arguments)
     else:
-        # Tensors of a custom metric have single precision.
+        # Tensors in a custom metric have single precision.
         outputs = map_nested(lambda part: part.float(), outputs)
     with run_custom_code(f"metric {metric.name} fails"):
         score = as_function(compute, arguments)(outputs, targets)

@@ -1,4 +1,4 @@
-"""Samplers: the training samples of an epoch, by their rows."""
+"""Samplers, which choose the rows of an epoch's training samples."""
 
 from __future__ import annotations
 
@@ -48,9 +48,10 @@ def make_sampler(settings: Sampler, targets: Any, seed: int) -> Callable[[int], 
 
 
 def balanced_weights(targets: Any) -> torch.Tensor:
-    """Return each sample's weight: one over how often its class occurs.
+    """Return each sample's weight, 1 divided by the number of samples in its class.
 
-    With several labels, it is the mean over the sample's labels. Having none counts as a label.
+    With several labels, a sample's weight is the mean over its labels. Having no label counts as a
+    label.
     """
     refused = ConfigError("sampler: balanced needs targets that are classes or labels")
     if isinstance(targets, tuple | dict):

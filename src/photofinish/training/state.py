@@ -1,4 +1,4 @@
-"""State of a training: the objects that a step changes, and the epochs that are done."""
+"""State of a training: the objects that a step changes, and the epochs so far."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class TrainState(NamedTuple):
-    """All that a training step changes."""
+    """Objects that a training step changes."""
 
     network: nn.Module
-    """The network as a step calls it: wrapped for several devices."""
+    """Network that a step calls, which is wrapped for several devices."""
     optimizers: list[torch.optim.Optimizer]
     """One optimizer, or several that a custom step steps itself."""
     schedule: LearningRates
@@ -33,7 +33,7 @@ class TrainState(NamedTuple):
     """Memory format of weights and images."""
     average: AveragedWeights | None = None
     first_gradient: torch.Tensor | None = None
-    """A 1 on the device, with which a captured backward pass starts."""
+    """Tensor of 1 on the device, with which a captured backward pass starts."""
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -62,13 +62,13 @@ def build_state(
 
 @dataclass
 class Progress:
-    """The epochs that are done, as checkpoints hold them."""
+    """Epochs that are done, for checkpoints."""
 
     epochs_done: int = 0
     metrics: list[EpochMetrics] = field(default_factory=list)
     timings: list[EpochTiming] = field(default_factory=list)
     last_epoch: int | None = None
-    """Epoch that a time limit made the last."""
+    """Last epoch, if a time limit ended the training."""
 
     def add(self, metrics: EpochMetrics, timing: EpochTiming) -> None:
         """Add one epoch."""
@@ -101,7 +101,7 @@ class Progress:
 
 
 def progress_in(state: dict[str, Any]) -> Progress:
-    """Read the progress out of a trainer's `state_dict`."""
+    """Return the progress in a trainer's `state_dict`."""
     progress = state["progress"]
     return Progress(
         progress["epochs_done"],

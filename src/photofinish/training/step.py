@@ -1,6 +1,6 @@
 """A training step: one of three callables, chosen once for a training.
 
-A step trains on one batch. `EagerSteps` takes steps one by one; graphs.py captures them.
+A step trains on one batch. `EagerSteps` takes steps one by one. graphs.py captures steps.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 class Step(Protocol):
-    """Trains on one batch."""
+    """Callable that trains on one batch."""
 
     def __call__(
         self, state: TrainState, number: int, batch: Batch, rate: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Train on the epoch's batch of this number, from 0. Return the loss, on the device.
+        """Train on the epoch's batch `number`, from 0. Return the loss, on the device.
 
         The learning rate is the schedule's, unless `rate` holds another rate on the device.
         """
@@ -44,7 +44,7 @@ def choose_step(experiment: Experiment, loss: BatchLoss, optimizers: int) -> Ste
 
 
 class PlainStep:
-    """Forward pass, backward pass and optimizer."""
+    """Step with one forward pass, one backward pass and one optimizer."""
 
     def __init__(self, loss: BatchLoss, clip_norm: float | None) -> None:
         self._loss, self._clip_norm = loss, clip_norm
@@ -60,7 +60,7 @@ class PlainStep:
 
 
 class AccumulatedStep:
-    """A step on a batch in parts, whose gradients are added up."""
+    """Step on a batch in parts, whose gradients are added up."""
 
     def __init__(self, loss: BatchLoss, clip_norm: float | None, parts: int) -> None:
         self._loss, self._clip_norm, self._parts = loss, clip_norm, parts
@@ -75,8 +75,8 @@ class AccumulatedStep:
     def _add_gradients(self, state: TrainState, number: int, batch: Batch) -> torch.Tensor:
         """Add up the gradients of the batch's parts, and return the loss of the whole batch.
 
-        Divide by the number of samples first. The loss's own weights are known after the last part,
-        and the gradients are scaled then.
+        Each part's loss is divided by the number of samples. If the loss has weights, their sum is
+        known only after the last part, so gradients are scaled at the end.
         """
         team, count = self._loss.team, self._loss.batch_samples(number)
         parts = split_batch(batch, max(1, -(-samples_in(batch[1]) // self._parts)))
@@ -101,7 +101,7 @@ class AccumulatedStep:
 
 
 class StepOfSeveralOptimizers:
-    """A custom step that steps several optimizers itself."""
+    """Custom step that steps several optimizers itself."""
 
     def __init__(self, loss: LossOfStep) -> None:
         self._loss = loss
@@ -121,7 +121,7 @@ class StepOfSeveralOptimizers:
 
 
 def _update(state: TrainState, clip_norm: float | None, rate: torch.Tensor | None) -> None:
-    """Change the weights by their gradients."""
+    """Update weights, scaler and average from the gradients."""
     if clip_norm:
         state.scaler.unscale_(state.optimizer)
         clip_grad_norm_(state.network.parameters(), clip_norm)
@@ -141,21 +141,21 @@ class EagerSteps:
 
     kind: Literal["eager", "graph"] = "eager"
     at_once = 1
-    """Number of steps that are launched together, at most."""
+    """Maximum number of steps that are launched together."""
 
     def __init__(self, step: Step, why: str = "") -> None:
         self._step = step
         self.why = why
-        """Reason for this kind, for the record."""
+        """Reason for this kind of steps, for the record."""
 
     def __call__(self, state: TrainState, number: int, batch: Batch) -> torch.Tensor:
-        """Train on the epoch's batch of this number. Return its loss, on the device."""
+        """Train on the epoch's batch `number`. Return its loss, on the device."""
         loss = self._step(state, number, batch)
         state.schedule.batch_ended()
         return loss
 
     def take_one(self, state: TrainState, batch: Batch) -> torch.Tensor:
-        """Take an eager step on an epoch's first batch, at which the schedule doesn't move."""
+        """Take an eager step on an epoch's first batch, without moving the schedule."""
         return self._step(state, 0, batch)
 
     def repeat(self, state: TrainState, batch: Batch, steps: int) -> Callable[[], object]:
@@ -163,7 +163,7 @@ class EagerSteps:
         return lambda: [self._step(state, 0, batch) for _ in range(steps)]
 
     def note_failure(self, error: BaseException) -> None:
-        """Add to `why` that a capture failed while measuring, so that eager steps were measured."""
+        """Add to `why` that eager steps were measured, because a capture failed in measuring."""
         note = f"; some were measured one by one, as recording them failed ({first_failure(error)})"
         self.why += "" if note in self.why else note
 
@@ -174,7 +174,7 @@ class EagerSteps:
 def take_steps(
     steps: EagerSteps, state: TrainState, batches: Iterable[Batch]
 ) -> Iterator[torch.Tensor]:
-    """Train on an epoch's batches. Yield each step's loss, or those of several captured steps."""
+    """Train on an epoch's batches. Yield the loss of each step, or the losses of captured steps."""
     number = 0
     for batch in batches:
         losses = steps(state, number, batch)
@@ -183,7 +183,7 @@ def take_steps(
 
 
 def split_batch(batch: Batch, size: int) -> list[Batch]:
-    """Split a batch into parts of `size` samples. The last may be smaller."""
+    """Split a batch into parts of `size` samples. The last part may be smaller."""
     parts = [torch.split(tensor, size) for tensor in tensors_of(batch)]
     inputs = len(leaves(batch[0]))
     split = []
@@ -200,7 +200,7 @@ def tensors_of(batch: Batch) -> list[torch.Tensor]:
 
 
 def first_failure(error: BaseException) -> str:
-    """Return the first line of the original error. The end of a failed capture hides it."""
+    """Return the first line of the original error, which the end of a failed capture hides."""
     while isinstance(error.__context__, RuntimeError):
         error = error.__context__
     return str(error).strip().partition("\n")[0]

@@ -1,4 +1,4 @@
-"""Choice, settings, precision, memory, name and clock of each kind of device."""
+"""Devices in torch: choice, settings, precision, memory, name and clock."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CPU = torch.device("cpu")
 _AUTOCAST_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _IMAGE_BATCH_DIMENSIONS = 4
 _ONEDNN_BLOCK_CHANNELS = 16
-"""Channels that oneDNN processes at once with AVX-512; half as many with AVX2."""
+"""Number of channels that oneDNN processes at once with AVX-512. With AVX2, half as many."""
 _TRY_AGAIN = (
     "The driver lists a GPU, so it may be busy or not passed into a container: see nvidia-smi, "
     "then run `dvc repro` again. `CUDA_VISIBLE_DEVICES= dvc repro` leaves the GPU out"
@@ -28,18 +28,18 @@ _TRY_AGAIN = (
 
 
 class NoAcceleratorError(UserError):
-    """There is no such accelerator with these drivers and this torch, which is a result."""
+    """Missing accelerator with these drivers and this torch. This is a result, not a failure."""
 
 
 class UnusableAcceleratorError(UserError):
-    """The driver lists the accelerator, but torch can't use it now. This may pass."""
+    """Accelerator that the driver lists but torch can't use at the moment."""
 
 
 def accelerator(kind: str, index: int = 0, *, make_current: bool = True) -> torch.device:
     """Return the accelerator with this number, if it is of the given kind (`auto`: any).
 
-    It is called only where a driver lists one. Raises NoAcceleratorError if torch isn't built for
-    it, or UnusableAcceleratorError if torch can't use it now.
+    Called only if a driver lists an accelerator. Raises NoAcceleratorError if torch isn't built for
+    it, or UnusableAcceleratorError if torch can't use it at the moment.
     """
     # Number GPUs as the driver, nvidia-smi and `plan` do. CUDA's default begins with the fastest.
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
@@ -81,7 +81,7 @@ def _not_available() -> UserError:
 
 
 class Clock:
-    """The only clock. It waits for the device and for the other ranks before it reads the time."""
+    """Clock that waits for the device and for other ranks before it reads the time."""
 
     def __init__(self, device: torch.device, barrier: Callable[[], object] | None = None) -> None:
         self._is_accelerator = is_accelerator(device)
@@ -92,7 +92,7 @@ class Clock:
         return time.perf_counter()
 
     def now_seconds(self) -> float:
-        """Return the time once the device has done all its work."""
+        """Wait until the device has done all its work, then return the time."""
         if self._is_accelerator:
             torch.accelerator.synchronize()
         if self._barrier:
@@ -105,7 +105,7 @@ def configure_torch(
 ) -> None:
     """Set up torch for the whole process, once, before it computes the first tensor."""
     torch.set_num_threads(threads)
-    # TF32 shortens the mantissa of float32 to 10 bits, so it is off unless asked for.
+    # TF32 shortens the mantissa of float32 to 10 bits, so it is off unless `precision` is tf32.
     tf32 = precision == "tf32" and device.type == "cuda"
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     torch.backends.cudnn.allow_tf32 = tf32
@@ -118,7 +118,7 @@ def configure_torch(
 
 
 def compile_network(network: nn.Module, *, deterministic: bool) -> None:
-    """Compile for each batch size that occurs.
+    """Compile the network, separately for each batch size.
 
     Inductor chooses kernels by timing them, unless use_deterministic_algorithms forbids it.
     """
@@ -129,8 +129,8 @@ def compile_network(network: nn.Module, *, deterministic: bool) -> None:
 def memory_format(network: nn.Module, device: torch.device, precision: str) -> torch.memory_format:
     """Return channels_last for a network that convolves, else the contiguous format.
 
-    Convolutions in fp32 on CUDA stay contiguous, as their kernels are made for that. So do those
-    on MPS, where nobody has measured it (docs/performance.md has the figures).
+    fp32 on CUDA stays contiguous, since its kernels are made for that. MPS does too, where
+    channels_last was not measured (docs/performance.md has the figures).
     """
     convolutions = [module for module in network.modules() if isinstance(module, nn.Conv2d)]
     is_fp32_cuda = device.type == "cuda" and effective_precision(device, precision) == "fp32"
@@ -143,8 +143,8 @@ def memory_format(network: nn.Module, device: torch.device, precision: str) -> t
 def _is_unsafe_channels_last(convolution: nn.Conv2d) -> bool:
     """Return True for the strided 1x1 shortcut of a narrow residual network.
 
-    oneDNN writes past its memory there: wrong gradients or a crash, seen with torch 2.14
-    (https://github.com/uxlfoundation/oneDNN/issues/6035).
+    oneDNN writes past its memory there. Gradients are wrong or the process crashes, seen with torch
+    2.14 (https://github.com/uxlfoundation/oneDNN/issues/6035).
     """
     channels = convolution.in_channels // convolution.groups
     is_strided_1x1 = max(convolution.kernel_size) == 1 and max(convolution.stride) > 1
@@ -152,7 +152,7 @@ def _is_unsafe_channels_last(convolution: nn.Conv2d) -> bool:
 
 
 def to_memory_format(images: Any, layout: torch.memory_format) -> Any:
-    """Convert a batch of images, or those in a tuple or dict. Other batches stay as they are."""
+    """Convert images, also in a tuple or dict. Other inputs are not changed."""
     if not isinstance(images, torch.Tensor):
         return map_nested(lambda leaf: to_memory_format(leaf, layout), images)
     if images.dim() != _IMAGE_BATCH_DIMENSIONS:
@@ -167,7 +167,7 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[obj
 
 
 def gradient_scaler(device: torch.device, precision: str) -> torch.amp.GradScaler:
-    """Return a scaler, which does nothing unless the precision is fp16."""
+    """Return a gradient scaler, which does nothing unless the precision is fp16."""
     return torch.amp.GradScaler(device.type, enabled=precision == "fp16")
 
 
@@ -180,7 +180,7 @@ def effective_precision(device: torch.device, precision: str) -> str:
 
 
 def generator_state(device: torch.device) -> torch.Tensor:
-    """Return the state of the generator from which the device's operations draw."""
+    """Return the state of the device's random generator."""
     if device.type == "cpu":
         return torch.get_rng_state()
     state: torch.Tensor = torch.get_device_module(device).get_rng_state(device)
@@ -234,9 +234,9 @@ def peak_memory_bytes(device: torch.device) -> int | None:
 
 
 def free_memory_bytes(device: torch.device) -> int | None:
-    """Return how much of an accelerator's memory this process may still take, or None if unknown.
+    """Return the free memory of an accelerator, or None if unknown.
 
-    Memory that its own allocator holds in reserve counts as free.
+    Memory that this process's allocator holds in reserve counts as free.
     """
     if device.type == "cuda":
         module = torch.get_device_module(device)

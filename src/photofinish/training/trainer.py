@@ -1,10 +1,11 @@
-"""The only training loop. The device is an argument. The loop knows no files, no DVC and no MLflow.
+"""The only training loop. It works for any device, and uses no files, no DVC and no MLflow.
 
-`prepare` warms up and chooses how steps are launched, `epochs` trains. A step is in step.py, and
+`prepare` warms up and chooses how steps are launched, and `epochs` trains. A step is in step.py,
 captured steps are in graphs.py.
 
-The timed pass over an epoch is never disturbed: this loop logs and reads back nothing inside it.
-The clock waits for the device at both ends. Validation reads its sums back once, at its end.
+Within an epoch's timed pass, the loop logs nothing and reads nothing back from the device. The
+clock waits for the device before and after the pass. Validation reads its sums back once, at the
+end.
 """
 
 from __future__ import annotations
@@ -50,13 +51,13 @@ if TYPE_CHECKING:
 
 WARM_UP_STEPS = 3
 WARM_UP_SECONDS = 0.2
-"""Time in which an idle accelerator reaches its full clock."""
+"""Time that an idle accelerator needs to reach its full clock."""
 _LARGE_SHARE = 0.1
-"""Share of the free memory beyond which no network is copied."""
+"""Share of the free memory above which a network is not copied."""
 
 
 class Trainer:
-    """Trains one network on the devices of one world."""
+    """Trainer of one network on the devices of one world."""
 
     def __init__(
         self,
@@ -94,12 +95,12 @@ class Trainer:
         self.state = self.fresh_state(self.team.parallel(self.network), layout)
         self.step = choose_step(experiment, self.batch_loss, len(self.state.optimizers))
         self.steps = EagerSteps(self.step)
-        """How steps are launched. `prepare` chooses it."""
+        """Launcher of steps, chosen by `prepare`."""
         self.progress = Progress()
         self.best_weights: dict[str, torch.Tensor] = {}
-        """Weights of the best epoch, on the CPU, with `early_stopping`."""
+        """Weights of the best epoch, on the CPU. Empty without `early_stopping`."""
         self.steps_done = 0
-        """Number of steps in the whole run. A progress bar reads it from another thread."""
+        """Number of steps so far. A progress bar reads it from another thread."""
 
     def _check_monitor(self) -> None:
         """Raise ConfigError if validation lacks the figure that early stopping follows."""
@@ -114,7 +115,7 @@ class Trainer:
                 f"it: follow validation_loss"
             )
         if self._monitored:
-            self._monitored.reference.load()  # so that no epoch's time has the import
+            self._monitored.reference.load()  # so that no epoch's time includes the import
 
     def fresh_state(self, network: nn.Module, layout: torch.memory_format) -> TrainState:
         """Create a fresh optimizer, schedule and gradient scaler for `network`."""
@@ -126,13 +127,13 @@ class Trainer:
 
     @property
     def result(self) -> nn.Module:
-        """Network that validation scores and the results keep: averaged with `ema`."""
+        """Network that is validated and saved. With `ema`, the averaged network."""
         return self.state.average.network if self.state.average else self.network
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that the rest of the run depends on.
+        """Return all state that the rest of the run depends on.
 
-        Batch order and dropout follow from seed and epoch.
+        Seed and epoch determine batch order and dropout, which need no state.
         """
         return {
             "network": self.network.state_dict(),
@@ -146,7 +147,7 @@ class Trainer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
-        self.steps.release()  # captured steps read tensors that are replaced here
+        self.steps.release()  # captured steps read tensors that are replaced below
         self.network.load_state_dict(state["network"])
         if self.state.average:
             self.state.average.network.load_state_dict(state["average"])
@@ -161,8 +162,8 @@ class Trainer:
     def epochs(self) -> Iterator[tuple[EpochMetrics, EpochTiming]]:
         """Train the remaining epochs.
 
-        An epoch's time leaves out what the caller does between epochs. The caller may set
-        `progress.last_epoch` there.
+        Epoch times do not include the caller's work between epochs. There, the caller may set
+        `progress.last_epoch`.
         """
         while self.epochs_left():
             metrics, timing = self._epoch(self.progress.epochs_done)
@@ -175,7 +176,7 @@ class Trainer:
             self.result.load_state_dict(self.best_weights)
 
     def epochs_left(self) -> int:
-        """Return how many epochs are left. With `early_stopping` it may end before."""
+        """Return how many epochs are left. With `early_stopping`, training may end earlier."""
         if self.progress.is_stopped(self.experiment.early_stopping):
             return 0
         return (self.progress.last_epoch or self.experiment.epochs) - self.progress.epochs_done
@@ -187,7 +188,7 @@ class Trainer:
         return self.experiment.epochs - (self.progress.last_epoch or self.experiment.epochs)
 
     def _keep_weights(self) -> None:
-        """Copy the weights to the CPU, all of them before the host waits."""
+        """Copy the weights to the CPU, and wait once for all of them."""
         weights = self.result.state_dict()
         self.best_weights = {
             name: weight.to(CPU, copy=True, non_blocking=True) for name, weight in weights.items()
@@ -195,7 +196,7 @@ class Trainer:
         self.clock.now_seconds()  # waits for the device
 
     def _epoch(self, epoch: int) -> tuple[EpochMetrics, EpochTiming]:
-        """Train and validate one epoch. Read the training losses back after both are timed."""
+        """Train and validate one epoch. Read training losses back after both passes are timed."""
         seed_epoch(self.experiment.seed, epoch, self.team.rank)
         learning_rate = self.state.schedule.learning_rate
         self.state.network.train()
@@ -228,7 +229,7 @@ class Trainer:
     def train_batches(self, epoch: int) -> Iterator[Batch]:
         """Return an epoch's batches. Batches for steps that are launched together are joined.
 
-        Resident input makes the epoch's order in this call, before the first batch is timed.
+        With resident input, this call computes the epoch's order, before the first batch is timed.
         """
         batches = self.training.train_batches(epoch, self.steps.at_once)
         if self.batch_transform is None:
@@ -240,10 +241,10 @@ class Trainer:
     def evaluate(
         self, state: TrainState, batches: Iterable[Batch]
     ) -> tuple[float, float, tuple[float, float], list[tuple[Any, Any]]]:
-        """Return this rank's summed loss, summed loss weight, and correct and all predictions.
+        """Return this rank's summed loss, summed weight, correct and all predictions, and outputs.
 
-        Also the outputs and targets of each batch, if early stopping follows a metric of them.
-        Reads from the device after the last batch only.
+        Outputs and targets of each batch are returned only if early stopping follows a metric.
+        Reads from the device only after the last batch.
         """
         network = state.network
         if state.average:
@@ -259,7 +260,7 @@ class Trainer:
         return loss_sum, float(sum(batch.weight for batch in scores)), right, judged
 
     def _monitored_value(self, judged: list[tuple[Any, Any]]) -> float | None:
-        """Return the metric that early stopping follows, over the batches of all ranks."""
+        """Return the metric that early stopping follows, computed over all ranks, or None."""
         if self._monitored is None:
             return None
         own = [map_batch(torch.Tensor.cpu, batch) for batch in judged]
@@ -301,8 +302,8 @@ class Trainer:
     def prepare(self) -> float:
         """Warm the device up, then choose how steps are launched. Return the seconds it took.
 
-        All that happens only once (allocation, compilation, capture) happens here, but for a
-        `batch_transform`. Peak memory is counted from the choice on.
+        Allocation, compilation and capture happen here, so that epochs have no first-time costs,
+        except in a `batch_transform`. Peak memory is counted after the choice.
         """
         started_seconds = self.clock.now_seconds()
         with self.scratch_copy() as state:
@@ -319,9 +320,9 @@ class Trainer:
         return self.clock.now_seconds() - started_seconds
 
     def is_awake(self, started_seconds: float) -> bool:
-        """Return True if the device has worked for long enough to run at its full clock.
+        """Return True if the device has worked long enough to run at its full clock.
 
-        Rank 0's clock decides.
+        Rank 0's clock decides for all ranks.
         """
         needed_seconds = WARM_UP_SECONDS if is_accelerator(self.device) else 0.0
         passed_seconds = self.clock.now_seconds() - started_seconds
@@ -329,7 +330,7 @@ class Trainer:
 
     @contextmanager
     def scratch_copy(self, layout: torch.memory_format | None = None) -> Iterator[TrainState]:
-        """Yield a fresh state to train and throw away. The network is as before afterwards.
+        """Yield a fresh state to train and throw away. The network does not change.
 
         * Usually the state has a copy of the network, in any layout.
         * A network that is large for its device is trained itself and put back, as a copy and its
@@ -348,7 +349,7 @@ class Trainer:
                         self.experiment, state.optimizer, self.steps_per_epoch
                     )
                 )
-        # A copy would be compiled again.
+        # A copy of a compiled network would be compiled again.
         elif self.team.size == 1 and not self.experiment.model.compile:
             scratch = copy.deepcopy(network).to(memory_format=layout)
             yield self.fresh_state(self.team.parallel(scratch.train()), layout)
@@ -367,9 +368,9 @@ class Trainer:
         return free_bytes is not None and weights_bytes > _LARGE_SHARE * free_bytes
 
     def _run_each_size(self, state: TrainState) -> None:
-        """Train and validate on batches as large as an epoch's first and last.
+        """Train and validate on batches as large as an epoch's first and last batch.
 
-        Each size has kernels of its own.
+        Libraries choose kernels for each size.
         """
         state.network.train()
         batches = list(islice(self.training.train_batches(0), WARM_UP_STEPS))
@@ -384,9 +385,9 @@ class Trainer:
         self.evaluate(state, self._first_and_last(self.validation, first))
 
     def _first_and_last(self, batches: Batches, first: Batch) -> list[Batch]:
-        """Return the first batch, and it cut to the size of an epoch's last, if that is smaller.
+        """Return the first batch, and if the last is smaller, the first batch cut to its size.
 
-        Return the first alone with `collate`: half of such a batch may not be a valid batch.
+        With `collate`, return the first batch only, since half of it may not be a valid batch.
         """
         loader = self.experiment.input
         if loader.name == "loader" and loader.collate:
@@ -394,10 +395,10 @@ class Trainer:
         return [first, *cut_to_last(batches, first, self.team.rank, self.team.size)]
 
     def _capture(self, steps: GraphedSteps) -> None:
-        """Capture the steps. Then run each kind of step and validation of an epoch, and undo it.
+        """Capture the steps. Then run each kind of step and validation once, and undo the changes.
 
-        A graph keeps its memory to itself, so an epoch's eager steps and validation need further
-        memory. Allocate it now: if there is not enough, we can still take eager steps.
+        A graph does not share its memory, so an epoch's eager steps and validation need more.
+        Allocate this memory now: if it is not enough, eager steps are still possible.
         """
         try:
             steps.capture(self.state, next(self.training.train_batches(0, steps.at_once)))

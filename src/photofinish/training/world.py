@@ -1,4 +1,4 @@
-"""Worlds of devices that share a step: one device, DataParallel, or DDP.
+"""Worlds: devices that train together, as one device, by DataParallel, or by DDP.
 
 A single device is a world of size one: the model is not wrapped and collectives are no-ops.
 """
@@ -19,11 +19,11 @@ from photofinish.models.registry import BATCH_NORMS
 from photofinish.training.torch_device import Clock, forget_peak_memory, peak_memory_bytes
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=10)
-"""Timeout for ranks that hang, or write a checkpoint. A lost process is noticed at once."""
+"""Timeout for ranks that hang or write a checkpoint. A dead process is noticed at once."""
 
 
 class World:
-    """One process with one device."""
+    """World of one process with one device."""
 
     rank = 0
     size = 1
@@ -36,36 +36,36 @@ class World:
 
     @property
     def is_main(self) -> bool:
-        """True on rank 0, which alone reads and writes files."""
+        """True on rank 0, the only rank that writes results and checkpoints."""
         return self.rank == 0
 
     @property
     def device_count(self) -> int:
-        """Number of devices of all ranks."""
+        """Number of devices, over all ranks."""
         return len(self.devices) * self.size
 
     def adapt(self, network: nn.Module) -> nn.Module:
-        """Change the network itself if it must, before the optimizer is made."""
+        """Change the network's modules if the world requires it, before the optimizer is built."""
         return network
 
     def normalised_images(self, batch_images: int) -> int:
-        """Return the smallest number of samples that BatchNorm normalises over in such a batch."""
+        """Return the smallest number of samples that BatchNorm normalises over in this batch."""
         return batch_images
 
     def parallel(self, network: nn.Module) -> nn.Module:
-        """Wrap the network as a step calls it. Weights and their names stay those of `network`."""
+        """Wrap the network for a training step. `network` keeps its weights and their names."""
         return network
 
     def unwrapped(self, network: nn.Module) -> nn.Module:
-        """Return the network in what `parallel` returned."""
+        """Return the network in a wrapper made by `parallel`."""
         return network
 
     def no_sync(self, network: nn.Module) -> AbstractContextManager[None]:  # noqa: ARG002
-        """Return a context in which gradients are added up on each rank, and not averaged."""
+        """Return a context in which each rank adds up gradients without averaging over ranks."""
         return nullcontext()
 
     def all_gather_object(self, value: Any) -> list[Any]:
-        """Return every rank's value, in order of rank."""
+        """Return every rank's value, in the order of ranks."""
         return [value]
 
     def all_reduce(self, value: torch.Tensor) -> torch.Tensor:
@@ -77,30 +77,30 @@ class World:
         return value
 
     def clock(self) -> Clock:
-        """Return a clock that waits for this process's devices and for every other rank."""
+        """Return a clock that waits for this process's devices and for all other ranks."""
         return Clock(self.devices[0])
 
     def forget_peak_memory(self) -> None:
-        """Count peak memory from here on, without the warm-up's copy."""
+        """Reset peak memory, so that it does not count the warm-up."""
         for device in self.devices:
             forget_peak_memory(device)
 
     def peak_memory_bytes(self) -> int | None:
-        """Return the peak of the device that took most, or of the process on the CPU."""
+        """Return the largest peak memory of any device, or the process's peak on the CPU."""
         everyones = self.all_gather_object([peak_memory_bytes(device) for device in self.devices])
         peaks = [peak for peaks in everyones for peak in peaks if peak is not None]
         return max(peaks, default=None)
 
 
 class DataParallelWorld(World):
-    """One process that copies the network to every device in each step, with nn.DataParallel."""
+    """World of one process that copies the network to all devices in each step (DataParallel)."""
 
     def __init__(self, devices: tuple[torch.device, ...], output_device: torch.device) -> None:
         super().__init__(devices[0])
         self.devices, self.output_device = devices, output_device
 
     def normalised_images(self, batch_images: int) -> int:
-        """Return the size of the smallest share, the last device's.
+        """Return the size of the last device's share, the smallest.
 
         Each device normalises over its own share.
         """
@@ -118,7 +118,7 @@ class DataParallelWorld(World):
 
 
 class DistributedWorld(World):
-    """A process for each device. Objects go over gloo, gradients over the device's own backend."""
+    """World of one process for each device. gloo sends objects, the device's backend gradients."""
 
     def __init__(self, rank: int, size: int, device: torch.device) -> None:
         super().__init__(device)
