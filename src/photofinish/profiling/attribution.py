@@ -1,9 +1,9 @@
 """Measure how long a training step takes and what limits it, on a copy of the trained network.
 
-results/measurements.py defines each figure. The step is the trainer's own: it calls a gradient
-scaler before the backward pass and before the optimizer, so a scaler that reads the clock sees each
-part end. Loading batches without steps shows whether an epoch waits for its input. Steps with two
-batch sizes, in turn, show how much of a step's time is fixed.
+results/measurements.py defines each figure. The step is the trainer's own. It calls a gradient
+scaler before the backward pass and before the optimizer, so a scaler that reads the clock times
+each part. Loading batches without steps shows whether an epoch waits for its input. Steps with two
+batch sizes, in turns, show how much of a step's time is fixed.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ _MOST_STEPS, _ENOUGH_STEPS, _LEAST_STEPS = 100, 5, 2
 _LEAST_STEPS_PER_WORKER = 4  # several rounds: the first batches of all workers come at once
 _TIMES_LARGER = (8, 4, 2)
 LEAST_STEPS_AN_EPOCH = 4  # with a larger batch, enough to learn by
-_FEW_IMAGES = 2  # BatchNorm refuses one, and convolutions compute it in another way
-_BYTES_AN_IMAGE_BYTE = 1000  # bounds a step's saved tensors: ResNet-50 has a few hundred
+_FEW_IMAGES = 2  # BatchNorm refuses one image, and convolutions compute one in another way
+_BYTES_AN_IMAGE_BYTE = 1000  # upper bound of a step's saved tensors: ResNet-50 has a few hundred
 _CLOCK_READINGS = 10
 RESIDENT = ResidentInput(name="resident")
 _Result = TypeVar("_Result")
@@ -72,9 +72,9 @@ class Profile(NamedTuple):
 
 
 def profile(trained: Trainer, resident_batches: Callable[[], Batches | None]) -> Profile:
-    """Measure the steps of a trained network, on copies of it. Every rank takes part.
+    """Measure the steps of a trained network, on copies of it. All ranks call this.
 
-    `resident_batches` returns the batches with `input: resident`, if that is another input.
+    `resident_batches` returns resident batches if the training uses another input, else None.
     """
     forget_optimizer(trained)
     timings = trained.progress.timings
@@ -104,11 +104,11 @@ def profile(trained: Trainer, resident_batches: Callable[[], Batches | None]) ->
 
 
 def _attempt(measure: Callable[[], _Result]) -> tuple[_Result | None, str | None]:
-    """Return what was measured, or why that fails: the training must not be lost."""
+    """Return the measurement and None, or None and the error, so that the training is not lost."""
     try:
         return measure(), None
-    # Memory may be too small, custom networks may not run under a dispatch mode, and a part of a
-    # batch that `collate` made may not be one.
+    # Memory may be too small, a custom network may fail under a dispatch mode, and a piece of a
+    # collated batch may not be a valid batch.
     except (RuntimeError, UserError) as error:
         first_line = str(error).partition("\n")[0]
         return None, f"measuring it fails ({first_line})"
@@ -116,16 +116,16 @@ def _attempt(measure: Callable[[], _Result]) -> tuple[_Result | None, str | None
 
 @dataclass(frozen=True)
 class SamplePlan:
-    """Number of samples, and of steps in each."""
+    """Number of samples to time, and of steps in each sample."""
 
     samples: int
     steps: int
 
 
 def plan_samples(step_seconds: float, training_seconds: float) -> SamplePlan:
-    """Plan samples that take 2 % of the training's time, and half a second at most.
+    """Plan samples that take 2 % of the training's time, and at most half a second.
 
-    Slow steps may take a second, for enough samples for an interval.
+    Slow steps may take a second, to get enough samples for an interval.
     """
     share_seconds = _SAMPLES_SHARE * training_seconds
     steps = int(min(_SAMPLES_SECONDS, max(_LEAST_SECONDS, share_seconds)) / step_seconds)
@@ -138,7 +138,7 @@ def plan_samples(step_seconds: float, training_seconds: float) -> SamplePlan:
 def measure_steps(
     trainer: Trainer, plan: SamplePlan, layout: torch.memory_format | None = None
 ) -> SteadyState:
-    """Time steps on the first batch, in any memory format."""
+    """Time steps on the first batch, in the memory format `layout`."""
     return measure_by_turns(trainer, plan, layout=layout)[0]
 
 
@@ -148,9 +148,9 @@ def measure_by_turns(
     *other_images: int,
     layout: torch.memory_format | None = None,
 ) -> list[SteadyState]:
-    """Time steps on the batch and on batches of other sizes in turn.
+    """Time steps on the batch and on batches of other sizes, in turns.
 
-    A slow spell of the machine then hits all of them.
+    If the machine is slow for a while, it then affects all sizes.
     """
     clock = trainer.clock
     with scratch_steps(trainer, *other_images, layout=layout, at_once=plan.steps) as all_steps:
@@ -173,19 +173,19 @@ def measure_by_turns(
 @dataclass(frozen=True)
 class AttributionPlan:
     steps: int
-    """Steps of one epoch, from its first on."""
+    """Number of an epoch's first steps to take apart."""
     other_batch_images: int
     samples: SamplePlan
-    """Samples of steps on the batch and on the other batch, in turn."""
+    """Samples of steps on the batch and on the other batch, in turns."""
     tries_bf16: bool
 
 
 def plan_attribution(
     trainer: Trainer, step_seconds: float, training_seconds: float, *, most_images: int
 ) -> AttributionPlan:
-    """Plan passes that take 1 % of the training's time each, and a second at most.
+    """Plan passes that each take 1 % of the training's time, and at most a second.
 
-    `most_images` surely fit into memory in a step.
+    `most_images` is a number of images that is certain to fit into memory.
     """
     settings, batch_images = trainer.experiment.input, trainer.training.batch_size
     devices = trainer.team.device_count
@@ -199,7 +199,7 @@ def plan_attribution(
     larger = [times * batch_images for times in _TIMES_LARGER if times <= most_times]
     images = larger[0] if larger else min(_FEW_IMAGES * devices, batch_images)
     samples = plan_samples(step_seconds * (1 + images / batch_images), training_seconds)
-    if trainer.device == CPU:  # short samples are likelier to be undisturbed
+    if trainer.device == CPU:  # short samples are more often undisturbed
         samples = SamplePlan(samples.samples * samples.steps, 1)
     # DataParallel's threads don't inherit autocast.
     is_fp32 = devices == 1 and trainer.experiment.precision in ("fp32", "tf32")
@@ -210,7 +210,7 @@ def plan_attribution(
 def measure_attribution(
     trainer: Trainer, plan: AttributionPlan, resident: Batches | None = None
 ) -> StepAttribution:
-    """Measure where a step's time goes. `resident` are the batches with `input: resident`."""
+    """Measure where a step's time goes. `resident` are resident batches, if any."""
     same_batch, other_batch = measure_by_turns(trainer, plan.samples, plan.other_batch_images)
     return StepAttribution(
         parts=_measure_parts(trainer, plan.steps),
@@ -226,9 +226,9 @@ def measure_attribution(
 
 
 def measure_bf16(trainer: Trainer, plan: SamplePlan) -> SteadyState:
-    """Time steps on the batch in bfloat16, in the memory format that such a training has."""
+    """Time steps on the batch in bfloat16, in the memory format of a training in bfloat16."""
     layout = memory_format(trainer.network, trainer.device, "bf16")
-    # A real step casts each weight again, but autocast's cache would live as long as this block.
+    # A real step casts each weight again, but autocast's cache would last for this whole block.
     with torch.autocast(trainer.device.type, torch.bfloat16, cache_enabled=False):
         return measure_steps(trainer, plan, layout)
 
@@ -245,7 +245,7 @@ def measure_input(
     twin = copy.copy(trainer)
     twin.training, twin.steps = batches, EagerSteps(trainer.step)
     twin.batch_transform = batch_transform or trainer.batch_transform
-    # Other schedules end.
+    # Other schedules end after the planned steps.
     changed = {"input": settings, "schedule": Schedule()}
     twin.experiment = trainer.experiment.model_copy(update=changed)
     with twin.scratch_copy() as state:
@@ -259,7 +259,7 @@ def measure_input(
                 trainer.steps.note_failure(error)
         at_once = twin.steps.at_once
         samples = steps if at_once == 1 else max(_LEAST_SAMPLES, steps // at_once)
-        # What no whole batch or graph is left for isn't timed.
+        # Leave out samples at an epoch's end that do not fill a batch or a graph.
         whole = max(1, batches.image_count // batches.batch_size // at_once)
         passes = map(twin.train_batches, count())
         epochs = (islice(take_steps(twin.steps, state, epoch), whole) for epoch in passes)
@@ -284,7 +284,7 @@ def _measure_parts(trainer: Trainer, steps: int) -> StepParts:
     training, device, marks = trainer.training, trainer.device, []
 
     def mark() -> Any:
-        """Return the moment: an event of the device, for which the host doesn't wait."""
+        """Return the time on the CPU, else an event of the device, without waiting for it."""
         if device == CPU:
             return trainer.clock.now_seconds()
         event = torch.Event(device, enable_timing=True)
@@ -320,7 +320,7 @@ def _measure_parts(trainer: Trainer, steps: int) -> StepParts:
 
 
 class _MarkingScaler(torch.amp.GradScaler):
-    """A gradient scaler that marks the ends of forward pass, backward pass and optimizer."""
+    """Gradient scaler that marks the ends of forward pass, backward pass and optimizer."""
 
     def __init__(self, trainer: Trainer, part_ended: Callable[[], None]) -> None:
         super().__init__(trainer.device.type, enabled=trainer.state.scaler.is_enabled())
@@ -342,8 +342,8 @@ class _MarkingScaler(torch.amp.GradScaler):
 def measure_batches_alone(trainer: Trainer, steps: int) -> tuple[float, ...]:
     """Time loading batches without steps.
 
-    On an accelerator, whose clock waits only once, return their mean. Resident batches make the
-    epoch's order in the call, before the first is timed.
+    On an accelerator, return only the mean, so that the host waits for the device once. With
+    resident batches, the epoch's order is computed before the first batch is timed.
     """
     clock, training = trainer.clock, trainer.training
     if not is_accelerator(trainer.device):
@@ -362,7 +362,7 @@ def measure_batches_alone(trainer: Trainer, steps: int) -> tuple[float, ...]:
 
 
 def _measure_loading_cpu(trainer: Trainer, steps: int) -> float | None:
-    """Return the CPU time of loading a batch by one thread; None if workers load, or for a GPU."""
+    """Return the CPU time to load a batch in one thread, or None on a GPU or with workers."""
     settings = trainer.experiment.input
     if is_accelerator(trainer.device) or (settings.name == "loader" and settings.workers):
         return None
@@ -371,7 +371,7 @@ def _measure_loading_cpu(trainer: Trainer, steps: int) -> float | None:
 
 
 def _measure_copying(trainer: Trainer, steps: int) -> float:
-    """Return the mean time of copying one batch to the device, as the training does."""
+    """Return the mean time to copy one batch to the device, as the training does."""
     batch = next(iter(trainer.training.host_batches(0)))
     started_seconds = trainer.clock.now_seconds()
     for _ in range(steps):
@@ -380,16 +380,17 @@ def _measure_copying(trainer: Trainer, steps: int) -> float:
 
 
 def _mean_seconds(trainer: Trainer, started_seconds: float, steps: int) -> float:
-    """Return the mean time since the start, without that of an idle device's clock."""
+    """Return the mean time of a step since the start, without the time to read the clock."""
     seconds = trainer.clock.now_seconds() - started_seconds
     readings = [trainer.clock.now_seconds() for _ in range(_CLOCK_READINGS)]
     return max(0.0, seconds - min(_differences(readings))) / steps
 
 
 def _measure_launches(trainer: Trainer, steps: int) -> tuple[float, ...]:
-    """Return how long the host takes to launch a step; nothing on the CPU or with captured steps.
+    """Return the host's times to launch a step. Empty on the CPU and with captured steps.
 
-    The device is idle before each step. After many, the host would wait for room in its queue.
+    The device is idle before each step. After many steps without a wait, its queue would be full
+    and the host would wait for it.
     """
     if not is_accelerator(trainer.device) or trainer.steps.kind == "graph":
         return ()

@@ -1,17 +1,17 @@
-"""Counts of what a training step computes, reads and saves, from one step on a scratch copy.
+"""Counts of a training step's operations, reads and saved tensors, from a step on a scratch copy.
 
-Matrix products and convolutions are counted, forward and backward, by their shapes, and recurrent
-layers and attention by formula (fused.py). `least_flops` is a lower bound for each, on any machine
-and in every precision:
+Matrix products and convolutions are counted by their shapes, forward and backward. Recurrent layers
+and attention are counted by formula (fused.py). `least_flops` is a lower bound for each product, on
+any machine and in every precision:
 
 * Winograd's F(6x6, 3x3) takes 4/3 multiplications for each place and direction, FFT takes 2 for
   each place. A stride splits a filter into smaller ones. Zeros around an image cost nothing.
 * Batched matrix products, recurrent layers and attention count two fifths, and none of what they
   read: attention may have a mask, compute products twice, and keep them out of memory.
 
-Each product reads its factors and writes its result. What lies between two products may be fused
-into them, and doesn't count. Saved activations are the inputs of layers with weights. Each storage
-counts once; masks, indices and what only the CPU's operators save don't count.
+Each product reads its factors and writes its result. Operations between two products may be fused
+into them, so they are not counted. Saved activations are the inputs of layers with weights. Each
+storage counts once. Masks, indices and tensors that only the CPU's operators save are not counted.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from photofinish.profiling.step_count import StepCount
 from photofinish.profiling.without_formula import ProfiledStep, is_memory_bound
 from photofinish.results.measurements import Product
 
-# Multiplications for each place, in one direction, by the length of the filter.
+# Multiplications for each output position, in one direction, by the filter's length.
 _LEAST_OF_FILTERS = {1: 1.0, 2: 7 / 6}
 _LEAST_OF_LARGE_FILTERS = 4 / 3
-_LEAST_BY_FFT = 2.0  # for each place, in all directions together
+_LEAST_BY_FFT = 2.0  # for each output position, in all directions together
 _BATCHED_SHARE = 0.4
 WEIGHTED: tuple[type[nn.Module], ...] = (
     nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d,
@@ -47,7 +47,7 @@ Shape = Sequence[int]
 
 
 def count_step(network: nn.Module, loss: Callable[[], torch.Tensor]) -> StepCount:
-    """Count computing the loss with the network, and its gradients."""
+    """Count the computation of a network's loss and gradients."""
     saved = SavedTensors(network)
     with OperatorCounts(saved) as operators, saved.watched():
         _step(loss)
@@ -64,9 +64,9 @@ def _step(loss: Callable[[], Tensor]) -> None:
 
 
 class OperatorCounts:
-    """Counts the operators that run within it, and adds what fused ones save to `saved`.
+    """Counter of the operators that run in its block. Adds tensors of fused operators to `saved`.
 
-    If some have no formula, another step shows what they cost: see `needs_profile`.
+    If some operators have no formula, profile another step to see what they cost (`needs_profile`).
     """
 
     def __init__(self, saved: SavedTensors) -> None:
@@ -83,12 +83,12 @@ class OperatorCounts:
 
     @property
     def needs_profile(self) -> bool:
-        """Return True if an operator or a custom function that ran may have no formula."""
+        """Return True if an operator or a custom function without a formula may have run."""
         return bool(self._operators.unknown or self._operators.custom_functions)
 
     @contextmanager
     def profiled(self) -> Iterator[None]:
-        """Profile a step that runs within it, for what the operators without a formula cost."""
+        """Profile a step that runs in the block, to see what operators without a formula cost."""
         with ProfiledStep() as step:
             yield
         operators = self._operators
@@ -96,7 +96,7 @@ class OperatorCounts:
 
     @property
     def counts(self) -> StepCount:
-        """Return the counts of a step, once it ended."""
+        """Return the counts, after the step has ended."""
         operators, saved = self._operators, self._saved
         return StepCount(
             operators.flops,
@@ -109,7 +109,7 @@ class OperatorCounts:
 
 
 class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts operators that compute something, about one kernel each, and their products."""
+    """Counter of computing operators, each about one kernel, and of their products."""
 
     def __init__(self, saved: SavedTensors | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -119,11 +119,13 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Operators without a formula."""
         self.custom_functions: set[str] = set()
         self.is_paused = False
-        """True within a fused operator, forward and backward."""
+        """True during a fused operator, in the forward and in the backward pass."""
         self._adds_up = False
-        """True from the end of a fused operator's node in the backward pass on.
+        """True after a fused operator's node in the backward pass.
 
-        Autograd adds its gradients up before the next node, which a fused operator does itself."""
+        Autograd then adds up gradients before the next node, which a real fused operator does
+        itself.
+        """
         aten = torch.ops.aten
         self._formulas: dict[Any, Callable[..., int]] = {
             aten.convolution: self.products.convolution,
@@ -141,7 +143,7 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs)
         formula = self._formulas.get(func.overloadpacket)
         if formula is None and torch.is_inference_mode_enabled():
-            with self:  # operators that are made of others arrive whole
+            with self:  # composed operators arrive whole
                 output = func.decompose(*args, **kwargs)
             if output is not NotImplemented:
                 return output
@@ -179,9 +181,9 @@ def _product(least_flops: float, read_values: int, written_values: int) -> Produ
 
 
 class _Products:
-    """Collects products, and returns their usual FLOPs.
+    """Collection of products. Methods add products and return their usual FLOPs.
 
-    Methods take the arguments of the aten operators that they are named after.
+    Methods have the arguments of the aten operators that they are named after.
     """
 
     def __init__(self) -> None:
@@ -190,7 +192,7 @@ class _Products:
 
     @property
     def all(self) -> list[Product]:
-        """Return all products; batched ones as one, as they may be fused."""
+        """Return all products. Batched products are one product, because they may be fused."""
         batched = self._least_batched_flops
         return [*self.found, _product(batched, 0, 0)] if batched else self.found
 
@@ -234,8 +236,8 @@ class _Products:
         self, kinds: tuple[bool, bool, bool], images: Shape, out: Shape, weight: Shape,
         geometry: tuple[Shape, ...], transposed: bool,
     ) -> int:  # fmt: skip
-        """Add products of the kinds: outputs, image gradients, weight gradients."""
-        # A transposed convolution lays its filter on each place of its input.
+        """Add the products for outputs, image gradients and weight gradients."""
+        # A transposed convolution applies its filter to each position of its input.
         places, lengths = (images[2:], out[2:]) if transposed else (out[2:], images[2:])
         directions = []
         for direction, taps in enumerate(weight[2:]):
@@ -246,7 +248,7 @@ class _Products:
         least = per_place * least_multiplications(directions)
         image_values, out_values, weight_values = map(math.prod, (images, out, weight))
         used_values = image_values
-        if not transposed:  # a stride may skip some
+        if not transposed:  # a stride may skip inputs
             used_places = math.prod(len(np.unique(each.met)) for each in directions)
             used_values = image_values // math.prod(lengths) * used_places
         moved_values = (
@@ -261,7 +263,7 @@ class _Products:
 
 
 class Direction(NamedTuple):
-    """A filter on an image, in one direction."""
+    """Filter on an image, in one direction."""
 
     places: int
     length: int
@@ -272,7 +274,7 @@ class Direction(NamedTuple):
 
     @property
     def met(self) -> npt.NDArray[np.int64]:
-        """Return the image's places under the filter's taps, without the zeros around it."""
+        """Return the image's positions under the filter's taps, without zeros around the image."""
         firsts = np.arange(self.places) * self.stride - self.padding
         met = np.add.outer(firsts, np.arange(self.taps) * self.dilation)
         return met[(met >= 0) & (met < self.length)]
@@ -287,7 +289,7 @@ class Direction(NamedTuple):
 
 
 def least_multiplications(directions: Sequence[Direction]) -> float:
-    # FFT also computes what strides skip.
+    # FFT also computes positions that strides skip.
     by_fft = _LEAST_BY_FFT * math.prod(each.places * each.stride for each in directions)
     return min(by_fft, math.prod(each.least for each in directions))
 
@@ -299,11 +301,11 @@ class SavedTensors:
         self._layers = [module for module in network.modules() if isinstance(module, WEIGHTED)]
         self.weights = {weight.untyped_storage().data_ptr() for weight in network.parameters()}
         self._input_values = 0
-        """Size of the input of the layer that runs now, until it is saved."""
+        """Number of values in the running layer's input, until the input is saved."""
         self.activations: dict[int, int] = {}
         self.bytes: dict[int, int] = {}
         self.other_bytes = 0
-        """Size of what fused operators save beyond their inputs and outputs."""
+        """Bytes that fused operators save in addition to their inputs and outputs."""
 
     @contextmanager
     def watched(self) -> Iterator[None]:

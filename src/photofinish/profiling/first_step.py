@@ -1,12 +1,12 @@
-"""A training's first step, taken on networks that are thrown away.
+"""First step of a training, taken on networks that are thrown away.
 
-It records what each layer gives for the first batch: devices that agree here compute the same;
-where they part, this names the layer. Each kind of device draws other random numbers from the same
-seed, so dropout is off, and the record notes what still draws. Batch normalisation works as in
-training.
+It records each layer's output for the first batch. If two devices agree here, they compute the
+same. If not, the first layer that differs is named. Each kind of device draws other random numbers
+from a seed, so dropout is off, and the record notes any other draws. Batch normalisation works as
+in training.
 
-Custom networks and losses are validated before the training: a training, its record and its
-comparison need more of them than a step that runs.
+Custom networks and losses are validated before the training. It is not enough that a step runs:
+training, record and comparison need more.
 """
 
 from __future__ import annotations
@@ -51,26 +51,26 @@ _DROPOUTS = (
 )  # fmt: skip
 _CHUNK = 1 << 20
 _FALLBACK = re.compile(r"operator '(?:aten::)?([\w.]+)'.* fall back to run on the CPU")
-# One device of several may not have the memory for a whole batch, and the CPU needs time.
+# One of several devices may lack memory for a whole batch, and the CPU would be slow.
 _MOST_IMAGES, _FEWEST_IMAGES = 64, 8
 _MOST_VALUES = 64 * 3 * 64 * 64
 _RECORDED_IMAGES = 4
-"""Number of images of which a layer's output is kept: normalisation mixes the batch into each."""
+"""Number of images whose outputs are kept. With normalisation, each depends on the whole batch."""
 _MOVED_BY = {"fp32": 2**-15, "tf32": 2**-11, "fp16": 2**-11, "bf16": 2**-8}
-"""Relative distance that each weight moves, to see what rounding may change.
+"""Relative change of each weight, to see what rounding may change.
 
-For fp32 it is far more than one rounding (2**-24), by which libraries differ dozens of times
+For fp32 it is far more than one rounding (2**-24), because libraries differ by dozens of roundings
 (docs/verdict.md).
 """
 _MOVING_SEED = 0x5EED_0F_57E9
-"""A seed that no experiment starts from: weights drawn from it would all move the same way."""
+"""Seed for moving weights. Weights that were drawn from this seed would all move alike."""
 _Tensors = dict[str, torch.Tensor]
 
 
 def first_batch(training: Batches, team: World) -> Batch | None:
-    """Return the first batch, put together from every rank's share, or None on ranks but 0.
+    """Return the first batch, joined from all ranks' shares, on rank 0, and None on other ranks.
 
-    Shares that `collate` gave other shapes can't be joined: rank 0's stands for the batch.
+    If `collate` gave the shares different shapes, return rank 0's share.
     """
     own = map_batch(torch.Tensor.cpu, training.first())
     shares = team.all_gather_object(own)
@@ -101,10 +101,11 @@ def first_step(
     *,
     is_collated: bool = False,
 ) -> FirstStep:
-    """Return what the first step computes in a network with its initial weights, layer by layer.
+    """Return the record of the first step of a network with initial weights, layer by layer.
 
-    On the CPU, a second step measures what rounding may change in each layer. `labels` are those of
-    all training images. A part of a batch that `collate` made may be none.
+    On the CPU, a second step measures what rounding may change in each layer. `labels` are the
+    targets of all training images. A collated batch is not cut, as its pieces may not be valid
+    batches.
     """
     weights = {name: fingerprint_tensor(weight) for name, weight in network.named_parameters()}
     has_dropout = _switch_dropout_off(network.train())
@@ -152,7 +153,7 @@ def first_step(
 
 
 def _switch_dropout_off(network: nn.Module) -> bool:
-    """Switch off the dropout of modules that are known. Return True if there was any."""
+    """Switch off dropout in PyTorch's modules. Return True if the network has any."""
     found = False
     for module in network.modules():
         if isinstance(module, nn.RNNBase | nn.MultiheadAttention):
@@ -178,13 +179,13 @@ class _Step(NamedTuple):
     loss: float
     result: Any
     outputs: dict[str, list[torch.Tensor]]
-    """All outputs of each innermost module, for the first few images."""
+    """Outputs of each innermost module in all its calls, for the first few images."""
     gradients: _Tensors
     draws: bool
-    """True if the generator of the device moved."""
+    """True if the step drew from the device's generator."""
 
     def first_outputs_and_gradients(self) -> tuple[_Tensors, _Tensors]:
-        """Return the first output of each module, and the gradients."""
+        """Return each module's first output, and the gradients."""
         return {name: outputs[0] for name, outputs in self.outputs.items()}, self.gradients
 
 
@@ -196,7 +197,7 @@ def _run_step(
     width: int | None = None,
     custom_step: CustomStep | None = None,
 ) -> _Step:
-    """Run a forward and a backward pass. Raises UserError unless the result has this width."""
+    """Run a forward and a backward pass. Raise UserError unless outputs have the given width."""
     images, targets = batch
     outputs: dict[str, list[torch.Tensor]] = {}
 
@@ -265,7 +266,7 @@ def check_outputs(name: str, result: Any, targets: torch.Tensor, width: int | No
 
 
 def _distances(first: _Tensors, second: _Tensors) -> dict[str, float]:
-    """Return the norm of the difference between two tensors of each name."""
+    """Return, for each name, the norm of the difference between two tensors."""
     distances = {}
     for name in first:
         if name in second:
@@ -276,10 +277,10 @@ def _distances(first: _Tensors, second: _Tensors) -> dict[str, float]:
 
 @contextmanager
 def fallbacks_counted() -> Iterator[Counter[str]]:
-    """Count how often PyTorch computes an operator on the CPU that the device lacks.
+    """Count how often PyTorch runs an operator on the CPU because the device lacks it.
 
-    It does so only with PYTORCH_ENABLE_MPS_FALLBACK=1, and warns of the first one by default. The
-    counts are there after the block.
+    PyTorch only does so with PYTORCH_ENABLE_MPS_FALLBACK=1. By default it warns once. The counts
+    are complete after the block.
     """
     counts: Counter[str] = Counter()
     before = torch.is_warn_always_enabled()
@@ -301,8 +302,8 @@ def fallbacks_counted() -> Iterator[Counter[str]]:
 def fingerprint_tensor(tensor: torch.Tensor) -> TensorFingerprint:
     """Return a tensor's norm, and its sum with random signs, in double precision on the CPU.
 
-    Computed in chunks, so that equal tensors give equal figures on every device. What isn't finite
-    (masked scores, for example) counts as 0, because no record can hold it.
+    Computed in chunks, so that equal tensors give equal figures on every device. Values that are
+    not finite, such as masked scores, count as 0, because no record can hold them.
     """
     squares = signed = 0.0
     for chunk in torch.split(tensor.detach().flatten(), _CHUNK):
@@ -379,7 +380,7 @@ def _copied(network: nn.Module, name: str) -> nn.Module:
 
 
 def _check_loss_repeats(criterion: Loss, outputs: Any, targets: Any, precision: str) -> None:
-    """Raise UserError if the loss gives another number for the same outputs."""
+    """Raise UserError if the loss returns another number for equal outputs."""
     values = []
     for _ in range(2):
         seed_epoch(0, 0)

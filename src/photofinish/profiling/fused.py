@@ -1,7 +1,7 @@
 """Recurrent layers and attention, counted by formula as accelerators compute them.
 
-The CPU computes them as one operator without shapes, or as thousands of small ones. An accelerator
-has one operator each, forward and backward. What the CPU runs instead counts nothing.
+The CPU computes them as one operator without shapes, or as thousands of small operators. An
+accelerator has one operator for each pass, so the CPU's operators are not counted.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class FusedCount(NamedTuple):
     forward_kernels: int
     backward_kernels: int
     saved: tuple[Tensor, ...]
-    """Inputs that are kept for the backward pass, without weights."""
+    """Inputs that are saved for the backward pass, without weights."""
     other_saved_bytes: int
-    """Size of what else is kept for the backward pass."""
+    """Bytes of other tensors that are saved for the backward pass."""
 
 
 class Pausable(Protocol):
@@ -43,7 +43,7 @@ class Pausable(Protocol):
 
 
 class FusedOperators(TorchFunctionMode):
-    """Adds up recurrent layers and attention, and pauses other counts within them."""
+    """Counter of recurrent layers and attention, which pauses other counts during them."""
 
     def __init__(self, counts: Pausable) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class FusedOperators(TorchFunctionMode):
         if func is Tensor.backward:
             self._counts.custom_functions |= custom_functions(args[0])
         if func is functional.multi_head_attention_forward:
-            # This mode is off within the function, so its call of the attention is replaced.
+            # This mode is off within the function, so replace its call of the attention.
             name = "scaled_dot_product_attention"
             with patch.object(functional, name, self._attention):
                 return func(*args, **kwargs)
@@ -74,7 +74,7 @@ class FusedOperators(TorchFunctionMode):
         return output
 
     def _pause_backward(self, inputs: list[Tensor], outputs: list[Tensor]) -> None:
-        """Pause in each node of the backward pass from the outputs to the inputs."""
+        """Pause counts in each node of the backward pass between outputs and inputs."""
         seen = {get_gradient_edge(tensor).node for tensor in inputs if tensor.requires_grad}
         nodes = [tensor.grad_fn for tensor in outputs]
         while nodes:
@@ -102,13 +102,13 @@ def attention(
     is_causal: bool = False,
     **_: Any,
 ) -> FusedCount:
-    """Count both products of each pair of a query and a key, and their gradients.
+    """Count both products of each query and key, and their gradients.
 
-    A causal mask leaves pairs out. Another mask is a tensor, whose zeros are computed.
+    A causal mask leaves pairs out. Other masks are tensors, which leave no pair out.
     """
     queries, keys = query.shape[-2], key.shape[-2]
     pairs = queries * keys
-    if is_causal:  # the first query meets the first key
+    if is_causal:  # the first query sees the first key only
         both = min(queries, keys)
         pairs = both * (both + 1) // 2 + (queries - both) * keys
     pairs *= query.numel() // (queries * query.shape[-1])
@@ -123,8 +123,8 @@ def attention(
 def _layers(data: Tensor, _hidden_or_sizes: Any, *others: Any) -> FusedCount:
     """Count stacked recurrent layers, by the arguments of torch.lstm, torch.gru and torch.rnn_tanh.
 
-    cuDNN has one operator for all of them. Each layer is counted as one operator forward, and as
-    one for each of the two kinds of gradients.
+    cuDNN has one operator for all layers. Each layer counts as one operator forward, and as one
+    operator for each of the two kinds of gradients.
     """
     is_packed = isinstance(others[1], list | tuple)  # then the hidden state follows
     weights, _, layers, _, _, is_bidirectional, *_ = others[1:] if is_packed else others
@@ -135,7 +135,7 @@ def _layers(data: Tensor, _hidden_or_sizes: Any, *others: Any) -> FusedCount:
 
 
 def _cell(data: Tensor, _hidden: Any, *weights: Tensor | None) -> FusedCount:
-    """Count one step of a cell: two products and what lies between, and their gradients."""
+    """Count one step of a cell: two products, the operators between them, and all gradients."""
     matrices = [each for each in weights if each is not None and each.dim() > 1]
     return _recurrent(data, matrices, [0], (3, 5))
 
@@ -143,10 +143,10 @@ def _cell(data: Tensor, _hidden: Any, *weights: Tensor | None) -> FusedCount:
 def _recurrent(
     data: Tensor, matrices: list[Tensor], firsts: list[int], kernels: tuple[int, int]
 ) -> FusedCount:
-    """Count the product of each matrix with each sample at each time.
+    """Count the product of each matrix with each sample at each time step.
 
-    Only the first matrices read the data. The backward pass keeps the data and the gates, which are
-    as many as the values of either product.
+    Only the first matrices read the data. For the backward pass, the data and the gates are saved.
+    There are as many gates as values in either product.
     """
     samples = data.numel() // data.shape[-1]
     trains = data.requires_grad or any(each.requires_grad for each in matrices)

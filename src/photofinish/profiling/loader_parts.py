@@ -29,13 +29,13 @@ from photofinish.training.trainer import Trainer
 BETWEEN = "between processes"
 _SAMPLES, _LEAST_BATCHES = 200, 4
 _SHARE, _LEAST_SECONDS, _MOST_SECONDS = 0.1, 0.5, 10.0
-"""Share of the training's time that measuring takes, and its limits."""
+"""Share of the training's time that measuring may take, with its lower and upper limit."""
 _LEAST_WITH_WORKERS_SECONDS = 1.0
-"""Time without which no workers are tried, as they take long to start."""
+"""Minimum time for trying workers, which start slowly."""
 
 
 def measure_loader(trainer: Trainer) -> LoaderTimes | None:
-    """Take the loading of a training apart; None without a loader, or with several processes."""
+    """Measure a training's loader. Return None without a loader, or with several processes."""
     batches = trainer.training
     if not isinstance(batches, LoaderBatches) or trainer.team.size > 1:
         return None
@@ -45,7 +45,7 @@ def measure_loader(trainer: Trainer) -> LoaderTimes | None:
         with run_custom_code("a part can't be timed"):
             with restored_threads():
                 if batches.settings.workers:
-                    torch.set_num_threads(1)  # as in a worker
+                    torch.set_num_threads(1)  # as PyTorch does in a worker
                 found = measure(batches, budget_seconds / 2, allowed_cores(cpu_facts()))
             if budget_seconds < _LEAST_WITH_WORKERS_SECONDS:
                 return found
@@ -57,7 +57,7 @@ def measure_loader(trainer: Trainer) -> LoaderTimes | None:
 
 
 def measure(batches: LoaderBatches, budget_seconds: float, cores: int) -> LoaderTimes:
-    """Take loading apart, then try workers, in half of the time each."""
+    """Time the parts of loading, then try workers. Each gets half of the time."""
     began_seconds = time.perf_counter()
     batches.dataset[0, None, 0]
     sample_seconds = time.perf_counter() - began_seconds
@@ -89,8 +89,8 @@ def measure(batches: LoaderBatches, budget_seconds: float, cores: int) -> Loader
 
 
 def take_apart(batches: LoaderBatches, size: int, budget_seconds: float) -> LoaderTimes:
-    """Load batches with each part timed, and as many others without, in turns."""
-    # Only such a training imports what reads data sets.
+    """Load batches with each part timed and batches without, in turns."""
+    # Imported here, so that other trainings do not import the code that reads data sets.
     from photofinish.profiling.taps import PACKED, REST, Stopwatch, Taps
 
     began_seconds = time.perf_counter()
@@ -99,7 +99,7 @@ def take_apart(batches: LoaderBatches, size: int, budget_seconds: float) -> Load
     watch, whole = Stopwatch(base), Stopwatch(base)
     with Taps(watch) as taps:
         taps.open_up(timed.dataset)
-        # Of other epochs: files that were just read are in memory.
+        # From different epochs, because files that were just read are in memory.
         timed_batches, plain_batches = _endless(timed, 0), _endless(plain, 1)
         next(timed_batches), next(plain_batches)
         for taken in count(1):
@@ -124,7 +124,7 @@ def _longest_first(parts: dict[str, float]) -> dict[str, float]:
 
 
 def _endless(batches: LoaderBatches, first_epoch: int) -> Iterator[Batch]:
-    """Yield whole batches, of every second epoch."""
+    """Yield the whole batches of every second epoch."""
     whole = batches.image_count // batches.batch_size
     for epoch in count(first_epoch, 2):
         yield from islice(batches.host_batches(epoch), whole)

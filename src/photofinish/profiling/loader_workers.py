@@ -18,7 +18,7 @@ from photofinish.training.batches import Batch
 from photofinish.training.input_paths import LoaderBatches
 
 _ROUNDS = 4
-"""Batches of each worker, of which the first ones aren't timed."""
+"""Number of batches for each worker. The first batches are not timed."""
 _BUSY_SHARE = 0.1
 
 
@@ -34,7 +34,7 @@ def try_workers(
     size: int,
     started: Callable[[int], None] | None = None,
 ) -> TriedWorkers | None:
-    """Load some batches of at most this size; None if an epoch has too few samples."""
+    """Load some batches of at most `size` samples. Return None if an epoch has too few samples."""
     count = _ROUNDS * workers
     size = min(size, batches.image_count // count)
     if size == 0:
@@ -56,7 +56,7 @@ def try_workers(
 
 
 def _time_batches(loaded: Iterator[Any], workers: int, count: int) -> tuple[float, float]:
-    """Return the time to the first of so many batches, and that of each after the first round."""
+    """Return the time to the first batch, and the mean time of a batch after the first round."""
     began_seconds = time.perf_counter()
     next(loaded)
     first_seconds = time.perf_counter() - began_seconds
@@ -86,7 +86,7 @@ def _busy_threads(process: psutil.Process) -> int:
 
 
 def way_between_processes(batches: LoaderBatches, size: int) -> float:
-    """Return the time that a batch takes from a worker to this process, without its samples."""
+    """Return the time to send a batch from a worker to this process, without loading samples."""
     sample, collate = batches.dataset[0, None, 0], batches.dataset.collate
     same = _SameSample(sample, _ROUNDS * size)
     loader = DataLoader(same, size, num_workers=1, collate_fn=collate, generator=torch.Generator())
@@ -99,7 +99,7 @@ def way_between_processes(batches: LoaderBatches, size: int) -> float:
 
 
 class _SameSample(Dataset[Batch]):
-    """One sample, many times."""
+    """Data set that repeats one sample."""
 
     def __init__(self, sample: Batch, count: int) -> None:
         self._sample, self._count = sample, count

@@ -20,14 +20,14 @@ def count_operations(trainer: Trainer) -> Operations:
     with trainer.scratch_copy() as state, ProductPrecisions() as precisions:
         loss = state.scaler.scale
         of_optimizer = Operators()
-        if len(state.optimizers) > 1:  # the custom step steps them
+        if len(state.optimizers) > 1:  # the custom step steps the optimizers
             counts = count_step(state.network, lambda: trainer.step(state, 0, batch))
         else:
             counts = count_step(
                 state.network, lambda: loss(trainer.batch_loss.mean(state, 0, batch))
             )
             with of_optimizer:
-                state.scaler.step(state.optimizer)  # creates its state
+                state.scaler.step(state.optimizer)  # creates the optimizer's state
         kernels = counts.kernels * trainer.experiment.accumulate + of_optimizer.kernels
         weights = list(state.network.parameters())
         return counts._replace(kernels=kernels).operations(

@@ -1,4 +1,4 @@
-"""Precision that matrix products and convolutions compute in, whatever the settings say."""
+"""Precision in which matrix products and convolutions really compute."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _LEAST_SHARE = 0.1
 
 
 class ProductPrecisions(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts operations of the products that run within it by their precision on an NVIDIA GPU.
+    """Counter of products in its block, by the precision that they would have on an NVIDIA GPU.
 
-    There, PyTorch's flags let products of float32 compute in TF32, by default convolutions and
-    recurrent layers.
+    PyTorch's flags let float32 products compute in TF32 there. By default, convolutions and
+    recurrent layers do.
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._flops: Counter[str] = Counter()
         self.has_recurrent_layers = False
-        """True if such layers ran, whose products are other operators on the CPU."""
+        """True if recurrent layers ran, whose products are other operators on the CPU."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result, named = func(*args, **(kwargs or {})), kwargs or {}
@@ -55,16 +55,16 @@ class ProductPrecisions(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @property
     def precision(self) -> str:
-        """Return the fastest precision of at least a tenth of the operations.
+        """Fastest precision of at least a tenth of the operations, or fp32 without products.
 
-        So bounds by its rate hold. Without any product it is fp32.
+        The fastest, so that bounds computed from its rate are valid.
         """
         least = max(1.0, _LEAST_SHARE * self._flops.total())
         return next((name for name in _FASTEST_FIRST if self._flops[name] >= least), "fp32")
 
 
 def _allows_tf32(flag: Any) -> bool:
-    """Return a flag of PyTorch, which raises if a script mixes its older and its newer name."""
+    """Return a flag of PyTorch. Reading it raises if a script mixes its older and newer name."""
     if hasattr(flag, "fp32_precision"):  # from torch 2.9 on
         return bool(flag.fp32_precision == "tf32")
     return bool(flag.allow_tf32)

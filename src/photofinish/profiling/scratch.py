@@ -1,4 +1,4 @@
-"""Steps on scratch copies, which measure a training."""
+"""Steps on scratch copies, to measure a training."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def scratch_steps(
     layout: torch.memory_format | None = None,
     at_once: int = 1,
 ) -> Iterator[list[Callable[[], object]]]:
-    """Yield functions that each take `at_once` steps, captured if the training's are.
+    """Yield functions that each take `at_once` steps, captured if the training's steps are.
 
-    The first takes them on the first batch, the others on batches of other sizes, made of its
-    images. All train the same scratch copy.
+    The first function steps on the first batch, the others on batches of other sizes, made of its
+    images. All functions train one scratch copy.
     """
     first = trainer.training.first()
     batches = [first]
@@ -39,7 +39,7 @@ def _selected(rows: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def forget_optimizer(trainer: Trainer) -> None:
-    """Free what only further training needs: graphs, gradients and optimizer state."""
+    """Free graphs, gradients and optimizer state, which only further training needs."""
     trainer.steps.release()
     for optimizer in trainer.state.optimizers:
         optimizer.zero_grad()

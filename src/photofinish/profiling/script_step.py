@@ -1,4 +1,4 @@
-"""Counts of a step in a script, whose network, loss and optimizer are not known beforehand."""
+"""Counts of a step in a script, whose network, loss and optimizer are not known in advance."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from photofinish.results.measurements import Operations
 
 
 class ScriptStep:
-    """Counts all that runs within it: networks and optimizers are found by global hooks.
+    """Counter of a step in its block, which finds networks and optimizers by global hooks.
 
-    An optimizer's hook can't register another one. There, `watches_optimizers` is False, and
-    `optimizer_stepped` is called instead.
+    An optimizer's hook can't register another hook. In that case, pass `watches_optimizers=False`
+    and call `optimizer_stepped`.
     """
 
     def __init__(self, *, is_profiled: bool = False, watches_optimizers: bool = True) -> None:
@@ -66,7 +66,7 @@ class ScriptStep:
         return self._precisions.precision
 
     def operations(self, samples: int, batch_bytes: int) -> Operations:
-        """Return the counts of the step, once it ended."""
+        """Return the counts, after the step has ended."""
         weights = [*self._saved.found.values()]
         return self._operators.counts.operations(
             images=samples,
@@ -79,12 +79,12 @@ class ScriptStep:
 
     @property
     def parameter_count(self) -> int:
-        """Return the number of weights of all networks that ran."""
+        """Number of weights in all networks that ran."""
         return sum(weight.numel() for weight in self._saved.found.values())
 
 
 class _SavedByAnyNetwork(SavedTensors):
-    """Tensors that autograd saves for any network, whose weights are found as its modules run."""
+    """Tensors that autograd saves for any network. Its weights are found when its modules run."""
 
     def __init__(self, precisions: ProductPrecisions) -> None:
         super().__init__(nn.Module())

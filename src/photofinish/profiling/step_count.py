@@ -1,4 +1,4 @@
-"""Counts of one step as the record keeps them."""
+"""Counts of one step, and their record."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class StepCount(NamedTuple):
     saved_activations: int
     saved_tensor_bytes: int
     without_formula: tuple[str, ...]
-    """Operators and custom functions without a formula that take the CPU much of the time."""
+    """Operators and custom functions without a formula that take much of the CPU's time."""
 
     def operations(
         self,

@@ -1,4 +1,4 @@
-"""Time what runs inside a data set, its transforms and its collating, each part by its name."""
+"""Time the named parts of loading: data set, transforms and collating."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ _FUNCTIONS = {
     "numpy": {"load": READING},
     "torch": {"load": READING},
 }  # fmt: skip
-"""Functions of packages that read or decode."""
+"""Functions of packages that read or decode files."""
 _PLAIN = (FunctionType, BuiltinFunctionType, MethodType, partial)
 _TRIED_SECTIONS = 1000
 
 
 class Stopwatch:
-    """Time of nested parts in the thread that made it, each without the parts inside it.
+    """Stopwatch for nested parts in its own thread. A part's time excludes the parts inside it.
 
-    Waiting for a core doesn't count. A part of the data set counts its CPU time, and what it waits
-    for is time of READING.
+    Waiting for a core does not count. In parts of the data set, CPU time counts for the part, and
+    waiting counts as READING.
     """
 
     def __init__(self, base: str) -> None:
@@ -59,7 +59,7 @@ class Stopwatch:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Time this block, which begins in the base."""
+        """Time this block, which begins in the part `base`."""
         self._preempted_seconds -= preempted_seconds(self._thread)
         self._is_running = True
         self._now_seconds, self._now_cpu_seconds = time.perf_counter(), time.thread_time()
@@ -69,7 +69,7 @@ class Stopwatch:
         self._preempted_seconds += preempted_seconds(self._thread)
 
     def begin(self, part: str) -> None:
-        """Begin a part inside the present one."""
+        """Begin a part inside the current part."""
         if self._is_running and threading.get_native_id() == self._thread:
             self._charge()
             self._sections_inside[self._parts[-1]] += 1
@@ -77,7 +77,7 @@ class Stopwatch:
             self._parts.append(part)
 
     def end(self) -> None:
-        """End the present part."""
+        """End the current part."""
         if self._is_running and threading.get_native_id() == self._thread:
             self._charge()
             self._parts.pop()
@@ -91,7 +91,7 @@ class Stopwatch:
         self._now_seconds, self._now_cpu_seconds = now_seconds, now_cpu_seconds
 
     def seconds(self) -> dict[str, float]:
-        """Return the time of each part, less what timing it takes."""
+        """Return the time of each part, without the time that timing takes."""
         inside_seconds, around_seconds = _section_seconds()
         all_waits = sum(self._waits.values())
         share = max(0.0, 1 - self._preempted_seconds / all_waits) if all_waits > 0 else 0.0
@@ -106,7 +106,7 @@ class Stopwatch:
 
 
 def _section_seconds() -> tuple[float, float]:
-    """Return what timing a section adds to it, and to what is around it."""
+    """Return the time that timing a section adds to the section, and to the part around it."""
     watch = Stopwatch("around")
     timed = Timed(watch, "inside", int)
     with watch.running():
@@ -117,7 +117,7 @@ def _section_seconds() -> tuple[float, float]:
 
 
 class Timed:
-    """A callable that is timed, or a data set whose items are. Else it is as it was."""
+    """Timed callable, or data set with timed items. Otherwise it acts like the wrapped object."""
 
     def __init__(self, watch: Stopwatch, part: str, wrapped: Any) -> None:
         self.watch, self.part, self.wrapped = watch, part, wrapped
@@ -143,13 +143,13 @@ class Timed:
 
 
 class Taps(ExitStack):
-    """Timed callables in place of others, until the block ends."""
+    """Replacement of callables by timed callables, until the block ends."""
 
     def __init__(self, watch: Stopwatch) -> None:
         super().__init__()
         self._watch = watch
         self._timed_steps: dict[int, Any] = {}
-        """Callables that are timed by now, by the id of what they were."""
+        """Timed callables so far, by the id of the original callable."""
 
     def open_up(self, samples: LoadedSamples) -> None:
         """Time all parts of a loader's samples."""
@@ -214,18 +214,18 @@ class Taps(ExitStack):
         return bool(held)
 
     def _timed(self, step: Any) -> Any:
-        """Return a callable that is timed: its steps apart, and then the rest of it."""
+        """Return a timed callable. Its steps are timed separately from the rest."""
         if isinstance(step, Timed):
             return step
         if id(step) not in self._timed_steps:
-            self._timed_steps[id(step)] = step  # it may hold itself
+            self._timed_steps[id(step)] = step  # it may contain itself
             self._timed_steps[id(step)] = self._newly_timed(step)
         return self._timed_steps[id(step)]
 
     def _newly_timed(self, step: Any) -> Any:
         name = _name(step)
         if not isinstance(step, _PLAIN) and self._time_inside(step):
-            if name in ("Compose", "Sequential"):  # they only call their steps
+            if name in ("Compose", "Sequential"):  # these only call their steps
                 return step
             name = f"the rest of {name}"
         if not isinstance(step, nn.Module):
@@ -255,7 +255,7 @@ def _name(step: Any) -> str:
 
 
 def _data_sets(dataset: Any) -> Iterator[Any]:
-    """Yield a data set and those that it is made of."""
+    """Yield a data set, and the data sets inside it."""
     yield dataset
     held = vars(dataset) if hasattr(dataset, "__dict__") else {}
     for inner in [held.get("dataset"), *(held.get("datasets") or ())]:

@@ -1,7 +1,7 @@
-"""Steps with fewer threads. They show what a quiet CPU would take, and whether threads help.
+"""Steps with fewer threads. They show the time on a quiet CPU, and whether threads help.
 
-OpenMP's threads spin for each other, so beside other programs a step may take many times as long.
-One thread has none to spin for: its CPU time is the work of a step.
+OpenMP's threads spin while they wait for each other, so other programs may make a step many times
+slower. A single thread does not spin, so its CPU time is the work of a step.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from photofinish.results.measurements import SteadyState, TriedThreads
 from photofinish.training.trainer import Trainer
 
 _ROUND_SECONDS = 0.02
-"""Time of each number of threads in a round, if its steps are shorter."""
+"""Time for each number of threads in a round, if a step is shorter."""
 _MOST_ROUNDS = 10
 _MOST_STEPS = 20
 _LONG_STEP_SECONDS = 0.1
-"""A longer step needs no step before it, in which threads start."""
+"""Steps above this time need no extra step before them to start threads."""
 
 
 _Result = TypeVar("_Result")
@@ -39,7 +39,7 @@ def restored_threads() -> Iterator[int]:
 
 
 def cpu_time_of(work: Callable[[], _Result]) -> tuple[_Result, float]:
-    """Return the result of the work, done by one thread, and the CPU time that it took."""
+    """Run the work in one thread. Return its result and its CPU time."""
     with restored_threads():
         torch.set_num_threads(1)
         started_seconds = time.thread_time()
@@ -50,7 +50,7 @@ def cpu_time_of(work: Callable[[], _Result]) -> tuple[_Result, float]:
 def try_threads(
     trainer: Trainer, step_seconds: float, most_seconds: float
 ) -> tuple[TriedThreads, ...]:
-    """Time steps with one thread, half and all of them, in turns."""
+    """Time steps with one, half, and all of the threads, in turns."""
     steps = max(1, min(_MOST_STEPS, int(_ROUND_SECONDS / step_seconds)))
     began_seconds = trainer.clock.now_seconds()
     with restored_threads() as threads, scratch_steps(trainer) as (step,):

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 
 MOST_SHARE = 0.1
-"""Largest share of the CPU's time in such operators that still allows an estimate."""
+"""Largest share of the CPU's time in operators without a formula that allows an estimate."""
 _MEMORY_BOUND = re.compile(
     "_foreach|_fused_|amp|arange|as_strided|batch_norm|bernoulli|bincount|cat|clone|col2im|copy|cum|dot|"
     "dropout|embedding|empty|equal|exponential|eye|fill|flip|full|gather|glu|grid_sampler|hard|im2col|"
@@ -22,21 +22,21 @@ _MEMORY_BOUND = re.compile(
     "select|shuffle|slice|softmax|split|stack|std|sum|tril|triu|uniform|unfold|upsample|var|"
     "view|where|zero|all$|any$"
 )
-"""Parts of the names of operators that move much and compute little."""
+"""Parts of the names of operators that move many values and compute little."""
 
 
 def is_memory_bound(operator: Any) -> bool:
-    """Return True if an operator takes an accelerator as long as moving its tensors.
+    """Return True if an operator's time on an accelerator is the time to move its tensors.
 
-    It has a formula then: the saved tensors. That holds for elementwise operators, copies,
-    reductions, normalisation, pooling, interpolation, indexing, losses, random numbers and
-    optimizers, which compute a fixed number of operations for each number that they move.
-    PyTorch tags elementwise operators and views, the others are known by their names.
+    Such operators compute a fixed number of operations for each value that they move. They are
+    elementwise operators, copies, reductions, normalisation, pooling, interpolation, indexing,
+    losses, random numbers and optimizers. Their formula is the saved tensors. PyTorch tags
+    elementwise operators and views, and the names show the rest.
 
-    All others have no formula: their operations for each number grow with the size (Fourier
+    Other operators have no formula. Their operations for each value grow with the size (Fourier
     transforms, sorting, decompositions, distances), or they are custom. The CPU's time does not
-    show the difference. Beside a copy of the same tensors, one thread took 23 times as long for a
-    variance and 24 for a pooling, and 4 to 12 for a Fourier transform, 74 for a sort.
+    show the difference. Compared to a copy of the same tensors, one thread took 23 times as long
+    for a variance, 24 for a pooling, 4 to 12 for a Fourier transform, and 74 for a sort.
     """
     if operator.is_view or torch.Tag.pointwise in operator.tags:
         return True
@@ -61,10 +61,10 @@ def custom_functions(loss: Tensor) -> set[str]:
 
 
 class ProfiledStep:
-    """The CPU's time in each operator and custom function that runs within it."""
+    """Profile of the CPU's time in each operator and custom function of its block."""
 
     def __init__(self) -> None:
-        # Kineto reports its start as an error where there is no GPU.
+        # Without a GPU, Kineto would report its start as an error.
         os.environ.setdefault("KINETO_LOG_LEVEL", "6")
         activities = [torch.profiler.ProfilerActivity.CPU]
         self._profile = torch.profiler.profile(activities=activities, acc_events=True)
@@ -77,9 +77,9 @@ class ProfiledStep:
         self._profile.__exit__(*error)  # type: ignore[no-untyped-call]
 
     def costly(self, operators: Iterable[str], functions: Iterable[str]) -> tuple[str, ...]:
-        """Return the names that take most of the time, if all take more than MOST_SHARE of it.
+        """Return the names that take most of the time, if together they take more than MOST_SHARE.
 
-        What a custom function calls in torch counts by itself.
+        Operators that a custom function calls count separately.
         """
         operators, total, own = set(operators), 0.0, Counter[str]()
         backward = {f"{name}Backward": name for name in functions} | {n: n for n in functions}
