@@ -91,7 +91,7 @@ def _watch_cpu(
 def _watch_gpu(
     command: Sequence[str], limits: Limits, gpu: GpuTarget, *, shows_output: bool
 ) -> Watched | str:
-    """Return the run on the accelerator, or why there is none."""
+    """Return the run on the accelerator, or the reason why there is no run."""
     if gpu.missing:
         return f"no accelerator: {gpu.missing}"
     kind = gpu.accelerators[0].kind

@@ -1,6 +1,6 @@
-"""The command's arguments, and the function that each of its commands calls.
+"""Arguments of the command line, and the function that each command calls.
 
-Imports stand in the functions, because `photofinish --help` needs none of them.
+Imports are inside functions, because `photofinish --help` needs none of them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ start here:
 
 
 def main() -> None:
-    """Run the command of the command line. Print expected errors without a traceback."""
+    """Run the command from the command line. Print expected errors without a traceback."""
     run_stage(_main)
 
 

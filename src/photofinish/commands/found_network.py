@@ -1,4 +1,4 @@
-"""Networks in a folder of Python files, found in their source: none of it runs."""
+"""Networks in a folder of Python files, found in their source without running it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OTHER_FOLDERS = frozenset({"build", "dist", "node_modules", "site-packages", "t
 
 @dataclass(frozen=True)
 class FoundNetwork:
-    """Subclass of `nn.Module` at the top of a file."""
+    """Subclass of `nn.Module`, defined at the top level of a file."""
 
     file: Path
     node: ast.ClassDef
@@ -26,7 +26,7 @@ class FoundNetwork:
 
     @property
     def named(self) -> set[str]:
-        """Return the names that the class uses, those of its layers among them."""
+        """Return the names that the class uses, including its layers' classes."""
         names = set()
         for node in ast.walk(self.node):
             if isinstance(node, ast.Name):
@@ -37,7 +37,7 @@ class FoundNetwork:
 
     @property
     def takes_one_input(self) -> bool:
-        """Return False for a `forward` of several arguments, which losses have."""
+        """Return False if `forward` has several arguments, as losses do."""
         for child in self.node.body:
             if isinstance(child, ast.FunctionDef) and child.name == "forward":
                 return len(child.args.args) - len(child.args.defaults) == 2  # self, and the input
@@ -45,7 +45,7 @@ class FoundNetwork:
 
 
 def find_networks(folder: Path) -> list[FoundNetwork]:
-    """Return the modules of one input in a folder. Those that are layers of others come last."""
+    """Return a folder's modules with one input. Modules that others use as layers come last."""
     modules = [network for file in _python_files(folder) for network in _networks_in(file)]
 
     def rank(network: FoundNetwork) -> tuple[bool, int]:
@@ -71,7 +71,7 @@ def _python_files(folder: Path) -> Iterator[Path]:
 def _networks_in(file: Path) -> Iterator[FoundNetwork]:
     try:
         tree = ast.parse(file.read_bytes())
-    except (SyntaxError, ValueError):  # such as Python 2, or a template
+    except (SyntaxError, ValueError):  # Python 2 or a template, for example
         return
     names = set(_MODULES)
     for node in tree.body:

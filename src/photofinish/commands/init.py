@@ -1,4 +1,4 @@
-"""`photofinish init` and `photofinish new`: the files that a user's repository starts with."""
+"""`photofinish init` and `photofinish new`: the first files of a user's repository."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MADE = (
     *("data/plan", "data/raw", "data/splits", "data/weights"),
     *("results", "report", "metrics", "plots"),
 )
-"""Outputs of the stages, which DVC deletes before a stage runs."""
+"""Outputs of stages, which DVC deletes before a stage runs."""
 _IGNORED_BY_GIT = (
     *("/.photofinish/", "/data/plan/", "/data/raw/", "/data/splits/", "/data/weights/"),
     *(
@@ -43,7 +43,7 @@ _IGNORED_BY_DVC = ("/.photofinish", "/mlruns", ".venv", "venv")
 
 
 def init() -> None:
-    """Write the pipeline and a params.yaml into the current folder, or into one of its own."""
+    """Write the pipeline and a params.yaml into the current folder, or into a new subfolder."""
     folder = _free_folder()
     networks = find_networks(Path())
     _set_up_dvc()
@@ -70,7 +70,7 @@ def init() -> None:
 
 
 def write_network(file: str) -> None:
-    """Copy the network that users start from, and print what goes into params.yaml."""
+    """Copy the template of a custom network, and print the settings for params.yaml."""
     if not re.fullmatch(r"\S+\.py", file):
         raise ConfigError(f"{file}: name a Python file, as in photofinish new net.py")
     if Path(file).exists():
@@ -83,7 +83,7 @@ def write_network(file: str) -> None:
 
 
 def _pipeline() -> Path:
-    """Return the folder with the files to copy: in a wheel, or at the top of this repository."""
+    """Return the folder with the files to copy, in a wheel or at the top of this repository."""
     packaged = _PACKAGE / "pipeline"
     return packaged if packaged.is_dir() else _PACKAGE.parent.parent
 
@@ -99,7 +99,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _free_folder() -> Path:
-    """Return the current folder, or one of its own if something there has a name of ours."""
+    """Return the current folder, or a new subfolder if some of the files' names are taken."""
     if PLAN.is_file() or (OWN_FOLDER / PLAN).is_file():
         raise ConfigError("the pipeline is here already: photofinish run")
     names = ("dvc.yaml", str(PARAMS), "stages", "reference", *_MADE)
@@ -139,13 +139,13 @@ def _add_lines(file: Path, lines: Iterable[str]) -> None:
 
 
 def _dvc_root() -> Path:
-    """Return the folder of DVC's repository, or the current one if there is none."""
+    """Return the folder of DVC's repository, or the current folder if there is none."""
     here = Path.cwd()
     return next((folder for folder in (here, *here.parents) if (folder / ".dvc").is_dir()), here)
 
 
 def _path(file: Path, folder: Path) -> str:
-    """Return a file's path from the folder of params.yaml, as users write it there."""
+    """Return a file's path relative to params.yaml, as users write it there."""
     path = Path(os.path.relpath(file, folder)).as_posix()
     return path if path.startswith("../") else f"./{path}"
 
@@ -155,7 +155,7 @@ def _name(network: FoundNetwork, folder: Path = Path()) -> str:
 
 
 def _experiment(networks: list[FoundNetwork], folder: Path) -> str:
-    """Return an experiment with the first network, for params.yaml."""
+    """Return an experiment for params.yaml, with the first network found."""
     if not networks:
         return (
             "  digits-cnn:                  # `photofinish new` writes a network of your own\n"

@@ -1,4 +1,4 @@
-"""Commands within a project: its pipeline, MLflow's pages, and records of this machine."""
+"""Commands within a project: the pipeline, MLflow's UI, and records of this machine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def is_here() -> bool:
 
 
 def reproduce(arguments: list[str]) -> None:
-    """Check params.yaml, then exit as `dvc repro` does with these arguments."""
+    """Check params.yaml, then run `dvc repro` with these arguments and exit with its status."""
     sys.exit(_repro(arguments))
 
 
@@ -58,13 +58,13 @@ def _repro(arguments: list[str]) -> int:
     from dvc.cli import main as dvc
 
     check_params()
-    if not has_git():  # a ZIP, which DVC refuses otherwise
+    if not has_git():  # a ZIP without .git, which DVC would refuse
         dvc(["config", "--local", "core.no_scm", "true"])
     return int(dvc(["repro", *arguments]))
 
 
 def check_params() -> None:
-    """Exit with the problems in params.yaml, which DVC reads before the stage `plan` can."""
+    """Exit with the problems in params.yaml, which DVC would read before the stage `plan` runs."""
     if status := subprocess.run([sys.executable, str(PLAN)], check=False).returncode:
         sys.exit(status)
 
@@ -89,7 +89,7 @@ def copy_example(name: str) -> None:
 
 
 def show_runs(port: int) -> None:
-    """Bring MLflow up to date, and become its server unless the runs are on another."""
+    """Bring MLflow up to date, then become its server, unless the runs are on another server."""
     from photofinish.tracking.sync import bring_up_to_date
 
     bring_up_to_date(port)
@@ -98,11 +98,11 @@ def show_runs(port: int) -> None:
         return
     # By default MLflow starts 15 processes (2.3 GB), half of them for language models' judges.
     os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")
-    # With one worker, Ctrl-C ends in a traceback of its server.
+    # With one worker, Ctrl-C would end in the server's traceback.
     command = [sys.executable, "-m", "mlflow", "ui", "--workers", "2", "--port", str(port)]
     store = ["--backend-store-uri", address] if address else []
     sys.stdout.flush()
-    if os.name == "nt":  # where execv returns to the terminal at once
+    if os.name == "nt":  # there, execv would return to the terminal at once
         sys.exit(subprocess.run([*command, *store], check=False).returncode)
     os.execv(sys.executable, [*command, *store])  # noqa: S606  # no shell is meant
 
@@ -116,7 +116,7 @@ def record_results(machine: str | None) -> None:
 
 
 def _evaluate_alone() -> None:
-    """Evaluate what one device alone has trained. The stage needs the results of both."""
+    """Evaluate experiments that only one device has trained. The stage needs both results."""
     from photofinish.config.base import read_plan
     from photofinish.config.experiment import ExperimentPlan
     from photofinish.config.metrics import MetricsPlan
@@ -143,7 +143,7 @@ def check_signals() -> None:
 
 
 def check_name(name: str) -> None:
-    """Raise ConfigError if params.yaml cannot name a machine so."""
+    """Raise ConfigError if this is not a valid name for a machine in params.yaml."""
     from photofinish.config.base import is_name
 
     if not is_name(name):
@@ -151,7 +151,7 @@ def check_name(name: str) -> None:
 
 
 def record_machine(name: str) -> None:
-    """Write what this machine is to machines/<name>.json."""
+    """Write this machine's facts to machines/<name>.json."""
     from photofinish.files import write_text_atomically
     from photofinish.machine.fingerprint import Machine
 

@@ -63,7 +63,7 @@ Then `photofinish run` here answers by the GPU's record.
 
 
 def rent(gpu: str) -> tuple[str, str]:
-    """Return the task for SkyPilot, and the commands that use it."""
+    """Return the task for SkyPilot, and the commands to run it."""
     top = Path.cwd()
     pipeline.enter()
     records = (Path.cwd() / "reference").relative_to(top).as_posix()
@@ -72,7 +72,7 @@ def rent(gpu: str) -> tuple[str, str]:
     params = read_params(pipeline.PARAMS)
     if not params.experiments:
         raise UserError("params.yaml has no experiments: a script leaves no record to bring back")
-    # Repeats and further seeds are trained there, too.
+    # Repeats and further seeds are trained on the rented GPU, too.
     trainings = {name: each.repeats + each.seeds - 1 for name, each in params.experiments.items()}
     count = params.devices.gpu.wanted_count
     source, mounts = _source(top)
@@ -117,7 +117,7 @@ def rent(gpu: str) -> tuple[str, str]:
 
 
 def _estimate(gpu: str, trainings: dict[str, int]) -> str:
-    """Return the time and cost of all trainings on a GPU, from what `compare` wrote."""
+    """Return the time and cost of all trainings on a GPU, from the files of `compare`."""
     try:
         with _RENTING.open(encoding="utf-8", newline="") as file:
             every = list(csv.DictReader(file))
@@ -149,7 +149,7 @@ def _estimate(gpu: str, trainings: dict[str, int]) -> str:
 
 
 def _advice(trainings: Iterable[str]) -> str:
-    """Return the trainings for which renting is not worth it, by the report."""
+    """Return the trainings for which renting is not worth it, according to the report."""
     answers = read_answers()
     against = [name for name in trainings if name in answers.not_worth_renting]
     return f"The report says no to renting for {listed(against)}. " if against else ""
@@ -160,9 +160,9 @@ def _total(rows: Sequence[dict[str, str]], trainings: dict[str, int], column: st
 
 
 def _source(top: Path) -> tuple[str, list[tuple[str, str]]]:
-    """Return what pip installs there, and the local path that it needs with its name there.
+    """Return what pip installs on the rented machine, and the local path to copy there, if any.
 
-    It is what was installed here: a version, a Git address, or a local wheel or folder (PEP 610).
+    It is the version, Git address, local wheel or folder that is installed here (PEP 610).
     """
     package = metadata.distribution("photofinish")
     text = package.read_text("direct_url.json")

@@ -1,4 +1,4 @@
-"""Evaluation of an experiment: the network of each device on the test samples, on the CPU."""
+"""Evaluation of an experiment: each device's network on the test samples, on the CPU."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def evaluate(
     split: PackedSplit,
     metrics: Metrics = (),
 ) -> Judged:
-    """Score the network of each device that trained."""
+    """Score each trained device's network."""
     devices: dict[records.DeviceLabel, records.DeviceEvaluation] = {}
     predicted: dict[records.DeviceLabel, Array] = {}
     actual: Array = np.empty(0)
@@ -53,7 +53,7 @@ def evaluate(
 def _scores_of_seeds(
     folder: Path, record: records.TrainingRecord, split: PackedSplit
 ) -> tuple[records.SeedScores, ...]:
-    """Score the networks that further seeds trained."""
+    """Score the networks of further seeds."""
     seeds = []
     for run in records.read_seeds(folder, record.experiment):
         scores = score(load_network(folder, record, run), record, split).scores
@@ -70,7 +70,7 @@ def _scores_of_seeds(
 
 
 def write_evaluation(judged: Judged, folder: Path) -> None:
-    """Write the scores, and a CSV with a row for each target: its value and each prediction."""
+    """Write the scores, and a CSV with each target and its predictions."""
     records.write_record(folder / records.EVALUATION, judged.evaluation)
     actual = judged.actual
     if not all(map(len, judged.predicted.values())):

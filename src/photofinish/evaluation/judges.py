@@ -1,4 +1,4 @@
-"""Judges of a network's outputs on the test samples: one class for each kind of targets."""
+"""Judges, which score a network's outputs on the test samples: a class for each kind of targets."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def score(
 
 
 def judge_for(record: TrainingRecord, metrics: Metrics) -> Judge:
-    """Return the judge of the record's targets."""
+    """Return the judge for the record's kind of targets."""
     task = TASKS[record.task]
     if not task.losses:
         return JudgeByLoss(record, metrics)
@@ -71,7 +71,7 @@ def judge_for(record: TrainingRecord, metrics: Metrics) -> Judge:
 
 
 class Judge(ABC):
-    """Collects a network's outputs on the test samples, then scores them."""
+    """Judge that collects a network's outputs on the test samples, then scores them."""
 
     def __init__(self, record: TrainingRecord, metrics: Metrics) -> None:
         self._record, self._metrics = record, metrics
@@ -84,8 +84,8 @@ class Judge(ABC):
     def dtype(self) -> torch.dtype:
         """Precision in which the network computes.
 
-        Double precision adds no rounding to what the devices learned. Custom networks may hold
-        tensors of other precisions, so they compute as in training.
+        Double precision keeps rounding out of the comparison of devices. Custom networks may
+        contain tensors in other precisions, so they compute in float32.
         """
         return torch.float32 if is_reference(self._record.experiment.model.name) else torch.float64
 
@@ -99,7 +99,7 @@ class Judge(ABC):
         """Return the scores of all outputs that were added."""
 
     def _add_loss(self, outputs: Any, targets: Any) -> None:
-        """Add a batch's loss to the sum, for outputs that are not all kept."""
+        """Add a batch's loss to the sum, if outputs are not all kept."""
         total, weight = self._loss.sum_and_weight(outputs, targets)
         self._loss_sum += float(total)
         self._weight_sum += float(weight)
@@ -114,7 +114,7 @@ class Judge(ABC):
 
 
 class JudgeOfSamples(Judge):
-    """Judges one row of outputs for each sample: a class, labels or values."""
+    """Judge of outputs with one row for each sample: a class, labels or values."""
 
     def scored(self) -> Scored:
         outputs, targets = torch.cat(self._outputs).double(), torch.cat(self._targets)
@@ -132,7 +132,7 @@ class JudgeOfSamples(Judge):
 
 
 class JudgeOfPositions(Judge):
-    """Judges a class for each position. There may be too many to keep all outputs."""
+    """Judge of a class for each position. Does not keep all outputs, which may be too many."""
 
     def __init__(self, record: TrainingRecord, metrics: Metrics) -> None:
         super().__init__(record, metrics)
@@ -154,7 +154,7 @@ class JudgeOfPositions(Judge):
 
 
 class JudgeByLoss(Judge):
-    """Judges outputs that only a custom loss and custom metrics understand."""
+    """Judge of outputs that only a custom loss and custom metrics can interpret."""
 
     dtype = torch.float32
 
@@ -172,7 +172,7 @@ class JudgeByLoss(Judge):
 
 
 def _predicts_nothing(network: nn.Module, record: TrainingRecord, split: PackedSplit) -> bool:
-    """Return True for networks whose outputs only their custom step can judge."""
+    """Return True if only the custom step can interpret the network's outputs."""
     if type(network).forward is nn.Module.forward:
         return True
     inputs, targets = next(_test_batches(record, split))
@@ -205,7 +205,7 @@ def _score_by_step(
 
 
 def _without_predictions(loss: float) -> Scored:
-    """Return the loss as the only score, for outputs whose meaning isn't known here."""
+    """Return the loss as the only score, for outputs without a known meaning."""
     scores = DeviceEvaluation(
         test_accuracy=None, test_loss=_finite(loss), macro_f1=None, classes={}, confusion=()
     )
@@ -241,5 +241,5 @@ def _read(rows: slice, column: Array) -> torch.Tensor:
 
 
 def _in_precision(dtype: torch.dtype, batch: torch.Tensor) -> torch.Tensor:
-    """Convert floats. Whole numbers stay: a network looks something up by them."""
+    """Convert floats only. Whole numbers are indices for a network."""
     return batch.to(dtype) if batch.is_floating_point() else batch

@@ -13,7 +13,7 @@ from photofinish.data import TaskName
 from photofinish.results import records
 
 _MOST_CLASSES = 1000
-"""Number of classes up to which each has scores."""
+"""Largest number of classes with scores for each class."""
 Array = npt.NDArray[Any]
 
 
@@ -22,7 +22,7 @@ def scores_of_classes(
 ) -> records.DeviceEvaluation:
     """Score predictions of one class for each sample."""
     accuracy = float(np.mean(actual == predicted))
-    if len(class_names) > _MOST_CLASSES:  # a vocabulary
+    if len(class_names) > _MOST_CLASSES:  # such as a vocabulary
         return records.DeviceEvaluation(
             test_accuracy=accuracy, test_loss=loss, macro_f1=None, classes={}, confusion=()
         )
@@ -41,8 +41,8 @@ def scores_of_classes(
 def scores_of_labels(
     actual: Array, predicted: Array, loss: float, names: tuple[str, ...]
 ) -> records.DeviceEvaluation:
-    """Score several labels of 0 or 1 for each sample. The accuracy is the share of right labels."""
-    columns = None if len(names) > 1 else [1]  # scikit-learn takes one column for two classes
+    """Score several labels of 0 or 1 for each sample. Accuracy is the share of correct labels."""
+    columns = None if len(names) > 1 else [1]  # scikit-learn treats one column as two classes
     macro_f1, labels = _scores_of_each(actual, predicted, names, columns)
     return records.DeviceEvaluation(
         test_accuracy=float(np.mean(actual == predicted)),
@@ -72,7 +72,7 @@ def _scores_of_each(
 def scores_of_values(
     actual: Array, predicted: Array, loss: float, _names: tuple[str, ...] = ()
 ) -> records.DeviceEvaluation:
-    """Score values by their errors. R2 is the explained share of their variance."""
+    """Score values by their errors. R2 is the share of the variance that is explained."""
     actual, predicted = actual.astype(float), predicted.astype(float)
     metrics = {
         records.MEAN_ABSOLUTE_ERROR: float(sklearn_metrics.mean_absolute_error(actual, predicted)),
@@ -98,4 +98,4 @@ SCORES: dict[
     "labels": scores_of_labels,
     "values": scores_of_values,
 }
-"""Scores of actual and predicted targets, with the loss and the names, for each task."""
+"""Function for each task that scores actual and predicted targets."""

@@ -1,4 +1,4 @@
-"""A job that the head sends to a worker, the clone it runs in, and the process that runs it.
+"""Jobs that the head sends to a worker, the clone for them, and the process that runs them.
 
 `python -m photofinish.remote.jobs` is that process. It ends when its standard input is closed.
 """
@@ -24,7 +24,7 @@ from photofinish.stage.process import run_stage
 
 PLAN = Path("data/plan")
 PROGRESS = "photofinish-progress"
-"""Topic of the messages with a job's last line."""
+"""Topic of the messages with the last line that a job printed."""
 _NO_INPUT_OF_A_STAGE = ("dvc.lock", "metrics", "plots", "reference")
 _LOCK = Path("dvc.lock")
 _LAST_LINES = 5
@@ -41,14 +41,14 @@ class Job(Record):
     where: str
     """Name of the machine, or `this machine`."""
     key: str | None
-    """Dask resource that the machine has. None for an evaluation, which any worker may run."""
+    """Dask resource of the machine. None for an evaluation, which any worker may run."""
     stages: tuple[str, ...]
-    """Names of DVC's stages. Those with a result in the remote are restored."""
+    """Names of DVC's stages. If the remote has a stage's result, it is restored."""
     experiment: Name
     dataset: Name
     commit: str
     plan: dict[str, str]
-    """Files below data/plan, which `plan` makes on the head only."""
+    """Files below data/plan, which only the head's `plan` writes."""
     lock: str
     """Entries of dvc.lock about the data, as JSON."""
     tracked_in: str
@@ -79,7 +79,7 @@ def run_job(text: str) -> None:
             assert process.stdout is not None
             _running[:] = [process]
             process.stdin.write(f"{text}\n")
-            process.stdin.flush()  # and left open
+            process.stdin.flush()  # the pipe stays open
             for line in process.stdout:
                 print(line, end="", flush=True)
                 last.append(line.strip())
@@ -98,7 +98,7 @@ def run_job(text: str) -> None:
 
 
 def stop_job() -> None:
-    """End this worker's job. Checkpoints stay."""
+    """End this worker's job, whose checkpoints remain."""
     is_leaving.set()
     for process in _running:
         if process.stdin:
@@ -106,7 +106,7 @@ def stop_job() -> None:
 
 
 def main() -> None:
-    """Pull the data, run the stages and push their results, in a clone at the job's commit."""
+    """Pull the data, run the stages, and push their results, in a clone at the job's commit."""
     from dvc.cli import main as dvc
 
     job = Job.model_validate_json(sys.stdin.buffer.readline())
@@ -124,14 +124,14 @@ def main() -> None:
 
 
 def _end_with_input() -> None:
-    """End this process and its children once the worker closes its input or is gone."""
+    """End this process and its children once the worker closes the input or has ended."""
     while os.read(0, 1):
         pass
     os.killpg(0, signal.SIGTERM)
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    # Without this, git takes an unfinished clone for a part of the project around it.
+    # Without this, git would treat an unfinished clone as part of the project around it.
     return git(folder, *arguments, GIT_CEILING_DIRECTORIES=str(folder.resolve().parent))
 
 
@@ -144,7 +144,7 @@ def committed(folder: Path) -> str:
 
 
 def clone_at(source: Path, folder: Path, commit: str) -> None:
-    """Bring `folder`, a clone of `source` that shares its DVC remotes and cache, to a commit."""
+    """Check out a commit in `folder`, a clone of `source` that shares its DVC remotes and cache."""
     source = source.resolve()
     if not (folder / ".git").is_dir():
         _git(source, "clone", "--quiet", "--no-checkout", str(source), str(folder.resolve()))
@@ -186,7 +186,7 @@ def _share_dvc(own: Path, cloned: Path) -> None:
 
 
 def environment_of(clone: Path) -> dict[str, str]:
-    """Return the environment for programs in a clone: this Python, with the clone's code."""
+    """Return the environment for programs in a clone, with this Python and the clone's code."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DVC_")}
     folders = {"PATH": Path(sys.executable).parent, "PYTHONPATH": (clone / "src").resolve()}
     for name, folder in folders.items():

@@ -1,4 +1,4 @@
-"""The head: finds what is missing, spreads it over the workers, and brings the results back.
+"""The head, which finds missing results, spreads trainings over workers, and pulls the results.
 
 `photofinish spread` runs it, after changes are committed and pushed.
 """
@@ -37,13 +37,13 @@ from photofinish.tracking.experiment_name import experiment_name
 from photofinish.wording import seconds
 
 _NOTE_MISSING = "PHOTOFINISH_NOTE_MISSING"
-"""Variable that names the file in which a training stage notes itself instead of training."""
+"""Variable with a file's path. A training stage writes its name there instead of training."""
 _HERE = "this machine"
 _POLL_SECONDS = 0.5
 
 
 def spread(listen: str) -> None:
-    """Train what is missing, on the machines that params.yaml names, and write the report."""
+    """Train missing results on the machines that params.yaml names, then write the report."""
     import dask
 
     dask.config.set(DASK)
@@ -59,7 +59,7 @@ def spread(listen: str) -> None:
 
 
 def _missing(commit: str) -> list[Job]:
-    """Return the jobs that neither this project nor the remote has a result of."""
+    """Return the jobs without a result in this project or the remote."""
     _dvc("repro", "--pull", "split", "download-weights")
     _dvc("push", "--run-cache", "split", "download-weights")
     params = read_params(Path("params.yaml"))
@@ -92,7 +92,7 @@ def _missing(commit: str) -> list[Job]:
 
 
 def _without_result() -> list[str]:
-    """Let DVC restore all results. It runs a stage without result, which notes itself."""
+    """Let DVC restore all results. Return the names that stages without a result wrote down."""
     note = state_folder() / "missing"
     note.parent.mkdir(exist_ok=True)
     note.write_text("", encoding="utf-8")
@@ -125,7 +125,7 @@ def _common_fields(name: str, dataset: str, commit: str) -> dict[str, Any]:
         "dataset": dataset,
         "commit": commit,
         "plan": texts,
-        # JSON is YAML to DVC, with quotes around a checksum that looks like a number.
+        # DVC reads JSON as YAML. In JSON, a checksum that looks like a number is quoted.
         "lock": json.dumps(lock),
         "tracked_in": experiment_name(project_root(), state_folder(), is_shared=True),
     }
@@ -137,7 +137,7 @@ def _dvc(*arguments: str) -> None:
 
 
 def _run_all(jobs: dict[str, Job], listen: str) -> list[str]:
-    """Let workers train, then evaluate. Return the titles of the jobs that failed."""
+    """Let workers train, then evaluate. Return the titles of failed jobs."""
     trainings = {title: job for title, job in jobs.items() if job.key}
     own = resources_of(Machine.here())
     has_own = any(job.key in own for job in trainings.values())
@@ -153,9 +153,9 @@ def _run_all(jobs: dict[str, Job], listen: str) -> list[str]:
 
 
 def _run(client: Any, jobs: dict[str, Job], address: str) -> list[str]:
-    """Run the jobs, and print the outcome of each. Return the titles of those that failed.
+    """Run the jobs, and print the outcome of each. Return the titles of failed jobs.
 
-    Without `retries`, because what failed once fails again. Dask replaces lost workers.
+    Without `retries`, because a failed job would fail again. Dask replaces lost workers.
     """
     futures = {
         title: client.submit(

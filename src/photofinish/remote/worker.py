@@ -1,4 +1,4 @@
-"""A worker: runs the jobs of a head one by one, and pushes each result to DVC's remote.
+"""A worker, which runs a head's jobs one by one and pushes each result to DVC's remote.
 
 `photofinish worker tcp://head:8786` serves one head after another.
 """
@@ -24,25 +24,25 @@ from photofinish.results.records import DEVICE_LABELS, DeviceLabel
 
 HEAD = "tcp://127.0.0.1:8786"
 PLANNED = "photofinish"
-"""Key of the scheduler's metadata: the head's code, and the keys of the planned trainings."""
+"""Key in the scheduler's metadata, for the head's code and the planned trainings' resources."""
 _LOGGERS = ("distributed", "distributed.client", "distributed.gc")
 DASK = {
-    "distributed.worker.profile.enabled": False,  # it would take time from timed trainings
+    "distributed.worker.profile.enabled": False,  # it would slow timed trainings down
     "distributed.scheduler.allowed-failures": 2,
-    "distributed.comm.timeouts.tcp": "20s",  # after which a cut network is noticed
+    "distributed.comm.timeouts.tcp": "20s",  # until a cut network is noticed
     "distributed.logging": dict.fromkeys(_LOGGERS, logging.CRITICAL + 1),
 }
 _RETRY_SECONDS = 2.0
 
 
 def code_version() -> str:
-    """Return a hash of the code that head and worker must share, and of Dask's version."""
+    """Return a hash of Dask's version and of the code that head and worker must share."""
     code = module_code(__name__).sha256
     return sha256_of_bytes(f"{code} {metadata.version('distributed')}".encode())[:16]
 
 
 def key_of(machine: Machine, device: DeviceLabel) -> str:
-    """Return the Dask resource of machines that are alike for this device."""
+    """Return the Dask resource of machines that are equal for this device."""
     if device == "cpu":
         software = machine.software.with_only(CPU_VARIABLES)
         machine = machine.model_copy(update={"accelerators": {}, "software": software})
@@ -55,7 +55,7 @@ def resources_of(machine: Machine) -> dict[str, float]:
 
 
 def check_planned(planned: dict[str, Any], machine: Machine) -> None:
-    """Raise UserError if the head runs other code. Print if no training is for this machine."""
+    """Raise UserError if the head runs other code. Print a line if no training is planned here."""
     if planned["code"] != code_version():
         raise UserError(
             "refused: the head has another version of photofinish or Dask; "
@@ -78,7 +78,7 @@ async def _planned_at(head: str) -> dict[str, Any]:
 
 
 async def _work(head: str, machine: Machine) -> None:
-    """Work for a head until it is gone."""
+    """Run a head's jobs until the head has ended."""
     from distributed import Worker
 
     this = asyncio.current_task()
@@ -103,7 +103,7 @@ async def _work(head: str, machine: Machine) -> None:
 
 
 def serve(head: str) -> None:
-    """Work for one head after another at this address."""
+    """Run the jobs of one head after another at this address."""
     import dask
 
     dask.config.set(DASK)
@@ -115,6 +115,6 @@ def serve(head: str) -> None:
             print("the head is gone: waiting for the next one", flush=True)
         except asyncio.CancelledError:
             raise TerminatedError("terminated") from None
-        except (OSError, KeyError):  # there is no head, or it has not planned yet
+        except (OSError, KeyError):  # no head yet, or it has not planned yet
             pass
         time.sleep(_RETRY_SECONDS)

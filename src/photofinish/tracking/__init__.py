@@ -1,8 +1,8 @@
-"""MLflow, which mirrors the results. A stage uses it through `client.Tracker`."""
+"""MLflow's mirror of the results. A stage uses `client.Tracker`."""
 
 import os
 
-# MLflow reads these when it is imported. By default, a server that is gone costs four minutes.
+# MLflow reads these variables at import. By default, it retries a missing server for four minutes.
 for _name, _value in {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "DO_NOT_TRACK": "true",

@@ -1,6 +1,6 @@
 """Connection of a stage to MLflow: calls to one worker process, with a time limit.
 
-The results on disk are complete without MLflow, and the next sync sends what it missed.
+Results on disk are complete without MLflow, and the next sync sends what is missing.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from photofinish.data import PartName
 
 REMOTE_SECONDS = 8.0
-"""Longest wait of a stage for a server, all calls together."""
+"""Longest time that a stage waits for a server, over all calls."""
 FLUSH_SECONDS = 1.0
 WORKER = "photofinish.tracking.mlflow_worker"
 _LOCAL_SECONDS = 120.0
-"""Longest wait for a database on disk, at each call. It may be slow, but does not hang."""
+"""Longest time that a call waits for a database on disk, which may be slow but does not hang."""
 _INTERRUPTED_SECONDS = 5.0
-"""Longest wait of a stage that Ctrl-C or SIGTERM ends, for its run to be closed."""
+"""Longest time that an interrupted stage waits for its run to be closed."""
 _SERVERS = ("http", "databricks", "postgresql", "mysql", "mssql")
 
 
 class NoTracker:
-    """Takes the tracker's place on every rank but 0."""
+    """Tracker that does nothing, for all ranks but 0."""
 
     waited_seconds = 0.0
 
@@ -53,7 +53,7 @@ class NoTracker:
 
 
 class Tracker:
-    """A stage's connection to MLflow, closed with one line after an error or time-out."""
+    """Connection of a stage to MLflow. Closes with a printed line after an error or time-out."""
 
     def __init__(self) -> None:
         self.waited_seconds = 0.0
@@ -66,7 +66,8 @@ class Tracker:
             1, multiprocessing.get_context("spawn"), _end_with_stage
         )
         others = multiprocessing.active_children()
-        # The worker inherits this: the terminal sends Ctrl-C to it too, but only the stage acts.
+        # The worker inherits this: the terminal also sends it Ctrl-C, but only the stage should
+        # act.
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         self._call("open_project")
         signal.signal(signal.SIGINT, before)
@@ -120,13 +121,13 @@ class Tracker:
     def training_ended(
         self, name: str, device: str, results: Path, checkpoints: list[Path]
     ) -> None:
-        """Complete the run from the files of the training."""
+        """Complete the run with the files of the training."""
         self._flush()
         self._call("training_ended", name, device, results, checkpoints)
         self._wait()
 
     def stop(self, status: str, reason: str) -> None:
-        """Close the run, if there is one, of a training that failed or was stopped."""
+        """Close the run of a training that failed or was stopped, if there is a run."""
         self._call("stopped", status, reason)
 
     def sync(self, names: list[str], results: Path, report: Path) -> None:
@@ -149,7 +150,7 @@ class Tracker:
             self._give_up("its process ended")
 
     def _wait(self) -> None:
-        """Wait for all calls. The limit of a server is one for the whole stage."""
+        """Wait for all calls. For a server, the time limit applies to the whole stage."""
         began_seconds = time.monotonic()
         limit = REMOTE_SECONDS - self.waited_seconds if self._is_remote else _LOCAL_SECONDS
         done, late = futures.wait(self._calls, max(0.0, limit), futures.FIRST_EXCEPTION)
@@ -168,7 +169,7 @@ class Tracker:
         self._close()
 
     def _close(self) -> None:
-        """Kill the worker: either all is written, or the stage waits no longer."""
+        """Kill the worker. Either everything is written, or the stage gave up waiting."""
         if self._pool:
             for process in self._workers:
                 process.kill()
@@ -177,7 +178,7 @@ class Tracker:
 
 
 def _end_with_stage() -> None:
-    """End the worker with a killed stage, whose run the next worker closes."""
+    """End the worker if its stage is killed. The next worker closes the run."""
     if hasattr(os, "setsid"):
         os.setsid()  # torchrun kills the whole process group of a rank
 
@@ -194,6 +195,6 @@ def _run(module: str, function: str, arguments: tuple[Any, ...]) -> None:
     """Call a function of the worker's module. Raise only errors that unpickle without MLflow."""
     try:
         getattr(importlib.import_module(module), function)(*arguments)
-    except Exception as error:  # noqa: BLE001  # a training does not depend on MLflow
+    except Exception as error:  # noqa: BLE001  # training must not depend on MLflow
         line = next(iter(str(error).strip().splitlines()), "")
         raise RuntimeError(line or type(error).__name__) from None

@@ -1,4 +1,4 @@
-"""Content of MLflow's runs, made from the records alone."""
+"""Content of MLflow's runs, computed from records only."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from photofinish.results.script_runs import SCRIPT, ScriptRun, read_script_run
 from photofinish.wording import listed, measure_again, seconds
 
 COMPARISON = "comparison"
-"""Name and identity of the one run that each `compare` brings up to date."""
+"""Name and identity of the single run that each `compare` updates."""
 REPORT = "report"
 """Artifact folder of the comparison."""
 REPORT_TEXT, REPORT_TABLE = "comparison.md", "comparison.csv"
@@ -37,18 +37,18 @@ TAG_DEVICE = "photofinish.device"
 TAG_ANSWER = "photofinish.answer"
 TAG_HOST = "host.name"
 TAG_BUSY = "photofinish.busy"
-"""Load of a busy machine, which makes times unreliable."""
+"""Tag with the load that makes times unreliable."""
 TAG_EXTRAPOLATED = "photofinish.job_extrapolated"
-"""Epochs from which the metric job_seconds is extrapolated: from 3 of 50 epochs."""
+"""Tag with the epochs that job_seconds is extrapolated from: from 3 of 50 epochs."""
 TAG_CURRENT = "photofinish.current"
-"""True for the experiment's result as it is on disk, false for an earlier one."""
-TAG_TRAINING_KEY = "sha256.training_key"  # MLflow sorts by name: these are below the others
+"""Tag that is true for the experiment's result on disk, and false for earlier results."""
+TAG_TRAINING_KEY = "sha256.training_key"  # MLflow sorts by name, so these follow all others
 TAG_RESULT = "sha256.result"
 TAG_MIRRORED = "sha256.mirrored"
 TAG_NOTE = "mlflow.note.content"
 TAG_PROCESS = "photofinish.process"
 OURS = "**photofinish**"
-"""Start of each description that photofinish writes."""
+"""Prefix of each description that photofinish writes."""
 ONCE = 0
 """Step of a value that a run has once. MLflow draws a bar for it."""
 _DATASETS = Path("data/plan/datasets")
@@ -60,7 +60,7 @@ _KEY = re.compile(r"[\w. -]{1,250}")
 
 
 Answered = tuple[str, str, float]
-"""A training: experiment, device, and when it began."""
+"""Identity of a training: experiment, device, and start."""
 
 
 @dataclass(frozen=True)
@@ -72,21 +72,21 @@ class RunDocument:
     result: str
     """Identity of the run: the sha256 of a training's records."""
     mirrored: str
-    """SHA-256 of the mutable files. A run tagged with it is complete."""
+    """SHA-256 of the mutable files. A run with this tag is complete."""
     params: dict[str, str] = field(default_factory=dict)
     dataset: DatasetInput | None = None
     metrics: list[Metric] = field(default_factory=list)
     files: list[tuple[Path, str]] = field(default_factory=list)
-    """Figures by path, each with its artifact folder."""
+    """Files, each with its artifact folder."""
     model: Path | None = None
-    """Folder with the weights of a training."""
+    """Folder with a training's weights."""
     started_ms: int | None = None
     duration_ms: int = 0
-    """0 for a comparison, of which each run of `compare` writes a newer one."""
+    """Duration of the job, or 0 for a comparison, which each run of `compare` replaces."""
 
 
 def run_params(experiment: Experiment, device: str) -> dict[str, str]:
-    """Return an experiment's settings as MLflow's parameters, without an unused recipe's."""
+    """Return an experiment's settings as MLflow's parameters, without unused optional settings."""
     settings = experiment.model_dump(mode="json")
     for key in RECIPE:
         if settings[key] == Experiment.model_fields[key].default:
@@ -120,9 +120,9 @@ def training_document(
     results: Path,
     answers: Mapping[Answered, str] = MappingProxyType({}),
 ) -> RunDocument | None:
-    """Describe one experiment's training on one device, with its answer if there is one.
+    """Return the document of an experiment's training on a device, with its answer if available.
 
-    Returns None if the device was unavailable or the result is not complete.
+    Returns None if the device was unavailable or the result is incomplete.
     """
     folder = results / name / device
     model, timings_folder = folder / records.MODEL, folder / records.TIMINGS_FOLDER
@@ -143,7 +143,7 @@ def training_document(
     if evaluation.is_file():
         judged = records.read_record(evaluation, records.Evaluation)
         scores = judged.scores_of(record, seeds)
-        if scores:  # else `evaluate` has not judged these weights yet
+        if scores:  # otherwise `evaluate` has not scored these weights yet
             files.append((evaluation, records.EVALUATED))
             mirrored = _digest(result, evaluation)
             quality = f": {scores.in_words}"
@@ -183,7 +183,7 @@ def _all_metrics(
     seeds: Sequence[records.SeedRun],
     summary: Mapping[str, float | None],
 ) -> Iterator[Metric]:
-    """Yield the metrics of each epoch, of each further seed, and those of the whole training."""
+    """Yield the metrics of each epoch, of each further seed, and of the whole training."""
     for epoch, timing in zip(history, timings.epochs, strict=True):
         yield from epoch_metrics(epoch, timing, timings.training_image_count)
     ended_ms = _milliseconds(timings.epochs[-1].ended_at_unix_seconds)
@@ -206,8 +206,8 @@ def _document(
     mirrored: str,
     answers: Mapping[Answered, str],
 ) -> RunDocument:
-    """Describe a run that trained, as yet without its parameters, metrics and files."""
-    # Not the answer about an earlier training.
+    """Return the document of a run that trained, still without parameters, metrics and files."""
+    # Skip the answer about an earlier training.
     if answer := answers.get((name, device, timings.started_at_unix_seconds)):
         note += f" Worth a GPU? {answer}"
         mirrored = _digest(mirrored + answer)
@@ -232,7 +232,7 @@ def _document(
 def script_document(
     name: str, device: records.DeviceLabel, results: Path, answers: Mapping[Answered, str]
 ) -> RunDocument | None:
-    """Describe a script's run on one device, or return None if it did not run."""
+    """Return the document of a script's run on a device, or None if it did not run."""
     file = results / name / device / SCRIPT
     record = read_script_run(file.parent) if file.is_file() else None
     if not isinstance(record, ScriptRun):
@@ -262,7 +262,7 @@ def script_document(
 
 
 def answers_of(report: Path) -> dict[Answered, str]:
-    """Return the report's answer about each training, or nothing before the first report."""
+    """Return the report's answer about each training, or an empty dict before the first report."""
     table, answers = report / REPORT_TABLE, {}
     if table.is_file():
         for row in csv.DictReader(table.read_text(encoding="utf-8").splitlines()):
@@ -342,7 +342,7 @@ def _measured(timings: JobTimes, *, has_steps: bool) -> dict[str, float | None]:
 def report_document(report: Path) -> RunDocument:
     """Describe the comparison: the report's files, and its answers as the description."""
     note = (report / REPORT_TEXT).read_text(encoding="utf-8")[:_MOST_NOTE_CHARACTERS]
-    # A table that is cut within a row is none.
+    # Markdown shows no table that is cut within a row.
     answers = note.rpartition("\n")[0].removeprefix("# photofinish").strip()
     tags = {**_SOURCE, "photofinish.status": "compared", TAG_NOTE: f"{OURS}: {answers}"}
     files = _files(report, REPORT)

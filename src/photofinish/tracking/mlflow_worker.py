@@ -21,11 +21,11 @@ from photofinish.tracking.store import Store, close_abandoned_runs, is_live, ope
 from photofinish.tracking.sync import create_run, mirror_run, set_note, sync_all, unfinished_run
 
 _SAMPLE_SECONDS = 5.0
-"""Least time between two samples of the system's metrics, which are taken between epochs."""
+"""Minimum time between two samples of system metrics, which are taken between epochs."""
 
 
 class _LiveRun:
-    """Run of the training that goes on."""
+    """Run of the current training."""
 
     def __init__(self, store: Store, run_id: str) -> None:
         self.id = run_id
@@ -60,7 +60,7 @@ def start(
     samples: dict[PartName, int],
     started_ms: int,
 ) -> None:
-    """Open the run of a training, or resume the run of the same training if that was killed."""
+    """Open the run of a training, or resume the run if this training was killed."""
     store = open_project()
     close_abandoned_runs(store)
     host = platform.node()
@@ -69,7 +69,7 @@ def start(
         run_id = str(run.info.run_id)
         store.client.set_tag(run_id, documents.TAG_PROCESS, process_tag())
         store.client.update_run(run_id, status="RUNNING")
-        set_note(store.client, run, "")  # why it had stopped
+        set_note(store.client, run, "")  # clears the reason for the stop
     else:
         tags = documents.run_tags(name, device, host, training_key)
         tags[documents.TAG_PROCESS] = process_tag()
@@ -80,12 +80,13 @@ def start(
         store.client.log_inputs(run_id, [dataset])
     _live[:] = [_LiveRun(store, run_id)]
     if store.local_artifacts:
-        # Logging the model needs torch, which takes seconds to import: now the stage does it too.
+        # Logging the model needs torch, which takes seconds to import, so import it while the stage
+        # does.
         importlib.import_module("photofinish.tracking.model")
 
 
 def epochs(epochs: list[tuple[EpochMetrics, EpochTiming]], training_images: int) -> None:
-    """Log the epochs that MLflow lacks: a resumed training repeats those after its checkpoint."""
+    """Log the epochs that MLflow lacks. A resumed training repeats epochs after its checkpoint."""
     (run,), metrics = _live, []
     for epoch, timing in epochs:
         if epoch.epoch > run.last_epoch:
@@ -97,9 +98,9 @@ def epochs(epochs: list[tuple[EpochMetrics, EpochTiming]], training_images: int)
 
 
 def training_ended(name: str, device: DeviceLabel, results: Path, checkpoints: list[Path]) -> None:
-    """Complete the run from the files of the training."""
+    """Complete the run with the files of the training."""
     store, run = open_project(), _live.pop()
-    run.sample_system()  # a training of a second has no sample yet
+    run.sample_system()  # a very short training has no sample yet
     for path in checkpoints:
         store.client.log_artifact(run.id, str(path), "checkpoints")
     document = documents.training_document(name, device, results)
@@ -109,7 +110,7 @@ def training_ended(name: str, device: DeviceLabel, results: Path, checkpoints: l
 
 
 def stopped(status: str, reason: str) -> None:
-    """Close the run, if there is one, of a training that failed or was stopped."""
+    """Close the run of a training that failed or was stopped, if there is a run."""
     while _live:
         client = open_project().client
         run = client.get_run(_live.pop().id)

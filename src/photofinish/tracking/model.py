@@ -1,4 +1,4 @@
-"""A trained network as MLflow loads and serves it."""
+"""Trained networks in the form that MLflow loads and serves."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _REQUIREMENTS = ("mlflow", "numpy", "torch", "torchvision")
 
 
 def log_model(store: Store, run: Run, document: RunDocument) -> str:
-    """Log the model as an output of the run, or complete that one. Return its id."""
+    """Log the model as an output of the run, or complete an unfinished model. Return its id."""
     assert document.model
     client, run_id = store.client, str(run.info.run_id)
-    name = document.name.replace("/", "-")  # MLflow refuses a slash
+    name = document.name.replace("/", "-")  # MLflow refuses slashes
     record = records.read_record(document.model / records.RECORD, records.TrainingRecord)
     with forget_imports(), tempfile.TemporaryDirectory() as folder:
         network = load_network(document.model, record)
-        if outputs := run.outputs.model_outputs:  # unfinished, or its files were deleted
+        if outputs := run.outputs.model_outputs:  # an unfinished model, or deleted files
             logged = client.get_logged_model(outputs[0].model_id)
         else:
             logged = client.create_logged_model(
@@ -74,7 +74,7 @@ def _save(
             shutil.copyfile(path, code / place)
     served = as_served(network, record.mean, record.std, record.dtype, len(record.image_shape))
     try:
-        save_model(  # log_model reads the history of every metric and loads the saved model
+        save_model(  # log_model would read the history of every metric and load the saved model
             served.eval(),
             str(folder / "model"),
             mlflow_model=model,
@@ -94,7 +94,7 @@ def _save(
 def _save_code_and_state(
     folder: Path, network: nn.Module, record: records.TrainingRecord, code: Path
 ) -> None:
-    """Save what a network that can't be pickled is rebuilt from, such as a parametrized one."""
+    """Save code and state of a network that can't be pickled, such as a parametrized network."""
     shutil.rmtree(folder)
     folder.mkdir()
     torch.save(network.state_dict(), folder / "state_dict.pt")
@@ -110,7 +110,7 @@ def _signature(record: records.TrainingRecord) -> ModelSignature:
     names = leaf_names(record.dtype)
     inputs = []
     for name, dtype, shape in zip(names, leaves(record.dtype), _shapes(record), strict=True):
-        # JSON becomes floats, which can be checked: as bytes, 0.5 would become 0.
+        # JSON becomes floats, because as bytes, 0.5 would silently become 0.
         served = np.dtype(np.int64 if dtype == "int64" else np.float32)
         sides = [-1 if side is None else side for side in shape]
         inputs.append(TensorSpec(served, (-1, *sides), name or None))
@@ -129,7 +129,7 @@ def _shapes(record: records.TrainingRecord) -> list[Any]:
 
 
 def _example(record: records.TrainingRecord) -> Any:
-    """Return an input, or None for several inputs, which MLflow doesn't serve."""
+    """Return an example input, or None for several inputs, which MLflow can't serve."""
     if not isinstance(record.dtype, str):
         return None
     shape = [side or 1 for side in _shapes(record)[0]]
@@ -147,8 +147,8 @@ def as_served(
 ) -> nn.Module:
     """Return the network with the normalisation of its training.
 
-    Images are bytes, or floats from 0 to 1. A class that is made here is pickled with its code, so
-    that it loads where this package is not installed.
+    Images are bytes, or floats from 0 to 1. The class is defined in this function so that it is
+    pickled with its code, and loads without this package.
     """
     takes_images = dtype == "uint8"
     if not takes_images and not mean:
@@ -165,7 +165,7 @@ def as_served(
             self.register_buffer("std", std)
 
         def forward(self, items: torch.Tensor) -> torch.Tensor:
-            """Normalise the items as in training, and apply the network."""
+            """Normalise the inputs as in training, then apply the network."""
             if takes_images and items.dtype == torch.uint8:
                 items = items.float() / 255
             elif takes_images:

@@ -1,4 +1,4 @@
-"""MLflow's store, this project's experiment in it, and the processes that write its runs."""
+"""MLflow's store, with this project's experiment, and the processes that write runs."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ _RACE_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Store:
-    """An open tracking store and the MLflow experiment that holds this project's runs."""
+    """Open tracking store, with the MLflow experiment that holds this project's runs."""
 
     client: MlflowClient
     experiment_id: str
     local_artifacts: Path | None
-    """Folder of the artifacts in the project's store, None in a shared one."""
+    """Folder of artifacts in the project's own store. None in a shared store."""
     lock: FileLock
-    """Lock of searching and mirroring a result, so that only one process creates it."""
+    """Lock for finding or creating a run, so that only one process creates it."""
 
     def find_runs(self, filter_string: str = "") -> list[Run]:
-        """Return every run of this project that matches, the newest first."""
+        """Return all matching runs of this project, the newest first."""
         found: list[Run] = mlflow.search_runs(
             [self.experiment_id], filter_string, output_format="list"
         )
@@ -57,14 +57,14 @@ class Store:
 
 
 def process_tag() -> str:
-    """Return the tag of a run that this process writes."""
+    """Return a tag that identifies this process as the writer of a run."""
     return json.dumps([platform.node(), os.getpid(), psutil.Process().create_time()])
 
 
 def is_live(run: Run) -> bool:
-    """Return False if the run has ended or the process that wrote it is gone.
+    """Return False if the run has ended or its process is gone.
 
-    A run of another machine counts as live until that machine ends it.
+    A run from another machine counts as live until that machine ends it.
     """
     tag = run.data.tags.get(TAG_PROCESS)
     if run.info.status != "RUNNING" or not tag:
@@ -79,19 +79,19 @@ def is_live(run: Run) -> bool:
 
 
 def close_abandoned_runs(store: Store) -> None:
-    """End each run whose process is gone: after SIGKILL, MLflow shows it as running for ever."""
+    """End each run whose process is gone. After SIGKILL, MLflow would always show it as running."""
     for run in store.find_runs("attributes.status = 'RUNNING'"):
         if not is_live(run):
             store.client.set_terminated(run.info.run_id, "KILLED")
 
 
 def open_store(root: Path, state: Path) -> Store:
-    """Open the project's own store, or the one that MLFLOW_TRACKING_URI names."""
+    """Open the store that MLFLOW_TRACKING_URI names, or else the project's own store."""
     for library in ("mlflow", "alembic"):
         logging.getLogger(library).setLevel(logging.ERROR)
     variable = os.environ.get("MLFLOW_TRACKING_URI", "")
     uri = variable or f"{_SQLITE}mlflow.db"
-    if uri.startswith(_SQLITE):  # an experiment of DVC's may run in a copy of the project
+    if uri.startswith(_SQLITE):  # DVC may run an experiment in a copy of the project
         uri = f"{_SQLITE}{root / uri.removeprefix(_SQLITE)}"
     artifacts = None if variable else root / "mlruns" / OWN_EXPERIMENT
     name = experiment_name(root, state, is_shared=bool(variable))
@@ -103,7 +103,7 @@ def open_store(root: Path, state: Path) -> Store:
             try:
                 return _open(uri, artifacts, name, lock)
             except Exception as error:
-                # Another machine that opens a new PostgreSQL store now makes the same tables.
+                # Another machine may create the tables of a new PostgreSQL store at the same time.
                 if not any(sign in str(error) for sign in _RACE_SIGNS):
                     raise
             time.sleep(_RACE_SECONDS)
@@ -118,7 +118,7 @@ def open_store(root: Path, state: Path) -> Store:
 
 
 def first_line(error: Exception) -> str:
-    """Return the error without the page of SQL or HTML that may follow."""
+    """Return the error's first line, without the SQL or HTML that may follow."""
     return next(iter(str(error).strip().splitlines()), repr(error))
 
 
@@ -157,10 +157,10 @@ def _move_locations(database: Path, before: str, location: str) -> None:
 
 
 def _prepare_database(path: Path) -> None:
-    """Create a database, or raise at once if the file is none: MLflow would try for 100 seconds.
+    """Create a database. If the file exists, raise unless it is a database.
 
-    A process that is killed while MLflow makes its tables leaves a broken database. Therefore a
-    new one gets its name when it is complete.
+    MLflow would retry such a file for 100 seconds. A process that is killed while MLflow creates
+    tables leaves a broken database, so a new database gets its name once it is complete.
     """
     if path.exists():
         with closing(sqlite3.connect(path)) as connection:

@@ -74,9 +74,9 @@ _HARDWARE = ("host.cpu", "host.usable_cores", "host.accelerator")
 def sync_all(
     store: Store, names: list[str], results: Path, report: Path, *, with_models: bool = True
 ) -> int:
-    """Mirror experiments and the report; return how many runs were created or completed.
+    """Mirror experiments and the report. Return the number of runs created or completed.
 
-    Without models, none that MLflow lacks is made: that imports torch and custom code.
+    `with_models=False` logs no missing models, which would import torch and custom code.
     """
     close_abandoned_runs(store)
     count, answers = 0, answers_of(report)
@@ -101,7 +101,7 @@ def _sync(store: Store, document: RunDocument) -> bool:
             tags |= document.tags
             run_id = create_run(store, document.name, tags, document.started_ms)
         elif is_live(run) and run.data.tags[TAG_PROCESS] != tags[TAG_PROCESS]:
-            return False  # another process writes it
+            return False  # another process is writing this run
         elif _is_whole(store, run, document):
             return False
         else:
@@ -115,7 +115,7 @@ def _run_of(store: Store, document: RunDocument) -> Run | None:
     runs = store.find_runs(f"tags.`{TAG_RESULT}` = '{document.result}'")
     if runs or TAG_TRAINING_KEY not in document.tags:
         return next(iter(runs), None)
-    # The training may have opened a run that it could not complete without its server.
+    # The training may have opened a run and then lost its server.
     return unfinished_run(store, document.tags[TAG_TRAINING_KEY], document.tags[TAG_HOST])
 
 
@@ -129,9 +129,9 @@ def unfinished_run(store: Store, training_key: str, host: str) -> Run | None:
 
 
 def create_run(store: Store, name: str, tags: dict[str, str], started_ms: int | None) -> str:
-    """Create a run. All tags go in one call, so that the run is found even if this process dies.
+    """Create a run with all tags in one call, so that it is found even if this process dies.
 
-    In a store that others may share, its name has its host. Only this host's user is known.
+    In a shared store, the run's name contains the host. The user is only known for this host.
     """
     host = tags.get(TAG_HOST)
     if host and store.local_artifacts is None:
@@ -143,14 +143,14 @@ def create_run(store: Store, name: str, tags: dict[str, str], started_ms: int | 
 
 
 def set_note(client: MlflowClient, run: Run, text: str) -> None:
-    """Set the run's description, unless a user wrote it."""
+    """Set the run's description, unless a user wrote one."""
     before = run.data.tags.get(TAG_NOTE, "")
     if text != before and (not before or before.startswith(OURS)):
         client.set_tag(run.info.run_id, TAG_NOTE, text)
 
 
 def mirror_run(store: Store, run_id: str, document: RunDocument) -> None:
-    """Bring a run up to date with a document. The tag of a complete run comes last."""
+    """Update a run from a document. The tag that marks the run as complete is set last."""
     client = store.client
     _mark_as_current(store, run_id, document.tags)
     run = client.get_run(run_id)
@@ -175,19 +175,19 @@ def mirror_run(store: Store, run_id: str, document: RunDocument) -> None:
             print(f"MLflow: {document.name} goes without its model: {error}", file=sys.stderr)
     _log_missing_metrics(client, run, document.metrics, model_id)
     for path, folder in document.files:
-        # The identity of a training determines its files, unlike those of an evaluation.
+        # A training's identity determines its files. An evaluation's files may change.
         if not has_files or folder in (EVALUATED, REPORT):
             client.log_artifact(run_id, str(path), folder)
     client.set_tag(run_id, TAG_RESULT, document.result)
-    # The job's end, not that of the measurements after it, or the time when MLflow was back.
+    # The end of the job, not of the measurements after it, nor the time when MLflow was back.
     client.set_terminated(run_id, "FINISHED", run.info.start_time + document.duration_ms)
     client.set_tag(run_id, TAG_MIRRORED, document.mirrored)
 
 
 def _mark_as_current(store: Store, run_id: str, tags: dict[str, str]) -> None:
-    """Mark the run as the current one of its experiment and device, and those before as not.
+    """Mark the run as current for its experiment and device, and earlier runs as not current.
 
-    In a store that others may share, only those of the same hardware. Host names may be random.
+    In a shared store, this changes only runs on equal hardware, since host names may be random.
     """
     same = (TAG_DEVICE, *(_HARDWARE if store.local_artifacts is None else ()))
     same_name = f"tags.`{TAG_EXPERIMENT}` = '{tags.get(TAG_EXPERIMENT)}'"
@@ -200,10 +200,10 @@ def _mark_as_current(store: Store, run_id: str, tags: dict[str, str]) -> None:
 def _log_missing_metrics(
     client: MlflowClient, run: Run, metrics: list[Metric], model_id: str | None
 ) -> None:
-    """Log the metrics that the run lacks: MLflow keeps a step that is logged twice twice.
+    """Log only the metrics that the run lacks, because MLflow would keep repeated values twice.
 
-    It shows the latest of several values of a step, so a changed value gets a later time. Values
-    that a run has once, such as test scores, are the model's too.
+    MLflow shows the latest value of a step, so a changed value gets a later time. Values that a run
+    has once, such as test scores, are also logged for the model.
     """
     latest: dict[tuple[str, int], Metric] = {}
     for key in {metric.key for metric in metrics} & run.data.metrics.keys():
@@ -223,7 +223,7 @@ def _log_missing_metrics(
 
 
 def _is_whole(store: Store, run: Run, document: RunDocument) -> bool:
-    """Return True if MLflow has all of the document."""
+    """Return True if MLflow has the complete document."""
     return (
         run.info.status == "FINISHED"
         and run.data.tags.get(TAG_MIRRORED) == document.mirrored
@@ -234,12 +234,12 @@ def _is_whole(store: Store, run: Run, document: RunDocument) -> bool:
 
 
 def _has_artifacts(store: Store, run: Run) -> bool:
-    """Return False if `mlruns/` was deleted. Another store is trusted to keep its runs."""
+    """Return False if `mlruns/` was deleted. Other stores are assumed to keep their artifacts."""
     return store.local_artifacts is None or (store.local_artifacts / run.info.run_id).is_dir()
 
 
 def _ready_model(store: Store, run: Run) -> str | None:
-    """Return the id of the run's model if it is complete."""
+    """Return the id of the run's model, or None if the model is not complete."""
     for output in run.outputs.model_outputs:
         model = store.client.get_logged_model(output.model_id)
         if model.status == LoggedModelStatus.READY:
