@@ -1,8 +1,8 @@
 """Bounds on speed-ups by the work that stays on the CPU, and on step times by data sheets.
 
-docs/verdict.md explains both. Only work that must stay on the CPU counts: data loading
-per epoch, as fast as with no steps in between, and start-up for the job.
-Launching operations, checkpoints and validation data do not count, as they may shrink.
+docs/verdict.md explains both. Only work that must stay on the CPU counts: data loading per epoch,
+as fast as without steps, and start-up for the job. Kernel launches, checkpoints and loading for
+validation do not count, because they may shrink.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ _GB, _MIB, _TERA = 1e9, 2**20, 1e12
 
 @dataclass(frozen=True)
 class SpeedupBound:
-    """Upper bound of a speed-up: the whole time over the time that must stay."""
+    """Upper bound of a speed-up: the whole time divided by the time that must stay on the CPU."""
 
     whole_seconds: float
-    """Time of slow epochs or jobs, if there are several."""
+    """Whole time of slow epochs or jobs, if there are several."""
     measured_whole_seconds: float
-    """Time of the median epoch or job."""
+    """Whole time of the median epoch or job."""
     staying_seconds: float
-    """Time of fast batches and of the start-up's CPU time, in a run that is faster by a margin."""
+    """Lower estimate of the time that stays: fast batches and start-up CPU time, less a margin."""
     measured_seconds: float
 
     @property
     def at_most(self) -> float:
-        """The speed-up that no GPU exceeds, even if other programs slowed this training."""
+        """Speed-up that no GPU can exceed, even if other programs slowed this training."""
         return _without(self.whole_seconds, self.staying_seconds)
 
     @property
     def as_measured(self) -> float:
-        """The speed-up if everything else took no time."""
+        """Speed-up if everything that need not stay on the CPU took no time."""
         return _without(self.measured_whole_seconds, self.measured_seconds)
 
 
@@ -64,22 +64,22 @@ class SpeedupBounds:
 
     job: SpeedupBound
     epoch: SpeedupBound | None = None
-    """None if nothing of an epoch must stay, or if that is not known."""
+    """None if no part of an epoch must stay on the CPU, or if that is not known."""
     job_if_resident: SpeedupBound | None = None
     """Bound with `input: resident`, if a loader is used and the samples would fit."""
     loading_not_known: NotKnown | None = None
-    """Reason why a loader's time does not count as staying, and why there are no estimates."""
+    """Reason why a loader's time is left out of the bounds, and why there are no estimates."""
 
 
 def speedup_bounds(run: TrainingResult | ScriptResult) -> SpeedupBounds:
-    """Return the bounds of a training on the CPU; of its start-up alone if no steps were timed."""
+    """Return the bounds of a training on the CPU. Without timed steps, only start-up counts."""
     return _bounds_of_script(run) if isinstance(run, ScriptResult) else _bounds_of_training(run)
 
 
 def _bounds_of_script(run: ScriptResult) -> SpeedupBounds:
-    """Return the bounds by the start-up and by the wait for batches.
+    """Return a script's bounds, from its start-up and its waits for batches.
 
-    Batches that workers load ahead take longer than the wait for them. So a real bound is lower.
+    If workers load ahead, a batch takes longer than the wait for it, so the true bound is lower.
     """
     timings = run.timings
     startup = _startup_bound(timings)
@@ -119,7 +119,7 @@ def _bounds_of_training(run: TrainingResult) -> SpeedupBounds:
 
 
 def _startup_bound(timings: JobTimes) -> SpeedupBound:
-    """Return the bound of a job if only its start-up stays on the CPU."""
+    """Return a job's bound if only its start-up stays on the CPU."""
     _, job_seconds = spread(timings.end_to_end_seconds)
     least_seconds = least_startup_seconds(timings)
     if timings.startup_cpu_seconds is not None:
@@ -129,7 +129,7 @@ def _startup_bound(timings: JobTimes) -> SpeedupBound:
 
 
 def _job_bound(startup: SpeedupBound, epoch: SpeedupBound, epochs: int) -> SpeedupBound:
-    """Return the bound of a job if its start-up and every epoch's loading stay."""
+    """Return a job's bound if its start-up and every epoch's loading stay on the CPU."""
     staying_seconds = startup.staying_seconds + epochs * epoch.staying_seconds
     measured_seconds = startup.measured_seconds + epochs * epoch.measured_seconds
     whole = startup.whole_seconds, startup.measured_whole_seconds
@@ -139,7 +139,7 @@ def _job_bound(startup: SpeedupBound, epoch: SpeedupBound, epochs: int) -> Speed
 def _least_loading_seconds(costs: StepCosts, workers: int) -> float:
     """Return an epoch's loading time if all batches are as fast as the fastest tenth.
 
-    Of two passes over the same batches the faster one counts.
+    If the batches were loaded in two passes, the faster pass counts.
     """
     alone = costs.attribution.batch_alone_seconds
     waiting = costs.attribution.parts.waiting_seconds
@@ -151,9 +151,9 @@ def _least_loading_seconds(costs: StepCosts, workers: int) -> float:
 
 
 def _rounds(values: Sequence[float], size: int) -> list[float]:
-    """Return the mean of each `size` values in a row, or of all if there are fewer.
+    """Return the means of `size` consecutive values each, or of all values if there are fewer.
 
-    Batches of several workers arrive at once, so only whole rounds show their pace.
+    Batches from several workers arrive together, so only whole rounds show their speed.
     """
     starts = range(0, len(values) - size + 1, size)
     means = [statistics.fmean(values[start : start + size]) for start in starts]
@@ -163,9 +163,9 @@ def _rounds(values: Sequence[float], size: int) -> list[float]:
 @dataclass(frozen=True)
 class MinimumStepTime:
     computing_seconds: float
-    """Time of the products and the optimizer in sequence, at least each of the next three."""
+    """Time of products and optimizer in sequence, each limited by the three times below."""
     arithmetic_seconds: float
-    """Time of all products' arithmetic; 0 if the rate is unknown."""
+    """Time of all products' arithmetic, or 0 if the rate is unknown."""
     memory_seconds: float
     kernel_seconds: float
     link_seconds: float
@@ -178,10 +178,10 @@ class MinimumStepTime:
 def least_steps(
     operations: Operations, accelerator: Accelerator, precision: str, samples: int | None = None
 ) -> MinimumStepTime:
-    """Return the least time of the counted step, or of enough steps for so many samples.
+    """Return the least time of the counted step, or of enough steps for `samples` samples.
 
-    Matrix products and convolutions run in sequence, then the optimizer. Only what a kernel reads
-    or writes beyond the cache counts, as anything else may stay there.
+    Matrix products and convolutions run in sequence, then the optimizer. Only a kernel's reads and
+    writes beyond the cache's size count, as other values may stay in the cache.
     """
     tflops = accelerator.best_tflops(precision) or math.inf
     flops_a_second = tflops * _TERA * ABOVE_BOOST_CLOCK
@@ -189,8 +189,8 @@ def least_steps(
     link_bytes_a_second = (accelerator.link_gb_per_s or math.inf) * _GB
     cache_bytes = accelerator.cache_mib * _MIB
 
-    # The optimizer reads gradients, weights and its state, and writes all but the gradients. As
-    # many weights are updated as there are gradients.
+    # The optimizer reads gradients, weights and its state, and writes all but the gradients. The
+    # number of updated weights is the number of gradients.
     written_bytes = operations.gradient_bytes + operations.optimizer_bytes
     read_bytes = operations.gradient_bytes + written_bytes
     moved_bytes = max(0.0, read_bytes - cache_bytes) + max(0.0, written_bytes - cache_bytes)

@@ -1,4 +1,4 @@
-"""The decision for each experiment: a GPU of one's own, a rented one, and what to do now."""
+"""Decisions for each experiment: an own GPU, a rented GPU, and what to do now."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ About = Literal["the GPU here", "renting", "a GPU of yours"]
 
 @dataclass(frozen=True)
 class Action:
-    """What to do now."""
+    """Action that is recommended now."""
 
     kind: Literal[
         "use the GPU", "rent", "change a setting", "measure again", "train longer", "try a GPU",
         "stay here",
     ]  # fmt: skip
     accelerator: str | None = None
-    """Accelerator to rent, which `photofinish rent` knows."""
+    """Accelerator to rent, by its name for `photofinish rent`."""
     runs: int | None = None
-    """Runs from which on renting is worth it."""
+    """Smallest number of runs for which renting is worth it."""
     remedy: Remedy | None = None
     devices: tuple[DeviceLabel, ...] = ()
-    """Devices whose times are to be measured again."""
+    """Devices whose times should be measured again."""
 
 
 @dataclass(frozen=True)
 class Decision:
     own: OwnGpu
     rented: RentedGpu | None
-    """None if no accelerators are asked for."""
+    """None if the settings name no accelerators."""
     action: Action
     is_here: bool = False
-    """True if a GPU here trained it."""
+    """True if a GPU in this machine trained the experiment."""
 
     @property
     def about(self) -> About:
-        """What the answer is about: the GPU that is here, or else renting one."""
+        """Subject of the answer: the GPU in this machine, or else renting a GPU."""
         if self.is_here:
             return "the GPU here"
         return "renting" if self.rented else "a GPU of yours"
@@ -56,7 +56,7 @@ class Decision:
 
     @property
     def saved_seconds(self) -> float:
-        """Time that the GPU of the answer saves, if it is worth it."""
+        """Time that the answer's GPU saves, or 0 if it is not worth it."""
         if self.rented and not self.is_here:
             return self.rented.saved_seconds / self.rented.jobs if self.rented.is_yes else 0.0
         if self.own.gpu_seconds is None or not self.own.is_yes:
@@ -65,7 +65,7 @@ class Decision:
 
 
 def decide_all(pairs: Sequence[AnyComparison]) -> list[Decision]:
-    """Decide for each experiment. Those with the same data set and network are one sweep."""
+    """Decide for each experiment. Experiments with equal data set and network are one sweep."""
     sweeps: dict[tuple[str, ...], list[AnyComparison]] = defaultdict(list)
     for pair in pairs:
         sweeps[pair.cpu.sweep].append(pair)
@@ -74,7 +74,7 @@ def decide_all(pairs: Sequence[AnyComparison]) -> list[Decision]:
 
 
 def decide(pair: AnyComparison) -> Decision:
-    """Decide for an experiment alone."""
+    """Decide for a single experiment, without its sweep."""
     (decision,) = decide_all([pair])
     return decision
 
@@ -105,7 +105,7 @@ def _action(pair: AnyComparison, own: OwnGpu, rented: RentedGpu | None, is_here:
 
 
 def _remedy(pair: AnyComparison, own: OwnGpu) -> Remedy | None:
-    """Return a change of the settings that does not change what is learned."""
+    """Return a change of settings that does not change the model, or None."""
     if own.reason == "short job":
         return None
     for found in pair.diagnoses["gpu" if own.of_gpu else "cpu"]:

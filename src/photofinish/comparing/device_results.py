@@ -27,7 +27,7 @@ from photofinish.results.script_runs import ScriptRun, ScriptUnavailable
 
 @dataclass(frozen=True)
 class Predictions:
-    """Predictions and truth, a row for each test item, or for each of its values or labels."""
+    """Predictions and true targets, with a row for each test item, or for each value or label."""
 
     actual: npt.NDArray[Any]
     predicted: npt.NDArray[Any]
@@ -38,7 +38,7 @@ class TrainingResult:
     """Result of a training stage: one experiment on one device."""
 
     stage: ClassVar[str] = "train"
-    """Start of the stage's name in dvc.yaml."""
+    """Prefix of the stage's name in dvc.yaml."""
     has_steps: ClassVar[bool] = True
     experiment: str
     record: records.TrainingRecord
@@ -51,7 +51,7 @@ class TrainingResult:
 
     @property
     def sweep(self) -> tuple[str, ...]:
-        """Data set and network, which experiments of one sweep share."""
+        """Data set and network, which all experiments of a sweep share."""
         return self.record.experiment.dataset, self.record.experiment.model.name
 
     @property
@@ -88,12 +88,12 @@ class TrainingResult:
 
     @property
     def shares(self) -> dict[str, float]:
-        """Share of each part of an epoch's step, as far as the parts are known."""
+        """Share of each part in an epoch's step, or an empty dict if the parts are not known."""
         return self.costs.shown_shares if self.costs else {}
 
     @property
     def loading_share(self) -> float:
-        """Share of an epoch that goes into its data, 0 if that is not known."""
+        """Share of an epoch for loading and copying data, or 0 if that is not known."""
         parts = ("waiting for data", "copying to the device")
         return sum(self.shares.get(part, 0.0) for part in parts)
 
@@ -105,7 +105,7 @@ class TrainingResult:
 
 @dataclass(frozen=True)
 class Trained(TrainingResult):
-    """Result of a training stage that was evaluated, too."""
+    """Result of a training stage, with its evaluation."""
 
     scores: records.DeviceEvaluation
     first_step: records.FirstStep
@@ -119,7 +119,7 @@ class Trained(TrainingResult):
 
     @property
     def cpu_fallbacks(self) -> dict[str, int]:
-        """Number of times that the CPU ran an operator of the first step for the device."""
+        """Number of the first step's calls of each operator that ran on the CPU, not the device."""
         return self.first_step.cpu_fallbacks
 
 
@@ -135,13 +135,13 @@ class Sampled(TrainingResult):
 
 @dataclass(frozen=True)
 class ScriptResult:
-    """A script that ran on one device."""
+    """Result of a script on one device."""
 
     experiment: str
     """Name of the script."""
     record: ScriptRun
     stage: ClassVar[str] = "script"
-    # What only trainings by photofinish have.
+    # Only trainings by photofinish have values for these.
     scores: ClassVar[records.DeviceEvaluation | None] = None
     costs: ClassVar[StepCosts | None] = None
     history: ClassVar[Sequence[EpochMetrics]] = ()
@@ -164,7 +164,7 @@ class ScriptResult:
 
     @property
     def has_steps(self) -> bool:
-        """True if the script uses `photofinish.steps`. Else it is timed as a whole."""
+        """True if the script uses `photofinish.steps`, False if it is timed as a whole."""
         return bool(self.record.epochs)
 
     @property
@@ -195,12 +195,12 @@ class ScriptResult:
 
     @cached_property
     def waiting_seconds(self) -> list[float]:
-        """Time in which each epoch waited for its batches."""
+        """Time that each epoch waited for its batches."""
         return [epoch.exposed_waiting_seconds for epoch in self.record.epochs]
 
     @property
     def waiting_share(self) -> float:
-        """Share of its epochs that waited for batches."""
+        """Share of the epochs' time spent waiting for batches."""
         return sum(self.waiting_seconds) / sum(epoch.full_seconds for epoch in self.record.epochs)
 
     @property
@@ -267,7 +267,7 @@ def read_results(name: str, folder: Path) -> dict[DeviceLabel, DeviceResult]:
 def _with_settings_of(cpu: records.TrainingRecord, on_gpu: Experiment) -> records.TrainingRecord:
     """Return the CPU's record with the settings that only accelerators read.
 
-    The CPU trains without them, but estimates and suggestions begin with what params.yaml has.
+    The CPU trains without these settings, but estimates and suggestions start from params.yaml.
     """
     if on_cpu(on_gpu) != cpu.experiment:
         return cpu

@@ -30,9 +30,9 @@ Cause = Literal[
     "CPU held back", "not known",
 ]  # fmt: skip
 MOST_STARTUP_SHARE = 0.5
-"""Largest share of a job's start-up that is not its main cause."""
+"""Largest share of start-up in a job that is not reported as the main cause."""
 MOST_FIXED_SHARE = 0.5
-"""Largest fixed share of a step that computes most of its time."""
+"""Largest fixed share of a step that counts as compute-bound."""
 LEAST_STEPS = 3
 
 
@@ -58,7 +58,7 @@ class Diagnosis:
     run: TrainingResult | ScriptResult
     remedy: Remedy | None = None
     second: Remedy | None = None
-    """Another change that was tried."""
+    """Second change that was tried."""
     no_remedy: NoRemedy | None = None
     not_known: NotKnown | None = None
     likely: Cause | None = None
@@ -66,7 +66,7 @@ class Diagnosis:
 
 
 def diagnose(run: TrainingResult | ScriptResult) -> tuple[Diagnosis, ...]:
-    """Return the diagnosis of the job if it is mostly start-up, then that of an epoch."""
+    """Return the diagnosis of the job, if it is mostly start-up, then the diagnosis of an epoch."""
     diagnoses = []
     if run.timings.startup_seconds > MOST_STARTUP_SHARE * run.timings.whole_seconds:
         diagnoses.append(Diagnosis("the job", "start-up-bound", run, no_remedy="start-up"))
@@ -77,7 +77,7 @@ def diagnose(run: TrainingResult | ScriptResult) -> tuple[Diagnosis, ...]:
 
 
 def _diagnose_steps(run: ScriptResult) -> Diagnosis | None:
-    """Return that a script mostly waits for batches, or None. Its steps are not taken apart."""
+    """Return a diagnosis if the script mostly waits for batches, else None: steps have no parts."""
     if not run.has_steps or run.waiting_share <= 0.5:
         return None
     if load_warnings(run.timings.load):
@@ -87,7 +87,7 @@ def _diagnose_steps(run: ScriptResult) -> Diagnosis | None:
 
 
 def _diagnose_epoch(run: TrainingResult) -> Diagnosis | None:
-    """Return the cause of an epoch's time, or None if its steps were not to be taken apart."""
+    """Return the cause of an epoch's time, or None if its steps were not measured in parts."""
     not_known, costs = why_not_known(run), run.costs
     if not_known:
         is_doubtful = not_known.reason in ("busy", "few steps")
@@ -117,7 +117,7 @@ def _diagnose_epoch(run: TrainingResult) -> Diagnosis | None:
 
 
 def why_not_known(run: TrainingResult) -> NotKnown | None:
-    """Return why the figures show no cause, or None if they do, or if none were taken."""
+    """Return why the figures show no cause, or None if they show one or were not measured."""
     timings, costs = run.timings, run.costs
     if costs is None:
         recorded = timings.not_attributed
@@ -136,7 +136,7 @@ def why_not_known(run: TrainingResult) -> NotKnown | None:
         return NotKnown("epoch", parts_seconds * costs.steps_per_epoch, epoch_seconds)
     apart_seconds = parts_seconds - costs.parts_seconds["waiting for data"] - costs.copying_seconds
     off = costs.step_alone_seconds / apart_seconds - 1
-    # After its batch was loaded, a step on the CPU has cold caches and sleeping threads.
+    # After loading a batch, a step on the CPU has cold caches and sleeping threads.
     may_be_faster = not is_cpu or run.record.experiment.input.name == "loader"
     if off > most or (off < -most and not may_be_faster):
         return NotKnown("step", apart_seconds, costs.step_alone_seconds)
@@ -172,7 +172,7 @@ def _against_input(
     if cause == "copy-bound":
         if settings.pin_memory and settings.non_blocking:
             return "copies"
-        # How much faster copies from pinned memory are was not tried.
+        # Copies from pinned memory were not timed.
         gain = Gain.at_most(costs, shortest_seconds) if settings.pin_memory else None
         return Remedy(key, value | {"pin_memory": True, "non_blocking": True}, gain, "pinned")
     if cores <= settings.workers:
@@ -185,7 +185,7 @@ def _against_input(
 def _against_launching(run: TrainingResult, costs: StepCosts) -> Remedy | NoRemedy:
     """Suggest the larger batch that was tried.
 
-    The time for data is assumed to stay the same per epoch, or per step.
+    The interval assumes that the time for data is constant per epoch, or constant per step.
     """
     larger, tried = costs.attribution.other_batch_images, costs.attribution.other_batch
     if larger <= run.record.experiment.batch_size:
@@ -209,9 +209,9 @@ def _against_computing(run: TrainingResult, costs: StepCosts) -> Remedy | NoReme
 
 
 def _against_thread_count(host: CpuTarget, costs: StepCosts, cores: int) -> Remedy:
-    """Suggest a thread for each core.
+    """Suggest one thread for each core.
 
-    By Amdahl's law only the time that grows with the samples is shared among the cores.
+    By Amdahl's law, cores only share the time that grows with the samples.
     """
     # `auto` follows OMP_NUM_THREADS.
     value: str | int = cores if host.software.variables.get("OMP_NUM_THREADS") else "auto"

@@ -1,7 +1,6 @@
 """Estimated time and cost of a whole job on a rented accelerator.
 
-A rented machine has another CPU, so its start-up and loading are estimated from those measured
-here.
+A rented machine has another CPU, so start-up and loading are estimated from measurements here.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ from photofinish.results.measurements import Operations
 from photofinish.results.script_runs import ScriptSettings
 
 _LARGER_BATCH = 8
-"""Factor on the batch size where launching decides a step's time."""
+"""Factor on the batch size to suggest if launching decides a step's time."""
 _OTHER_CPU = 1.5
-"""Factor by which start-up and loading may differ on a rented machine's CPU. A guess."""
+"""Factor by which start-up and loading may differ on a rented machine's CPU. It is a guess."""
 
 
 @dataclass(frozen=True)
 class LargerBatch:
-    """Estimated steps whose kernels take longer to launch than to compute, and larger ones."""
+    """Estimated step whose kernels take longer to launch than to compute, and a larger step."""
 
     batch_size: int
     step_seconds: float
@@ -54,15 +53,15 @@ class Estimate:
     steps_seconds: float
     """Time of an epoch's steps, without waiting for their batches."""
     startup_seconds: float
-    """Start-up as measured here, and that of a GPU."""
+    """Start-up as measured here, plus the time to start a GPU."""
     job_seconds: float
     job_interval: tuple[float, float]
-    """Job times if the step is as far off as nine of ten estimates are, and the CPU by a factor."""
+    """Job times if the step's estimate is off as nine of ten are, and the CPU's by a factor."""
     cost: float | None
     larger_batch: LargerBatch | None = None
-    """Step with a larger batch, if launching decides the step's time."""
+    """Larger batch to suggest, if launching decides the step's time."""
     captured_job_seconds: float | None = None
-    """Time of the job with `cuda_graphs: "on"`, if that captures its steps and `auto` does not."""
+    """Time of the job with `cuda_graphs: "on"`, if only that setting captures its steps."""
 
 
 def estimate_job(
@@ -73,7 +72,7 @@ def estimate_job(
     price: Price | None,
     scale: float,
 ) -> Estimate | None:
-    """Return the job's estimate, or None if there is none of its steps."""
+    """Return the job's estimate, or None if its step can't be estimated."""
     timings, experiment = run.timings, run.record.experiment
     cpu_step_seconds = _quickest_step_seconds(timings)
     step = estimate_step(operations, accelerator, experiment, cpu_step_seconds)
@@ -119,10 +118,10 @@ class _EstimatedJob:
     def epoch_seconds(
         self, step: StepEstimate, step_seconds: float | None = None, cpu_factor: float = 1.0
     ) -> float:
-        """Return the longer of an epoch's steps and its loading."""
+        """Return the time of an epoch's steps or of its loading, whichever is longer."""
         loading_seconds = self._loading_seconds
         if self._loads_itself:
-            # The process that launches the steps loads their batches, too.
+            # The process that launches the steps also loads their batches.
             loading_seconds += self.steps * step.launch_seconds
         step_seconds = step.seconds if step_seconds is None else step_seconds
         return max(self.steps * step_seconds, cpu_factor * loading_seconds)
@@ -143,7 +142,7 @@ class _EstimatedJob:
 
 
 def _with_cuda_graphs(experiment: Experiment | ScriptSettings) -> Experiment | None:
-    """Return the settings with `cuda_graphs: "on"`, if only that captures the steps."""
+    """Return the settings with `cuda_graphs: "on"` if only that captures the steps, else None."""
     if not isinstance(experiment, Experiment) or not why_not_captured(experiment):
         return None
     settings = experiment.model_copy(update={"cuda_graphs": "on"})
@@ -157,7 +156,7 @@ def _larger_batch(
     step: StepEstimate,
     cpu_step_seconds: float,
 ) -> LargerBatch | None:
-    """Return a step with a larger batch if launching decides the step, and the memory suffices."""
+    """Return a step with a larger batch, if launching decides its time and the memory suffices."""
     if not step.is_launch_bound:
         return None
     larger = with_batch(operations, _LARGER_BATCH * operations.images)
@@ -192,7 +191,7 @@ def measured_over_estimated(
 
 
 def _quickest_step_seconds(timings: JobTimes) -> float:
-    """Return the quickest step here, of either batch size that was tried."""
+    """Return the time of the quickest step here, over both batch sizes that were tried."""
     seconds = timings.steady_state.step_seconds
     if timings.attribution:
         seconds = [*seconds, *timings.attribution.other_batch.step_seconds]
@@ -200,15 +199,16 @@ def _quickest_step_seconds(timings: JobTimes) -> float:
 
 
 def _validation_share(timings: JobTimes) -> float:
-    """Return how long validation takes as a share of training, here and so by estimate there."""
+    """Return validation's time as a share of training's. It is assumed to be equal on the GPU."""
     validation_seconds = sum(epoch.validation_seconds for epoch in timings.epochs)
     return validation_seconds / sum(epoch.training_seconds for epoch in timings.epochs)
 
 
 def _loading_factor(run: TrainingResult | ScriptResult, name: str) -> float:
-    """Return how many times as long loading takes in a rented machine.
+    """Return the ratio of loading times on a rented machine and here.
 
-    A loader's workers share its cores. An unknown machine is assumed to have as many as this one.
+    A loader's workers share the cores. An unknown machine is assumed to have as many as this
+    machine.
     """
     cpu, machine = run.timings.host.cpu, cheapest_machine(name)
     experiment = run.record.experiment

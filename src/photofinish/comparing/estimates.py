@@ -1,7 +1,7 @@
 """Estimates of a step on an accelerator, from its data sheet and the counted step.
 
-A step takes the longer of what the device needs and what the host needs to launch it. The constants
-are fitted on published training speeds: `python -m benchmarks.published.fit`.
+A step takes as long as the device needs to compute it, or as the host needs to launch it. The
+constants are fitted on published training speeds: `python -m benchmarks.published.fit`.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from photofinish.results.measurements import Operations
 from photofinish.results.script_runs import ScriptSettings
 
 TIMES_THE_ARITHMETIC = {"fp32": 0.91, "tf32": 0.89, "fp16": 0.95}
-"""Seconds per second that the operations take at the peak rate, by precision."""
+"""Ratio of the operations' time to their time at the peak rate, by precision."""
 _FITTED_AS = {"bf16": "fp16", "fp64": "fp32"}
-"""Precisions that no published speed has, and those whose constants they take."""
+"""Precisions without published speeds, and the precisions whose constants they use."""
 TIMES_WHAT_IS_SAVED = 17.2
-"""Seconds per second that moving all saved tensors once takes at the peak rate."""
+"""Ratio of memory-bound time to the time to move all saved tensors once at the peak rate."""
 LAUNCH_SECONDS = 12.5e-6, 69e-6, 127e-6
-"""Time for the host to launch one operator, step by step: a fast host, the usual, a slow one.
+"""Time for a fast, a typical and a slow host to launch one operator without a CUDA graph.
 
-The usual is the median of the published steps that launching decides, the slow one their slowest.
-Steps on an RTX 5090, which are not among them, were up to 5.5 times as fast.
+Typical is the median of the published steps whose time launching decides, and slow is their
+slowest. Steps on an RTX 5090, which are not among these, were up to 5.5 times as fast.
 """
 _OTHER_HOST = 0.5, 1.0, 2.0
-"""Time of a step on the CPU of a rented machine over that on this CPU. A guess."""
+"""Ratio of a step's time on a rented machine's CPU to its time here. It is a guess."""
 CAPTURED_LAUNCH_SECONDS = 2e-6
 """The same in a CUDA graph. No published speed has it, and no GPU has measured it here."""
 LONG_STEP_SECONDS = 0.03
 LONG_STEPS_WITHIN, OTHERS_WITHIN = 1.54, 2.5
-"""Factors that nine of ten estimates are within: CUDA's long steps, and all others.
+"""Factors within which nine of ten estimates are: for long steps on CUDA, and for all others.
 
-Short steps on CUDA were within 1.96, steps on ROCm within 2.14. For captured steps that the host
-decides, 2.5 is a guess.
+Short steps on CUDA were within 1.96, and steps on ROCm within 2.14. For captured steps whose time
+the host decides, 2.5 is a guess.
 """
 CONTEXT_SECONDS = 1.0, 2.0, 4.0
-"""Time to start a GPU in a process: a fast one, the usual, a slow one.
+"""Time to start a GPU in a process: fast, typical and slow.
 
 Users measured 1 to 2 s (pytorch#39005), over 2 s (discuss.pytorch.org/t/82521) and 4 s
 (pytorch#22583).
@@ -48,16 +48,16 @@ _TERA, _GB = 1e12, 1e9
 
 
 Spread = tuple[float, float, float]
-"""Seconds of a fast step, the estimate, and of a slow step. Nine of ten steps lie between."""
+"""Times of a fast step, an estimated step and a slow step. Nine of ten are in this range."""
 
 
 @dataclass(frozen=True)
 class StepEstimate:
     spread: Spread
     launch_seconds: float
-    """Host time to launch the step's kernels; 0 for captured steps."""
+    """Host time to launch the step's kernels, or 0 for captured steps."""
     is_launch_bound: bool
-    """True if launching, step by step, takes longer than what the device computes."""
+    """True if launching takes longer than computing, without a CUDA graph."""
 
     @property
     def seconds(self) -> float:
@@ -70,10 +70,11 @@ def estimate_step(
     experiment: Experiment | ScriptSettings,
     cpu_step_seconds: float = math.inf,
 ) -> StepEstimate | None:
-    """Return an estimate, or None.
+    """Return the estimate of a step, or None.
 
-    There is none for kinds of accelerators that the published speeds don't fit, and for steps with
-    operators that aren't counted. Launching takes no longer than the quickest step on the CPU.
+    There are no estimates for kinds of accelerators that published speeds don't cover, nor for
+    steps with operators that can't be counted. Launching is limited by the quickest step on the
+    CPU.
     """
     precision = accelerator.effective_precision(operations.precision(experiment.precision))
     tflops = accelerator.tflops.get(precision)
@@ -98,8 +99,8 @@ def estimate_step(
 
 
 def _launches(kernels: int, cpu_step_seconds: float) -> Spread:
-    """Return the time to launch a step on a fast host, the usual, and a slow one."""
-    # The CPU launched the same operators in its step, and computed them, too.
+    """Return the time to launch a step on a fast, a typical and a slow host."""
+    # A step on the CPU launches the same operators, and also computes them.
     fast, middle, slow = (
         min(kernels * launch_seconds, factor * cpu_step_seconds)
         for launch_seconds, factor in zip(LAUNCH_SECONDS, _OTHER_HOST, strict=True)
@@ -108,7 +109,7 @@ def _launches(kernels: int, cpu_step_seconds: float) -> Spread:
 
 
 def with_batch(operations: Operations, images: int) -> Operations:
-    """Return the operations of a step with so many samples."""
+    """Return the operations of a step with `images` samples."""
     factor = images / operations.images
     scaled = ("flops", "saved_activations", "saved_tensor_bytes", "batch_bytes")
     numbers = {name: round(factor * getattr(operations, name)) for name in scaled}
@@ -118,7 +119,7 @@ def with_batch(operations: Operations, images: int) -> Operations:
 def estimated_device_seconds(
     operations: Operations, accelerator: Accelerator, precision: str, tflops: float
 ) -> float:
-    """Return the time of arithmetic and memory traffic, however fast the host launches it."""
+    """Return the device's time for arithmetic and memory traffic, without launching."""
     factor = TIMES_THE_ARITHMETIC[_FITTED_AS.get(precision, precision)]
     arithmetic_seconds = factor * operations.flops / (tflops * _TERA)
     saved_seconds = operations.saved_tensor_bytes / (accelerator.memory_gb_per_s * _GB)

@@ -1,9 +1,9 @@
-"""Least times that a run would have taken on a quiet machine, and with fewer threads.
+"""Lower bounds of a run's times on a quiet machine, and times with fewer threads.
 
-Other programs only make a run longer. On the CPU, the quickest of short steps are those of a quiet
-machine. A longer step loses a core to another program before it ends, and OpenMP's threads then
-spin for each other. So its work is measured with one thread, by that thread's CPU time. Shared
-evenly among all threads, it is the least that a step takes.
+Other programs can only make a run longer. The quickest of many short steps on the CPU are as fast
+as on a quiet machine. A longer step loses a core to another program before it ends, and OpenMP's
+threads then spin for each other. So the step's work is measured as the CPU time of a single thread.
+Divided by the number of threads, this is the least time of a step.
 """
 
 from __future__ import annotations
@@ -22,24 +22,26 @@ from photofinish.results.measurements import SteadyState
 from photofinish.results.records import Timings
 
 BUSY = 2.0
-"""Least factor by which other programs may have slowed a run on a busy machine."""
+"""Smallest assumed factor by which other programs slowed a run on a busy machine."""
 SPINNING = 60.0
-"""Largest factor that was seen by which OpenMP's threads slow a run down.
+"""Largest slowdown by OpenMP's spinning threads that was observed.
 
-It counts only where neither steps nor quiet windows show less."""
+Used only if neither steps nor quiet windows show a smaller factor.
+"""
 SLICE_SECONDS = 0.002
-"""Longest step whose quickest tenth is as fast beside other programs as on a quiet machine."""
+"""Longest step whose quickest tenth is as fast with other programs running as without."""
 SHARED_CACHES = 1.2
-"""Factor by which CPU time is longer beside other programs, which use the caches, too.
+"""Factor by which CPU time grows if other programs use the caches.
 
-Beside two busy loops, steps' CPU time was 1.09 to 1.2 times that on a quiet machine."""
+With two busy loops running, steps took 1.09 to 1.2 times the CPU time of a quiet machine.
+"""
 FASTER = 1.1
-"""Least factor by which fewer threads are faster, if they are to count."""
+"""Smallest speed-up for which fewer threads are reported."""
 _ENOUGH_STEPS, _ENOUGH_TRIES = 10, 5
 
 
 def slowdown(run: JobTimes) -> float:
-    """Return the factor by which other programs may have slowed a run, 1 on a quiet machine."""
+    """Return the factor by which other programs may have slowed a run, or 1 on a quiet machine."""
     if not load_warnings(run.load):
         return 1.0
     if not isinstance(run.host, CpuTarget):
@@ -48,7 +50,7 @@ def slowdown(run: JobTimes) -> float:
         return max(1.0, run.median_epoch_seconds / least_seconds)
     if run.host.threads == 1:
         return slowdown_of_a_thread(run)
-    # The last window has the measurements after the training.
+    # The last window covers the measurements after the training.
     windows = run.load[:-1]
     passed = sum(window.wall_seconds for window in windows)
     quiet = sum(window.wall_seconds for window in windows if not load_warnings([window]))
@@ -59,7 +61,7 @@ def slowdown(run: JobTimes) -> float:
 def slowdown_of_a_thread(run: JobTimes) -> float:
     """Return the factor by which other programs may have slowed work of a single thread.
 
-    Threads that were ready to run but had no core show how much it was at least.
+    The time of threads that were ready to run without a core is a lower bound.
     """
     if not load_warnings(run.load):
         return 1.0
@@ -69,7 +71,7 @@ def slowdown_of_a_thread(run: JobTimes) -> float:
 
 
 def least_epoch_seconds(run: JobTimes) -> float | None:
-    """Return the least time of a training pass on a quiet machine, or None if nothing shows it."""
+    """Return the least time of a training pass on a quiet machine, or None if unknown."""
     step_seconds = least_step_seconds(run)
     if step_seconds is None or run.steps_per_epoch is None:
         return None
@@ -81,10 +83,10 @@ def least_epoch_seconds(run: JobTimes) -> float | None:
 
 
 def least_step_seconds(run: JobTimes) -> float | None:
-    """Return the least time of a step on a quiet machine, or None if nothing shows it.
+    """Return the least time of a step on a quiet machine, or None if unknown.
 
-    A script's step has the wait for its batch. With several threads, only short ones are known, as
-    other threads can't be tried.
+    A script's step includes the wait for its batch. With several threads, only a script's short
+    steps are known, because it can't be run with other numbers of threads.
     """
     host = run.host
     if not isinstance(host, CpuTarget):
@@ -95,7 +97,7 @@ def least_step_seconds(run: JobTimes) -> float | None:
         if host.threads == 1 and run.loop_steps.cpu_seconds:
             return run.loop_steps.cpu_seconds / SHARED_CACHES
         return None
-    # Without parts, the samples of a script are the means of whole epochs.
+    # Without an attribution, a script's samples are means over whole epochs.
     steps = run.attribution.same_batch if run.attribution else run.steady_state
     if (
         isinstance(run, Timings)
@@ -112,7 +114,7 @@ def least_step_seconds(run: JobTimes) -> float | None:
 
 
 def least_batch_seconds(run: JobTimes) -> float:
-    """Return the least time to load a batch on a quiet machine; 0 if nothing shows it."""
+    """Return the least time to load a batch on a quiet machine, or 0 if unknown."""
     if run.attribution is None:
         return 0.0
     alone_seconds = run.attribution.batch_alone_seconds
@@ -134,18 +136,18 @@ def least_startup_seconds(run: JobTimes) -> float:
 
 @dataclass(frozen=True)
 class FewerThreads:
-    """A smaller number of threads that is faster."""
+    """Smaller number of threads with faster steps."""
 
     threads: int
     steps: SteadyState
     job_seconds: float
-    """Time of the job with so many threads."""
+    """Time of the job with this number of threads."""
 
 
 def fewer_threads(run: JobTimes) -> FewerThreads | None:
-    """Return the number of threads with which steps were faster by more than a tenth, or None.
+    """Return the number of threads with which steps were more than a tenth faster, or None.
 
-    On a busy machine threads wait for each other, so nothing is concluded.
+    Returns None on a busy machine, where threads wait for each other.
     """
     if load_warnings(run.load) or load_warnings(run.load[-1:]) or run.steps_per_epoch is None:
         return None
@@ -164,5 +166,5 @@ def fewer_threads(run: JobTimes) -> FewerThreads | None:
 
 
 def _quickest(seconds: Sequence[float]) -> float:
-    """Return the quickest tenth."""
+    """Return the 10 % quantile."""
     return float(np.quantile(seconds, 0.1))

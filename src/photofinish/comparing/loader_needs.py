@@ -1,5 +1,4 @@
-"""Cores that a GPU wants from a loader, and how long it would wait in the machine with the lowest
-price."""
+"""Cores that a loader needs to keep a GPU busy, and the GPU's waiting in the cheapest machine."""
 
 from __future__ import annotations
 
@@ -12,29 +11,29 @@ from photofinish.comparing.prices import cheapest_machine
 
 @dataclass(frozen=True)
 class LoaderNeed:
-    """Loading that keeps a GPU busy, by its estimated steps and by one core of this machine."""
+    """Loading that keeps a GPU busy, from its estimated steps and the speed of one core here."""
 
     gpu_samples_a_second: float
     core_samples_a_second: float
     cores: int
-    """Cores of the machine with the lowest price."""
+    """Cores of the cheapest machine with this GPU."""
     vcpus: int
 
     @property
     def wanted_cores(self) -> float:
-        """Cores that load as fast as the GPU trains."""
+        """Number of cores that load as fast as the GPU trains."""
         return self.gpu_samples_a_second / self.core_samples_a_second
 
     @property
     def waiting_share(self) -> float:
-        """Share of its time that the GPU waits, even with a worker for each core."""
+        """Share of time that the GPU waits, even with a worker for each core."""
         return max(0.0, 1 - self.cores / self.wanted_cores)
 
 
 def loader_need(
     run: TrainingResult | ScriptResult, estimate: Estimate | None, name: str
 ) -> LoaderNeed | None:
-    """Return what this accelerator wants, or None if steps, loading or the machine aren't known."""
+    """Return the need of this accelerator, or None if steps, loading or machine are unknown."""
     loader, machine = run.timings.loader, cheapest_machine(name)
     if not loader or not loader.whole_seconds or estimate is None or machine is None:
         return None

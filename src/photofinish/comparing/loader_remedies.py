@@ -1,4 +1,4 @@
-"""Other inputs that were tried on a job, and what they gain."""
+"""Other settings of the input that were tried on a job, and their gains."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MOST_REMEDIES = 2
 
 
 def loader_remedies(run: TrainingResult, costs: StepCosts) -> list[Remedy]:
-    """Return the changes that gain most, at most two, the best first."""
+    """Return at most two changes, those with the highest gain, best first."""
     loader, settings = run.timings.loader, run.record.experiment.input
     if loader is None or not isinstance(settings, LoaderInput):
         return []
@@ -28,7 +28,7 @@ def loader_remedies(run: TrainingResult, costs: StepCosts) -> list[Remedy]:
 
 
 def _start_seconds(loader: LoaderTimes, tried: TriedInput) -> float:
-    """Return how long its workers take to start in each epoch."""
+    """Return the time that the tried workers take to start in each epoch."""
     starts = {each.workers: each.start_seconds for each in loader.tried_workers}
     return 0.0 if tried.persistent_workers else starts.get(tried.workers, 0.0)
 
@@ -44,6 +44,6 @@ def _remedy(run: TrainingResult, settings: LoaderInput, tried: TriedInput, gain:
             value |= {"persistent_workers": True}
         return Remedy(f"{experiment}.input", value, gain, "tried workers")
     also = ((f"{experiment}.batch_transform", value["transform"]),)
-    # `dvc exp run -S` merges: what is left out would stay.
+    # `dvc exp run -S` merges mappings, so a key that is left out would keep its value.
     without = value | {"transform": None}
     return Remedy(f"{experiment}.input", without, gain, "batch transform", also)

@@ -9,9 +9,9 @@ from photofinish.results.measurements import Operations
 _GIB = 2**30
 VALUE_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
 _DRIVER_BYTES = 2**30
-"""Generous size of a driver and its libraries in the device's memory."""
+"""Upper estimate of the driver's and libraries' size in the device's memory."""
 _ROOM = 1.5
-"""Factor on the least memory of a step, for everything else in the memory."""
+"""Factor on a step's least memory, for everything else in the memory."""
 
 
 def least_memory_bytes(operations: Operations, precision: str) -> int:
@@ -25,7 +25,7 @@ def least_memory_bytes(operations: Operations, precision: str) -> int:
 def fits(
     operations: Operations, precision: str, memory_gib: float
 ) -> Literal["yes", "perhaps", "no"]:
-    """Return no only if that is sure, and yes only with room to spare."""
+    """Return "no" only if that is certain, "yes" only with room to spare, else "perhaps"."""
     needed_bytes, memory_bytes = least_memory_bytes(operations, precision), memory_gib * _GIB
     if needed_bytes > memory_bytes:
         return "no"

@@ -1,7 +1,7 @@
-"""The answer for a GPU in this machine, by the time of the job alone.
+"""Answers for a GPU in this machine, from the job's time only.
 
-Measured beats recorded, recorded beats estimated, and an estimate beats a bound, which only ever
-says No. docs/verdict.md has these rules for users.
+A measurement takes precedence over records, records over estimates, and estimates over bounds,
+which can only say No. docs/verdict.md explains these rules to users.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Basis = Literal["measured", "recorded", "estimated", "bound"]
 Reason = Literal["short job", "start-up", "loading", "copying", "launch overhead", "arithmetic"]
 
 SHORT_JOB_SECONDS = 5.0
-"""A shorter job is not worth a GPU, unless one was seen to be faster."""
+"""Shorter jobs are not worth a GPU, unless a GPU was measured or recorded to be faster."""
 NO_DIFFERENCE = 0.9, 1.1
 _HARDLY_KNOWN = 100.0
 """Ratio of an interval's ends from which on the number between them misleads."""
@@ -41,20 +41,20 @@ _REASONS: dict[Cause, Reason] = {
 
 @dataclass(frozen=True)
 class OwnGpu:
-    """Answer for a GPU in this machine. All times are those of the whole job."""
+    """Answer for a GPU in this machine. All times are times of the whole job."""
 
     answer: Answer
     basis: Basis
     cpu_seconds: float
     gpu_seconds: float | None = None
-    """Time on the GPU that decides; None for a bound."""
+    """Time on the GPU that decides the answer. None for a bound."""
     interval: Interval | None = None
-    """Interval of the speed-up that holds it in 9 of 10 cases."""
+    """Interval that contains the speed-up in 9 of 10 cases."""
     gpu: str | None = None
-    """Name of the GPU that decides."""
+    """Name of the GPU that decides the answer."""
     reason: Reason | None = None
     of_gpu: bool = False
-    """True if the reason is the GPU's, not the CPU's."""
+    """True if the reason is about the GPU, False if it is about the CPU."""
     option: RentalOption | None = None
     """Accelerator of the estimate."""
 
@@ -73,7 +73,7 @@ class OwnGpu:
 
 
 def decide_own(pair: AnyComparison) -> OwnGpu:
-    """Decide on a GPU in this machine, by the best evidence that there is."""
+    """Decide on a GPU in this machine, by the best available evidence."""
     recorded, estimated = _recorded(pair), _estimated(pair)
     if decision := _measured(pair) or _if_yes(recorded) or _short(pair) or _if_yes(estimated):
         return decision
@@ -112,7 +112,7 @@ def _by_interval(pair: AnyComparison) -> Answer:
 
 
 def _recorded(pair: AnyComparison) -> OwnGpu | None:
-    """Decide by the fastest GPU of the references that shows a difference."""
+    """Decide by the fastest GPU in references with a clear difference, or return None."""
     clear = []
     for each in pair.references:
         whole = job_speedup(pair.cpu.timings, each.timings)
@@ -127,14 +127,14 @@ def _recorded(pair: AnyComparison) -> OwnGpu | None:
 
 
 def _short(pair: AnyComparison) -> OwnGpu | None:
-    """Answer No to a job that is too short, further seeds included."""
+    """Answer No if the job with its further seeds is too short, else return None."""
     if pair.cpu.timings.job_seconds > SHORT_JOB_SECONDS:
         return None
     return OwnGpu("No", "bound", pair.cpu.timings.whole_seconds, reason="short job")
 
 
 def _estimated(pair: AnyComparison) -> OwnGpu | None:
-    """Decide by the accelerator that is worth it for the least money, else by the fastest."""
+    """Decide by the cheapest accelerator that is worth it, or else by the fastest."""
     options = estimated_options(pair)
     if not options:
         return None
@@ -159,7 +159,7 @@ def _estimated(pair: AnyComparison) -> OwnGpu | None:
 
 
 def estimated_options(pair: AnyComparison) -> list[tuple[RentalOption, Estimate]]:
-    """Return accelerators whose memory may suffice, with their estimates of the job."""
+    """Return the accelerators whose memory may suffice, with the job's estimates."""
     return [
         (option, option.estimate)
         for option in pair.renting.options
@@ -174,16 +174,16 @@ def estimated_speedup(pair: AnyComparison, estimate: Estimate) -> Interval:
 
 
 def _value(option: RentalOption, estimate: Estimate) -> tuple[bool, float, float]:
-    """Return a key that sorts by doubt about the memory, then by cost, then by time."""
+    """Return a sort key: doubt about the memory first, then cost, then time."""
     cost = math.inf if estimate.cost is None else estimate.cost
     return option.fits != "yes", cost, estimate.job_seconds
 
 
 def _bounded(pair: AnyComparison) -> OwnGpu:
-    """Answer No if no GPU can be much faster in this machine."""
+    """Answer No if no GPU in this machine can be much faster, else "Can't tell"."""
     job, timings = pair.bounds.job, pair.cpu.timings
     cpu_seconds = timings.whole_seconds
-    # Other programs may have slowed what stays more than the rest.
+    # Other programs may have slowed the staying work more than the rest.
     limit = job.at_most if load_warnings(timings.load) else job.as_measured
     if limit < max(WORTHWHILE_BOUND, pair.settings.worth_it):
         reason: Reason = "loading" if loads_longer_than_it_starts(pair) else "start-up"
@@ -192,7 +192,7 @@ def _bounded(pair: AnyComparison) -> OwnGpu:
 
 
 def loads_longer_than_it_starts(pair: AnyComparison) -> bool:
-    """Return True if most of what stays on the CPU is loading, not start-up."""
+    """Return True if most of the time that stays on the CPU is loading, not start-up."""
     job, epoch = pair.bounds.job, pair.bounds.epoch
     if epoch is None:
         return False
@@ -200,12 +200,12 @@ def loads_longer_than_it_starts(pair: AnyComparison) -> bool:
 
 
 def _reason(pair: AnyComparison, device: DeviceLabel) -> Reason | None:
-    """Return the largest part of the device's job, or else of its epoch, as far as is likely."""
+    """Return the likely main part of the device's job, or else of its epoch."""
     diagnoses = pair.diagnoses[device]
     return _REASONS.get(diagnoses[0].likely or diagnoses[0].cause) if diagnoses else None
 
 
 def is_likely(pair: AnyComparison, decision: OwnGpu) -> bool:
-    """Return True if the reason is by unreliable figures, such as those of a busy machine."""
+    """Return True if the reason comes from unreliable figures, such as on a busy machine."""
     first = pair.diagnoses["gpu" if decision.of_gpu else "cpu"][:1]
     return any(each.likely and _REASONS.get(each.likely) == decision.reason for each in first)

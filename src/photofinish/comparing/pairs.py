@@ -1,4 +1,4 @@
-"""One comparison for each experiment and script: both devices' results and all findings."""
+"""Comparisons: for each experiment and script, both devices' results and all findings."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ from photofinish.results.references import (
 from photofinish.results.script_runs import ScriptRun, ScriptUnavailable, read_script_run
 
 _MAY_DIFFER = {"dataset", "repeats", "seeds"}
-"""Settings that do not change the training: the data set's name, and how often it trained."""
+"""Settings that do not change a training: the data set's name, and numbers of repeats and seeds."""
 
 
 @dataclass(frozen=True)
 class Compared:
     speedups: dict[Kind, Speedup]
-    """That of the whole job alone, unless both runs have steps."""
+    """Speed-ups of step, epoch and job. Only of the job if a run has no steps."""
     break_even: BreakEvenEpochs | None = None
     parity: Parity | None = None
     """None for scripts, whose models are not compared."""
@@ -68,16 +68,16 @@ TrainingT = TypeVar("TrainingT", Trained, Sampled)
 
 @dataclass(frozen=True)
 class Comparison(Generic[ResultT]):
-    """An experiment or script on the CPU and on the GPU.
+    """Comparison of an experiment or script on the CPU and on the GPU.
 
-    Findings that depend on the settings are computed when first used.
+    Findings that depend on the settings are computed at their first use.
     """
 
     cpu: ResultT
     gpu: ResultT | NotTrained
     compared: Compared | None
     diagnoses: dict[DeviceLabel, tuple[Diagnosis, ...]]
-    """Causes on each device that trained: of the job if it is mostly start-up, then of an epoch."""
+    """Causes on each trained device: of the job if it is mostly start-up, then of an epoch."""
     bounds: SpeedupBounds
     settings: Comparing
     references: tuple[Reference, ...]
@@ -121,7 +121,7 @@ class Comparison(Generic[ResultT]):
 
     @cached_property
     def seeds(self) -> dict[DeviceLabel, OverSeeds]:
-        """Scores over seeds of the devices that trained from several."""
+        """Scores over seeds, for devices that trained from several seeds."""
         target = self.settings.target_accuracy
         runs = [run for run in self.trained if isinstance(run, Trained) and run.seed_runs]
         return {run.device: over_seeds(run, target) for run in runs}
@@ -170,9 +170,9 @@ def read_script_pair(name: str, folder: Path, settings: Comparing) -> Comparison
 def with_settings(
     pairs: Sequence[Comparison[TrainingT]], settings: Comparing, references: Iterable[Reference]
 ) -> list[Comparison[TrainingT]]:
-    """Return the comparisons with these settings, each with the references of its training.
+    """Return the comparisons with these settings, each with its training's references.
 
-    References of hardware that this machine has are left out.
+    References of hardware that this machine also has are left out.
     """
     here = {hardware(run.device, run.timings) for pair in pairs for run in pair.trained}
     references = [each for each in references if each.hardware not in here]
@@ -185,7 +185,7 @@ def with_settings(
 
 
 def same_training(one: records.TrainingRecord, other: records.TrainingRecord) -> bool:
-    """Return True if settings, data, published weights and custom code are the same."""
+    """Return True if settings, data, published weights and custom code are equal."""
     return _what_trained(one) == _what_trained(other)
 
 

@@ -29,28 +29,29 @@ ModelMatch = Literal[
 ]
 SIGNIFICANT = 0.05
 _OUTPUT_TOLERANCE, _GRADIENT_TOLERANCE = 5.0, 10.0
-"""Factors on what slightly moved weights change in a layer; see docs/verdict.md."""
+"""Factors on a layer's change by slightly moved weights (docs/verdict.md)."""
 _FEW_ACTIVATIONS = 0.02
-"""Share of a gradient's norm that a few activations change when they cross ReLU's corner."""
+"""Share of a gradient's norm that changes if a few activations cross ReLU's corner."""
 _NOISE = 1e-5
 """Share of all gradients' norm below which a gradient is rounding noise.
 
-An example is the gradient of a bias before BatchNorm."""
+An example is the gradient of a bias before BatchNorm.
+"""
 _CURVE_TOLERANCES = {"fp32": 1e-2, "tf32": 5e-2, "fp16": 5e-2, "bf16": 1e-1}
-"""Largest relative differences of an epoch's mean loss that rounding explains."""
+"""Largest relative differences of an epoch's mean loss that count as rounding."""
 
 
 @dataclass(frozen=True)
 class Layer:
     name: str
     same: bool
-    """True if equal bit for bit, or as far as can be seen."""
+    """True if equal bit for bit, as far as records show."""
     within_rounding: bool | None
     """None if not comparable, because each device draws its own random numbers."""
     difference: float | None = None
-    """Largest relative difference, or None if there is no figure."""
+    """Largest relative difference, or None if it is not a number."""
     at: str | None = None
-    """Tensor that differs by more than rounding, or the epoch of the largest difference."""
+    """Tensor that differs by more than rounding, or epoch with the largest difference."""
     cpu: float | None = None
     gpu: float | None = None
     unequal: int | None = None
@@ -61,10 +62,12 @@ class Parity:
     likeness: ModelMatch
     layers: tuple[Layer, ...]
     mcnemar_p: float | None
-    """None if the test items differ, for values, and if the epochs differ."""
+    """P-value of McNemar's test. None for values, or if test items or epochs differ."""
     epochs: int | None = None
-    """Epochs that both trained, if a time limit ended one of them. What they learned by the end is
-    not compared then."""
+    """Number of epochs that both trained, if a time limit ended a training.
+
+    Final predictions, scores and weights are not compared then.
+    """
 
     @property
     def first_divergence(self) -> Layer | None:
@@ -73,7 +76,7 @@ class Parity:
 
 
 def parity(cpu: Trained, device: Trained) -> Parity:
-    """Compare all that both trained: to the end, unless a time limit ended one."""
+    """Compare two trainings to the end, or in their common epochs if a time limit ended one."""
     one, other = cpu.record, device.record
     first, second = cpu.first_step, device.first_step
     tolerance = max(_CURVE_TOLERANCES[one.precision], _CURVE_TOLERANCES[other.precision])
@@ -114,7 +117,7 @@ def parity(cpu: Trained, device: Trained) -> Parity:
 
 
 def _common_epochs(cpu: Trained, device: Trained) -> int | None:
-    """Return the number of epochs that both trained if a time limit ended one, else None."""
+    """Return the number of common epochs if a time limit ended a training, else None."""
     if not (cpu.timings.epochs_left or device.timings.epochs_left):
         return None
     return min(len(cpu.history), len(device.history))
@@ -123,12 +126,12 @@ def _common_epochs(cpu: Trained, device: Trained) -> int | None:
 def _end(
     cpu: Trained, device: Trained, tolerance: float, *, both_draw: bool
 ) -> tuple[tuple[Layer, ...], float | None]:
-    """Compare what was learned by the end: predictions, the score and weights. And McNemar's p."""
+    """Compare final predictions, score and weights. Also return McNemar's p."""
     one, other = cpu.record, device.record
     columns, p_value, task = len(one.class_names), None, TASKS[one.task]
     predictions: tuple[Layer, ...]
     same_items = np.array_equal(cpu.predictions.actual, device.predictions.actual)
-    if not len(cpu.predictions.actual):  # a custom step, or a tuple or dict of targets
+    if not len(cpu.predictions.actual):  # for a custom step, or a tuple or dict of targets
         predictions = (_test_loss(cpu.scores.test_loss, device.scores.test_loss, tolerance),)
     elif not task.has_accuracy:
         predictions = _values(cpu.predictions, device.predictions, columns, tolerance, same_items)
@@ -156,17 +159,17 @@ def _likeness(layers: Sequence[Layer], score: Layer | None) -> ModelMatch:
 
 
 def _not_comparable(layer: Layer) -> Layer:
-    """Return the layer as one that other random numbers change, unless it is equal."""
+    """Mark a layer as not comparable because of random numbers, unless it is equal."""
     return layer if layer.same else replace(layer, within_rounding=None)
 
 
 def _of_other_draws(
     predictions: tuple[Layer, ...], cpu: Trained, device: Trained
 ) -> tuple[Layer, ...]:
-    """Judge the test score of networks that drew other numbers in their training.
+    """Judge the test score if devices drew different random numbers in training.
 
-    One training of each device shows only that they agree: another dropout alone often changes the
-    accuracy significantly. Over several seeds, Student's paired test decides.
+    A single training on each device can show agreement but no difference, because another dropout
+    often changes the accuracy significantly. With several seeds, Student's paired test decides.
     """
     *others, score = predictions
     within: bool | None = score.within_rounding or None
@@ -217,9 +220,10 @@ def _gradient_limits(step: FirstStep) -> dict[str, float]:
 def _limits(
     fingerprints: dict[str, TensorFingerprint], rounding: dict[str, float], tolerance: float
 ) -> dict[str, float]:
-    """Return the largest difference of each tensor that rounding explains.
+    """Return the largest difference of each tensor that counts as rounding.
 
-    A tensor of one number may move little by chance, so the median tensor's share counts too.
+    A tensor of one number may change little by chance, so the median share of all tensors is used
+    as a minimum.
     """
     norms = {part: norm for part, (norm, _) in fingerprints.items()}
     shares = [rounding[part] / norm for part, norm in norms.items() if norm and part in rounding]
@@ -252,7 +256,7 @@ def _fingerprints(
 
 
 def _curves(cpu: Sequence[EpochMetrics], device: Sequence[EpochMetrics], tolerance: float) -> Layer:
-    """Compare the losses. The first epoch decides, because rounding grows over the epochs."""
+    """Compare losses. The first epoch decides, because rounding errors grow over epochs."""
     name = "loss curves"
     if len(cpu) != len(device):
         return _equal(name, False)
@@ -300,7 +304,7 @@ def _values(
 
 
 def _test_loss(loss: float, other: float, tolerance: float) -> Layer:
-    """Compare the test losses, where outputs have no meaning known here."""
+    """Compare test losses, for outputs without a known meaning."""
     difference = abs(loss - other) / max(abs(loss), abs(other), 1e-12)
     within = difference <= tolerance
     return Layer("test loss", not difference, within, difference=difference, cpu=loss, gpu=other)

@@ -1,4 +1,4 @@
-"""Prices of rented accelerators: those of the settings, else the lowest list price."""
+"""Prices of rented accelerators, from the settings or else the lowest list price."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Price:
     currency: str
     where: str
     as_of: date | None
-    """Date of a list price; None for a price in the settings."""
+    """Date of a list price. None for a price from the settings."""
 
     def is_old(self, at: date) -> bool:
         return self.as_of is not None and at - self.as_of > _OLD
@@ -27,7 +27,7 @@ class Price:
 def price_of(name: str, prices: Prices) -> Price | None:
     """Return the price in the settings, or else the lowest list price of a whole machine.
 
-    List prices are in dollars, so there are none beside prices in another currency.
+    List prices are in dollars, so they are not used if the settings have another currency.
     """
     if name in prices.accelerator_hour:
         return Price(prices.accelerator_hour[name], prices.currency, "compare.prices", None)

@@ -1,6 +1,6 @@
-"""The answer for a rented GPU, by the minutes that it saves after it has started.
+"""Answers for a rented GPU, from the minutes that it saves after its start.
 
-A machine is rented once for all seeds of an experiment, and for all experiments of a sweep.
+A machine is rented once for all seeds of an experiment and all experiments of a sweep.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from photofinish.results import passed_seconds
 from photofinish.results.job_times import JobTimes
 
 MOST_RUNS = 1000
-"""Most runs that an answer asks for."""
+"""Largest number of runs that an answer suggests."""
 RentalReason = Literal[
     "saves enough", "may save enough", "saves too little", "saves nothing", "short job", "not known"
 ]
@@ -28,7 +28,7 @@ RentalReason = Literal[
 
 @dataclass(frozen=True)
 class RentedGpu:
-    """Answer for one experiment, or for all of a sweep. All times are those of whole jobs."""
+    """Answer for one experiment, or for all of a sweep. All times are times of whole jobs."""
 
     answer: Answer
     reason: RentalReason
@@ -37,24 +37,24 @@ class RentedGpu:
     start_seconds: float
     """Time to start and set up the machine."""
     worth_seconds: float
-    """Time that it must save besides."""
+    """Time that the machine must save in addition to its start."""
     jobs: int = 1
-    """Experiments that are trained on the machine."""
+    """Number of experiments that are trained on the machine."""
     gpu: str | None = None
     gpu_seconds: float = math.inf
     saved: Interval = (-math.inf, math.inf)
-    """Time that one run saves in 9 of 10 cases, before the machine's start is taken off."""
+    """Interval of the time that one run saves in 9 of 10 cases, without the machine's start."""
     runs: int | None = None
-    """Runs from which on it is worth it, if one is not enough."""
+    """Smallest number of runs that is worth it, if one is not enough."""
     cost: float | None = None
-    """Cost of one run with the machine's start."""
+    """Cost of one run, including the machine's start."""
     currency: str = ""
     option: RentalOption | None = None
-    """Accelerator, if its time is estimated."""
+    """Option of the accelerator, if its time is estimated."""
 
     @property
     def least_seconds(self) -> float:
-        """Time that one run must save before the machine's start is taken off."""
+        """Time that one run must save, including the machine's start."""
         return self.start_seconds + self.worth_seconds
 
     @property
@@ -63,7 +63,7 @@ class RentedGpu:
 
     @property
     def saved_seconds(self) -> float:
-        """Time that one run saves after the machine's start."""
+        """Time that one run saves, less the machine's start."""
         return self.here_seconds - self.gpu_seconds - self.start_seconds
 
 
@@ -134,7 +134,7 @@ def _here_seconds(pair: AnyComparison) -> float:
 
 
 def _candidates(pair: AnyComparison) -> list[_Candidate]:
-    """Return the GPUs of the references, or else the estimated ones."""
+    """Return the GPUs in references, or else the estimated GPUs."""
     timings, prices = pair.cpu.timings, pair.settings.prices
     here = min((run.timings for run in pair.trained), key=lambda each: each.job_seconds)
     fast_here, slow_here = _job_spread(here)
@@ -157,7 +157,7 @@ def _candidates(pair: AnyComparison) -> list[_Candidate]:
     further_seeds = sum(map(passed_seconds, timings.seeds)) / passed_seconds(timings.epochs)
     estimated = []
     for option, estimate in estimated_options(pair):
-        # Start-up is not repeated for further seeds.
+        # Further seeds have no start-up.
         seeds_seconds = further_seeds * (estimate.job_seconds - estimate.startup_seconds)
         factor = 1 + seeds_seconds / estimate.job_seconds
         fast, slow = (factor * end for end in estimate.job_interval)
@@ -167,14 +167,14 @@ def _candidates(pair: AnyComparison) -> list[_Candidate]:
 
 
 def _job_spread(run: JobTimes) -> Interval:
-    """Return how long a fast and a slow run of the job with its further seeds take."""
+    """Return the times of a fast and a slow run of the job, including further seeds."""
     fast, slow = job_spread(run)
     factor = run.job_seconds / run.whole_seconds
     return factor * fast, factor * slow
 
 
 def _common(of_each: Sequence[list[_Candidate]]) -> list[_Candidate]:
-    """Return the GPUs that are known for every experiment, with the sums of their times."""
+    """Return the GPUs with times for every experiment, with the sums of these times."""
     first, *others = of_each
     found = []
     for candidate in first:

@@ -1,6 +1,6 @@
-"""Least and estimated time and cost of a training on rented accelerators, and whether it fits.
+"""Bounds and estimates of a training's time and cost on rented accelerators, and whether it fits.
 
-Bounds are made of the accelerator's data sheet alone.
+Bounds use only the accelerator's data sheet.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from photofinish.results.measurements import Operations
 
 @dataclass(frozen=True)
 class RentalOption:
-    """One accelerator for one training. All figures but the estimate are bounds."""
+    """Accelerator as an option for one training. All figures except the estimate are bounds."""
 
     accelerator: Accelerator
     step: MinimumStepTime
@@ -47,16 +47,16 @@ class RentalOption:
     """True if the price was half a year old or more when the training began."""
     cost: float | None
     target_seconds: float | None
-    """Least time to the target accuracy; None if it was not reached here."""
+    """Least time to the target accuracy. None if the accuracy was not reached here."""
     target_cost: float | None
     estimate: Estimate | None
     start_seconds: float
-    """Time to start and set up the machine, which costs, too."""
+    """Time to start and set up the machine, which is also paid for."""
     loader_need: LoaderNeed | None
 
     @property
     def estimated_cost(self) -> float | None:
-        """Cost of the estimated job with the machine's start."""
+        """Cost of the estimated job, including the machine's start."""
         if self.estimate is None:
             return None
         return cost_of(self.estimate.job_seconds + self.start_seconds, self.price)
@@ -76,7 +76,7 @@ def renting(
     settings: Comparing,
     measured: Sequence[JobTimes] = (),
 ) -> RentalComparison:
-    """Return the least and estimated time and cost on each accelerator in the settings.
+    """Return bounds and estimates of time and cost for each accelerator in the settings.
 
     Estimates are scaled by `measured` times of the same training on a GPU.
     """

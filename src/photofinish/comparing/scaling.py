@@ -1,4 +1,4 @@
-"""Speed-ups by batch size, layer width or number of devices.
+"""Speed-ups over batch size, layer width or number of devices.
 
 Experiments that differ in one such size form a series with a break-even size.
 """
@@ -47,10 +47,10 @@ class SizePoint:
 
 @dataclass(frozen=True)
 class BreakEven:
-    """Size from which on the GPU is faster, among the sizes that were tried."""
+    """Size above which the GPU is faster, within the sizes that were tried."""
 
     size: float | None
-    """None if the GPU is slower at the largest size, or at none."""
+    """None if the GPU is slower at the largest size, or at no size."""
     low: float | None = None
     """Lower end of the interval, if it lies within the sizes."""
     high: float | None = None
@@ -60,7 +60,7 @@ class BreakEven:
 class Series:
     x_name: str
     points: tuple[SizePoint, ...]
-    """At least two, in the order of their sizes."""
+    """At least two points, in the order of their sizes."""
 
     @property
     def experiments(self) -> list[str]:
@@ -84,7 +84,7 @@ class Series:
             ratios.append(drawn_cpu / drawn_medians(gpu.epoch_seconds, 2 * index + 1))
             margins.append(run_margins(cpu, gpu))
         drawn, (too_high, too_low) = np.stack(ratios, axis=1), np.array(margins).T
-        # The furthest ends have every ratio off by a run's margin.
+        # At the ends of the interval, every ratio is off by a run's margin.
         low, _ = percentile_interval(crossing(sizes, drawn * too_low))
         _, high = percentile_interval(crossing(sizes, drawn / too_high))
         return BreakEven(size, _inside(low), _inside(high))
@@ -109,9 +109,10 @@ def all_series(pairs: Iterable[TrainedPair]) -> list[Series]:
 
 
 def crossing(sizes: Sequence[float], ratios: FloatArray) -> FloatArray:
-    """Return the size from which on each row of ratios stays at 1 or above.
+    """Return, for each row, the size above which ratios are at least 1.
 
-    Interpolates between logarithms. Returns -inf if no ratio is below 1, inf if the last one is.
+    Interpolates between logarithms. Returns -inf if no ratio is below 1, and inf if the last ratio
+    is.
     """
     log_x, log_ratios = np.log(sizes), np.log(ratios)
     below = log_ratios < 0
@@ -140,7 +141,7 @@ def _sizes(experiment: Experiment) -> Iterator[tuple[str, int, str]]:
 
 @dataclass(frozen=True)
 class Cell:
-    """Speed-up of one experiment of a grid, or its bound."""
+    """Speed-up of one experiment in a grid, or its bound."""
 
     figure: float
     is_bound: bool
@@ -149,14 +150,14 @@ class Cell:
 
 @dataclass(frozen=True)
 class Grid:
-    """Experiments that differ in two settings, one for each pair of their values."""
+    """Experiments that differ in two settings, with an experiment for each pair of values."""
 
     row_key: str
     column_key: str
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     cells: dict[tuple[str, str], Cell]
-    """By row and column."""
+    """Cells by row and column."""
 
 
 def grid(pairs: Sequence[TrainedPair], decisions: Sequence[Decision]) -> Grid | None:
@@ -183,7 +184,7 @@ def grid(pairs: Sequence[TrainedPair], decisions: Sequence[Decision]) -> Grid | 
 
 @dataclass(frozen=True)
 class Shared:
-    """Training that several devices shared, compared with that of the fewest."""
+    """Training shared by several devices, compared to the training with the fewest devices."""
 
     experiment: str
     device: DeviceLabel
@@ -204,7 +205,7 @@ class Shared:
 
     @property
     def efficiency_interval(self) -> Interval | None:
-        """Interval of `efficiency`, or None without one of the speed-up."""
+        """Interval of `efficiency`, or None if the speed-up has no interval."""
         if self.speedup.interval is None or self.count == self.fewest:
             return None
         low, high = self.speedup.interval
@@ -212,13 +213,13 @@ class Shared:
 
 
 def shared_trainings(pairs: Iterable[TrainedPair]) -> list[Shared]:
-    """Compare trainings of one experiment that different numbers of devices shared."""
+    """Compare trainings of one experiment on different numbers of devices."""
     found = []
     for pair in pairs:
         runs: list[tuple[DeviceLabel, str | None, Timings]] = []
         runs += [(run.device, None, run.timings) for run in pair.trained]
         runs += [(each.training.device, each.machine, each.timings) for each in pair.references]
-        # This project's results come first, and the first of equal counts stays.
+        # This project's results come first. Of equal counts, only the first is kept.
         groups: dict[tuple[DeviceLabel, str, int | None], dict[int, tuple[str | None, Timings]]]
         groups = defaultdict(dict)
         for device, machine, timings in runs:

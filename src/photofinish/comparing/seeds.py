@@ -15,7 +15,7 @@ from photofinish.results.records import MEAN_ABSOLUTE_ERROR, DeviceEvaluation, S
 
 @dataclass(frozen=True)
 class Spread:
-    """Values of one figure over the seeds, the experiment's seed first."""
+    """Values of a figure over the seeds, the experiment's own seed first."""
 
     values: tuple[float, ...]
 
@@ -32,7 +32,7 @@ class Spread:
 
     @property
     def between_two(self) -> float:
-        """Mean difference of two seeds, over all pairs."""
+        """Mean difference between two seeds, over all pairs."""
         pairs = combinations(self.values, 2)
         return statistics.fmean(abs(one - other) for one, other in pairs)
 
@@ -44,7 +44,7 @@ class OverSeeds:
     score: Spread
     test_loss: Spread
     targets: tuple[TimeToTarget, ...]
-    """Time to the target for each seed; empty without a target accuracy, and for values."""
+    """Time to the target for each seed. Empty without a target accuracy, or for values."""
 
     @property
     def reached(self) -> tuple[Spread, Spread] | None:
@@ -61,7 +61,7 @@ class OverSeeds:
 
 
 def over_seeds(run: Trained, target: float | None) -> OverSeeds:
-    """Collect the scores of all seeds, which are assumed to start up as fast as the first."""
+    """Collect the scores of all seeds. They are assumed to start up as fast as the first seed."""
     timings = run.timings
     scores: list[DeviceEvaluation | SeedScores] = [run.scores, *run.scores.seeds]
     errors = [seed.mean_absolute_error for seed in run.scores.seeds]

@@ -1,4 +1,4 @@
-"""Three speed-ups of the GPU over the CPU with their intervals; break-even, energy and cost."""
+"""Speed-ups of the GPU over the CPU with their intervals, break-even, energy and cost."""
 
 from __future__ import annotations
 
@@ -29,16 +29,18 @@ Kind = Literal["step", "epoch", "end_to_end"]
 LEAST_VALUES = 5
 """Fewest values on each side: with five, 9 of 10 intervals held the truth, with four 87 of 100."""
 HELD = 0.9
-"""Share of intervals that hold the true value: 9 of 10."""
+"""Share of intervals that contain the true value."""
 RUN_TO_RUN = 1.05
 """Factor by which all times of a run may be off together.
 
-Of one training compared with itself 100 times on an idle machine, up to 25 were false winners
-without it, and at most 3 with it."""
+A training was compared with itself 100 times on an idle machine. Without this factor, up to 25
+comparisons found a false winner, with it at most 3.
+"""
 ONCE = 1.3
-"""Factor by which the time outside the epochs may be off, above all the start-up.
+"""Factor by which the time outside the epochs may be off, mainly the start-up.
 
-Twelve starts in a row differed by up to 1.09 on a quiet machine."""
+Twelve starts in a row differed by up to 1.09 on a quiet machine.
+"""
 _RESAMPLES = 2000
 SECONDS_AN_HOUR = 3600.0
 JOULES_A_KILOWATT_HOUR = 3.6e6
@@ -53,14 +55,14 @@ class Speedup:
     cpu_seconds: float
     device_seconds: float
     ratio: float
-    """The CPU's time over the device's: 2 is half the time."""
+    """CPU's time divided by the device's time: 2 means half the time."""
     interval: Interval | None
     values: int
-    """Number of values on the side that has fewer."""
+    """Number of values on the side with fewer values."""
 
     @property
     def is_faster(self) -> bool | None:
-        """True if the device is faster; None without an interval, or if it spans 1."""
+        """True if the device is faster. None without an interval, or if the interval contains 1."""
         if self.interval is None or self.interval[0] <= 1 <= self.interval[1]:
             return None
         return self.interval[0] > 1
@@ -77,7 +79,7 @@ def speedups(cpu: JobTimes, device: JobTimes) -> dict[Kind, Speedup]:
 
 
 def job_speedup(cpu: JobTimes, device: JobTimes) -> Speedup:
-    """Return the speed-up of the whole job, whose interval needs no repeats."""
+    """Return the speed-up of the whole job. Its interval needs no repeats."""
     jobs = cpu.end_to_end_seconds, device.end_to_end_seconds
     (fast_cpu, slow_cpu), (fast_device, slow_device) = job_spread(cpu), job_spread(device, 1)
     interval = fast_cpu / slow_device / RUN_TO_RUN, slow_cpu / fast_device * RUN_TO_RUN
@@ -91,13 +93,13 @@ def job_interval(run: JobTimes) -> Interval:
 
 
 def job_spread(run: JobTimes, seed: int = 0) -> Interval:
-    """Return how long a fast and a slow run of the job take on a quiet machine.
+    """Return the times of a fast and a slow run of the job on a quiet machine.
 
-    All of it may be off by `RUN_TO_RUN` besides. The fast run of a busy machine is as if nothing
-    had slowed it. If fewer threads were faster, the fast run has these.
+    In addition, both may be off by `RUN_TO_RUN`. For a busy machine, the fast run is as fast as if
+    no program had slowed it. If fewer threads were faster, the fast run uses them.
     """
     once_seconds, epochs = run.once_seconds, run.planned_epochs
-    # A resumed training may have started only once, had it not been interrupted.
+    # Without the interruptions, a resumed training would have started only once.
     least_once_seconds = once_seconds - len(run.resumed_at_epochs) * run.startup_seconds
     passes = [seconds - once_seconds for seconds in run.end_to_end_seconds]
     low = high = statistics.median(passes)
@@ -110,7 +112,7 @@ def job_spread(run: JobTimes, seed: int = 0) -> Interval:
         each = [passed_seconds([epoch]) for epoch in run.all_epochs]
         fast, slow = np.quantile(each, [0.1, 0.9]) * epochs
         factor = slowdown(run)
-        # Fast epochs were slowed, too, unless the least time of an epoch is known.
+        # Fast epochs were slowed too, unless the least time of an epoch is known.
         fast = fast if least_epoch_seconds(run) else fast / factor
         low, high = min(low / factor, float(fast)), max(high, float(slow))
         after_seconds = (least_once_seconds - run.startup_seconds) / slowdown_of_a_thread(run)
@@ -121,7 +123,7 @@ def job_spread(run: JobTimes, seed: int = 0) -> Interval:
 
 
 def _extrapolated(run: JobTimes) -> Interval:
-    """Return the interval of all epochs' time by those that were trained, by Student's t."""
+    """Return the interval of all epochs' time, from the trained epochs by Student's t."""
     each = [passed_seconds([epoch]) for epoch in run.all_epochs]
     trained, left = len(each), run.epochs_left
     middle = passed_seconds(run.epochs) + run.left_seconds(run.epochs)
@@ -146,12 +148,12 @@ def _speedup(kind: Kind, cpu: list[float], device: list[float], margins: Interva
 
 @dataclass(frozen=True)
 class BreakEvenEpochs:
-    """Epochs after which the GPU has made up for its longer start-up."""
+    """Number of epochs after which the GPU has made up for its longer start-up."""
 
     epochs: float
     """0 if the GPU starts no later and is no slower, infinite if it never catches up."""
     interval: Interval | None
-    """Interval by what epochs and runs vary; each start-up was measured once."""
+    """Interval from the variation of epochs and runs. Each start-up was measured only once."""
     values: int
 
 
@@ -160,7 +162,7 @@ class TimeToTarget:
     target: float
     epoch: int | None
     seconds: float | None
-    """Time from the start of the process to the end of that epoch's validation."""
+    """Time from the start of the process to the end of the epoch's validation."""
     share: float | None
     best: float
 
@@ -170,14 +172,14 @@ class EnergyUsed:
     joules: float | None
     status: Literal["measured", "estimated", "unavailable"]
     counted: str
-    """Source of the figure, or why there is none; a column of comparison.csv."""
+    """Source of the figure, or reason for a missing figure. A column of comparison.csv."""
 
 
 @dataclass(frozen=True)
 class Cost:
     amount: float | None
     counted: str
-    """Parts of the sum, or why there is none; a column of comparison.csv."""
+    """Parts of the sum, or reason for a missing sum. A column of comparison.csv."""
 
 
 @dataclass(frozen=True)
@@ -217,9 +219,9 @@ def _epochs(extra_seconds: float, gain_seconds: float) -> float:
 def resource_use(
     device: DeviceLabel, timings: JobTimes, history: Sequence[EpochMetrics], settings: Comparing
 ) -> ResourceUse:
-    """Return energy and cost of the training, and up to the target accuracy in the settings.
+    """Return energy and cost of the training, in total and up to the target accuracy.
 
-    A script has no history, and so no target.
+    A script has no history, so it has no target.
     """
     energy, currency = energy_used(device, timings, settings), settings.prices.currency
     whole = cost(device, timings.total_seconds, energy.joules, settings)
@@ -240,7 +242,7 @@ def time_to_target(
     startup_seconds: float,
     target: float,
 ) -> TimeToTarget:
-    """Find the first epoch whose validation accuracy is high enough.
+    """Return the time to the first epoch with the target's validation accuracy.
 
     Time between epochs is not counted.
     """
@@ -264,7 +266,7 @@ def time_to_lowest_loss(
 
 
 def energy_used(device: DeviceLabel, timings: JobTimes, settings: Comparing) -> EnergyUsed:
-    """Return the GPU's energy by its own counter, or an estimate by the watts in the settings."""
+    """Return the GPU's energy from its counter, or an estimate from the watts in the settings."""
     meter = next((part for part in timings.energy if part.of == device), None)
     if device == "gpu" and meter and meter.joules is not None:
         return EnergyUsed(meter.joules, "measured", "the GPU (NVML)")
@@ -281,7 +283,7 @@ def energy_used(device: DeviceLabel, timings: JobTimes, settings: Comparing) -> 
 
 
 def cost(device: DeviceLabel, seconds: float, joules: float | None, settings: Comparing) -> Cost:
-    """Return the price of the time, and of the energy if that has one."""
+    """Return the price of the time, and of the energy if it has a price."""
     prices = settings.prices
     hour_price = prices.cpu_hour if device == "cpu" else prices.gpu_hour
     amounts = {}
@@ -298,7 +300,7 @@ def cost(device: DeviceLabel, seconds: float, joules: float | None, settings: Co
 def run_margins(cpu: JobTimes, device: JobTimes) -> Interval:
     """Return the factors by which the ratio of two runs may be too high, and too low.
 
-    Other programs only make a run longer, so each run's load moves one end.
+    Other programs can only make a run longer, so each run's load moves one end.
     """
     return RUN_TO_RUN * slowdown(cpu), RUN_TO_RUN * slowdown(device)
 
@@ -309,21 +311,21 @@ def _widened(interval: Interval, margins: Interval) -> Interval:
 
 
 def ratio_interval(above: Sequence[float], below: Sequence[float]) -> Interval | None:
-    """Return the bootstrap's interval of a ratio of medians, or None for too few values."""
+    """Return the bootstrap interval of a ratio of medians, or None with too few values."""
     if min(len(above), len(below)) < LEAST_VALUES:
         return None
     return percentile_interval(drawn_medians(above, 0) / drawn_medians(below, 1))
 
 
 def students_t(freedom: int) -> float:
-    """Return how many standard errors an interval of a mean reaches to each side."""
+    """Return the half width of a mean's interval, in standard errors."""
     return float(stdtrit(freedom, (1 + HELD) / 2))
 
 
 def drawn_medians(values: Sequence[float], seed: int) -> FloatArray:
     """Return the medians of 2,000 draws of the values with replacement.
 
-    Values that are compared need different seeds, because equal seeds give equal draws.
+    Use different seeds for values that are compared, because equal seeds give equal draws.
     """
     count = len(values)
     places = np.random.default_rng(seed).integers(count, size=(_RESAMPLES, count))
@@ -332,7 +334,7 @@ def drawn_medians(values: Sequence[float], seed: int) -> FloatArray:
 
 
 def percentile_interval(drawn: FloatArray) -> Interval:
-    """Return the middle 9 of 10 draws, some of which may be infinite."""
+    """Return the interval of the middle 90 % of draws, which may contain infinities."""
     ends = [(1 - HELD) / 2, (1 + HELD) / 2]
     low, high = np.quantile(drawn, ends, method="inverted_cdf")
     return float(low), float(high)

@@ -21,17 +21,18 @@ PARTS = {
     "optimizer": "optimizer_seconds",
     "the rest": "rest_seconds",
 }
-"""Parts of a step in their order, with their names in the record."""
+"""Parts of a step, in order, with their names in the record."""
 _HIDDEN_SHARE = 0.8
 """Launching that takes a smaller share of a step is hidden behind the device's work.
 
-A small batch may then wait for the host while the training's batch does not, so no line goes
-through the two."""
+A small batch may then wait for the host although the training's batch does not, so a line through
+both sizes would be wrong.
+"""
 
 
 @dataclass(frozen=True)
 class StepCosts:
-    """Seconds per step, as medians; or as means over an epoch where the first step differs."""
+    """Times per step: medians, or means over an epoch if the first step differs."""
 
     experiment: Experiment
     timings: records.Timings
@@ -52,7 +53,7 @@ class StepCosts:
 
     @cached_property
     def epoch_share_spread(self) -> tuple[float, float]:
-        """`epoch_share_seconds` of a fast and of a slow epoch."""
+        """Time per step in a fast and in a slow epoch."""
         return spread([seconds / self.steps_per_epoch for seconds in self.timings.epoch_seconds])
 
     @cached_property
@@ -67,7 +68,7 @@ class StepCosts:
 
     @property
     def shown_shares(self) -> dict[str, float]:
-        """Shares of the parts, or nothing if these don't fit the whole."""
+        """Shares of the parts, or an empty dict if their sum does not fit the whole."""
         return self.shares if self.timings.step_parts else {}
 
     @property
@@ -76,46 +77,46 @@ class StepCosts:
 
     @cached_property
     def batch_alone_seconds(self) -> float:
-        """Seconds for a batch if no step runs in between."""
+        """Time to load a batch, without steps between batches."""
         alone_seconds = self._over_an_epoch(self.attribution.batch_alone_seconds)
         if self.loads_ahead:
             return alone_seconds
-        # Both passes do the same work. Other load only slows one down, so the faster one counts.
+        # Both passes do equal work. Other programs can only slow a pass down, so the faster counts.
         return min(alone_seconds, self.parts_seconds["waiting for data"])
 
     @property
     def input_seconds(self) -> float:
-        """Seconds per step of an epoch whose steps take no time."""
+        """Time per step of an epoch if the steps took no time."""
         if self.loads_ahead:
             return max(self.batch_alone_seconds, self.copying_seconds)
         return self.batch_alone_seconds + self.copying_seconds
 
     @cached_property
     def step_alone_seconds(self) -> float:
-        """Steady-state seconds of a step whose batch is on the device."""
+        """Steady-state time of a step with its batch on the device."""
         return statistics.median(self.timings.steady_state.step_seconds)
 
     @property
     def busy_share(self) -> float:
         """Share of an epoch that the device needs for its steps.
 
-        An upper bound for accelerators, which also wait for the host within a step.
+        For accelerators this is an upper bound, because they also wait for the host within a step.
         """
         return min(1.0, self.step_alone_seconds / self.epoch_share_seconds)
 
     @property
     def beside_step_seconds(self) -> float:
-        """Seconds that a step of an epoch waits for its data."""
+        """Time that a step of an epoch waits for its data."""
         return max(0.0, self.epoch_share_seconds - self.step_alone_seconds)
 
     @cached_property
     def fixed_seconds(self) -> float:
-        """Seconds of a step that do not depend on its number of samples.
+        """Time of a step that does not depend on its number of samples.
 
-        Taken from the fastest steps, because other load only slows steps down.
+        Computed from the fastest steps, because other programs can only slow steps down.
         """
         seconds = min(self.attribution.same_batch.step_seconds)
-        launch_seconds = self.attribution.launch_seconds  # of an accelerator
+        launch_seconds = self.attribution.launch_seconds  # only on an accelerator
         if launch_seconds and min(launch_seconds) < _HIDDEN_SHARE * seconds:
             return 0.0
         samples = min(self.experiment.batch_size, self.timings.training_image_count)
@@ -128,9 +129,9 @@ class StepCosts:
 
 
 def fixed_share(samples: int, seconds: float, other_samples: int, other_seconds: float) -> float:
-    """Return the share of a step that would be left with no samples.
+    """Return the share of a step's time that would be left without samples.
 
-    Extrapolates the line through two batch sizes.
+    Extrapolates a line through two batch sizes.
     """
     if samples == other_samples:
         return 0.0
@@ -144,10 +145,10 @@ def spread(values: Sequence[float]) -> tuple[float, float]:
 
 
 def over_an_epoch(values: Sequence[float], steps: int, are_uneven: bool) -> float:
-    """Return the mean over an epoch, whose first step is the first value.
+    """Return the mean over an epoch. Its first step is the first value.
 
-    The other steps count by their median. If they are uneven by design, as batches of several
-    workers are, they count by their mean.
+    The other steps count by their median. If they are uneven by design, as with several workers,
+    they count by their mean.
     """
     first, *others = values
     if not others:
