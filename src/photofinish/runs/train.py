@@ -19,6 +19,7 @@ from photofinish.profiling.loader_parts import measure_loader
 from photofinish.results import passed_seconds, records
 from photofinish.results.measurements import LoaderTimes
 from photofinish.runs.distributed import failures_left_to_the_stage, team_for
+from photofinish.runs.finished import keep_result
 from photofinish.runs.further import train_further_seeds, train_repeats
 from photofinish.runs.instruments import Instruments
 from photofinish.runs.outcome import Durations, timings_of, write_model
@@ -76,6 +77,7 @@ def train(
         # Written last: a result with this file is complete.
         timings = timings.model_copy(update={"seeds": seeds})
         records.write_record(run.out / records.TIMINGS_FOLDER / records.TIMINGS, timings)
+        keep_result(run)
         checkpoints = CheckpointStore(run.checkpoint_folder()).paths()
         tracker.training_ended(run.name, run.device, run.out.parent.parent, checkpoints)
 
