@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -15,15 +16,16 @@ import torch
 from conftest import MakeExperiment, MakeResult, MakeTrainer
 from PIL import Image, ImageFile
 from result_files import pair_of, trained, with_timings
-from threadpoolctl import threadpool_limits
+from threadpoolctl import threadpool_info, threadpool_limits
 from torch import nn
 from torch.utils.data import Subset, default_collate
 from torchvision.transforms import v2
 
 from photofinish.data.live import LiveSamples
-from photofinish.profiling import loader_parts
+from photofinish.profiling import any_loader, loader_parts
 from photofinish.profiling.loader_parts import BETWEEN, measure, measure_loader, take_apart
 from photofinish.profiling.loader_tries import try_inputs
+from photofinish.profiling.loader_workers import busy_threads, limit_threads
 from photofinish.profiling.taps import COLLATING, DECODING, READING
 from photofinish.reporting.loader_table import loader_note, loader_table
 from photofinish.results import EpochTiming
@@ -191,7 +193,7 @@ def test_workers_are_tried_up_to_the_cores(
     load: Load, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {"workers": workers} if workers else {}
-    monkeypatch.setattr(loader_parts, "_SAMPLES", 8)
+    monkeypatch.setattr(any_loader, "SAMPLES", 8)
     found = measure(load(Items(transforms=[burn]), **settings), budget_seconds=60.0, cores=2)
     assert [each.workers for each in found.tried_workers] == [1, 2]
     for each in found.tried_workers:
@@ -199,30 +201,32 @@ def test_workers_are_tried_up_to_the_cores(
     assert (BETWEEN in found.parts) is (workers > 0)
 
 
-def multiply(_row: int) -> Any:
-    matrix = np.ones((500, 500))
-    end_seconds = time.process_time() + 0.02
-    while time.process_time() < end_seconds:
-        matrix @ matrix
-    return torch.rand(1, 8, 8)
+@pytest.mark.parametrize(
+    ("threads", "busy"), [([(1, 0.5, 0.1), (2, 0.4, 0.0), (3, 0.01, 0.0)], 2), ([(1, 0.0, 0.0)], 0)]
+)
+def test_threads_that_take_a_tenth_of_the_time_are_busy(
+    threads: list[tuple[int, float, float]], busy: int
+) -> None:
+    assert busy_threads(Mock(threads=lambda: threads)) == busy
 
 
 def test_workers_that_compute_with_several_threads_are_tried_with_one(
     load: Load, make_result: MakeResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loader_parts, "_SAMPLES", 1)
-    with threadpool_limits(4):
-        found = measure(load(Items(read=multiply), workers=1), budget_seconds=60.0, cores=1)
-    assert found.tried_workers[0].busy_threads[0] > 1
-    assert found.with_one_thread
-    assert found.with_one_thread.busy_threads == (1,)
-    slow = found.tried_workers[0].model_copy(update={"batch_seconds": 3.0, "busy_threads": (4,)})
-    fast = slow.model_copy(update={"batch_seconds": 2.0, "busy_threads": (1,)})
-    loader = found.model_copy(update={"tried_workers": (slow,), "with_one_thread": fast})
-    note = loader_note(pair_of(with_timings(trained(make_result), loader=loader)))
+    def try_planted(_batches: Any, workers: int, _size: int, *limits: Any) -> TriedWorkers:
+        seconds, threads = (2.0, 1) if limits else (3.0, 4)
+        (tried,) = planted(0.0, seconds).tried_workers
+        return tried.model_copy(update={"workers": workers, "busy_threads": (threads,)})
+
+    monkeypatch.setattr(loader_parts, "try_workers", try_planted)
+    found = measure(load(Items(), workers=1), budget_seconds=1.0, cores=1)
+    note = loader_note(pair_of(with_timings(trained(make_result), loader=found)))
     assert "computes with 4 threads. With one they load 1.50x faster" in note
-    loader = loader.model_copy(update={"with_one_thread": slow})
-    assert not loader_note(pair_of(with_timings(trained(make_result), loader=loader)))
+    as_fast = found.model_copy(update={"with_one_thread": found.tried_workers[0]})
+    assert not loader_note(pair_of(with_timings(trained(make_result), loader=as_fast)))
+    with threadpool_limits(2):
+        limit_threads(0)
+        assert {pool["num_threads"] for pool in threadpool_info()} == {1}
 
 
 def planted(whole_seconds: float, *batch_seconds: float, start_seconds: float = 0.0) -> LoaderTimes:

@@ -99,6 +99,31 @@ def test_steps_measure_epochs_and_count_two_steps(tmp_path: Path) -> None:
     assert measured["operations"]["flops"] == 2 * 128
 
 
+SLOW_LOADER = """
+import time
+import torch
+import photofinish
+class Slow(torch.utils.data.Dataset):
+    def __init__(self): self.transform = self.sleepy
+    def sleepy(self, item):
+        time.sleep(0.002)
+        return item
+    def __len__(self): return 8
+    def __getitem__(self, row): return self.transform(torch.ones(4)), 0
+for batch in photofinish.steps(torch.utils.data.DataLoader(Slow(), batch_size=4)):
+    pass
+"""
+
+
+def test_the_loader_of_a_loop_is_taken_apart_after_it(tmp_path: Path) -> None:
+    own = {"PHOTOFINISH_STEPS_FOLDER": str(tmp_path), "PHOTOFINISH_STEPS_DEVICE": "cpu"}
+    environment = os.environ | own | {"PYTHONPATH": str(ROOT / "src")}
+    subprocess.run([sys.executable, "-c", SLOW_LOADER], env=environment, check=True)
+    measured = json.loads((tmp_path / "steps.json").read_text())
+    assert next(iter(measured["loader"]["parts"])) == "sleepy"
+    assert measured["taking_apart_seconds"] > 0
+
+
 def test_an_epoch_ends_with_its_last_step_where_the_loader_is_not_exhausted(
     tmp_path: Path,
 ) -> None:

@@ -26,7 +26,7 @@ from photofinish.machine.load import LoadMonitor, LoadWindow
 from photofinish.nested import dotted
 from photofinish.results import EpochTiming
 from photofinish.results.job_times import JobTimes, Readings
-from photofinish.results.measurements import LoopSteps, Operations
+from photofinish.results.measurements import LoaderTimes, LoopSteps, Operations
 from photofinish.results.records import DeviceLabel, write_record
 from photofinish.results.script_runs import (
     SCRIPT,
@@ -52,6 +52,9 @@ class _Measurements(Record):
     operations: Operations | None = None
     precision: str = "fp32"
     parameter_count: int | None = None
+    loader: LoaderTimes | None = None
+    taking_apart_seconds: float = 0.0
+    """Time that taking the loader apart took, which is no part of the job."""
     readings: Readings = Readings()
     """Peak memory is 0 for an accelerator that was not used."""
 
@@ -143,6 +146,7 @@ def _run(name: str, device: DeviceLabel, command: str, kind: str, threads: int) 
         file = Path(folder, MEASUREMENTS)
         text = file.read_bytes() if file.is_file() else b"{}"
         measured = _Measurements.model_validate_json(text)
+    ended_at -= measured.taking_apart_seconds
     return _Ran(began_at=began_at, ended_at=ended_at, measured=measured, load=tuple(load.windows))
 
 
@@ -206,6 +210,7 @@ def _timings(host: CpuTarget | GpuTarget, ran: _Ran, started_at_unix_seconds: fl
         operations=measured.operations,
         not_counted=not_counted,
         readings=measured.readings,
+        loader=measured.loader,
     )
 
 

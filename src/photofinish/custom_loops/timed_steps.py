@@ -61,6 +61,7 @@ class _TimedSteps(Generic[_BatchT]):
         return getattr(self._loader, name)  # loader.dataset, loader.sampler.set_epoch
 
     def __iter__(self) -> Iterator[_BatchT]:
+        _MEASURED.loader = self._loader
         clock, length = time.perf_counter, _length(self._loader)
         waiting_seconds, steps_done, is_whole = 0.0, 0, False
         counted: list[float] = []
@@ -161,6 +162,8 @@ class _Measured:
 
     def __init__(self) -> None:
         self.epochs: list[dict[str, Any]] = []
+        self.loader: Any = None
+        """Loader of the last epoch."""
         self._counted: list[dict[str, Any]] = []
         self._counted_cpu_seconds = 0.0
         self.may_count = True
@@ -230,6 +233,18 @@ class _Measured:
         )
         self.may_count = len(self._counted) < _COUNTED_STEPS
 
+    def _loading(self) -> dict[str, Any]:
+        """Take the loader apart, and return how long that took."""
+        failed = hasattr(sys, "last_value")
+        if "torch.utils.data" not in sys.modules or not self.epochs or failed:
+            return {}
+        from photofinish.profiling.any_loader import custom_loader_times
+
+        began_seconds = time.monotonic()
+        found = custom_loader_times(self.loader, sum(epoch["seconds"] for epoch in self.epochs))
+        seconds = time.monotonic() - began_seconds
+        return {"loader": found and found.model_dump(), "taking_apart_seconds": seconds}
+
     def _write(self) -> None:
         # Bounds hold for the step with fewer operations.
         counted = min(self._counted, key=lambda each: each["operations"]["flops"], default={})
@@ -240,7 +255,7 @@ class _Measured:
             "peak_memory_bytes": _peak_memory_bytes(),
             "peak_host_memory_bytes": peak_host_memory_bytes(),
         }
-        measured = {"epochs": self.epochs, **counted, "readings": readings}
+        measured = {"epochs": self.epochs, **counted, "readings": readings, **self._loading()}
         path = Path(os.environ[FOLDER]) / MEASUREMENTS
         path.write_text(json.dumps(measured), encoding="utf-8")
 

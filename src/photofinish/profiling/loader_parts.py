@@ -12,6 +12,13 @@ import torch
 from photofinish.custom.running import run_custom_code
 from photofinish.errors import UserError
 from photofinish.machine.host import allowed_cores, cpu_facts
+from photofinish.profiling.any_loader import (
+    affordable,
+    longest_first,
+    not_measured,
+    seconds_for,
+    take_in_turns,
+)
 from photofinish.profiling.loader_tries import try_inputs
 from photofinish.profiling.loader_workers import (
     limit_threads,
@@ -19,6 +26,7 @@ from photofinish.profiling.loader_workers import (
     try_workers,
     way_between_processes,
 )
+from photofinish.profiling.taps import PACKED, REST, Stopwatch, Taps
 from photofinish.profiling.threads import restored_threads
 from photofinish.results import passed_seconds
 from photofinish.results.measurements import LoaderTimes
@@ -27,9 +35,6 @@ from photofinish.training.input_paths import LoaderBatches
 from photofinish.training.trainer import Trainer
 
 BETWEEN = "between processes"
-_SAMPLES, _LEAST_BATCHES = 200, 4
-_SHARE, _LEAST_SECONDS, _MOST_SECONDS = 0.1, 0.5, 10.0
-"""Share of the training's time that measuring may take, with its lower and upper limit."""
 _LEAST_WITH_WORKERS_SECONDS = 1.0
 """Minimum time for trying workers, which start slowly."""
 
@@ -39,8 +44,7 @@ def measure_loader(trainer: Trainer) -> LoaderTimes | None:
     batches = trainer.training
     if not isinstance(batches, LoaderBatches) or trainer.team.size > 1:
         return None
-    training_seconds = passed_seconds(trainer.progress.timings)
-    budget_seconds = min(_MOST_SECONDS, max(_LEAST_SECONDS, _SHARE * training_seconds))
+    budget_seconds = seconds_for(passed_seconds(trainer.progress.timings))
     try:
         with run_custom_code("a part can't be timed"):
             with restored_threads():
@@ -51,18 +55,14 @@ def measure_loader(trainer: Trainer) -> LoaderTimes | None:
                 return found
             tried = try_inputs(trainer, found, budget_seconds / 2)
             return found.model_copy(update={"tried_inputs": tried})
-    except UserError as error:  # the training must not be lost
-        reason = str(error).rpartition("\n")[2]
-        return LoaderTimes(samples=0, not_measured=f"measuring it fails ({reason})")
+    except UserError as error:
+        return not_measured(error)
 
 
 def measure(batches: LoaderBatches, budget_seconds: float, cores: int) -> LoaderTimes:
     """Time the parts of loading, then try workers. Each gets half of the time."""
-    began_seconds = time.perf_counter()
-    batches.dataset[0, None, 0]
-    sample_seconds = time.perf_counter() - began_seconds
     most = min(batches.batch_size, batches.image_count)
-    size = max(1, min(most, int(budget_seconds / 2 / _LEAST_BATCHES / sample_seconds)))
+    size = affordable(batches.dataset.__getitem__, (0, None, 0), most, budget_seconds / 2)
     found = take_apart(batches, size, budget_seconds / 2)
     if budget_seconds < _LEAST_WITH_WORKERS_SECONDS / 2:
         return found
@@ -83,44 +83,21 @@ def measure(batches: LoaderBatches, budget_seconds: float, cores: int) -> Loader
     with_one_thread = None
     if own and max(own[0].busy_threads, default=1) > 1:
         with_one_thread = try_workers(batches, own[0].workers, size, limit_threads)
-    changed: dict[str, Any] = {"parts": _longest_first(parts), "whole_seconds": whole_seconds}
+    changed: dict[str, Any] = {"parts": longest_first(parts), "whole_seconds": whole_seconds}
     changed |= {"tried_workers": tuple(tried), "with_one_thread": with_one_thread}
     return found.model_copy(update=changed)
 
 
 def take_apart(batches: LoaderBatches, size: int, budget_seconds: float) -> LoaderTimes:
     """Load batches with each part timed and batches without, in turns."""
-    # Imported here, so that other trainings do not import the code that reads data sets.
-    from photofinish.profiling.taps import PACKED, REST, Stopwatch, Taps
-
-    began_seconds = time.perf_counter()
     timed, plain = (batches.with_workers(0, size) for _ in range(2))
-    base, taken = REST if timed.dataset.part.read else PACKED, 0
-    watch, whole = Stopwatch(base), Stopwatch(base)
+    watch = Stopwatch(REST if timed.dataset.part.read else PACKED)
     with Taps(watch) as taps:
         taps.open_up(timed.dataset)
         # From different epochs, because files that were just read are in memory.
-        timed_batches, plain_batches = _endless(timed, 0), _endless(plain, 1)
-        next(timed_batches), next(plain_batches)
-        for taken in count(1):
-            with watch.running():
-                next(timed_batches)
-            with whole.running():
-                next(plain_batches)
-            passed = time.perf_counter() - began_seconds
-            if taken * size >= _SAMPLES or passed * (taken + 1) / taken > budget_seconds:
-                break
-    scale = batches.batch_size / (size * taken)
-    return LoaderTimes(
-        samples=size * taken,
-        batch_size=batches.batch_size,
-        parts=_longest_first({name: scale * each for name, each in watch.seconds().items()}),
-        whole_seconds=scale * sum(whole.seconds().values()),
-    )
-
-
-def _longest_first(parts: dict[str, float]) -> dict[str, float]:
-    return dict(sorted(parts.items(), key=lambda part: -part[1]))
+        return take_in_turns(
+            watch, _endless(timed, 0), _endless(plain, 1), size, batches.batch_size, budget_seconds
+        )
 
 
 def _endless(batches: LoaderBatches, first_epoch: int) -> Iterator[Batch]:

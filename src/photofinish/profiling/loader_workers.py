@@ -48,7 +48,7 @@ def try_workers(
         batch_seconds=batch_seconds * batches.batch_size / size,
         start_seconds=max(0.0, first_seconds - workers * batch_seconds),
         cpu_seconds=tuple(sum(process.cpu_times()[:2]) for process in processes),
-        busy_threads=tuple(map(_busy_threads, processes)),
+        busy_threads=tuple(map(busy_threads, processes)),
         memory_bytes=tuple(process.memory_full_info().uss for process in processes),
     )
     loaded.close()  # ends the workers
@@ -79,7 +79,7 @@ def _children() -> set[int]:
     return {process.pid for process in multiprocessing.active_children() if process.pid}
 
 
-def _busy_threads(process: psutil.Process) -> int:
+def busy_threads(process: psutil.Process) -> int:
     """Return how many threads of a process compute."""
     seconds = [sum(thread[1:]) for thread in process.threads()]
     return sum(each > _BUSY_SHARE * sum(seconds) for each in seconds)

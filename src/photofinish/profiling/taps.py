@@ -11,13 +11,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType
-from typing import Any
+from typing import Any, cast
 
-from PIL import ImageFile
 from torch import nn
 
-from photofinish.data.live import LiveSamples
-from photofinish.data.local_source import ImageFiles
 from photofinish.machine.load import preempted_seconds
 from photofinish.training.loading import LoadedSamples
 
@@ -37,6 +34,8 @@ _FUNCTIONS = {
 """Functions of packages that read or decode files."""
 _PLAIN = (FunctionType, BuiltinFunctionType, MethodType, partial)
 _TRIED_SECTIONS = 1000
+_LONG_WAIT_SECONDS = 1e-4
+"""Wait that may have been for a core, which takes some microseconds to find out."""
 
 
 class Stopwatch:
@@ -60,13 +59,12 @@ class Stopwatch:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Time this block, which begins in the part `base`."""
-        self._preempted_seconds -= preempted_seconds(self._thread)
+        self._preempted_seconds = preempted_seconds(self._thread)
         self._is_running = True
         self._now_seconds, self._now_cpu_seconds = time.perf_counter(), time.thread_time()
         yield
         self._charge()
         self._is_running = False
-        self._preempted_seconds += preempted_seconds(self._thread)
 
     def begin(self, part: str) -> None:
         """Begin a part inside the current part."""
@@ -85,23 +83,27 @@ class Stopwatch:
     def _charge(self) -> None:
         now_seconds, now_cpu_seconds = time.perf_counter(), time.thread_time()
         cpu_seconds = now_cpu_seconds - self._now_cpu_seconds
+        waited_seconds = now_seconds - self._now_seconds - cpu_seconds
+        if waited_seconds > _LONG_WAIT_SECONDS:
+            so_far_seconds = preempted_seconds(self._thread)
+            waited_seconds -= so_far_seconds - self._preempted_seconds
+            self._preempted_seconds = so_far_seconds
+            now_seconds, now_cpu_seconds = time.perf_counter(), time.thread_time()
         part = self._parts[-1]
         self.cpu_seconds[part] += cpu_seconds
-        self._waits[part] += now_seconds - self._now_seconds - cpu_seconds
+        self._waits[part] += waited_seconds
         self._now_seconds, self._now_cpu_seconds = now_seconds, now_cpu_seconds
 
     def seconds(self) -> dict[str, float]:
         """Return the time of each part, without the time that timing takes."""
         inside_seconds, around_seconds = _section_seconds()
-        all_waits = sum(self._waits.values())
-        share = max(0.0, 1 - self._preempted_seconds / all_waits) if all_waits > 0 else 0.0
         found: dict[str, float] = defaultdict(float)
         for part, cpu_seconds in self.cpu_seconds.items():
             overhead_seconds = self._sections[part] * inside_seconds
             overhead_seconds += self._sections_inside[part] * around_seconds
             found[part] += cpu_seconds - overhead_seconds
             waits = READING if part in self.data_set_parts else part
-            found[waits] += share * self._waits[part]
+            found[waits] += self._waits[part]
         return {part: seconds for part, seconds in found.items() if seconds > 0}
 
 
@@ -156,9 +158,9 @@ class Taps(ExitStack):
         watch, part = self._watch, samples.part
         normalise: Any = Timed(watch, NORMALISING, part.normalise)
         samples.part = replace(part, normalise=normalise)
-        if isinstance(part.read, LiveSamples):
-            self._put(part.read, "dataset", self._timed_data_set(part.read.dataset))
-            samples.part = replace(samples.part, read=Timed(watch, CHECKING, part.read))
+        if read := cast(Any, part.read):
+            self._put(read, "dataset", self.timed_data_set(read.dataset))
+            samples.part = replace(samples.part, read=Timed(watch, CHECKING, read))
             self._put(samples, "read", Timed(watch, SEEDING, samples.read))
         self._put(samples, "make_batch", Timed(watch, COLLATING, samples.make_batch))
         if transform := samples.transform:
@@ -175,7 +177,8 @@ class Taps(ExitStack):
         self.callback(setattr, owner, key, former)
         return True
 
-    def _timed_data_set(self, dataset: Any) -> Timed:
+    def timed_data_set(self, dataset: Any) -> Timed:
+        """Return a data set whose items are timed, with the parts inside them."""
         inner = list(_data_sets(dataset))
         modules = {type(each).__module__ for each in inner}
         for home, functions in _FUNCTIONS.items():
@@ -186,7 +189,9 @@ class Taps(ExitStack):
                     for key, value in list(vars(sys.modules[module]).items()):
                         if function is not None and value is function:
                             self._put(sys.modules[module], key, timed)
-        for kind in (ImageFile.ImageFile, *_subclasses(ImageFile.ImageFile)):
+        # Only data sets of images have imported it.
+        image_file = getattr(sys.modules.get("PIL.ImageFile"), "ImageFile", None)
+        for kind in (image_file, *_subclasses(image_file)) if image_file else ():
             if load := vars(kind).get("load"):
                 self._put(kind, "load", _timed_method(self._watch, DECODING, load))
         for each in inner:
@@ -194,8 +199,8 @@ class Taps(ExitStack):
             for key, value in vars(each).items():
                 if isinstance(value, Timed) and "transform" not in key:  # such as `loader`
                     self._watch.data_set_parts.add(value.part)
-        kind = type(inner[-1])
-        name = "resizing" if kind is ImageFiles else f"the rest of {kind.__name__}"
+        kind = type(inner[-1]).__name__
+        name = "resizing" if kind == "ImageFiles" else f"the rest of {kind}"
         self._watch.data_set_parts.add(name)
         return Timed(self._watch, name, dataset)
 

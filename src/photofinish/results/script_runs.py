@@ -17,7 +17,7 @@ from photofinish.machine.host import git_commit, package_versions
 from photofinish.machine.load import LoadWindow
 from photofinish.results import EpochTiming, median_training_seconds
 from photofinish.results.job_times import JobTimes, Readings
-from photofinish.results.measurements import LoopSteps, Operations, SteadyState
+from photofinish.results.measurements import LoaderTimes, LoopSteps, Operations, SteadyState
 from photofinish.results.records import DeviceLabel, read_record
 
 SCRIPT = "script.json"
@@ -125,6 +125,7 @@ def script_times(
     operations: Operations | None,
     not_counted: str,
     readings: Readings | None = None,
+    loader: LoaderTimes | None = None,
 ) -> JobTimes:
     """Return the times of a script's job on this machine.
 
@@ -151,6 +152,7 @@ def script_times(
         steady_state=SteadyState(steps_per_sample=1, sample_seconds=tuple(step_seconds)),
         loop_steps=loop_steps,
         load=load,
+        loader=loader,
         operations=operations,
         not_counted=None if operations else not_counted,
         **dict(readings or ()),

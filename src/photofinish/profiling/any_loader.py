@@ -1,0 +1,104 @@
+"""Take any DataLoader apart: batches whose parts are timed, in turns with others."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+from torch.utils.data import DataLoader, RandomSampler
+
+from photofinish.custom.running import run_custom_code
+from photofinish.errors import UserError
+from photofinish.profiling.taps import COLLATING, REST, Stopwatch, Taps, Timed
+from photofinish.results.measurements import LoaderTimes
+
+SAMPLES, _LEAST_BATCHES = 200, 4
+_SHARE, _LEAST_SECONDS, _MOST_SECONDS = 0.1, 0.5, 10.0
+"""Share of a training's time that measuring takes, and its limits."""
+
+
+def seconds_for(training_seconds: float) -> float:
+    """Return how long measuring a loader may take after a training."""
+    return min(_MOST_SECONDS, max(_LEAST_SECONDS, _SHARE * training_seconds))
+
+
+def affordable(load: Any, sample: Any, most: int, seconds: float) -> int:
+    """Return how many samples of a batch there is time for, at most so many."""
+    began_seconds = time.perf_counter()
+    load(sample)
+    sample_seconds = time.perf_counter() - began_seconds
+    return max(1, min(most, int(seconds / _LEAST_BATCHES / sample_seconds)))
+
+
+def not_measured(error: UserError) -> LoaderTimes:
+    """Return the reason why there are no times, as the training must not be lost."""
+    reason = str(error).rpartition("\n")[2]
+    return LoaderTimes(samples=0, not_measured=f"measuring it fails ({reason})")
+
+
+def custom_loader_times(loader: Any, training_seconds: float) -> LoaderTimes | None:
+    """Return the parts of a custom loop's loader; None if it isn't a DataLoader of rows."""
+    if not isinstance(loader, DataLoader) or not loader.batch_size:
+        return None
+    if not hasattr(loader.dataset, "__len__") or loader.collate_fn is None:
+        return None
+    try:
+        with run_custom_code("a part can't be timed"):
+            return _of_rows(loader, seconds_for(training_seconds))
+    except UserError as error:
+        return not_measured(error)
+
+
+def _of_rows(loader: DataLoader[Any], seconds: float) -> LoaderTimes:
+    dataset: Any = loader.dataset
+    most = min(loader.batch_size or 1, len(dataset))
+    size = affordable(dataset.__getitem__, 0, most, seconds)
+
+    def endless(dataset: Any, collate: Any) -> Iterator[Any]:
+        while True:
+            sampler = RandomSampler(dataset)
+            yield from DataLoader(
+                dataset, size, sampler=sampler, collate_fn=collate, drop_last=True
+            )
+
+    watch = Stopwatch(REST)
+    with Taps(watch) as taps:
+        timed = endless(taps.timed_data_set(dataset), Timed(watch, COLLATING, loader.collate_fn))
+        plain = endless(dataset, loader.collate_fn)
+        return take_in_turns(watch, timed, plain, size, loader.batch_size or 1, seconds)
+
+
+def take_in_turns(
+    watch: Stopwatch,
+    timed: Iterator[Any],
+    plain: Iterator[Any],
+    size: int,
+    batch_size: int,
+    seconds: float,
+) -> LoaderTimes:
+    """Load batches of `size` samples, and return times of batches of `batch_size`."""
+    began_seconds = time.perf_counter()
+    next(timed)
+    next(plain)
+    whole, taken = Stopwatch(REST), 0
+    for taken in count(1):
+        with watch.running():
+            next(timed)
+        with whole.running():
+            next(plain)
+        passed = time.perf_counter() - began_seconds
+        if taken * size >= SAMPLES or passed * (taken + 1) / taken > seconds:
+            break
+    scale = batch_size / (size * taken)
+    return LoaderTimes(
+        samples=size * taken,
+        batch_size=batch_size,
+        parts=longest_first({name: scale * each for name, each in watch.seconds().items()}),
+        whole_seconds=scale * sum(whole.seconds().values()),
+    )
+
+
+def longest_first(parts: dict[str, float]) -> dict[str, float]:
+    return dict(sorted(parts.items(), key=lambda part: -part[1]))
