@@ -1,6 +1,6 @@
 """Ask, then run the whole job, by turns: how right `photofinish ask` is.
 
-`python -m benchmarks.ask` takes about 15 minutes on two cores; `--only` names some of the jobs.
+`python -m benchmarks.ask` takes about 30 minutes on two cores; `--only` names some of the jobs.
 """
 
 from __future__ import annotations
@@ -15,26 +15,30 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.asked import CHARACTERS_STEPS, JOBS
+from benchmarks.asked_experiments import EXPERIMENTS, Project
 from photofinish.asking.sample import Length
 from photofinish.asking.watch import Limits, Watched, watch
 from photofinish.asking.whole_job import jobs, script_run
 from photofinish.comparing.decision import decide
-from photofinish.comparing.device_results import NotTrained, ScriptResult
-from photofinish.comparing.pairs import Comparison
+from photofinish.comparing.device_results import NotTrained, Sampled, ScriptResult
+from photofinish.comparing.pairs import AnyComparison, Comparison
 from photofinish.config.devices import Devices
 from photofinish.config.scripts import ScriptPlan
 from photofinish.custom_loops.command import run_script
 from photofinish.machine.fingerprint import fingerprint
+from photofinish.results import passed_seconds
 from photofinish.results.script_runs import ScriptRun, ScriptUnavailable, read_script_run
 
-NAMES = [*JOBS, "digits"]
-AT_MOST = {"table"}
+SCRIPTS = [*JOBS, "own-script"]
+AT_MOST = {"table", "own-jobs/table"}
 """Jobs that stop early, so that the answer is an upper bound."""
 LONGER = 100
-"""Factor on the epochs for a second answer: all jobs here are too short for a GPU."""
+"""Factor on the epochs for a second answer: most jobs here are too short for a GPU."""
 _MANY_EPOCHS = 100_000
-_LIMITS = Limits(60.0, 600.0)
+_LIMITS, _EXPERIMENT_SECONDS = Limits(60.0, 600.0), 30.0
 _HOST, _ = fingerprint(Devices())
+
+Result = ScriptResult | Sampled
 
 
 @dataclass(frozen=True)
@@ -44,13 +48,14 @@ class Row:
     name: str
     ask_seconds: float
     """Time of the whole command."""
-    asked: ScriptResult
-    asked_longer: ScriptResult
-    ran: ScriptResult
+    asked: Result
+    asked_longer: Result
+    ran: Result
+    ran_longer: Result
 
     @property
     def ratio(self) -> float:
-        return self.asked.timings.total_seconds / self.ran.timings.total_seconds
+        return self.asked.timings.whole_seconds / self.ran.timings.whole_seconds
 
     @property
     def step_ratio(self) -> float:
@@ -59,7 +64,7 @@ class Row:
     @property
     def answers(self) -> list[tuple[str, str]]:
         """Answers for the job and for a longer one, by asking and by the run."""
-        pairs = (self.asked, self.ran), (self.asked_longer, _longer(self.ran))
+        pairs = (self.asked, self.ran), (self.asked_longer, self.ran_longer)
         return [(_answer(asked), _answer(ran)) for asked, ran in pairs]
 
     def __str__(self) -> str:
@@ -67,24 +72,27 @@ class Row:
             one if one == other else f"{one} / {other}" for one, other in self.answers
         )
         return (
-            f"{self.name:12} {self.ask_seconds:4.0f} {self.asked.timings.total_seconds:7.1f} "
-            f"{self.ran.timings.total_seconds:7.1f} {self.ratio:6.2f} {self.step_ratio:6.2f} "
-            f"{self.asked.waiting_share:5.0%} {self.ran.waiting_share:5.0%}  {words}"
+            f"{self.name:22} {self.ask_seconds:4.0f} {self.asked.timings.whole_seconds:7.1f} "
+            f"{self.ran.timings.whole_seconds:7.1f} {self.ratio:6.2f} {self.step_ratio:6.2f} "
+            f"{self.asked.loading_share:5.0%} {self.ran.loading_share:5.0%}  {words}"
         )
 
 
 def main(arguments: list[str]) -> None:
+    names = [*SCRIPTS, *EXPERIMENTS]
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ask", description=__doc__)
-    parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES)
+    parser.add_argument("--only", nargs="+", choices=names, default=names)
     parser.add_argument(
         "--seconds", type=float, default=35.0, help="about how long each job takes (35)"
     )
     options = parser.parse_args(arguments)
-    print("job           ask   asked     ran  ratio   step  loader: both  answers, and x100")
+    heading = "job                     ask   asked     ran  ratio   step  loader: both"
+    print(f"{heading}  answers, and x{LONGER}")
     rows = []
     for name in options.only:
+        measure = _script if name in SCRIPTS else _experiment
         with tempfile.TemporaryDirectory() as folder:
-            rows.append(_measure(name, options.seconds, Path(folder)))
+            rows.append(measure(name, options.seconds, Path(folder)))
         print(rows[-1], flush=True)
     print(summary(rows))
 
@@ -92,12 +100,12 @@ def main(arguments: list[str]) -> None:
 def summary(rows: list[Row]) -> str:
     """Return what was measured over all jobs. One that stopped early may take less."""
     off = sorted(max(row.ratio, 1 / row.ratio) for row in rows if row.name not in AT_MOST)
-    nine_of_ten = off[round(0.9 * (len(off) - 1))]
+    nine_of_ten = off[round(0.9 * (len(off) - 1))] if off else 1.0
     words = [one == other for row in rows for one, other in row.answers]
-    shares = [abs(row.asked.waiting_share - row.ran.waiting_share) for row in rows]
+    shares = [abs(row.asked.loading_share - row.ran.loading_share) for row in rows]
     steps = [abs(row.step_ratio - 1) for row in rows]
     return (
-        f"The job's time is within {statistics.median(off):.2f} in the median and within "
+        f"The job's time is within {statistics.median(off or [1.0]):.2f} in the median and within "
         f"{nine_of_ten:.2f} in nine of ten. The answer is the same in {sum(words)} of "
         f"{len(words)}. The loader's share is within {100 * max(shares):.0f} points, and the step "
         f"within {statistics.median(steps):.1%} in the median, {max(steps):.0%} at most. Asking "
@@ -106,8 +114,46 @@ def summary(rows: list[Row]) -> str:
     )
 
 
-def _measure(name: str, seconds: float, folder: Path) -> Row:
-    """Ask about a job, and run as many of its epochs as take about so many seconds."""
+def _epochs(asked: Result, epochs: int, seconds: float) -> int:
+    """Return how many epochs take about so many seconds, by the answer for so many."""
+    timings = asked.timings
+    epoch_seconds = (timings.whole_seconds - timings.startup_seconds) / epochs
+    return max(3, round((seconds - timings.startup_seconds) / epoch_seconds))
+
+
+# -- experiments ---------------------------------------------------------------------------------
+
+
+def _experiment(name: str, seconds: float, folder: Path) -> Row:
+    """Ask about an experiment, and train as many of its epochs as take about so many seconds."""
+    project = Project(folder, name)
+    began_seconds = time.perf_counter()
+    asked = project.ask(_EXPERIMENT_SECONDS)
+    ask_seconds = time.perf_counter() - began_seconds
+    epochs = _epochs(asked, asked.timings.planned_epochs, seconds)
+    project.plan(epochs)
+    ran = project.run()
+    both = [_of_epochs(result, LONGER * epochs) for result in (asked, ran)]
+    return Row(name, ask_seconds, _of_epochs(asked, epochs), both[0], ran, both[1])
+
+
+def _of_epochs(run: Sampled, epochs: int) -> Sampled:
+    """Return the result as it would be for so many epochs."""
+    timings = run.timings
+    kept, left_out = timings.epochs[:epochs], timings.epochs[epochs:]
+    changed = {
+        "epochs": kept,
+        "epochs_left": epochs - len(kept),
+        "total_seconds": timings.total_seconds - passed_seconds(left_out),
+    }
+    return replace(run, timings=timings.model_copy(update=changed))
+
+
+# -- scripts -------------------------------------------------------------------------------------
+
+
+def _script(name: str, seconds: float, folder: Path) -> Row:
+    """Ask about a script, and run as many of its epochs as take about so many seconds."""
     command = [sys.executable, "-m", "benchmarks.asked", name, "--epochs"]
     if name not in JOBS:
         metrics = str(folder / "metrics.json")
@@ -115,12 +161,10 @@ def _measure(name: str, seconds: float, folder: Path) -> Row:
     began_seconds = time.perf_counter()
     watched = watch([*command, str(_MANY_EPOCHS)], "cpu", _LIMITS, shows_output=False)
     ask_seconds = time.perf_counter() - began_seconds
-    timings = _asked(name, watched, 10).timings
-    epoch_seconds = (timings.total_seconds - timings.startup_seconds) / 10
-    epochs = max(3, round((seconds - timings.startup_seconds) / epoch_seconds))
+    epochs = _epochs(_asked(name, watched, 10), 10, seconds)
     ran = _run_whole(name, [*command, str(epochs)], folder)
     asked, longer = (_asked(name, watched, factor * epochs) for factor in (1, LONGER))
-    return Row(name, ask_seconds, asked, longer, ran)
+    return Row(name, ask_seconds, asked, longer, ran, _longer(ran))
 
 
 def _asked(name: str, watched: Watched, epochs: int) -> ScriptResult:
@@ -145,11 +189,6 @@ def _run_whole(name: str, command: list[str], folder: Path) -> ScriptResult:
     return ScriptResult(name, ran)
 
 
-def _step_seconds(run: ScriptResult) -> float:
-    """Return the median of a step with its batch."""
-    return statistics.median(epoch.full_seconds / epoch.steps for epoch in run.record.epochs)
-
-
 def _longer(run: ScriptResult) -> ScriptResult:
     """Return the result as it would be for more epochs."""
     timings = run.timings
@@ -163,9 +202,25 @@ def _longer(run: ScriptResult) -> ScriptResult:
     return replace(run, record=run.record.model_copy(update={"timings": longer}))
 
 
-def _answer(run: ScriptResult) -> str:
+# -- both ----------------------------------------------------------------------------------------
+
+
+def _step_seconds(run: Result) -> float:
+    """Return the median of a step with its batch."""
+    if isinstance(run, Sampled):
+        return run.timings.median_epoch_seconds / (run.timings.steps_per_epoch or 1)
+    return statistics.median(epoch.full_seconds / epoch.steps for epoch in run.record.epochs)
+
+
+def _answer(run: Result) -> str:
     missing = ScriptUnavailable(device="gpu", command="", reason="not asked for")
-    return decide(Comparison.of(run, NotTrained(run.experiment, missing))).answer
+    not_trained = NotTrained(run.experiment, missing)
+    pair: AnyComparison
+    if isinstance(run, Sampled):
+        pair = Comparison.of(run, not_trained)
+    else:
+        pair = Comparison.of(run, not_trained)
+    return decide(pair).answer
 
 
 if __name__ == "__main__":
