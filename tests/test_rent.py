@@ -45,8 +45,7 @@ def write_offers(project: Path, **changes: Any) -> None:
         writer.writerow(OFFER | changes)
     answers = {
         "summary": "",
-        "answers": {"mine": "No (renting): it is short."},
-        "actions": {"mine": "Stay here."},
+        "answers": {},
         "not_worth_renting": ["mine"],
         "reasons": [],
         "overview": [],

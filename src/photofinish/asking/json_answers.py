@@ -1,4 +1,4 @@
-"""Answers of `photofinish ask` for a program to read."""
+"""Answers of `photofinish ask` for a program to read, in the shape of report/answers.json."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from photofinish.asking.whole_job import WholeJob
 from photofinish.comparing.decision import Decision, decide
 from photofinish.comparing.pairs import AnyComparison
 from photofinish.files import to_json, write_text_atomically
-from photofinish.reporting.answer_words import answer_text
+from photofinish.reporting.answer_records import answer_record
 from photofinish.reporting.rows import renting_rows
+from photofinish.reporting.sentences import verdict
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,7 @@ def _as_json(answer: Answer) -> dict[str, Any]:
     }
     return {
         "job": asdict(answer.job),
-        "answer": answer_text(pair, answer.decision),
-        "decision": answer.decision.answer,
+        "answer": answer_record(pair, verdict(pair, answer.decision)).model_dump(mode="json"),
         "renting": finite,
         "records": records,
     }

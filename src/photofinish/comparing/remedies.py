@@ -57,3 +57,8 @@ class Remedy:
     ]  # fmt: skip
     also: tuple[tuple[str, Any], ...] = ()
     """Other keys that must change too, with their values."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Return all keys of params.yaml that change, and their values."""
+        return {self.key: self.value, **dict(self.also)}

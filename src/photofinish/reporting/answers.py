@@ -1,18 +1,15 @@
-"""The answers alone: written with the report, and shown in a notebook by `photofinish.report()`."""
+"""The answers alone: written with the report, for programs and for `photofinish.report()`."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from photofinish.config.base import Record
 from photofinish.errors import UserError
-from photofinish.files import OWN_FOLDER, write_text_atomically
-from photofinish.reporting.columns import Table
+from photofinish.files import OWN_FOLDER, write_json_atomically
+from photofinish.reporting.answer_records import AnswerRecord
 from photofinish.reporting.page import template
-from photofinish.reporting.sentences import Verdict
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,22 +19,19 @@ _MOST_SENTENCES = 3
 """Answers that stand in full below the table."""
 
 
-@dataclass(frozen=True, repr=False)
-class Answers:
-    """Answers of a report. A notebook shows them as a table."""
+class Answers(Record):
+    """Answers of a report: report/answers.json. A notebook shows them as a table."""
 
     summary: str
     """One answer over all experiments."""
-    answers: dict[str, str]
-    """Answer of each experiment, with its number and reason."""
-    actions: dict[str, str]
-    """What to do now for each experiment."""
-    not_worth_renting: list[str]
+    answers: dict[str, AnswerRecord]
+    """Answer for each experiment and script."""
+    not_worth_renting: tuple[str, ...]
     """Experiments for which a rented GPU is not, or probably not, worth it."""
-    reasons: list[str]
+    reasons: tuple[str, ...]
     """Sentences why no GPU trained."""
-    overview: Table
-    """A row for each experiment."""
+    overview: tuple[dict[str, str], ...]
+    """A row for each experiment, as the page shows it."""
 
     @property
     def table(self) -> pd.DataFrame:
@@ -47,7 +41,7 @@ class Answers:
         return pd.read_csv(_report() / "comparison.csv")
 
     def __repr__(self) -> str:
-        lines = [f"{name}: {text} {self.actions[name]}" for name, text in self.answers.items()]
+        lines = [f"{name}: {one.text} {one.action.text}" for name, one in self.answers.items()]
         return "\n".join([self.summary, *lines] if len(lines) > 1 else lines)
 
     def _repr_html_(self) -> str:
@@ -55,20 +49,9 @@ class Answers:
         return template("answers.html.j2").render(report=self, is_short=is_short)
 
 
-def write_answers(
-    folder: Path, summary: str, verdicts: Sequence[Verdict], reasons: list[str], overview: Table
-) -> None:
+def write_answers(folder: Path, answers: Answers) -> None:
     """Write the answers beside the report."""
-    answers = {each.experiment: each.answer for each in verdicts}
-    actions = {each.experiment: each.action for each in verdicts}
-    not_worth_renting = []
-    for each in verdicts:
-        rented = each.decision.rented
-        if rented and rented.answer in ("No", "Probably no"):
-            not_worth_renting.append(each.experiment)
-    written = Answers(summary, answers, actions, not_worth_renting, reasons, overview)
-    content = json.dumps(asdict(written), indent=2)
-    write_text_atomically(folder / ANSWERS, f"{content}\n")
+    write_json_atomically(folder / ANSWERS, answers.model_dump(mode="json"))
 
 
 def read_answers() -> Answers:
@@ -78,7 +61,7 @@ def read_answers() -> Answers:
     except FileNotFoundError:
         problem = f"nothing is compared in {Path.cwd()} yet"
         raise UserError(f"{problem}: run `photofinish run` there first") from None
-    return Answers(**json.loads(content))
+    return Answers.model_validate_json(content)
 
 
 def _report() -> Path:

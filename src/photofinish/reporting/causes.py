@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping
 from typing import Any
 
 from photofinish.comparing.device_results import ScriptResult
 from photofinish.comparing.diagnosis import LEAST_STEPS, Diagnosis, NotKnown
 from photofinish.comparing.remedies import Remedy
+from photofinish.comparing.tried import Tried
 from photofinish.machine.host import allowed_cores
-from photofinish.wording import HIGH, bound, counted, interval_text, seconds
+from photofinish.wording import HIGH, bound, counted, interval_text, seconds, times
 
 IN_GRAPHS = "Steps in CUDA graphs are taken apart one by one, so these are proportions, not times"
 _NO_REMEDY = {
@@ -88,8 +90,12 @@ def advice(found: Diagnosis) -> str:
 
 def remedy_line(remedy: Remedy) -> str:
     """Return the line of params.yaml, with dots for its levels."""
-    changes = [(remedy.key, remedy.value), *remedy.also]
-    return ", ".join(f"{key}: {_yaml(value)}" for key, value in changes)
+    return settings_line(remedy.settings)
+
+
+def settings_line(settings: Mapping[str, Any]) -> str:
+    """Return settings on one line, with dots for the levels of their keys."""
+    return ", ".join(f"{key}: {_yaml(value)}" for key, value in settings.items())
 
 
 def prediction(remedy: Remedy) -> str:
@@ -109,10 +115,22 @@ def commands(experiment: str, remedy: Remedy) -> tuple[str, str]:
 
     `++` sets a key that the experiment has, and adds one that it inherits.
     """
-    changes = [(remedy.key, remedy.value), *remedy.also]
-    sets = " ".join(f"-S '++{key}={_yaml(value)}'" for key, value in changes)
+    sets = " ".join(f"-S '++{key}={_yaml(value)}'" for key, value in remedy.settings.items())
     command = f"dvc exp run --temp {sets}"
     return command, f"{command} -S '++experiments.{experiment}.epochs=3'"
+
+
+def tried_text(tried: Tried) -> str:
+    """Return what a suggestion promised, and what was measured."""
+    promise, interval = tried.promise, ""
+    promised = "nothing known"
+    if promise.promised:
+        low, high = promise.promised
+        promised = f"at most {bound(high)}" if low == 1 else f"{interval_text((low, high))}x"
+    if tried.interval:
+        interval = f" ({interval_text(tried.interval)})"
+    measured = f"{times(tried.measured)}{interval}"
+    return f"Tried `{settings_line(promise.settings)}`: promised {promised}, measured {measured}."
 
 
 def _yaml(value: Any) -> str:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from photofinish.comparing.decision import decide_all
 from photofinish.comparing.device_results import ScriptResult
 from photofinish.comparing.pairs import AnyComparison, Comparison, TrainedPair
 from photofinish.comparing.remedies import Remedy
 from photofinish.comparing.scaling import all_series, grid, shared_trainings
+from photofinish.comparing.tried import Tried
 from photofinish.files import to_json, write_text_atomically
 from photofinish.reporting import pictures, rows, sentences, tables
+from photofinish.reporting.answer_records import answer_record
 from photofinish.reporting.answer_words import summary as summary_of
-from photofinish.reporting.answers import write_answers
+from photofinish.reporting.answers import Answers, write_answers
 from photofinish.reporting.causes import commands, prediction, remedy_line
 from photofinish.reporting.columns import Table
 from photofinish.reporting.comparison_rows import comparison_metrics, comparison_rows
@@ -97,12 +100,21 @@ class Details:
 
 
 def write_report(
-    pairs: list[TrainedPair], folder: Path, scripts: Sequence[Comparison[ScriptResult]] = ()
+    pairs: list[TrainedPair],
+    folder: Path,
+    scripts: Sequence[Comparison[ScriptResult]] = (),
+    tried: Mapping[str, Sequence[Tried]] = MappingProxyType({}),
 ) -> list[Verdict]:
-    """Write all files of the report, and return a verdict for each experiment and script."""
+    """Write all files of the report, and return a verdict for each experiment and script.
+
+    `tried` has the suggestions that the results of an experiment follow.
+    """
     everything: list[AnyComparison] = [*pairs, *scripts]
     decisions = decide_all(everything)
-    verdicts = [verdict(*each) for each in zip(everything, decisions, strict=True)]
+    verdicts = [
+        verdict(pair, decision, tried.get(pair.experiment, ()))
+        for pair, decision in zip(everything, decisions, strict=True)
+    ]
     files = {
         "comparison.csv": comparison_rows(everything, decisions),
         "history.csv": rows.history_rows(pairs),
@@ -138,7 +150,23 @@ def write_report(
     )
     write_text_atomically(folder / "index.html", page)
     write_text_atomically(folder / "comparison.md", _markdown(summary, verdicts, overview))
-    write_answers(folder, summary, verdicts, reasons, overview)
+    answers = {
+        pair.experiment: answer_record(pair, each)
+        for pair, each in zip(everything, verdicts, strict=True)
+    }
+    not_worth_renting = [
+        name
+        for name, decision in zip(answers, decisions, strict=True)
+        if decision.rented and decision.rented.answer in ("No", "Probably no")
+    ]
+    written = Answers(
+        summary=summary,
+        answers=answers,
+        not_worth_renting=tuple(not_worth_renting),
+        reasons=tuple(reasons),
+        overview=tuple(overview),
+    )
+    write_answers(folder, written)
     return verdicts
 
 

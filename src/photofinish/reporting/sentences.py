@@ -20,9 +20,10 @@ from photofinish.comparing.speedups import (
     Kind,
     Speedup,
 )
+from photofinish.comparing.tried import Tried
 from photofinish.machine.load import load_warnings
 from photofinish.reporting.answer_words import action_text, answer_text, busy_text
-from photofinish.reporting.causes import advice, cause
+from photofinish.reporting.causes import advice, cause, tried_text
 from photofinish.reporting.extrapolated import caution, epochs_of
 from photofinish.wording import counted, faster, listed, seconds
 
@@ -58,11 +59,14 @@ class Verdict:
     """Reasons for doubt."""
     missing: str | None = None
     """Sentence why no GPU trained."""
+    tried: tuple[Tried, ...] = ()
+    """Suggestions that the results follow."""
 
     @property
     def first(self) -> list[str]:
         """What stands below the answer on the first screen and in the terminal."""
-        return [f"Now: {self.action}", *([self.busy] if self.busy else [])]
+        tried = map(tried_text, self.tried)
+        return [f"Now: {self.action}", *([self.busy] if self.busy else []), *tried]
 
     @property
     def text(self) -> str:
@@ -70,7 +74,9 @@ class Verdict:
         return " ".join([self.answer, *self.first, *self.details, *self.cautions])
 
 
-def verdict(pair: AnyComparison, decision: Decision | None = None) -> Verdict:
+def verdict(
+    pair: AnyComparison, decision: Decision | None = None, tried: Sequence[Tried] = ()
+) -> Verdict:
     """Return the answer with its evidence; of an experiment alone without a decision."""
     decision = decision or decide(pair)
     details = _evidence_of_both(pair) if pair.compared else _evidence_of_cpu(pair, decision)
@@ -88,6 +94,7 @@ def verdict(pair: AnyComparison, decision: Decision | None = None) -> Verdict:
         missing=f"Nothing was trained on a GPU here ({pair.why_no_gpu})."
         if pair.why_no_gpu
         else None,
+        tried=tuple(tried),
     )
 
 

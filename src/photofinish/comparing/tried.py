@@ -1,0 +1,141 @@
+"""Suggestions that were tried: what each promised, and what was then measured.
+
+A promise is kept when it is made, with the sha256 of what would train if it were followed. A later
+result of just that keeps or breaks it, in the project or in a copy that `dvc exp run --temp` makes.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from photofinish.comparing.device_results import Trained
+from photofinish.comparing.pairs import TrainedPair
+from photofinish.comparing.remedies import Remedy
+from photofinish.comparing.speedups import RUN_TO_RUN, Interval, ratio_interval
+from photofinish.config.base import Record, spelled_out
+from photofinish.config.experiment import Experiment
+from photofinish.files import sha256_of_bytes, to_json, write_text_atomically
+from photofinish.machine.host import allowed_cores
+from photofinish.results.records import DeviceLabel
+
+_NOT_COMPARED = {"epochs", "repeats", "seeds"}
+"""Settings that do not change an epoch's time."""
+_MOST_PROMISES = 50
+
+
+class Promise(Record):
+    """Suggestion as it was made."""
+
+    device: DeviceLabel
+    settings: dict[str, Any]
+    """Keys of params.yaml, and their values."""
+    promised: Interval | None
+    """Predicted gain of an epoch, if it was known."""
+    epoch_seconds: tuple[float, ...]
+    """Times of epochs before."""
+    followed_sha256: str
+    """SHA-256 of what trains if it is followed, apart from its data."""
+    data_sha256: str
+    """SHA-256 of the data before."""
+
+    @property
+    def changes_data(self) -> bool:
+        """Return True if it changes how the data is packed."""
+        return any(key.startswith("datasets.") for key in self.settings)
+
+
+class Promises(Record):
+    """Suggestions for one experiment: .photofinish/suggestions/<experiment>.json."""
+
+    promises: tuple[Promise, ...] = ()
+
+
+@dataclass(frozen=True)
+class Tried:
+    """Suggestion that was followed."""
+
+    promise: Promise
+    measured: float
+    """Speed-up of an epoch since then."""
+    interval: Interval | None
+
+
+def follow_up(pairs: Iterable[TrainedPair], folder: Path) -> dict[str, list[Tried]]:
+    """Return the suggestions that each experiment's results follow, and keep those of now."""
+    tried = {}
+    for pair in pairs:
+        file = folder / f"{pair.experiment}.json"
+        kept = Promises.model_validate_json(file.read_bytes()) if file.is_file() else Promises()
+        tried[pair.experiment] = [
+            found for run in pair.trained for found in _followed(run, kept.promises)
+        ]
+        promises = {(each.device, each.followed_sha256): each for each in kept.promises}
+        promises |= {(each.device, each.followed_sha256): each for each in _promises(pair)}
+        if promises:
+            written = Promises(promises=tuple(promises.values())[-_MOST_PROMISES:])
+            write_text_atomically(file, to_json(written.model_dump(mode="json")))
+    return tried
+
+
+def _promises(pair: TrainedPair) -> Iterable[Promise]:
+    for run in pair.trained:
+        for found in pair.diagnoses[run.device]:
+            for remedy in filter(None, (found.remedy, found.second)):
+                gain = remedy.predicted
+                yield Promise(
+                    device=run.device,
+                    settings=remedy.settings,
+                    promised=(gain.low, gain.high) if gain else None,
+                    epoch_seconds=tuple(run.timings.epoch_seconds),
+                    followed_sha256=_followed_sha256(run, remedy),
+                    data_sha256=run.record.data_sha256,
+                )
+
+
+def _followed(run: Trained, promises: Sequence[Promise]) -> Iterable[Tried]:
+    now, sha256 = run.timings.epoch_seconds, _sha256(_what_trained(run))
+    for promise in promises:
+        is_same_data = run.record.data_sha256 == promise.data_sha256
+        is_it = (promise.device, promise.followed_sha256) == (run.device, sha256)
+        if is_it and is_same_data != promise.changes_data:
+            interval = ratio_interval(promise.epoch_seconds, now)
+            if interval:
+                interval = interval[0] / RUN_TO_RUN, interval[1] * RUN_TO_RUN
+            ratio = statistics.median(promise.epoch_seconds) / statistics.median(now)
+            yield Tried(promise, ratio, interval)
+
+
+def _what_trained(run: Trained) -> dict[str, Any]:
+    """Return what decides how long an epoch takes, apart from the data."""
+    record, timings = run.record, run.timings
+    return {
+        "settings": record.experiment.model_dump(mode="json"),
+        "threads": timings.host.threads,
+        "device": timings.device_name,
+        "samples": dict(record.samples),
+        "code": record.custom_code,
+    }
+
+
+def _followed_sha256(run: Trained, remedy: Remedy) -> str:
+    """Return the sha256 of what trains with a suggestion."""
+    what = _what_trained(run)
+    for key, value in remedy.settings.items():
+        section, _, setting = key.rpartition(".")
+        if section == "devices.cpu":
+            cpu = run.timings.host.cpu
+            cores = allowed_cores(cpu) if cpu else None
+            what["threads"] = cores if value == "auto" else value
+        elif section.startswith("experiments."):
+            what["settings"][setting] = spelled_out(value) if setting == "input" else value
+    settings = Experiment.model_validate_json(to_json(what["settings"]))
+    return _sha256(what | {"settings": settings.model_dump(mode="json")})
+
+
+def _sha256(what: dict[str, Any]) -> str:
+    settings = {key: value for key, value in what["settings"].items() if key not in _NOT_COMPARED}
+    return sha256_of_bytes(to_json(what | {"settings": settings}).encode())

@@ -1,0 +1,201 @@
+"""An answer for programs: report/answers.json and `photofinish ask --json`.
+
+docs/answers.schema.json describes it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+from photofinish.comparing.decision import About, Action
+from photofinish.comparing.diagnosis import Cause
+from photofinish.comparing.own_gpu import Answer, Basis
+from photofinish.comparing.pairs import AnyComparison
+from photofinish.comparing.remedies import Remedy
+from photofinish.comparing.speedups import Interval, job_interval
+from photofinish.comparing.tried import Tried
+from photofinish.config.base import Record
+from photofinish.reporting.causes import cause, commands, remedy_line
+from photofinish.reporting.sentences import Verdict
+from photofinish.results.records import DeviceLabel
+
+Learns = Literal["the same", "other last bits", "something else"]
+_LEARNS: dict[str, Learns] = {
+    "batch size": "something else",
+    "bf16": "something else",
+    "batch transform": "something else",
+    "fewer threads": "other last bits",
+    "more threads": "other last bits",
+    "tried threads": "other last bits",
+}
+"""What a change of settings does to what is learned. Others keep the bits."""
+
+
+class Number(Record):
+    """A figure, with the interval that holds the true value in 9 of 10 cases if that is known."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    @classmethod
+    def of(cls, value: float | None, interval: Interval | None = None) -> Number | None:
+        """Return a number, or None if it is not known. JSON has no infinity."""
+        if value is None or not math.isfinite(value):
+            return None
+        low, high = (end if math.isfinite(end) else None for end in interval or (math.nan,) * 2)
+        return cls(value=value, low=low, high=high)
+
+
+class Range(Record):
+    """Predicted gain. With a `low` of 1, only the upper bound `high` is known."""
+
+    low: float
+    high: float
+
+
+class CauseRecord(Record):
+    """What takes most of a job's or an epoch's time on a device."""
+
+    device: DeviceLabel
+    part: Literal["the job", "an epoch"]
+    cause: Cause
+    text: str
+
+
+class Suggestion(Record):
+    """Change of params.yaml that should make an epoch faster."""
+
+    device: DeviceLabel
+    settings: dict[str, Any]
+    """Keys of params.yaml, with dots for their levels, and their values."""
+    line: str
+    """The same in words."""
+    gain: Range | None
+    """Predicted speed-up of an epoch; null if it is not known."""
+    evidence: Literal["tried", "bound", "not known"]
+    """`tried`: measured on some steps after the training."""
+    learns: Learns
+    """What is learned with it, beside what was learned without."""
+    command: str
+    """Command that tries it in a copy."""
+
+
+class TriedSuggestion(Record):
+    """Suggestion that this result follows."""
+
+    device: DeviceLabel
+    settings: dict[str, Any]
+    promised: Range | None
+    measured: Number
+    """Speed-up of an epoch since the suggestion."""
+
+
+class ActionRecord(Record):
+    """What to do now."""
+
+    kind: str
+    text: str
+    accelerator: str | None
+    """Accelerator to rent, as `photofinish rent --on` takes it."""
+
+
+class AnswerRecord(Record):
+    """Answer for one experiment, script or job."""
+
+    answer: Answer
+    about: About
+    evidence: Basis
+    reason: str | None
+    text: str
+    action: ActionRecord
+    cpu_seconds: Number | None
+    """Time of the whole job on this CPU."""
+    gpu: str | None
+    gpu_seconds: Number | None
+    """Time of the whole job on the GPU that decides, without the start of a rented machine."""
+    speedup: Number | None
+    """Speed-up of the whole job."""
+    saved_seconds: Number | None
+    """Time that renting saves before the machine's start is taken off."""
+    causes: tuple[CauseRecord, ...]
+    suggestions: tuple[Suggestion, ...]
+    tried: tuple[TriedSuggestion, ...]
+
+
+def answer_record(pair: AnyComparison, verdict: Verdict) -> AnswerRecord:
+    """Return the answer for an experiment, script or job."""
+    decision, own, rented = verdict.decision, verdict.decision.own, verdict.decision.rented
+    cpu = pair.cpu.timings
+    cpu_seconds = Number.of(cpu.whole_seconds, job_interval(cpu))
+    if rented and not decision.is_here:
+        gpu, gpu_seconds, saved = rented.gpu, rented.gpu_seconds, rented.saved
+        saved_seconds = Number.of(rented.here_seconds - gpu_seconds, saved)
+        evidence: Basis = "estimated" if rented.option or not gpu else "recorded"
+        reason: str | None = rented.reason
+        speedup = Number.of(rented.here_seconds / gpu_seconds if gpu else None)
+    else:
+        gpu, gpu_seconds, saved_seconds = own.gpu, own.gpu_seconds or math.inf, None
+        evidence, reason = own.basis, own.reason
+        speedup = Number.of(own.speedup, own.interval)
+    return AnswerRecord(
+        answer=decision.answer,
+        about=decision.about,
+        evidence=evidence,
+        reason=reason,
+        text=verdict.answer,
+        action=_action(decision.action, verdict.action),
+        cpu_seconds=cpu_seconds,
+        gpu=gpu,
+        gpu_seconds=Number.of(gpu_seconds),
+        speedup=speedup,
+        saved_seconds=saved_seconds,
+        causes=tuple(
+            CauseRecord(device=device, part=found.of, cause=found.cause, text=cause(found))
+            for device, diagnoses in pair.diagnoses.items()
+            for found in diagnoses
+        ),
+        suggestions=tuple(
+            _suggestion(pair.experiment, device, remedy)
+            for device, diagnoses in pair.diagnoses.items()
+            for found in diagnoses
+            for remedy in (found.remedy, found.second)
+            if remedy and own.reason != "short job"
+        ),
+        tried=tuple(map(_tried, verdict.tried)),
+    )
+
+
+def _action(action: Action, text: str) -> ActionRecord:
+    return ActionRecord(kind=action.kind, text=text, accelerator=action.accelerator)
+
+
+def _suggestion(experiment: str, device: DeviceLabel, remedy: Remedy) -> Suggestion:
+    gain, evidence = remedy.predicted, "not known"
+    if gain:
+        evidence = "bound" if gain.low == 1 else "tried"
+    return Suggestion.model_validate(
+        {
+            "device": device,
+            "settings": remedy.settings,
+            "line": remedy_line(remedy),
+            "gain": gain and Range(low=gain.low, high=gain.high),
+            "evidence": evidence,
+            "learns": _LEARNS.get(remedy.by, "the same"),
+            "command": commands(experiment, remedy)[0],
+        }
+    )
+
+
+def _tried(tried: Tried) -> TriedSuggestion:
+    promise, measured = tried.promise, Number.of(tried.measured, tried.interval)
+    assert measured
+    return TriedSuggestion(
+        device=promise.device,
+        settings=promise.settings,
+        promised=Range(low=promise.promised[0], high=promise.promised[1])
+        if promise.promised
+        else None,
+        measured=measured,
+    )
