@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import MakeResult
 
+from photofinish.errors import UserError
 from photofinish.regressions.history import Point, with_steps, write_history
 from photofinish.results.references import reference_of, write_reference
 
@@ -108,3 +109,20 @@ def test_a_project_below_the_repositorys_top_has_a_history_too(
         commit()
     write_history()
     assert len(Path("speed-history.csv").read_text(encoding="utf-8").splitlines()) == 3
+
+
+def test_a_script_without_epochs_is_left_out_and_refused_alone(
+    commit: Callable[[], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("metrics").mkdir()
+    for total_seconds in (1.0, 2.0):
+        figures = {"cpu": {"total_seconds": total_seconds}}
+        Path("metrics/script.json").write_text(json.dumps(figures), encoding="utf-8")
+        commit()
+    with pytest.raises(UserError, match="script has no epochs"):
+        write_history()
+    for epoch_seconds in (1.0, 2.0):
+        write_metrics(epoch_seconds)
+        commit()
+    write_history()
+    assert "left out: script" in capsys.readouterr().out

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Iterator
 from dataclasses import asdict, astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from photofinish.errors import UserError
 from photofinish.files import to_csv, write_text_atomically
 from photofinish.git import git
 from photofinish.regressions.noise import robust_deviation
 from photofinish.reporting.pictures import speed_history
-from photofinish.wording import utc_day
+from photofinish.wording import listed, utc_day
 
 CSV, SVG = Path("speed-history.csv"), Path("speed-history.svg")
 _FOLDERS = ("metrics", "reference")
@@ -37,14 +39,26 @@ class Point:
     torch: str
     """Version of PyTorch, which metrics/ does not have."""
     epoch_seconds: float
+    """Not a number for a script without epochs."""
     test_accuracy: float | None
     step: float | None = None
     """Time over that of the level before, if the level changes here."""
 
 
 def write_history() -> None:
-    """Write the CSV and the picture, or print that there is nothing to compare yet."""
-    points = list(_points())
+    """Write the CSV and the picture, or print that there is nothing to compare yet.
+
+    Raise UserError if there are only scripts whose epochs are not known.
+    """
+    found = list(_points())
+    points = [point for point in found if not math.isnan(point.epoch_seconds)]
+    if without := sorted(
+        {point.experiment for point in found} - {one.experiment for one in points}
+    ):
+        text = f"{listed(without)} has no epochs, as its loop does not use `photofinish.steps`"
+        if not points:
+            raise UserError(f"there is no history: {text}")
+        print(f"left out: {text}")
     if len({point.commit for point in points}) < 2:
         print(
             "There is no history yet: fewer than two commits have records. Commit metrics/ after "
@@ -120,10 +134,8 @@ def _points() -> Iterator[Point]:
 def _points_of(path: Path, record: dict[str, Any], commit: str, day: str) -> Iterator[Point]:
     if path.parts[0] == "metrics":
         for device, figures in record.items():
-            accuracy = figures.get("test_accuracy")
-            if "epoch_seconds" in figures:
-                seconds = figures["epoch_seconds"]
-                yield Point(path.stem, device, "", commit, day, "", seconds, accuracy)
+            accuracy, seconds = figures.get("test_accuracy"), figures.get("epoch_seconds", math.nan)
+            yield Point(path.stem, device, "", commit, day, "", seconds, accuracy)
         return
     timings, scores = record["timings"], record["scores"]
     seconds = statistics.median(epoch["training_seconds"] for epoch in timings["epochs"])
