@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from photofinish.config.base import Record
 from photofinish.errors import UserError
-from photofinish.files import OWN_FOLDER, write_json_atomically
+from photofinish.files import OWN_FOLDER, write_text_atomically
 from photofinish.reporting.answer_records import AnswerRecord
 from photofinish.reporting.page import template
 
@@ -41,6 +41,9 @@ class Answers(Record):
         return pd.read_csv(_report() / "comparison.csv")
 
     def __repr__(self) -> str:
+        return str(self)
+
+    def __str__(self) -> str:
         lines = [f"{name}: {one.text} {one.action.text}" for name, one in self.answers.items()]
         return "\n".join([self.summary, *lines] if len(lines) > 1 else lines)
 
@@ -51,7 +54,7 @@ class Answers(Record):
 
 def write_answers(folder: Path, answers: Answers) -> None:
     """Write the answers beside the report."""
-    write_json_atomically(folder / ANSWERS, answers.model_dump(mode="json"))
+    write_text_atomically(folder / ANSWERS, f"{answers.model_dump_json(indent=2)}\n")
 
 
 def read_answers() -> Answers:

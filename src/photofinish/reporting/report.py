@@ -155,8 +155,8 @@ def write_report(
         for pair, each in zip(everything, verdicts, strict=True)
     }
     not_worth_renting = [
-        name
-        for name, decision in zip(answers, decisions, strict=True)
+        pair.experiment
+        for pair, decision in zip(everything, decisions, strict=True)
         if decision.rented and decision.rented.answer in ("No", "Probably no")
     ]
     written = Answers(
