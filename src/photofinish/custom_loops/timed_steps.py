@@ -32,11 +32,11 @@ FOLDER, DEVICE = "PHOTOFINISH_STEPS_FOLDER", "PHOTOFINISH_STEPS_DEVICE"
 MEASUREMENTS = "steps.json"
 _COUNTED_STEPS = 2
 _SAMPLED = 11
-"""One of so many steps has events, and one a size: both cost the host some microseconds.
+"""Every 11th step is timed by events and has its samples counted, as both cost microseconds.
 A loop may take 2, 4 or 8 batches before it computes on all. 11 has no factor in common with these,
-so that events meet each place in turn."""
+so events time each place in turn."""
 _MOST_EVENTS = 2000
-"""Number of events' pairs of an epoch: they stay until it ends."""
+"""Most pairs of events in an epoch. They are kept until it ends."""
 _BatchT = TypeVar("_BatchT")
 
 
@@ -62,76 +62,92 @@ class _TimedSteps(Generic[_BatchT]):
 
     def __iter__(self) -> Iterator[_BatchT]:
         _MEASURED.loader = self._loader
-        clock, length = time.perf_counter, _length(self._loader)
-        waiting_seconds, steps_done, is_whole = 0.0, 0, False
-        counted: list[float] = []
-        times = array("d")
-        events: list[tuple[Any, Any]] = []
-        is_accelerator, counted_steps = os.environ[DEVICE] != "cpu", _MEASURED.begin_epoch(length)
-        sizes: list[int] = []
-        last_step, last_size = _LastStep(), None
-        _wait_for_device()
-        began_seconds, began_at = clock(), time.monotonic()
-        cpu_seconds = _MEASURED.cpu_seconds()
+        clock, epoch = time.perf_counter, _Epoch(_length(self._loader))
         try:
             batches = iter(self._loader)
-            asked_seconds = began_seconds
+            asked_seconds = epoch.began_seconds
             while True:
                 try:
                     batch = next(batches)
                 except StopIteration:
-                    is_whole = True
+                    epoch.is_whole = True
                     break
-                waiting_seconds += clock() - asked_seconds
-                if steps_done % _SAMPLED == 0:
-                    sizes.append(samples_in_batch(batch))
-                if steps_done + 1 == length:
-                    last_size = samples_in_batch(batch)
-                    last_step.watch()
-                is_counted = _MEASURED.may_count and steps_done in counted_steps
+                epoch.waiting_seconds += clock() - asked_seconds
+                epoch.loaded(batch)
+                is_counted = _MEASURED.may_count and epoch.steps in epoch.counted_steps
                 if is_counted:
-                    with _MEASURED.counting(batch, counted):
+                    with _MEASURED.counting(batch, epoch.counted_seconds):
                         yield batch
-                elif (
-                    is_accelerator
-                    and steps_done % _SAMPLED == _SAMPLED // 2
-                    and len(events) < _MOST_EVENTS
-                ):
+                elif epoch.has_events():
                     begin = _event()
                     yield batch
-                    events.append((begin, _event()))
+                    epoch.events.append((begin, _event()))
                 else:
                     yield batch
-                steps_done += 1
+                epoch.steps += 1
                 began_step_seconds, asked_seconds = asked_seconds, clock()
-                if not is_accelerator and not is_counted:
-                    times.append(asked_seconds - began_step_seconds)
+                if not epoch.is_on_accelerator and not is_counted:
+                    epoch.step_seconds.append(asked_seconds - began_step_seconds)
         finally:
-            _wait_for_device()
-            cpu_seconds = _MEASURED.cpu_seconds() - cpu_seconds
-            ended_seconds, ended_at = clock(), time.monotonic()
-            if last_step.ended and not is_whole:
-                (ended_seconds, ended_at), is_whole = last_step.ended, True
-                steps_done += 1
-            last_step.forget()
-            seconds = ended_seconds - began_seconds - sum(counted)
-            _MEASURED.epochs.append(
-                {
-                    "is_whole": is_whole,
-                    "began_at": began_at,
-                    "ended_at": ended_at,
-                    "seconds": seconds,
-                    "waiting_seconds": waiting_seconds,
-                    "steps": steps_done,
-                    "samples": _all_samples(sizes, last_size, steps_done),
-                    "counted_seconds": counted,
-                    "quickest_step_seconds": sorted(times)[len(times) // 10] if times else None,
-                    "cpu_seconds": None if is_accelerator else cpu_seconds,
-                    "device_step_seconds": [
-                        begin.elapsed_time(end) / 1000 for begin, end in events if begin and end
-                    ],
-                }
-            )
+            _MEASURED.epochs.append(epoch.ended())
+
+
+class _Epoch:
+    """Measurements of one pass over a loader."""
+
+    def __init__(self, length: int | None) -> None:
+        self.is_on_accelerator = os.environ[DEVICE] != "cpu"
+        self.counted_steps = _MEASURED.begin_epoch(length)
+        self.counted_seconds: list[float] = []
+        self.waiting_seconds, self.steps, self.is_whole = 0.0, 0, False
+        self.step_seconds = array("d")
+        self.events: list[tuple[Any, Any]] = []
+        self._length = length
+        self._sizes: list[int] = []
+        self._last_size: int | None = None
+        self._last_step = _LastStep()
+        _wait_for_device()
+        self.began_seconds, self._began_at = time.perf_counter(), time.monotonic()
+        self._began_cpu_seconds = _MEASURED.cpu_seconds()
+
+    def loaded(self, batch: Any) -> None:
+        """Count the samples of some batches, and watch the last step."""
+        if self.steps % _SAMPLED == 0:
+            self._sizes.append(samples_in_batch(batch))
+        if self.steps + 1 == self._length:
+            self._last_size = samples_in_batch(batch)
+            self._last_step.watch()
+
+    def has_events(self) -> bool:
+        """Return True if the device's events should time the next step."""
+        is_sampled = self.steps % _SAMPLED == _SAMPLED // 2
+        return is_sampled and self.is_on_accelerator and len(self.events) < _MOST_EVENTS
+
+    def ended(self) -> dict[str, Any]:
+        """Return the measurements. A loop may have left the loader after its last batch."""
+        _wait_for_device()
+        cpu_seconds = _MEASURED.cpu_seconds() - self._began_cpu_seconds
+        ended_seconds, ended_at = time.perf_counter(), time.monotonic()
+        if self._last_step.ended and not self.is_whole:
+            (ended_seconds, ended_at), self.is_whole = self._last_step.ended, True
+            self.steps += 1
+        self._last_step.forget()
+        times = sorted(self.step_seconds)
+        return {
+            "is_whole": self.is_whole,
+            "began_at": self._began_at,
+            "ended_at": ended_at,
+            "seconds": ended_seconds - self.began_seconds - sum(self.counted_seconds),
+            "waiting_seconds": self.waiting_seconds,
+            "steps": self.steps,
+            "samples": _all_samples(self._sizes, self._last_size, self.steps),
+            "counted_seconds": self.counted_seconds,
+            "quickest_step_seconds": times[len(times) // 10] if times else None,
+            "cpu_seconds": None if self.is_on_accelerator else cpu_seconds,
+            "device_step_seconds": [
+                begin.elapsed_time(end) / 1000 for begin, end in self.events if begin and end
+            ],
+        }
 
 
 class _LastStep:
