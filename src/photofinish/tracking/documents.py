@@ -148,18 +148,10 @@ def training_document(
             mirrored = _digest(result, evaluation)
             quality = f": {scores.in_words}"
             summary |= _test_scores(scores)
-    note = (
-        f"{OURS}: {experiment.model.name} trained on {experiment.dataset} by"
-        f" {timings.device_name}{quality}. {len(history)} epochs of"
-        f" {seconds(timings.median_epoch_seconds)}, {seconds(timings.total_seconds)} in all."
-    )
     tags = {}
     if timings.epochs_left:
         tags[TAG_EXTRAPOLATED] = f"from {len(history)} of {timings.planned_epochs} epochs"
-        note += (
-            f" The whole job takes {seconds(timings.whole_seconds)}, extrapolated"
-            f" {tags[TAG_EXTRAPOLATED]}."
-        )
+    note = _note(experiment, timings, quality, tags.get(TAG_EXTRAPOLATED))
     key = records.training_key(name, timings.identity)
     document = _document(name, device, record, timings, key, note, result, mirrored, answers)
     params = run_params(experiment, device)
@@ -307,6 +299,22 @@ def epoch_metrics(metrics: EpochMetrics, timing: EpochTiming, training_images: i
     epoch, ended_ms = values.pop("epoch"), _milliseconds(values.pop("ended_at_unix_seconds"))
     present = {key: value for key, value in values.items() if value is not None}
     return [Metric(key, value, ended_ms, epoch) for key, value in present.items()]
+
+
+def _note(
+    experiment: Experiment, timings: records.Timings, quality: str, extrapolated: str | None
+) -> str:
+    """Return a training's description."""
+    text = (
+        f"{OURS}: {experiment.model.name} trained on {experiment.dataset} by"
+        f" {timings.device_name}{quality}. {len(timings.epochs)} epochs of"
+        f" {seconds(timings.median_epoch_seconds)}, {seconds(timings.total_seconds)} in all."
+    )
+    if extrapolated:
+        text += (
+            f" The whole job takes {seconds(timings.whole_seconds)}, extrapolated {extrapolated}."
+        )
+    return text
 
 
 def _summary(timings: records.Timings) -> dict[str, float | None]:
