@@ -1,6 +1,6 @@
-"""A sample of a training: whole epochs if several have time, else a part of one or two.
+"""Sample of a training: whole epochs if there is time for several, else parts of one or two.
 
-Nothing of it is kept, so a part may take its steps from the training's own state.
+The trained state is not kept, so a part may train the training's own state.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from photofinish.training.step import take_steps
 from photofinish.training.trainer import Trainer
 
 LEAST_EPOCHS = 5
-"""Fewest whole epochs of a sample: an interval takes as many."""
+"""Fewest whole epochs of a sample, which an interval needs."""
 _PARTS = 30
 _VALIDATION_SHARE = 0.2
-"""Share of the time that is left for validation."""
+"""Share of the time that is reserved for validation."""
 _PRECISE = 0.02
-"""Relative error of an epoch that more of them need not reduce: two runs differ by more."""
+"""Relative error of an epoch that is small enough. Two runs differ by more."""
 _ENOUGH, _LEAST_SHARE = 10, 0.1
-"""Values and share of the time that a precise sample takes at least."""
+"""Fewest values and least share of the time of a precise sample."""
 _SLOWER = 0.1
 """Least share by which a slower first epoch differs."""
 _LATER_PARTS = 3
@@ -35,20 +35,20 @@ _LATER_PARTS = 3
 
 @dataclass(frozen=True)
 class EpochSample:
-    """Durations of epochs by a sample."""
+    """Durations of epochs, from a sample."""
 
     epochs: tuple[EpochTiming, ...]
-    """The epochs that were trained, or one as long as the parts make it."""
+    """Trained epochs, or one epoch that is extrapolated from the parts."""
     steps: int
     """Number of steps that were timed."""
     parts: tuple[EpochTiming, ...] = ()
     """An epoch for each part of the sample, as if all of it were like this part."""
     once_seconds: float = 0.0
-    """Time that the first epoch takes beyond others: to fill a cache, for example."""
+    """Time that only the first epoch takes, for example to fill a cache."""
 
 
 def estimated_epoch_seconds(trainer: Trainer) -> float:
-    """Return about how long an epoch's steps take, by one step and its batch."""
+    """Estimate the time of an epoch's steps from one step and its batch."""
     with trainer.scratch_copy() as state:
         batches = iter(trainer.training.train_batches(0))
         first = next(batches)
@@ -80,14 +80,14 @@ def sample_epochs(trainer: Trainer, epoch_seconds: float, most_seconds: float) -
 
 
 class _Deadline:
-    """End of a sample, by the clock of rank 0."""
+    """Decides when a sample ends, by the clock of rank 0."""
 
     def __init__(self, trainer: Trainer, most_seconds: float) -> None:
         self._team, self._most_seconds = trainer.team, most_seconds
         self._began_seconds = time.perf_counter()
 
     def is_over(self, values: Sequence[float], share: float = 1.0) -> bool:
-        """Return True after this share of the time, or if the mean of the values is known."""
+        """Return True after this share of the time, or if the mean of the values is precise."""
         passed_share = (time.perf_counter() - self._began_seconds) / self._most_seconds
         is_known = passed_share > _LEAST_SHARE and len(values) >= _ENOUGH and _is_precise(values)
         return bool(self._team.broadcast_object(passed_share > share or is_known))
@@ -116,11 +116,11 @@ def _whole_epochs(trainer: Trainer, deadline: _Deadline) -> EpochSample:
 
 
 class SampledSteps(NamedTuple):
-    """Some steps in a row."""
+    """Consecutive steps."""
 
     epoch: int
     is_first: bool
-    """True for an epoch's first step, for which a loader starts."""
+    """True if the part begins an epoch, where a loader starts."""
     steps: int
     seconds: float
 
@@ -152,9 +152,9 @@ def _parts(trainer: Trainer, deadline: _Deadline, part_steps: int) -> Iterator[S
 def sample_of(
     parts: Sequence[SampledSteps], epoch_steps: float, validation_seconds: float
 ) -> EpochSample:
-    """Return an epoch by the parts: its start, and its steps by the parts' mean.
+    """Return an epoch with the time of its start, and of its steps at the parts' mean speed.
 
-    If later epochs are faster, the first one's excess counts once.
+    If later epochs are faster, what the first epoch takes longer counts once.
     """
     steady = [part for part in parts if not part.is_first] or parts
     once_seconds = 0.0
@@ -173,7 +173,7 @@ def sample_of(
         seconds = start_seconds + epoch_steps * mean_seconds
         return EpochTiming(seconds, validation_seconds, ended_at)
 
-    # Fewer parts count several times, which narrows nothing: an interval takes some.
+    # An interval needs some values. Repeating a few parts does not make it narrower.
     steady = [*steady] * math.ceil(LEAST_EPOCHS / len(steady))
     return EpochSample(
         (epoch(step_seconds),),
@@ -189,12 +189,12 @@ def _mean(parts: Sequence[SampledSteps]) -> float:
 
 
 def _steps_per_epoch(trainer: Trainer) -> float:
-    """Return the number of steps, of which the last may be smaller."""
+    """Return the number of steps. A smaller last step is a fraction."""
     return trainer.training.image_count / trainer.training.batch_size
 
 
 def _validation_seconds(trainer: Trainer, deadline: _Deadline) -> float:
-    """Return how long validation takes, by as many of its batches as have time."""
+    """Return how long validation takes, from as many batches as there is time for."""
     validation, clock = trainer.validation, trainer.clock
     batches, seen = iter(validation.eval_batches()), 0
     began_seconds = clock.now_seconds()

@@ -22,7 +22,7 @@ _SPLITS, _WEIGHTS = Path("data/splits"), Path("data/weights")
 
 
 def sample_on_both(name: str, seconds: float, settings: Comparing) -> Comparison[Sampled]:
-    """Compare an experiment on the devices that are here, by samples of so many seconds at most."""
+    """Compare an experiment on the devices here, by samples of at most `seconds` seconds."""
     planned = read_plan(PLAN / f"experiments/{name}.json", ExperimentPlan)
     cpu_host, gpu_host = (
         read_plan(PLAN / "hosts/cpu.json", CpuTarget),
@@ -38,7 +38,7 @@ def sample_on_both(name: str, seconds: float, settings: Comparing) -> Comparison
 
 
 def sample(name: str, device: DeviceLabel, planned: ExperimentPlan, seconds: float) -> Sampled:
-    """Sample an experiment's training on a device for so many seconds at most."""
+    """Sample an experiment's training on a device for at most `seconds` seconds."""
     with tempfile.TemporaryDirectory(prefix="photofinish-") as folder:
         out = Path(folder)
         arguments = {

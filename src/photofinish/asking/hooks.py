@@ -31,20 +31,21 @@ if TYPE_CHECKING:
 
 FOLDER, ASKING_PROCESS = "PHOTOFINISH_ASK_FOLDER", "PHOTOFINISH_ASK_PROCESS"
 SITECUSTOMIZE = "from photofinish.asking.hooks import begin\nbegin(__file__)\n"
-"""Content of a sitecustomize.py that lies first on PYTHONPATH."""
+"""Content of a sitecustomize.py in the first folder of PYTHONPATH."""
 LENGTHS = ("epochs", "num_epochs", "max_epochs", "n_epochs", "max_steps", "max_iters")
 """Names of a command line's arguments that say how long a training is."""
 _WRITE_SECONDS = 0.25
 _LEAST_STEPS, _LEAST_SECONDS = 12, 5.0
-"""Steps or seconds of training before one is counted: its state and memory exist by then."""
+"""Steps or seconds of training before a step is counted. By then, its state and memory exist."""
 _TRAINERS = ("lightning.", "pytorch_lightning.", "transformers.")
 _clock = time.perf_counter
 
 
 def begin(own_file: str) -> None:
-    """Watch this process, unless it is another rank, then run the sitecustomize.py that is hidden.
+    """Watch this process, unless its rank is not 0, then run the user's sitecustomize.py.
 
-    `own_file` is the sitecustomize.py that hides it. The process ends if `photofinish ask` dies.
+    `own_file` is the sitecustomize.py that hides the user's. The process ends with
+    `photofinish ask`.
     """
     own_folder = str(Path(own_file).parent)
     sys.path[:] = [path for path in sys.path if path != own_folder]
@@ -62,7 +63,7 @@ def begin(own_file: str) -> None:
 
 
 class _AfterImport(MetaPathFinder):
-    """Calls a function once, after the module of this name was imported."""
+    """Calls a function once, after the import of a module."""
 
     def __init__(self, calls: dict[str, Callable[[], None]]) -> None:
         self._calls = calls
@@ -93,14 +94,14 @@ class Watcher:
         self._forward_hook: Any = None
         self._compiles = False
         self._loaders: dict[tuple[int, int | None], int] = {}
-        """Numbers of loaders by data set and batch size: a script may make one for each epoch."""
+        """Numbers of loaders by data set and batch size. A script may make one for each epoch."""
         self._optimizers: dict[int, int] = {}
         self._steps: list[int] = []
         """Number of steps of each optimizer."""
         self._first_step_at = 0.0
         self._is_on_accelerator = False
         self._validations = 0
-        """Number of periods that validated."""
+        """Number of periods with validation."""
         self._counting: CountedStep | None = None
         self._is_profiled = self._is_counted = False
         self._forward_passes = 0
@@ -172,7 +173,7 @@ class Watcher:
         return number
 
     def batch_loaded(self, number: int, batch: Any, seconds: float) -> None:
-        """Add the wait for a batch. Batches of two loaders in one period mean that it validates."""
+        """Add the wait for a batch. A period with batches of two loaders has a validation."""
         self._waiting_seconds += seconds
         self._batches += 1
         if self._counting is not None:
@@ -298,9 +299,9 @@ class Watcher:
 
 
 def main_optimizer(steps: list[int]) -> int:
-    """Return the optimizer that steps least often, the last of several. Its step ends a period.
+    """Return the optimizer that steps least often, or the last of them. Its step ends a period.
 
-    One that hardly ever steps doesn't count.
+    An optimizer that hardly ever steps doesn't count.
     """
     often = [number for number, count in enumerate(steps) if 20 * count >= max(steps)]
     return min(reversed(often), key=lambda number: steps[number])
@@ -341,7 +342,7 @@ def _or_null(value: float | None) -> str:
 
 
 def _batches(loader: Any) -> float | None:
-    """Return the number of batches of an epoch, the last of which may be smaller."""
+    """Return the number of batches in an epoch. A smaller last batch is a fraction."""
     try:
         batches = len(loader)
     except TypeError:  # an IterableDataset without a length

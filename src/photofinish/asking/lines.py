@@ -1,4 +1,4 @@
-"""Answers of `photofinish ask` as text: for each job, then what they rest on."""
+"""Answers of `photofinish ask` as text: the answer for each job, then the measurements."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def answer_lines(answer: Answer, title: str) -> Iterator[str]:
 
 
 def repaid_lines(hour: Answer) -> Iterator[str]:
-    """Yield from how much training on a GPU repays its start, by the answer for an hour."""
+    """Yield how much training repays a GPU's start, from the answer for an hour."""
     compared, rented = hour.pair.compared, hour.decision.rented
     if compared and compared.break_even:
         least_seconds = SECONDS_AN_HOUR * compared.break_even.epochs

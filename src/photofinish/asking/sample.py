@@ -1,4 +1,4 @@
-"""The part of a script's training that was watched: what its hooks wrote, and figures of it."""
+"""Watched part of a script's training: the lines that hooks wrote, and figures of them."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from photofinish.comparing.speedups import students_t
 
 _COLUMNS = 9
 _WARM_UP = 2
-"""Periods after the first step that are left out."""
+"""Number of periods after the first step that are left out."""
 _MOST_PARTS = 10
 LATER_STEPS = 10
-"""Steps of the second epoch that show whether the first one is slower."""
+"""Number of steps in the second epoch that show whether the first epoch is slower."""
 _SLOWER = 0.1
 """Least share by which the steps of a slower first epoch differ."""
 _USUAL = 0.5
-"""What holds for a larger share of the periods belongs to a step."""
+"""A property of a larger share of the periods is a property of a step."""
 
 FloatArray = NDArray[np.float64]
 
 
 class Loader(NamedTuple):
-    """One of the script's data loaders."""
+    """Data loader of the script."""
 
     batches: float | None
-    """Batches of an epoch, the last of which may be smaller; None if it has no length."""
+    """Number of batches in an epoch, a smaller last one as a fraction. None without a length."""
     workers: int
 
 
 class Length(NamedTuple):
-    """A number that says how long the whole training is."""
+    """Length of the whole training."""
 
     name: str
     value: float
     by: str
-    """Where it was found: `--epochs`, or `the trainer`."""
+    """Source of the length: `--epochs`, or `the trainer`."""
 
     @property
     def is_steps(self) -> bool:
@@ -51,7 +51,7 @@ class Length(NamedTuple):
 
 
 class WatchedScript:
-    """What the hooks wrote so far. `read` adds what is new."""
+    """Lines that the hooks wrote so far. `read` adds new lines."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -59,7 +59,7 @@ class WatchedScript:
         self._processes: dict[Path, Process] = {}
 
     def read(self) -> None:
-        """Read the lines that were added since the last time."""
+        """Read the lines that were added since the last call."""
         for path in self._folder.glob("*.jsonl"):
             process = self._processes.setdefault(path, Process())
             with path.open(encoding="utf-8") as file:
@@ -72,13 +72,13 @@ class WatchedScript:
 
     @property
     def process(self) -> Process | None:
-        """The process that trains, or one that imported torch, or None if none did."""
+        """Process that trains, else a process that imported torch, else None."""
         processes = [*self._processes.values()]
         return max(processes, key=lambda each: sum(each.steps), default=None)
 
 
 class Process:
-    """What one process of the script wrote."""
+    """Lines of one process of the script."""
 
     def __init__(self) -> None:
         self._periods = array("d")
@@ -117,7 +117,7 @@ class Process:
 
     @property
     def length(self) -> Length | None:
-        """The whole job's length: by a Trainer, else by the script's arguments, steps first."""
+        """Length of the whole job, from a Trainer, else the script's arguments, steps first."""
         lengths = sorted(
             self.lengths, key=lambda each: (each.by.startswith("--"), not each.is_steps)
         )
@@ -137,7 +137,7 @@ class Process:
         return max(0, steps + LATER_STEPS - figures.steps) * figures.step_seconds
 
     def figures(self) -> Figures | None:
-        """Return the figures of a step, or None before there is one that can be timed."""
+        """Return the figures of a step, or None before a step could be timed."""
         if not self._periods:
             return None
         rows = np.array(self._periods).reshape(-1, _COLUMNS)
@@ -146,7 +146,7 @@ class Process:
 
 
 def _merged(rows: FloatArray, main: int) -> FloatArray:
-    """Return a row for each step of the main optimizer, with those of others in between."""
+    """Return a row for each step of the main optimizer. Other optimizers' steps are part of it."""
     ends = np.flatnonzero(rows[:, 0] == main)
     starts = np.concatenate([[0], ends[:-1] + 1])
     rows = rows[: ends[-1] + 1]
@@ -159,7 +159,7 @@ def _merged(rows: FloatArray, main: int) -> FloatArray:
 
 
 class Figures:
-    """Figures of the steps in a sample. A step ends when the main optimizer's does."""
+    """Figures of the steps in a sample. The main optimizer ends a step."""
 
     def __init__(self, rows: FloatArray) -> None:
         self._rows = rows
@@ -178,13 +178,13 @@ class Figures:
         self.first_epoch_steps = int(epochs[0]) + 1 if len(epochs) else None
         """Number of steps in the first epoch, if a second one was seen."""
         self.first_epoch_seconds = 0.0
-        """Time that the first epoch took beyond others: to fill a cache, for example."""
+        """Time that only the first epoch took, for example to fill a cache."""
         self._steady = np.flatnonzero(is_steady)
         if self.first_epoch_steps:
             self._leave_out_first_epoch(self.first_epoch_steps)
 
     def _leave_out_first_epoch(self, steps: int) -> None:
-        """Take steady steps of later epochs only, if those of the first one are slower."""
+        """Use steady steps of later epochs only, if the first epoch's steps are slower."""
         early, later = self._steady[self._steady < steps], self._steady[self._steady >= steps]
         if len(early) and len(later) >= LATER_STEPS:
             excess_seconds = self._seconds[early].mean() - self._seconds[later].mean()
@@ -199,7 +199,7 @@ class Figures:
 
     @cached_property
     def part_seconds(self) -> list[float]:
-        """Mean step of each of up to ten parts in a row."""
+        """Mean step in each of up to ten consecutive parts."""
         return self._parts(self._seconds)
 
     @cached_property
@@ -235,7 +235,7 @@ class Figures:
 
     @property
     def _waiting(self) -> FloatArray:
-        """Wait for the batches of each period: for the loader, or for what makes them by hand."""
+        """Time that each period waited for its batches, from a loader or from the script's code."""
         waiting = self._rows[1:, 2]
         if self.loader is not None:
             return waiting
@@ -244,7 +244,7 @@ class Figures:
 
     @property
     def loader(self) -> int | None:
-        """Number of the loader that most steps took their batches from."""
+        """Number of the loader that gave most steps their batches."""
         loaders = self._rows[:, 8]
         loaders = loaders[~np.isnan(loaders)].astype(int)
         return int(np.bincount(loaders).argmax()) if len(loaders) else None
@@ -260,7 +260,7 @@ class Figures:
 
     @property
     def validation_step_seconds(self) -> float:
-        """Time of validation for each step of the training; 0 if none was seen."""
+        """Time of validation for each training step, or 0 without validation."""
         return self._per_step(self._excess - self._excess_waiting, self._validates)
 
     @property
@@ -291,7 +291,7 @@ class Figures:
         return np.minimum(excess, self._excess)
 
     def _per_step(self, seconds: FloatArray, flags: NDArray[np.bool_]) -> float:
-        """Return the time of these periods for each step until the last one."""
+        """Return the time of these periods, divided by the steps until the last period."""
         places = np.flatnonzero(flags & ~self._is_counted)
         return float(seconds[places].sum() / (places[-1] + 1)) if len(places) else 0.0
 

@@ -1,6 +1,6 @@
-"""Process that samples an experiment's training on one device, by the parts that a stage trains by.
+"""Process that samples an experiment's training on one device, with the code of a stage.
 
-What it measures goes to a folder of the process that asks. Nothing else is written.
+It writes the measurements to a folder of the process that asks, and nothing else.
 """
 
 from __future__ import annotations

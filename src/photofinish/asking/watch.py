@@ -1,4 +1,4 @@
-"""Run a command for a while, and watch the training that it does."""
+"""Run a command for a while, and watch its training."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _POLL_SECONDS = 1.0
 _LEAST_SECONDS = 10.0
 """Time of training that is always watched."""
 _PRECISE = 0.02
-"""Relative error of a step that more steps need not reduce: two runs differ by more."""
+"""Relative error of a step that is small enough. Two runs differ by more."""
 _LAST_LINES = 40
 _OUTPUT = "output.txt"
 _CLEAR = "\r\033[K"
@@ -48,20 +48,20 @@ class Limits:
 
 @dataclass(frozen=True)
 class Watched:
-    """A command that trained for a while."""
+    """Result of a command that trained for a while."""
 
     command: str
     process: Process
-    """The process that trained."""
+    """Process that trained."""
     figures: Figures
     began_at: float
     """Reading of the performance counter, which all processes share."""
     ended_at: float
     began_at_unix_seconds: float
     status: int | None
-    """Exit status; None if it was ended here."""
+    """Exit status, or None if the command was ended here."""
     output: str
-    """Last lines of its output, unless it was shown."""
+    """Last lines of the output, unless it was shown."""
     load: tuple[LoadWindow, ...]
 
 
@@ -162,7 +162,7 @@ class _Progress:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill the command and all that it started, with no time to save anything."""
+    """Kill the command and its children, without time to save anything."""
     try:
         leader = psutil.Process(process.pid)
         # Not by its group: torchrun starts its workers in others.

@@ -1,4 +1,4 @@
-"""The record of a whole job, extrapolated from the part of it that was watched."""
+"""Record of a whole job, extrapolated from its watched part."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from photofinish.results.measurements import LoopSteps, Operations
 from photofinish.results.script_runs import ScriptEpoch, ScriptRun, ScriptSettings, script_times
 
 MOST_EPOCHS = 1000
-"""A job of more is written as one long epoch: each epoch's record takes time in every answer."""
+"""Most epochs of a record. A longer job is one long epoch, because records of epochs take time."""
 
 
 @dataclass(frozen=True)
 class WholeJob:
-    """A training of so many epochs of so many steps."""
+    """Training of a number of epochs, each of a number of steps."""
 
     name: str
     epochs: int
@@ -63,7 +63,7 @@ def jobs(runs: Sequence[Watched], wanted: Length | None) -> Iterator[WholeJob]:
 
 
 def script_run(watched: Watched, job: WholeJob, host: CpuTarget | GpuTarget) -> ScriptRun:
-    """Return the record that the whole job would have by the steps that were seen."""
+    """Return the record of the whole job, extrapolated from the watched steps."""
     process, counts = watched.process, watched.process.counts
     operations = Operations.model_validate_json(counts["operations"]) if counts else None
     return ScriptRun(
@@ -111,7 +111,7 @@ def _samples(job: WholeJob, operations: Operations | None) -> int:
 def _timings(
     watched: Watched, job: WholeJob, host: CpuTarget | GpuTarget, operations: Operations | None
 ) -> JobTimes:
-    """Return the times of the job. Each part of the sample makes a repeat of it."""
+    """Return the times of the job, with a repeat for each part of the sample."""
     figures, started_at = watched.figures, watched.began_at_unix_seconds
     startup_seconds = max(0.0, figures.first_step_at - watched.began_at - figures.step_seconds)
     startup_seconds += figures.first_epoch_seconds
@@ -126,7 +126,7 @@ def _timings(
     if job.is_run and watched.status == 0:  # it may save and test something at its end
         seconds = watched.ended_at - watched.began_at - figures.counted_seconds
         total_seconds = max(total_seconds, seconds)
-    # An interval takes some values. Fewer parts count several times, which narrows nothing.
+    # An interval needs some values. Repeating a few parts does not make it narrower.
     parts = figures.part_seconds
     parts = parts * math.ceil(LEAST_VALUES / len(parts))
     return script_times(

@@ -54,18 +54,18 @@ class _Measurements(Record):
     parameter_count: int | None = None
     loader: LoaderTimes | None = None
     taking_apart_seconds: float = 0.0
-    """Time that taking the loader apart took, which is no part of the job."""
+    """Time spent on timing the loader's parts. It is not part of the job."""
     readings: Readings = Readings()
     """Peak memory is 0 for an accelerator that was not used."""
 
     @property
     def whole_epochs(self) -> tuple[ScriptEpoch, ...]:
-        """Epochs that the script did not leave early, or all if there is no other."""
+        """Epochs that the script completed, or all epochs if it completed none."""
         return tuple(epoch for epoch in self.epochs if epoch.is_whole) or self.epochs
 
 
 class _Ran(Record):
-    """One run of the command."""
+    """Run of the command."""
 
     began_at: float
     """Reading of the monotonic clock."""
@@ -185,7 +185,7 @@ def _timings(host: CpuTarget | GpuTarget, ran: _Ran, started_at_unix_seconds: fl
     epochs = (EpochTiming(total_seconds, 0.0, started_at_unix_seconds + total_seconds),)
     step_seconds: tuple[float, ...] = (total_seconds,)
     if measured.epochs:
-        # Of the counted steps, as much counts as other steps took.
+        # Counting slows a step down, so counted steps count with the time of other steps.
         for epoch in measured.epochs:
             total_seconds -= epoch.seconds_lost
         startup_seconds = measured.whole_epochs[0].began_at - ran.began_at
@@ -228,9 +228,9 @@ def _loop_steps(epochs: Sequence[ScriptEpoch]) -> LoopSteps | None:
 
 
 def _epochs(ran: _Ran, started_at_unix_seconds: float) -> Iterator[EpochTiming]:
-    """Yield the time of each epoch, and the time from its end to the next one's begin.
+    """Yield the time of each epoch, and the time from its end to the start of the next epoch.
 
-    After the last epoch a script may save and test what it trained, which is no epoch's share.
+    After the last epoch, a script may save and test its network. That is not part of an epoch.
     """
     epochs = ran.measured.whole_epochs
     between = [after.began_at - before.ended_at for before, after in pairwise(epochs)]

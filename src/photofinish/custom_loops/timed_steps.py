@@ -151,7 +151,7 @@ class _Epoch:
 
 
 class _LastStep:
-    """Time of the last step of an optimizer, from `watch` on."""
+    """Time of the last optimizer step after `watch`."""
 
     def __init__(self) -> None:
         self.ended: tuple[float, float] | None = None
@@ -187,22 +187,22 @@ class _Measured:
         self._needs_profile = False
         """True once a counted step had operators without a formula: the next shows their cost."""
         self._takes_several = self._skips_next = False
-        """True if the loop takes several batches before it computes on them."""
+        """True if the loop loads several batches before it computes on them."""
         self._samples = self._bytes = 0
         """Samples and bytes in the batches since the last step that computed."""
         if FOLDER in os.environ:
             atexit.register(self._write)
 
     def cpu_seconds(self) -> float:
-        """Return the CPU time of this process, without that of counted steps."""
+        """Return the CPU time of this process, without counted steps."""
         return time.process_time() - self._counted_cpu_seconds
 
     def begin_epoch(self, length: int | None) -> range:
         """Return the steps of this epoch that may be counted.
 
-        The two before the last of the first epoch, if it has a length. Otherwise those at the start
-        of the second epoch. Workers of a loader have no time there to load ahead for steps that are
-        timed, and the last batch may be smaller.
+        In a first epoch of known length, they are the two before the last, whose batch may be
+        smaller. Otherwise they are at the start of the second epoch. There, a loader's workers have
+        no time to load ahead for steps that are timed.
         """
         self._samples, self._bytes, self._skips_next = 0, 0, self._takes_several
         if self.epochs:
@@ -226,7 +226,7 @@ class _Measured:
             self._counted_cpu_seconds += time.process_time() - began_cpu_seconds
 
     def _add(self, step: ScriptStep, batch: Any) -> None:
-        """Keep the counts of a step, which computed on all batches since the step before it."""
+        """Keep the counts of a step. It computed on all batches since the step before."""
         self._samples += samples_in_batch(batch)
         self._bytes += bytes_on_host(batch)
         operations = step.operations(self._samples or 1, self._bytes)
@@ -250,7 +250,7 @@ class _Measured:
         self.may_count = len(self._counted) < _COUNTED_STEPS
 
     def _loading(self) -> dict[str, Any]:
-        """Take the loader apart, and return how long that took."""
+        """Time the parts of the loader. Return how long that took."""
         failed = hasattr(sys, "last_value")
         if "torch.utils.data" not in sys.modules or not self.epochs or failed:
             return {}

@@ -1,4 +1,4 @@
-"""Find the commit from which on a training is slower: bisection, with the gate for each commit."""
+"""Search for the commit that made a training slower, by bisection with the gate."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from photofinish.wording import ratio
 
 
 def find(good: str, allowed: float) -> None:
-    """Print from which commit since `good` on each slower training is slower.
+    """For each slower training, print the commit since `good` that made it slower.
 
     Raise UserError if there is one.
     """
@@ -60,7 +60,7 @@ class _Bisection:
     """Folder for the files of commits."""
 
     def run(self) -> str:
-        """Return from which commit on the training is slower. HEAD is, the base is not."""
+        """Return a line about the first slow commit. HEAD is slow, and the base is not."""
         slow, fast, skipped = git(Path(), "rev-parse", "HEAD"), [self.base.title], set[str]()
         while left := [commit for commit in _between(slow, fast) if commit != slow]:
             untested = [commit for commit in left if commit not in skipped]
@@ -84,7 +84,7 @@ class _Bisection:
         return self._confirmed(slow)
 
     def _confirmed(self, commit: str) -> str:
-        """Compare the commit that was found with the one before it, and describe both."""
+        """Compare the first slow commit with its parent, and describe both."""
         title = f"{commit[:10]} ({git(Path(), 'log', '-1', '--format=%s', commit)})"
         change = self._change(self._checkout(git(Path(), "rev-parse", f"{commit}^")), commit)
         if change and change.is_too_slow:
@@ -106,6 +106,6 @@ class _Bisection:
 
 
 def _between(slow: str, fast: list[str]) -> list[str]:
-    """Return the commits that may be the first slow one, the best to test first."""
+    """Return the commits that may be the first slow commit. Begin with the best to test."""
     lines = git(Path(), "rev-list", "--bisect-all", slow, "--not", *fast).splitlines()
     return [line.split()[0] for line in lines]

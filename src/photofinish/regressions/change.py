@@ -11,11 +11,11 @@ from photofinish.regressions.noise import robust_deviation
 from photofinish.wording import interval_text, seconds, times
 
 FEWEST_STARTS = 2
-"""Fewest pairs of processes. Each has a speed of its own, by its memory's layout and its core."""
+"""Fewest pairs of processes. Their speeds differ, because memory layout and core differ."""
 _LEAST_DEVIATION = 0.03
-"""Least standard deviation of the pairs' log ratios: two may agree by chance."""
+"""Least standard deviation of the pairs' log ratios. Two pairs may agree by chance."""
 _ERRORS = 3.0
-"""Standard errors on each side of an interval: beyond it is no chance."""
+"""Half of an interval, in standard errors. A ratio beyond it is not explained by chance."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,10 @@ class Rounds:
     def __init__(self) -> None:
         self.old_seconds: list[float] = []
         self.new_seconds: list[float] = []
-        """Duration of an epoch by each turn."""
+        """Duration of an epoch, measured by each turn."""
         self.old_losses: list[Losses] = []
         self.new_losses: list[Losses] = []
-        """Losses of each turn, of warm-up turns too."""
+        """Losses of each turn, including warm-up turns."""
 
     @property
     def _logs(self) -> list[float]:
@@ -50,7 +50,7 @@ class Rounds:
 
     @property
     def error(self) -> float:
-        """Standard error of that median."""
+        """Standard error of `log_ratio`."""
         logs = self._logs
         return math.sqrt(math.pi / 2 / len(logs)) * robust_deviation(logs)
 
@@ -84,7 +84,7 @@ class Change:
 
     @property
     def is_too_slow(self) -> bool:
-        """True if the ratio is above the allowed one, and equal speeds would not explain it."""
+        """True if the ratio is above the allowed ratio, and equal speeds would not explain it."""
         return self.ratio > self.allowed and self.interval[0] > 1
 
     @property
@@ -125,7 +125,7 @@ class Change:
 def _first_difference(losses: list[Losses], others: list[Losses]) -> int | None:
     """Return the first epoch whose losses differ, from 1 on.
 
-    Turns of different steps are not compared: other numbers of steps were captured together.
+    Turns with different numbers of steps are not compared. Their graphs have different sizes.
     """
     for epoch, (one, other) in enumerate(zip(losses, others, strict=False), 1):
         if one.steps != other.steps:

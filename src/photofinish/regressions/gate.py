@@ -1,7 +1,7 @@
 """Compare this folder's trainings with those of another commit or environment.
 
-Both sides train the same packed data on this machine in turns of a fraction of a second, so what
-else the machine does slows both, and no record of another machine is needed.
+Both sides train the same packed data on this machine, in turns of a fraction of a second. Other
+programs therefore slow both sides, and no record of another machine is needed.
 """
 
 from __future__ import annotations

@@ -20,10 +20,10 @@ from photofinish.wording import listed, utc_day
 CSV, SVG = Path("speed-history.csv"), Path("speed-history.svg")
 _FOLDERS = ("metrics", "reference")
 _LEAST_STEP = 0.1
-"""Smaller changes of an epoch's time are no step."""
+"""Least change of an epoch's time that counts as a step."""
 _DEVIATIONS = 3.0
 _LEAST_LEVEL = 3
-"""Fewest times of a level: the deviation of one or two is not known."""
+"""Fewest times in a level. One or two times have no known deviation."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Point:
     """Not a number for a script without epochs."""
     test_accuracy: float | None
     step: float | None = None
-    """Time over that of the level before, if the level changes here."""
+    """Ratio to the time of the level before, if the level changes here."""
 
 
 def write_history() -> None:

@@ -23,7 +23,7 @@ from photofinish.runs.run import Run
 from photofinish.stage.process import run_stage
 
 _MANY_EPOCHS = 10_000
-"""More epochs than a turn takes, as some schedules refuse to go on after their end."""
+"""More epochs than all turns take, because some schedules fail after their last epoch."""
 
 
 def main() -> None:

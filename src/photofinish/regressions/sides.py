@@ -17,9 +17,9 @@ from photofinish.regressions.change import Losses, Rounds
 from photofinish.results.records import DeviceLabel
 
 _TURN_SECONDS = 0.05
-"""Least time of a turn. Most neighbours stay for longer, and so slow both sides."""
+"""Least time of a turn. Most other programs run for longer, and so slow both sides."""
 _FEWEST_ROUNDS, _ENOUGH_ROUNDS, _MOST_SECONDS = 3, 12, 8.0
-"""Rounds and time of a pair of processes. Without enough rounds, their error is not known."""
+"""Limits on the rounds of a pair of processes. The error of fewer rounds is not known."""
 _ERROR = 0.02
 """Standard error of a pair's ratio with which no more rounds are needed."""
 
@@ -109,7 +109,7 @@ class Side:
         self.steps_per_epoch, self.least_steps = map(int, self._ask("").split())
 
     def take_turn(self, steps: int) -> float:
-        """Train so many steps, and return how long an epoch takes at their speed."""
+        """Train `steps` steps, and return how long an epoch takes at their speed."""
         took_seconds, trained, sha256 = self._ask(str(steps)).split()
         self.losses.append(Losses(int(trained), sha256))
         return float(took_seconds) / steps * self.steps_per_epoch
@@ -169,7 +169,7 @@ def _warm_up(old: Side, new: Side) -> list[int]:
 
 
 def _moved_path(now: Path, before: Path) -> Iterator[str]:
-    """Yield the folders on Python's path that lie in the project, as the other commit has them."""
+    """Yield the project's folders on Python's path, as folders of the other commit."""
     for entry in filter(None, sys.path):
         folder = Path(entry).resolve()
         if folder.is_relative_to(now) and folder.name != "site-packages":

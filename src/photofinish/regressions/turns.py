@@ -1,4 +1,4 @@
-"""Turns of a training: so many steps at a time, with a clock around them."""
+"""Turns of a training: a few timed steps at a time."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from photofinish.training.trainer import Trainer
 
 
 class Turn(NamedTuple):
-    """What a turn took and trained."""
+    """Time of a turn, and its losses."""
 
     seconds: float
     steps: int
-    """Steps that trained, the untimed ones too."""
+    """Number of steps, including steps that were not timed."""
     losses_sha256: str
 
 
 class Turns:
-    """A training that goes on for as many steps as are asked for, from an epoch's start each time.
+    """Trains a given number of steps. Each call starts a new epoch.
 
-    So the turns of both sides have the same batches, of which an epoch's last may be smaller.
+    Turns of both sides therefore have the same batches, also if an epoch's last is smaller.
     """
 
     def __init__(self, trainer: Trainer) -> None:
@@ -38,14 +38,14 @@ class Turns:
         loader = trainer.experiment.input
         has_workers = loader.name == "loader" and loader.workers > 0
         self.least_steps = trainer.steps_per_epoch if has_workers else 1
-        """Steps in the shortest turn: an epoch if workers would load ahead before it."""
+        """Number of steps in the shortest turn: an epoch if workers load ahead."""
 
     def take(self, steps: int) -> Turn:
-        """Train so many steps, or whole epochs if these are as many. Return their time and losses.
+        """Train `steps` steps, if need be over several epochs. Return their time and losses.
 
-        On the CPU it is without the time that a thread waited for a core, as other programs cause
-        it. An accelerator may compute meanwhile. Without whole epochs, the time begins after the
-        first step, which also begins the epoch.
+        On the CPU, time in which a thread waited for a core is subtracted, since other programs
+        caused it. An accelerator may compute meanwhile. Within an epoch, the clock starts after the
+        first step, which also starts the epoch.
         """
         clock, done = self._trainer.clock, 0
         losses, taken = self._epoch(), []
