@@ -78,6 +78,7 @@ PROBLEMS = [
         "16  experiments.mlp.early_stopping.monitor",
         "mean 'auroc'?",
     ),
+    (LR, "deps: vocab.txt", "16  experiments.mlp.deps", "should be a valid array"),
     (LR, "time_limit: 0 s", "16  experiments.mlp.time_limit", "such as 10 min"),
     (GPU, "gpu: {count: every}", "11  devices.gpu.count", "'all', or a count"),
     (GPU, "gpu: {device_ids: [0, 1]}", "11  devices.gpu", "strategy: data_parallel"),

@@ -8,6 +8,8 @@ import pytest
 from conftest import ROOT, CustomFiles
 
 from photofinish.commands.try_out import try_out
+from photofinish.config.base import read_plan
+from photofinish.config.experiment import ExperimentPlan
 from photofinish.config.loader import read_params
 from photofinish.errors import UserError
 from photofinish.planning.plan import write_plan
@@ -76,6 +78,51 @@ def test_all_that_fails_is_reported_at_once(custom_files: CustomFiles) -> None:
         "experiments.two.model",
     ]
     assert all("my.py" in problem for problem in problems[:-1])
+
+
+READS = """\
+from pathlib import Path
+import torch
+from torch import nn
+def Net(classes):
+    width = len(Path(__file__).with_name("vocab.txt").read_text().split())
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.Linear(width, classes))
+class Data:
+    def __init__(self): self.rows = [[0.0] * 64] * len(Path("rows.txt").read_text())
+    def __len__(self): return len(self.rows)
+    def __getitem__(self, i): return torch.tensor(self.rows[i]).view(1, 8, 8), float(i)
+"""
+READING = """\
+defaults: {epochs: 3, batch_size: 100, optimizer: {name: sgd, lr: 0.05}}
+datasets:
+  mine: {source: './reads.py:Data', validation: 0.15, test: 0.15}
+experiments:
+  words: {dataset: mine, model: './reads.py:Net'}
+"""
+
+
+def test_a_file_that_code_opens_is_named_in_deps_or_reported(
+    custom_files: CustomFiles, capsys: pytest.CaptureFixture[str]
+) -> None:
+    custom_files.write("reads.py", READS)
+    custom_files.write("vocab.txt", "a b c")
+    custom_files.write("rows.txt", "x" * 100)
+    try_out(planned(custom_files, READING))
+    notes = [line for line in capsys.readouterr().out.splitlines() if " reads " in line]
+    assert [note.partition(", ")[0] for note in notes] == [
+        "note: datasets.mine reads rows.txt",
+        "note: experiments.words reads vocab.txt",
+    ]
+    params = READING.replace("0.15}", "0.15, deps: [rows.txt]}")
+    params = params.replace("Net'", "Net', deps: [vocab.txt]")
+    plans = planned(custom_files, params)
+    try_out(plans)
+    assert " reads " not in capsys.readouterr().out
+    before = read_plan(plans / "on_cpu/words.json", ExperimentPlan).custom_code
+    custom_files.write("vocab.txt", "a b c d")
+    planned(custom_files, params)
+    after = read_plan(plans / "on_cpu/words.json", ExperimentPlan).custom_code
+    assert [file for file in after if after[file] != before[file]] == ["vocab.txt"]
 
 
 def test_what_works_is_tried_without_a_split(

@@ -16,6 +16,7 @@ from photofinish.config.datasets import DatasetPlan
 from photofinish.config.experiment import ExperimentPlan, LoaderInput
 from photofinish.config.metrics import Metrics, MetricsPlan
 from photofinish.config.networks import CustomModel, published_weights
+from photofinish.custom.opened import unnamed_files_reported
 from photofinish.custom.running import forget_imports, user_traceback
 from photofinish.data.few_samples import split_few
 from photofinish.data.tasks import TASKS
@@ -60,7 +61,9 @@ def try_out(plans: Path) -> None:
                 continue
             run = Run(file.stem, "cpu", _reduced(plan), host, folder / plan.dataset, folder)
             metrics = read_plan(plans / "metrics" / file.name, MetricsPlan).metrics
-            with forget_imports():
+            dataset = read_plan(plans / "datasets" / f"{plan.dataset}.json", DatasetPlan)
+            named = [*plan.custom_code, *dataset.named_files()]
+            with forget_imports(), unnamed_files_reported(f"experiments.{file.stem}", named):
                 _Trial(run, metrics, problems, knows_classes=knows_classes[plan.dataset]).run()
     tried = f"{counted(len(datasets), 'data set')} and {counted(len(experiments), 'experiment')}"
     if problems.texts:

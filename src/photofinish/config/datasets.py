@@ -270,6 +270,8 @@ class CustomDataset(CallsCode, _DatasetSettings):
     source: CodeName
     files: Annotated[tuple[str, ...], BeforeValidator(_one_or_more), Field(strict=False)] = ()
     """Files and folders that the code reads. `split` runs again if one of them changes."""
+    deps: tuple[str, ...] = ()
+    """Small files that the code reads, such as a vocabulary. They count with their content."""
     allow_duplicates: bool = False
     """True if the data set's own parts may share samples."""
     task: Literal["classes", "values", "labels"] | None = None
@@ -312,3 +314,7 @@ class DatasetPlan(Settings):
     """Hash of the names, sizes and times of the local files in the data set."""
     custom_code: dict[str, str] = Field(default_factory=dict)
     """SHA-256 of each file of custom code, and versions of the packages that it imports."""
+
+    def named_files(self) -> list[str]:
+        """Return the files and folders that the data set is known to read."""
+        return [*self.custom_code, *(str(in_project(path.given)) for path in self.dataset.paths())]

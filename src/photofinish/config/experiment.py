@@ -297,6 +297,8 @@ class Experiment(Settings):
     """Metrics that `evaluate` adds. They have another plan file and do not change the training."""
     time_limit: Duration | None = Field(default=None, exclude=True)
     """Time after which the CPU trains no further epoch. It has its own plan file, too."""
+    deps: tuple[str, ...] = Field(default=(), exclude=True)
+    """Files and folders that its code reads. The plan has their hashes beside the code's."""
     repeats: Annotated[int, Field(ge=1, le=100)] = 1
     """Number of timed training runs from the same start."""
     seeds: Annotated[int, Field(ge=1, le=100)] = 1

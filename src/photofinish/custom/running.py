@@ -18,7 +18,8 @@ from typing import Any
 from photofinish.errors import TerminatedError, UserError
 
 _INSTALLED = re.compile(r"/(site|dist)-packages/(?P<package>\w*)")
-_OURS = Path(__file__).parent.parent
+OURS = str(Path(__file__).parent.parent)
+"""Folder of this package."""
 
 
 def accepted_arguments(
@@ -86,7 +87,7 @@ def is_user_file(filename: str) -> bool:
     """Return True if the file is not part of photofinish, PyTorch or Python."""
     if installed := _INSTALLED.search(filename):
         return installed["package"] != "torch"
-    ours = (str(_OURS), sysconfig.get_path("stdlib"), "<")
+    ours = (OURS, sysconfig.get_path("stdlib"), "<")
     return not filename.startswith(ours)
 
 

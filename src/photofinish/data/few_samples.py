@@ -9,6 +9,7 @@ import numpy as np
 from torch.utils.data import Subset
 
 from photofinish.config.datasets import DatasetPlan
+from photofinish.custom.opened import unnamed_files_reported
 from photofinish.data import PartName
 from photofinish.data.images import Int64Array
 from photofinish.data.raw_data import read_raw
@@ -24,7 +25,8 @@ def split_few(plan: DatasetPlan, folder: Path) -> bool:
 
     Return False if the data set has classes that it does not name, of which some may be missing.
     """
-    source = open_source(plan)
+    with unnamed_files_reported(f"datasets.{plan.name}", plan.named_files()):
+        source = open_source(plan)
     count = min(len(source.dataset), _MOST)
     rows = np.linspace(0, len(source.dataset) - 1, count).astype(int).tolist()
     few = replace(

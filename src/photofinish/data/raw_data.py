@@ -17,6 +17,7 @@ from rich.progress import track
 from torch.utils.data import DataLoader
 
 from photofinish.config.datasets import DatasetPlan
+from photofinish.custom.opened import unnamed_files_reported
 from photofinish.data import Dtype, PartName, Shape, TaskName
 from photofinish.data.images import Int64Array
 from photofinish.data.packed import Column
@@ -60,9 +61,10 @@ def read_raw(plan: DatasetPlan, folder: Path, source: Source | None = None) -> R
 
     `source` is the opened data set, or some of its samples.
     """
-    source = source or open_source(plan)
     folder.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as files:
+    reported = unnamed_files_reported(f"datasets.{plan.name}", plan.named_files())
+    with reported, ExitStack() as files:
+        source = source or open_source(plan)
         first, columns = _read_all(
             plan, source, lambda: files.enter_context(TemporaryFile(dir=folder))
         )

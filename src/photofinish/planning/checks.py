@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from photofinish.config import timm_names
 from photofinish.config.base import CallsCode
@@ -43,13 +44,19 @@ def check_paths(params: Params, references: Path) -> Iterator[ConfigProblem]:
 
 
 def check_deps(params: Params) -> Iterator[ConfigProblem]:
-    """Yield the files of scripts that do not exist."""
-    for name, script in params.scripts.items():
-        for number, dep in enumerate(script.deps):
-            path = in_project(dep)
-            if not path.exists():
-                problem = f"there is no such file or folder ({path}): write it, or correct the path"
-                yield ConfigProblem(("scripts", name, "deps", number), problem, dep)
+    """Yield the files below `deps` that do not exist."""
+    sections: dict[str, Mapping[str, Any]] = {
+        "scripts": params.scripts,
+        "experiments": params.experiments,
+        "datasets": params.datasets,
+    }
+    for section, entries in sections.items():
+        for name, entry in entries.items():
+            for number, dep in enumerate(getattr(entry, "deps", ())):
+                path = in_project(dep)
+                if not path.exists():
+                    problem = f"there is no such file or folder ({path}): write it, or correct it"
+                    yield ConfigProblem((section, name, "deps", number), problem, dep)
 
 
 def unknown_machines(params: Params, folder: Path) -> Iterator[ConfigProblem]:

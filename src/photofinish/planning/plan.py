@@ -25,7 +25,7 @@ from photofinish.custom.imports import custom_code_hashes
 from photofinish.data.local_files import sha256_of_local_files
 from photofinish.errors import UserError
 from photofinish.machine.fingerprint import Machine, fingerprint
-from photofinish.planning.script_deps import script_plan
+from photofinish.planning.dependencies import dep_hashes, script_plan
 from photofinish.planning.source_code import stage_code
 from photofinish.planning.time_limits import time_limits, to_replace
 
@@ -79,11 +79,13 @@ def _plans(params: Params, stages: Path, results: Path) -> dict[str, BaseModel]:
             plans[f"code/{script.stem}"] = stage_code(script)
     for name, experiment in params.experiments.items():
         metrics, monitored = experiment.metrics, experiment.monitored_metric()
-        experiment = experiment.model_copy(update={"metrics": (), "time_limit": None})
+        deps = dep_hashes(experiment.deps)
+        elsewhere = {"metrics": (), "time_limit": None, "deps": ()}
+        experiment = experiment.model_copy(update=elsewhere)
         parts = custom_code_of(experiment) | ({("monitor",): monitored} if monitored else {})
         # Classes of PyTorch need no hash, because the device's file has PyTorch's version.
         references = [part.reference for part in parts.values() if part.is_custom]
-        code = custom_code_hashes(references)
+        code = custom_code_hashes(references) | deps
         plans[f"experiments/{name}"] = ExperimentPlan(
             **dict(experiment), monitored=monitored, custom_code=code
         )
@@ -95,7 +97,9 @@ def _plans(params: Params, stages: Path, results: Path) -> dict[str, BaseModel]:
         code = custom_code_hashes([metric.reference for metric in metrics])
         plans[f"metrics/{name}"] = MetricsPlan(metrics=metrics, custom_code=code)
     for name, dataset in params.datasets.items():
-        code = custom_code_hashes([dataset.reference]) if isinstance(dataset, CustomDataset) else {}
+        code = {}
+        if isinstance(dataset, CustomDataset):
+            code = custom_code_hashes([dataset.reference]) | dep_hashes(dataset.deps)
         plans[f"datasets/{name}"] = DatasetPlan(
             name=name, dataset=dataset, local_files=local_files.get(name), custom_code=code
         )

@@ -1,8 +1,9 @@
-"""Files that scripts depend on: whether they exist, and a hash of each."""
+"""Files that scripts, experiments and data sets depend on, and a hash of each."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from photofinish.config.scripts import Script, ScriptPlan
@@ -32,6 +33,19 @@ def script_plan(name: str, script: Script) -> ScriptPlan:
     return ScriptPlan(
         name=name, command=script.command, metrics=script.metrics, files=dict(sorted(files.items()))
     )
+
+
+def dep_hashes(deps: Iterable[str]) -> dict[str, str]:
+    """Return the sha256 of the content of each file, and of each file in a folder.
+
+    Files are named by their path from the project's folder.
+    """
+    hashes = {}
+    for dep in deps:
+        path = Path(dep) if Path(dep).exists() else in_project(dep)
+        for file in _files_below(path) if path.is_dir() else [path]:
+            hashes[Path(os.path.relpath(file)).as_posix()] = sha256_of_file(file)
+    return hashes
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
