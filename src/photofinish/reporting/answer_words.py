@@ -34,10 +34,10 @@ _WORTH_CAPTURING = 1.5
 """Speed-up of a job from which `cuda_graphs: "on"` is suggested."""
 
 _MUCH_WAITING = 0.1
-"""Share of its time that a GPU waits for the loader, from which the answer says so."""
+"""Least share of its time that a GPU waits for the loader in an answer that mentions it."""
 
 SENTENCES = {
-    # Which answer it is.
+    # The answer in a word.
     "headline": "{answer} ({about}): {sentences}",
     "the GPU here": "The GPU here: {answer}, {sentences}",
     "a GPU of yours": "If this machine had a GPU: {answer}, {sentences}",
@@ -93,7 +93,7 @@ SENTENCES = {
 
 
 def answer_text(pair: AnyComparison, decision: Decision) -> str:
-    """Return the answer about the GPU that is here, or else about renting one, then the other."""
+    """Return the answer about the GPU here, or else about a rented GPU, then the other answer."""
     own, rented = _own(pair, decision), ""
     if decision.rented:
         rented = _rented(decision.rented, pair)
@@ -150,7 +150,7 @@ def _own(pair: AnyComparison, decision: Decision) -> str:
 
 
 def _limits(pair: AnyComparison, own: OwnGpu) -> Iterable[str]:
-    """Yield why no GPU can be much faster in this machine, or that nothing shows it."""
+    """Yield the bound on a GPU in this machine, or why there is none."""
     job = pair.bounds.job
     if own.answer == "No":
         staying = part_of(job.measured_seconds, job.measured_whole_seconds)
@@ -174,7 +174,7 @@ def _limits(pair: AnyComparison, own: OwnGpu) -> Iterable[str]:
 
 
 def _hints(decision: Decision) -> Iterable[str]:
-    """Yield what would change the estimate that decides."""
+    """Yield what would change the deciding estimate."""
     option = decision.rented.option if decision.rented else decision.own.option
     estimate = option.estimate if option else None
     if option is None or estimate is None or decision.is_here:
@@ -264,7 +264,7 @@ def action_text(pair: AnyComparison, action: Action) -> str:
 
 
 def _measure_again(pair: AnyComparison, devices: Sequence[DeviceLabel]) -> str:
-    """Return how to measure again, and how long the busy machine took."""
+    """Return how to measure again, with the time that it took on the busy machine."""
     took_seconds = sum(run.timings.total_seconds for run in pair.trained if run.device in devices)
     command = measure_again(f"{pair.cpu.stage}-{device}@{pair.experiment}" for device in devices)
     return _say("measure again", time=f"at most {seconds(took_seconds)}", command=command)
@@ -285,7 +285,7 @@ def busy_text(pair: AnyComparison, action: Action) -> str | None:
 
 
 def summary(decisions: Sequence[Decision]) -> str:
-    """Return one answer over all experiments, first about the GPU that is here or else renting."""
+    """Return one answer for all experiments, first about the GPU here or else about renting."""
     is_here = any(each.is_here for each in decisions)
     own = Counter(each.own.answer for each in decisions)
     parts = []

@@ -1,4 +1,4 @@
-"""The answers alone: written with the report, for programs and for `photofinish.report()`."""
+"""Answers without evidence: written with the report, for programs and `photofinish.report()`."""
 
 from __future__ import annotations
 
@@ -68,6 +68,6 @@ def read_answers() -> Answers:
 
 
 def _report() -> Path:
-    """Return the folder of the report, which may lie in a folder of ours."""
+    """Return the folder of the report, which may be in the folder photofinish/."""
     here = Path("report")
     return here if (here / ANSWERS).is_file() else OWN_FOLDER / here

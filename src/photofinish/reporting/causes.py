@@ -89,12 +89,12 @@ def advice(found: Diagnosis) -> str:
 
 
 def remedy_line(remedy: Remedy) -> str:
-    """Return the line of params.yaml, with dots for its levels."""
+    """Return the line of params.yaml, with a key such as `optimizer.lr`."""
     return settings_line(remedy.settings)
 
 
 def settings_line(settings: Mapping[str, Any]) -> str:
-    """Return settings on one line, with dots for the levels of their keys."""
+    """Return settings on one line, with keys such as `optimizer.lr`."""
     return ", ".join(f"{key}: {_yaml(value)}" for key, value in settings.items())
 
 
@@ -121,7 +121,7 @@ def commands(experiment: str, remedy: Remedy) -> tuple[str, str]:
 
 
 def tried_text(tried: Tried) -> str:
-    """Return what a suggestion promised, and what was measured."""
+    """Return a suggestion's predicted gain and the measured gain."""
     promise, interval = tried.promise, ""
     promised = "nothing known"
     if promise.promised:

@@ -1,4 +1,4 @@
-"""Columns of the tables that the page and a CSV file share: one list for both."""
+"""Columns of tables that are on the page and in a CSV file: one list for both."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from photofinish.wording import byte_size, money, ratio, seconds
 
 ItemT = TypeVar("ItemT")
 Table = list[dict[str, str]]
-"""One dictionary per row: its cells by their headings, which are equal in all rows."""
+"""Rows of a table, each a dictionary of cells by heading. All rows have equal headings."""
 NOTHING = "n/a"
 SHORT = "under 1 s"
 
@@ -22,10 +22,10 @@ SHORT = "under 1 s"
 @dataclass(frozen=True)
 class Column(Generic[ItemT]):
     csv: str | None
-    """Name in the CSV file, None for a column of the page alone."""
+    """Name in the CSV file, or None for a column that only the page has."""
     value: Callable[[ItemT], Any]
     heading: str | None = None
-    """Heading on the page, None for a column of the CSV file alone."""
+    """Heading on the page, or None for a column that only the CSV file has."""
     write: Callable[[Any], str] = str
     """Writes a value on the page."""
 
@@ -108,7 +108,7 @@ ESTIMATED: tuple[Column[RentalOption], ...] = (
     Column("cost_estimated", lambda each: each.estimate and each.estimate.cost),
     Column(None, lambda each: _in_currency(each, each.estimated_cost), "cost with its start"),
 )
-"""Estimates, which the page has only if there are any."""
+"""Columns of estimates. The page shows them if there are estimates."""
 RENTING: tuple[Column[RentalOption], ...] = (
     Column("accelerator", lambda each: each.accelerator.name, "accelerator"),
     Column("full_name", lambda each: each.accelerator.full_name),

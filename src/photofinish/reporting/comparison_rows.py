@@ -21,7 +21,7 @@ from photofinish.results.job_times import JobTimes
 from photofinish.wording import byte_size, seconds, utc_minute
 
 Rows = list[dict[str, Any]]
-"""One dictionary per row, all with the same keys; None where there is no figure."""
+"""Rows, each a dictionary with equal keys. A value is None if there is no figure."""
 _percent = "{:.2%}".format
 _thousands = "{:,.0f}".format
 _WRITE = {"seconds": seconds, "bytes": byte_size, "a second": _thousands}
@@ -40,7 +40,7 @@ def _metric() -> Any:
 
 @dataclass(kw_only=True)
 class ComparisonRow:
-    """One row of comparison.csv: an experiment on one device. The fields' order is the file's."""
+    """Row of comparison.csv: an experiment on one device. Fields are in the order of the file."""
 
     experiment: str
     device: str
@@ -119,11 +119,11 @@ class ComparisonRow:
 
 @dataclass(frozen=True)
 class ComparisonColumn:
-    """A column of comparison.csv."""
+    """Column of comparison.csv."""
 
     name: str
     label: str | None = None
-    """Heading of its row on the page, if it has one."""
+    """Heading of the row on the page, or None if the page has no such row."""
     write: Callable[[Any], str] = str
     """Writes a value on the page."""
     dvc: bool = False
@@ -144,7 +144,7 @@ COLUMNS = tuple(_columns())
 
 
 def comparison_rows(pairs: Iterable[AnyComparison], decisions: Iterable[Decision] = ()) -> Rows:
-    """Return a row for each experiment and device, with the answers that are decided.
+    """Return a row for each experiment and device, with its answer.
 
     A speed-up of 2 is half the CPU's time.
     """

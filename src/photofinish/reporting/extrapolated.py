@@ -1,4 +1,4 @@
-"""Words for a training that a time limit ended, and for its whole job's time."""
+"""Text about a training that a time limit ended, and about the time of its whole job."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from photofinish.wording import counted, seconds
 
 
 def epochs_of(timings: JobTimes) -> str:
-    """Return `3 of 50 epochs`, or `50 epochs` if a training was whole."""
+    """Return `3 of 50 epochs`, or `50 epochs` for a complete training."""
     if not timings.epochs_left:
         return counted(len(timings.epochs), "epoch")
     return f"{len(timings.epochs)} of {counted(timings.planned_epochs, 'epoch')}"
@@ -21,7 +21,7 @@ def job_time(timings: JobTimes) -> str:
 
 
 def mark(timings: JobTimes) -> str:
-    """Return the mark of an extrapolated time, or nothing."""
+    """Return the mark of an extrapolated time, or an empty text."""
     if timings.sampled_steps and timings.steps_per_epoch:
         steps = timings.planned_epochs * timings.steps_per_epoch
         sampled = f"{timings.sampled_steps:,} of {counted(steps, 'step')}"

@@ -13,9 +13,9 @@ _LINES = 5
 
 
 def loader_parts(pair: AnyComparison) -> dict[str, float]:
-    """Return the longest parts of loading a batch, and the sum of the others; none if unknown.
+    """Return the longest parts of loading a batch, and the sum of the others. Empty if unknown.
 
-    Those of the GPU, if both devices took a loader apart.
+    If both devices measured the parts, they are the GPU's.
     """
     loaders = [run.timings.loader for run in pair.trained if run.timings.loader]
     parts = list(loaders[-1].explained.items()) if loaders else []

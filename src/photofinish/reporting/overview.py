@@ -1,4 +1,4 @@
-"""The overview of all experiments: one row an experiment, with its answer."""
+"""Overview of all experiments: a row for each, with its answer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ANSWER = "worth a GPU?"
 
 
 def overview_table(verdicts: Sequence[Verdict], pairs: Sequence[AnyComparison]) -> Table:
-    """Return a row for each experiment, without columns that would be empty."""
+    """Return a row for each experiment, without empty columns."""
     rows = []
     for each, pair in zip(verdicts, pairs, strict=True):
         own, compared = each.decision.own, pair.compared
@@ -54,7 +54,7 @@ def _cpu_time(timings: JobTimes) -> str:
 
 
 def _gpu_time(decision: Decision) -> str:
-    """Return the job's time on the GPU that decides, or else on a rented one, and its source."""
+    """Return the job's time on the deciding GPU, or else on a rented GPU, with its source."""
     own, rented = decision.own, decision.rented
     if own.gpu_seconds is None:
         if rented is None or rented.option is None or rented.jobs > 1:

@@ -1,4 +1,4 @@
-"""Templates of the page, and of the answers in a notebook. They escape what they show."""
+"""Templates of the page, and of the answers in a notebook. They escape all text."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _with_code(text: str) -> Markup:
 
 
 def number_columns(table: Sequence[dict[str, str]]) -> set[str]:
-    """Return the headings of columns of numbers, which are flush right and sorted by value."""
+    """Return the headings of columns of numbers. These are flush right and sorted by value."""
     numeric = set()
     for heading in table[0]:
         cells = [row[heading] for row in table if row[heading] != NOTHING]

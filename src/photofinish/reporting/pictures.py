@@ -73,13 +73,13 @@ _MOST_MARKED_COMMITS = 6
 
 @dataclass(frozen=True)
 class Picture:
-    """One figure."""
+    """Figure of the report."""
 
     name: str
-    """Name of its file, without the extension."""
+    """Name of the file, without the extension."""
     caption: str
     description: str
-    """Text for those who cannot see it."""
+    """Description for screen readers."""
     svg: str
 
     @property
@@ -96,7 +96,7 @@ class Picture:
 
 
 def _picture(figure: Figure, name: str, caption: str, description: str) -> Picture:
-    """Return the figure as an SVG element; equal figures give equal bytes."""
+    """Return the figure as an SVG element. Equal figures give equal bytes."""
     rcParams["svg.hashsalt"] = name  # ids differ between the figures of a page
     text = io.StringIO()
     with warnings.catch_warnings():
@@ -243,7 +243,7 @@ def heat_map(grid: Grid) -> Picture:
     """Draw how much faster a GPU is, or at most could be, where two settings vary."""
     columns, rows = len(grid.columns), len(grid.rows)
     figure, (axes,) = _axes(1.0 + 0.45 * rows)
-    # A bound says nothing of how fast a GPU is, so its cell stays without a colour.
+    # A cell with a bound has no colour, because a bound does not show how fast a GPU is.
     logs = {
         place: 0.0 if cell.is_bound else math.log(cell.figure) for place, cell in grid.cells.items()
     }

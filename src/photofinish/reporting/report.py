@@ -39,7 +39,7 @@ from photofinish.wording import markdown_text
 MOST_SHOWN = 30
 """Experiments with details on the page."""
 MOST_MARKDOWN_CHARACTERS = 60_000
-"""GitHub takes comments of up to 65,536."""
+"""GitHub accepts comments of up to 65,536 characters."""
 FIGURES = "figures"
 _SECTIONS: list[tuple[str, Callable[[AnyComparison], Table], str]] = [
     (
@@ -171,7 +171,7 @@ def write_report(
 
 
 def _reasons(verdicts: list[Verdict]) -> list[str]:
-    """Return the reasons why there was no GPU, each once."""
+    """Return the different reasons why there was no GPU."""
     return list(dict.fromkeys(each.missing for each in verdicts if each.missing))
 
 
@@ -215,13 +215,13 @@ def write_for_dvc(pairs: Sequence[AnyComparison], folder: Path, metrics: Path, p
 
 
 def _write(path: Path, text: str) -> None:
-    """Write without forcing it to the disk, as there may be many."""
+    """Write a file without syncing the disk, because there may be many files."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
 
 
 def _markdown(summary: str, verdicts: list[Verdict], overview: Table) -> str:
-    """Return the answers and the overview, as far as they fit into a comment on GitHub."""
+    """Return the answers and the overview, cut to the length of a comment on GitHub."""
     lines = ["# photofinish", "", summary, ""]
     lines += ["| " + " | ".join(overview[0]) + " |", "|" + " --- |" * len(overview[0])]
     lines += ["| " + " | ".join(map(markdown_text, row.values())) + " |" for row in overview]

@@ -38,7 +38,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 
 
 def history_rows(pairs: Iterable[AnyComparison]) -> Rows:
-    """Return every epoch of every run, with the time its training had taken by then."""
+    """Return every epoch of every run, with the training time up to its end."""
     rows = []
     for result in _trained(pairs):
         so_far = accumulate(epoch.training_seconds for epoch in result.timings.epochs)
@@ -48,7 +48,7 @@ def history_rows(pairs: Iterable[AnyComparison]) -> Rows:
 
 
 def confusion_rows(pairs: Iterable[AnyComparison]) -> Rows:
-    """Return how many test samples of each class each run took for each class."""
+    """Return how many test samples of each class were predicted as each class, for each run."""
     rows = []
     for result in _trained(pairs):
         names = result.record.class_names
@@ -75,7 +75,7 @@ def speedup_rows(pairs: Iterable[AnyComparison]) -> Rows:
 
 
 def seed_rows(pairs: Iterable[AnyComparison]) -> Rows:
-    """Return a row for each seed of an experiment that was trained from several."""
+    """Return a row for each seed of an experiment with several seeds."""
     rows: list[tuple[object, ...]] = []
     for pair in pairs:
         for device, over in pair.seeds.items():
@@ -90,7 +90,7 @@ def seed_rows(pairs: Iterable[AnyComparison]) -> Rows:
 
 
 def renting_rows(pairs: Iterable[AnyComparison]) -> Rows:
-    """Return a row for each experiment and accelerator: bounds and estimates, none measured."""
+    """Return a row of bounds and estimates for each experiment and accelerator."""
     return csv_rows(RENTING, [(pair.experiment, pair.renting.options) for pair in pairs])
 
 
@@ -105,7 +105,7 @@ def as_csv(file: str, rows: Rows) -> str:
 
 
 def _cell(value: object) -> object:
-    """Return a cell; an apostrophe keeps a spreadsheet from computing what looks like a formula."""
+    """Return a cell. Before text that looks like a formula, it has an apostrophe."""
     if isinstance(value, str) and value.startswith(_SPREADSHEET_FORMULA):
         return f"'{value}"
     return value if is_known(value) else None

@@ -48,11 +48,11 @@ class Verdict:
     experiment: str
     decision: Decision
     answer: str
-    """The answer, a number and a reason, about the GPU that is here or renting one."""
+    """Answer with a number and a reason, about the GPU here or about renting a GPU."""
     action: str
-    """What to do now."""
+    """Action to take now."""
     busy: str | None
-    """That the machine was busy, and how to measure again."""
+    """Warning that the machine was busy, and how to measure again."""
     details: tuple[str, ...]
     """Evidence, a paragraph each."""
     cautions: tuple[str, ...]
@@ -64,7 +64,7 @@ class Verdict:
 
     @property
     def first(self) -> list[str]:
-        """What stands below the answer on the first screen and in the terminal."""
+        """Lines below the answer on the first screen and in the terminal."""
         tried = map(tried_text, self.tried)
         return [f"Now: {self.action}", *([self.busy] if self.busy else []), *tried]
 
@@ -77,7 +77,7 @@ class Verdict:
 def verdict(
     pair: AnyComparison, decision: Decision | None = None, tried: Sequence[Tried] = ()
 ) -> Verdict:
-    """Return the answer with its evidence; of an experiment alone without a decision."""
+    """Return the answer with its evidence. By default, decide for this experiment alone."""
     decision = decision or decide(pair)
     details = _evidence_of_both(pair) if pair.compared else _evidence_of_cpu(pair, decision)
     if "cpu" in pair.seeds:
@@ -118,7 +118,7 @@ def _evidence_of_both(pair: AnyComparison) -> list[str]:
 
 
 def _scores(cpu: AnyResult, gpu: AnyResult, parity: Parity | None) -> str:
-    """Return where the models part, and the main score of both devices."""
+    """Return where the models first differ, and the main score of both devices."""
     assert cpu.scores
     assert gpu.scores
     (name, score), (_, score_of_gpu), parted = cpu.scores.figure, gpu.scores.figure, ""
@@ -140,7 +140,7 @@ def _scores(cpu: AnyResult, gpu: AnyResult, parity: Parity | None) -> str:
 
 
 def _metrics(cpu: AnyResult, gpu: AnyResult) -> str:
-    """Return the metrics of both devices, and what they leave open."""
+    """Return the metrics of both devices, and what they do not show."""
     on_cpu, on_gpu = (listed(metric_texts(run)[:_METRICS_NAMED]) for run in (cpu, gpu))
     if not on_cpu or not on_gpu:
         return "Whether both devices train the same model is not known."
@@ -148,7 +148,7 @@ def _metrics(cpu: AnyResult, gpu: AnyResult) -> str:
 
 
 def metric_texts(run: AnyResult) -> list[str]:
-    """Return the custom metrics of a result, each with its name before it."""
+    """Return the custom metrics of a result, each after its name."""
     return [
         f"{name} {'not a number' if value is None else f'{value:.4g}'}"
         for name, value in run.metrics.items()
@@ -203,7 +203,7 @@ def break_even_epochs(found: BreakEvenEpochs) -> str:
 
 
 def break_even_size(series: Series) -> str:
-    """Return from which size on the GPU is faster."""
+    """Return the size from which on the GPU is faster."""
     found, (first, last) = series.break_even, (series.points[0].x, series.points[-1].x)
     if found.size is None:
         winners = {point.speedup.is_faster for point in series.points}
@@ -220,7 +220,7 @@ def break_even_size(series: Series) -> str:
 
 
 def chance(cpu: OverSeeds, gpu: OverSeeds | None) -> str:
-    """Return how much two seeds differ, and whether the devices differ by more."""
+    """Return the difference of two seeds, and if the devices differ by more."""
     of_score, spread = f"Over {len(cpu.seeds)} seeds the {cpu.score_name}", cpu.score
     if gpu is None:
         interval = " to ".join(map(cpu.in_words, spread.interval))
@@ -236,7 +236,7 @@ def chance(cpu: OverSeeds, gpu: OverSeeds | None) -> str:
 
 
 def layer_finding(layer: Layer, parity: Parity) -> str:
-    """Return how much a layer of two trainings differs."""
+    """Return how a layer differs between two trainings."""
     if layer.cpu is not None and layer.gpu is not None:
         if layer.name != "test accuracy":
             what = "mean absolute error" if layer.name == "test error" else layer.name
@@ -254,7 +254,7 @@ def layer_finding(layer: Layer, parity: Parity) -> str:
 
 
 def _why(run: AnyResult, diagnoses: Sequence[Diagnosis]) -> list[str]:
-    """Return why an epoch takes its time, then why the job does."""
+    """Return the cause of an epoch's time, then the cause of the job's time."""
     if not run.has_steps:
         return [_NO_STEPS] if run.device == "cpu" else []
     if not diagnoses:

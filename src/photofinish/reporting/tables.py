@@ -89,7 +89,7 @@ def bounds_table(pair: AnyComparison) -> Table:
 
 
 def parity_table(pair: AnyComparison) -> Table:
-    """Return a row for all that is equal, then one for each difference, in the training's order."""
+    """Return a row for all equal layers, then a row for each other layer, in training order."""
     parity = pair.compared.parity if pair.compared else None
     if not parity:
         return []
@@ -141,7 +141,7 @@ def seeds_table(pair: AnyComparison) -> Table:
 
 
 def paying_table(pair: AnyComparison) -> Table:
-    """Return energy, cost and the time to the target, as far as a figure of them is known."""
+    """Return energy, cost and the time to the target, without rows of unknown figures."""
     by_device = {run.device.upper(): _spent(pair, run) for run in pair.trained}
     rows = []
     for of in dict.fromkeys(of for answers in by_device.values() for of in answers):
@@ -264,7 +264,7 @@ def figures_table(pair: AnyComparison) -> Table:
 
 
 def _most_mistaken(result: Trained) -> str:
-    """Return which classes the network mistakes most often for which."""
+    """Return the pairs of classes that the network mistakes most often."""
     names, wrong = result.record.class_names, np.array(result.scores.confusion)
     np.fill_diagonal(wrong, 0)
     mistakes = []
@@ -276,7 +276,7 @@ def _most_mistaken(result: Trained) -> str:
 
 
 def _hardware_and_software(result: AnyResult) -> dict[str, str]:
-    """Return the hardware and the software, and how a step is launched or what was counted."""
+    """Return hardware and software, and how steps are launched or what was counted."""
     timings, host = result.timings, result.timings.host
     versions = dict(timings.packages)
     if host.software:
@@ -297,7 +297,7 @@ def _hardware_and_software(result: AnyResult) -> dict[str, str]:
 
 
 def _launching(result: AnyResult) -> dict[str, str]:
-    """Return how the trainer launched its steps; nothing of a script's."""
+    """Return how the trainer launched its steps. Empty for scripts."""
     taken, steps = result.steps_taken, "one by one"
     if result.warm_up_seconds is None:
         return {}
@@ -318,7 +318,7 @@ def _counted_step(operations: Operations | None) -> dict[str, str]:
 
 
 def steps_table(pair: AnyComparison) -> Table:
-    """Return a row for each part of a step that was taken apart, with its share."""
+    """Return a row for each part of a step, with its share."""
     runs = [run for run in pair.trained if run.costs and run.costs.shown_shares]
     profiled = {run.device.upper(): run.costs for run in runs if run.costs}
     rows = []
