@@ -98,7 +98,7 @@ def _bounds_of_script(run: ScriptResult) -> SpeedupBounds:
 
 
 def _bounds_of_training(run: TrainingResult) -> SpeedupBounds:
-    """Return the bounds of an experiment. On a busy machine, batches count as on a quiet one."""
+    """Return an experiment's bounds. On a busy machine, estimate the batches of a quiet machine."""
     timings, costs, not_known = run.timings, run.costs, why_not_known(run)
     startup = _startup_bound(timings)
     is_busy = not_known is not None and not_known.reason == "busy"

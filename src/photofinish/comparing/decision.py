@@ -85,7 +85,7 @@ def _decision(pair: AnyComparison, rented: RentedGpu | None) -> Decision:
 
 
 def _action(pair: AnyComparison, own: OwnGpu, rented: RentedGpu | None, is_here: bool) -> Action:
-    """Return the first of these that fits: measure again, take the GPU, change a setting, stay."""
+    """Return the first action that fits: measure again, use a GPU, change a setting, stay here."""
     answer = rented.answer if rented and not is_here else own.answer
     accelerator = rented.option.accelerator.name if rented and rented.option else None
     busy = tuple(run.device for run in pair.trained if load_warnings(run.timings.load))

@@ -1,11 +1,10 @@
-"""Causes of a job's and an epoch's time, with changes to params.yaml against them.
+"""Causes of a job's and an epoch's time, with changes to params.yaml that help.
 
-An epoch waits for the slower of two: its input path with no steps in between, and its steps with
-the batch on the device. A step's time is mostly fixed, or mostly grows with its samples.
+An epoch waits for the slower of two: loading without steps, and steps with their batch on the
+device. A step's time is mostly fixed, or mostly grows with its samples.
 
-No cause is named if the figures don't show one: with too few steps, on a busy machine, or if the
-parts don't add up to the epoch. A change's gain was measured on some steps after the training;
-otherwise it is an upper bound.
+The cause is unknown with too few steps, on a busy machine, or if the parts don't add up to the
+epoch. The gain of a change was measured on some steps after the training, or is an upper bound.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ class Diagnosis:
     no_remedy: NoRemedy | None = None
     not_known: NotKnown | None = None
     likely: Cause | None = None
-    """Cause by figures that are too unreliable for a remedy, such as those of a busy machine."""
+    """Likely cause, from figures that are too unreliable for a remedy (on a busy machine)."""
 
 
 def diagnose(run: TrainingResult | ScriptResult) -> tuple[Diagnosis, ...]:

@@ -127,7 +127,7 @@ class _EstimatedJob:
         return max(self.steps * step_seconds, cpu_factor * loading_seconds)
 
     def seconds(self, step: StepEstimate) -> Spread:
-        """Return the job's time if all is fast, the estimate, and the time if all is slow."""
+        """Return the job's time if everything is fast, as estimated, and if everything is slow."""
         passes = self._timings.planned_epochs * (1 + _validation_share(self._timings))
         cpu_factors = 1 / _OTHER_CPU, 1.0, _OTHER_CPU
         fast, middle, slow = (
@@ -177,7 +177,7 @@ def _larger_batch(
 def measured_over_estimated(
     run: TrainingResult | ScriptResult, operations: Operations, measured: Sequence[JobTimes]
 ) -> float:
-    """Return how much longer a quiet GPU's step took than estimated; 1 if none is known."""
+    """Return the ratio of a quiet GPU's step to its estimate, or 1 without a measurement."""
     by_name = {each.full_name: each for each in accelerators().values()}
     for timings in measured:
         accelerator = by_name.get(timings.device_name)

@@ -30,7 +30,7 @@ slowest. Steps on an RTX 5090, which are not among these, were up to 5.5 times a
 _OTHER_HOST = 0.5, 1.0, 2.0
 """Ratio of a step's time on a rented machine's CPU to its time here. It is a guess."""
 CAPTURED_LAUNCH_SECONDS = 2e-6
-"""The same in a CUDA graph. No published speed has it, and no GPU has measured it here."""
+"""Time for the host to launch one operator in a CUDA graph. Neither published nor measured."""
 LONG_STEP_SECONDS = 0.03
 LONG_STEPS_WITHIN, OTHERS_WITHIN = 1.54, 2.5
 """Factors within which nine of ten estimates are: for long steps on CUDA, and for all others.

@@ -28,7 +28,7 @@ NO_DIFFERENCE = 0.9, 1.1
 _HARDLY_KNOWN = 100.0
 """Ratio of an interval's ends from which on the number between them misleads."""
 WORTHWHILE_BOUND = 1.5
-"""Smallest bound, as measured, of a GPU that may be worth it: a real one stays below it."""
+"""Smallest bound, as measured, for which a GPU may be worth it. Real GPUs stay below it."""
 _REASONS: dict[Cause, Reason] = {
     "start-up-bound": "start-up",
     "input-bound": "loading",
@@ -168,7 +168,7 @@ def estimated_options(pair: AnyComparison) -> list[tuple[RentalOption, Estimate]
 
 
 def estimated_speedup(pair: AnyComparison, estimate: Estimate) -> Interval:
-    """Return the speed-up of the job if the estimate is as far off as nine of ten are."""
+    """Return the interval of the job's estimated speed-up, as wide as nine of ten estimates."""
     (fast, slow), (low, high) = job_interval(pair.cpu.timings), estimate.job_interval
     return fast / high, slow / low
 

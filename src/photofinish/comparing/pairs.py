@@ -132,7 +132,7 @@ AnyComparison = Comparison[Trained] | Comparison[Sampled] | Comparison[ScriptRes
 
 
 def _with_epochs_of(cpu: ResultT, gpu: ResultT | NotTrained) -> ResultT:
-    """Return the CPU's result, whose job ends with the GPU's if early stopping ended that one."""
+    """Return the CPU's result. Its job ends with the GPU's job if early stopping ended that."""
     if not isinstance(cpu, Trained) or isinstance(gpu, NotTrained) or not cpu.timings.epochs_left:
         return cpu
     epochs_left = max(0, gpu.timings.planned_epochs - len(cpu.timings.epochs))

@@ -41,7 +41,7 @@ class Gain(NamedTuple):
 
     @property
     def is_worth_it(self) -> bool:
-        """True if the gain is large enough, and not anything from a loss to a factor of 3."""
+        """True if the gain is large enough, and does not range from a loss to a factor above 3."""
         is_unclear = self.low < 1 and self.high > _UNCLEAR_GAIN
         return self.middle >= LEAST_GAIN and not is_unclear
 

@@ -83,7 +83,7 @@ class _Candidate:
 
 
 def decide_rented(sweep: Sequence[AnyComparison]) -> RentedGpu | None:
-    """Decide for all experiments that one machine trains; None if no accelerators are asked for."""
+    """Decide for all experiments of a sweep. Return None if the settings name no accelerators."""
     settings = sweep[0].settings
     found = _common([_candidates(pair) for pair in sweep])
     if not found and not settings.accelerators:

@@ -27,7 +27,7 @@ from photofinish.results.records import DeviceLabel
 
 Kind = Literal["step", "epoch", "end_to_end"]
 LEAST_VALUES = 5
-"""Fewest values on each side: with five, 9 of 10 intervals held the truth, with four 87 of 100."""
+"""Minimum number of values: with five, 9 of 10 intervals held the truth, with four, 87 of 100."""
 HELD = 0.9
 """Share of intervals that contain the true value."""
 RUN_TO_RUN = 1.05
@@ -208,7 +208,7 @@ def break_even(cpu: JobTimes, gpu: JobTimes) -> BreakEvenEpochs:
 
 
 def _epochs(extra_seconds: float, gain_seconds: float) -> float:
-    """Return the epochs that repay a later start: 0 without one, infinite for slower epochs."""
+    """Return the epochs that repay a longer start-up: infinity if epochs are slower, 0 if none."""
     if gain_seconds < 0:
         return math.inf
     if extra_seconds <= 0:

@@ -1,4 +1,4 @@
-"""Answers as text: one template for each kind of finding, and the values that fill it."""
+"""Answers as text: a template for each kind of finding, and the values that fill it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from photofinish.wording import (
 )
 
 _WORTH_CAPTURING = 1.5
-"""Speed-up of a job from which `cuda_graphs: "on"` is suggested."""
+"""Smallest speed-up of a job for which `cuda_graphs: "on"` is suggested."""
 
 _MUCH_WAITING = 0.1
 """Least share of its time that a GPU waits for the loader in an answer that mentions it."""
@@ -195,7 +195,7 @@ def _hints(decision: Decision) -> Iterable[str]:
 
 
 def _loader(gpu: str, need: LoaderNeed) -> str:
-    """Return how many cores a GPU wants for its loader."""
+    """Return the sentence about the cores that a GPU's loader needs."""
     article = _article(gpu)
     return _say(
         "loader",
@@ -245,7 +245,7 @@ def _rented(rented: RentedGpu, pair: AnyComparison) -> str:
 
 
 def action_text(pair: AnyComparison, action: Action) -> str:
-    """Return what to do now."""
+    """Return the sentence about what to do now."""
     kind: str = action.kind
     if kind == "measure again":
         return _measure_again(pair, action.devices)
@@ -271,7 +271,7 @@ def _measure_again(pair: AnyComparison, devices: Sequence[DeviceLabel]) -> str:
 
 
 def busy_text(pair: AnyComparison, action: Action) -> str | None:
-    """Return that the machine was busy, with the command unless the action has it, or None."""
+    """Return a note if the machine was busy, with the command unless the action has it, or None."""
     busy = [run for run in pair.trained if load_warnings(run.timings.load)]
     if not busy:
         return None

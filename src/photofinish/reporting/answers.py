@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 ANSWERS = "answers.json"
 _MOST_SENTENCES = 3
-"""Answers that stand in full below the table."""
+"""Number of answers that are shown in full below the table."""
 
 
 class Answers(Record):
@@ -35,7 +35,7 @@ class Answers(Record):
 
     @property
     def table(self) -> pd.DataFrame:
-        """All figures, with a row for each experiment and device: comparison.csv."""
+        """Table of all figures, with a row for each experiment and device: comparison.csv."""
         import pandas as pd
 
         return pd.read_csv(_report() / "comparison.csv")

@@ -1,4 +1,4 @@
-"""Causes and suggestions of one experiment as sentences."""
+"""Causes and suggestions for one experiment, as sentences."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _REMEDIES = {
 
 
 def cause(found: Diagnosis) -> str:
-    """Return the part that a job or an epoch waits for, with its times."""
+    """Return what a job or an epoch waits for, with times."""
     run, timings = found.run, found.run.timings
     if found.cause == "start-up-bound":
         share = timings.startup_seconds / timings.whole_seconds
@@ -99,7 +99,7 @@ def settings_line(settings: Mapping[str, Any]) -> str:
 
 
 def prediction(remedy: Remedy) -> str:
-    """Return the predicted gain of an epoch, and where it comes from."""
+    """Return the predicted gain of an epoch, and the prediction's source."""
     if remedy.predicted is None:
         gain = "gain unknown"
     elif remedy.predicted.low == 1:
@@ -111,9 +111,9 @@ def prediction(remedy: Remedy) -> str:
 
 
 def commands(experiment: str, remedy: Remedy) -> tuple[str, str]:
-    """Return the commands that try a suggestion: with all epochs, and with three.
+    """Return the commands that try a suggestion, with all epochs and with three.
 
-    `++` sets a key that the experiment has, and adds one that it inherits.
+    `++` sets an existing key of the experiment, or adds a key that it inherits.
     """
     sets = " ".join(f"-S '++{key}={_yaml(value)}'" for key, value in remedy.settings.items())
     command = f"dvc exp run --temp {sets}"
@@ -134,7 +134,7 @@ def tried_text(tried: Tried) -> str:
 
 
 def _yaml(value: Any) -> str:
-    """Return a value on one line, as params.yaml and `dvc exp run -S` read it."""
+    """Return a value on one line, in the syntax of params.yaml and `dvc exp run -S`."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {_yaml(item)}" for key, item in value.items()) + "}"
     if isinstance(value, bool) or value is None:
@@ -143,7 +143,7 @@ def _yaml(value: Any) -> str:
 
 
 def not_known(found: NotKnown) -> str:
-    """Return why the figures show no cause and no bound."""
+    """Return why the figures show neither cause nor bound."""
     apart, whole = seconds(found.apart_seconds), seconds(found.whole_seconds)
     return {
         "not taken apart": found.recorded or "no step was taken apart",

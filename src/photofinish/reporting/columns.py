@@ -27,11 +27,11 @@ class Column(Generic[ItemT]):
     heading: str | None = None
     """Heading on the page, or None for a column that only the CSV file has."""
     write: Callable[[Any], str] = str
-    """Writes a value on the page."""
+    """Function that formats a value for the page."""
 
 
 def csv_names(columns: Iterable[Column[Any]]) -> tuple[str, ...]:
-    """Return the header of the CSV file, whose rows begin with the experiment's name."""
+    """Return the header of the CSV file. The first column is the experiment's name."""
     return ("experiment", *(column.csv for column in columns if column.csv))
 
 
@@ -48,7 +48,7 @@ def csv_rows(
 
 
 def page_rows(columns: Sequence[Column[ItemT]], items: Iterable[ItemT]) -> Table:
-    """Return the cells of each item by heading."""
+    """Return, for each item, its cells by heading."""
     rows = []
     for item in items:
         row = {}

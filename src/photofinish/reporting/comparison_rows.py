@@ -25,7 +25,7 @@ Rows = list[dict[str, Any]]
 _percent = "{:.2%}".format
 _thousands = "{:,.0f}".format
 _WRITE = {"seconds": seconds, "bytes": byte_size, "a second": _thousands}
-"""Writers of measured figures on the page, by their units."""
+"""Functions that format measured figures for the page, by unit."""
 
 
 def _column(label: str, write: Callable[[Any], str] = str, *, dvc: bool = False) -> Any:
@@ -34,7 +34,7 @@ def _column(label: str, write: Callable[[Any], str] = str, *, dvc: bool = False)
 
 
 def _metric() -> Any:
-    """Describe a column that `dvc metrics` shows and the page has in another table."""
+    """Describe a column that `dvc metrics` shows, but the page only in another table."""
     return field(default=None, metadata={"dvc": True})
 
 
@@ -60,7 +60,7 @@ class ComparisonRow:
     macro_f1: float | None = _column("macro F1", "{:.4f}".format, dvc=True)
     test_metrics: str | None = _column("test metrics")
     figures: dict[str, Any] = field(default_factory=dict)
-    """Measured figures by column, as results/job_times.py describes them."""
+    """Measured figures by column, described in results/job_times.py."""
     job_seconds: float | None = _column("whole job", seconds, dvc=True)
     job_seconds_low: float | None = None
     job_seconds_high: float | None = None
@@ -112,7 +112,7 @@ class ComparisonRow:
     reason: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the row by column."""
+        """Return the row's values by column."""
         values = vars(self) | self.figures
         return {column.name: values.get(column.name) for column in COLUMNS}
 
@@ -127,7 +127,7 @@ class ComparisonColumn:
     write: Callable[[Any], str] = str
     """Writes a value on the page."""
     dvc: bool = False
-    """True if `dvc metrics` shows it."""
+    """True if `dvc metrics` shows the column."""
 
 
 def _columns() -> Iterator[ComparisonColumn]:
@@ -146,7 +146,7 @@ COLUMNS = tuple(_columns())
 def comparison_rows(pairs: Iterable[AnyComparison], decisions: Iterable[Decision] = ()) -> Rows:
     """Return a row for each experiment and device, with its answer.
 
-    A speed-up of 2 is half the CPU's time.
+    A speed-up of 2 means half the CPU's time.
     """
     rows = []
     for pair, decision in zip_longest(pairs, decisions):
@@ -247,7 +247,7 @@ def _add_comparison(row: ComparisonRow, compared: Compared) -> None:
 
 
 def comparison_metrics(pairs: Iterable[AnyComparison]) -> dict[str, Any]:
-    """Return what `dvc metrics` shows: experiment, device, figure."""
+    """Return the figures for `dvc metrics`, by experiment and device."""
     shown = [column.name for column in COLUMNS if column.dvc]
     metrics: dict[str, Any] = {}
     for pair in pairs:
@@ -265,4 +265,4 @@ def comparison_metrics(pairs: Iterable[AnyComparison]) -> dict[str, Any]:
 
 def is_known(value: object) -> bool:
     """Return False for None and NaN."""
-    return value is not None and value == value  # NaN is unequal to itself
+    return value is not None and value == value  # NaN does not equal itself

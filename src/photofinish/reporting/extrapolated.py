@@ -30,7 +30,7 @@ def mark(timings: JobTimes) -> str:
 
 
 def caution(timings: JobTimes) -> str:
-    """Return what follows from a training that a time limit ended."""
+    """Return a caution about a training that a time limit ended."""
     low, high = map(seconds, job_interval(timings))
     return (
         f"The CPU trained {epochs_of(timings)}, by its `time_limit`. The whole job's time of "
@@ -40,7 +40,7 @@ def caution(timings: JobTimes) -> str:
 
 
 def likeness(compared: Compared) -> str:
-    """Return how alike the models are, and over which epochs if one was ended by a time limit."""
+    """Return how similar the models are, and over which epochs if a time limit ended a training."""
     epochs = compared.parity.epochs if compared.parity else None
     if epochs is None:
         return compared.likeness

@@ -1,4 +1,4 @@
-"""Loading as tables: where its time goes, what workers gain, and what GPUs want."""
+"""Tables about loading: where its time goes, what workers gain, and what GPUs need."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def loader_table(pair: AnyComparison) -> Table:
 
 
 def loader_note(pair: AnyComparison) -> str:
-    """Return what to change in the data set, or why no parts are shown."""
+    """Return hints on changes in the data set, or the reason for missing parts."""
     notes = []
     for run in pair.trained:
         loader, device = run.timings.loader, run.device.upper()
@@ -54,7 +54,7 @@ def loader_note(pair: AnyComparison) -> str:
 
 
 def workers_table(pair: AnyComparison) -> Table:
-    """Return a row for each number of workers that was tried."""
+    """Return a row for each tried number of workers."""
     rows = []
     for run in pair.trained:
         loader = run.timings.loader
@@ -76,7 +76,7 @@ def workers_table(pair: AnyComparison) -> Table:
 
 
 def needs_table(pair: AnyComparison) -> Table:
-    """Return a row for each accelerator whose loader is known."""
+    """Return a row for each accelerator with a known need of loading."""
     rows = []
     for option in pair.renting.options:
         if need := option.loader_need:

@@ -45,7 +45,7 @@ def _why(pair: AnyComparison, own: OwnGpu) -> str:
 
 
 def _cpu_time(timings: JobTimes) -> str:
-    """Return the job's time, with a remark if other programs used the machine."""
+    """Return the job's time, with a note if other programs used the machine."""
     low, high = map(seconds, job_interval(timings))
     time = f"{seconds(timings.whole_seconds)}"
     if timings.epochs_left:
@@ -67,7 +67,7 @@ def _gpu_time(decision: Decision) -> str:
 
 
 def _speedup(own: OwnGpu, job: SpeedupBound) -> str:
-    """Return how much faster the GPU is, or at most could be."""
+    """Return the speed-up of the GPU, or its upper bound."""
     if own.speedup is None:
         return f"up to {bound(job.as_measured)}" if job.as_measured <= HIGH else NOTHING
     if own.interval and own.is_hardly_known:

@@ -1,4 +1,4 @@
-"""The report's figures: SVG by matplotlib, with text as text and the page's colours."""
+"""Figures of the report: SVG from matplotlib, with selectable text and the page's colours."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ _LOADING_COLOURS += [PART_COLOURS["start-up"], PART_COLOURS["the rest"]]
 _VARIABLES = {INK: "--ink", SOFT: "--soft", LINE: "--line"} | {
     colour: f"--{device}" for device, colour in DEVICE_COLOURS.items()
 }
-"""The page's CSS variable for each colour, which differs on a dark page."""
+"""CSS variable of each colour, which changes on a dark page."""
 _STYLE: Any = {
     "svg.fonttype": "none",
-    "text.parse_math": False,  # a name may have dollar signs
+    "text.parse_math": False,  # a name may contain dollar signs
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": 9,
     "text.color": INK,
@@ -122,7 +122,7 @@ def _axes(height: float, count: int = 1) -> tuple[Figure, list[Axes]]:
 
 @rc_context(_STYLE)
 def job_times(pair: AnyComparison, decision: Decision) -> Picture:
-    """Draw the job's time as a bar for each device: measured solid, estimated hatched."""
+    """Draw the job's time as a bar for each device, solid if measured and hatched if estimated."""
     bars = _bars(pair, decision)
     figure, (axes,) = _axes(0.85 + 0.46 * len(bars))
     figure.subplots_adjust(left=0.03)
@@ -202,7 +202,7 @@ class _Bar:
 
 
 def _bars(pair: AnyComparison, decision: Decision) -> list[_Bar]:
-    """Return a bar for each device that trained here, and for each GPU that the answer names."""
+    """Return a bar for each device that trained here and each GPU in the answer."""
     bars = []
     for run in pair.trained:
         timings, how = run.timings, "measured"
@@ -224,7 +224,7 @@ def _bars(pair: AnyComparison, decision: Decision) -> list[_Bar]:
 
 
 def _parts(timings: JobTimes, loading_share: float) -> dict[str, float]:
-    """Return the parts of a whole job, whose epochs were measured."""
+    """Return the parts of a whole job, from its measured epochs."""
     share = timings.planned_epochs / len(timings.epochs)
     training_seconds = share * sum(epoch.training_seconds for epoch in timings.epochs)
     loading_seconds = training_seconds * loading_share
@@ -240,7 +240,7 @@ def _parts(timings: JobTimes, loading_share: float) -> dict[str, float]:
 
 @rc_context(_STYLE)
 def heat_map(grid: Grid) -> Picture:
-    """Draw how much faster a GPU is, or at most could be, where two settings vary."""
+    """Draw a GPU's speed-up, or its bound, over two settings."""
     columns, rows = len(grid.columns), len(grid.rows)
     figure, (axes,) = _axes(1.0 + 0.45 * rows)
     # A cell with a bound has no colour, because a bound does not show how fast a GPU is.
@@ -273,7 +273,7 @@ def heat_map(grid: Grid) -> Picture:
 
 @rc_context(_STYLE)
 def learning_curves(history: Rows) -> Picture:
-    """Draw an experiment's validation loss by epoch, and for two devices by seconds as well."""
+    """Draw an experiment's validation loss by epoch, and for two devices also by time."""
     by_device: dict[str, Rows] = {}
     for epoch in history:
         by_device.setdefault(epoch["device"], []).append(epoch)
@@ -310,7 +310,7 @@ def learning_curves(history: Rows) -> Picture:
 
 @rc_context(_STYLE)
 def speed_history(series: list[Rows], commits: list[str]) -> Picture:
-    """Draw each experiment's epoch time and accuracy by commit, with its steps marked."""
+    """Draw each experiment's epoch time and accuracy by commit, and mark steps in the time."""
     shown = list(dict.fromkeys(points[0]["experiment"] for points in series))[:_MOST_PANELS]
     figure = Figure(figsize=(2 * _WIDTH, 0.9 + 1.9 * len(shown)), layout="constrained")
     panels = figure.subplots(len(shown), 2, squeeze=False)

@@ -37,7 +37,7 @@ from photofinish.reporting.tables import RENTING_NOTE
 from photofinish.wording import markdown_text
 
 MOST_SHOWN = 30
-"""Experiments with details on the page."""
+"""Maximum number of experiments with details on the page."""
 MOST_MARKDOWN_CHARACTERS = 60_000
 """GitHub accepts comments of up to 65,536 characters."""
 FIGURES = "figures"
@@ -80,7 +80,7 @@ _SECTIONS: list[tuple[str, Callable[[AnyComparison], Table], str]] = [
     ),
     ("Figures", tables.figures_table, ""),
 ]
-"""Title, table and note. Tables without rows are not shown."""
+"""Title, function and note of each table. Tables without rows are not shown."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Details:
 
     verdict: Verdict
     remedies: list[tuple[str, str, str]]
-    """Suggestions: line of params.yaml, predicted gain, commands that try it."""
+    """Suggestions, each as line of params.yaml, predicted gain, and commands to try the line."""
     tables: list[tuple[str, Table, str]]
     """Title, table and note."""
     pictures: list[Picture]
@@ -208,7 +208,7 @@ def write_for_dvc(pairs: Sequence[AnyComparison], folder: Path, metrics: Path, p
     for former in (metrics, plots):
         shutil.rmtree(former, ignore_errors=True)
     for experiment, figures in comparison_metrics(pairs).items():
-        _write(metrics / f"{experiment}.json", to_json(figures))  # DVC makes a row of each file
+        _write(metrics / f"{experiment}.json", to_json(figures))  # DVC shows each file as a row
     plots.mkdir(parents=True)
     for name in ("history.csv", "confusion.csv", "speedups.csv"):
         shutil.copy(folder / name, plots)

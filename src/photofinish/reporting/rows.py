@@ -1,4 +1,4 @@
-"""Rows of the report's CSV files, with every digit, as pandas, DVC and MLflow read them."""
+"""Rows of the report's CSV files, in full precision, for pandas, DVC and MLflow."""
 
 from __future__ import annotations
 
@@ -59,17 +59,17 @@ def confusion_rows(pairs: Iterable[AnyComparison]) -> Rows:
 
 
 def _trained(pairs: Iterable[AnyComparison]) -> list[Trained]:
-    """Return the results of experiments. Scripts have neither a history nor predictions."""
+    """Return the results of experiments, since scripts have no history and no predictions."""
     return [run for pair in pairs for run in pair.trained if isinstance(run, Trained)]
 
 
 def _run(result: Trained) -> tuple[str, ...]:
-    """Return experiment, device, and both in one, for tools that group by a single column."""
+    """Return experiment, device, and both joined, for tools that group by a single column."""
     return result.experiment, result.device, f"{result.experiment} {result.device}"
 
 
 def speedup_rows(pairs: Iterable[AnyComparison]) -> Rows:
-    """Return three rows for each experiment that a GPU trained."""
+    """Return three rows for each experiment with a trained GPU."""
     found = [(pair.experiment, pair.compared.speedups) for pair in pairs if pair.compared]
     return csv_rows(SPEEDUPS, [(experiment, each.values()) for experiment, each in found])
 
@@ -99,7 +99,7 @@ def _named(file: str, rows: Iterable[tuple[object, ...]]) -> Rows:
 
 
 def as_csv(file: str, rows: Rows) -> str:
-    """Return the text of one of the report's CSV files, with every digit."""
+    """Return the text of one of the report's CSV files, in full precision."""
     columns = COLUMNS[file]
     return to_csv(columns, ([_cell(row[column]) for column in columns] for row in rows))
 

@@ -43,7 +43,7 @@ _METRICS_NAMED = 3
 
 @dataclass(frozen=True)
 class Verdict:
-    """Answer for one experiment."""
+    """Answer for one experiment, with evidence and doubts."""
 
     experiment: str
     decision: Decision
@@ -54,7 +54,7 @@ class Verdict:
     busy: str | None
     """Warning that the machine was busy, and how to measure again."""
     details: tuple[str, ...]
-    """Evidence, a paragraph each."""
+    """Paragraphs of evidence."""
     cautions: tuple[str, ...]
     """Reasons for doubt."""
     missing: str | None = None
@@ -162,7 +162,7 @@ def _evidence_of_cpu(pair: AnyComparison, decision: Decision) -> list[str]:
         what = epochs_of(timings) if timings.epochs_left else "it"
         trained = f"trained {what} to {cpu.scores.in_words}"
     trained = f"{timings.device_name} {trained} in {seconds(timings.total_seconds)}"
-    if timings.startup_seconds:  # not known of a script without steps
+    if timings.startup_seconds:  # unknown for a script without steps
         trained += f", {seconds(timings.startup_seconds)} of it start-up"
     trained += "."
     why = _why(cpu, pair.diagnoses["cpu"])
@@ -176,7 +176,7 @@ def _evidence_of_cpu(pair: AnyComparison, decision: Decision) -> list[str]:
 
 
 def in_words(speedup: Speedup) -> str:
-    """Return which device is faster, if that is known."""
+    """Return which device is faster, or that it is not known."""
     if speedup.interval is None:
         noun = "sample" if speedup.kind == "step" else "epoch"
         return f"no interval ({_too_few(speedup.values, noun)})"

@@ -1,4 +1,4 @@
-"""Findings as tables for people: with units, few digits and at most eight columns."""
+"""Findings as tables for readers, with units, few digits and at most eight columns."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def series_table(series: Iterable[Series]) -> Table:
 
 
 def speedup_table(pair: AnyComparison) -> Table:
-    """Return three rows for an experiment that a GPU trained."""
+    """Return three rows if a GPU trained the experiment."""
     rows = page_rows(SPEEDUPS, pair.compared.speedups.values() if pair.compared else ())
     if rows and pair.cpu.timings.epochs_left:
         rows[-1]["CPU"] += ", extrapolated"
@@ -113,7 +113,7 @@ def parity_table(pair: AnyComparison) -> Table:
 
 
 def seeds_table(pair: AnyComparison) -> Table:
-    """Return a row for each device and figure of an experiment trained from several seeds."""
+    """Return a row for each device and figure, if the experiment has several seeds."""
     rows = []
     for device, over in pair.seeds.items():
         figures: list[tuple[str, Spread, Callable[[float], str]]] = [
@@ -159,7 +159,7 @@ def paying_table(pair: AnyComparison) -> Table:
 
 
 def _spent(pair: AnyComparison, run: AnyResult) -> dict[str, tuple[str, str]]:
-    """Return energy, cost and times of a training, each as a figure and a reason."""
+    """Return a training's energy, cost and times, each as a figure and an explanation."""
     spent = pair.uses[run.device]
     joules, target, currency = spent.energy.joules, spent.target, spent.currency
     spent_energy = NOTHING if joules is None else energy(joules)
@@ -216,7 +216,7 @@ def sharing_table(shared: Iterable[Shared]) -> Table:
 
 
 def references_table(pair: AnyComparison) -> Table:
-    """Return a row for each reference, with this CPU's speed as the measure."""
+    """Return a row for each reference, with its speed-up over this CPU."""
     rows = []
     for each in pair.references:
         timings, against_cpu = each.timings, epoch_speedup(pair.cpu.timings, each.timings)
@@ -331,7 +331,7 @@ def steps_table(pair: AnyComparison) -> Table:
 
 
 def steps_note(pair: AnyComparison) -> str:
-    """Return how to read the parts of a step."""
+    """Return a note on how to read the parts of a step."""
     taken = [result.steps_taken for result in pair.trained]
     is_captured = any(steps and steps.kind == "graph" for steps in taken)
     return causes.IN_GRAPHS if is_captured else ""
