@@ -1,4 +1,4 @@
-"""A step of a script whose operations are counted, in the script's process."""
+"""Step of a script whose operations are counted, in the script's process."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from photofinish.profiling.script_step import ScriptStep
 
 
 class CountedStep:
-    """Counts all that runs from its creation until `end`. Compiled code runs uncompiled.
+    """Counter of everything that runs from its creation to `end`. Compiled code runs uncompiled.
 
-    If `needs_profile` is True then, another step shows what operators without a formula cost.
+    If `needs_profile` is True afterwards, count another step to see the cost of operators without a
+    formula.
     """
 
     def __init__(self, *, compiles: bool, is_profiled: bool) -> None:
         self._samples = self._bytes = 0
         self._stack = ExitStack()
         if compiles:
-            # A compiled network warns of global hooks, which its code does not meet here.
+            # A compiled network would warn about global hooks, which do not reach its code here.
             warnings.filterwarnings("ignore", message="Using `torch.compile.*global hooks")
             self._stack.enter_context(torch.compiler.set_stance("force_eager"))
         step = ScriptStep(is_profiled=is_profiled, watches_optimizers=False)
@@ -34,12 +35,12 @@ class CountedStep:
         return self._step.needs_profile
 
     def add(self, batch: Any) -> None:
-        """Add a batch that was loaded for the step."""
+        """Add a batch that the step loaded."""
         self._samples += samples_in_batch(batch)
         self._bytes += bytes_on_host(batch)
 
     def end(self) -> dict[str, Any]:
-        """Return the counts of the step. Without a loader, the step is its one sample."""
+        """Return the counts of the step. Without a loader, the step counts as one sample."""
         self._stack.close()
         operations = self._step.operations(self._samples or 1, self._bytes)
         return {

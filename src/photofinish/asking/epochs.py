@@ -28,9 +28,9 @@ _PRECISE = 0.02
 _ENOUGH, _LEAST_SHARE = 10, 0.1
 """Fewest values and least share of the time of a precise sample."""
 _SLOWER = 0.1
-"""Least share by which a slower first epoch differs."""
+"""Smallest relative difference for which the first epoch counts as slower."""
 _LATER_PARTS = 3
-"""Parts of later epochs that show whether the first one is slower."""
+"""Minimum number of parts in later epochs, to see whether the first epoch is slower."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class EpochSample:
     steps: int
     """Number of steps that were timed."""
     parts: tuple[EpochTiming, ...] = ()
-    """An epoch for each part of the sample, as if all of it were like this part."""
+    """Epoch for each part of the sample, as long as if all its steps were like the part's."""
     once_seconds: float = 0.0
     """Time that only the first epoch takes, for example to fill a cache."""
 
@@ -52,7 +52,7 @@ def estimated_epoch_seconds(trainer: Trainer) -> float:
     with trainer.scratch_copy() as state:
         batches = iter(trainer.training.train_batches(0))
         first = next(batches)
-        trainer.step(state, 0, first)  # the loader has started, too
+        trainer.step(state, 0, first)  # this also starts the loader
         began_seconds = trainer.clock.now_seconds()
         trainer.step(state, 1, next(batches, first))
         step_seconds = trainer.clock.now_seconds() - began_seconds
@@ -61,9 +61,9 @@ def estimated_epoch_seconds(trainer: Trainer) -> float:
 
 
 def sample_epochs(trainer: Trainer, epoch_seconds: float, most_seconds: float) -> EpochSample:
-    """Train for so long at most, less if the time of an epoch is known before.
+    """Train for at most `most_seconds`, or until an epoch's time is known.
 
-    The trainer's progress is as if it had trained the sample's epochs.
+    Afterwards the trainer's progress is as if it had trained the sample's epochs.
     """
     deadline = _Deadline(trainer, most_seconds)
     if LEAST_EPOCHS * epoch_seconds <= most_seconds:
@@ -126,7 +126,7 @@ class SampledSteps(NamedTuple):
 
 
 def _parts(trainer: Trainer, deadline: _Deadline, part_steps: int) -> Iterator[SampledSteps]:
-    """Yield parts of the first epoch, and of later ones if there is time."""
+    """Yield parts of the first epoch, and of later epochs if there is time."""
     share, means, is_over = 1 - _VALIDATION_SHARE, list[float](), False
     for epoch in range(trainer.experiment.epochs):
         seed_epoch(trainer.experiment.seed, epoch, trainer.team.rank)
@@ -198,7 +198,7 @@ def _validation_seconds(trainer: Trainer, deadline: _Deadline) -> float:
     validation, clock = trainer.validation, trainer.clock
     batches, seen = iter(validation.eval_batches()), 0
     began_seconds = clock.now_seconds()
-    trainer.evaluate(trainer.state, islice(batches, 1))  # a loader starts for it
+    trainer.evaluate(trainer.state, islice(batches, 1))  # includes the loader's start
     started_seconds = clock.now_seconds()
 
     def in_time() -> Iterator[Batch]:

@@ -1,4 +1,4 @@
-"""Experiments of params.yaml by samples of their trainings, each in a process of its own."""
+"""Experiments of params.yaml, from samples of their trainings, each in a separate process."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def sample(name: str, device: DeviceLabel, planned: ExperimentPlan, seconds: flo
             "out": out,
             "seconds": seconds,
         }
-        # As for a stage, Python does not look for modules in the working folder.
+        # -P as for a stage, so that Python does not look for modules in the working folder.
         command = [sys.executable, "-P", "-m", "photofinish.asking.trial"]
         command += [text for key, value in arguments.items() for text in (f"--{key}", str(value))]
         if subprocess.run(command, check=False).returncode:
-            sys.exit(EXIT_FAILED)  # it said why
+            sys.exit(EXIT_FAILED)  # it printed why
         record = records.read_record(out / records.RECORD, records.TrainingRecord)
         timings = records.read_record(out / records.TIMINGS, records.Timings)
-    # The CPU trains without the settings that only accelerators read, but estimates have them.
+    # The CPU trains without settings that only accelerators read, but estimates need them.
     record = record.model_copy(update={"experiment": _settings(planned)})
     return Sampled(name, record, timings, ())
 
@@ -69,7 +69,7 @@ def _settings(planned: ExperimentPlan) -> Experiment:
 
 
 def _why_not_here(host: CpuTarget | GpuTarget) -> str | None:
-    """Return why a device is not sampled on this machine, or None."""
+    """Return why a device can't be sampled on this machine, or None."""
     if isinstance(host, GpuTarget) and host.missing:
         return f"no accelerator: {host.missing}"
     differences = mismatches(host, Machine.here())

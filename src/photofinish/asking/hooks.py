@@ -1,8 +1,8 @@
-"""Hooks in the process of a script that `photofinish ask` runs, which is not edited.
+"""Hooks in the process of a script that `photofinish ask` runs. The script is not edited.
 
 `sitecustomize.py` calls `begin` when Python starts. Torch is not imported before the script imports
-it. From then on, an optimizer's step ends a period, and a line in a file describes each period:
-how long it waited for batches, when its first forward pass began, and whether it validated.
+it. From then on, each optimizer step ends a period. For each period, a file gets a line with the
+wait for batches, the start of the first forward pass, and whether the script validated.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FOLDER, ASKING_PROCESS = "PHOTOFINISH_ASK_FOLDER", "PHOTOFINISH_ASK_PROCESS"
 SITECUSTOMIZE = "from photofinish.asking.hooks import begin\nbegin(__file__)\n"
 """Content of a sitecustomize.py in the first folder of PYTHONPATH."""
 LENGTHS = ("epochs", "num_epochs", "max_epochs", "n_epochs", "max_steps", "max_iters")
-"""Names of a command line's arguments that say how long a training is."""
+"""Names of command-line arguments with the length of a training."""
 _WRITE_SECONDS = 0.25
 _LEAST_STEPS, _LEAST_SECONDS = 12, 5.0
 """Steps or seconds of training before a step is counted. By then, its state and memory exist."""
@@ -84,7 +84,7 @@ class _AfterImport(MetaPathFinder):
 
 
 class Watcher:
-    """Measures the training of one process, and writes it line by line."""
+    """Watcher of a process's training, which writes measurements line by line."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / f"{os.getpid()}.jsonl"
@@ -105,7 +105,7 @@ class Watcher:
         self._counting: CountedStep | None = None
         self._is_profiled = self._is_counted = False
         self._forward_passes = 0
-        """Modules that began before the first step of an optimizer."""
+        """Number of forward passes of modules before the first step of an optimizer."""
         self._begin_period()
 
     def _begin_period(self) -> None:
@@ -119,7 +119,7 @@ class Watcher:
     # -- after imports ---------------------------------------------------------------------------
 
     def argparse_imported(self) -> None:
-        """Note a number that the script's argparse calls epochs, for example."""
+        """Note a length of the training in the script's arguments, such as --epochs."""
         import argparse
 
         parse = argparse.ArgumentParser.parse_known_args
@@ -149,7 +149,7 @@ class Watcher:
 
         @functools.wraps(compiled)
         def note_and_compile(*arguments: Any, **named: Any) -> Any:
-            # Compiled code depends on global hooks: it would be compiled again at each change.
+            # Compiled code depends on global hooks, so it would be compiled again at each change.
             self._compiles = True
             self._forget_forward()
             return compiled(*arguments, **named)
@@ -163,7 +163,7 @@ class Watcher:
     # -- what the hooks see ----------------------------------------------------------------------
 
     def loader_begins(self, loader: Any, seconds: float) -> int:
-        """Return the number of a loader that is iterated."""
+        """Return the number of a loader whose iteration begins."""
         key = id(loader.dataset), loader.batch_size
         number = self._loaders.setdefault(key, len(self._loaders))
         self._began_loader = number + 1
@@ -198,7 +198,7 @@ class Watcher:
             self._forget_forward()
 
     def _note_seen(self) -> None:
-        """Note what was seen before the first step of an optimizer, if there is one."""
+        """Note how many batches and forward passes there were before the first optimizer step."""
         if not self._steps and _clock() - self._written_at > _WRITE_SECONDS:
             self._note(kind="seen", batches=self._batches, forward_passes=self._forward_passes)
 
@@ -248,7 +248,7 @@ class Watcher:
             self._note(kind="length", name=name, value=value, by="the trainer")
 
     def _count(self, optimizer: Any, now: float) -> None:
-        """Count what a period of the slowest optimizer computes, once the training has begun."""
+        """Count the operations in a period of the main optimizer, once training has begun."""
         if self._counting is not None:
             self._counting.optimizer_stepped(optimizer)
             if self._optimizers[id(optimizer)] != self._slowest:
@@ -286,7 +286,7 @@ class Watcher:
         self._write(_clock())
 
     def _write(self, now: float) -> None:
-        """Append the lines. A fork, such as a loader's worker, writes nothing."""
+        """Append the lines to the file. Forks, such as a loader's workers, write nothing."""
         lines, self._lines, self._written_at = self._lines, [], now
         if lines and os.getpid() == self._process:
             with self._file.open("a", encoding="utf-8") as file:
@@ -308,7 +308,7 @@ def main_optimizer(steps: list[int]) -> int:
 
 
 class _TimedBatches(Iterator[Any]):
-    """A loader's iterator whose waits are timed."""
+    """Iterator of a loader with timed waits."""
 
     def __init__(self, watcher: Watcher, loader: Any, iterate: Callable[[Any], Any]) -> None:
         began_at = _clock()
@@ -330,7 +330,7 @@ class _TimedBatches(Iterator[Any]):
 
 
 def _device_idle_at() -> float:
-    """Wait for the accelerator, which may be behind its host, and return the time."""
+    """Wait until the accelerator is idle, and return the time."""
     import torch
 
     torch.accelerator.synchronize()
@@ -353,11 +353,11 @@ def _batches(loader: Any) -> float | None:
 
 
 def _lengths_of_a_trainer() -> Iterator[tuple[str, int]]:
-    """Yield the steps or epochs of the Trainer, of Lightning or Hugging Face, that runs now."""
+    """Yield the steps or epochs of the running Trainer of Lightning or Hugging Face."""
     frame = inspect.currentframe()
     while frame:
         module, function = frame.f_globals.get("__name__", ""), frame.f_code.co_name
-        # Only of these frames: the local variables of others stay alive once they were read.
+        # Read f_locals only in these frames, because reading keeps local variables alive.
         if module.startswith(_TRAINERS) and function in ("fit", "train"):
             trainer = frame.f_locals["self"]
             settings = getattr(trainer, "args", trainer)

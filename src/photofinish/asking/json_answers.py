@@ -27,18 +27,18 @@ class Answer:
 
     @classmethod
     def alone(cls, job: WholeJob, pair: AnyComparison) -> Answer:
-        """Return the answer for a job that shares a rented GPU with no other."""
+        """Return the answer for a job that is alone on a rented GPU."""
         return cls(job, pair, decide(pair))
 
 
 def write_answers(file: Path, answers: Sequence[Answer]) -> None:
-    """Write answers, records and all GPUs as JSON."""
+    """Write answers, records and estimates for all GPUs as JSON."""
     write_text_atomically(file, to_json([_as_json(answer) for answer in answers]))
 
 
 def _as_json(answer: Answer) -> dict[str, Any]:
     pair = answer.pair
-    # JSON has no infinity, which a bound may be.
+    # JSON has no infinity, but a bound may be infinite.
     finite = [
         {name: None if value == math.inf else value for name, value in row.items()}
         for row in renting_rows([pair])

@@ -27,7 +27,7 @@ _FEW_STEPS = 5
 
 
 def answer_lines(answer: Answer, title: str) -> Iterator[str]:
-    """Yield the job, its answer, and what to do now by commands that need no report."""
+    """Yield the job, its answer, and what to do now, with commands that need no report."""
     action = answer.decision.action
     now = "Ask again when the machine is quiet."
     if action.kind != "measure again":
@@ -63,7 +63,7 @@ def _rented_repaid(rented: RentedGpu) -> str:
 
 
 def best_gpus(pair: AnyComparison) -> list[str]:
-    """Return a table of the time and the cost on the fastest GPUs, and of their memory."""
+    """Return a table of time, cost and memory on the fastest GPUs."""
     options = sorted(estimated_options(pair), key=lambda each: each[1].job_seconds)
     rows = {row["accelerator"]: row for row in renting_table(pair)}
     columns = "the job, estimated", "cost with its start", "fits, memory at least"
@@ -104,7 +104,7 @@ def _if_busy(load: Sequence[LoadWindow]) -> Iterator[str]:
 
 
 def where_epochs_go(run: AnyResult) -> Iterator[str]:
-    """Yield the times of an experiment's start and epochs on a device."""
+    """Yield lines on the time of an experiment's start-up and epochs on a device."""
     timings = run.timings
     epoch_seconds = seconds(timings.median_epoch_seconds)
     waiting = f", {run.loading_share:.0%} of it waiting for data" if run.shares else ""
@@ -117,7 +117,7 @@ def where_epochs_go(run: AnyResult) -> Iterator[str]:
 
 
 def suggestion_of_setting(pair: AnyComparison) -> Iterator[str]:
-    """Yield the first change of a setting that may help, and why there are no estimates."""
+    """Yield the first change of a setting that may help, and the reason for missing estimates."""
     found = [each for causes in pair.diagnoses.values() for each in causes if each.remedy]
     if found and decide_own(pair).reason != "short job":
         yield advice(found[0])

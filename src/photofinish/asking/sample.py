@@ -22,7 +22,7 @@ _MOST_PARTS = 10
 LATER_STEPS = 10
 """Number of steps in the second epoch that show whether the first epoch is slower."""
 _SLOWER = 0.1
-"""Least share by which the steps of a slower first epoch differ."""
+"""Smallest relative difference for which the first epoch's steps count as slower."""
 _USUAL = 0.5
 """A property of a larger share of the periods is a property of a step."""
 
@@ -82,15 +82,18 @@ class Process:
 
     def __init__(self) -> None:
         self._periods = array("d")
-        """Nine numbers each: optimizer, end, wait, batches, first forward pass; whether it
-        validates; number of a loader that began, from 1; whether it is counted; loader."""
+        """Periods of nine numbers each.
+
+        In this order: optimizer, end, wait, batches, first forward pass, 1 if it validates, number
+        of a loader that began (from 1), 1 if it is counted, loader.
+        """
         self.steps: list[int] = []
         self.lengths: list[Length] = []
         self.loaders: dict[int, Loader] = {}
         self.counts: dict[str, Any] | None = None
         self.device = "cpu"
         self.seen = 0, 0
-        """Batches and forward passes before an optimizer's first step."""
+        """Numbers of batches and forward passes before an optimizer's first step."""
 
     def add(self, line: Any) -> None:
         if isinstance(line, list):
@@ -124,9 +127,9 @@ class Process:
         return lengths[0] if lengths else None
 
     def seconds_until_second_epoch(self, figures: Figures) -> float:
-        """Return how long the first epoch and some steps of the second will still take.
+        """Return the time until the end of the first epoch and some steps of the second.
 
-        Return 0 if they are over, or if an epoch has no end.
+        Returns 0 if these are over, or if an epoch's length is unknown.
         """
         if figures.first_epoch_steps:
             steps = figures.first_epoch_steps
@@ -176,7 +179,7 @@ class Figures:
         number = 0 if self.loader is None else self.loader + 1
         epochs = np.flatnonzero(self._begins_loader & (rows[1:, 6] == number))
         self.first_epoch_steps = int(epochs[0]) + 1 if len(epochs) else None
-        """Number of steps in the first epoch, if a second one was seen."""
+        """Number of steps in the first epoch, or None before the second epoch."""
         self.first_epoch_seconds = 0.0
         """Time that only the first epoch took, for example to fill a cache."""
         self._steady = np.flatnonzero(is_steady)
@@ -194,7 +197,7 @@ class Figures:
 
     @staticmethod
     def _unusual(flags: FloatArray) -> NDArray[np.bool_]:
-        """Return the flags, or none if most periods have it."""
+        """Return the flags, or no flags if most periods have one."""
         return (flags > 0) & (flags.mean() < _USUAL if len(flags) else False)
 
     @cached_property
@@ -204,7 +207,7 @@ class Figures:
 
     @cached_property
     def part_waiting_seconds(self) -> list[float]:
-        """Mean wait of a step for its batches in each part."""
+        """Mean wait of a step for its batches, in each part."""
         return self._parts(self._waiting)
 
     def _parts(self, values: FloatArray) -> list[float]:
@@ -221,12 +224,12 @@ class Figures:
 
     @property
     def quickest_step_seconds(self) -> float:
-        """Quickest tenth of the steps."""
+        """Time of the quickest tenth of the steps."""
         return float(np.quantile(self._seconds[self._steady], 0.1))
 
     @property
     def relative_error(self) -> float:
-        """Half of the 95 % interval of a step, as a share of it."""
+        """Half width of the interval of a step's mean time, as a share of the mean."""
         means = self.part_seconds
         if len(means) < _MOST_PARTS:
             return float("inf")
@@ -255,7 +258,7 @@ class Figures:
 
     @property
     def waiting_share(self) -> float:
-        """Share of a step that waits for its batches."""
+        """Share of a step's time spent waiting for batches."""
         return float(self._waiting[self._steady].mean()) / self.step_seconds
 
     @property
@@ -265,7 +268,7 @@ class Figures:
 
     @property
     def epoch_start_step_seconds(self) -> float:
-        """Time for the starts of epochs for each step, without validation."""
+        """Time of the starts of epochs per step, without validation."""
         starts = self._begins_loader & ~self._validates
         return self.epoch_wait_step_seconds + self._per_step(
             self._excess - self._excess_waiting, starts
@@ -273,17 +276,17 @@ class Figures:
 
     @property
     def epoch_wait_step_seconds(self) -> float:
-        """Time in which starts of epochs wait for their first batch, for each step."""
+        """Time per step in which starts of epochs wait for the first batch."""
         return self._per_step(self._excess_waiting, self._begins_loader)
 
     @property
     def _excess(self) -> FloatArray:
-        """Time of each period beyond a step's."""
+        """Time of each period in excess of a step's time."""
         return np.maximum(0.0, self._seconds - self.step_seconds)
 
     @property
     def _excess_waiting(self) -> FloatArray:
-        """Time that each period waited beyond a step's wait."""
+        """Wait of each period in excess of a step's wait."""
         if self.loader is None:
             return np.zeros_like(self._seconds)
         usual_seconds = self._waiting[self._steady].mean()
@@ -297,6 +300,6 @@ class Figures:
 
     @property
     def counted_seconds(self) -> float:
-        """Time that counting took."""
+        """Time that counting steps took."""
         counted = self._seconds[self._is_counted]
         return float(counted.sum() - len(counted) * self.step_seconds)

@@ -69,7 +69,7 @@ def main() -> None:
 def sample_training(
     run: Run, device: torch.device, team: World, most_seconds: float, waited_seconds: float
 ) -> None:
-    """Sample the training, and write its record and its times."""
+    """Sample the training, and write its record and times."""
     experiment = run.experiment
     with failures_explained(run.name, experiment, team, runs_custom_code=bool(run.custom_code)):
         configure_torch(

@@ -27,7 +27,7 @@ from photofinish.wording import counted, seconds
 
 _POLL_SECONDS = 1.0
 _LEAST_SECONDS = 10.0
-"""Time of training that is always watched."""
+"""Minimum time of training to watch."""
 _PRECISE = 0.02
 """Relative error of a step that is small enough. Two runs differ by more."""
 _LAST_LINES = 40
@@ -38,12 +38,12 @@ _clock = time.perf_counter
 
 @dataclass(frozen=True)
 class Limits:
-    """Longest times to wait and to watch."""
+    """Maximum times to wait and to watch."""
 
     training_seconds: float
-    """From the first step on."""
+    """Maximum time after the first step."""
     patience_seconds: float
-    """Until the first step."""
+    """Maximum time until the first step."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,10 @@ class Watched:
 
 
 def watch(command: Sequence[str], kind: str, limits: Limits, *, shows_output: bool) -> Watched:
-    """Run the command until its step is known or its time is over, and end it.
+    """Run the command until a step's time is known or time is over, then end it.
 
-    `kind` is torch's name of the device to compute on. For the CPU, GPUs are hidden.
-    Raise UserError if it took no step that could be timed.
+    `kind` is torch's name of the device to compute on. For the CPU, GPUs are hidden. Raise
+    UserError if no step could be timed.
     """
     command = [argument.replace(PLACEHOLDER, kind) for argument in command]
     with tempfile.TemporaryDirectory(prefix="photofinish-") as name:
@@ -100,7 +100,7 @@ def watch(command: Sequence[str], kind: str, limits: Limits, *, shows_output: bo
 
 
 def environment_of(kind: str, folder: Path) -> dict[str, str]:
-    """Return the variables that add hooks, which write to the folder, and hide other devices."""
+    """Return the variables that add hooks, set their folder, and hide other devices."""
     paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
     variables = {FOLDER: str(folder), "PYTHONPATH": os.pathsep.join(paths)}
     variables[ASKING_PROCESS] = str(os.getpid())
@@ -111,7 +111,7 @@ def environment_of(kind: str, folder: Path) -> dict[str, str]:
 def _running(
     command: Sequence[str], environment: dict[str, str], folder: Path, *, shows_output: bool
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Start the command, and kill it in the end."""
+    """Start the command, and kill it at the end."""
     (folder / "sitecustomize.py").write_text(SITECUSTOMIZE, encoding="utf-8")
     with (folder / _OUTPUT).open("wb") as file:
         output = None if shows_output else file
@@ -133,9 +133,9 @@ def _running(
 
 
 class _Progress:
-    """Line on a terminal that says what is done and how long it will still take at most.
+    """Line on a terminal with the progress and the maximum time left.
 
-    The output of the script takes its place if it is shown, dimly.
+    If the script's output is shown, it is dimmed and replaces the line.
     """
 
     def __init__(self, kind: str, *, shows_output: bool) -> None:
@@ -151,7 +151,7 @@ class _Progress:
         self._write("\033[0m" if self._shows_output else _CLEAR)
 
     def show(self, text: str, left_seconds: float) -> None:
-        """Write over the line."""
+        """Overwrite the line."""
         if not self._shows_output:
             left = seconds(max(1, math.ceil(left_seconds)))
             self._write(f"{_CLEAR}{self._where}: {text}, at most {left} more")
@@ -165,14 +165,14 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     """Kill the command and its children, without time to save anything."""
     try:
         leader = psutil.Process(process.pid)
-        # Not by its group: torchrun starts its workers in others.
+        # Not by process group, because torchrun starts workers in other groups.
         started = [leader, *leader.children(recursive=True)]
     except psutil.NoSuchProcess:
         started = []
     for one in started:
         try:
             one.kill()
-        except psutil.NoSuchProcess:  # it ended by itself in between
+        except psutil.NoSuchProcess:  # it ended by itself meanwhile
             continue
     process.wait()
 
@@ -188,7 +188,7 @@ def _follow(
     load: LoadMonitor,
     limits: Limits,
 ) -> int | None:
-    """Wait until the command has ended or enough is known. Return its exit status or None."""
+    """Wait until the command has ended or enough is known. Return the exit status or None."""
     began_at, has_begun = _clock(), False
     while True:
         try:
@@ -212,7 +212,7 @@ def _follow(
         steps = counted(figures.steps if figures else 1, "step")
         progress.show(f"{steps} in {seconds(passed_seconds)}", left_seconds)
         is_precise = figures is not None and figures.relative_error < _PRECISE
-        # An epoch's end shows validation, and whether later epochs are as slow.
+        # The end of an epoch shows validation, and whether later epochs are as slow.
         awaited_seconds = trained.seconds_until_second_epoch(figures) if figures else 0.0
         is_known = is_precise and not 0 < awaited_seconds < left_seconds
         if left_seconds < 0 or (is_known and passed_seconds > _LEAST_SECONDS):
@@ -221,7 +221,7 @@ def _follow(
 
 
 def _no_steps(process: Process | None, status: int | None, output: str, limits: Limits) -> str:
-    """Return why nothing could be timed, and what was seen instead."""
+    """Return a message on why nothing could be timed, with what the script did instead."""
     how = f"ended with exit status {status}"
     if status is None:
         limit = limits.training_seconds if process and process.steps else limits.patience_seconds

@@ -27,14 +27,14 @@ class WholeJob:
     epochs: int
     epoch_steps: float
     is_run: bool = False
-    """True if a run was watched to its end, and this is its length."""
+    """True if a run was watched to its end, which gives the length."""
     is_hour: bool = False
 
 
 def jobs(runs: Sequence[Watched], wanted: Length | None) -> Iterator[WholeJob]:
     """Yield the whole job, or an epoch and an hour if its length is not known.
 
-    There is a run on each device, the CPU's first. `wanted` is the length by the options of
+    `runs` has a run for each device, the CPU's first. `wanted` is the length in the options of
     `photofinish ask`.
     """
     process, figures = runs[0].process, runs[0].figures
@@ -87,7 +87,7 @@ def script_run(watched: Watched, job: WholeJob, host: CpuTarget | GpuTarget) -> 
 def _epochs(
     figures: Figures, job: WholeJob, operations: Operations | None
 ) -> Iterator[ScriptEpoch]:
-    """Yield an epoch for each part of the sample, as if all of it were like this part."""
+    """Yield an epoch for each part of the sample, as if all its steps were like the part's."""
     for part_seconds, waiting_seconds in zip(
         figures.part_seconds, figures.part_waiting_seconds, strict=True
     ):
@@ -123,7 +123,7 @@ def _timings(
 
     epochs = passes(figures.step_seconds)
     total_seconds = startup_seconds + passed_seconds(epochs)
-    if job.is_run and watched.status == 0:  # it may save and test something at its end
+    if job.is_run and watched.status == 0:  # it may save or test its model at the end
         seconds = watched.ended_at - watched.began_at - figures.counted_seconds
         total_seconds = max(total_seconds, seconds)
     # An interval needs some values. Repeating a few parts does not make it narrower.

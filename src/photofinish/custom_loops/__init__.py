@@ -1,1 +1,1 @@
-"""Scripts with a training loop of their own: timed steps, and the command that runs them."""
+"""Scripts with a custom training loop: timed steps, and the command that runs a script."""

@@ -40,7 +40,7 @@ from photofinish.stage.locks import exclusive, exclusive_machine
 from photofinish.stage.process import end_group
 
 HIDING = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "-1"}
-"""Variables that hide the GPUs of NVIDIA and AMD. Nothing hides those of Apple and Intel."""
+"""Variables that hide NVIDIA's and AMD's GPUs. Apple's and Intel's GPUs can't be hidden."""
 _NOT_COUNTED = "photofinish.steps saw too few steps to count two of them"
 _NOT_USED = "the script does not use photofinish.steps"
 
@@ -56,7 +56,7 @@ class _Measurements(Record):
     taking_apart_seconds: float = 0.0
     """Time spent on timing the loader's parts. It is not part of the job."""
     readings: Readings = Readings()
-    """Peak memory is 0 for an accelerator that was not used."""
+    """Memory readings. Peak memory is 0 for an accelerator that was not used."""
 
     @property
     def whole_epochs(self) -> tuple[ScriptEpoch, ...]:
@@ -128,13 +128,13 @@ def _record_unavailable(plan: ScriptPlan, device: DeviceLabel, host: GpuTarget, 
 
 
 def _run(name: str, device: DeviceLabel, command: str, kind: str, threads: int) -> _Ran:
-    """Run the command, whose output goes to the terminal. Raise UserError if it fails."""
+    """Run the command with its output on the terminal. Raise UserError if it fails."""
     with tempfile.TemporaryDirectory() as folder:
         environment = {"OMP_NUM_THREADS": str(threads), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         environment |= os.environ
         environment |= {FOLDER: folder, DEVICE: kind}
         if kind == "cpu":
-            environment |= HIDING  # so that it can't compute on a GPU unnoticed
+            environment |= HIDING  # so that the script can't compute on a GPU unnoticed
         load = LoadMonitor(lambda: (None, ()), own_processes_share_cores=True)
         began_at = time.monotonic()
         status = _wait_for(command, environment)
@@ -151,7 +151,7 @@ def _run(name: str, device: DeviceLabel, command: str, kind: str, threads: int) 
 
 
 def _wait_for(command: str, environment: dict[str, str]) -> int:
-    """Run a command in a shell. If this stage is ended, end all that it started."""
+    """Run a command in a shell. If this stage is ended, end all of the command's processes."""
     arguments = ["cmd", "/c", command] if os.name == "nt" else ["/bin/sh", "-c", command]
     process = subprocess.Popen(arguments, env=environment, start_new_session=True)
     try:
@@ -170,7 +170,7 @@ def _state(file: Path | None) -> tuple[int, int] | None:
 
 
 def _numbers(file: Path) -> Iterator[tuple[str, float | None]]:
-    """Yield each number in a JSON file, by its keys with dots between."""
+    """Yield each number in a JSON file, with its dotted key."""
     for name, value in dotted(json.loads(file.read_bytes())):
         if isinstance(value, int | float) and name:
             yield name, float(value) if math.isfinite(value) else None
@@ -215,7 +215,7 @@ def _timings(host: CpuTarget | GpuTarget, ran: _Ran, started_at_unix_seconds: fl
 
 
 def _loop_steps(epochs: Sequence[ScriptEpoch]) -> LoopSteps | None:
-    """Return the steps of the quickest epoch on the CPU; None on an accelerator."""
+    """Return the steps of the quickest epoch on the CPU, or None on an accelerator."""
     quickest = [e.quickest_step_seconds for e in epochs if e.quickest_step_seconds is not None]
     if not quickest:
         return None

@@ -1,12 +1,12 @@
 """The line that a script adds: `for batch in photofinish.steps(loader)`.
 
-Within a stage it times each epoch and the wait for each batch, and counts what two steps compute.
-It reads a clock twice a step. It waits for the device at the ends of epochs and of counted steps
-only. An accelerator notes the time at both ends of some steps itself, by events.
+Within a stage, it times each epoch and the wait for each batch, and counts the operations of two
+steps. It reads a clock twice in each step. It waits for the device only at the ends of epochs and
+of counted steps. On an accelerator, events time some steps.
 
-Lightning and Hugging Face's Trainer know the loader's length: they do not ask for a batch after
-the last one, and validate before they drop the iterator. There, the last step of an optimizer ends
-the epoch.
+Lightning and Hugging Face's Trainer know the loader's length. They do not ask for a batch after the
+last, and validate before they drop the iterator. With them, the last step of an optimizer ends the
+epoch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from photofinish.profiling.script_step import ScriptStep
 
 FOLDER, DEVICE = "PHOTOFINISH_STEPS_FOLDER", "PHOTOFINISH_STEPS_DEVICE"
-"""Variables that a stage sets: where the measurements go, and torch's name of the device."""
+"""Variables that a stage sets: the folder for measurements, and torch's name of the device."""
 MEASUREMENTS = "steps.json"
 _COUNTED_STEPS = 2
 _SAMPLED = 11
@@ -41,9 +41,9 @@ _BatchT = TypeVar("_BatchT")
 
 
 def steps(loader: Iterable[_BatchT]) -> Iterable[_BatchT]:
-    """Return the loader, or within a stage, an iterable that times each pass over it.
+    """Return the loader, or within a stage, an iterable that times each pass over the loader.
 
-    Use it for the training's batches alone. One pass is an epoch.
+    Use it for training batches only. Each pass is an epoch.
     """
     if FOLDER not in os.environ or os.environ.get("RANK", "0") != "0":
         return loader
@@ -183,7 +183,7 @@ class _Measured:
         self._counted: list[dict[str, Any]] = []
         self._counted_cpu_seconds = 0.0
         self.may_count = True
-        """False once two steps are counted."""
+        """False after two steps have been counted."""
         self._needs_profile = False
         """True once a counted step had operators without a formula: the next shows their cost."""
         self._takes_several = self._skips_next = False
@@ -211,7 +211,7 @@ class _Measured:
 
     @contextmanager
     def counting(self, batch: Any, seconds: list[float]) -> Iterator[None]:
-        """Count a step, and add its time to the list."""
+        """Count a step, and append its time to `seconds`."""
         _wait_for_device()
         began_seconds, began_cpu_seconds = time.perf_counter(), time.process_time()
         from photofinish.profiling.script_step import ScriptStep
@@ -262,7 +262,7 @@ class _Measured:
         return {"loader": found and found.model_dump(), "taking_apart_seconds": seconds}
 
     def _write(self) -> None:
-        # Bounds hold for the step with fewer operations.
+        # Use the step with fewer operations, so that bounds hold.
         counted = min(self._counted, key=lambda each: each["operations"]["flops"], default={})
         if counted:
             profiled = self._counted[-1]["operations"]
@@ -284,7 +284,7 @@ def _length(loader: Any) -> int | None:
 
 
 def samples_in_batch(batch: Any) -> int:
-    """Return the length of the first array in a batch, 0 if there is none."""
+    """Return the length of the first array in a batch, or 0 without an array."""
     if isinstance(batch, (list, tuple)):
         batch = batch[0] if batch else None
     elif isinstance(batch, Mapping):
@@ -296,7 +296,7 @@ def samples_in_batch(batch: Any) -> int:
 
 
 def _all_samples(sizes: list[int], last: int | None, steps: int) -> int:
-    """Return the number of samples in an epoch, by the sizes of some batches and the last one."""
+    """Return the number of samples in an epoch, from the sizes of some batches and the last."""
     if not sizes:
         return 0
     mean = sum(sizes) / len(sizes)
@@ -313,7 +313,7 @@ def bytes_on_host(batch: Any) -> int:
 
 
 def _event() -> Any:
-    """Return an event that the device reaches, or None before the script imports torch."""
+    """Return a recorded event of the device, or None if the script has not imported torch yet."""
     torch = sys.modules.get("torch")
     if torch is None:
         return None
@@ -329,9 +329,9 @@ def _wait_for_device() -> None:
 
 
 def _peak_memory_bytes() -> int | None:
-    """Return the peak of the device, or of the process on the CPU.
+    """Return the peak memory of the device, or of the process on the CPU.
 
-    0 if the script did not use the device, None if torch does not count its memory.
+    Returns 0 if the script did not use the device, and None if torch does not count its memory.
     """
     torch, kind = sys.modules.get("torch"), os.environ[DEVICE]
     if kind == "cpu":

@@ -27,7 +27,7 @@ from photofinish.wording import ratio
 def find(good: str, allowed: float) -> None:
     """For each slower training, print the commit since `good` that made it slower.
 
-    Raise UserError if there is one.
+    Raise UserError if a training is slower.
     """
     check_allowed(allowed)
     work, slower = working_tree(), []

@@ -1,4 +1,4 @@
-"""Change of a training's time and losses, by turns of two processes next to each other in time."""
+"""Change of a training's time and losses, measured by two processes that take turns."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Losses:
     """Losses of one turn of a side, which begins an epoch."""
 
     steps: int
-    """Steps that trained: more than in the turn if several are captured together."""
+    """Number of trained steps: more than in the turn if several are captured together."""
     sha256: str
 
 
 class Rounds:
-    """Turns of a pair of processes, next to each other in time, so that load hits both."""
+    """Turns of a pair of processes. Both are close in time, so that load affects both."""
 
     def __init__(self) -> None:
         self.old_seconds: list[float] = []
@@ -57,7 +57,7 @@ class Rounds:
 
 @dataclass(frozen=True)
 class Change:
-    """Change of a training's time, by all pairs of processes."""
+    """Change of a training's time, over all pairs of processes."""
 
     name: str
     allowed: float
@@ -70,7 +70,7 @@ class Change:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Ratios within three standard errors of the mean, as much as the pairs differ."""
+        """Interval of three standard errors around the mean, from the differences between pairs."""
         half = _ERRORS * self._error
         return math.exp(self._log_ratio - half), math.exp(self._log_ratio + half)
 
@@ -109,7 +109,7 @@ class Change:
 
     @property
     def _error(self) -> float:
-        """Standard error of the log ratio, from two pairs on."""
+        """Standard error of the log ratio, which needs at least two pairs."""
         deviation = statistics.stdev(pair.log_ratio for pair in self.pairs)
         return max(_LEAST_DEVIATION, deviation) / math.sqrt(len(self.pairs))
 
@@ -123,7 +123,7 @@ class Change:
 
 
 def _first_difference(losses: list[Losses], others: list[Losses]) -> int | None:
-    """Return the first epoch whose losses differ, from 1 on.
+    """Return the first epoch whose losses differ, counted from 1.
 
     Turns with different numbers of steps are not compared. Their graphs have different sizes.
     """

@@ -26,7 +26,7 @@ from photofinish.stage.locks import exclusive_machine
 from photofinish.wording import ratio
 
 _MOST_STARTS = 5
-"""Most pairs of processes."""
+"""Maximum number of pairs of processes."""
 PARAMS = Path("params.yaml")
 _VERSIONS = (
     "import json, platform; from importlib.metadata import version; "
@@ -35,7 +35,7 @@ _VERSIONS = (
 
 
 def gate(base: str, allowed: float) -> None:
-    """Print how each training's time changed since `base`. Raise UserError if one is slower."""
+    """Print how each training's time changed since `base`. Raise UserError if any is slower."""
     check_allowed(allowed)
     now = working_tree()
     with tempfile.TemporaryDirectory() as temporary:
@@ -46,7 +46,7 @@ def gate(base: str, allowed: float) -> None:
 def gate_environment(python: Path, allowed: float) -> None:
     """Print how each training's time changes in another environment.
 
-    Raise UserError if one is slower there.
+    Raise UserError if any training is slower there.
     """
     check_allowed(allowed)
     now = working_tree()
@@ -81,19 +81,19 @@ def _report(
 
 
 def check_allowed(allowed: float) -> None:
-    """Raise ConfigError if the factor would not allow equal times."""
+    """Raise ConfigError unless the factor is above 1."""
     if allowed <= 1:
         raise ConfigError(f"--slower {allowed}: give a factor above 1, such as 1.15")
 
 
 def working_tree() -> Checkout:
-    """Return the files of this folder, with changes that are not committed."""
+    """Return the files of this folder, including uncommitted changes."""
     top = Path(git(Path(), "rev-parse", "--show-toplevel")).resolve()
     return Checkout(top, Path.cwd().resolve(), "now")
 
 
 def common_commit(base: str) -> str:
-    """Return the commit that HEAD and `base` come from."""
+    """Return the last common commit of HEAD and `base`."""
     try:
         return git(Path(), "merge-base", base, "HEAD")
     except UserError as error:
@@ -112,7 +112,7 @@ def exported(work: Checkout, commit: str, folder: Path) -> Checkout:
     ):
         if hasattr(tarfile, "data_filter"):  # Python 3.11.4 and later
             archive.extraction_filter = tarfile.data_filter
-        archive.extractall(folder)  # noqa: S202  # it is Git's own
+        archive.extractall(folder)  # noqa: S202  # Git wrote the archive
     there = folder / work.folder.relative_to(work.top)
     if not (there / PARAMS).is_file():
         raise ConfigError(f"{commit[:10]} has no {PARAMS} here: name another commit")
@@ -133,7 +133,7 @@ def _versions(python: str) -> tuple[str, str]:
 def comparable(before: Checkout, now: Checkout, work: Checkout) -> list[TimedTraining]:
     """Return the trainings that both sides have, and print why others are not compared.
 
-    Raise UserError if there is none, so that nothing passes unseen.
+    Raise UserError if all were left out, so that an empty comparison does not pass.
     """
     params, params_before = (read_params(each.folder / PARAMS) for each in (now, before))
     cpu_host, gpu_host = fingerprint(params.devices)
@@ -180,7 +180,7 @@ def compare(
 
 
 def described(change: Change | None) -> str:
-    """Return a change as a line shows it."""
+    """Return the text of a change for its line."""
     if change is None:
         return "unchanged"
     unclear = "" if change.is_clear else ". This is not clear: the machine is too busy"

@@ -28,12 +28,12 @@ _LEAST_LEVEL = 3
 
 @dataclass(frozen=True)
 class Point:
-    """One training as a commit recorded it: a row of the CSV."""
+    """Training recorded by a commit: a row of the CSV."""
 
     experiment: str
     device: str
     machine: str
-    """Folder in reference/, or nothing for metrics/."""
+    """Folder in reference/, or an empty text for metrics/."""
     commit: str
     day: str
     torch: str
@@ -86,9 +86,9 @@ def write_history() -> None:
 def with_steps(points: list[Point]) -> list[Point]:
     """Mark the points at which the level of epoch times changes by more than the noise.
 
-    A level is at least three points since the last step. The next one begins where a time, and the
-    one after it, are further from the level's median than 10 % and than three standard deviations.
-    The newest point is therefore never marked.
+    A level is at least three points since the last step. A new level begins if a time and the next
+    differ from the level's median by more than 10 % and three standard deviations. The newest point
+    is therefore never marked.
     """
     marked: list[Point] = []
     level: list[float] = []

@@ -1,9 +1,9 @@
 """One side of the gate: a commit's training, which takes turns with the other commit's.
 
 `python -m photofinish.regressions.side` is that process, in the folder of the commit's params.yaml.
-It prints the training's identity. Once it may go on, it prints the number of steps in an epoch and
-in the shortest turn. For each number of steps that it reads, it then prints their time, how many
-trained, and the sha256 of their losses.
+It prints the training's identity. After a line of input, it prints the number of steps in an epoch
+and in the shortest turn. Then it reads numbers of steps, and prints for each the time, the number
+of trained steps and the sha256 of their losses.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--weights", type=Path, required=True)
     parser.add_argument("--not-from", type=Path, help="the other commit's folder")
     args = parser.parse_args()
-    # Custom code may print.
+    # Custom code may print to standard output.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 
@@ -42,7 +42,7 @@ def main() -> None:
     print(run.identity(), file=answers, flush=True)
     if not sys.stdin.readline():
         return
-    # Torch takes seconds to import, and equal trainings need none.
+    # Imported here, because torch takes seconds and equal trainings need none.
     from photofinish.regressions.turns import Turns
     from photofinish.runs.distributed import team_for
     from photofinish.runs.setup import Setup
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def _run(name: str, device: str, data: Path, weights: Path) -> Run:
-    """Return the experiment of this commit, on the data and the machine of the other."""
+    """Return this commit's experiment, on the working tree's data and this machine."""
     params = read_params(Path("params.yaml"))
     experiment = params.experiments[name]
     parts = custom_code_of(experiment.model_copy(update={"metrics": ()}))
@@ -78,7 +78,7 @@ def _run(name: str, device: str, data: Path, weights: Path) -> Run:
 
 
 def _check_modules(other: Path) -> None:
-    """Raise UserError if code of the other commit was imported, so that nothing is compared."""
+    """Raise UserError if the other commit's code was imported: both sides would then be equal."""
     for module in list(sys.modules.values()):
         file = Path(getattr(module, "__file__", None) or "/")
         if file.is_relative_to(other) and not {"site-packages", ".venv"} & {*file.parts}:

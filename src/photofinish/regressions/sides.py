@@ -21,7 +21,7 @@ _TURN_SECONDS = 0.05
 _FEWEST_ROUNDS, _ENOUGH_ROUNDS, _MOST_SECONDS = 3, 12, 8.0
 """Limits on the rounds of a pair of processes. The error of fewer rounds is not known."""
 _ERROR = 0.02
-"""Standard error of a pair's ratio with which no more rounds are needed."""
+"""Standard error of a pair's ratio at which rounds end."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Checkout:
 
 @dataclass(frozen=True)
 class TimedTraining:
-    """An experiment on a device, with the data and weights of the working tree."""
+    """Experiment on a device, with the working tree's data and weights."""
 
     name: str
     device: DeviceLabel
@@ -105,7 +105,7 @@ class Side:
         return line.strip()
 
     def begin(self) -> None:
-        """Prepare the training, after its identity was read."""
+        """Prepare the training, after reading its identity."""
         self.steps_per_epoch, self.least_steps = map(int, self._ask("").split())
 
     def take_turn(self, steps: int) -> float:
@@ -122,11 +122,11 @@ class Side:
 
 
 def take_turns(old: Side, new: Side, warm_up: list[int], *, new_first: bool) -> Rounds:
-    """Time both sides in turns. Each has rested for a turn of the other.
+    """Time both sides in turns, so that each rests while the other trains.
 
-    Two turns of a process in a row would not be alike: the second has used up its time on a core.
-    The first pair fills `warm_up` with the steps of its first turns, and the next pairs repeat
-    them, so that their losses can be compared.
+    A process's second turn in a row would be slower, because it has used up its time on a core. The
+    first pair fills `warm_up` with the steps of its first turns, and the next pairs repeat them, so
+    that their losses can be compared.
     """
     old.begin()
     new.begin()
@@ -139,7 +139,7 @@ def take_turns(old: Side, new: Side, warm_up: list[int], *, new_first: bool) -> 
     else:
         warm_up += _warm_up(old, new)
     steps = warm_up[-1]
-    if steps > old.steps_per_epoch - 2:  # the first one is not timed, and the last may be smaller
+    if steps > old.steps_per_epoch - 2:  # the first step is not timed, and the last may be smaller
         steps = -(-steps // old.steps_per_epoch) * old.steps_per_epoch
     new_steps = max(1, round(steps * new.steps_per_epoch / old.steps_per_epoch))
     if steps < old.steps_per_epoch:
@@ -157,7 +157,7 @@ def take_turns(old: Side, new: Side, warm_up: list[int], *, new_first: bool) -> 
 
 
 def _warm_up(old: Side, new: Side) -> list[int]:
-    """Take turns of more and more steps until they are long enough. Return the steps of each."""
+    """Take turns of growing numbers of steps until they are long enough. Return these numbers."""
     turns = [max(old.least_steps, new.least_steps)]
     while True:
         steps = turns[-1]

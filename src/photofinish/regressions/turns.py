@@ -63,7 +63,7 @@ class Turns:
                 losses = self._epoch()
         took_seconds = clock.now_seconds() - started_seconds
         if not is_accelerator(self._trainer.device):
-            # Threads wait for each other, so the one that waited longest counts.
+            # Threads wait for each other, so the longest wait of a thread counts.
             waits = [
                 seconds - waited_seconds.get(thread, 0.0)
                 for thread, seconds in waited_for_core_seconds().items()
@@ -74,7 +74,7 @@ class Turns:
         return Turn(took_seconds * steps / done, values.numel(), sha256)
 
     def _epoch(self) -> Iterator[torch.Tensor]:
-        """Begin an epoch. Yields the loss of a step, or of several captured ones."""
+        """Begin an epoch. Yield the loss of each step, or the losses of captured steps."""
         trainer, self._epochs = self._trainer, self._epochs + 1
         seed_epoch(trainer.experiment.seed, self._epochs)
         return take_steps(trainer.steps, trainer.state, trainer.train_batches(self._epochs))
