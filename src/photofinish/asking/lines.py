@@ -130,7 +130,7 @@ def _if_not_estimated(pair: AnyComparison) -> Iterator[str]:
 
 
 def suggestion(watched: Watched, pair: AnyComparison) -> Iterator[str]:
-    """Yield a change of the script with its predicted gain, and why there are no estimates."""
+    """Yield a change of the script with its predicted gain, or why there are no estimates."""
     figures, cpu = watched.figures, pair.cpu.timings.host.cpu
     cores = allowed_cores(cpu) if cpu else 1
     loader = watched.process.loaders.get(-1 if figures.loader is None else figures.loader)

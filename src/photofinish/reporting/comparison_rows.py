@@ -29,7 +29,7 @@ _WRITE = {"seconds": seconds, "bytes": byte_size, "a second": _thousands}
 
 
 def _column(label: str, write: Callable[[Any], str] = str, *, dvc: bool = False) -> Any:
-    """Describe a column that the page shows, written by `write`, and perhaps `dvc metrics`."""
+    """Describe a column of the page, formatted by `write`. If `dvc`, `dvc metrics` has it, too."""
     return field(default=None, metadata={"label": label, "write": write, "dvc": dvc})
 
 
