@@ -1,4 +1,4 @@
-"""`photofinish ask [NAME ...]`: answer for experiments of params.yaml by samples of them."""
+"""`photofinish ask [NAME ...]`: answer for experiments of params.yaml, from samples."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from photofinish.wording import counted, seconds, unknown_name
 
 
 def are_experiments(words: Sequence[str]) -> bool:
-    """Return True for names in params.yaml, or for nothing where there is one; else a command."""
+    """Return True for names in params.yaml, or for no words in a project. False for a command."""
     if not pipeline.is_here():
         if not words:
             raise ConfigError("name a command that trains: photofinish ask python train.py")
@@ -46,7 +46,7 @@ def are_experiments(words: Sequence[str]) -> bool:
 def ask_experiments(
     names: Sequence[str], limits: Limits, json_file: Path | None, *, shows_output: bool
 ) -> None:
-    """Print the answers for these experiments and scripts, or for all, and write them."""
+    """Print and write the answers for these experiments and scripts, or for all."""
     pipeline.enter()
     pipeline.check_params()
     params = read_params(pipeline.PARAMS)
@@ -69,7 +69,7 @@ def ask_experiments(
             found, failed = ask_command(
                 ["/bin/sh", "-c", command], None, limits, shows_output=shows_output
             )
-        except UserError as error:  # the other answers count
+        except UserError as error:  # the other answers are still valid
             print(f"error: {error}", file=sys.stderr)
             found, failed = [], True
         answers += found
@@ -81,7 +81,7 @@ def ask_experiments(
 
 
 def _stages_before(params: Params, experiments: Sequence[str]) -> list[str]:
-    """Return the stages of DVC that the trainings need."""
+    """Return DVC's stages that the trainings depend on."""
     chosen = [params.experiments[name] for name in experiments]
     stages = ["plan", *dict.fromkeys(f"split@{experiment.dataset}" for experiment in chosen)]
     if any(published_weights(experiment.model) for experiment in chosen):

@@ -49,7 +49,7 @@ def prepare_data() -> None:
 
 
 def run_quietly(stages: list[str]) -> None:
-    """Run stages as far as they need to, with those before them. Exit if one fails."""
+    """Run stages and their dependencies, if they changed. Exit if a stage fails."""
     if status := _repro(["--quiet", *stages]):
         sys.exit(status)
 

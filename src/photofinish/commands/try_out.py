@@ -35,11 +35,11 @@ from photofinish.training.world import World
 from photofinish.wording import counted
 
 _BATCH = 16
-"""Largest batch. Smaller ones are powers of two, so that no batch has a remainder."""
+"""Largest batch. Smaller sizes are powers of two, so that no batch has a remainder."""
 
 
 def try_out(plans: Path) -> None:
-    """Try all that is planned on the CPU. Raise UserError with every problem found."""
+    """Try everything that is planned, on the CPU. Raise UserError with all problems."""
     host = read_plan(plans / "hosts/cpu.json", CpuTarget)
     problems = _Problems()
     datasets, knows_classes = sorted((plans / "datasets").glob("*.json")), {}
@@ -73,28 +73,28 @@ def try_out(plans: Path) -> None:
 
 
 class _Problems:
-    """All that failed so far."""
+    """Collector of the problems so far."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
 
     @contextmanager
     def of(self, key: str) -> Iterator[None]:
-        """Run a block, and keep its error as a problem of this key."""
+        """Run a block, and keep its error as a problem at this key."""
         try:
             yield
-        except Exception as error:  # noqa: BLE001  # it is listed with all others
+        except Exception as error:  # noqa: BLE001  # it is listed with all other problems
             text = str(error) if isinstance(error, UserError) else f"\n{user_traceback(error)}"
             self.texts.append(f"{key}: {text.removeprefix(f'{key}: ')}")
 
 
 def _is_here(plan: DatasetPlan) -> bool:
-    """Return False for a data set that is to be downloaded."""
+    """Return False for a data set that was not downloaded yet."""
     return not plan.dataset.is_downloaded or Path("data/raw", plan.name).is_dir()
 
 
 def _reduced(plan: ExperimentPlan) -> ExperimentPlan:
-    """Return a plan with small batches, no processes that load, and no published weights."""
+    """Return a plan with small batches, without loading processes and published weights."""
     size = min(_BATCH, 1 << (plan.batch_size.bit_length() - 1))
     changes: dict[str, Any] = {"batch_size": size, "validation_batch_size": size}
     if isinstance(plan.input, LoaderInput):
@@ -107,7 +107,7 @@ def _reduced(plan: ExperimentPlan) -> ExperimentPlan:
 
 
 class _Trial:
-    """One experiment: each part of it that can be tried alone, then two steps."""
+    """Trial of an experiment: each part that can be tried alone, then two steps."""
 
     def __init__(
         self, run: Run, metrics: Metrics, problems: _Problems, *, knows_classes: bool
@@ -117,7 +117,7 @@ class _Trial:
         self._key = f"experiments.{run.name}"
 
     def run(self) -> None:
-        """Try the inputs, the network, then what needs its outputs, and the training."""
+        """Try the inputs, the network, the code that gets its outputs, and the training."""
         experiment = self._run.experiment
         threads = self._run.host.threads or 1
         configure_torch(CPU, experiment.precision, threads, deterministic=experiment.deterministic)
@@ -147,7 +147,7 @@ class _Trial:
         return self._problems.of(f"{self._key}{key}")
 
     def _try_outputs(self, setup: Setup, network: nn.Module) -> None:
-        """Try the network on the validation samples, and what judges its outputs."""
+        """Try the network on the validation samples, then the loss and metrics on its outputs."""
         experiment, manifest = self._run.experiment, setup.split.manifest
         task, batches = TASKS[manifest.task], list(setup.validation.eval_batches())
         outputs: list[Any] = []

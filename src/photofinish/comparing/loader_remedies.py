@@ -12,7 +12,7 @@ MOST_REMEDIES = 2
 
 
 def loader_remedies(run: TrainingResult, costs: StepCosts) -> list[Remedy]:
-    """Return at most two changes, those with the highest gain, best first."""
+    """Return the two changes with the highest gain, or fewer, best first."""
     loader, settings = run.timings.loader, run.record.experiment.input
     if loader is None or not isinstance(settings, LoaderInput):
         return []

@@ -1,7 +1,7 @@
-"""Suggestions that were tried: what each promised, and what was then measured.
+"""Suggestions that were tried: their predicted gain, and the gain that was then measured.
 
-A promise is kept when it is made, with the sha256 of what would train if it were followed. A later
-result of just that keeps or breaks it, in the project or in a copy that `dvc exp run --temp` makes.
+A suggestion is stored with the sha256 of the training that would follow it. A later result of that
+training shows the gain, in the project or in a copy by `dvc exp run --temp`.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ _MOST_PROMISES = 50
 
 
 class Promise(Record):
-    """Suggestion as it was made."""
+    """Suggestion at the time it was made."""
 
     device: DeviceLabel
     settings: dict[str, Any]
     """Keys of params.yaml, and their values."""
     promised: Interval | None
-    """Predicted gain of an epoch, if it was known."""
+    """Predicted gain of an epoch, or None if it was not known."""
     epoch_seconds: tuple[float, ...]
-    """Times of epochs before."""
+    """Times of epochs before the change."""
     followed_sha256: str
-    """SHA-256 of what trains if it is followed, apart from its data."""
+    """SHA-256 of the training that follows the suggestion, apart from its data."""
     data_sha256: str
-    """SHA-256 of the data before."""
+    """SHA-256 of the data before the change."""
 
     @property
     def changes_data(self) -> bool:
-        """Return True if it changes how the data is packed."""
+        """Return True if the suggestion changes how data is packed."""
         return any(key.startswith("datasets.") for key in self.settings)
 
 
@@ -60,12 +60,12 @@ class Tried:
 
     promise: Promise
     measured: float
-    """Speed-up of an epoch since then."""
+    """Speed-up of an epoch since the suggestion."""
     interval: Interval | None
 
 
 def follow_up(pairs: Iterable[TrainedPair], folder: Path) -> dict[str, list[Tried]]:
-    """Return the suggestions that each experiment's results follow, and keep those of now."""
+    """Return the suggestions that each experiment's results follow. Store current suggestions."""
     tried = {}
     for pair in pairs:
         file = folder / f"{pair.experiment}.json"
@@ -110,7 +110,7 @@ def _followed(run: Trained, promises: Sequence[Promise]) -> Iterable[Tried]:
 
 
 def _what_trained(run: Trained) -> dict[str, Any]:
-    """Return what decides how long an epoch takes, apart from the data."""
+    """Return everything that determines the time of an epoch, apart from the data."""
     record, timings = run.record, run.timings
     return {
         "settings": record.experiment.model_dump(mode="json"),
@@ -122,7 +122,7 @@ def _what_trained(run: Trained) -> dict[str, Any]:
 
 
 def _followed_sha256(run: Trained, remedy: Remedy) -> str:
-    """Return the sha256 of what trains with a suggestion."""
+    """Return the sha256 of the training that follows a suggestion."""
     what = _what_trained(run)
     for key, value in remedy.settings.items():
         section, _, setting = key.rpartition(".")

@@ -57,7 +57,7 @@ Decode = Literal["once", "each_epoch"]
 """When samples are read: once by `split`, which packs them, or by the loader in each epoch."""
 PartSize = Annotated[float | int | None, BeforeValidator(_check_part_size)]
 SideLengths = Annotated[tuple[int, int], BeforeValidator(_check_side_lengths)]
-# Pixels are on the scale from 0 to 1: with 58.4 in place of 0.229, all images would look alike.
+# Pixels are scaled to 0..1: with 58.4 instead of 0.229, all images would be almost equal.
 Means = Annotated[tuple[Annotated[float, Field(ge=0, le=1)], ...], Field(min_length=1)]
 Deviations = Annotated[tuple[Annotated[float, Field(ge=0.001, le=1)], ...], Field(min_length=1)]
 _FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
@@ -208,7 +208,7 @@ class Place(NamedTuple):
 
 
 class _LocalDataset(_ImageSettings):
-    """Images on this machine, in one place or in one place per part."""
+    """Images on this machine, in one place, or in a place for each part."""
 
     names_its_parts = False
     path: str | None = None
@@ -257,7 +257,7 @@ class FolderDataset(_LocalDataset):
 
 
 class CustomDataset(CallsCode, _DatasetSettings):
-    """A custom map-style data set, or a function that returns one. Unknown keys are arguments."""
+    """Custom map-style data set, or function that returns it. Unknown keys are arguments."""
 
     model_config = CallsCode.model_config  # pydantic would take the config of the last base class
 

@@ -41,7 +41,7 @@ class CpuDevice(Settings):
     processes: PositiveInt = 1
     """Processes that train together over gloo, each with `threads` threads."""
     machine: Name | None = None
-    """Machine whose result this is, by its file in machines/. By default this one."""
+    """Machine that trains, by its file in machines/. Default: this machine."""
     time_limit: Duration | None = None
     """Time after which an experiment trains no further epoch. Experiments may override it."""
 
@@ -54,7 +54,7 @@ class GpuDevice(Settings):
     """Number of GPUs. Default: the number of `device_ids`, or 1."""
     if_missing: Literal["skip", "fail"] = "skip"
     machine: Name | None = None
-    """Machine whose result this is, by its file in machines/. By default this one."""
+    """Machine that trains, by its file in machines/. Default: this machine."""
     strategy: Strategy = "ddp"
     """One process for each GPU (ddp), or one process for all (data_parallel)."""
     device_ids: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)] | None = None

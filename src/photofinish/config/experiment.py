@@ -65,7 +65,7 @@ class _PytorchCode(CallsCode):
 
 
 class Optimizer(_PytorchCode):
-    """Optimizer of torch.optim, or a custom function of the network that returns one."""
+    """Optimizer of torch.optim, or a custom function of the network that returns an optimizer."""
 
     namespace: ClassVar[Namespace] = OPTIMIZERS
     positional_arguments: ClassVar[int] = 1
@@ -100,7 +100,7 @@ class Optimizer(_PytorchCode):
 
 
 class Schedule(_PytorchCode):
-    """Schedule of torch.optim.lr_scheduler, or a custom function that returns one.
+    """Schedule of torch.optim.lr_scheduler, or a custom function that returns a schedule.
 
     `constant`, the default, keeps the learning rate.
     """
@@ -298,7 +298,7 @@ class Experiment(Settings):
     time_limit: Duration | None = Field(default=None, exclude=True)
     """Time after which the CPU trains no further epoch. It has its own plan file, too."""
     deps: tuple[str, ...] = Field(default=(), exclude=True)
-    """Files and folders that its code reads. The plan has their hashes beside the code's."""
+    """Files and folders that the experiment's code reads. The plan has their hashes, too."""
     repeats: Annotated[int, Field(ge=1, le=100)] = 1
     """Number of timed training runs from the same start."""
     seeds: Annotated[int, Field(ge=1, le=100)] = 1

@@ -1,4 +1,4 @@
-"""Settings of losses: PyTorch's by short names, and custom ones."""
+"""Settings of losses: PyTorch's, by short names, and custom losses."""
 
 from __future__ import annotations
 

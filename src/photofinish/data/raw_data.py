@@ -1,4 +1,4 @@
-"""Samples of a source, each read once and in order. The first faulty ones are reported together."""
+"""Samples of a source, read once, in order. The first faulty samples are reported together."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class RawData:
     """All samples of a data set, which may be larger than memory."""
 
     inputs: Nested[Column]
-    """Inputs of all samples; for images, (count, channels, height, width)."""
+    """Inputs of all samples. Images have the shape (count, channels, height, width)."""
     labels: Nested[Column]
-    """Class numbers; for other tasks, float32 (count, numbers), or a tuple or dict of targets."""
+    """Class numbers, float32 (count, numbers) for values or labels, or a tuple or dict."""
     class_names: tuple[str, ...]
     own_parts: Mapping[PartName, Int64Array] = field(default_factory=dict)
-    """Rows of each part that the source itself has."""
+    """Rows of each part that the source is already divided into."""
     name_of: Callable[[int], str] = "item {}".format
-    """Returns the name of a row in messages."""
+    """Function that returns the name of a row for messages."""
     task: TaskName = "classes"
 
     @property
@@ -77,7 +77,7 @@ def read_raw(plan: DatasetPlan, folder: Path, source: Source | None = None) -> R
 
 
 class _Written:
-    """One array of each sample, in an unnamed file."""
+    """Unnamed file with one array of each sample."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -103,7 +103,7 @@ class _Written:
 def _read_all(
     plan: DatasetPlan, source: Source, new_file: Callable[[], IO[bytes]]
 ) -> tuple[Sample, list[_Written]]:
-    """Write the samples to files. Return the first one, and each of its arrays for all of them."""
+    """Write the samples to files. Return the first sample, and the column of each of its arrays."""
     samples = Samples(source.dataset, source.seed)
     read: Iterable[Sample | str] = map(samples.__getitem__, range(len(samples)))
     if source.workers:

@@ -37,7 +37,7 @@ def write_plan(
     machines: Mapping[str, Machine] | None = None,
     results: Path = Path("results"),
 ) -> None:
-    """Write the files that changed, and remove those that params.yaml no longer needs.
+    """Write the files that changed, and remove files that params.yaml no longer needs.
 
     This runs at every `dvc repro`, since DVC sees neither the machine nor local images and sources.
     """

@@ -1,4 +1,4 @@
-"""Take any DataLoader apart: batches whose parts are timed, in turns with others."""
+"""Measure the parts of any DataLoader: batches with timed parts, in turns with plain batches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from photofinish.results.measurements import LoaderTimes
 
 SAMPLES, _LEAST_BATCHES = 200, 4
 _SHARE, _LEAST_SECONDS, _MOST_SECONDS = 0.1, 0.5, 10.0
-"""Share of a training's time that measuring takes, and its limits."""
+"""Share of a training's time that measuring may take, with its lower and upper limit."""
 
 
 def seconds_for(training_seconds: float) -> float:
@@ -25,7 +25,7 @@ def seconds_for(training_seconds: float) -> float:
 
 
 def affordable(load: Any, sample: Any, most: int, seconds: float) -> int:
-    """Return how many samples of a batch there is time for, at most so many."""
+    """Return how many samples of a batch there is time for, and at most `most`."""
     began_seconds = time.perf_counter()
     load(sample)
     sample_seconds = time.perf_counter() - began_seconds
@@ -33,13 +33,13 @@ def affordable(load: Any, sample: Any, most: int, seconds: float) -> int:
 
 
 def not_measured(error: UserError) -> LoaderTimes:
-    """Return the reason why there are no times, as the training must not be lost."""
+    """Return the reason for missing times, so that the training is not lost."""
     reason = str(error).rpartition("\n")[2]
     return LoaderTimes(samples=0, not_measured=f"measuring it fails ({reason})")
 
 
 def custom_loader_times(loader: Any, training_seconds: float) -> LoaderTimes | None:
-    """Return the parts of a custom loop's loader; None if it isn't a DataLoader of rows."""
+    """Return the parts of a custom loop's loader, or None unless it is a DataLoader of rows."""
     if not isinstance(loader, DataLoader) or not loader.batch_size:
         return None
     if not hasattr(loader.dataset, "__len__") or loader.collate_fn is None:

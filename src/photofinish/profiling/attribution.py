@@ -241,7 +241,7 @@ def measure_input(
     batch_transform: BatchTransform | None = None,
     steps_per_sample: int = 1,
 ) -> SteadyState:
-    """Time about so many steps with the batches of another input."""
+    """Time about `steps` steps with the batches of another input."""
     twin = copy.copy(trainer)
     twin.training, twin.steps = batches, EagerSteps(trainer.step)
     twin.batch_transform = batch_transform or trainer.batch_transform

@@ -63,7 +63,7 @@ For fp32 it is far more than one rounding (2**-24), because libraries differ by 
 (docs/verdict.md).
 """
 _MOVING_SEED = 0x5EED_0F_57E9
-"""Seed for moving weights. Weights that were drawn from this seed would all move alike."""
+"""Seed for changing weights. With the seed that drew the weights, all would change alike."""
 _Tensors = dict[str, torch.Tensor]
 
 

@@ -1,4 +1,4 @@
-"""Try inputs that may load faster, by real steps on a copy of the trained network."""
+"""Try inputs that may load faster, with real steps on a copy of the trained network."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from photofinish.training.input_paths import LoaderBatches
 from photofinish.training.trainer import Trainer
 
 _LEAST_SHARE = 0.05
-"""Share of an epoch that a loader takes, or the start of its workers, if another is tried."""
+"""Share of an epoch for loading, or for starting workers, above which other inputs are tried."""
 _LEAST_SAMPLES, _MOST_STEPS = 3, 100
 _STORED_SAMPLES, _STORED_BATCHES, _STORED_BYTES = 16, 8, 256 << 20
 _READ_TWICE = 3
@@ -30,12 +30,12 @@ class _OtherInput(NamedTuple):
     by: Any
     settings: LoaderInput
     part: Part | None = None
-    """Other samples."""
+    """Samples for this input, if they differ from the training's."""
     batch_transform: BatchTransform | None = None
 
 
 def try_inputs(trainer: Trainer, found: LoaderTimes, seconds: float) -> tuple[TriedInput, ...]:
-    """Time some steps with each input that may be faster, as many as there is time for."""
+    """Time some steps with each input that may be faster, within `seconds`."""
     batches = trainer.training
     assert isinstance(batches, LoaderBatches)
     step_seconds = median_training_seconds(trainer.progress.timings) / trainer.steps_per_epoch
@@ -47,7 +47,7 @@ def try_inputs(trainer: Trainer, found: LoaderTimes, seconds: float) -> tuple[Tr
         if rounds < _LEAST_SAMPLES:
             continue
         steps = in_a_round * min(rounds, max(_LEAST_SAMPLES, _MOST_STEPS // in_a_round))
-        # These steps may end several passes, after which workers would start again.
+        # These steps may take several passes, and workers would start again after each.
         stays = {"persistent_workers": settings.workers > 0}
         others = batches.with_settings(settings.model_copy(update=stays), part)
         steady = measure_input(trainer, others, settings, steps, batch_transform, in_a_round)
@@ -82,7 +82,7 @@ def _candidates(
 
 
 def _workers(settings: LoaderInput, found: LoaderTimes, epoch_seconds: float) -> LoaderInput | None:
-    """Return the number of workers that loads fastest, or workers that stay; None for neither."""
+    """Return the fastest number of workers, or persistent workers, or None if neither helps."""
     own = [each for each in found.tried_workers if each.workers == settings.workers]
     own_seconds = own[0].batch_seconds if own else found.whole_seconds
     best = min(found.tried_workers, key=lambda each: each.batch_seconds, default=None)
@@ -101,7 +101,7 @@ def _workers(settings: LoaderInput, found: LoaderTimes, epoch_seconds: float) ->
 
 
 def _stored(batches: LoaderBatches) -> Part | None:
-    """Return samples as `split` would pack them; None if they are packed, or read with draws."""
+    """Return samples as `split` would pack them, or None if they are packed or random."""
     dataset, part = batches.dataset, batches.dataset.part
     if part.read is None:
         return None

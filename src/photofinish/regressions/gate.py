@@ -1,4 +1,4 @@
-"""Compare this folder's trainings with those of another commit or environment.
+"""Compare this folder's trainings with another commit's or environment's.
 
 Both sides train the same packed data on this machine, in turns of a fraction of a second. Other
 programs therefore slow both sides, and no record of another machine is needed.

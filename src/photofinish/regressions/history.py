@@ -48,7 +48,7 @@ class Point:
 def write_history() -> None:
     """Write the CSV and the picture, or print that there is nothing to compare yet.
 
-    Raise UserError if there are only scripts whose epochs are not known.
+    Raise UserError if there are only scripts without known epochs.
     """
     found = list(_points())
     points = [point for point in found if not math.isnan(point.epoch_seconds)]

@@ -29,11 +29,11 @@ _LEARNS: dict[str, Learns] = {
     "more threads": "other last bits",
     "tried threads": "other last bits",
 }
-"""What a change of settings does to what is learned. Others keep the bits."""
+"""Effect of a change of settings on the trained model. Other changes keep its bits."""
 
 
 class Number(Record):
-    """A figure, with the interval that holds the true value in 9 of 10 cases if that is known."""
+    """Figure, with the interval that contains the true value in 9 of 10 cases, if known."""
 
     value: float
     low: float | None = None
@@ -56,7 +56,7 @@ class Range(Record):
 
 
 class CauseRecord(Record):
-    """What takes most of a job's or an epoch's time on a device."""
+    """Cause that takes most of a job's or an epoch's time on a device."""
 
     device: DeviceLabel
     part: Literal["the job", "an epoch"]
@@ -71,19 +71,19 @@ class Suggestion(Record):
     settings: dict[str, Any]
     """Keys of params.yaml, with dots for their levels, and their values."""
     line: str
-    """The same in words."""
+    """Line of params.yaml with these settings."""
     gain: Range | None
-    """Predicted speed-up of an epoch; null if it is not known."""
+    """Predicted speed-up of an epoch, or null if it is not known."""
     evidence: Literal["tried", "bound", "not known"]
     """`tried`: measured on some steps after the training."""
     learns: Learns
-    """What is learned with it, beside what was learned without."""
+    """Effect of the change on the trained model."""
     command: str
-    """Command that tries it in a copy."""
+    """Command that tries the change in a copy."""
 
 
 class TriedSuggestion(Record):
-    """Suggestion that this result follows."""
+    """Earlier suggestion that this result follows."""
 
     device: DeviceLabel
     settings: dict[str, Any]
@@ -93,12 +93,12 @@ class TriedSuggestion(Record):
 
 
 class ActionRecord(Record):
-    """What to do now."""
+    """Action that is recommended now."""
 
     kind: str
     text: str
     accelerator: str | None
-    """Accelerator to rent, as `photofinish rent --on` takes it."""
+    """Accelerator to rent, by its name for `photofinish rent --on`."""
 
 
 class AnswerRecord(Record):
@@ -114,11 +114,11 @@ class AnswerRecord(Record):
     """Time of the whole job on this CPU."""
     gpu: str | None
     gpu_seconds: Number | None
-    """Time of the whole job on the GPU that decides, without the start of a rented machine."""
+    """Time of the whole job on the deciding GPU, without a rented machine's start."""
     speedup: Number | None
     """Speed-up of the whole job."""
     saved_seconds: Number | None
-    """Time that renting saves before the machine's start is taken off."""
+    """Time that renting saves, without the machine's start."""
     causes: tuple[CauseRecord, ...]
     suggestions: tuple[Suggestion, ...]
     tried: tuple[TriedSuggestion, ...]

@@ -44,9 +44,9 @@ from photofinish.wording import (
 _COMMIT_CHARACTERS = 10
 _MISTAKES_NAMED = 3
 RENTING_NOTE = (
-    "Estimates take start-up and loading as on this CPU, by the cores of the machine with the "
-    "lowest price. What a job takes or costs at least is the accelerator's arithmetic and memory "
-    "traffic alone, by its data sheet."
+    "Estimates assume this CPU's start-up and loading; a loader's workers share the cores of the "
+    "cheapest machine. Least times and costs are those of arithmetic and memory traffic only, by "
+    "the accelerator's data sheet."
 )
 
 

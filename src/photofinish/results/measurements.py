@@ -208,9 +208,9 @@ class LoaderTimes(Record):
         return own[0] if is_faster else None
 
     def batch_seconds_by(self, workers: int) -> float:
-        """Return the time of a batch by so many workers.
+        """Return the time of a batch with this number of workers.
 
-        It is that of the next smaller number that was tried, shared evenly by the workers.
+        It is scaled from the next smaller number of workers that was tried.
         """
         tried = [each for each in self.tried_workers if each.workers <= workers][-1]
         return tried.batch_seconds * tried.workers / workers

@@ -1,4 +1,4 @@
-"""A finished result that DVC has not stored yet: the next run restores it, and measures nothing."""
+"""Finished results that DVC has not stored yet. The next run restores them without measuring."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from photofinish.runs.run import Run
 
 
 def keep_result(run: Run) -> None:
-    """Copy a complete result to the run's checkpoints, for a kill before DVC stores it."""
+    """Copy a complete result to the run's checkpoints, in case of a kill before DVC stores it."""
     if "DVC_STAGE" not in os.environ:
         return
     folder = _folder(run)
@@ -22,7 +22,7 @@ def keep_result(run: Run) -> None:
 
 
 def restore_result(run: Run) -> bool:
-    """Return True if a result that DVC lost was put back. Once DVC stored it, it is not used."""
+    """Restore a result that DVC lost. Return False if there is none, or DVC has stored it."""
     folder = _folder(run)
     if "DVC_STAGE" not in os.environ or not folder.is_dir():
         return False
@@ -32,5 +32,5 @@ def restore_result(run: Run) -> bool:
 
 
 def _folder(run: Run) -> Path:
-    """Return a folder beside the run's checkpoints. Its name changes once DVC stored a result."""
+    """Return the folder in the run's checkpoints. Its path changes once DVC has stored a result."""
     return run.checkpoint_folder() / "result"

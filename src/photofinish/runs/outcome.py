@@ -41,7 +41,7 @@ def write_model(training: Training, first_step: records.FirstStep) -> None:
 
 
 def training_record(training: Training) -> records.TrainingRecord:
-    """Return the record of a training whose weights are the initial ones."""
+    """Return the record of a training that still has its initial weights."""
     setup, trainer = training.setup, training.trainer
     run, manifest, published = setup.run, setup.split.manifest, setup.run.published_weights()
     is_channels_last = trainer.state.memory_format is torch.channels_last

@@ -59,8 +59,8 @@ def exclusive_machine(what: str) -> Iterator[float]:
 def machine_lock() -> Path:
     """Return the lock of this user on this machine.
 
-    It is not in TMPDIR, because clusters give each job another one. Its name has the machine's,
-    because several machines may share a home folder.
+    The lock is not in TMPDIR, because clusters give each job its own. Its name contains the
+    machine's name, because several machines may share a home folder.
     """
     folder = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(folder) / "photofinish" / f"{platform.node()}.lock"

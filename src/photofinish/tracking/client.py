@@ -109,7 +109,7 @@ class Tracker:
         self._wait()
 
     def epoch_ended(self, metrics: EpochMetrics, timing: EpochTiming) -> None:
-        """Log an epoch, together with those that follow within a second."""
+        """Log an epoch, together with epochs that follow within a second."""
         self._epochs.append((metrics, timing))
         is_busy = not all(call.done() for call in self._calls)
         if is_busy or time.monotonic() - self._flushed_at_seconds < FLUSH_SECONDS:

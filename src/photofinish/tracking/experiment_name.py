@@ -8,14 +8,14 @@ from pathlib import Path
 from photofinish.files import write_text_atomically
 
 OWN_EXPERIMENT = "photofinish"
-"""Experiment in the project's own store."""
+"""Name of the experiment in the project's own store."""
 
 
 def experiment_name(root: Path, state: Path, *, is_shared: bool) -> str:
-    """Return the name that MLFLOW_EXPERIMENT_NAME gives, or that the project got.
+    """Return the name in MLFLOW_EXPERIMENT_NAME, or else the project's name.
 
-    In a store that others may share, it is that of the project's folder when it was first used. The
-    state folder keeps it, so that a folder that is moved or copied keeps its experiment.
+    In a shared store, the project's name is its folder's name at the first use. The state folder
+    stores the name, so that a moved or copied folder keeps its experiment.
     """
     if name := os.environ.get("MLFLOW_EXPERIMENT_NAME"):
         return name

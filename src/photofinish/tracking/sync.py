@@ -59,7 +59,7 @@ from photofinish.tracking.store import (
 )
 
 _VIEW = "photofinish"
-"""Key of the view that MLflow's page of runs begins with, as its button *Share* makes one."""
+"""Key of the first view of MLflow's page of runs, in the form that its button *Share* creates."""
 _ANSWER = f"tags.`{TAG_ANSWER}`"
 _COLUMNS = (
     _ANSWER,

@@ -1,4 +1,4 @@
-"""Losses by PyTorch's names or custom ones, and the number of correct predictions."""
+"""Losses: PyTorch's, by name, and custom losses."""
 
 from __future__ import annotations
 

@@ -332,12 +332,11 @@ class Trainer:
     def scratch_copy(self, layout: torch.memory_format | None = None) -> Iterator[TrainState]:
         """Yield a fresh state to train and throw away. The network does not change.
 
-        * Usually the state has a copy of the network, in any layout.
-        * A network that is large for its device is trained itself and put back, as a copy and its
-          optimizer might not fit beside it.
-        * With several processes or a compiled network, the network itself is trained and restored.
-          DDP's first step fixes the order in which it adds up gradients. A resumed run must add in
-          the same order as a run that was never stopped, so both take that step here.
+        * Usually the state has a copy of the network, in any memory format. * A network that is
+        large for its device is trained itself and put back, as a copy and its optimizer might not
+        fit beside it. * With several processes or a compiled network, the network itself is trained
+        and restored. DDP's first step fixes the order in which it adds up gradients. A resumed run
+        must add in the same order as a run that was never stopped, so both take that step here.
         """
         network, state = self.network, self.state
         layout = layout or state.memory_format
