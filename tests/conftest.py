@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import shutil
 import signal
@@ -22,12 +23,14 @@ import yaml
 from filelock import FileLock
 from hypothesis import settings
 
-from photofinish.config.datasets import DatasetPlan, DigitsDataset
+from photofinish.config.datasets import CustomDataset, DatasetPlan, DigitsDataset
 from photofinish.config.experiment import Experiment
+from photofinish.custom.imports import custom_code_hashes
 from photofinish.data import PartName
 from photofinish.data.images import Int64Array, UInt8Array
 from photofinish.data.packed import PackedSplit
-from photofinish.data.raw_data import RawData
+from photofinish.data.raw_data import RawData, read_raw
+from photofinish.data.sources import download
 from photofinish.data.split import split
 from photofinish.machine.fingerprint import CPU_VARIABLES, CpuTarget, cpu_facts, software_facts
 from photofinish.machine.load import LoadWindow
@@ -490,6 +493,18 @@ class CustomFiles:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
         return f"./{name}"
+
+    def pack(self, name: str, class_name: str, source: str, **settings: Any) -> PackedSplit:
+        """Download and split a custom data set with these settings and arguments."""
+        file = self.write(f"{name}.py", source)
+        sizes = {"source": f"{file}:{class_name}", "validation": 0.25, "test": 0.25}
+        dataset = CustomDataset.model_validate_json(json.dumps(sizes | settings))
+        code = custom_code_hashes([dataset.reference])
+        plan = DatasetPlan(name=name, dataset=dataset, local_files=None, custom_code=code)
+        raw, out = self.folder / f"data/raw/{name}", self.folder / f"data/splits/{name}"
+        download(plan, raw)
+        split(plan, read_raw(plan, raw), out)
+        return PackedSplit(out)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ import torch
 from conftest import ROOT, CustomFiles, MakeExperiment, digits_plan, learnable_images
 from rehearsal.plug_in import build, compiler
 from safetensors.torch import load_file
-from training_process import WITHOUT_MLFLOW, ForkedProcess
+from training_process import STAGE
+from training_stage import TrainingStage, clean_environment
 
 from photofinish.asking.watch import Limits
 from photofinish.commands.ask import ask
@@ -40,7 +42,7 @@ from photofinish.results.learned import load_network
 
 pytestmark = pytest.mark.slow
 
-TESTS, SCRIPT = Path(__file__).parent, ROOT / "stages" / "train.py"
+TESTS = Path(__file__).parent
 CNN = {"name": "cnn", "channels": (4,), "hidden": (8,)}
 ADAM = {"name": "adam", "lr": 2**-7}
 """Optimizer with a learning rate that is exact in float32."""
@@ -54,12 +56,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         pytest.skip("no C++ compiler here to build the simulated accelerator with")
     folder = tmp_path_factory.mktemp("plug-in") / "rehearsal"
     build(folder, found)
-    own = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("MLFLOW_", "DVC_"))
-    }
-    return own | {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT / "src")])}
+    return clean_environment() | {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT / "src")])}
 
 
 def test_the_trainer_passes_its_checks_and_those_of_real_gpus_on_a_simulated_one(
@@ -118,25 +115,17 @@ class Stage:
         self.folder, self.results, self._environment = folder, folder / "results", environment
         self.data = folder / "split"
         split(digits_plan(), learnable_images(count=150, side=side), self.data)
-        for name, plan in (("small", settings), ("cpu", cpu), ("gpu", planned_gpu())):
-            write_bytes_atomically(folder / f"{name}.json", plan.model_dump_json().encode())
+        write_bytes_atomically(folder / "gpu.json", planned_gpu().model_dump_json().encode())
+        stage = TrainingStage.prepare(folder, settings, cpu, self.data)
+        gpu_out = stage.out.with_name("gpu")
+        self.stages = {"cpu": stage, "gpu": replace(stage, out=gpu_out, device="gpu")}
 
     def learned(self, device: records.DeviceLabel) -> Path:
         return self.results / "small" / device / records.MODEL
 
-    def arguments(self, device: records.DeviceLabel) -> list[str]:
-        arguments = {
-            "device": device,
-            "experiment": "small.json",
-            "host": f"{device}.json",
-            "data": str(self.data),
-            "out": str(self.results / "small" / device),
-        }
-        return [text for name, value in arguments.items() for text in (f"--{name}", value)]
-
     def train_on_gpu(self) -> None:
-        ran = subprocess.run(
-            [sys.executable, str(SCRIPT), *self.arguments("gpu")],
+        ran = subprocess.run(  # a warm Python has imported torch without the plug-in
+            [sys.executable, str(STAGE), *self.stages["gpu"].arguments()],
             cwd=self.folder,
             env=self._environment,
             capture_output=True,
@@ -146,7 +135,7 @@ class Stage:
         assert ran.returncode == 0, ran.stdout + ran.stderr
 
     def train_on_cpu(self) -> None:
-        process = ForkedProcess(self.folder, self.arguments("cpu"), os.environ, WITHOUT_MLFLOW)
+        process = self.stages["cpu"].fork()
         output, _ = process.communicate()
         assert process.returncode == 0, output
 
@@ -329,7 +318,7 @@ def test_a_training_is_sampled_on_an_accelerator(
     environment: dict[str, str],
 ) -> None:
     stage = Stage(tmp_path, cpu_host, make_experiment(model=CNN, epochs=9), environment)
-    arguments = [*stage.arguments("gpu"), "--seconds", "0.001"]
+    arguments = [*stage.stages["gpu"].arguments(), "--seconds", "0.001"]
     ran = subprocess.run(
         [sys.executable, "-m", "photofinish.asking.trial", *arguments],
         cwd=tmp_path,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +12,14 @@ import numpy as np
 import pytest
 import yaml
 from conftest import PARTS, CustomFiles, MakeExperiment
-from training_stage import TrainingStage
 
-from photofinish.config.datasets import CustomDataset, DatasetPlan
+from photofinish.config.datasets import CustomDataset
 from photofinish.config.loader import read_params
-from photofinish.custom.imports import custom_code_hashes
 from photofinish.data.local_files import sha256_of_local_files
 from photofinish.data.packed import PackedSplit
-from photofinish.data.raw_data import read_raw
-from photofinish.data.sources import download
-from photofinish.data.split import split
 from photofinish.errors import ConfigError, UserError
-from photofinish.evaluation.evaluate import evaluate
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.planning.checks import check_custom_code_calls, check_paths
-from photofinish.results import records
 from photofinish.runs.run import Run
 
 HEAD = "import io, os, random, threading\nimport numpy as np, torch\nfrom PIL import Image\n"
@@ -46,21 +39,7 @@ def image_and(target: str) -> str:
 @pytest.fixture
 def pack(custom_files: CustomFiles) -> Pack:
     """Run `download` and `split` on a data set's source, with these settings and arguments."""
-
-    def run(source: str, *, name: str = "Scans", **settings: Any) -> PackedSplit:
-        file = custom_files.write("scans.py", source)
-        sizes = {"validation": 0.25, "test": 0.25} | settings
-        dataset = CustomDataset.model_validate_json(
-            json.dumps({"source": f"{file}:{name}", **sizes})
-        )
-        code = custom_code_hashes([dataset.reference])
-        plan = DatasetPlan(name="scans", dataset=dataset, local_files=None, custom_code=code)
-        raw, out = custom_files.folder / "data/raw/scans", custom_files.folder / "data/splits/scans"
-        download(plan, raw)
-        split(plan, read_raw(plan, raw), out)
-        return PackedSplit(out)
-
-    return run
+    return partial(custom_files.pack, "scans", "Scans")
 
 
 FAULTS = {
@@ -307,48 +286,6 @@ def test_files_named_under_files_count(custom_files: CustomFiles) -> None:
     os.utime(custom_files.folder / "scans", ns=(1, 1))  # its own time doesn't count
     seen.add(sha256_of_local_files({"scans": dataset})["scans"])
     assert len(seen) == 4
-
-
-EMBEDDING = (
-    "from torch import nn\ndef Net(shape, classes):\n"
-    "    return nn.Sequential(nn.Embedding(50, 4), nn.Flatten(), nn.LazyLinear(classes))\n"
-)
-TRAINED = {
-    "a table": ("np.array([float(i % 2), 1.0])", {"name": "mlp", "hidden": (4,)}, ""),
-    "token ids": ("torch.arange(6) + i % 2", {"name": "./net.py:Net"}, EMBEDDING),
-}
-
-
-@pytest.mark.parametrize(("item", "model", "network"), TRAINED.values(), ids=TRAINED)
-def test_both_input_paths_train_the_same_on_any_shape(
-    pack: Pack,
-    custom_files: CustomFiles,
-    make_experiment: MakeExperiment,
-    cpu_host: CpuTarget,
-    item: str,
-    model: dict[str, Any],
-    network: str,
-) -> None:
-    custom_files.write("net.py", network)
-    packed = pack(items(f"return {item}, i % 2"))
-    weights = []
-    for path in ("resident", "loader"):
-        experiment = make_experiment(
-            model=model, input={"name": path}, optimizer={"name": "adam", "lr": 0.02}, epochs=20
-        )
-        stage = TrainingStage.prepare(
-            custom_files.folder / path, experiment, cpu_host, packed.folder
-        )
-        if network:
-            (custom_files.folder / path / "net.py").write_text(network)
-        with stage.fork() as process:
-            output, _ = process.communicate()
-        assert process.returncode == 0, output
-        learned = stage.learned()
-        weights.append(learned[records.WEIGHTS])
-    assert weights[0] == weights[1]
-    scores = evaluate("small", {"cpu": stage.out / records.MODEL}, packed).evaluation.devices["cpu"]
-    assert scores.test_accuracy == 1
 
 
 def test_augmentation_is_refused_without_images(

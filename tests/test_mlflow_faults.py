@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import socket
@@ -24,7 +23,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 from services import free_port
 from training_process import Start
-from training_stage import TrainingStage, contents
+from training_stage import TrainingStage, clean_environment, contents
 
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
@@ -67,16 +66,11 @@ class Tracked:
         return Counter(metric.step for metric in history)
 
     def start_sync(self) -> subprocess.Popen[str]:
-        clean = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("MLFLOW_", "DVC_"))
-        }
         (self.stage.folder / "sync_now.py").write_text(SYNC, encoding="utf-8")
         return subprocess.Popen(
             [warm_python.executable(), "sync_now.py"],
             cwd=self.stage.folder,
-            env=clean,
+            env=clean_environment(),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -15,14 +14,10 @@ from conftest import CustomFiles, MakeExperiment
 from torch.nn import functional
 from training_stage import TrainingStage
 
-from photofinish.config.datasets import CustomDataset, DatasetPlan
 from photofinish.config.loss_settings import CrossEntropy
 from photofinish.config.metrics import Metric
-from photofinish.custom.imports import custom_code_hashes
 from photofinish.data.packed import PackedSplit
-from photofinish.data.raw_data import read_raw
 from photofinish.data.samples import named_targets
-from photofinish.data.split import split
 from photofinish.errors import ConfigError, UserError
 from photofinish.evaluation.evaluate import evaluate, write_evaluation
 from photofinish.machine.fingerprint import CpuTarget
@@ -91,15 +86,8 @@ Train = Callable[..., Trained]
 @pytest.fixture
 def pack(custom_files: CustomFiles) -> Callable[..., PackedSplit]:
     def run(source: str, **settings: Any) -> PackedSplit:
-        name = custom_files.write("data.py", HEAD + source)
         (kind,) = (line for line in source.splitlines() if line.startswith("class"))
-        sizes = {"source": f"{name}:{kind[6:-1]}", "validation": 0.25, "test": 0.25} | settings
-        dataset = CustomDataset.model_validate_json(json.dumps(sizes))
-        code = custom_code_hashes([dataset.reference])
-        plan = DatasetPlan(name="small", dataset=dataset, local_files=None, custom_code=code)
-        out = custom_files.folder / "data/splits/small"
-        split(plan, read_raw(plan, custom_files.folder), out)
-        return PackedSplit(out)
+        return custom_files.pack("small", kind[6:-1], HEAD + source, **settings)
 
     return run
 

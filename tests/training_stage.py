@@ -17,7 +17,8 @@ from photofinish.files import write_bytes_atomically
 from photofinish.machine.fingerprint import CpuTarget
 
 
-def _environment() -> dict[str, str]:
+def clean_environment() -> dict[str, str]:
+    """Return the environment without variables of MLflow and DVC."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -39,6 +40,7 @@ class TrainingStage:
     folder: Path
     data: Path
     out: Path
+    device: str = "cpu"
 
     @classmethod
     def prepare(
@@ -60,7 +62,7 @@ class TrainingStage:
         return subprocess.Popen(
             [warm_python.executable(), *(python or (str(STAGE),)), *self.arguments()],
             cwd=self.folder,
-            env=_environment() | environment,
+            env=clean_environment() | environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -68,12 +70,14 @@ class TrainingStage:
 
     def fork(self, start: Start = WITHOUT_MLFLOW, **environment: str) -> ForkedProcess:
         """Run the script in a process forked from one with torch imported."""
-        return ForkedProcess(self.folder, self.arguments(), _environment() | environment, start)
+        return ForkedProcess(
+            self.folder, self.arguments(), clean_environment() | environment, start
+        )
 
     def arguments(self) -> list[str]:
         files = {
             "experiment": "small.json",
-            "host": "cpu.json",
+            "host": f"{self.device}.json",
             "data": str(self.data),
             "out": str(self.out),
         }
@@ -81,7 +85,7 @@ class TrainingStage:
             files["budget"] = "budget.json"
         return [
             "--device",
-            "cpu",
+            self.device,
             *(text for name, value in files.items() for text in (f"--{name}", value)),
         ]
 
