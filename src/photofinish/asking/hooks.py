@@ -167,7 +167,7 @@ class Watcher:
         key = id(loader.dataset), loader.batch_size
         number = self._loaders.setdefault(key, len(self._loaders))
         self._began_loader = number + 1
-        self._waiting_seconds = seconds  # that for validation before it is the validation's
+        self._waiting_seconds = seconds  # without a wait for validation
         batches, workers = _batches(loader), loader.num_workers
         self._note(kind="loader", loader=number, batches=batches, workers=workers)
         return number

@@ -163,7 +163,7 @@ def _rounds(values: Sequence[float], size: int) -> list[float]:
 @dataclass(frozen=True)
 class MinimumStepTime:
     computing_seconds: float
-    """Time of products and optimizer in sequence, each limited by the three times below."""
+    """Time of products and optimizer in sequence. At least each of the three times below."""
     arithmetic_seconds: float
     """Time of all products' arithmetic, or 0 if the rate is unknown."""
     memory_seconds: float

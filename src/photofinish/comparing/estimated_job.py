@@ -207,8 +207,8 @@ def _validation_share(timings: JobTimes) -> float:
 def _loading_factor(run: TrainingResult | ScriptResult, name: str) -> float:
     """Return the ratio of loading times on a rented machine and here.
 
-    A loader's workers share the cores. An unknown machine is assumed to have as many as this
-    machine.
+    A loader's workers share the cores. An unknown machine is assumed to have this machine's number
+    of cores.
     """
     cpu, machine = run.timings.host.cpu, cheapest_machine(name)
     experiment = run.record.experiment

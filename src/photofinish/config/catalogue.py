@@ -59,7 +59,7 @@ DATASETS: dict[str, PartArguments] = {
 """Parts that torchvision divides each data set into, and the arguments that select a part.
 
 Only classification data sets are listed. Left out are data sets that torchvision no longer
-downloads or has in variants, and those in the file system's order. Others lack labels for test
+downloads, has in variants, or reads in the file system's order. Others lack labels for test
 samples, or have other classes in each part.
 """
 

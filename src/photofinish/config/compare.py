@@ -174,7 +174,7 @@ class Comparing(Settings):
     """Maximum price of one training on one device, in the prices' currency."""
     watts: Watts = Watts()
     worth_it: PositiveFloat = 1.2
-    """Smallest estimated speed-up of the whole job that makes buying a GPU worth it."""
+    """Smallest estimated speed-up of the whole job for which a GPU in this machine is worth it."""
     rental_minutes: NonNegativeFloat = 5.0
     """Minutes to start and set up a rented machine.
 

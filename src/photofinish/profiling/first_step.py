@@ -237,7 +237,7 @@ def _run_step(
 def check_outputs(name: str, result: Any, targets: torch.Tensor, width: int | None) -> None:
     """Raise UserError unless a network gives a number for each class, value or label.
 
-    A width of None stands for any number of them.
+    A width of None allows any number.
     """
     if width is None:
         if isinstance(result, torch.Tensor):

@@ -146,7 +146,7 @@ def _recurrent(
     """Count the product of each matrix with each sample at each time step.
 
     Only the first matrices read the data. For the backward pass, the data and the gates are saved.
-    There are as many gates as values in either product.
+    The number of gates is the number of values in each product.
     """
     samples = data.numel() // data.shape[-1]
     trains = data.requires_grad or any(each.requires_grad for each in matrices)

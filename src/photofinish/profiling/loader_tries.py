@@ -101,7 +101,7 @@ def _workers(settings: LoaderInput, found: LoaderTimes, epoch_seconds: float) ->
 
 
 def _stored(batches: LoaderBatches) -> Part | None:
-    """Return samples as `split` would pack them, or None if they are packed or random."""
+    """Return samples as `split` would pack them, or None if it already did or can't."""
     dataset, part = batches.dataset, batches.dataset.part
     if part.read is None:
         return None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def make_sampler(settings: Sampler, targets: Any, seed: int) -> Callable[[int], torch.Tensor]:
-    """Return a function that draws the rows of an epoch: as many as there are targets."""
+    """Return a function that draws the rows of an epoch, one row per target."""
     if settings.name == "balanced":
         weights = balanced_weights(targets)
 
