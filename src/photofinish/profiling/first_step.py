@@ -153,7 +153,7 @@ def first_step(
 
 
 def _switch_dropout_off(network: nn.Module) -> bool:
-    """Switch off dropout in PyTorch's modules. Return True if the network has any."""
+    """Switch off dropout in PyTorch's and torchvision's modules. Return True if there was any."""
     found = False
     for module in network.modules():
         if isinstance(module, nn.RNNBase | nn.MultiheadAttention):
