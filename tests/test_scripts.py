@@ -7,23 +7,28 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import warm_python
 import yaml
-from conftest import ROOT, MakeResult
+from conftest import ROOT, CustomFiles, MakeResult
 from result_files import trained
 from torch import nn
 
 from photofinish.comparing.device_results import ScriptResult
 from photofinish.comparing.diagnosis import diagnose
 from photofinish.config.loader import read_params
-from photofinish.errors import ConfigError
+from photofinish.config.scripts import ScriptPlan
+from photofinish.custom_loops.command import run_script
+from photofinish.errors import ConfigError, UserError
+from photofinish.machine.fingerprint import CpuTarget
 from photofinish.planning.checks import check_deps
 from photofinish.profiling.script_step import ScriptStep
-from photofinish.results.script_runs import ScriptEpoch, ScriptRun
+from photofinish.results.script_runs import ScriptEpoch, ScriptRun, read_script_run
 
 LOOP = """
 import photofinish
@@ -69,7 +74,25 @@ sys.modules["torch"] = SimpleNamespace(
     get_device_module=lambda _: None,
 )
 import photofinish
+from photofinish.custom_loops import timed_steps
+timed_steps._MEASURED.may_count = False
 for _ in photofinish.steps(iter(range(100_000))):
+    pass
+"""
+LONG_STEPS = """
+import photofinish
+from photofinish.custom_loops import timed_steps
+timed_steps._LONG_STEP_SECONDS = 0.0
+"""
+APPLE = """
+import sys
+from types import SimpleNamespace
+sys.modules["torch"] = SimpleNamespace(
+    accelerator=SimpleNamespace(is_available=lambda: True),
+    get_device_module=lambda: SimpleNamespace(current_allocated_memory=lambda: 1024),
+)
+import photofinish
+for _ in photofinish.steps(range(1)):
     pass
 """
 WITHOUT_TORCH = 'import sys, photofinish; assert "torch" not in sys.modules'
@@ -81,6 +104,45 @@ def test_steps_give_the_loader_itself_outside_of_a_stage() -> None:
 
     batches = [1, 2]
     assert photofinish.steps(batches) is batches
+
+
+def measured_by(tmp_path: Path, script: str, device: str = "cpu") -> Any:
+    """Run a script as its stage does, and return what it measured."""
+    own = {"PHOTOFINISH_STEPS_FOLDER": str(tmp_path), "PHOTOFINISH_STEPS_DEVICE": device}
+    environment = os.environ | own | {"PYTHONPATH": str(ROOT / "src")}
+    command = [warm_python.executable(), "-c", script]
+    subprocess.run(command, cwd=tmp_path, env=environment, check=False, capture_output=True)
+    return json.loads((tmp_path / "steps.json").read_text())
+
+
+NEXT = """
+import photofinish, torch
+from photofinish.custom_loops import timed_steps
+timed_steps._LONG_STEP_SECONDS = 1e9  # on a busy machine
+def batches():
+    for _ in range(30): yield torch.ones(8, 4)
+steps = photofinish.steps(batches())
+for _ in range(20):
+    next(steps).sum()
+raise ValueError("it fails in its first epoch")
+"""
+
+
+def test_next_takes_a_step_and_a_script_that_fails_leaves_its_steps(tmp_path: Path) -> None:
+    (epoch,) = (measured := measured_by(tmp_path, NEXT))["epochs"]
+    assert (epoch["steps"], epoch["is_whole"]) == (19, False)  # the last is not known to have ended
+    assert len(epoch["counted_seconds"]) == 2
+    assert not measured["used_accelerator"]
+
+
+def test_a_long_step_is_counted_once(tmp_path: Path) -> None:
+    script = WITH_LINE.replace("import photofinish\n", LONG_STEPS, 1)
+    epochs = measured_by(tmp_path, script)["epochs"]
+    assert [len(epoch["counted_seconds"]) for epoch in epochs] == [1, 0, 0]
+
+
+def test_an_accelerator_that_nothing_hides_from_the_cpus_run_is_noticed(tmp_path: Path) -> None:
+    assert measured_by(tmp_path, APPLE)["used_accelerator"]
 
 
 def test_steps_measure_epochs_and_count_two_steps(tmp_path: Path) -> None:
@@ -138,6 +200,36 @@ def test_an_epoch_ends_with_its_last_step_where_the_loader_is_not_exhausted(
         assert epoch["ended_at"] <= float(stepped_at)
     operations = measured["operations"]
     assert (operations["images"], operations["flops"]) == (16, 2 * 2 * 128)
+
+
+FAILS = WITH_LINE.replace("range(3)", "range(2)") + "raise ValueError('no metrics')\n"
+
+
+def test_what_a_failing_script_measured_is_kept_unless_an_earlier_run_was_complete(
+    custom_files: CustomFiles, cpu_host: CpuTarget
+) -> None:
+    custom_files.write("fails.py", FAILS)
+    custom_files.write("works.py", WITH_LINE)
+    out, host = custom_files.folder / "results", custom_files.folder / "cpu.json"
+    host.write_text(cpu_host.model_dump_json(), encoding="utf-8")
+
+    def run(script: str) -> ScriptRun:
+        command = f"{warm_python.executable()} {script}"
+        plan = ScriptPlan(name="mine", command=command, metrics=None, epochs=200, files={})
+        file = custom_files.folder / "plan.json"
+        file.write_text(plan.model_dump_json(), encoding="utf-8")
+        with suppress(UserError):
+            run_script("cpu", file, host, out)
+        record = read_script_run(out)
+        assert isinstance(record, ScriptRun)
+        return record
+
+    failed = run("fails.py")
+    assert (failed.ended, len(failed.epochs)) == ("exit status 1", 2)
+    assert (failed.timings.planned_epochs, failed.timings.epochs_left) == (200, 198)
+    complete = run("works.py")
+    assert (complete.ended, len(complete.epochs)) == (None, 3)
+    assert run("fails.py") == complete
 
 
 @pytest.fixture
@@ -232,7 +324,7 @@ def test_a_script_waits_for_batches_while_the_device_has_nothing_to_compute(
 @pytest.mark.parametrize(
     ("settings", "key"),
     [
-        ({"command": "python a.py", "deps": ["a.py"]}, "command"),
+        ({"command": "python a.py", "deps": ["a.py"], "epochs": 0}, "epochs"),
         ({"command": "python a.py {device}", "deps": ["missing.py"]}, "deps.0"),
         ({"command": "python a.py {device}", "deps": ["a.py"], "metric": "m"}, "metric"),
     ],

@@ -43,7 +43,7 @@ from photofinish.results.references import (
     hardware,
     without_folders,
 )
-from photofinish.results.script_runs import ScriptRun, ScriptUnavailable, read_script_run
+from photofinish.results.script_runs import SCRIPT, ScriptRun, ScriptUnavailable, read_script_run
 
 _MAY_DIFFER = {"dataset", "repeats", "seeds"}
 """Settings that do not change a training: the data set's name, and numbers of repeats and seeds."""
@@ -160,11 +160,18 @@ def read_pair(name: str, folder: Path) -> TrainedPair:
 
 def read_script_pair(name: str, folder: Path, settings: Comparing) -> Comparison[ScriptResult]:
     """Read the results of both devices from a script's folder."""
-    cpu, gpu = (read_script_run(folder / device) for device in DEVICE_LABELS)
+    cpu, gpu = (_script_run(folder / device, device) for device in DEVICE_LABELS)
     if isinstance(cpu, ScriptUnavailable):
         raise UserError(f"{name} did not run on the CPU, the baseline: run `dvc repro`")
     on_gpu = ScriptResult(name, gpu) if isinstance(gpu, ScriptRun) else NotTrained(name, gpu)
     return Comparison.of(ScriptResult(name, cpu), on_gpu, settings)
+
+
+def _script_run(folder: Path, device: DeviceLabel) -> ScriptRun | ScriptUnavailable:
+    """Return a device's run. There is none if the run on the other device failed first."""
+    if device == "gpu" and not (folder / SCRIPT).is_file():
+        return ScriptUnavailable(device=device, command="", reason="it has not run there yet")
+    return read_script_run(folder)
 
 
 def with_settings(

@@ -8,18 +8,21 @@ import os
 import signal
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from pydantic import Field
+import psutil
 
 from photofinish.config.base import Record, read_plan
 from photofinish.config.scripts import PLACEHOLDER, ScriptPlan
 from photofinish.custom_loops.timed_steps import DEVICE, FOLDER, MEASUREMENTS
-from photofinish.errors import UserError
+from photofinish.errors import TerminatedError, UserError
 from photofinish.files import state_folder
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget, check_machine, report_missing
 from photofinish.machine.load import LoadMonitor, LoadWindow
@@ -34,15 +37,21 @@ from photofinish.results.script_runs import (
     ScriptRun,
     ScriptSettings,
     ScriptUnavailable,
+    read_script_run,
     script_times,
 )
 from photofinish.stage.locks import exclusive, exclusive_machine
 from photofinish.stage.process import end_group
+from photofinish.wording import counted
 
 HIDING = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "-1"}
 """Variables that hide NVIDIA's and AMD's GPUs. Apple's and Intel's GPUs can't be hidden."""
 _NOT_COUNTED = "photofinish.steps saw too few steps to count two of them"
 _NOT_USED = "the script does not use photofinish.steps"
+_LEAST_EPOCHS = 2
+"""Fewest epochs to extrapolate from: an interval takes two."""
+_GRACE_SECONDS = 5.0
+"""Time that a stopped command has to end by itself, before its stage is killed."""
 
 
 class _Measurements(Record):
@@ -55,6 +64,8 @@ class _Measurements(Record):
     loader: LoaderTimes | None = None
     taking_apart_seconds: float = 0.0
     """Time spent on timing the loader's parts. It is not part of the job."""
+    used_accelerator: bool = False
+    """True if the CPU's run used an accelerator."""
     readings: Readings = Readings()
     """Memory readings. Peak memory is 0 for an accelerator that was not used."""
 
@@ -64,14 +75,19 @@ class _Measurements(Record):
         return tuple(epoch for epoch in self.epochs if epoch.is_whole) or self.epochs
 
 
-class _Ran(Record):
+@dataclass(frozen=True)
+class _Ran:
     """Run of the command."""
 
     began_at: float
     """Reading of the monotonic clock."""
     ended_at: float
     measured: _Measurements
-    load: tuple[LoadWindow, ...] = Field(default=())
+    load: tuple[LoadWindow, ...]
+    ended: str | None = None
+    """How the command failed or was stopped."""
+    stop: BaseException | None = None
+    """Signal that ended this stage."""
 
 
 def run_script(device: DeviceLabel, plan_file: Path, host_file: Path, out: Path) -> None:
@@ -89,13 +105,10 @@ def run_script(device: DeviceLabel, plan_file: Path, host_file: Path, out: Path)
     before = _state(metrics_file)
     with exclusive(state_folder() / "locks", str(out.resolve())), exclusive_machine(command):
         started_at_unix_seconds = time.time()
-        ran = _run(plan.name, device, command, kind, host.threads or 1)
-    if ran.measured.epochs and ran.measured.readings.peak_memory_bytes == 0:
-        raise UserError(
-            f"scripts.{plan.name}: the command did not use {kind}, so its times are not those of "
-            f"an accelerator. Let the script compute on the device that {PLACEHOLDER} names"
-        )
-    if metrics_file and _state(metrics_file) in (None, before):
+        ran = _run(command, kind, host.threads or 1)
+    _check_device(plan.name, kind, ran.measured)
+    has_metrics = metrics_file and _state(metrics_file) not in (None, before)
+    if metrics_file and not has_metrics and not ran.ended:
         raise UserError(
             f"scripts.{plan.name}.metrics is {metrics_file}, and the command did not write it: "
             f"write it, or correct the path in params.yaml"
@@ -114,10 +127,51 @@ def run_script(device: DeviceLabel, plan_file: Path, host_file: Path, out: Path)
         ),
         parameter_count=measured.parameter_count,
         epochs=measured.whole_epochs,
-        metrics=dict(_numbers(metrics_file)) if metrics_file else {},
-        timings=_timings(host, ran, started_at_unix_seconds),
+        ended=ran.ended,
+        metrics=dict(_numbers(metrics_file)) if metrics_file and has_metrics else {},
+        timings=_timings(host, ran, started_at_unix_seconds, plan),
     )
+    if not ran.ended:
+        write_record(out / SCRIPT, record)
+        return
+    name = f"scripts.{plan.name} on {device}"
+    message = f"{name} ended with {ran.ended}: {command}. {_keep(record, out)}"
+    if ran.stop:
+        print(message, file=sys.stderr)
+        raise ran.stop
+    raise UserError(message)
+
+
+def _keep(record: ScriptRun, out: Path) -> str:
+    """Keep what a script measured before it ended, unless an earlier run was complete.
+
+    Return what became of it.
+    """
+    earlier = read_script_run(out) if (out / SCRIPT).is_file() else None
+    if isinstance(earlier, ScriptRun) and not earlier.ended:
+        return "The earlier result stays"
+    if not record.epochs:
+        return "It measured no epoch"
     write_record(out / SCRIPT, record)
+    epochs = counted(len(record.epochs), "epoch")
+    left = record.timings.epochs_left
+    what = f"all {left + len(record.epochs)} epochs" if left else "this part of the job"
+    return f"Kept {epochs}: `dvc repro --single-item compare` answers for {what}"
+
+
+def _check_device(name: str, kind: str, measured: _Measurements) -> None:
+    """Raise UserError if the command computed on another device than it should."""
+    if measured.used_accelerator:
+        raise UserError(
+            f"scripts.{name}: the command used an accelerator in the CPU's run, and nothing hides "
+            f"this kind. Let it compute on the device that {PLACEHOLDER} in the command names"
+        )
+    if measured.epochs and measured.readings.peak_memory_bytes == 0:
+        raise UserError(
+            f"scripts.{name}: the command did not use {kind}, so its times are not those of an "
+            f"accelerator. Let the script compute on it if torch.cuda.is_available(), or on the "
+            f"device that {PLACEHOLDER} in the command names"
+        )
 
 
 def _record_unavailable(plan: ScriptPlan, device: DeviceLabel, host: GpuTarget, out: Path) -> None:
@@ -127,8 +181,8 @@ def _record_unavailable(plan: ScriptPlan, device: DeviceLabel, host: GpuTarget, 
     write_record(out / SCRIPT, record)
 
 
-def _run(name: str, device: DeviceLabel, command: str, kind: str, threads: int) -> _Ran:
-    """Run the command with its output on the terminal. Raise UserError if it fails."""
+def _run(command: str, kind: str, threads: int) -> _Ran:
+    """Run the command with its output on the terminal."""
     with tempfile.TemporaryDirectory() as folder:
         environment = {"OMP_NUM_THREADS": str(threads), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         environment |= os.environ
@@ -136,28 +190,40 @@ def _run(name: str, device: DeviceLabel, command: str, kind: str, threads: int) 
         if kind == "cpu":
             environment |= HIDING  # so that the script can't compute on a GPU unnoticed
         load = LoadMonitor(lambda: (None, ()), own_processes_share_cores=True)
-        began_at = time.monotonic()
-        status = _wait_for(command, environment)
+        began_at, ended, stop = time.monotonic(), None, None
+        try:
+            if status := _wait_for(command, environment):
+                ended = f"exit status {status}" if status > 0 else signal.Signals(-status).name
+        except (KeyboardInterrupt, TerminatedError) as error:
+            ended, stop = "a signal to its stage", error
         ended_at = time.monotonic()
         load.sample(1, 1)
-        if status:
-            how = f"exit status {status}" if status > 0 else signal.Signals(-status).name
-            raise UserError(f"scripts.{name} on {device} ended with {how}: {command}")
         file = Path(folder, MEASUREMENTS)
         text = file.read_bytes() if file.is_file() else b"{}"
         measured = _Measurements.model_validate_json(text)
     ended_at -= measured.taking_apart_seconds
-    return _Ran(began_at=began_at, ended_at=ended_at, measured=measured, load=tuple(load.windows))
+    if ended and measured.epochs:
+        measured = measured.model_copy(update={"epochs": measured.whole_epochs})
+        ended_at = measured.epochs[-1].ended_at
+    return _Ran(began_at, ended_at, measured, tuple(load.windows), ended, stop)
 
 
 def _wait_for(command: str, environment: dict[str, str]) -> int:
-    """Run a command in a shell. If this stage is ended, end all of the command's processes."""
+    """Run a command in a shell. If this stage is ended, end all of the command's processes.
+
+    The command gets Ctrl-C first, after which Python still writes what was measured.
+    """
     arguments = ["cmd", "/c", command] if os.name == "nt" else ["/bin/sh", "-c", command]
     process = subprocess.Popen(arguments, env=environment, start_new_session=True)
     try:
         return process.wait()
     except BaseException:
-        end_group(process.pid)
+        if hasattr(os, "killpg"):
+            os.killpg(process.pid, signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_GRACE_SECONDS)
+        with suppress(ProcessLookupError, psutil.NoSuchProcess):
+            end_group(process.pid)
         process.wait()
         raise
 
@@ -176,8 +242,17 @@ def _numbers(file: Path) -> Iterator[tuple[str, float | None]]:
             yield name, float(value) if math.isfinite(value) else None
 
 
-def _timings(host: CpuTarget | GpuTarget, ran: _Ran, started_at_unix_seconds: float) -> JobTimes:
+def _timings(
+    host: CpuTarget | GpuTarget, ran: _Ran, started_at_unix_seconds: float, plan: ScriptPlan
+) -> JobTimes:
     measured = ran.measured
+    can_extrapolate = len(measured.whole_epochs) >= _LEAST_EPOCHS
+    if plan.epochs and not can_extrapolate and not ran.ended:
+        raise UserError(
+            f"scripts.{plan.name}.epochs is {plan.epochs} in params.yaml, and photofinish.steps "
+            f"saw {counted(len(measured.epochs), 'epoch')} of it: let the command train two, or "
+            f"leave epochs out"
+        )
     total_seconds = ran.ended_at - ran.began_at
     startup_seconds, samples, not_counted = 0.0, 0, _NOT_USED
     steps_per_epoch, loop_steps = None, None
@@ -201,6 +276,7 @@ def _timings(host: CpuTarget | GpuTarget, ran: _Ran, started_at_unix_seconds: fl
         startup_seconds=startup_seconds,
         total_seconds=total_seconds,
         epochs=epochs,
+        epochs_left=max(0, (plan.epochs or 0) - len(epochs)) if can_extrapolate else 0,
         samples=samples,
         counts_samples=all(epoch.samples for epoch in measured.epochs),
         steps_per_epoch=steps_per_epoch,

@@ -16,8 +16,9 @@ import json
 import os
 import sys
 import time
+import weakref
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -31,6 +32,12 @@ FOLDER, DEVICE = "PHOTOFINISH_STEPS_FOLDER", "PHOTOFINISH_STEPS_DEVICE"
 """Variables that a stage sets: the folder for measurements, and torch's name of the device."""
 MEASUREMENTS = "steps.json"
 _COUNTED_STEPS = 2
+_WARM_UP_STEPS = 10
+_LONG_STEP_SECONDS = 5.0
+"""Time of a counted step from which on one is enough."""
+_SAVED_EVERY_SECONDS = 5.0
+_MEMORY_IN_USE = ("max_memory_allocated", "current_allocated_memory")
+"""Functions of PyTorch's device modules, of which each has one."""
 _SAMPLED = 11
 """Every 11th step is timed by events and has its samples counted, as both cost microseconds.
 A loop may take 2, 4 or 8 batches before it computes on all. 11 has no factor in common with these,
@@ -53,6 +60,8 @@ def steps(loader: Iterable[_BatchT]) -> Iterable[_BatchT]:
 class _TimedSteps(Generic[_BatchT]):
     def __init__(self, loader: Iterable[_BatchT]) -> None:
         self._loader = loader
+        self._own_pass: Iterator[_BatchT] | None = None
+        """Pass of a script that calls `next` on the object itself."""
 
     def __len__(self) -> int:
         return len(self._loader)  # type: ignore[arg-type]
@@ -60,7 +69,20 @@ class _TimedSteps(Generic[_BatchT]):
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)  # loader.dataset, loader.sampler.set_epoch
 
+    def __next__(self) -> _BatchT:
+        self._own_pass = self._own_pass or iter(self)
+        try:
+            return next(self._own_pass)
+        except StopIteration:
+            self._own_pass = None
+            raise
+
     def __iter__(self) -> Iterator[_BatchT]:
+        one_pass = self._pass()
+        _MEASURED.last_pass = weakref.ref(one_pass)
+        return one_pass
+
+    def _pass(self) -> Generator[_BatchT, None, None]:
         _MEASURED.loader = self._loader
         clock, epoch = time.perf_counter, _Epoch(_length(self._loader))
         try:
@@ -89,7 +111,7 @@ class _TimedSteps(Generic[_BatchT]):
                 if not epoch.is_on_accelerator and not is_counted:
                     epoch.step_seconds.append(asked_seconds - began_step_seconds)
         finally:
-            _MEASURED.epochs.append(epoch.ended())
+            _MEASURED.epoch_ended(epoch.ended())
 
 
 class _Epoch:
@@ -180,6 +202,9 @@ class _Measured:
         self.epochs: list[dict[str, Any]] = []
         self.loader: Any = None
         """Loader of the last epoch."""
+        self.last_pass: Callable[[], Generator[Any, None, None] | None] = lambda: None
+        """Pass that the script may leave open, if it still has it."""
+        self._saved_seconds = time.monotonic()
         self._counted: list[dict[str, Any]] = []
         self._counted_cpu_seconds = 0.0
         self.may_count = True
@@ -191,23 +216,35 @@ class _Measured:
         self._samples = self._bytes = 0
         """Samples and bytes in the batches since the last step that computed."""
         if FOLDER in os.environ:
-            atexit.register(self._write)
+            atexit.register(self._end)
 
     def cpu_seconds(self) -> float:
         """Return the CPU time of this process, without counted steps."""
         return time.process_time() - self._counted_cpu_seconds
 
     def begin_epoch(self, length: int | None) -> range:
-        """Return the steps of this epoch that may be counted.
+        """Return the steps of this epoch that may be counted, without the last.
 
-        In a first epoch of known length, they are the two before the last, whose batch may be
-        smaller. Otherwise they are at the start of the second epoch. There, a loader's workers have
-        no time to load ahead for steps that are timed.
+        Its batch may be smaller. A first epoch begins with steps that warm up, and its counted ones
+        come early, so that a script that is stopped has them.
         """
         self._samples, self._bytes, self._skips_next = 0, 0, self._takes_several
-        if self.epochs:
-            return range(max(1, length - 1) if length else sys.maxsize)
-        return range(max(1, length - 1 - _COUNTED_STEPS), length - 1) if length else range(0)
+        last = max(1, length - 1) if length else sys.maxsize
+        first = 0 if self.epochs else min(_WARM_UP_STEPS, max(1, last - _COUNTED_STEPS))
+        return range(first, last)
+
+    def epoch_ended(self, epoch: dict[str, Any]) -> None:
+        """Add an epoch, and save all from time to time, for a script that is killed."""
+        self.epochs.append(epoch)
+        if time.monotonic() - self._saved_seconds > _SAVED_EVERY_SECONDS:
+            self._write({})
+            self._saved_seconds = time.monotonic()
+
+    def _end(self) -> None:
+        """End a pass that the script left open, and write the measurements."""
+        if one_pass := self.last_pass():
+            one_pass.close()
+        self._write(self._loading())
 
     @contextmanager
     def counting(self, batch: Any, seconds: list[float]) -> Iterator[None]:
@@ -216,13 +253,17 @@ class _Measured:
         began_seconds, began_cpu_seconds = time.perf_counter(), time.process_time()
         from photofinish.profiling.script_step import ScriptStep
 
+        imported_seconds = time.perf_counter()
         try:
             with ScriptStep(is_profiled=self._needs_profile) as step:
                 yield
             self._add(step, batch)
         finally:
             _wait_for_device()
-            seconds.append(time.perf_counter() - began_seconds)
+            ended_seconds = time.perf_counter()
+            seconds.append(ended_seconds - began_seconds)
+            if self._counted and ended_seconds - imported_seconds > _LONG_STEP_SECONDS:
+                self.may_count = False
             self._counted_cpu_seconds += time.process_time() - began_cpu_seconds
 
     def _add(self, step: ScriptStep, batch: Any) -> None:
@@ -261,7 +302,7 @@ class _Measured:
         seconds = time.monotonic() - began_seconds
         return {"loader": found and found.model_dump(), "taking_apart_seconds": seconds}
 
-    def _write(self) -> None:
+    def _write(self, loading: dict[str, Any]) -> None:
         # Use the step with fewer operations, so that bounds hold.
         counted = min(self._counted, key=lambda each: each["operations"]["flops"], default={})
         if counted:
@@ -271,9 +312,12 @@ class _Measured:
             "peak_memory_bytes": _peak_memory_bytes(),
             "peak_host_memory_bytes": peak_host_memory_bytes(),
         }
-        measured = {"epochs": self.epochs, **counted, "readings": readings, **self._loading()}
+        measured = {"epochs": self.epochs, **counted, "readings": readings, **loading}
+        measured["used_accelerator"] = _used_accelerator()
         path = Path(os.environ[FOLDER]) / MEASUREMENTS
-        path.write_text(json.dumps(measured), encoding="utf-8")
+        new = path.with_suffix(".new")
+        new.write_text(json.dumps(measured), encoding="utf-8")
+        new.replace(path)
 
 
 def _length(loader: Any) -> int | None:
@@ -340,6 +384,16 @@ def _peak_memory_bytes() -> int | None:
         return 0
     peak = getattr(torch.get_device_module(kind), "max_memory_allocated", None)
     return int(peak()) if peak else None
+
+
+def _used_accelerator() -> bool:
+    """Return True if the CPU's run used an accelerator that nothing hides, such as Apple's."""
+    torch = sys.modules.get("torch")
+    if torch is None or os.environ[DEVICE] != "cpu" or not torch.accelerator.is_available():
+        return False
+    device = torch.get_device_module()
+    counts = (getattr(device, name, None) for name in _MEMORY_IN_USE)
+    return any(count and count() for count in counts)
 
 
 _MEASURED = _Measured()

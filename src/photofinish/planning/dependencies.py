@@ -31,7 +31,11 @@ def script_plan(name: str, script: Script) -> ScriptPlan:
         else:
             files[dep] = sha256_of_file(path)
     return ScriptPlan(
-        name=name, command=script.command, metrics=script.metrics, files=dict(sorted(files.items()))
+        name=name,
+        command=script.command,
+        metrics=script.metrics,
+        epochs=script.epochs,
+        files=dict(sorted(files.items())),
     )
 
 

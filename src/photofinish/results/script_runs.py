@@ -102,6 +102,8 @@ class ScriptRun(Record):
     parameter_count: int | None
     epochs: tuple[ScriptEpoch, ...]
     """Passes of the script. Without `photofinish.steps` it is empty: the whole script is timed."""
+    ended: str | None = None
+    """How the script failed or was stopped, if it did not end by itself."""
     metrics: dict[str, float | None]
     """Numbers in the metrics file. None for NaN and infinity."""
     timings: JobTimes
@@ -115,6 +117,7 @@ def script_times(
     startup_seconds: float,
     total_seconds: float,
     epochs: tuple[EpochTiming, ...],
+    epochs_left: int = 0,
     repeats: tuple[tuple[EpochTiming, ...], ...] = (),
     samples: int,
     counts_samples: bool = True,
@@ -143,6 +146,7 @@ def script_times(
         packages=package_versions(),
         started_at_unix_seconds=started_at_unix_seconds,
         epochs=epochs,
+        epochs_left=epochs_left,
         repeats=repeats,
         training_image_count=samples,
         steps_per_epoch=steps_per_epoch,
