@@ -18,7 +18,7 @@ from photofinish.results import records
 from photofinish.results.records import DeviceLabel
 
 PLAN = Path("data/plan")
-_SPLITS, _WEIGHTS = Path("data/splits"), Path("data/weights")
+SPLITS, WEIGHTS = Path("data/splits"), Path("data/weights")
 
 
 def sample_on_both(name: str, seconds: float, settings: Comparing) -> Comparison[Sampled]:
@@ -45,8 +45,8 @@ def sample(name: str, device: DeviceLabel, planned: ExperimentPlan, seconds: flo
             "device": device,
             "experiment": PLAN / ("on_cpu" if device == "cpu" else "experiments") / f"{name}.json",
             "host": PLAN / f"hosts/{device}.json",
-            "data": _SPLITS / planned.dataset,
-            "weights": _WEIGHTS / name,
+            "data": SPLITS / planned.dataset,
+            "weights": WEIGHTS / name,
             "out": out,
             "seconds": seconds,
         }

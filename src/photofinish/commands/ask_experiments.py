@@ -19,8 +19,7 @@ from photofinish.comparing.device_results import Sampled
 from photofinish.comparing.pairs import Comparison, with_settings
 from photofinish.config.base import read_plan
 from photofinish.config.compare import ComparePlan
-from photofinish.config.loader import Params, read_names, read_params
-from photofinish.config.networks import published_weights
+from photofinish.config.loader import read_names, read_params
 from photofinish.config.scripts import ScriptPlan
 from photofinish.errors import EXIT_FAILED, ConfigError, UserError
 from photofinish.results.references import read_references
@@ -48,14 +47,13 @@ def ask_experiments(
 ) -> None:
     """Print and write the answers for these experiments and scripts, or for all."""
     pipeline.enter()
-    pipeline.check_params()
     params = read_params(pipeline.PARAMS)
     every = [*params.experiments, *params.scripts]
     for name in names:
         if name not in every:
             raise ConfigError(unknown_name("name", name, every))
     experiments = [name for name in params.experiments if name in (names or every)]
-    pipeline.run_quietly(_stages_before(params, experiments))
+    pipeline.run_quietly(pipeline.stages_before(params, experiments))
     answers = list(_sampled(experiments, limits))
     for answer in answers:
         _print(answer)
@@ -78,15 +76,6 @@ def ask_experiments(
         write_answers(json_file, answers)
     if has_failed:
         sys.exit(EXIT_FAILED)
-
-
-def _stages_before(params: Params, experiments: Sequence[str]) -> list[str]:
-    """Return DVC's stages that the trainings depend on."""
-    chosen = [params.experiments[name] for name in experiments]
-    stages = ["plan", *dict.fromkeys(f"split@{experiment.dataset}" for experiment in chosen)]
-    if any(published_weights(experiment.model) for experiment in chosen):
-        stages.append("download-weights")
-    return stages
 
 
 def _sampled(experiments: Sequence[str], limits: Limits) -> Iterator[Answer]:

@@ -201,7 +201,12 @@ def _run(args: argparse.Namespace) -> None:
     pipeline.enter()
     if args.example:
         pipeline.copy_example(args.example)
-    pipeline.reproduce(args.arguments)
+    pipeline.prepare()
+    if not args.arguments:
+        from photofinish.commands.announce import announce
+
+        announce()
+    sys.exit(pipeline.repro(args.arguments))
 
 
 def _plan(args: argparse.Namespace) -> None:
@@ -209,7 +214,8 @@ def _plan(args: argparse.Namespace) -> None:
 
     pipeline.enter()
     if not args.tries:
-        pipeline.reproduce(["plan"])
+        pipeline.prepare()
+        sys.exit(pipeline.repro(["plan"]))
     pipeline.plan()
     from photofinish.commands.try_out import try_out
 

@@ -6,9 +6,12 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from filecmp import cmp
 from pathlib import Path
 
+from photofinish.config.loader import Params
+from photofinish.config.networks import published_weights
 from photofinish.errors import ConfigError
 from photofinish.files import OWN_FOLDER
 from photofinish.git import git_succeeds
@@ -32,15 +35,9 @@ def is_here() -> bool:
     return PLAN.is_file() or (OWN_FOLDER / PLAN).is_file()
 
 
-def reproduce(arguments: list[str]) -> None:
-    """Check params.yaml, then run `dvc repro` with these arguments and exit with its status."""
-    sys.exit(_repro(arguments))
-
-
 def plan() -> None:
     """Run the stage `plan`."""
-    if status := _repro(["--quiet", "plan"]):
-        sys.exit(status)
+    run_quietly(["plan"])
 
 
 def prepare_data() -> None:
@@ -50,17 +47,42 @@ def prepare_data() -> None:
 
 def run_quietly(stages: list[str]) -> None:
     """Run stages and their dependencies, if they changed. Exit if a stage fails."""
-    if status := _repro(["--quiet", *stages]):
+    prepare()
+    if status := repro(["--quiet", *stages]):
         sys.exit(status)
 
 
-def _repro(arguments: list[str]) -> int:
+def changed_stages() -> set[str]:
+    """Return the names of the stages that have changed by DVC's status, after `prepare`."""
+    from dvc.repo import Repo
+
+    with Repo() as repo:
+        return {name.rpartition(":")[2] for name in repo.status()}
+
+
+def stages_before(params: Params, experiments: Iterable[str]) -> list[str]:
+    """Return the stages that the trainings of these experiments depend on."""
+    chosen = [params.experiments[name] for name in experiments]
+    stages = ["plan", *dict.fromkeys(f"split@{experiment.dataset}" for experiment in chosen)]
+    if any(published_weights(experiment.model) for experiment in chosen):
+        stages.append("download-weights")
+    return stages
+
+
+def repro(arguments: list[str]) -> int:
+    """Run `dvc repro` with these arguments, after `prepare`, and return its status."""
+    from dvc.cli import main as dvc
+
+    return int(dvc(["repro", *arguments]))
+
+
+def prepare() -> None:
+    """Check params.yaml and write the plan, and let DVC work without Git."""
     from dvc.cli import main as dvc
 
     check_params()
     if not has_git():  # a ZIP without .git, which DVC would refuse
         dvc(["config", "--local", "core.no_scm", "true"])
-    return int(dvc(["repro", *arguments]))
 
 
 def check_params() -> None:

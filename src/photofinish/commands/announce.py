@@ -1,0 +1,43 @@
+"""Announcement of a long `photofinish run`, before it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from photofinish.asking.experiments import PLAN
+from photofinish.asking.forecast import LONG_SECONDS, Planned, forecast
+from photofinish.commands import pipeline
+from photofinish.config.base import read_plan
+from photofinish.config.loader import read_params
+from photofinish.machine.fingerprint import CpuTarget, GpuTarget, Machine, mismatches
+from photofinish.results.records import DeviceLabel
+
+
+def announce() -> None:
+    """Print how long the stages that DVC will run take, if that is long."""
+    trainings = list(_planned(pipeline.changed_stages()))
+    if sum(each.most_seconds for each in trainings) <= LONG_SECONDS:
+        return
+    names = list(dict.fromkeys(each.name for each in trainings))
+    stages = pipeline.stages_before(read_params(pipeline.PARAMS), names)
+    if pipeline.repro(["--quiet", *stages]):
+        return  # the run ends with it, too
+    if line := forecast(trainings):
+        print(line, flush=True)
+
+
+def _planned(changed: set[str]) -> Iterator[Planned]:
+    """Yield the trainings by one process on a device that is here, among changed stages."""
+    hosts: dict[DeviceLabel, CpuTarget | GpuTarget] = {
+        "cpu": read_plan(PLAN / "hosts/cpu.json", CpuTarget),
+        "gpu": read_plan(PLAN / "hosts/gpu.json", GpuTarget),
+    }
+    here = Machine.here()
+    for device, host in hosts.items():
+        is_missing = isinstance(host, GpuTarget) and host.missing
+        if is_missing or host.processes > 1 or mismatches(host, here):
+            continue
+        for name in sorted(path.stem for path in (PLAN / "experiments").glob("*.json")):
+            planned = Planned.read(name, device)
+            if changed & {f"train-{device}@{name}", f"split@{planned.settings.dataset}"}:
+                yield planned
