@@ -16,7 +16,7 @@ from photofinish.config import compare, datasets, devices, experiment, networks
 
 DOCUMENTS = [
     *(ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "reference" / "README.md"),
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
 ]
 WRITTEN_BY_STAGES = ("FetchedWeights", "InitialWeights", "Plan")
 SETTINGS = [
