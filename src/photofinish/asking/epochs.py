@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import NamedTuple
@@ -60,14 +60,20 @@ def estimated_epoch_seconds(trainer: Trainer) -> float:
     return seconds
 
 
-def sample_epochs(trainer: Trainer, epoch_seconds: float, most_seconds: float) -> EpochSample:
+def sample_epochs(
+    trainer: Trainer,
+    epoch_seconds: float,
+    most_seconds: float,
+    epoch_ended: Callable[[int], None] | None = None,
+) -> EpochSample:
     """Train for at most `most_seconds`, or until an epoch's time is known.
 
-    Afterwards the trainer's progress is as if it had trained the sample's epochs.
+    `epoch_ended` is called after each whole epoch, as in a training. Afterwards the trainer's
+    progress is as if it had trained the sample's epochs.
     """
     deadline = _Deadline(trainer, most_seconds)
     if LEAST_EPOCHS * epoch_seconds <= most_seconds:
-        sample = _whole_epochs(trainer, deadline)
+        sample = _whole_epochs(trainer, deadline, epoch_ended)
     else:
         part_seconds = most_seconds / _PARTS
         steps = max(1, int(part_seconds * trainer.steps_per_epoch / epoch_seconds))
@@ -85,11 +91,15 @@ class _Deadline:
     def __init__(self, trainer: Trainer, most_seconds: float) -> None:
         self._team, self._most_seconds = trainer.team, most_seconds
         self._began_seconds = time.perf_counter()
+        self._next_check = _LEAST_SHARE
 
     def is_over(self, values: Sequence[float], share: float = 1.0) -> bool:
         """Return True after this share of the time, or if the mean of the values is precise."""
         passed_share = (time.perf_counter() - self._began_seconds) / self._most_seconds
-        is_known = passed_share > _LEAST_SHARE and len(values) >= _ENOUGH and _is_precise(values)
+        is_known = False
+        if passed_share > self._next_check:  # not often, as there may be thousands of values
+            self._next_check = passed_share + _LEAST_SHARE
+            is_known = len(values) >= _ENOUGH and _is_precise(values)
         return bool(self._team.broadcast_object(passed_share > share or is_known))
 
 
@@ -98,10 +108,16 @@ def _is_precise(values: Sequence[float]) -> bool:
     return error < _PRECISE * statistics.fmean(values)
 
 
-def _whole_epochs(trainer: Trainer, deadline: _Deadline) -> EpochSample:
-    timings = trainer.progress.timings
-    for _ in trainer.epochs():
-        if deadline.is_over([epoch.training_seconds for epoch in timings[1:]]):
+def _whole_epochs(
+    trainer: Trainer, deadline: _Deadline, epoch_ended: Callable[[int], None] | None
+) -> EpochSample:
+    timings, values = trainer.progress.timings, list[float]()
+    for metrics, timing in trainer.epochs():
+        if epoch_ended:
+            epoch_ended(metrics.epoch)
+        if metrics.epoch > 1:
+            values.append(timing.training_seconds)
+        if deadline.is_over(values):
             break
     steps = len(timings) * trainer.steps_per_epoch
     first, *later = timings

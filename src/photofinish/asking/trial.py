@@ -96,8 +96,9 @@ def _measured(
     startup_seconds = seconds_since_stage_start() - clock.excluded_seconds
     startup_cpu_seconds = time.thread_time() - clock.excluded_cpu_seconds
     with instruments:
-        sample = sample_epochs(trainer, epoch_seconds, most_seconds)
-        instruments.epoch_ended(trainer.progress.epochs_done)
+        sample = sample_epochs(trainer, epoch_seconds, most_seconds, instruments.epoch_ended)
+        if sample.parts:
+            instruments.epoch_ended(1)
     if sample.parts:
         instruments.overhead = Overhead(passes_seconds=0.0, seconds=0.0)
     with instruments.measuring():
