@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, CustomFiles, clone_project
 
-from photofinish.commands.found_network import find_networks
+from photofinish.commands.found_network import find_networks, parse_files
 from photofinish.commands.pipeline import copy_example
 from photofinish.config.loader import read_params
 from photofinish.errors import EXIT_MISTAKE, ConfigError
-from photofinish.planning.checks import check_custom_code_calls
+from photofinish.planning.checks import check_custom_code_calls, check_deps
 
 NETWORK = """\
 import torch
@@ -193,11 +193,74 @@ def test_the_network_that_is_no_layer_of_another_is_found_first(custom_files: Cu
     custom_files.write("env/pyvenv.cfg", "")
     custom_files.write("env/lib.py", NETWORK)
     custom_files.write("old.py", "print 'Python 2'")
-    found = find_networks(Path())
+    found = find_networks(parse_files(Path()))
     assert [(str(each.file), each.name) for each in found] == [
         ("deep/in/net.py", "Net"),
         ("deep/in/net.py", "Block"),
     ]
+
+
+RESNET = """\
+from torch import nn
+class BasicBlock(nn.Module):
+    def forward(self, x): return x
+class Bottleneck(nn.Module):
+    def forward(self, x): return x
+class ResNet(nn.Module):
+    def __init__(self, block, layers, num_classes=10):
+        super().__init__()
+        self.layers = nn.Sequential(*[block() for _ in layers])
+    def forward(self, x): return self.layers(x)
+def _resnet(block, layers, **options):
+    model = ResNet(block, layers, **options)
+    return model
+def resnet18(**options): return _resnet(BasicBlock, [2, 2], **options)
+def resnet50(**options): return _resnet(Bottleneck, [3, 4], **options)
+"""
+LOOP = """\
+import torch
+from resnet import resnet18
+def main():
+    model = resnet18()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for images, labels in [(torch.ones(2, 3), torch.ones(2))]:
+        model(images).sum().backward()
+        optimizer.step()
+"""
+MAIN = 'if __name__ == "__main__":\n    main()\n'
+LIGHTNING = "import lightning as L\ntrainer = L.Trainer(max_epochs=3)\ntrainer.fit(None)\n"
+
+
+def test_the_network_that_holds_the_others_may_be_made_by_a_function(
+    custom_files: CustomFiles,
+) -> None:
+    custom_files.write("resnet.py", RESNET)
+    custom_files.write("train.py", f"{NETWORK}{LOOP}main()\n")  # trains when it is imported
+    names = [network.name for network in find_networks(parse_files(Path()))]
+    assert names == ["resnet18", "resnet50", "ResNet", "BasicBlock", "Bottleneck"]
+
+
+@pytest.mark.parametrize(
+    ("files", "scripts"),
+    [
+        ({"resnet.py": RESNET, "train.py": LOOP + MAIN}, ["train.py"]),
+        ({"loop.py": LOOP, "run.py": f"from loop import main\n{MAIN}"}, ["run.py"]),
+        ({"fit.py": LIGHTNING, "tests/fit.py": LIGHTNING}, ["fit.py"]),
+        ({"resnet.py": RESNET, "show.py": f"import resnet\n{MAIN}"}, []),
+    ],
+)
+def test_a_script_with_a_training_loop_is_offered_as_it_is(
+    custom_files: CustomFiles, files: dict[str, str], scripts: list[str]
+) -> None:
+    for name, text in files.items():
+        custom_files.write(name, text)
+    ran = photofinish("init", cwd=custom_files.folder)
+    params = read_params(Path("params.yaml"), check_custom_code_calls, check_deps)
+    assert [script.command for script in params.scripts.values()] == [
+        f"python {name}" for name in scripts
+    ]
+    assert bool(params.experiments) == (not scripts)
+    assert all(f"photofinish ask python {name}" in ran.stdout for name in scripts)
 
 
 @pytest.mark.parametrize("network", [NETWORK, NETWORK.replace("width=8", "width"), ""])

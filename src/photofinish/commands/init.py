@@ -11,11 +11,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from string import Template
 
-from photofinish.commands.found_network import FoundNetwork, find_networks
+from photofinish.commands.found_network import (
+    FoundNetwork,
+    find_networks,
+    find_scripts,
+    parse_files,
+)
 from photofinish.commands.pipeline import PARAMS, PLAN, has_git
 from photofinish.config.base import is_name
-from photofinish.config.networks import GIVEN_TO_NETWORKS
-from photofinish.custom.reference import CodeReference
 from photofinish.errors import ConfigError
 from photofinish.files import OWN_FOLDER
 
@@ -45,7 +48,8 @@ _IGNORED_BY_DVC = ("/.photofinish", "/mlruns", ".venv", "venv")
 def init() -> None:
     """Write the pipeline and a params.yaml into the current folder, or into a new subfolder."""
     folder = _free_folder()
-    networks = find_networks(Path())
+    trees = parse_files(Path())
+    networks, scripts = find_networks(trees), find_scripts(trees)
     _set_up_dvc()
     for path in _copied_files():
         _copy(_pipeline() / path, folder / path)
@@ -54,19 +58,27 @@ def init() -> None:
             _copy(path, _dvc_root() / _PLOTS / path.name)
     template = Template((Path(__file__).parent / PARAMS).read_text(encoding="utf-8"))
     text = template.substitute(experiment=_experiment(networks, folder))
+    if scripts:
+        text = _with_scripts(text, scripts, folder)
     (folder / PARAMS).write_text(text, encoding="utf-8")
     _add_lines(folder / ".gitignore", _IGNORED_BY_GIT)
     _add_lines(folder / ".dvcignore", _IGNORED_BY_DVC)
 
-    trained = _name(networks[0], folder) if networks else "a small built-in network"
     print(f"Wrote dvc.yaml, stages/, reference/ and params.yaml into {folder.resolve()}")
-    print(f"params.yaml trains {trained} on 8x8 images of digits, as an example.")
+    if not scripts:
+        trained = _name(networks[0], folder) if networks else "a small built-in network"
+        print(f"params.yaml trains {trained} on 8x8 images of digits, as an example.")
     if not has_git():
         print(
             "There is no Git repository here, so DVC has none to keep its files in. For one, run "
             "`git init; dvc config --unset core.no_scm`."
         )
-    print("Next: name your data in params.yaml if it is another, then: photofinish run")
+    if scripts:
+        print(f"params.yaml runs {scripts[0]} as it is. An answer in a minute, before that:")
+        print(f"  photofinish ask python {scripts[0].as_posix()}")
+        print("Next: `photofinish run` runs it to its end, on each device.")
+    else:
+        print("Next: name your data in params.yaml if it is another, then: photofinish run")
 
 
 def write_network(file: str) -> None:
@@ -154,6 +166,35 @@ def _name(network: FoundNetwork, folder: Path = Path()) -> str:
     return f"{_path(network.file, folder)}:{network.name}"
 
 
+def _with_scripts(text: str, scripts: list[Path], folder: Path) -> str:
+    """Return params.yaml with a section of scripts. What trains a network becomes a comment."""
+    lines: list[str] = []
+    is_comment = False
+    for line in text.splitlines():
+        if line and not line.startswith(("#", " ")):
+            is_comment = line.startswith(("defaults:", "datasets:", "experiments:"))
+        if line.startswith("defaults:"):
+            lines.append("# To train a network, not the script below, uncomment these sections:")
+        if line.startswith("compare:"):
+            lines += _script_lines(scripts, folder)
+        lines.append(f"# {line}".rstrip() if is_comment and line else line)
+    return "\n".join(lines) + "\n"
+
+
+def _script_lines(scripts: list[Path], folder: Path) -> Iterator[str]:
+    first, *others = scripts
+    enter = "" if folder == Path() else f"cd {os.path.relpath('.', folder)} && "
+    path = Path(os.path.relpath(first, folder)).as_posix()
+    yield "scripts:                       # run as they are, once on each device"
+    yield f"  {first.stem if is_name(first.stem) else 'mine'}:"
+    yield f"    command: {enter}python {first.as_posix()}"
+    yield f"    deps: [{path}]   # with what it imports; add the data that it reads"
+    yield "    # epochs: 200              # of the whole job, if the command trains fewer"
+    yield "    # For its epochs and causes, in its loop: for batch in photofinish.steps(loader)"
+    yield from (f"    # or python {other.as_posix()}" for other in others[:5])
+    yield ""
+
+
 def _experiment(networks: list[FoundNetwork], folder: Path) -> str:
     """Return an experiment for params.yaml, with the first network found."""
     if not networks:
@@ -169,8 +210,7 @@ def _experiment(networks: list[FoundNetwork], folder: Path) -> str:
         "    model:",
         f"      name: {_name(first, folder)}",
     ]
-    signature = CodeReference.of(_name(first)).takes()
-    for argument in sorted(signature.required - GIVEN_TO_NETWORKS if signature else ()):
+    for argument in first.required:
         lines.append(f"      # {argument}: ...   # {first.name} has no default for it")
     lines += [f"      # or {_name(other, folder)}" for other in others[:5]]
     return "\n".join(lines) + "\n"
