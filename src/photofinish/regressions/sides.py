@@ -104,21 +104,25 @@ class Side:
             )
         return line.strip()
 
-    def begin(self) -> None:
-        """Prepare the training, after reading its identity."""
-        self.steps_per_epoch, self.least_steps = map(int, self._ask("").split())
+    def prepare(self) -> None:
+        """Start to prepare the training, after reading its identity."""
+        self._say("")
+
+    def wait_until_prepared(self) -> None:
+        """Wait until the training is prepared."""
+        self.steps_per_epoch, self.least_steps = map(int, self.answer().split())
 
     def take_turn(self, steps: int) -> float:
         """Train `steps` steps, and return how long an epoch takes at their speed."""
-        took_seconds, trained, sha256 = self._ask(str(steps)).split()
+        self._say(str(steps))
+        took_seconds, trained, sha256 = self.answer().split()
         self.losses.append(Losses(int(trained), sha256))
         return float(took_seconds) / steps * self.steps_per_epoch
 
-    def _ask(self, question: str) -> str:
+    def _say(self, line: str) -> None:
         assert self._process.stdin
-        self._process.stdin.write(f"{question}\n")
+        self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()
-        return self.answer()
 
 
 def take_turns(old: Side, new: Side, warm_up: list[int], *, new_first: bool) -> Rounds:
@@ -128,8 +132,10 @@ def take_turns(old: Side, new: Side, warm_up: list[int], *, new_first: bool) -> 
     first pair fills `warm_up` with the steps of its first turns, and the next pairs repeat them, so
     that their losses can be compared.
     """
-    old.begin()
-    new.begin()
+    for side in (old, new):
+        side.prepare()  # both at once, as torch takes seconds to import
+    for side in (old, new):
+        side.wait_until_prepared()
     rounds = Rounds()
     rounds.old_losses, rounds.new_losses = old.losses, new.losses
     if warm_up:
