@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -15,18 +16,18 @@ import pytest
 import torch
 from conftest import MakeExperiment, MakeResult, MakeTrainer
 from PIL import Image, ImageFile
-from result_files import pair_of, trained, with_timings
+from result_files import made_up_attribution, pair_of, trained, with_timings
 from threadpoolctl import threadpool_info, threadpool_limits
 from torch import nn
 from torch.utils.data import Subset, default_collate
 from torchvision.transforms import v2
 
 from photofinish.data.live import LiveSamples
-from photofinish.profiling import any_loader, loader_parts
+from photofinish.profiling import any_loader, loader_parts, stopwatch
 from photofinish.profiling.loader_parts import BETWEEN, measure, measure_loader, take_apart
 from photofinish.profiling.loader_tries import try_inputs
 from photofinish.profiling.loader_workers import busy_threads, limit_threads
-from photofinish.profiling.taps import COLLATING, DECODING, READING
+from photofinish.profiling.stopwatch import COLLATING, DECODING, PINNING, READING, Stopwatch
 from photofinish.reporting.loader_table import loader_note, loader_table
 from photofinish.results import EpochTiming
 from photofinish.results.measurements import LoaderTimes, TriedWorkers
@@ -63,6 +64,10 @@ def burning_collate(samples: list[Any]) -> Any:
     for sample in samples:
         burn(sample)
     return default_collate(samples)
+
+
+def pinning_collate(samples: list[Any]) -> Any:
+    return [each.pin_memory() for each in default_collate(samples)]
 
 
 @dataclass
@@ -127,16 +132,41 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize("slowest", [*PLANTED, COLLATING])
+@pytest.mark.parametrize("slowest", [*PLANTED, COLLATING, PINNING])
 def test_the_slowest_part_is_named(
     load: Load, slowest: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if slowest == COLLATING:
         monkeypatch.setattr(loading, "default_collate", burning_collate)
+    if slowest == PINNING:
+        monkeypatch.setattr(torch.Tensor, "pin_memory", burn)
+        monkeypatch.setattr(loading, "default_collate", pinning_collate)
     batches = load(PLANTED.get(slowest, Items()))
     found = take_apart(batches, 4, budget_seconds=0.2)
     assert next(iter(found.parts)) == slowest
     assert found.parts[slowest] > sum(found.parts.values()) / 2
+
+
+def test_waiting_for_a_core_counts_as_no_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = {"wall": 0.0, "cpu": 0.0, "preempted": 0.0}
+
+    def pass_time(**seconds: float) -> None:
+        for clock, passed in seconds.items():
+            now[clock] += passed
+
+    clocks = SimpleNamespace(perf_counter=lambda: now["wall"], thread_time=lambda: now["cpu"])
+    monkeypatch.setattr(stopwatch, "time", clocks)
+    monkeypatch.setattr(stopwatch, "preempted_seconds", lambda _thread: now["preempted"])
+    watch = Stopwatch("base")
+    with watch.running():
+        pass_time(wall=5.0, cpu=1.0, preempted=3.0)  # and a second for a disk
+        watch.begin("Resize")
+        pass_time(wall=4.0, cpu=2.0, preempted=2.0)
+        watch.end()
+        watch.begin("sleep")
+        pass_time(wall=0.5)
+        watch.end()
+    assert watch.seconds() == {"base": 1.0, READING: 1.0, "Resize": 2.0, "sleep": 0.5}
 
 
 def test_each_step_has_its_name_and_what_holds_them_the_rest(load: Load) -> None:
@@ -185,6 +215,9 @@ def test_the_page_has_five_lines_and_mlflow_a_metric_a_part(make_result: MakeRes
     assert len(lines) == 5
     assert list(lines[0].values()) == ["Part 0", "1.0 s (50%)"]
     assert list(lines[-1].values()) == ["3 others", "109 ms (6%)"]
+    copied = made_up_attribution(0.0, copying=10.0)
+    gpu = with_timings(trained(make_result, device="gpu"), loader=found, attribution=copied)
+    assert "10 s" in loader_table(pair_of(pair.cpu, gpu))[0]["time"]
     assert documents._summary(pair.cpu.timings)["loader_Part_3_seconds"] == 0.125
 
 

@@ -11,7 +11,8 @@ from torch.utils.data import DataLoader, RandomSampler
 
 from photofinish.custom.running import run_custom_code
 from photofinish.errors import UserError
-from photofinish.profiling.taps import COLLATING, REST, Stopwatch, Taps, Timed
+from photofinish.profiling.stopwatch import COLLATING, REST, Stopwatch, Timed
+from photofinish.profiling.taps import Taps
 from photofinish.results.measurements import LoaderTimes
 
 SAMPLES, _LEAST_BATCHES = 200, 4

@@ -26,7 +26,8 @@ from photofinish.profiling.loader_workers import (
     try_workers,
     way_between_processes,
 )
-from photofinish.profiling.taps import PACKED, REST, Stopwatch, Taps
+from photofinish.profiling.stopwatch import PACKED, REST, Stopwatch
+from photofinish.profiling.taps import Taps
 from photofinish.profiling.threads import restored_threads
 from photofinish.results import passed_seconds
 from photofinish.results.measurements import LoaderTimes

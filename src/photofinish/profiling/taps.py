@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import sys
-import threading
-import time
-from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType
-from typing import Any, cast
+from typing import Any, Self, cast
 
+import torch
 from torch import nn
 
-from photofinish.machine.load import preempted_seconds
+from photofinish.profiling.stopwatch import (
+    CHECKING,
+    COLLATING,
+    DECODING,
+    NORMALISING,
+    PINNING,
+    READING,
+    SEEDING,
+    Stopwatch,
+    Timed,
+)
 from photofinish.training.loading import LoadedSamples
 
-READING, DECODING, COLLATING = "opening and reading", "decoding", "collating"
-PACKED, SEEDING, NORMALISING, REST = "the packed split", "seeding", "normalising", "the rest"
-CHECKING = "checking"
 _FUNCTIONS = {
     "PIL.Image": {"open": READING},
     "torchvision.io": {
@@ -33,115 +38,6 @@ _FUNCTIONS = {
 }  # fmt: skip
 """Functions of packages that read or decode files."""
 _PLAIN = (FunctionType, BuiltinFunctionType, MethodType, partial)
-_TRIED_SECTIONS = 1000
-_LONG_WAIT_SECONDS = 1e-4
-"""Wait that may have been for a core, which takes some microseconds to find out."""
-
-
-class Stopwatch:
-    """Stopwatch for nested parts in its own thread. A part's time excludes the parts inside it.
-
-    Waiting for a core does not count. In parts of the data set, CPU time counts for the part, and
-    waiting counts as READING.
-    """
-
-    def __init__(self, base: str) -> None:
-        self.data_set_parts = {READING, DECODING, base}
-        self._parts = [base]
-        self._thread = threading.get_native_id()
-        self._is_running = False
-        self.cpu_seconds: dict[str, float] = defaultdict(float)
-        self._waits: dict[str, float] = defaultdict(float)
-        self._preempted_seconds = 0.0
-        self._sections: Counter[str] = Counter()
-        self._sections_inside: Counter[str] = Counter()
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Time this block, which begins in the part `base`."""
-        self._preempted_seconds = preempted_seconds(self._thread)
-        self._is_running = True
-        self._now_seconds, self._now_cpu_seconds = time.perf_counter(), time.thread_time()
-        yield
-        self._charge()
-        self._is_running = False
-
-    def begin(self, part: str) -> None:
-        """Begin a part inside the current part."""
-        if self._is_running and threading.get_native_id() == self._thread:
-            self._charge()
-            self._sections_inside[self._parts[-1]] += 1
-            self._sections[part] += 1
-            self._parts.append(part)
-
-    def end(self) -> None:
-        """End the current part."""
-        if self._is_running and threading.get_native_id() == self._thread:
-            self._charge()
-            self._parts.pop()
-
-    def _charge(self) -> None:
-        now_seconds, now_cpu_seconds = time.perf_counter(), time.thread_time()
-        cpu_seconds = now_cpu_seconds - self._now_cpu_seconds
-        waited_seconds = now_seconds - self._now_seconds - cpu_seconds
-        if waited_seconds > _LONG_WAIT_SECONDS:
-            so_far_seconds = preempted_seconds(self._thread)
-            waited_seconds -= so_far_seconds - self._preempted_seconds
-            self._preempted_seconds = so_far_seconds
-            now_seconds, now_cpu_seconds = time.perf_counter(), time.thread_time()
-        part = self._parts[-1]
-        self.cpu_seconds[part] += cpu_seconds
-        self._waits[part] += waited_seconds
-        self._now_seconds, self._now_cpu_seconds = now_seconds, now_cpu_seconds
-
-    def seconds(self) -> dict[str, float]:
-        """Return the time of each part, without the time that timing takes."""
-        inside_seconds, around_seconds = _section_seconds()
-        found: dict[str, float] = defaultdict(float)
-        for part, cpu_seconds in self.cpu_seconds.items():
-            overhead_seconds = self._sections[part] * inside_seconds
-            overhead_seconds += self._sections_inside[part] * around_seconds
-            found[part] += cpu_seconds - overhead_seconds
-            waits = READING if part in self.data_set_parts else part
-            found[waits] += self._waits[part]
-        return {part: seconds for part, seconds in found.items() if seconds > 0}
-
-
-def _section_seconds() -> tuple[float, float]:
-    """Return the time that timing a section adds to the section, and to the part around it."""
-    watch = Stopwatch("around")
-    timed = Timed(watch, "inside", int)
-    with watch.running():
-        for _ in range(_TRIED_SECTIONS):
-            timed()
-    inside, around = (watch.cpu_seconds[part] / _TRIED_SECTIONS for part in ("inside", "around"))
-    return inside, around
-
-
-class Timed:
-    """Timed callable, or data set with timed items. Otherwise it acts like the wrapped object."""
-
-    def __init__(self, watch: Stopwatch, part: str, wrapped: Any) -> None:
-        self.watch, self.part, self.wrapped = watch, part, wrapped
-
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        return self._timed(self.wrapped, *arguments, **named)
-
-    def __getitem__(self, row: Any) -> Any:
-        return self._timed(self.wrapped.__getitem__, row)
-
-    def _timed(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        self.watch.begin(self.part)
-        try:
-            return function(*arguments, **named)
-        finally:
-            self.watch.end()
-
-    def __len__(self) -> int:
-        return len(self.wrapped)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.wrapped, name)
 
 
 class Taps(ExitStack):
@@ -152,6 +48,11 @@ class Taps(ExitStack):
         self._watch = watch
         self._timed_steps: dict[int, Any] = {}
         """Timed callables so far, by the id of the original callable."""
+
+    def __enter__(self) -> Self:
+        pin = _timed_method(self._watch, PINNING, torch.Tensor.pin_memory)
+        self._put(torch.Tensor, "pin_memory", pin)
+        return super().__enter__()
 
     def open_up(self, samples: LoadedSamples) -> None:
         """Time all parts of a loader's samples."""

@@ -15,10 +15,15 @@ _LINES = 5
 def loader_parts(pair: AnyComparison) -> dict[str, float]:
     """Return the longest parts of loading a batch, and the sum of the others. Empty if unknown.
 
-    If both devices measured the parts, they are the GPU's.
+    If both devices measured the parts, they are the GPU's, with the copy to it.
     """
-    loaders = [run.timings.loader for run in pair.trained if run.timings.loader]
-    parts = list(loaders[-1].explained.items()) if loaders else []
+    measured: dict[str, float] = {}
+    for run in pair.trained:
+        if run.timings.loader and run.timings.loader.explained:
+            measured = {**run.timings.loader.explained}
+            if run.device == "gpu" and run.costs:
+                measured["copying to the device"] = run.costs.copying_seconds
+    parts = sorted(measured.items(), key=lambda part: -part[1])
     if len(parts) <= _LINES:
         return dict(parts)
     longest, others = parts[: _LINES - 1], parts[_LINES - 1 :]
