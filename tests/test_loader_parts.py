@@ -229,6 +229,9 @@ def test_workers_are_tried_up_to_the_cores(
     monkeypatch.setattr(any_loader, "SAMPLES", 8)
     found = measure(load(Items(transforms=[burn]), **settings), budget_seconds=60.0, cores=2)
     assert [each.workers for each in found.tried_workers] == [1, 2]
+    monkeypatch.setattr(loader_parts, "available_memory_bytes", lambda: 1)
+    in_little_memory = measure(load(Items()), budget_seconds=60.0, cores=2)
+    assert [each.workers for each in in_little_memory.tried_workers] == [1]
     for each in found.tried_workers:
         assert len(each.cpu_seconds) == len(each.memory_bytes) == each.workers
     assert (BETWEEN in found.parts) is (workers > 0)

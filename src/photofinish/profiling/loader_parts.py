@@ -11,7 +11,7 @@ import torch
 
 from photofinish.custom.running import run_custom_code
 from photofinish.errors import UserError
-from photofinish.machine.host import allowed_cores, cpu_facts
+from photofinish.machine.host import allowed_cores, available_memory_bytes, cpu_facts
 from photofinish.profiling.any_loader import (
     affordable,
     longest_first,
@@ -30,7 +30,7 @@ from photofinish.profiling.stopwatch import PACKED, REST, Stopwatch
 from photofinish.profiling.taps import Taps
 from photofinish.profiling.threads import restored_threads
 from photofinish.results import passed_seconds
-from photofinish.results.measurements import LoaderTimes
+from photofinish.results.measurements import LoaderTimes, TriedWorkers
 from photofinish.training.batches import Batch
 from photofinish.training.input_paths import LoaderBatches
 from photofinish.training.trainer import Trainer
@@ -67,8 +67,12 @@ def measure(batches: LoaderBatches, budget_seconds: float, cores: int) -> Loader
     found = take_apart(batches, size, budget_seconds / 2)
     if budget_seconds < _LEAST_WITH_WORKERS_SECONDS / 2:
         return found
-    tried, pass_seconds = [], 0.0
+    tried: list[TriedWorkers] = []
+    pass_seconds = 0.0
     for workers in numbers_of_workers(cores, batches.settings.workers):
+        worker_bytes = max(tried[-1].memory_bytes, default=0) if tried else 0
+        if workers * worker_bytes > available_memory_bytes() / 2:
+            break
         began_seconds = time.perf_counter()
         if each := try_workers(batches, workers, size):
             tried.append(each)
