@@ -4,9 +4,6 @@ It records each layer's output for the first batch. If two devices agree here, t
 same. If not, the first layer that differs is named. Each kind of device draws other random numbers
 from a seed, so dropout is off, and the record notes any other draws. Batch normalisation works as
 in training.
-
-Custom networks and losses are validated before the training. It is not enough that a step runs:
-training, record and comparison need more.
 """
 
 from __future__ import annotations
@@ -25,18 +22,15 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from photofinish.config.experiment import Experiment
-from photofinish.custom.running import run_custom_code
 from photofinish.data.packed import Column
 from photofinish.data.ragged import Ragged
 from photofinish.errors import UserError
 from photofinish.files import sha256_of_bytes
-from photofinish.models.custom import same_bits, tensors_in
+from photofinish.models.custom import tensors_in
 from photofinish.nested import Nested, call_with, leaves, map_nested, samples_in
 from photofinish.results.records import FirstStep, TensorFingerprint
 from photofinish.training.batches import Batch, Batches, batch_order, map_batch, seed_epoch
 from photofinish.training.custom_step import CustomStep
-from photofinish.training.failures import nondeterminism_explained
 from photofinish.training.losses import Loss
 from photofinish.training.torch_device import (
     autocast,
@@ -118,20 +112,16 @@ def first_step(
     images, targets = map_batch(lambda part: part[:count].to(device), batch)
     images = to_memory_format(images, layout)
 
-    def step(network: nn.Module) -> _Step:
+    def step(network: nn.Module) -> StepResult:
         network.to(device, memory_format=layout)  # type: ignore[call-overload]
-        return _run_step(network, criterion, (images, targets), precision, custom_step=custom_step)
+        return run_step(network, criterion, (images, targets), precision, custom_step=custom_step)
 
     with fallbacks_counted() as fallbacks:
         taken = step(network)
     outputs, gradients = taken.first_outputs_and_gradients()
     rounding: tuple[dict[str, float], dict[str, float]] = {}, {}
     if moved is not None:
-        generator, share = torch.Generator().manual_seed(_MOVING_SEED), _MOVED_BY[precision]
-        with torch.no_grad():
-            for weight in moved.parameters():
-                numbers = torch.rand(weight.shape, generator=generator)
-                weight.mul_(1 + share * (2 * numbers - 1))
+        _move_weights(moved, _MOVED_BY[precision])
         other_outputs, other_gradients = step(moved).first_outputs_and_gradients()
         rounding = _distances(outputs, other_outputs), _distances(gradients, other_gradients)
     rows = batch_order(samples_in(labels), seed, 0).numpy()
@@ -150,6 +140,15 @@ def first_step(
         draws=taken.draws,
         has_dropout=has_dropout,
     )
+
+
+def _move_weights(network: nn.Module, share: float) -> None:
+    """Change each weight at random by up to a share of its size."""
+    generator = torch.Generator().manual_seed(_MOVING_SEED)
+    with torch.no_grad():
+        for weight in network.parameters():
+            numbers = torch.rand(weight.shape, generator=generator)
+            weight.mul_(1 + share * (2 * numbers - 1))
 
 
 def _switch_dropout_off(network: nn.Module) -> bool:
@@ -173,7 +172,7 @@ def _bytes_of(labels: Nested[Column], rows: npt.NDArray[np.int64]) -> bytes:
     return labels[rows].tobytes()
 
 
-class _Step(NamedTuple):
+class StepResult(NamedTuple):
     """Results of a forward and a backward pass."""
 
     loss: float
@@ -189,14 +188,14 @@ class _Step(NamedTuple):
         return {name: outputs[0] for name, outputs in self.outputs.items()}, self.gradients
 
 
-def _run_step(
+def run_step(
     network: nn.Module,
     criterion: Loss,
     batch: Batch,
     precision: str,
     width: int | None = None,
     custom_step: CustomStep | None = None,
-) -> _Step:
+) -> StepResult:
     """Run a forward and a backward pass. Raise UserError unless outputs have the given width."""
     images, targets = batch
     outputs: dict[str, list[torch.Tensor]] = {}
@@ -231,7 +230,9 @@ def _run_step(
         if weight.grad is not None and weight.grad.layout == torch.strided:
             gradients[name] = weight.grad
     draws = not torch.equal(generator, generator_state(device))
-    return _Step(loss.item(), map_nested(torch.Tensor.detach, result), outputs, gradients, draws)
+    return StepResult(
+        loss.item(), map_nested(torch.Tensor.detach, result), outputs, gradients, draws
+    )
 
 
 def check_outputs(name: str, result: Any, targets: torch.Tensor, width: int | None) -> None:
@@ -317,92 +318,3 @@ def fingerprint_tensor(tensor: torch.Tensor) -> TensorFingerprint:
 def _signs() -> torch.Tensor:
     generator = torch.Generator().manual_seed(0)
     return torch.randint(0, 2, (_CHUNK,), generator=generator).double() * 2 - 1
-
-
-def validate_custom_model(
-    experiment: Experiment,
-    network: nn.Module,
-    criterion: Loss,
-    batch: Batch,
-    outputs: int | None,
-    custom_step: CustomStep | None = None,
-) -> None:
-    """Raise UserError if a training, its record or its comparison can't use the network.
-
-    It must give `outputs` numbers for a sample, if that is known.
-    """
-    name, precision = f"model {experiment.model.name}", experiment.precision
-    images, targets = batch
-    device = leaves(images)[0].device
-    one, other = _copied(network, name), _copied(network, name)
-    layout = memory_format(network, device, precision)
-    images = to_memory_format(images, layout)
-
-    def step(network: nn.Module) -> _Step:
-        network.to(device, memory_format=layout).train()  # type: ignore[call-overload]
-        return _run_step(network, criterion, (images, targets), precision, outputs, custom_step)
-
-    shapes = map_nested(lambda tensor: tuple(tensor.shape[1:]), images)
-    failing = f"{name} fails in a step on {samples_in(targets)} samples of shape {shapes}"
-    with run_custom_code(failing), nondeterminism_explained(experiment):
-        first, again = step(one), step(other)
-    if experiment.deterministic:
-        if not custom_step:
-            _check_loss_repeats(criterion, first.result, targets, precision)
-        if what := _difference(first, again):
-            raise UserError(
-                f"{name} doesn't repeat: two steps from the same start, on the same samples, give "
-                f"another {what}. torch, numpy.random and random are seeded: look for other random "
-                f"numbers, or the time. deterministic: false in params.yaml allows it"
-            )
-    del one, first, again  # a third copy might not fit into a GPU's memory
-    restored = _copied(network, name)
-    with run_custom_code(failing), nondeterminism_explained(experiment):
-        restored.load_state_dict(other.state_dict())
-        second, second_restored = step(other), step(restored)
-    what = _difference(second, second_restored)
-    if experiment.deterministic and what:
-        raise UserError(
-            f"{name} keeps something between steps that is not in its state_dict, so no "
-            f"checkpoint or result has it: a second step gives another {what} where a new "
-            f"network gets the state after the first. Keep it in a buffer (register_buffer)"
-        )
-    if custom_step:
-        return
-    in_evaluation = run_custom_code(f"{name} fails in evaluation (after eval(), in inference mode)")
-    with in_evaluation, torch.inference_mode(), autocast(device, precision):
-        call_with(other.eval(), images)
-
-
-def _copied(network: nn.Module, name: str) -> nn.Module:
-    with run_custom_code(f"{name} can't be copied, as copy.deepcopy does"):
-        return copy.deepcopy(network)
-
-
-def _check_loss_repeats(criterion: Loss, outputs: Any, targets: Any, precision: str) -> None:
-    """Raise UserError if the loss returns another number for equal outputs."""
-    values = []
-    for _ in range(2):
-        seed_epoch(0, 0)
-        with autocast(leaves(outputs)[0].device, precision):
-            values.append(criterion.mean(outputs, targets))
-    if not same_bits(*values):
-        raise UserError(
-            f"loss {criterion.name} doesn't repeat: it gives another number for the same outputs "
-            f"and targets. It must keep nothing from one call to the next, and draw only from "
-            f"torch's generator. deterministic: false in params.yaml allows it"
-        )
-
-
-def _difference(first: _Step, second: _Step) -> str | None:
-    """Return the name of the first difference, or None."""
-    for name in {**first.outputs, **second.outputs}:
-        outputs, others = first.outputs.get(name, []), second.outputs.get(name, [])
-        if len(outputs) != len(others) or not all(map(same_bits, outputs, others)):
-            return f"output of {name}"
-    if not all(map(same_bits, leaves(first.result), leaves(second.result))):
-        return "output of the network"
-    for name in {**first.gradients, **second.gradients}:
-        if not same_bits(first.gradients.get(name), second.gradients.get(name)):
-            return f"gradient of {name}"
-    return None

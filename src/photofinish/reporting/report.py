@@ -134,10 +134,9 @@ def write_report(
         _write(folder / FIGURES / f"{picture.name}.svg", picture.file)
     overview = overview_table(verdicts, everything)
     summary = summary_of(decisions)
-    reasons = _reasons(verdicts)
     page = template("report.html.j2").render(
         summary=summary,
-        reasons=reasons,
+        reasons=_reasons(verdicts),
         overview=overview,
         pictures=drawn,
         shared={
@@ -150,24 +149,30 @@ def write_report(
     )
     write_text_atomically(folder / "index.html", page)
     write_text_atomically(folder / "comparison.md", _markdown(summary, verdicts, overview))
+    write_answers(folder, _answers(everything, verdicts, summary, overview))
+    return verdicts
+
+
+def _answers(
+    pairs: Sequence[AnyComparison], verdicts: list[Verdict], summary: str, overview: Table
+) -> Answers:
+    """Return the answers alone, without evidence."""
     answers = {
         pair.experiment: answer_record(pair, each)
-        for pair, each in zip(everything, verdicts, strict=True)
+        for pair, each in zip(pairs, verdicts, strict=True)
     }
     not_worth_renting = [
-        pair.experiment
-        for pair, decision in zip(everything, decisions, strict=True)
-        if decision.rented and decision.rented.answer in ("No", "Probably no")
+        each.experiment
+        for each in verdicts
+        if each.decision.rented and each.decision.rented.answer in ("No", "Probably no")
     ]
-    written = Answers(
+    return Answers(
         summary=summary,
         answers=answers,
         not_worth_renting=tuple(not_worth_renting),
-        reasons=tuple(reasons),
+        reasons=tuple(_reasons(verdicts)),
         overview=tuple(overview),
     )
-    write_answers(folder, written)
-    return verdicts
 
 
 def _reasons(verdicts: list[Verdict]) -> list[str]:

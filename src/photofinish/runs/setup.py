@@ -17,7 +17,7 @@ from photofinish.machine.host import available_memory_bytes
 from photofinish.models.custom import check_same_network
 from photofinish.models.registry import build_model, check_batch_norm
 from photofinish.nested import leaves
-from photofinish.profiling.first_step import validate_custom_model
+from photofinish.profiling.custom_check import validate_custom_model
 from photofinish.runs.run import Run
 from photofinish.training.batches import Batches
 from photofinish.training.custom_step import step_with_a_loss
