@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from photofinish.asking.hooks import main_optimizer
+from photofinish.asking.watcher import main_optimizer
 from photofinish.comparing.speedups import students_t
 
 _COLUMNS = 9
