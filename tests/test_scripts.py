@@ -202,6 +202,15 @@ def test_an_epoch_ends_with_its_last_step_where_the_loader_is_not_exhausted(
     assert (operations["images"], operations["flops"]) == (16, 2 * 2 * 128)
 
 
+TAKEN_APART = f"""
+import atexit, json, os, pathlib
+def change():
+    file = pathlib.Path(os.environ["PHOTOFINISH_STEPS_FOLDER"], "steps.json")
+    file.write_text(json.dumps(json.loads(file.read_text()) | {{"taking_apart_seconds": 1e6}}))
+atexit.register(change)
+{WITH_LINE}
+"""
+"""Takes its loader apart for longer than it runs."""
 FAILS = WITH_LINE.replace("range(3)", "range(2)") + "raise ValueError('no metrics')\n"
 
 
@@ -230,6 +239,8 @@ def test_what_a_failing_script_measured_is_kept_unless_an_earlier_run_was_comple
     complete = run("works.py")
     assert (complete.ended, len(complete.epochs)) == (None, 3)
     assert run("fails.py") == complete
+    custom_files.write("apart.py", TAKEN_APART)
+    assert run("apart.py").timings.total_seconds < 0
 
 
 @pytest.fixture
