@@ -19,6 +19,7 @@ _EPILOG = """\
 start here:
   photofinish ask python train.py
                            answers in a minute for a script of yours, as it is
+  photofinish ask NAME     the same for an experiment of params.yaml
   photofinish init         in the folder of your network
   photofinish run          trains on CPU and GPU; the answer is in report/index.html
 
