@@ -86,7 +86,7 @@ def test_a_suggestion_has_its_gain_its_evidence_and_the_command_that_tries_it(
     assert answer["cpu_seconds"]["low"] < answer["cpu_seconds"]["value"]
     assert answer["cpu_seconds"]["value"] < answer["cpu_seconds"]["high"]
     assert [each["cause"] for each in answer["causes"]] == ["input-bound"] * 2
-    assert (answer["gpu_seconds"], answer["tried"]) == (None, [])
+    assert (answer["gpu_seconds"], answer["evidence"], answer["tried"]) == (None, "bound", [])
 
 
 WIDE = {"low": 1.2, "high": 3.0}

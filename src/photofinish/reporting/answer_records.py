@@ -132,7 +132,9 @@ def answer_record(pair: AnyComparison, verdict: Verdict) -> AnswerRecord:
     if rented and not decision.is_here:
         gpu, gpu_seconds, saved = rented.gpu, rented.gpu_seconds, rented.saved
         saved_seconds = Number.of(rented.here_seconds - gpu_seconds, saved)
-        evidence: Basis = "estimated" if rented.option or not gpu else "recorded"
+        evidence: Basis = own.basis
+        if gpu:
+            evidence = "estimated" if rented.option else "recorded"
         reason: str | None = rented.reason
         speedup = Number.of(rented.here_seconds / gpu_seconds if gpu else None)
     else:
