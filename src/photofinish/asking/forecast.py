@@ -34,6 +34,8 @@ _CHANGED = 5.0
 """Factor by which other settings may make an earlier training longer."""
 _ASK_SECONDS = 40.0
 """Time that `photofinish ask` takes for a training."""
+_PATIENCE = 120.0
+"""Seconds that samples may take, the wait for another training on this machine included."""
 _MOST_SHOWN = 5
 
 
@@ -124,14 +126,18 @@ def _line(total_seconds: float, found: dict[Planned, float]) -> str:
 
 
 def _sampled(names: Sequence[str], device: DeviceLabel) -> dict[str, tuple[float, float]] | None:
-    """Return the start-up and an epoch of each, or None if one fails: its stage says why."""
+    """Return the start-up and an epoch of each, or None if one fails or takes too long.
+
+    Its stage reports why.
+    """
     if not names:
         return {}
     with tempfile.TemporaryDirectory(prefix="photofinish-") as folder:
         out = Path(folder, "times.json")
         command = [sys.executable, "-P", "-m", "photofinish.asking.glance", device, str(out)]
-        ran = subprocess.run([*command, *names], check=False, capture_output=True)
-        if ran.returncode:
+        try:
+            subprocess.run([*command, *names], check=True, capture_output=True, timeout=_PATIENCE)
+        except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
             return None
         times: dict[str, tuple[float, float]] = json.loads(out.read_bytes())
         return times

@@ -20,6 +20,7 @@ from photofinish.results.records import DeviceLabel
 from photofinish.runs.distributed import team_for
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup
+from photofinish.stage.locks import exclusive_machine
 from photofinish.stage.process import end_on_sigterm, end_with
 from photofinish.stage.rank import seconds_since_process_start
 from photofinish.training.torch_device import configure_torch
@@ -33,9 +34,10 @@ def main(device: DeviceLabel, out: Path, names: list[str]) -> None:
     end_with([psutil.Process(os.getppid())])
     imported_seconds = seconds_since_process_start()
     times = {}
-    for name in names:
-        startup_seconds, epoch_seconds = _times(_run(name, device, out))
-        times[name] = imported_seconds + startup_seconds, epoch_seconds
+    with exclusive_machine(f"which samples {', '.join(names)} for a moment"):
+        for name in names:
+            startup_seconds, epoch_seconds = _times(_run(name, device, out))
+            times[name] = imported_seconds + startup_seconds, epoch_seconds
     write_json_atomically(out, times)
 
 

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
+
+from dvc.exceptions import DvcException
 
 from photofinish.asking.experiments import PLAN
 from photofinish.asking.forecast import LONG_SECONDS, Planned, forecast
 from photofinish.commands import pipeline
 from photofinish.config.base import read_plan
 from photofinish.config.loader import read_params
+from photofinish.errors import UserError
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget, Machine, mismatches
 from photofinish.results.records import DeviceLabel
 
 
 def announce() -> None:
-    """Print how long the stages that DVC will run take, if that is long."""
+    """Print how long the stages that DVC will run take, if that is long.
+
+    What keeps it from being known is reported by the run that follows.
+    """
+    with suppress(UserError, DvcException):
+        _announce()
+
+
+def _announce() -> None:
     trainings = list(_planned(pipeline.changed_stages()))
     if sum(each.most_seconds for each in trainings) <= LONG_SECONDS:
         return

@@ -164,11 +164,12 @@ def _ask(args: argparse.Namespace) -> None:
     from photofinish.stage.process import end_on_sigterm
 
     end_on_sigterm()  # which ends the script, too
+    json_file = args.json and args.json.absolute()
     if are_experiments(args.words):
         if args.steps or args.epochs:
             raise ConfigError("params.yaml has the epochs of an experiment: leave out the option")
         limits = Limits(args.seconds or 30.0, args.patience)
-        ask_experiments(args.words, limits, args.json, shows_output=args.verbose)
+        ask_experiments(args.words, limits, json_file, shows_output=args.verbose)
         return
     length = None
     if args.steps:
@@ -179,7 +180,7 @@ def _ask(args: argparse.Namespace) -> None:
         args.words,
         length,
         Limits(args.seconds or 60.0, args.patience),
-        args.json,
+        json_file,
         shows_output=args.verbose,
     )
 
