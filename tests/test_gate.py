@@ -15,9 +15,11 @@ import pytest
 import yaml
 from conftest import MakeTrainer, Project
 
+from photofinish.data.packed import PackedSplit
 from photofinish.errors import EXIT_FAILED, EXIT_MISTAKE, UserError
 from photofinish.regressions import bisection, turns
 from photofinish.regressions.change import Change, Losses, Rounds
+from photofinish.regressions.side import run_here
 from photofinish.regressions.sides import Checkout, TimedTraining
 
 NETWORK = """\
@@ -132,6 +134,23 @@ def test_equal_trainings_have_equal_losses_in_each_turn(trainer_of: MakeTrainer)
         one, other, another = (side.take(steps) for side in sides)
         assert one.steps == other.steps == another.steps == steps + 1
         assert one.losses_sha256 == other.losses_sha256 != another.losses_sha256
+
+
+def test_a_side_has_the_content_of_deps_and_the_metric_that_early_stopping_follows(
+    packed_split: PackedSplit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    mine = {"dataset": "digits", "model": {"name": "mlp", "hidden": [8]}, "deps": ["vocab.txt"]}
+    rule = {"monitor": "auroc", "mode": "max", "patience": 3}
+    mine |= {"metrics": ["auroc"], "early_stopping": rule}
+    Path("params.yaml").write_text(yaml.safe_dump(PARAMS | {"experiments": {"mine": mine}}))
+    identities = []
+    for words in ("one", "two", "two"):
+        Path("vocab.txt").write_text(words)
+        run = run_here("mine", "cpu", packed_split.folder, Path("weights"))
+        identities.append(run.identity())
+        assert run.monitored
+    assert identities[0] != identities[1] == identities[2]
 
 
 @pytest.fixture

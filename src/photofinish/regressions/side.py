@@ -18,6 +18,7 @@ from photofinish.config.loader import read_params
 from photofinish.custom.imports import custom_code_hashes
 from photofinish.errors import UserError
 from photofinish.machine.fingerprint import fingerprint
+from photofinish.planning.dependencies import dep_hashes
 from photofinish.results.records import DEVICE_LABELS
 from photofinish.runs.run import Run
 from photofinish.stage.process import run_stage
@@ -38,7 +39,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 
-    run = _run(args.experiment, args.device, args.data, args.weights)
+    run = run_here(args.experiment, args.device, args.data, args.weights)
     print(run.identity(), file=answers, flush=True)
     if not sys.stdin.readline():
         return
@@ -63,14 +64,16 @@ def main() -> None:
             print(*turns.take(int(line)), file=answers, flush=True)
 
 
-def _run(name: str, device: str, data: Path, weights: Path) -> Run:
+def run_here(name: str, device: str, data: Path, weights: Path) -> Run:
     """Return this commit's experiment, on the working tree's data and this machine."""
     params = read_params(Path("params.yaml"))
     experiment = params.experiments[name]
     parts = custom_code_of(experiment.model_copy(update={"metrics": ()}))
     code = custom_code_hashes([part.reference for part in parts.values() if part.is_custom])
+    # Both sides read the same file at an absolute path.
+    code |= dep_hashes(dep for dep in experiment.deps if not Path(dep).expanduser().is_absolute())
     settings = dict(experiment) | {"epochs": _MANY_EPOCHS, "metrics": ()}
-    plan = ExperimentPlan(**settings, custom_code=code)
+    plan = ExperimentPlan(**settings, monitored=experiment.monitored_metric(), custom_code=code)
     cpu_host, gpu_host = fingerprint(params.devices)
     if device == "cpu":
         return Run(name, "cpu", plan, cpu_host, data, Path(), weights)
