@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 from photofinish.regressions.noise import robust_deviation
-from photofinish.wording import interval_text, seconds, times
+from photofinish.wording import counted, interval_text, seconds, times
 
 FEWEST_STARTS = 2
 """Fewest pairs of processes. Their speeds differ, because memory layout and core differ."""
@@ -89,19 +89,21 @@ class Change:
 
     @property
     def bits(self) -> str:
-        """Comparison of the losses' bits, from the first epoch on."""
-        differing = [_first_difference(one.old_losses, one.new_losses) for one in self.pairs]
-        epoch = min(filter(None, differing), default=None)
-        if epoch is None:
+        """Comparison of the losses' bits, from the first step on."""
+        if not any(_comparable(one.old_losses, one.new_losses) for one in self.pairs):
+            return "bits not compared"
+        differing = [_steps_to_difference(one.old_losses, one.new_losses) for one in self.pairs]
+        steps = min(filter(None, differing), default=None)
+        if steps is None:
             return "the same bits"
         for one, other in pairwise(self.pairs):
             for losses, others in (
                 (one.old_losses, other.old_losses),
                 (one.new_losses, other.new_losses),
             ):
-                if _first_difference(losses, others):
+                if _steps_to_difference(losses, others):
                     return "bits that do not repeat"
-        return f"other bits from epoch {epoch}"
+        return f"other bits within {counted(steps, 'step')}"
 
     @property
     def _log_ratio(self) -> float:
@@ -122,14 +124,20 @@ class Change:
         )
 
 
-def _first_difference(losses: list[Losses], others: list[Losses]) -> int | None:
-    """Return the first epoch whose losses differ, counted from 1.
+def _comparable(losses: list[Losses], others: list[Losses]) -> list[tuple[Losses, Losses]]:
+    """Return the turns up to the first with different numbers of steps.
 
-    Turns with different numbers of steps are not compared. Their graphs have different sizes.
+    The graphs of such turns have different sizes.
     """
-    for epoch, (one, other) in enumerate(zip(losses, others, strict=False), 1):
-        if one.steps != other.steps:
-            return None
+    turns = zip(losses, others, strict=False)
+    return list(takewhile(lambda turn: turn[0].steps == turn[1].steps, turns))
+
+
+def _steps_to_difference(losses: list[Losses], others: list[Losses]) -> int | None:
+    """Return the number of steps up to the end of the first turn whose losses differ, or None."""
+    steps = 0
+    for one, other in _comparable(losses, others):
+        steps += one.steps
         if one != other:
-            return epoch
+            return steps
     return None

@@ -183,5 +183,6 @@ def described(change: Change | None) -> str:
     """Return the text of a change for its line."""
     if change is None:
         return "unchanged"
-    unclear = "" if change.is_clear else ". This is not clear: the machine is too busy"
-    return f"{change}{unclear}"
+    if change.is_clear:
+        return str(change)
+    return f"{change}. This is not clear: the interval includes the limit, {ratio(change.allowed)}"
