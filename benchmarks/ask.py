@@ -34,7 +34,7 @@ AT_MOST = {"table", "own-jobs/table"}
 """Jobs that stop early, so that the answer is an upper bound."""
 LONGER = 100
 """Factor on the epochs for a second answer: most jobs here are too short for a GPU."""
-_MANY_EPOCHS = 100_000
+_MANY_EPOCHS, _MOST_EPOCHS = 100_000, 1000
 _LIMITS, _EXPERIMENT_SECONDS = Limits(60.0, 600.0), 30.0
 _HOST, _ = fingerprint(Devices())
 
@@ -102,13 +102,18 @@ def summary(rows: list[Row]) -> str:
     off = sorted(max(row.ratio, 1 / row.ratio) for row in rows if row.name not in AT_MOST)
     nine_of_ten = off[round(0.9 * (len(off) - 1))] if off else 1.0
     words = [one == other for row in rows for one, other in row.answers]
-    shares = [abs(row.asked.loading_share - row.ran.loading_share) for row in rows]
+    shares = [
+        abs(row.asked.loading_share - row.ran.loading_share)
+        for row in rows
+        if row.asked.shares and row.ran.shares
+    ]
     steps = [abs(row.step_ratio - 1) for row in rows]
     return (
         f"The job's time is within {statistics.median(off or [1.0]):.2f} in the median and within "
         f"{nine_of_ten:.2f} in nine of ten. The answer is the same in {sum(words)} of "
-        f"{len(words)}. The loader's share is within {100 * max(shares):.0f} points, and the step "
-        f"within {statistics.median(steps):.1%} in the median, {max(steps):.0%} at most. Asking "
+        f"{len(words)}. The loader's share is within {100 * max(shares, default=0.0):.0f} "
+        f"points, and the step within {statistics.median(steps):.1%} in the median, "
+        f"{max(steps):.0%} at most. Asking "
         f"took {statistics.median(row.ask_seconds for row in rows):.0f} s in the median, "
         f"{max(row.ask_seconds for row in rows):.0f} s at most."
     )
@@ -118,7 +123,7 @@ def _epochs(asked: Result, epochs: int, seconds: float) -> int:
     """Return how many epochs take about so many seconds, by the answer for so many."""
     timings = asked.timings
     epoch_seconds = (timings.whole_seconds - timings.startup_seconds) / epochs
-    return max(3, round((seconds - timings.startup_seconds) / epoch_seconds))
+    return min(_MOST_EPOCHS, max(3, round((seconds - timings.startup_seconds) / epoch_seconds)))
 
 
 # -- experiments ---------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from photofinish.comparing.pairs import Comparison
 from photofinish.config.base import read_plan
 from photofinish.config.compare import Comparing
 from photofinish.config.experiment import Experiment, ExperimentPlan
-from photofinish.errors import EXIT_FAILED, UserError
+from photofinish.errors import UserError
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget, Machine, mismatches
 from photofinish.results import records
 from photofinish.results.records import DeviceLabel
@@ -31,10 +31,14 @@ def sample_on_both(name: str, seconds: float, settings: Comparing) -> Comparison
     if reason := _why_not_here(cpu_host):
         raise UserError(f"{name} can't be sampled on the CPU: {reason}")
     cpu = sample(name, "cpu", planned, seconds)
-    if reason := _why_not_here(gpu_host):
-        record = records.Unavailable(device="gpu", experiment=_settings(planned), reason=reason)
-        return Comparison.of(cpu, NotTrained(name, record), settings)
-    return Comparison.of(cpu, sample(name, "gpu", planned, seconds), settings)
+    reason = _why_not_here(gpu_host)
+    if reason is None:
+        try:
+            return Comparison.of(cpu, sample(name, "gpu", planned, seconds), settings)
+        except UserError as error:
+            reason = str(error)
+    record = records.Unavailable(device="gpu", experiment=_settings(planned), reason=reason)
+    return Comparison.of(cpu, NotTrained(name, record), settings)
 
 
 def sample(name: str, device: DeviceLabel, planned: ExperimentPlan, seconds: float) -> Sampled:
@@ -54,7 +58,7 @@ def sample(name: str, device: DeviceLabel, planned: ExperimentPlan, seconds: flo
         command = [sys.executable, "-P", "-m", "photofinish.asking.trial"]
         command += [text for key, value in arguments.items() for text in (f"--{key}", str(value))]
         if subprocess.run(command, check=False).returncode:
-            sys.exit(EXIT_FAILED)  # it printed why
+            raise UserError(f"{name} can't be sampled on the {device.upper()}: see above")
         record = records.read_record(out / records.RECORD, records.TrainingRecord)
         timings = records.read_record(out / records.TIMINGS, records.Timings)
     # The CPU trains without settings that only accelerators read, but estimates need them.

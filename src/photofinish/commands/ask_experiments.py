@@ -46,6 +46,7 @@ def ask_experiments(
     names: Sequence[str], limits: Limits, json_file: Path | None, *, shows_output: bool
 ) -> None:
     """Print and write the answers for these experiments and scripts, or for all."""
+    json_file = json_file and json_file.absolute()  # `enter` may change the folder
     pipeline.enter()
     params = read_params(pipeline.PARAMS)
     every = [*params.experiments, *params.scripts]
@@ -53,22 +54,21 @@ def ask_experiments(
         if name not in every:
             raise ConfigError(unknown_name("name", name, every))
     experiments = [name for name in params.experiments if name in (names or every)]
+    scripts = [name for name in params.scripts if name in (names or every)]
     pipeline.run_quietly(pipeline.stages_before(params, experiments))
     answers = list(_sampled(experiments, limits))
     for answer in answers:
         _print(answer)
-    has_failed = False
-    for name in params.scripts:
-        if name not in (names or every):
-            continue
+    has_failed = len(answers) < len(experiments)
+    for name in scripts:
         print(f"\n{name}:")
         command = read_plan(PLAN / f"scripts/{name}.json", ScriptPlan).command
         try:
             found, failed = ask_command(
                 ["/bin/sh", "-c", command], None, limits, shows_output=shows_output
             )
-        except UserError as error:  # the other answers are still valid
-            print(f"error: {error}", file=sys.stderr)
+        except UserError as error:
+            _print_error(error)
             found, failed = [], True
         answers += found
         has_failed = has_failed or failed
@@ -88,13 +88,21 @@ def _sampled(experiments: Sequence[str], limits: Limits) -> Iterator[Answer]:
             f"({number} of {len(experiments)})",
             file=sys.stderr,
         )
-        pairs.append(sample_on_both(name, limits.training_seconds, plan))
+        try:
+            pairs.append(sample_on_both(name, limits.training_seconds, plan))
+        except UserError as error:
+            _print_error(error)
     pairs = with_settings(pairs, plan, read_references(Path("reference"), plan.references))
     for pair, decision in zip(pairs, decide_all(pairs), strict=True):
         timings = pair.cpu.timings
         steps = float(timings.steps_per_epoch or 1)
         job = WholeJob(pair.experiment, timings.planned_epochs, steps)
         yield Answer(job, pair, decision)
+
+
+def _print_error(error: UserError) -> None:
+    """Print an error of one job: the answers for the others are still valid."""
+    print(f"error: {error}", file=sys.stderr)
 
 
 def _print(answer: Answer) -> None:
