@@ -103,6 +103,7 @@ def test_a_long_run_is_announced_and_a_short_one_is_not_even_sampled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))  # no training elsewhere is waited for
     Path("params.yaml").write_text(yaml.safe_dump(PARAMS), encoding="utf-8")
     write_plan(read_params(Path("params.yaml")), PLAN, ROOT / "stages")
     dataset = read_plan(PLAN / "datasets/digits.json", DatasetPlan)
