@@ -44,9 +44,8 @@ def make_pair(make_result: MakeResult, make_experiment: MakeExperiment) -> Any:
 
     def make(seconds: float, *remedies: Remedy, threads: int = 8, **settings: Any) -> TrainedPair:
         run = trained(make_result, "mlp", epoch_seconds=(seconds,) * 5)
-        data_sha256 = settings.pop("data_sha256", run.record.data_sha256)
-        experiment = make_experiment(**settings)
-        run = with_record(run, experiment=experiment, data_sha256=data_sha256)
+        data = {key: settings.pop(key) for key in ("data_sha256", "decode") if key in settings}
+        run = with_record(run, experiment=make_experiment(**settings), **data)
         host = run.timings.host.model_copy(update={"threads": threads})
         run = replace(run, timings=run.timings.model_copy(update={"host": host}))
         found = tuple(Diagnosis("an epoch", "input-bound", run, each) for each in remedies)
@@ -89,20 +88,22 @@ def test_a_suggestion_has_its_gain_its_evidence_and_the_command_that_tries_it(
     assert (answer["gpu_seconds"], answer["evidence"], answer["tried"]) == (None, "bound", [])
 
 
+LIVE = {"input": LOADER, "decode": "each_epoch"}
 WIDE = {"low": 1.2, "high": 3.0}
 
 
 @pytest.mark.parametrize(
     ("followed", "key", "promised"),
     [
-        ({}, "experiments.mlp.input", {"low": 1.5, "high": 2.5}),
-        ({"epochs": 3}, "experiments.mlp.input", {"low": 1.5, "high": 2.5}),
-        ({"input": LOADER, "threads": 4}, "devices.cpu.threads", None),
+        ({"decode": "each_epoch"}, "experiments.mlp.input", {"low": 1.5, "high": 2.5}),
+        ({"decode": "each_epoch", "epochs": 3}, "experiments.mlp.input", {"low": 1.5, "high": 2.5}),
+        (LIVE | {"threads": 4}, "devices.cpu.threads", None),
         ({"input": LOADER, "data_sha256": "e" * 64}, "datasets.small.decode", WIDE),
-        ({"threads": 4}, None, None),  # both at once
-        ({"data_sha256": "e" * 64}, None, None),
-        ({"batch_size": 32}, None, None),  # and something else
-        ({"input": LOADER}, None, None),
+        ({"decode": "each_epoch", "threads": 4}, None, None),  # both at once
+        ({"decode": "each_epoch", "data_sha256": "e" * 64}, None, None),
+        ({"decode": "each_epoch", "batch_size": 32}, None, None),  # and something else
+        (LIVE | {"data_sha256": "e" * 64}, None, None),  # such as another seed of the split
+        (LIVE, None, None),
     ],
 )
 def test_a_followed_suggestion_shows_what_it_promised_and_what_was_measured(
@@ -112,7 +113,7 @@ def test_a_followed_suggestion_shows_what_it_promised_and_what_was_measured(
     key: str | None,
     promised: dict[str, float] | None,
 ) -> None:
-    slow = make_pair(2.0, RESIDENT, THREADS, DECODE, input=LOADER)
+    slow = make_pair(2.0, RESIDENT, THREADS, DECODE, **LIVE)
     assert not answer_of(slow, tmp_path)["tried"]
     for _ in range(2):  # a report that is written again has it, too
         tried = answer_of(make_pair(1.0, **followed), tmp_path)["tried"]
@@ -121,6 +122,18 @@ def test_a_followed_suggestion_shows_what_it_promised_and_what_was_measured(
             assert tried[0]["promised"] == promised
             assert tried[0]["measured"]["value"] == pytest.approx(2.0)
             assert "measured 2.0x" in (tmp_path / "index.html").read_text(encoding="utf-8")
+
+
+def test_the_last_suggestions_are_kept_and_those_of_another_version_are_ignored(
+    make_pair: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "mlp.json").write_text('{"promises": [{"device": "cpu"}]}')
+    slow, *others = (
+        make_pair(2.0, RESIDENT, input=LOADER, batch_size=size) for size in range(16, 67)
+    )
+    for pair in (slow, *others[:-1], slow, others[-1]):
+        follow_up([pair], tmp_path)
+    assert follow_up([make_pair(1.0)], tmp_path)["mlp"]
 
 
 def test_the_example_applies_suggestions_until_none_is_left_that_keeps_what_is_learned(

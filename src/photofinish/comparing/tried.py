@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from photofinish.comparing.device_results import Trained
 from photofinish.comparing.pairs import TrainedPair
 from photofinish.comparing.remedies import Remedy
@@ -38,7 +40,7 @@ class Promise(Record):
     epoch_seconds: tuple[float, ...]
     """Times of epochs before the change."""
     followed_sha256: str
-    """SHA-256 of the training that follows the suggestion, apart from its data."""
+    """SHA-256 of the training that follows the suggestion, apart from its data's content."""
     data_sha256: str
     """SHA-256 of the data before the change."""
 
@@ -69,16 +71,21 @@ def follow_up(pairs: Iterable[TrainedPair], folder: Path) -> dict[str, list[Trie
     tried = {}
     for pair in pairs:
         file = folder / f"{pair.experiment}.json"
-        kept = Promises.model_validate_json(file.read_bytes()) if file.is_file() else Promises()
-        tried[pair.experiment] = [
-            found for run in pair.trained for found in _followed(run, kept.promises)
-        ]
-        promises = {(each.device, each.followed_sha256): each for each in kept.promises}
-        promises |= {(each.device, each.followed_sha256): each for each in _promises(pair)}
-        if promises:
-            written = Promises(promises=tuple(promises.values())[-_MOST_PROMISES:])
+        kept = _read(file)
+        tried[pair.experiment] = [found for run in pair.trained for found in _followed(run, kept)]
+        current = {(each.device, each.followed_sha256): each for each in _promises(pair)}
+        older = [each for each in kept if (each.device, each.followed_sha256) not in current]
+        if promises := (*older, *current.values()):
+            written = Promises(promises=promises[-_MOST_PROMISES:])
             write_text_atomically(file, to_json(written.model_dump(mode="json")))
     return tried
+
+
+def _read(file: Path) -> tuple[Promise, ...]:
+    try:
+        return Promises.model_validate_json(file.read_bytes()).promises
+    except (FileNotFoundError, ValidationError):  # another version of photofinish wrote the file
+        return ()
 
 
 def _promises(pair: TrainedPair) -> Iterable[Promise]:
@@ -110,13 +117,14 @@ def _followed(run: Trained, promises: Sequence[Promise]) -> Iterable[Tried]:
 
 
 def _what_trained(run: Trained) -> dict[str, Any]:
-    """Return everything that determines the time of an epoch, apart from the data."""
+    """Return everything that determines the time of an epoch, apart from the data's content."""
     record, timings = run.record, run.timings
     return {
         "settings": record.experiment.model_dump(mode="json"),
         "threads": timings.host.threads,
         "device": timings.device_name,
         "samples": dict(record.samples),
+        "decode": record.decode,
         "code": record.custom_code,
     }
 
@@ -132,6 +140,8 @@ def _followed_sha256(run: Trained, remedy: Remedy) -> str:
             what["threads"] = cores if value == "auto" else value
         elif section.startswith("experiments."):
             what["settings"][setting] = spelled_out(value) if setting == "input" else value
+        elif section.startswith("datasets."):
+            what[setting] = value
     settings = Experiment.model_validate_json(to_json(what["settings"]))
     return _sha256(what | {"settings": settings.model_dump(mode="json")})
 

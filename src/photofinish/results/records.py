@@ -11,6 +11,7 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import BaseModel, Field, RootModel, TypeAdapter, ValidationError
 
 from photofinish.config.base import Record
+from photofinish.config.datasets import Decode
 from photofinish.config.experiment import Experiment
 from photofinish.data import Dtype, PartName, Shape, TaskName
 from photofinish.errors import UserError
@@ -55,6 +56,8 @@ class TrainingRecord(Record):
     std: tuple[float, ...]
     data_sha256: str
     """SHA-256 of the split's manifest, which contains each data file's SHA-256."""
+    decode: Decode = "once"
+    """With `each_epoch`, the loader read the data set in each epoch."""
     samples: dict[PartName, int] = Field(default_factory=dict)
     """Number of samples in each part of the data."""
     published_weights_sha256: str | None = None

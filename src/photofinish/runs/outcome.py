@@ -60,6 +60,7 @@ def training_record(training: Training) -> records.TrainingRecord:
         mean=manifest.mean if setup.sample.is_normalised else (),
         std=manifest.std if setup.sample.is_normalised else (),
         data_sha256=run.data_sha256(),
+        decode=manifest.decode,
         samples=manifest.counts,
         published_weights_sha256=published.sha256 if published else None,
         initial_weights_sha256=training.initial_weights_sha256,
