@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -212,35 +212,51 @@ atexit.register(change)
 """
 """Takes its loader apart for longer than it runs."""
 FAILS = WITH_LINE.replace("range(3)", "range(2)") + "raise ValueError('no metrics')\n"
+ONE_EPOCH = WITH_LINE.replace("range(3)", "range(1)").replace("metrics.json", "other.json")
+RunScript = Callable[..., ScriptRun]
 
 
-def test_what_a_failing_script_measured_is_kept_unless_an_earlier_run_was_complete(
-    custom_files: CustomFiles, cpu_host: CpuTarget
-) -> None:
-    custom_files.write("fails.py", FAILS)
-    custom_files.write("works.py", WITH_LINE)
+@pytest.fixture
+def run_mine(custom_files: CustomFiles, cpu_host: CpuTarget) -> RunScript:
+    """Run `mine.py` on the CPU as its stage does. Return the record that lies there afterwards."""
     out, host = custom_files.folder / "results", custom_files.folder / "cpu.json"
     host.write_text(cpu_host.model_dump_json(), encoding="utf-8")
 
-    def run(script: str) -> ScriptRun:
-        command = f"{warm_python.executable()} {script}"
-        plan = ScriptPlan(name="mine", command=command, metrics=None, epochs=200, files={})
+    def run(script: str, error: str = "", **settings: Any) -> ScriptRun:
+        custom_files.write("mine.py", script)
+        command = f"{warm_python.executable()} mine.py"
+        planned = {"command": command, "metrics": None, "files": {}} | settings
+        plan = ScriptPlan.model_validate({"name": "mine", "epochs": 200} | planned)
         file = custom_files.folder / "plan.json"
         file.write_text(plan.model_dump_json(), encoding="utf-8")
-        with suppress(UserError):
+        with pytest.raises(UserError, match=error) if error else nullcontext():
             run_script("cpu", file, host, out)
         record = read_script_run(out)
         assert isinstance(record, ScriptRun)
         return record
 
-    failed = run("fails.py")
+    return run
+
+
+def test_what_a_failing_script_measured_is_kept_unless_an_earlier_run_of_it_was_complete(
+    run_mine: RunScript,
+) -> None:
+    failed = run_mine(FAILS, "exit status 1")
     assert (failed.ended, len(failed.epochs)) == ("exit status 1", 2)
     assert (failed.timings.planned_epochs, failed.timings.epochs_left) == (200, 198)
-    complete = run("works.py")
+    complete = run_mine(WITH_LINE)
     assert (complete.ended, len(complete.epochs)) == (None, 3)
-    assert run("fails.py") == complete
-    custom_files.write("apart.py", TAKEN_APART)
-    assert run("apart.py").timings.total_seconds < 0
+    assert run_mine(FAILS, "exit status 1") == complete
+    changed = run_mine(FAILS, "exit status 1", files={"mine.py": "another sha256"})
+    assert (changed.ended, len(changed.epochs)) == ("exit status 1", 2)
+    assert run_mine(TAKEN_APART).timings.total_seconds < 0
+
+
+def test_a_complete_run_is_kept_if_it_does_not_do_what_its_settings_expect(
+    run_mine: RunScript,
+) -> None:
+    kept = run_mine(ONE_EPOCH, r"mine\.metrics.*mine\.epochs", metrics="metrics.json")
+    assert (kept.ended, len(kept.epochs), kept.timings.epochs_left) == (None, 1, 0)
 
 
 @pytest.fixture

@@ -107,12 +107,7 @@ def run_script(device: DeviceLabel, plan_file: Path, host_file: Path, out: Path)
         started_at_unix_seconds = time.time()
         ran = _run(command, kind, host.threads or 1)
     _check_device(plan.name, kind, ran.measured)
-    has_metrics = metrics_file and _state(metrics_file) not in (None, before)
-    if metrics_file and not has_metrics and not ran.ended:
-        raise UserError(
-            f"scripts.{plan.name}.metrics is {metrics_file}, and the command did not write it: "
-            f"write it, or correct the path in params.yaml"
-        )
+    has_metrics = bool(metrics_file) and _state(metrics_file) not in (None, before)
     measured, operations = ran.measured, ran.measured.operations
     record = ScriptRun(
         device=device,
@@ -133,6 +128,7 @@ def run_script(device: DeviceLabel, plan_file: Path, host_file: Path, out: Path)
     )
     if not ran.ended:
         write_record(out / SCRIPT, record)
+        _check_settings(plan, ran.measured, has_metrics=has_metrics)
         return
     name = f"scripts.{plan.name} on {device}"
     message = f"{name} ended with {ran.ended}: {command}. {_keep(record, out)}"
@@ -143,13 +139,15 @@ def run_script(device: DeviceLabel, plan_file: Path, host_file: Path, out: Path)
 
 
 def _keep(record: ScriptRun, out: Path) -> str:
-    """Keep what a script measured before it ended, unless an earlier run was complete.
+    """Keep what a script measured before it ended, unless an earlier run of it was complete.
 
     Return what became of it.
     """
     earlier = read_script_run(out) if (out / SCRIPT).is_file() else None
-    if isinstance(earlier, ScriptRun) and not earlier.ended:
-        return "The earlier result stays"
+    if isinstance(earlier, ScriptRun):
+        of_same_code = (earlier.command, earlier.files) == (record.command, record.files)
+        if of_same_code and not earlier.ended:
+            return "The earlier result stays"
     if not record.epochs:
         return "It measured no epoch"
     write_record(out / SCRIPT, record)
@@ -157,6 +155,29 @@ def _keep(record: ScriptRun, out: Path) -> str:
     left = record.timings.epochs_left
     what = f"all {left + len(record.epochs)} epochs" if left else "this part of the job"
     return f"Kept {epochs}: `dvc repro --single-item compare` answers for {what}"
+
+
+def _check_settings(plan: ScriptPlan, measured: _Measurements, *, has_metrics: bool) -> None:
+    """Raise UserError if the plan expects what a complete run did not do. Its record is kept."""
+    problems = []
+    if plan.metrics and not has_metrics:
+        problems.append(
+            f"scripts.{plan.name}.metrics is {plan.metrics}, and the command did not write it: "
+            f"write it, or correct the path in params.yaml"
+        )
+    if plan.epochs and not _can_extrapolate(measured):
+        problems.append(
+            f"scripts.{plan.name}.epochs is {plan.epochs} in params.yaml, and photofinish.steps "
+            f"saw {counted(len(measured.epochs), 'epoch')} of it: let the command train two, or "
+            f"leave epochs out"
+        )
+    if problems:
+        kept = "What it measured is kept: `dvc repro --single-item compare` answers for it"
+        raise UserError(". ".join([*problems, kept]))
+
+
+def _can_extrapolate(measured: _Measurements) -> bool:
+    return len(measured.whole_epochs) >= _LEAST_EPOCHS
 
 
 def _check_device(name: str, kind: str, measured: _Measurements) -> None:
@@ -246,13 +267,6 @@ def _timings(
     host: CpuTarget | GpuTarget, ran: _Ran, started_at_unix_seconds: float, plan: ScriptPlan
 ) -> JobTimes:
     measured = ran.measured
-    can_extrapolate = len(measured.whole_epochs) >= _LEAST_EPOCHS
-    if plan.epochs and not can_extrapolate and not ran.ended:
-        raise UserError(
-            f"scripts.{plan.name}.epochs is {plan.epochs} in params.yaml, and photofinish.steps "
-            f"saw {counted(len(measured.epochs), 'epoch')} of it: let the command train two, or "
-            f"leave epochs out"
-        )
     total_seconds = ran.ended_at - ran.began_at
     startup_seconds, samples, not_counted = 0.0, 0, _NOT_USED
     steps_per_epoch, loop_steps = None, None
@@ -276,7 +290,7 @@ def _timings(
         startup_seconds=startup_seconds,
         total_seconds=total_seconds,
         epochs=epochs,
-        epochs_left=max(0, (plan.epochs or 0) - len(epochs)) if can_extrapolate else 0,
+        epochs_left=max(0, (plan.epochs or 0) - len(epochs)) if _can_extrapolate(measured) else 0,
         samples=samples,
         counts_samples=all(epoch.samples for epoch in measured.epochs),
         steps_per_epoch=steps_per_epoch,

@@ -244,7 +244,9 @@ class _Measured:
         """End a pass that the script left open, and write the measurements."""
         if one_pass := self.last_pass():
             one_pass.close()
-        self._write(self._loading())
+        self._write({})  # the data set's code may crash the process, or hang until it is killed
+        if loading := self._loading():
+            self._write(loading)
 
     @contextmanager
     def counting(self, batch: Any, seconds: list[float]) -> Iterator[None]:
