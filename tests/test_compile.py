@@ -46,6 +46,23 @@ def test_a_warm_up_goes_through_every_shape_of_the_training_and_leaves_the_netwo
     assert set(shapes) == warmed == {(16, True), (8, True), (10, False), (4, False)}
 
 
+@pytest.mark.usefixtures("shapes")
+def test_a_step_that_fails_on_a_scratch_copy_leaves_the_network_as_it_was(
+    trainer_of: MakeTrainer,
+) -> None:
+    trainer = trainer_of(model=COMPILED)
+    before = weights_of(trainer.network)
+
+    def fail_after_a_step() -> None:
+        with trainer.scratch_copy() as state:
+            trainer.step(state, 0, trainer.training.first())
+            raise MemoryError
+
+    with pytest.raises(MemoryError):
+        fail_after_a_step()
+    assert weights_of(trainer.network) == before
+
+
 def test_a_process_warms_up_on_its_own_share_of_the_last_batch(
     shapes: list[tuple[int, bool]], trainer_of: MakeTrainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

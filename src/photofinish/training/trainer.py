@@ -332,11 +332,12 @@ class Trainer:
     def scratch_copy(self, layout: torch.memory_format | None = None) -> Iterator[TrainState]:
         """Yield a fresh state to train and throw away. The network does not change.
 
-        * Usually the state has a copy of the network, in any memory format. * A network that is
-        large for its device is trained itself and put back, as a copy and its optimizer might not
-        fit beside it. * With several processes or a compiled network, the network itself is trained
-        and restored. DDP's first step fixes the order in which it adds up gradients. A resumed run
-        must add in the same order as a run that was never stopped, so both take that step here.
+        * Usually the state has a copy of the network, in any memory format.
+        * A network that is large for its device is trained itself and put back, as a copy and its
+          optimizer might not fit beside it.
+        * With several processes or a compiled network, the network itself is trained and restored.
+          DDP's first step fixes the order in which it adds up gradients. A resumed run must add in
+          the same order as a run that was never stopped, so both take that step here.
         """
         network, state = self.network, self.state
         layout = layout or state.memory_format
@@ -354,9 +355,11 @@ class Trainer:
             yield self.fresh_state(self.team.parallel(scratch.train()), layout)
         else:
             before = copy.deepcopy(network.state_dict())
-            yield self.fresh_state(state.network.train(), layout)
-            network.load_state_dict(before)
-            network.zero_grad()
+            try:
+                yield self.fresh_state(state.network.train(), layout)
+            finally:  # a step that fails for lack of memory must not change the result
+                network.load_state_dict(before)
+                network.zero_grad()
 
     def _is_large(self) -> bool:
         """Return True if one process's weights take over a tenth of the device's free memory."""
