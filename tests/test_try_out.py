@@ -128,11 +128,16 @@ def test_a_file_that_code_opens_is_named_in_deps_or_reported(
 def test_what_works_is_tried_without_a_split(
     custom_files: CustomFiles, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plans = planned(custom_files, PARAMS.replace("  mine:", "  # mine:"))
+    params = PARAMS.replace(
+        "  mine:", "  later: {source: FashionMNIST, validation: 100}\n  # mine:"
+    )
+    plans = planned(custom_files, f"{params}  later: {{dataset: later, model: linear}}\n")
     try_out(plans)
     assert capsys.readouterr().out.splitlines() == [
+        "datasets.later is not tried: it is not downloaded yet",
         "experiments.built-in: 2 steps",
         "experiments.good: 2 steps",
+        "experiments.later is not tried, as its data set is not",
         "Tried 1 data set and 2 experiments: nothing fails",
     ]
     assert not (custom_files.folder / "data").exists()

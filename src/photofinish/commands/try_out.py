@@ -41,7 +41,7 @@ _BATCH = 16
 def try_out(plans: Path) -> None:
     """Try everything that is planned, on the CPU. Raise UserError with all problems."""
     host = read_plan(plans / "hosts/cpu.json", CpuTarget)
-    problems = _Problems()
+    problems, tried_datasets, tried_experiments = _Problems(), 0, 0
     datasets, knows_classes = sorted((plans / "datasets").glob("*.json")), {}
     experiments = sorted((plans / "on_cpu").glob("*.json"))
     with tempfile.TemporaryDirectory() as name:
@@ -50,6 +50,7 @@ def try_out(plans: Path) -> None:
             if not _is_here(read_plan(file, DatasetPlan)):
                 print(f"datasets.{file.stem} is not tried: it is not downloaded yet")
                 continue
+            tried_datasets += 1
             with problems.of(f"datasets.{file.stem}"), forget_imports():
                 knows_classes[file.stem] = split_few(
                     read_plan(file, DatasetPlan), folder / file.stem
@@ -59,13 +60,14 @@ def try_out(plans: Path) -> None:
             if plan.dataset not in knows_classes:
                 print(f"experiments.{file.stem} is not tried, as its data set is not")
                 continue
+            tried_experiments += 1
             run = Run(file.stem, "cpu", _reduced(plan), host, folder / plan.dataset, folder)
             metrics = read_plan(plans / "metrics" / file.name, MetricsPlan).metrics
             dataset = read_plan(plans / "datasets" / f"{plan.dataset}.json", DatasetPlan)
             named = [*plan.custom_code, *dataset.named_files()]
             with forget_imports(), unnamed_files_reported(f"experiments.{file.stem}", named):
                 _Trial(run, metrics, problems, knows_classes=knows_classes[plan.dataset]).run()
-    tried = f"{counted(len(datasets), 'data set')} and {counted(len(experiments), 'experiment')}"
+    tried = f"{counted(tried_datasets, 'data set')} and {counted(tried_experiments, 'experiment')}"
     if problems.texts:
         texts = "\n\n".join(problems.texts)
         raise UserError(f"{counted(len(problems.texts), 'problem')} in {tried}\n\n{texts}")
