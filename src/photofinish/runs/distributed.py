@@ -37,8 +37,11 @@ _SHUTDOWN_SECONDS = 10
 """Grace time of ranks after SIGTERM. Before PyTorch 2.12 it is always 30 seconds."""
 
 
-def launch(host: CpuTarget | GpuTarget, waited_seconds: float) -> None:
-    """Run this process's command again, once for each process of the host, and wait."""
+def launch(host: CpuTarget | GpuTarget, waited_seconds: float, remedy: str = "") -> None:
+    """Run this process's command again, once for each process of the host, and wait.
+
+    The error of a process that fails ends with `remedy`.
+    """
     note_start_of_stage(waited_seconds)
     os.environ.setdefault("OMP_NUM_THREADS", str(host.threads or 1))
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(_SHUTDOWN_SECONDS))
@@ -57,10 +60,7 @@ def launch(host: CpuTarget | GpuTarget, waited_seconds: float) -> None:
         try:
             elastic_launch(config, sys.executable)(*sys.orig_argv[1:])
         except ChildFailedError as error:
-            raise UserError(
-                f"{_first_failure(error, host.processes)}. "
-                f"Run `dvc repro` again: it resumes from the last checkpoint"
-            ) from None
+            raise UserError(_first_failure(error, host.processes) + remedy) from None
         except SignalException as error:
             if error.sigval == signal.SIGINT:
                 raise KeyboardInterrupt from None

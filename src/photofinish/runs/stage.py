@@ -23,6 +23,7 @@ _REMEDY = (
     "`photofinish spread` trains it there, and so does `dvc repro` on that machine. "
     "If this machine has changed, run `dvc repro plan`."
 )
+_RESUMING = ". Run `dvc repro` again: it resumes from the last checkpoint"
 
 
 def train(
@@ -53,7 +54,7 @@ def train(
 
         with exclusive_machine(_title(run)) as waited_seconds:
             if not restore_result(run):
-                launch(host, waited_seconds)
+                launch(host, waited_seconds, _RESUMING)
     elif rank is None or rank.number == 0:
         _train_with_mlflow(run, rank)
     else:
