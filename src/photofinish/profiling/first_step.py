@@ -105,9 +105,8 @@ def first_step(
     has_dropout = _switch_dropout_off(network.train())
     moved = copy.deepcopy(network) if device.type == "cpu" else None
     values = sum(tensor[0].numel() for tensor in leaves(batch[0]))
-    count = min(_MOST_IMAGES, max(_FEWEST_IMAGES, _MOST_VALUES // values))
-    if is_collated:
-        count = samples_in(batch[1])
+    most = min(_MOST_IMAGES, max(_FEWEST_IMAGES, _MOST_VALUES // values))
+    count = samples_in(batch[1]) if is_collated else most
     layout = memory_format(network, device, precision)
     images, targets = map_batch(lambda part: part[:count].to(device), batch)
     images = to_memory_format(images, layout)
