@@ -19,11 +19,12 @@ from PIL import Image, ImageFile
 from result_files import made_up_attribution, pair_of, trained, with_timings
 from threadpoolctl import threadpool_info, threadpool_limits
 from torch import nn
-from torch.utils.data import Subset, default_collate
+from torch.utils.data import DataLoader, Subset, default_collate
 from torchvision.transforms import v2
 
 from photofinish.data.live import LiveSamples
 from photofinish.profiling import any_loader, loader_parts, stopwatch
+from photofinish.profiling.any_loader import custom_loader_times
 from photofinish.profiling.loader_parts import BETWEEN, measure, measure_loader, take_apart
 from photofinish.profiling.loader_tries import try_inputs
 from photofinish.profiling.loader_workers import busy_threads, limit_threads
@@ -184,6 +185,17 @@ def test_each_step_has_its_name_and_what_holds_them_the_rest(load: Load) -> None
     assert {*names, "the rest of Items", COLLATING} <= {*found.parts, READING}
     assert (vars(dataset), dataset.transforms[1].steps.transforms, Image.open) == before
     assert ImageFile.ImageFile.load.__name__ == "load"
+
+
+def test_a_data_set_that_reads_whole_batches_is_timed() -> None:
+    class Rows(Items):
+        def __getitems__(self, rows: list[int]) -> list[Any]:
+            return [burn((torch.ones(1), 0)) for _ in rows]
+
+    found = custom_loader_times(DataLoader(Rows(), batch_size=4), training_seconds=1.0)
+    assert found
+    assert next(iter(found.parts)) == "the rest of Rows"
+    assert custom_loader_times([1, 2], training_seconds=1.0) is None
 
 
 def test_parts_are_shown_only_if_they_explain_the_whole() -> None:

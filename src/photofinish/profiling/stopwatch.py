@@ -7,6 +7,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from photofinish.machine.load import preempted_seconds
@@ -122,4 +123,6 @@ class Timed:
         return len(self.wrapped)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.wrapped, name)
+        value = getattr(self.wrapped, name)
+        # DataLoader calls it for whole batches, if a data set has it.
+        return partial(self._timed, value) if name == "__getitems__" else value
