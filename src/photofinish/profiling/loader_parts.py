@@ -81,12 +81,14 @@ def measure(batches: LoaderBatches, budget_seconds: float, cores: int) -> Loader
         if budget_seconds < pass_seconds:
             break
     parts, whole_seconds = found.parts, found.whole_seconds
-    if batches.settings.workers and tried:
+    if batches.settings.workers and tried and budget_seconds > pass_seconds:
+        began_seconds = time.perf_counter()
         parts = parts | {BETWEEN: way_between_processes(batches, size)}
         whole_seconds = tried[0].batch_seconds
+        budget_seconds -= time.perf_counter() - began_seconds
     own = [each for each in tried if each.workers == batches.settings.workers]
-    with_one_thread = None
-    if own and max(own[0].busy_threads, default=1) > 1:
+    with_one_thread, is_crowded = None, own and max(own[0].busy_threads, default=1) > 1
+    if is_crowded and budget_seconds > pass_seconds:
         with_one_thread = try_workers(batches, own[0].workers, size, limit_threads)
     changed: dict[str, Any] = {"parts": longest_first(parts), "whole_seconds": whole_seconds}
     changed |= {"tried_workers": tuple(tried), "with_one_thread": with_one_thread}

@@ -41,9 +41,11 @@ def try_inputs(trainer: Trainer, found: LoaderTimes, seconds: float) -> tuple[Tr
     step_seconds = median_training_seconds(trainer.progress.timings) / trainer.steps_per_epoch
     candidates = list(_candidates(trainer, batches, found))
     tried = []
+    starts = {each.workers: each.start_seconds for each in found.tried_workers}
     for by, settings, part, batch_transform in candidates:
         in_a_round = max(1, settings.workers)
-        rounds = int(seconds / len(candidates) / step_seconds / in_a_round)
+        left_seconds = seconds / len(candidates) - starts.get(settings.workers, 0.0)
+        rounds = int(left_seconds / step_seconds / in_a_round)
         if rounds < _LEAST_SAMPLES:
             continue
         steps = in_a_round * min(rounds, max(_LEAST_SAMPLES, _MOST_STEPS // in_a_round))

@@ -15,6 +15,8 @@ from photofinish.machine.load import preempted_seconds
 READING, DECODING, COLLATING = "opening and reading", "decoding", "collating"
 PACKED, SEEDING, NORMALISING, REST = "the packed split", "seeding", "normalising", "the rest"
 CHECKING, PINNING = "checking", "pinning"
+_NEVER_WAITING = {SEEDING, CHECKING, NORMALISING}
+"""Parts that only compute. If they wait, the machine held them up."""
 _TRIED_SECTIONS = 1000
 _LONG_WAIT_SECONDS = 1e-4
 """Wait that may have been for a core, which takes some microseconds to find out."""
@@ -84,8 +86,10 @@ class Stopwatch:
             overhead_seconds = self._sections[part] * inside_seconds
             overhead_seconds += self._sections_inside[part] * around_seconds
             found[part] += cpu_seconds - overhead_seconds
-            waits = READING if part in self.data_set_parts else part
-            found[waits] += self._waits[part]
+            if part in self.data_set_parts:
+                found[READING] += self._waits[part]
+            elif part not in _NEVER_WAITING:
+                found[part] += self._waits[part]
         return {part: seconds for part, seconds in found.items() if seconds > 0}
 
 
