@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
@@ -97,6 +98,14 @@ class Read(LiveSamples):
     def __call__(self, row: int) -> tuple[Any, Any]:
         item, target = self.dataset[row]
         return np.asarray(item), np.int64(target)
+
+
+@pytest.fixture(autouse=True)
+def no_garbage_collected() -> Iterator[None]:
+    """Collect no garbage in a timed part: of all that tests import, that takes long."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 Load = Callable[..., LoaderBatches]
