@@ -20,7 +20,7 @@ from photofinish.errors import EXIT_FAILED, EXIT_MISTAKE, UserError
 from photofinish.regressions import bisection, turns
 from photofinish.regressions.change import Change, Losses, Rounds
 from photofinish.regressions.side import run_here
-from photofinish.regressions.sides import Checkout, TimedTraining
+from photofinish.regressions.sides import Checkout, Side, TimedTraining, TrainingFailedError
 
 NETWORK = """\
 import time
@@ -148,6 +148,18 @@ def test_a_side_has_the_content_of_deps_and_the_metric_that_early_stopping_follo
         identities.append(run.identity())
         assert run.monitored
     assert identities[0] != identities[1] == identities[2]
+
+
+def test_a_side_that_ended_has_failed(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexec <&-\n")  # closes its input before its output
+    python.chmod(0o755)
+    here = Checkout(tmp_path, tmp_path, "now", str(python))
+    with Side(here, here, TimedTraining("mine", "cpu", tmp_path, tmp_path)) as side:
+        with pytest.raises(TrainingFailedError):
+            side.answer()
+        with pytest.raises(TrainingFailedError):
+            side.prepare()
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ Imports are inside functions, because `photofinish --help` needs none of them.
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -236,7 +237,9 @@ def _gate(args: argparse.Namespace) -> None:
     from photofinish.regressions.bisection import find
     from photofinish.regressions.gate import gate, gate_environment
 
-    python = Path(args.python).expanduser().absolute() if args.python else None
+    python = None
+    if args.python:
+        python = Path(shutil.which(args.python) or args.python).expanduser().absolute()
     pipeline.enter()
     pipeline.prepare_data()
     if python:

@@ -99,9 +99,7 @@ class Side:
         """Return the process's next line."""
         assert self._process.stdout
         if not (line := self._process.stdout.readline()):
-            raise TrainingFailedError(
-                f"{self._what} did not train, so that there is nothing to compare"
-            )
+            raise self._failure()
         return line.strip()
 
     def prepare(self) -> None:
@@ -121,8 +119,16 @@ class Side:
 
     def _say(self, line: str) -> None:
         assert self._process.stdin
-        self._process.stdin.write(f"{line}\n")
-        self._process.stdin.flush()
+        try:
+            self._process.stdin.write(f"{line}\n")
+            self._process.stdin.flush()
+        except BrokenPipeError as error:
+            raise self._failure() from error
+
+    def _failure(self) -> TrainingFailedError:
+        return TrainingFailedError(
+            f"{self._what} did not train, so that there is nothing to compare"
+        )
 
 
 def take_turns(old: Side, new: Side, warm_up: list[int], *, new_first: bool) -> Rounds:
