@@ -53,11 +53,18 @@ def run_quietly(stages: list[str]) -> None:
 
 
 def changed_stages() -> set[str]:
-    """Return the names of the stages that have changed by DVC's status, after `prepare`."""
+    """Return the names of the stages that have changed by DVC's status, after `prepare`.
+
+    Return none if DVC fails: `dvc repro` then fails, too, and says why.
+    """
+    from dvc.exceptions import DvcException
     from dvc.repo import Repo
 
-    with Repo() as repo:
-        return {name.rpartition(":")[2] for name in repo.status()}
+    try:
+        with Repo() as repo:
+            return {name.rpartition(":")[2] for name in repo.status()}
+    except DvcException:
+        return set()
 
 
 def stages_before(params: Params, experiments: Iterable[str]) -> list[str]:
