@@ -18,7 +18,7 @@ from photofinish.reporting.sentences import verdict
 
 
 @dataclass(frozen=True)
-class Answer:
+class JobAnswer:
     """Answer for one job."""
 
     job: WholeJob
@@ -26,17 +26,17 @@ class Answer:
     decision: Decision
 
     @classmethod
-    def alone(cls, job: WholeJob, pair: AnyComparison) -> Answer:
+    def alone(cls, job: WholeJob, pair: AnyComparison) -> JobAnswer:
         """Return the answer for a job that is alone on a rented GPU."""
         return cls(job, pair, decide(pair))
 
 
-def write_answers(file: Path, answers: Sequence[Answer]) -> None:
+def write_job_answers(file: Path, answers: Sequence[JobAnswer]) -> None:
     """Write answers, records and estimates for all GPUs as JSON."""
     write_text_atomically(file, to_json([_as_json(answer) for answer in answers]))
 
 
-def _as_json(answer: Answer) -> dict[str, Any]:
+def _as_json(answer: JobAnswer) -> dict[str, Any]:
     pair = answer.pair
     # JSON has no infinity, but a bound may be infinite.
     finite = [

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from photofinish.asking.json_answers import Answer
+from photofinish.asking.json_answers import JobAnswer
 from photofinish.asking.watch import Watched
 from photofinish.comparing.device_results import AnyResult
 from photofinish.comparing.own_gpu import decide_own, estimated_options
@@ -26,7 +26,7 @@ _MOST_GPUS = 5
 _FEW_STEPS = 5
 
 
-def answer_lines(answer: Answer, title: str) -> Iterator[str]:
+def answer_lines(answer: JobAnswer, title: str) -> Iterator[str]:
     """Yield the job, its answer, and what to do now, with commands that need no report."""
     action = answer.decision.action
     now = "Ask again when the machine is quiet."
@@ -35,7 +35,7 @@ def answer_lines(answer: Answer, title: str) -> Iterator[str]:
     yield from (f"{title}:", answer_text(answer.pair, answer.decision), f"Now: {now}")
 
 
-def repaid_lines(hour: Answer) -> Iterator[str]:
+def repaid_lines(hour: JobAnswer) -> Iterator[str]:
     """Yield how much training repays a GPU's start, from the answer for an hour."""
     compared, rented = hour.pair.compared, hour.decision.rented
     if compared and compared.break_even:

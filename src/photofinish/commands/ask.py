@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from photofinish.asking.json_answers import Answer, write_answers
+from photofinish.asking.json_answers import JobAnswer, write_job_answers
 from photofinish.asking.lines import (
     answer_lines,
     best_gpus,
@@ -43,14 +43,14 @@ def ask(
     """Print the answer for a command, and write it."""
     answers, has_failed = ask_command(command, length, limits, shows_output=shows_output)
     if json_file:
-        write_answers(json_file, answers)
+        write_job_answers(json_file, answers)
     if has_failed:
         sys.exit(EXIT_FAILED)
 
 
 def ask_command(
     command: Sequence[str], length: Length | None, limits: Limits, *, shows_output: bool
-) -> tuple[list[Answer], bool]:
+) -> tuple[list[JobAnswer], bool]:
     """Run the command for a while on each device, and print the answer for the whole job.
 
     Return the answers, and whether the command failed.
@@ -66,7 +66,7 @@ def ask_command(
     cpu = _watch_cpu(command, limits, hosts[1], shows_output=shows_output)
     gpu = _watch_gpu(command, limits, hosts[1], shows_output=shows_output)
     runs = [cpu] if isinstance(gpu, str) else [cpu, gpu]
-    answers = [Answer.alone(job, _compared(job, cpu, gpu, hosts)) for job in jobs(runs, length)]
+    answers = [JobAnswer.alone(job, _compared(job, cpu, gpu, hosts)) for job in jobs(runs, length)]
     for answer in answers:
         print("\n" + "\n".join(answer_lines(answer, answer.job.name)))
     _print_evidence(runs, answers[-1])
@@ -127,7 +127,7 @@ def _compared(
     return Comparison.of(on_cpu, NotTrained(job.name, missing))
 
 
-def _print_evidence(runs: Sequence[Watched], answer: Answer) -> None:
+def _print_evidence(runs: Sequence[Watched], answer: JobAnswer) -> None:
     """Print what the answers rest on, by the last and longest of the jobs."""
     pair = answer.pair
     if answer.job.is_hour:

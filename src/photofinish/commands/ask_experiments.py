@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from photofinish.asking.experiments import PLAN, sample_on_both
-from photofinish.asking.json_answers import Answer, write_answers
+from photofinish.asking.json_answers import JobAnswer, write_job_answers
 from photofinish.asking.lines import answer_lines, suggestion_of_setting, where_epochs_go
 from photofinish.asking.watch import Limits
 from photofinish.asking.whole_job import WholeJob
@@ -73,12 +73,12 @@ def ask_experiments(
         answers += found
         has_failed = has_failed or failed
     if json_file:
-        write_answers(json_file, answers)
+        write_job_answers(json_file, answers)
     if has_failed:
         sys.exit(EXIT_FAILED)
 
 
-def _sampled(experiments: Sequence[str], limits: Limits) -> Iterator[Answer]:
+def _sampled(experiments: Sequence[str], limits: Limits) -> Iterator[JobAnswer]:
     """Sample the experiments, then decide for all of them: a sweep shares a rented GPU."""
     plan = read_plan(PLAN / "compare.json", ComparePlan)
     pairs: list[Comparison[Sampled]] = []
@@ -97,7 +97,7 @@ def _sampled(experiments: Sequence[str], limits: Limits) -> Iterator[Answer]:
         timings = pair.cpu.timings
         steps = float(timings.steps_per_epoch or 1)
         job = WholeJob(pair.experiment, timings.planned_epochs, steps)
-        yield Answer(job, pair, decision)
+        yield JobAnswer(job, pair, decision)
 
 
 def _print_error(error: UserError) -> None:
@@ -105,7 +105,7 @@ def _print_error(error: UserError) -> None:
     print(f"error: {error}", file=sys.stderr)
 
 
-def _print(answer: Answer) -> None:
+def _print(answer: JobAnswer) -> None:
     job, pair = answer.job, answer.pair
     at_most = "at most " if any(run.stops_early for run in pair.trained) else ""
     title = f"{job.name}, {at_most}{counted(job.epochs, 'epoch')}"

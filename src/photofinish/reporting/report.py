@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from photofinish.comparing.decision import decide_all
+from photofinish.comparing.decision import Decision, decide_all
 from photofinish.comparing.device_results import ScriptResult
 from photofinish.comparing.pairs import AnyComparison, Comparison, TrainedPair
 from photofinish.comparing.remedies import Remedy
@@ -115,21 +115,12 @@ def write_report(
         verdict(pair, decision, tried.get(pair.experiment, ()))
         for pair, decision in zip(everything, decisions, strict=True)
     ]
-    files = {
-        "comparison.csv": comparison_rows(everything, decisions),
-        "history.csv": rows.history_rows(pairs),
-        "confusion.csv": rows.confusion_rows(pairs),
-        "speedups.csv": rows.speedup_rows(everything),
-        "seeds.csv": rows.seed_rows(pairs),
-        "renting.csv": rows.renting_rows(everything),
-    }
-    for name, content in files.items():
-        write_text_atomically(folder / name, rows.as_csv(name, content))
-    found = grid(pairs, decisions[: len(pairs)])
-    drawn = [pictures.heat_map(found)] if found else []
+    _write_csv_files(pairs, everything, decisions, folder)
+    shutil.rmtree(folder / FIGURES, ignore_errors=True)
     shown = everything[:MOST_SHOWN]
     details = [_details(*each) for each in zip(shown, verdicts, strict=False)]
-    shutil.rmtree(folder / FIGURES, ignore_errors=True)
+    found = grid(pairs, decisions[: len(pairs)])
+    drawn = [pictures.heat_map(found)] if found else []
     for picture in [*drawn, *(picture for each in details for picture in each.pictures)]:
         _write(folder / FIGURES / f"{picture.name}.svg", picture.file)
     overview = overview_table(verdicts, everything)
@@ -151,6 +142,25 @@ def write_report(
     write_text_atomically(folder / "comparison.md", _markdown(summary, verdicts, overview))
     write_answers(folder, _answers(everything, verdicts, summary, overview))
     return verdicts
+
+
+def _write_csv_files(
+    pairs: Sequence[TrainedPair],
+    everything: Sequence[AnyComparison],
+    decisions: Sequence[Decision],
+    folder: Path,
+) -> None:
+    """Write the figures, of experiments alone or of scripts too, in full precision."""
+    files = {
+        "comparison.csv": comparison_rows(everything, decisions),
+        "history.csv": rows.history_rows(pairs),
+        "confusion.csv": rows.confusion_rows(pairs),
+        "speedups.csv": rows.speedup_rows(everything),
+        "seeds.csv": rows.seed_rows(pairs),
+        "renting.csv": rows.renting_rows(everything),
+    }
+    for name, content in files.items():
+        write_text_atomically(folder / name, rows.as_csv(name, content))
 
 
 def _answers(
