@@ -27,7 +27,7 @@ from photofinish.data.packed import PackedSplit
 from photofinish.data.raw_data import read_raw
 from photofinish.data.sources import download
 from photofinish.data.split import split
-from photofinish.errors import ConfigError
+from photofinish.errors import ConfigError, UserError
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.planning.plan import write_plan
 from photofinish.results import records
@@ -134,3 +134,19 @@ def test_names_of_params_yaml_are_told_from_commands(
     assert not are_experiments(["python", "small"])
     with pytest.raises(ConfigError, match="did you mean 'small'"):
         are_experiments(["smal"])
+
+
+def test_a_command_needs_no_readable_params_yaml_and_names_are_found_in_our_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "params.yaml").write_text("[another, program's]\n")
+    (tmp_path / "photofinish/stages").mkdir(parents=True)
+    (tmp_path / "photofinish/stages/plan.py").touch()
+    params = tmp_path / "photofinish/params.yaml"
+    params.write_text("experiments: {small: }\n")
+    assert are_experiments(["small"])
+    params.write_text("experiments: {small: \n")
+    assert not are_experiments([sys.executable, "train.py"])
+    with pytest.raises(UserError):
+        are_experiments(["small"])

@@ -19,6 +19,7 @@ from photofinish.asking.watch import Limits, Watched, watch
 from photofinish.asking.whole_job import WholeJob, jobs, script_run
 from photofinish.comparing.device_results import NotTrained, ScriptResult
 from photofinish.comparing.pairs import AnyComparison, Comparison
+from photofinish.config.compare import Comparing
 from photofinish.config.devices import Devices
 from photofinish.config.scripts import PLACEHOLDER
 from photofinish.errors import EXIT_FAILED, UserError
@@ -49,7 +50,12 @@ def ask(
 
 
 def ask_command(
-    command: Sequence[str], length: Length | None, limits: Limits, *, shows_output: bool
+    command: Sequence[str],
+    length: Length | None,
+    limits: Limits,
+    settings: Comparing | None = None,
+    *,
+    shows_output: bool,
 ) -> tuple[list[JobAnswer], bool]:
     """Run the command for a while on each device, and print the answer for the whole job.
 
@@ -66,7 +72,10 @@ def ask_command(
     cpu = _watch_cpu(command, limits, hosts[1], shows_output=shows_output)
     gpu = _watch_gpu(command, limits, hosts[1], shows_output=shows_output)
     runs = [cpu] if isinstance(gpu, str) else [cpu, gpu]
-    answers = [JobAnswer.alone(job, _compared(job, cpu, gpu, hosts)) for job in jobs(runs, length)]
+    settings = settings or Comparing()
+    answers = [
+        JobAnswer.alone(job, _compared(job, cpu, gpu, hosts, settings)) for job in jobs(runs, length)
+    ]
     for answer in answers:
         print("\n" + "\n".join(answer_lines(answer, answer.job.name)))
     _print_evidence(runs, answers[-1])
@@ -117,14 +126,18 @@ def _show_failure(watched: Watched) -> None:
 
 
 def _compared(
-    job: WholeJob, cpu: Watched, gpu: Watched | str, hosts: tuple[CpuTarget, GpuTarget]
+    job: WholeJob,
+    cpu: Watched,
+    gpu: Watched | str,
+    hosts: tuple[CpuTarget, GpuTarget],
+    settings: Comparing,
 ) -> Comparison[ScriptResult]:
     on_cpu = ScriptResult(job.name, script_run(cpu, job, hosts[0]))
     if isinstance(gpu, Watched):
         on_gpu = ScriptResult(job.name, script_run(gpu, job, hosts[1]))
-        return Comparison.of(on_cpu, on_gpu)
+        return Comparison.of(on_cpu, on_gpu, settings)
     missing = ScriptUnavailable(device="gpu", command=cpu.command, reason=gpu)
-    return Comparison.of(on_cpu, NotTrained(job.name, missing))
+    return Comparison.of(on_cpu, NotTrained(job.name, missing), settings)
 
 
 def _print_evidence(runs: Sequence[Watched], answer: JobAnswer) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from photofinish.asking.experiments import PLAN, sample_on_both
 from photofinish.asking.json_answers import JobAnswer, write_job_answers
 from photofinish.asking.lines import answer_lines, suggestion_of_setting, where_epochs_go
+from photofinish.asking.sample import Length
 from photofinish.asking.watch import Limits
 from photofinish.asking.whole_job import WholeJob
 from photofinish.commands import pipeline
@@ -21,6 +22,7 @@ from photofinish.config.base import read_plan
 from photofinish.config.compare import ComparePlan
 from photofinish.config.loader import read_names, read_params
 from photofinish.config.scripts import ScriptPlan
+from photofinish.custom_loops.command import in_shell
 from photofinish.errors import EXIT_FAILED, ConfigError, UserError
 from photofinish.results.references import read_references
 from photofinish.wording import counted, seconds, unknown_name
@@ -28,16 +30,23 @@ from photofinish.wording import counted, seconds, unknown_name
 
 def are_experiments(words: Sequence[str]) -> bool:
     """Return True for names in params.yaml, or for no words in a project. False for a command."""
-    if not pipeline.is_here():
+    folder = pipeline.find()
+    if folder is None:
         if not words:
             raise ConfigError("name a command that trains: photofinish ask python train.py")
         return False
     if not words:
         return True
-    names = read_names(pipeline.PARAMS)
+    is_command = bool(shutil.which(words[0]))
+    try:
+        names = read_names(folder / pipeline.PARAMS)
+    except UserError:
+        if is_command:  # which needs no params.yaml
+            return False
+        raise
     if words[0] in names:
         return True
-    if len(words) == 1 and not shutil.which(words[0]):
+    if len(words) == 1 and not is_command:
         raise ConfigError(f"{words[0]} is no command, and {unknown_name('name', words[0], names)}")
     return False
 
@@ -62,10 +71,17 @@ def ask_experiments(
     has_failed = len(answers) < len(experiments)
     for name in scripts:
         print(f"\n{name}:")
-        command = read_plan(PLAN / f"scripts/{name}.json", ScriptPlan).command
+        script = read_plan(PLAN / f"scripts/{name}.json", ScriptPlan)
+        length = (
+            Length("epochs", script.epochs, "`epochs` of params.yaml") if script.epochs else None
+        )
         try:
             found, failed = ask_command(
-                ["/bin/sh", "-c", command], None, limits, shows_output=shows_output
+                in_shell(script.command),
+                length,
+                limits,
+                read_plan(PLAN / "compare.json", ComparePlan),
+                shows_output=shows_output,
             )
         except UserError as error:
             _print_error(error)

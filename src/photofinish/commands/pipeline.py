@@ -22,17 +22,17 @@ PLAN = Path("stages/plan.py")
 
 def enter() -> None:
     """Change to the folder of the pipeline, and put this Python first on PATH for its stages."""
-    if not PLAN.is_file() and (OWN_FOLDER / PLAN).is_file():
-        os.chdir(OWN_FOLDER)
-    if not PLAN.is_file():
+    folder = find()
+    if folder is None:
         raise ConfigError(f"{Path.cwd()} has no pipeline: `photofinish init` writes one")
+    os.chdir(folder)
     folders = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
     os.environ["PATH"] = os.pathsep.join(folders)
 
 
-def is_here() -> bool:
-    """Return True if this folder has a pipeline, or a folder of ours does."""
-    return PLAN.is_file() or (OWN_FOLDER / PLAN).is_file()
+def find() -> Path | None:
+    """Return the folder of the pipeline: this one, or that which `init` makes in it."""
+    return next((each for each in (Path(), OWN_FOLDER) if (each / PLAN).is_file()), None)
 
 
 def plan() -> None:

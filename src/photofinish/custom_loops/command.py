@@ -229,13 +229,17 @@ def _run(command: str, kind: str, threads: int) -> _Ran:
     return _Ran(began_at, ended_at, measured, tuple(load.windows), ended, stop)
 
 
+def in_shell(command: str) -> list[str]:
+    """Return the program that runs a command of params.yaml."""
+    return ["cmd", "/c", command] if os.name == "nt" else ["/bin/sh", "-c", command]
+
+
 def _wait_for(command: str, environment: dict[str, str]) -> int:
     """Run a command in a shell. If this stage is ended, end all of the command's processes.
 
     The command gets Ctrl-C first, after which Python still writes what was measured.
     """
-    arguments = ["cmd", "/c", command] if os.name == "nt" else ["/bin/sh", "-c", command]
-    process = subprocess.Popen(arguments, env=environment, start_new_session=True)
+    process = subprocess.Popen(in_shell(command), env=environment, start_new_session=True)
     try:
         return process.wait()
     except BaseException:
