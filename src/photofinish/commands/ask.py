@@ -74,7 +74,8 @@ def ask_command(
     runs = [cpu] if isinstance(gpu, str) else [cpu, gpu]
     settings = settings or Comparing()
     answers = [
-        JobAnswer.alone(job, _compared(job, cpu, gpu, hosts, settings)) for job in jobs(runs, length)
+        JobAnswer.alone(job, _compared(job, cpu, gpu, hosts, settings))
+        for job in jobs(runs, length)
     ]
     for answer in answers:
         print("\n" + "\n".join(answer_lines(answer, answer.job.name)))
