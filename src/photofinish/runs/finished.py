@@ -10,15 +10,22 @@ from photofinish.runs.run import Run
 
 
 def keep_result(run: Run) -> None:
-    """Copy a complete result to the run's checkpoints, in case of a kill before DVC stores it."""
+    """Copy a complete result to the run's checkpoints, in case of a kill before DVC stores it.
+
+    The result is complete without the copy, so a full disk does not fail the stage.
+    """
     if "DVC_STAGE" not in os.environ:
         return
     folder = _folder(run)
     new = folder.with_name(f".{folder.name}")
     for leftover in (new, folder):
         shutil.rmtree(leftover, ignore_errors=True)
-    shutil.copytree(run.out, new)
-    new.rename(folder)
+    try:
+        shutil.copytree(run.out, new)
+        new.rename(folder)
+    except OSError as error:
+        shutil.rmtree(new, ignore_errors=True)
+        print(f"note: {run.title}  has no safety copy of its result: {error}")
 
 
 def restore_result(run: Run) -> bool:
