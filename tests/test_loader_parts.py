@@ -20,11 +20,11 @@ from PIL import Image, ImageFile
 from result_files import made_up_attribution, pair_of, trained, with_timings
 from threadpoolctl import threadpool_info, threadpool_limits
 from torch import nn
-from torch.utils.data import DataLoader, Subset, default_collate
+from torch.utils.data import DataLoader, Subset, default_collate, get_worker_info
 from torchvision.transforms import v2
 
 from photofinish.data.live import LiveSamples
-from photofinish.profiling import any_loader, loader_parts, stopwatch
+from photofinish.profiling import any_loader, loader_parts, loader_workers, stopwatch
 from photofinish.profiling.any_loader import custom_loader_times
 from photofinish.profiling.loader_parts import BETWEEN, measure, measure_loader, take_apart
 from photofinish.profiling.loader_tries import try_inputs
@@ -258,6 +258,29 @@ def test_workers_are_tried_up_to_the_cores(
     assert (BETWEEN in found.parts) is (workers > 0)
 
 
+def hangs_in_a_worker(row: int) -> Any:
+    if get_worker_info():
+        time.sleep(2.0)
+    return torch.full((2,), row)
+
+
+def fails_in_a_worker(row: int) -> Any:
+    if get_worker_info():
+        raise OSError("opened in another process")
+    return torch.full((2,), row)
+
+
+@pytest.mark.parametrize("read", [hangs_in_a_worker, fails_in_a_worker])
+def test_workers_that_hang_or_fail_leave_the_parts(
+    load: Load, read: Callable[[int], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(any_loader, "SAMPLES", 8)
+    monkeypatch.setattr(loader_workers, "LEAST_TIMEOUT_SECONDS", 0.5)
+    found = measure(load(Items(read=read)), budget_seconds=60.0, cores=2)
+    assert found.parts
+    assert not found.tried_workers
+
+
 @pytest.mark.parametrize(
     ("threads", "busy"), [([(1, 0.5, 0.1), (2, 0.4, 0.0), (3, 0.01, 0.0)], 2), ([(1, 0.0, 0.0)], 0)]
 )
@@ -270,8 +293,9 @@ def test_threads_that_take_a_tenth_of_the_time_are_busy(
 def test_workers_that_compute_with_several_threads_are_tried_with_one(
     load: Load, make_result: MakeResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def try_planted(_batches: Any, workers: int, _size: int, *limits: Any) -> TriedWorkers:
-        seconds, threads = (2.0, 1) if limits else (3.0, 4)
+    def try_planted(_batches: Any, workers: int, *size_timeout_limits: Any) -> TriedWorkers:
+        is_limited = limit_threads in size_timeout_limits
+        seconds, threads = (2.0, 1) if is_limited else (3.0, 4)
         (tried,) = planted(0.0, seconds).tried_workers
         return tried.model_copy(update={"workers": workers, "busy_threads": (threads,)})
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count, islice
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -23,6 +24,7 @@ from photofinish.profiling.loader_tries import try_inputs
 from photofinish.profiling.loader_workers import (
     limit_threads,
     numbers_of_workers,
+    timeout_for,
     try_workers,
     way_between_processes,
 )
@@ -35,6 +37,7 @@ from photofinish.training.batches import Batch
 from photofinish.training.input_paths import LoaderBatches
 from photofinish.training.trainer import Trainer
 
+_Result = TypeVar("_Result")
 BETWEEN = "between processes"
 _LEAST_WITH_WORKERS_SECONDS = 1.0
 """Minimum time for trying workers, which start slowly."""
@@ -54,8 +57,8 @@ def measure_loader(trainer: Trainer) -> LoaderTimes | None:
                 found = measure(batches, budget_seconds / 2, allowed_cores(cpu_facts()))
             if budget_seconds < _LEAST_WITH_WORKERS_SECONDS:
                 return found
-            tried = try_inputs(trainer, found, budget_seconds / 2)
-            return found.model_copy(update={"tried_inputs": tried})
+            tried = _attempt(partial(try_inputs, trainer, found, budget_seconds / 2))
+            return found.model_copy(update={"tried_inputs": tried or ()})
     except UserError as error:
         return not_measured(error)
 
@@ -67,6 +70,7 @@ def measure(batches: LoaderBatches, budget_seconds: float, cores: int) -> Loader
     found = take_apart(batches, size, budget_seconds / 2)
     if budget_seconds < _LEAST_WITH_WORKERS_SECONDS / 2:
         return found
+    timeout_seconds = timeout_for(found.whole_seconds * size / batches.batch_size)
     tried: list[TriedWorkers] = []
     pass_seconds = 0.0
     for workers in numbers_of_workers(cores, batches.settings.workers):
@@ -74,8 +78,10 @@ def measure(batches: LoaderBatches, budget_seconds: float, cores: int) -> Loader
         if workers * worker_bytes > available_memory_bytes() / 2:
             break
         began_seconds = time.perf_counter()
-        if each := try_workers(batches, workers, size):
-            tried.append(each)
+        each = _attempt(partial(try_workers, batches, workers, size, timeout_seconds))
+        if each is None:
+            break
+        tried.append(each)
         pass_seconds = max(pass_seconds, time.perf_counter() - began_seconds)
         budget_seconds -= time.perf_counter() - began_seconds
         if budget_seconds < pass_seconds:
@@ -83,16 +89,29 @@ def measure(batches: LoaderBatches, budget_seconds: float, cores: int) -> Loader
     parts, whole_seconds = found.parts, found.whole_seconds
     if batches.settings.workers and tried and budget_seconds > pass_seconds:
         began_seconds = time.perf_counter()
-        parts = parts | {BETWEEN: way_between_processes(batches, size)}
+        between = _attempt(partial(way_between_processes, batches, size, timeout_seconds))
+        parts = parts if between is None else parts | {BETWEEN: between}
         whole_seconds = tried[0].batch_seconds
         budget_seconds -= time.perf_counter() - began_seconds
     own = [each for each in tried if each.workers == batches.settings.workers]
     with_one_thread, is_crowded = None, own and max(own[0].busy_threads, default=1) > 1
     if is_crowded and budget_seconds > pass_seconds:
-        with_one_thread = try_workers(batches, own[0].workers, size, limit_threads)
+        limited = partial(try_workers, batches, own[0].workers, size, timeout_seconds)
+        with_one_thread = _attempt(partial(limited, limit_threads))
     changed: dict[str, Any] = {"parts": longest_first(parts), "whole_seconds": whole_seconds}
     changed |= {"tried_workers": tuple(tried), "with_one_thread": with_one_thread}
     return found.model_copy(update=changed)
+
+
+def _attempt(measure: Callable[[], _Result]) -> _Result | None:
+    """Return a measurement, or print why it fails and return None. Others are kept."""
+    try:
+        with run_custom_code("batches can't be loaded"):
+            return measure()
+    except UserError as error:
+        reason = str(error).rpartition("\n")[2]
+        print(f"note: another way to load batches is not tried: {reason}")
+        return None
 
 
 def take_apart(batches: LoaderBatches, size: int, budget_seconds: float) -> LoaderTimes:

@@ -12,6 +12,7 @@ from photofinish.config.experiment import BatchTransformSettings, LoaderInput
 from photofinish.custom.reference import is_reference
 from photofinish.nested import leaves
 from photofinish.profiling.attribution import measure_input
+from photofinish.profiling.loader_workers import timeout_for
 from photofinish.results import median_training_seconds
 from photofinish.results.measurements import CLEARLY_FASTER, LoaderTimes, TriedInput
 from photofinish.training.batches import Part
@@ -51,7 +52,8 @@ def try_inputs(trainer: Trainer, found: LoaderTimes, seconds: float) -> tuple[Tr
         steps = in_a_round * min(rounds, max(_LEAST_SAMPLES, _MOST_STEPS // in_a_round))
         # These steps may take several passes, and workers would start again after each.
         stays = {"persistent_workers": settings.workers > 0}
-        others = batches.with_settings(settings.model_copy(update=stays), part)
+        stays_settings = settings.model_copy(update=stays)
+        others = batches.with_settings(stays_settings, part, timeout_for(found.whole_seconds))
         steady = measure_input(trainer, others, settings, steps, batch_transform, in_a_round)
         tried.append(
             TriedInput(

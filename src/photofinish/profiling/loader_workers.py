@@ -6,6 +6,7 @@ import multiprocessing
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import psutil
@@ -20,6 +21,8 @@ from photofinish.training.input_paths import LoaderBatches
 _ROUNDS = 4
 """Number of batches for each worker. The first batches are not timed."""
 _BUSY_SHARE = 0.1
+LEAST_TIMEOUT_SECONDS, _TIMEOUT_BATCHES = 30.0, 10
+"""Time to wait for a batch, at least, as workers may import, and in batches of one process."""
 
 
 def numbers_of_workers(cores: int, own: int) -> list[int]:
@@ -28,10 +31,16 @@ def numbers_of_workers(cores: int, own: int) -> list[int]:
     return sorted({*doubled, cores, own} - {0})
 
 
+def timeout_for(batch_seconds: float) -> float:
+    """Return how long to wait for a batch that takes one process so long. Workers may hang."""
+    return max(LEAST_TIMEOUT_SECONDS, _TIMEOUT_BATCHES * batch_seconds)
+
+
 def try_workers(
     batches: LoaderBatches,
     workers: int,
     size: int,
+    timeout_seconds: float,
     started: Callable[[int], None] | None = None,
 ) -> TriedWorkers | None:
     """Load some batches of at most `size` samples. Return None if an epoch has too few samples."""
@@ -40,19 +49,18 @@ def try_workers(
     if size == 0:
         return None
     others = _children()
-    loaded = batches.with_workers(workers, size, started).first_batches(count)
-    first_seconds, batch_seconds = _time_batches(loaded, workers, count)
-    processes = [psutil.Process(pid) for pid in _children() - others]
-    tried = TriedWorkers(
-        workers=workers,
-        batch_seconds=batch_seconds * batches.batch_size / size,
-        start_seconds=max(0.0, first_seconds - workers * batch_seconds),
-        cpu_seconds=tuple(sum(process.cpu_times()[:2]) for process in processes),
-        busy_threads=tuple(map(busy_threads, processes)),
-        memory_bytes=tuple(process.memory_full_info().uss for process in processes),
-    )
-    loaded.close()  # ends the workers
-    return tried
+    loader = batches.with_workers(workers, size, started, timeout_seconds)
+    with closing(loader.first_batches(count)) as loaded:  # at the end, the workers end
+        first_seconds, batch_seconds = _time_batches(loaded, workers, count)
+        processes = [psutil.Process(pid) for pid in _children() - others]
+        return TriedWorkers(
+            workers=workers,
+            batch_seconds=batch_seconds * batches.batch_size / size,
+            start_seconds=max(0.0, first_seconds - workers * batch_seconds),
+            cpu_seconds=tuple(sum(process.cpu_times()[:2]) for process in processes),
+            busy_threads=tuple(map(busy_threads, processes)),
+            memory_bytes=tuple(process.memory_full_info().uss for process in processes),
+        )
 
 
 def _time_batches(loaded: Iterator[Any], workers: int, count: int) -> tuple[float, float]:
@@ -85,13 +93,19 @@ def busy_threads(process: psutil.Process) -> int:
     return sum(each > _BUSY_SHARE * sum(seconds) for each in seconds)
 
 
-def way_between_processes(batches: LoaderBatches, size: int) -> float:
+def way_between_processes(batches: LoaderBatches, size: int, timeout_seconds: float) -> float:
     """Return the time to send a batch from a worker to this process, without loading samples."""
     sample, collate = batches.dataset[0, None, 0], batches.dataset.collate
     same = _SameSample(sample, _ROUNDS * size)
-    loader = DataLoader(same, size, num_workers=1, collate_fn=collate, generator=torch.Generator())
-    loaded = iter(loader)
-    _, batch_seconds = _time_batches(loaded, 1, _ROUNDS)
+    loader = DataLoader(
+        same,
+        size,
+        num_workers=1,
+        collate_fn=collate,
+        timeout=timeout_seconds,
+        generator=torch.Generator(),
+    )
+    _, batch_seconds = _time_batches(iter(loader), 1, _ROUNDS)
     began_seconds = time.perf_counter()
     collate([sample] * size)
     collating_seconds = time.perf_counter() - began_seconds

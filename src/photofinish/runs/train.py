@@ -16,6 +16,7 @@ from photofinish.machine.load import load_warnings
 from photofinish.profiling.attribution import Profile, profile
 from photofinish.profiling.first_step import first_batch, first_step
 from photofinish.profiling.loader_parts import measure_loader
+from photofinish.profiling.scratch import forget_optimizer
 from photofinish.results import passed_seconds, records
 from photofinish.results.measurements import LoaderTimes
 from photofinish.runs.distributed import failures_left_to_the_stage, team_for
@@ -107,9 +108,11 @@ def _train_own_seed(
                 instruments.epoch_ended(metrics.epoch)
     with clock.excluded():
         repeats = train_repeats(training, instruments)
-        profiled, loader, first_step = _measure(training, instruments)
+        first_step = _first_step(training)
     if first_step:  # on rank 0. If killed before, restore the last checkpoint and measure again
         write_model(training, first_step)
+    with clock.excluded():
+        profiled, loader = _measure(training, instruments)
     durations = Durations(
         started_at_unix_seconds=started_at_unix_seconds,
         startup_seconds=startup_seconds,
@@ -121,23 +124,19 @@ def _train_own_seed(
     return timings_of(training, durations, instruments, profiled, loader, repeats)
 
 
-def _measure(
-    training: Training, instruments: Instruments
-) -> tuple[Profile, LoaderTimes | None, records.FirstStep | None]:
-    """Measure the trained network and its loader. On rank 0, record a new network's first step.
-
-    The measurements can't change the model.
-    """
+def _measure(training: Training, instruments: Instruments) -> tuple[Profile, LoaderTimes | None]:
+    """Measure the trained network and its loader. The model is written already."""
     with instruments.measuring():
         profiled = profile(training.trainer, training.setup.resident_batches)
         loader = measure_loader(training.trainer)
-        first = _first_step(training)
     for warning in load_warnings(instruments.load):
         training.say(f"take the times with care: {warning}")
-    return profiled, loader, first
+    return profiled, loader
 
 
 def _first_step(training: Training) -> records.FirstStep | None:
+    """Return the first step of a new network on rank 0, and None on other ranks."""
+    forget_optimizer(training.trainer)  # makes room
     setup, experiment = training.setup, training.setup.run.experiment
     batch = first_batch(setup.training, training.team)
     if batch is None:  # not rank 0

@@ -190,6 +190,7 @@ class LoaderBatches(Batches):
         device: torch.device,
         settings: LoaderInput,
         worker_started: Callable[[int], None] | None = None,
+        timeout_seconds: float = 0.0,
     ) -> None:
         self.image_count, self.batch_size = plan.image_count, plan.batch_size
         self._plan, self._device, self._non_blocking = plan, device, settings.non_blocking
@@ -205,25 +206,34 @@ class LoaderBatches(Batches):
             prefetch_factor=settings.prefetch_factor,
             persistent_workers=settings.persistent_workers,
             worker_init_fn=worker_started,
+            timeout=timeout_seconds if settings.workers else 0,
             generator=torch.Generator(),  # else it would draw from the network's generator
         )
 
     def with_workers(
-        self, workers: int, batch_size: int, started: Callable[[int], None] | None = None
+        self,
+        workers: int,
+        batch_size: int,
+        started: Callable[[int], None] | None = None,
+        timeout_seconds: float = 0.0,
     ) -> LoaderBatches:
         """Return a loader of the same samples, whose workers end with an epoch."""
         prefetch_factor = self.settings.prefetch_factor if workers else None
         changed = {"persistent_workers": False, "prefetch_factor": prefetch_factor}
         settings = self.settings.model_copy(update={"workers": workers} | changed)
         plan = replace(self._plan, batch_size=batch_size)
-        return LoaderBatches(plan, self.dataset.part, self._device, settings, started)
+        part = self.dataset.part
+        return LoaderBatches(plan, part, self._device, settings, started, timeout_seconds)
 
-    def with_settings(self, settings: LoaderInput, part: Part | None = None) -> LoaderBatches:
+    def with_settings(
+        self, settings: LoaderInput, part: Part | None = None, timeout_seconds: float = 0.0
+    ) -> LoaderBatches:
         """Return a loader with other settings, or of other samples."""
         plan = self._plan
         if part:
             plan = replace(plan, image_count=samples_in(part.labels), sampler=None)
-        return LoaderBatches(plan, part or self.dataset.part, self._device, settings)
+        part = part or self.dataset.part
+        return LoaderBatches(plan, part, self._device, settings, None, timeout_seconds)
 
     def first_batches(self, count: int) -> Generator[Batch]:
         """Yield the first batches of an epoch in main memory. Load no further batches."""
