@@ -67,9 +67,9 @@ SENTENCES = {
     # A rented GPU.
     "saves enough": "{gpu} takes {gpu_time} instead of {here}{of_sweep}. With {start} to start, "
     "that saves {saved}{cost}.",
-    "may save enough": "{gpu} may save {range} of about {here}{of_sweep}. It is worth it "
-    "from {least} on: {start} to start, and {worth} to gain.",
-    "saves too little": "{gpu} saves {saved_by_run} {run}. It is worth it from {least} on "
+    "may save enough": "{gpu} may save {range} of about {here}{of_sweep}. It must save "
+    "{least}: {start} to start, and {worth} to gain.",
+    "saves too little": "{gpu} saves {saved_by_run} {run}. It must save {least} in all "
     "({start} to start, and {worth} to gain){from_runs}.",
     "saves nothing": "{gpu} takes {gpu_time} instead of {here}{of_sweep}, and {start} to start.",
     "rented short job": "the job takes {here}{of_sweep}, and a rented machine takes {start} "
@@ -240,7 +240,7 @@ def _rented(rented: RentedGpu, pair: AnyComparison) -> str:
         cost=cost,
         run=f"in {rented.jobs} experiments" if is_sweep else "a run",
         of_sweep=f" for all {rented.jobs} experiments of the sweep" if is_sweep else "",
-        from_runs=f", so from {rented.runs:,} {noun}" if rented.runs else "",
+        from_runs=f": worth it from {rented.runs:,} {noun} on" if rented.runs else "",
     )
 
 
