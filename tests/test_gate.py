@@ -75,7 +75,9 @@ def change_of(*ratios: float) -> Change:
     [
         ((1.0,), False),  # one pair may have luck
         ((1.0, 1.01), True),
-        ((1.3, 1.32), True),
+        ((1.3, 1.32), False),  # an alarm needs more pairs
+        ((1.3, 1.32, 1.31), False),
+        ((1.3, 1.32, 1.31, 1.3), True),
         ((1.3, 1.05), False),
         ((1.13, 1.17), False),
     ],
