@@ -13,7 +13,7 @@ from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.results import EpochTiming, passed_seconds
 from photofinish.results.job_times import JobTimes
 from photofinish.results.measurements import LoopSteps, Operations
-from photofinish.results.script_runs import ScriptEpoch, ScriptRun, ScriptSettings, script_times
+from photofinish.results.script_runs import ScriptEpoch, ScriptRun, script_times
 
 MOST_EPOCHS = 1000
 """Most epochs of a record. A longer job is one long epoch, because records of epochs take time."""
@@ -71,12 +71,7 @@ def script_run(watched: Watched, job: WholeJob, host: CpuTarget | GpuTarget) -> 
         device_kind=process.device,
         command=watched.command,
         files={},
-        experiment=ScriptSettings.model_validate(
-            {
-                "precision": counts["precision"] if counts else "fp32",
-                "batch_size": operations.images if operations else 0,
-            }
-        ),
+        precision=counts["precision"] if counts else "fp32",
         parameter_count=counts["parameter_count"] if counts else None,
         epochs=tuple(_epochs(watched.figures, job, operations)),
         metrics={},

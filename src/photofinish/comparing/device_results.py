@@ -50,6 +50,15 @@ class TrainingResult:
         return self.record.device
 
     @property
+    def settings(self) -> Experiment:
+        return self.record.experiment
+
+    @property
+    def wanted_precision(self) -> str:
+        """Precision in the settings, which a device without it replaces."""
+        return self.record.experiment.precision
+
+    @property
     def sweep(self) -> tuple[str, ...]:
         """Data set and network, which all experiments of a sweep share."""
         return self.record.experiment.dataset, self.record.experiment.model.name
@@ -142,6 +151,7 @@ class ScriptResult:
     record: ScriptRun
     stage: ClassVar[str] = "script"
     # Only trainings by photofinish have values for these.
+    settings: ClassVar[Experiment | None] = None
     scores: ClassVar[records.DeviceEvaluation | None] = None
     costs: ClassVar[StepCosts | None] = None
     history: ClassVar[Sequence[EpochMetrics]] = ()
@@ -172,9 +182,13 @@ class ScriptResult:
         return (self.experiment,)
 
     @property
+    def wanted_precision(self) -> str:
+        return self.record.precision
+
+    @property
     def precision(self) -> str | None:
         """Precision of the counted step."""
-        return self.record.experiment.precision if self.timings.operations else None
+        return self.record.precision if self.timings.operations else None
 
     @property
     def epoch_count(self) -> int:
@@ -231,9 +245,11 @@ def read_results(name: str, folder: Path) -> dict[DeviceLabel, DeviceResult]:
     """Read the results of both devices from an experiment's folder."""
     results: dict[DeviceLabel, DeviceResult] = {}
     trained: dict[DeviceLabel, tuple[records.TrainingRecord, tuple[records.SeedRun, ...]]] = {}
+    settings: dict[DeviceLabel, Experiment] = {}
     for device in records.DEVICE_LABELS:
         model = folder / device / records.MODEL
         record = records.read_training(model)
+        settings[device] = record.experiment
         if isinstance(record, records.Unavailable):
             results[device] = NotTrained(name, record)
         else:
@@ -242,9 +258,7 @@ def read_results(name: str, folder: Path) -> dict[DeviceLabel, DeviceResult]:
         return results
     if "cpu" in trained:
         cpu, seeds = trained["cpu"]
-        gpu = trained["gpu"][0] if "gpu" in trained else results["gpu"].record
-        if isinstance(gpu, records.TrainingRecord | records.Unavailable):
-            trained["cpu"] = _with_settings_of(cpu, gpu.experiment), seeds
+        trained["cpu"] = _with_settings_of(cpu, settings["gpu"]), seeds
     evaluated, (first, _) = folder / records.EVALUATED, next(iter(trained.values()))
     scores = records.read_scores(evaluated / records.EVALUATION, trained.values())
     predictions = _read_predictions(evaluated / records.PREDICTIONS, list(trained), first.task)

@@ -106,7 +106,7 @@ def _option(
     estimate: Estimate | None,
     start_seconds: float,
 ) -> RentalOption:
-    timings, precision = run.timings, operations.precision(run.record.experiment.precision)
+    timings, precision = run.timings, operations.precision(run.wanted_precision)
     samples, epochs = timings.training_image_count, timings.planned_epochs
     trained_on = datetime.fromtimestamp(timings.started_at_unix_seconds, UTC).date()
 

@@ -33,9 +33,9 @@ from photofinish.results.measurements import LoaderTimes, LoopSteps, Operations
 from photofinish.results.records import DeviceLabel, write_record
 from photofinish.results.script_runs import (
     SCRIPT,
+    Precision,
     ScriptEpoch,
     ScriptRun,
-    ScriptSettings,
     ScriptUnavailable,
     read_script_run,
     script_times,
@@ -59,7 +59,7 @@ class _Measurements(Record):
 
     epochs: tuple[ScriptEpoch, ...] = ()
     operations: Operations | None = None
-    precision: str = "fp32"
+    precision: Precision = "fp32"
     parameter_count: int | None = None
     loader: LoaderTimes | None = None
     taking_apart_seconds: float = 0.0
@@ -108,18 +108,13 @@ def run_script(device: DeviceLabel, plan_file: Path, host_file: Path, out: Path)
         ran = _run(command, kind, host.threads or 1)
     _check_device(plan.name, kind, ran.measured)
     has_metrics = bool(metrics_file) and _state(metrics_file) not in (None, before)
-    measured, operations = ran.measured, ran.measured.operations
+    measured = ran.measured
     record = ScriptRun(
         device=device,
         device_kind=kind,
         command=command,
         files=plan.files,
-        experiment=ScriptSettings.model_validate(
-            {
-                "precision": measured.precision,
-                "batch_size": operations.images if operations else 0,
-            }
-        ),
+        precision=measured.precision,
         parameter_count=measured.parameter_count,
         epochs=measured.whole_epochs,
         ended=ran.ended,

@@ -78,14 +78,7 @@ class ScriptEpoch(Record):
         return sum(self.counted_seconds) - len(self.counted_seconds) * self._host_step_seconds
 
 
-class ScriptSettings(Record):
-    """Settings of a script's training, as far as they could be observed."""
-
-    precision: Literal["fp64", "fp32", "tf32", "bf16", "fp16"]
-    """Precision of products on an NVIDIA GPU with the script's PyTorch flags."""
-    batch_size: int
-    """Number of samples in the counted step."""
-    cuda_graphs: Literal["off"] = "off"
+Precision = Literal["fp64", "fp32", "tf32", "bf16", "fp16"]
 
 
 class ScriptRun(Record):
@@ -98,7 +91,8 @@ class ScriptRun(Record):
     command: str
     files: dict[str, str]
     """SHA-256 of each file that the script depends on, and version of each package."""
-    experiment: ScriptSettings
+    precision: Precision
+    """Precision of products on an NVIDIA GPU with the script's PyTorch flags."""
     parameter_count: int | None
     epochs: tuple[ScriptEpoch, ...]
     """Passes of the script. Without `photofinish.steps` it is empty: the whole script is timed."""

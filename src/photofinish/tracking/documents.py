@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Literal
 
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric
 from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT
@@ -153,7 +154,7 @@ def training_document(
         tags[TAG_EXTRAPOLATED] = f"from {len(history)} of {timings.planned_epochs} epochs"
     note = _note(experiment, timings, quality, tags.get(TAG_EXTRAPOLATED))
     key = records.training_key(name, timings.identity)
-    document = _document(name, device, record, timings, key, note, result, mirrored, answers)
+    document = _document(name, device, "train", timings, key, note, result, mirrored, answers)
     params = run_params(experiment, device)
     dataset = dataset_input(experiment.dataset, record.data_sha256, record.samples)
     metrics = [*_all_metrics(history, timings, seeds, summary)]
@@ -190,7 +191,7 @@ def _all_metrics(
 def _document(
     name: str,
     device: records.DeviceLabel,
-    record: records.TrainingRecord | ScriptRun,
+    stage: Literal["train", "script"],
     timings: JobTimes,
     training_key: str,
     note: str,
@@ -208,12 +209,11 @@ def _document(
         tags[TAG_ANSWER] = answer.removesuffix(".")
     if warnings := load_warnings(timings.load):
         tags[TAG_BUSY] = listed(warnings)
-        stage = "script" if isinstance(record, ScriptRun) else "train"
         command = measure_again([f"{stage}-{device}@{name}"])
         note += f" The machine was busy, so its times are unreliable. Measure again: `{command}`"
     return RunDocument(
         name=f"{name}/{device}",
-        tags=tags | {"photofinish.status": record.status, TAG_NOTE: note},
+        tags=tags | {"photofinish.status": "trained", TAG_NOTE: note},
         result=result,
         mirrored=mirrored,
         started_ms=_milliseconds(timings.started_at_unix_seconds),
@@ -248,7 +248,7 @@ def script_document(
         f"{OURS}: {timings.device_name} ran `{record.command}` in {seconds(timings.total_seconds)}."
     )
     key = records.training_key(name, identity)
-    document = _document(name, device, record, timings, key, note, identity, identity, answers)
+    document = _document(name, device, "script", timings, key, note, identity, identity, answers)
     params = {"command": record.command, "device": device}
     return replace(document, params=params, metrics=metrics, files=[(file, records.TIMINGS_FOLDER)])
 
