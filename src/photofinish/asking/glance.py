@@ -10,11 +10,10 @@ from pathlib import Path
 import psutil
 
 from photofinish.asking.epochs import estimated_epoch_seconds, sample_epochs
-from photofinish.asking.experiments import PLAN, SPLITS, WEIGHTS
+from photofinish.asking.experiments import PLAN, SPLITS, WEIGHTS, planned_host
 from photofinish.config.base import read_plan
 from photofinish.config.experiment import ExperimentPlan
 from photofinish.files import write_json_atomically
-from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.results import passed_seconds
 from photofinish.results.records import DeviceLabel
 from photofinish.runs.distributed import team_for
@@ -42,8 +41,7 @@ def main(device: DeviceLabel, out: Path, names: list[str]) -> None:
 
 
 def _run(name: str, device: DeviceLabel, out: Path) -> Run:
-    is_cpu, host_file = device == "cpu", PLAN / f"hosts/{device}.json"
-    host = read_plan(host_file, CpuTarget) if is_cpu else read_plan(host_file, GpuTarget)
+    host = planned_host(device)
     experiment = read_plan(PLAN / f"experiments/{name}.json", ExperimentPlan)
     return Run(name, device, experiment, host, SPLITS / experiment.dataset, out, WEIGHTS / name)
 

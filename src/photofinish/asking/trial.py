@@ -16,7 +16,7 @@ import torch
 from photofinish.asking.epochs import EpochSample, estimated_epoch_seconds, sample_epochs
 from photofinish.config.base import read_plan
 from photofinish.config.experiment import ExperimentPlan
-from photofinish.machine.fingerprint import CpuTarget, GpuTarget
+from photofinish.machine.fingerprint import read_host
 from photofinish.profiling.attribution import profile
 from photofinish.profiling.loader_parts import measure_loader
 from photofinish.results import passed_seconds, records
@@ -46,8 +46,7 @@ def main() -> None:
     args = parser.parse_args()
     end_on_sigterm()
     end_with([psutil.Process(os.getppid())])
-    is_cpu = args.device == "cpu"
-    host = read_plan(args.host, CpuTarget) if is_cpu else read_plan(args.host, GpuTarget)
+    host = read_host(args.device, args.host)
     experiment = read_plan(args.experiment, ExperimentPlan)
     run = Run(
         args.experiment.stem, args.device, experiment, host, args.data, args.out, args.weights

@@ -24,7 +24,13 @@ from photofinish.config.scripts import PLACEHOLDER, ScriptPlan
 from photofinish.custom_loops.timed_steps import DEVICE, FOLDER, MEASUREMENTS
 from photofinish.errors import TerminatedError, UserError
 from photofinish.files import state_folder
-from photofinish.machine.fingerprint import CpuTarget, GpuTarget, check_machine, report_missing
+from photofinish.machine.fingerprint import (
+    CpuTarget,
+    GpuTarget,
+    check_machine,
+    read_host,
+    report_missing,
+)
 from photofinish.machine.load import LoadMonitor, LoadWindow
 from photofinish.nested import dotted
 from photofinish.results import EpochTiming
@@ -93,8 +99,7 @@ class _Ran:
 def run_script(device: DeviceLabel, plan_file: Path, host_file: Path, out: Path) -> None:
     """Run a script on one device, or record that the device is missing."""
     plan = read_plan(plan_file, ScriptPlan)
-    is_cpu = device == "cpu"
-    host = read_plan(host_file, CpuTarget) if is_cpu else read_plan(host_file, GpuTarget)
+    host = read_host(device, host_file)
     check_machine(f"scripts.{plan.name} on {device}", host, "Run `dvc repro` on that machine")
     if isinstance(host, GpuTarget) and host.missing:
         _record_unavailable(plan, device, host, out)

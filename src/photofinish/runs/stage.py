@@ -10,7 +10,7 @@ from photofinish.config.budget import BudgetPlan
 from photofinish.config.experiment import ExperimentPlan
 from photofinish.data.packed import PackedSplit
 from photofinish.files import state_folder
-from photofinish.machine.fingerprint import CpuTarget, GpuTarget, check_machine, report_missing
+from photofinish.machine.fingerprint import GpuTarget, check_machine, read_host, report_missing
 from photofinish.results.records import DeviceLabel
 from photofinish.runs.costs import Costs
 from photofinish.runs.finished import restore_result
@@ -36,12 +36,8 @@ def train(
     budget_file: Path | None = None,
 ) -> None:
     """Train one experiment on one device, or record that the device is missing."""
-    is_cpu = device == "cpu"
-    host = read_plan(host_file, CpuTarget) if is_cpu else read_plan(host_file, GpuTarget)
-    rank = own_rank()
-    experiment = read_plan(experiment_file, ExperimentPlan)
-    name = experiment_file.stem
-    costs = Costs()
+    host, experiment = read_host(device, host_file), read_plan(experiment_file, ExperimentPlan)
+    name, rank, costs = experiment_file.stem, own_rank(), Costs()
     if budget_file:
         costs = Costs.of(read_plan(budget_file, BudgetPlan), device, name)
     run = Run(name, device, experiment, host, data, out, weights, costs)
