@@ -18,11 +18,10 @@ from photofinish.results import passed_seconds
 from photofinish.results.records import DeviceLabel
 from photofinish.runs.distributed import team_for
 from photofinish.runs.run import Run
-from photofinish.runs.setup import Setup
+from photofinish.runs.setup import Setup, torch_configured
 from photofinish.stage.locks import exclusive_machine
 from photofinish.stage.process import end_on_sigterm, end_with
 from photofinish.stage.rank import seconds_since_process_start
-from photofinish.training.torch_device import configure_torch
 
 _SECONDS = 0.3
 
@@ -48,11 +47,7 @@ def _run(name: str, device: DeviceLabel, out: Path) -> Run:
 
 def _times(run: Run) -> tuple[float, float]:
     began_seconds = time.perf_counter()
-    experiment, threads = run.experiment, run.host.threads or 1
-    with team_for(run, None) as (device, team):
-        configure_torch(
-            device, experiment.precision, threads, deterministic=experiment.deterministic
-        )
+    with team_for(run, None) as (device, team), torch_configured(run, device, team):
         trainer = Setup(run, device, team).new_trainer()
         startup_seconds = time.perf_counter() - began_seconds
         if run.device == "gpu":  # which takes its first steps slowly

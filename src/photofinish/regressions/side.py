@@ -46,15 +46,9 @@ def main() -> None:
     # Imported here, because torch takes seconds and equal trainings need none.
     from photofinish.regressions.turns import Turns
     from photofinish.runs.distributed import team_for
-    from photofinish.runs.setup import Setup
-    from photofinish.training.torch_device import configure_torch
+    from photofinish.runs.setup import Setup, torch_configured
 
-    with team_for(run, None) as (device, team):
-        experiment = run.experiment
-        deterministic = experiment.deterministic
-        configure_torch(
-            device, experiment.precision, run.host.threads or 1, deterministic=deterministic
-        )
+    with team_for(run, None) as (device, team), torch_configured(run, device, team):
         trainer = Setup(run, device, team).new_trainer()
         turns = Turns(trainer)
         if args.not_from:
