@@ -207,7 +207,7 @@ def _validation_seconds(trainer: Trainer, deadline: _Deadline) -> float:
     validation, clock = trainer.validation, trainer.clock
     batches, seen = iter(validation.eval_batches()), 0
     began_seconds = clock.now_seconds()
-    trainer.evaluate(trainer.state, islice(batches, 1))  # includes the loader's start
+    trainer.validator.evaluate(trainer.state, islice(batches, 1))  # includes the loader's start
     started_seconds = clock.now_seconds()
 
     def in_time() -> Iterator[Batch]:
@@ -222,5 +222,5 @@ def _validation_seconds(trainer: Trainer, deadline: _Deadline) -> float:
     first_seconds = started_seconds - began_seconds
     if not others:
         return first_seconds
-    trainer.evaluate(trainer.state, in_time())
+    trainer.validator.evaluate(trainer.state, in_time())
     return first_seconds + others * (clock.now_seconds() - started_seconds) / seen

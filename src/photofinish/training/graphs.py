@@ -40,7 +40,6 @@ from photofinish.training.step import (
     take_steps,
     tensors_of,
 )
-from photofinish.training.torch_device import CPU
 
 if TYPE_CHECKING:
     from photofinish.config.experiment import Experiment
@@ -343,32 +342,3 @@ def steps_per_graph(experiment: Experiment, training: Batches, network: nn.Modul
     most = most_steps_at_once(image_count, batch_size, sample_bytes, layers)
     whole = image_count // batch_size
     return min(range(most, most // 2, -1), key=lambda size: whole % size)
-
-
-@contextmanager
-def put_back(state: TrainState) -> Iterator[None]:
-    """Restore weights, buffers, optimizers and scaler in place, because graphs read them there."""
-    tensors = [*state.network.parameters(), *state.network.buffers()]
-    if state.average:
-        tensors += state.average.network.parameters()
-    settings = [(group, {**group}) for each in state.optimizers for group in each.param_groups]
-    values = [(own, {**own}) for each in state.optimizers for own in each.state.values()]
-    for _own, kept in values:
-        tensors += [value for value in kept.values() if isinstance(value, torch.Tensor)]
-    before = [tensor.detach().to(CPU, copy=True) for tensor in tensors]
-    had_state = [set(optimizer.state) for optimizer in state.optimizers]
-    scale = state.scaler.state_dict()
-    try:
-        yield
-    finally:
-        for optimizer, had in zip(state.optimizers, had_state, strict=True):
-            optimizer.zero_grad()
-            for parameter in optimizer.state.keys() - had:
-                del optimizer.state[parameter]
-        for changed, kept in [*settings, *values]:
-            changed.clear()
-            changed.update(kept)
-        with torch.no_grad():
-            for tensor, value in zip(tensors, before, strict=True):
-                tensor.copy_(value)
-        state.scaler.load_state_dict(scale)
