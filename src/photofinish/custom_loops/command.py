@@ -21,7 +21,8 @@ import psutil
 
 from photofinish.config.base import Record, read_plan
 from photofinish.config.scripts import PLACEHOLDER, ScriptPlan
-from photofinish.custom_loops.timed_steps import DEVICE, FOLDER, MEASUREMENTS
+from photofinish.custom_loops.script_device import DEVICE
+from photofinish.custom_loops.timed_steps import FOLDER, MEASUREMENTS
 from photofinish.errors import TerminatedError, UserError
 from photofinish.files import state_folder
 from photofinish.machine.fingerprint import (
