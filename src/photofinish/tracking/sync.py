@@ -28,7 +28,6 @@ from photofinish.files import project_root, state_folder
 from photofinish.results import records
 from photofinish.results.records import EVALUATED
 from photofinish.tracking.documents import (
-    ONCE,
     OURS,
     REPORT,
     REPORT_TEXT,
@@ -48,6 +47,7 @@ from photofinish.tracking.documents import (
     script_document,
     training_document,
 )
+from photofinish.tracking.run_metrics import ONCE
 from photofinish.tracking.store import (
     MLFLOW_ERRORS,
     Store,
