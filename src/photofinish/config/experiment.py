@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from photofinish.config.base import (
@@ -12,7 +12,6 @@ from photofinish.config.base import (
     CustomCode,
     Duration,
     Name,
-    NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
@@ -21,6 +20,7 @@ from photofinish.config.base import (
     Share,
     spelled_out,
 )
+from photofinish.config.early_stopping import EarlyStopping
 from photofinish.config.loss_settings import Loss
 from photofinish.config.metrics import Metric, Metrics
 from photofinish.config.networks import Model
@@ -38,11 +38,6 @@ from photofinish.errors import SettingError
 SHORTHAND_KEYS = {"model", "loss", "optimizer", "schedule", "input", "sampler", "step"}
 """Keys whose mapping may be replaced by its name."""
 BALANCED = "balanced"
-MONITORED: dict[str, Literal["min", "max"]] = {
-    "validation_loss": "min",
-    "validation_accuracy": "max",
-}
-"""Values that early stopping may follow, besides metrics, with the direction of improvement."""
 
 
 class _PytorchCode(CallsCode):
@@ -215,37 +210,6 @@ class StepSettings(CustomCode):
     """
 
     positional_arguments: ClassVar[int] = 3
-
-
-class EarlyStopping(Settings):
-    """End of a training that no longer improves. The best weights are kept."""
-
-    monitor: str = "validation_loss"
-    """Value that must improve: validation_loss, validation_accuracy, or one of `metrics`."""
-    mode: Literal["min", "max"] | None = Field(default=None, validate_default=True)
-    """Direction of improvement. Required for a metric."""
-    patience: PositiveInt
-    """Number of epochs without improvement that end the training."""
-    min_delta: NonNegativeFloat = 0.0
-    """Smallest change that counts as improvement."""
-
-    @field_validator("mode")
-    @classmethod
-    def _mode_of_a_metric(
-        cls, mode: Literal["min", "max"] | None, info: ValidationInfo
-    ) -> Literal["min", "max"] | None:
-        monitor = info.data.get("monitor", "")
-        if mode is None and monitor not in MONITORED:
-            raise SettingError("mode", name=monitor)
-        return mode or MONITORED[monitor]
-
-    def is_better(self, value: float, best: float | None) -> bool:
-        """Return True if there is no best value yet, or `value` improves on it."""
-        if best is None:
-            return True
-        if self.mode == "max":
-            return value > best + self.min_delta
-        return value < best - self.min_delta
 
 
 def _off_or_on(value: Any) -> Any:

@@ -20,7 +20,8 @@ from photofinish.training.optimization import (
 from photofinish.training.torch_device import CPU
 
 if TYPE_CHECKING:
-    from photofinish.config.experiment import EarlyStopping, Experiment
+    from photofinish.config.early_stopping import EarlyStopping
+    from photofinish.config.experiment import Experiment
 
 
 class TrainState(NamedTuple):

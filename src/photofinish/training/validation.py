@@ -17,7 +17,7 @@ from photofinish.training.state import TrainState
 from photofinish.training.world import World
 
 if TYPE_CHECKING:
-    from photofinish.config.experiment import EarlyStopping
+    from photofinish.config.early_stopping import EarlyStopping
     from photofinish.config.metrics import Metric
 
 
