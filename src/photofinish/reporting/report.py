@@ -22,6 +22,7 @@ from photofinish.reporting.answers import Answers, write_answers
 from photofinish.reporting.causes import commands, prediction, remedy_line
 from photofinish.reporting.columns import Table
 from photofinish.reporting.comparison_rows import comparison_metrics, comparison_rows
+from photofinish.reporting.drawing import Picture
 from photofinish.reporting.loader_table import (
     loader_note,
     loader_parts,
@@ -31,7 +32,6 @@ from photofinish.reporting.loader_table import (
 )
 from photofinish.reporting.overview import overview_table
 from photofinish.reporting.page import template
-from photofinish.reporting.pictures import Picture
 from photofinish.reporting.sentences import Verdict, verdict
 from photofinish.reporting.tables import RENTING_NOTE
 from photofinish.wording import markdown_text
