@@ -23,6 +23,7 @@ from photofinish.reporting.causes import commands, prediction, remedy_line
 from photofinish.reporting.columns import Table
 from photofinish.reporting.comparison_rows import comparison_metrics, comparison_rows
 from photofinish.reporting.drawing import Picture
+from photofinish.reporting.figures_table import figures_table
 from photofinish.reporting.loader_table import (
     loader_note,
     loader_parts,
@@ -78,7 +79,7 @@ _SECTIONS: list[tuple[str, Callable[[AnyComparison], Table], str]] = [
         tables.references_table,
         "Measured on other machines. A GPU's record counts only where no GPU trained.",
     ),
-    ("Figures", tables.figures_table, ""),
+    ("Figures", figures_table, ""),
 ]
 """Title, function and note of each table. Tables without rows are not shown."""
 
