@@ -90,8 +90,7 @@ class Optimizer(_PytorchCode):
     @property
     def arguments(self) -> dict[str, Any]:
         """Return the arguments that params.yaml gives."""
-        arguments = arguments_of(self)
-        return {key: value for key, value in arguments.items() if key != "lr" or value is not None}
+        return arguments_of(self)
 
 
 class Schedule(_PytorchCode):

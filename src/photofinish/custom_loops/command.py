@@ -32,7 +32,7 @@ from photofinish.machine.fingerprint import (
     read_host,
     report_missing,
 )
-from photofinish.machine.load import LoadMonitor, LoadWindow
+from photofinish.machine.load import LoadMonitor, LoadWindow, nvidia_gpu_state
 from photofinish.nested import dotted
 from photofinish.results import EpochTiming
 from photofinish.results.job_times import JobTimes, Readings
@@ -211,7 +211,7 @@ def _run(command: str, kind: str, threads: int) -> _Ran:
         environment |= {FOLDER: folder, DEVICE: kind}
         if kind == "cpu":
             environment |= HIDING  # so that the script can't compute on a GPU unnoticed
-        load = LoadMonitor(lambda: (None, ()), own_processes_share_cores=True)
+        load = LoadMonitor(nvidia_gpu_state(None), own_processes_share_cores=True)
         began_at, ended, stop = time.monotonic(), None, None
         try:
             if status := _wait_for(command, environment):

@@ -37,8 +37,6 @@ def build_optimizers(
     """
     arguments = arguments_of(settings)
     reference = OPTIMIZERS.reference(settings.name)
-    if arguments.get("lr", 0) is None:  # a custom function may not accept lr
-        del arguments["lr"]
     if not is_reference(settings.name):
         with run_custom_code(f"optimizer {settings.name} can't be made"):
             groups = _parameter_groups(network, getattr(settings, "weight_decay_exclude", None))
