@@ -39,7 +39,7 @@ class Loader(NamedTuple):
     """Data loader of the script."""
 
     batches: float | None
-    """Number of batches in an epoch, a smaller last one as a fraction. None without a length."""
+    """Number of batches in an epoch, a smaller last batch as a fraction. None without a length."""
     workers: int
 
 

@@ -190,7 +190,7 @@ def _check_device(name: str, kind: str, measured: _Measurements) -> None:
         )
     if measured.epochs and measured.readings.peak_memory_bytes == 0:
         raise UserError(
-            f"scripts.{name}: the command did not use {kind}, so its times are not those of an "
+            f"scripts.{name}: the command did not use {kind}, so it timed no "
             f"accelerator. Let the script compute on it if torch.cuda.is_available(), or on the "
             f"device that {PLACEHOLDER} in the command names"
         )

@@ -231,8 +231,8 @@ class _Measured:
     def begin_epoch(self, length: int | None) -> range:
         """Return the steps of this epoch that may be counted, without the last.
 
-        Its batch may be smaller. A first epoch begins with steps that warm up, and its counted ones
-        come early, so that a script that is stopped has them.
+        The last batch may be smaller. A first epoch begins with steps that warm up. It counts steps
+        early, so that a script that is stopped has them.
         """
         self._samples, self._bytes, self._skips_next = 0, 0, self._takes_several
         last = max(1, length - 1) if length else sys.maxsize

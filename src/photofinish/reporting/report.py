@@ -57,7 +57,7 @@ _SECTIONS: list[tuple[str, Callable[[AnyComparison], Table], str]] = [
     (
         "Loading with more workers",
         workers_table,
-        "Timed after the training, without steps. A worker's CPU time is that of four batches.",
+        "Timed after the training, without steps. A worker's CPU time is for four batches.",
     ),
     ("Which to rent", tables.renting_table, RENTING_NOTE),
     (

@@ -37,7 +37,7 @@ from photofinish.wording import (
 
 RENTING_NOTE = (
     "Estimates assume this CPU's start-up and loading; a loader's workers share the cores of the "
-    "cheapest machine. Least times and costs are those of arithmetic and memory traffic only, by "
+    "cheapest machine. Least times and costs count arithmetic and memory traffic only, by "
     "the accelerator's data sheet."
 )
 

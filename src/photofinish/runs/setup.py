@@ -159,5 +159,5 @@ class Setup:
             run = self.run
             raise ConfigError(
                 f"experiments.{run.name}.{error}. "
-                f"Its samples are those of datasets.{run.experiment.dataset}"
+                f"Its samples come from datasets.{run.experiment.dataset}"
             ) from error

@@ -159,7 +159,7 @@ class Training:
             self.save()
 
     def save(self) -> None:
-        """Save a checkpoint, unless no epoch was trained since the last one."""
+        """Save a checkpoint, unless no epoch was trained since the last checkpoint."""
         epochs_done = self.trainer.progress.epochs_done
         if epochs_done == self._epochs_saved:
             return
