@@ -34,9 +34,9 @@ from photofinish.machine.fingerprint import (
 )
 from photofinish.machine.load import LoadMonitor, LoadWindow, nvidia_gpu_state
 from photofinish.nested import dotted
-from photofinish.results import EpochTiming
+from photofinish.results import EpochTiming, median_training_seconds
 from photofinish.results.job_times import JobTimes, Readings
-from photofinish.results.measurements import LoaderTimes, LoopSteps, Operations
+from photofinish.results.measurements import LoaderTimes, LoopSteps, Operations, SteadyState
 from photofinish.results.records import DeviceLabel, write_record
 from photofinish.results.script_runs import (
     SCRIPT,
@@ -45,7 +45,7 @@ from photofinish.results.script_runs import (
     ScriptRun,
     ScriptUnavailable,
     read_script_run,
-    script_times,
+    script_made_here,
 )
 from photofinish.stage.locks import exclusive, exclusive_machine
 from photofinish.stage.process import end_group
@@ -289,23 +289,24 @@ def _timings(
         steps_per_epoch = round(statistics.median(e.steps for e in measured.whole_epochs))
         loop_steps = _loop_steps(measured.whole_epochs)
         not_counted = _NOT_COUNTED
-    return script_times(
-        host,
+    counts_samples = all(epoch.samples for epoch in measured.epochs)
+    return JobTimes(
+        **script_made_here(host),
+        **dict(measured.readings),
         started_at_unix_seconds=started_at_unix_seconds,
         startup_seconds=startup_seconds,
         total_seconds=total_seconds,
         epochs=epochs,
         epochs_left=max(0, (plan.epochs or 0) - len(epochs)) if _can_extrapolate(measured) else 0,
-        samples=samples,
-        counts_samples=all(epoch.samples for epoch in measured.epochs),
+        training_image_count=samples,
+        images_per_second=samples / median_training_seconds(epochs) if counts_samples else None,
         steps_per_epoch=steps_per_epoch,
-        step_seconds=step_seconds,
+        steady_state=SteadyState(steps_per_sample=1, sample_seconds=step_seconds),
         loop_steps=loop_steps,
         load=ran.load,
-        operations=measured.operations,
-        not_counted=not_counted,
-        readings=measured.readings,
         loader=measured.loader,
+        operations=measured.operations,
+        not_counted=None if measured.operations else not_counted,
     )
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import platform
 from itertools import chain
 
 import torch
 
 from photofinish.files import sha256_of_bytes, sha256_of_file, write_bytes_atomically
-from photofinish.machine.host import git_commit, package_versions
 from photofinish.models.registry import count_parameters
 from photofinish.results import median_training_seconds, records
+from photofinish.results.job_times import made_here
 from photofinish.results.learned import weights_of
 from photofinish.results.measurements import StepsTaken
 from photofinish.runs.further import Epochs
@@ -80,13 +79,10 @@ def timings_of(
     setup, trainer = training.setup, training.trainer
     run, steps, image_count = setup.run, trainer.steps, setup.training.image_count
     cpu = run.host.cpu if run.device == "cpu" else None
-    epochs, profile = tuple(trainer.progress.timings), instruments.profile
+    epochs = tuple(trainer.progress.timings)
     return records.Timings(
-        host=run.host,
-        host_name=platform.node(),
+        **made_here(run.host),
         device_name=cpu.model if cpu else device_name(setup.device),
-        git_commit=git_commit(),
-        packages=package_versions(),
         started_at_unix_seconds=clock.started_at_unix_seconds,
         startup_seconds=clock.startup_seconds,
         startup_cpu_seconds=clock.startup_cpu_seconds,
@@ -103,16 +99,11 @@ def timings_of(
         images_per_second=image_count / median_training_seconds(chain(epochs, *repeats)),
         device_count=setup.team.device_count,
         repeats=repeats,
-        steady_state=profile.steady_state,
-        tried_threads=profile.tried_threads,
+        **instruments.profile._asdict(),
         steps_taken=StepsTaken(kind=steps.kind, at_once=steps.at_once, why=steps.why),
         overhead=instruments.overhead,
         load=instruments.load,
-        attribution=profile.attribution,
         loader=instruments.loader,
-        not_attributed=profile.not_attributed,
-        operations=profile.operations,
-        not_counted=profile.not_counted,
         identity=run.identity(),
         **dict(instruments.readings),
     )
