@@ -26,7 +26,6 @@ from recorded_jobs import (
 from recorder import OperationRecorder
 from torch import nn
 
-from photofinish import machine
 from photofinish.config.experiment import Experiment
 from photofinish.errors import UserError
 from photofinish.profiling.attribution import (
@@ -365,7 +364,7 @@ def test_few_windows_leave_few_steps_over(
 ) -> None:
     network = nn.Sequential(nn.Flatten(), *(nn.Linear(36, 36) for _ in range(layers - 1)))
     trainer = make_job(network, batch_size=batch_size)
-    monkeypatch.setattr(machine, "MOST_BYTES", most_bytes)
+    monkeypatch.setattr(graphs, "MOST_BYTES", most_bytes)
     trainer.training.image_count = images
     most = graphs.steps_per_graph(trainer.experiment, trainer.training, network)
     assert most == at_once
