@@ -64,6 +64,7 @@ class Optimizer(_PytorchCode):
 
     namespace: ClassVar[Namespace] = OPTIMIZERS
     positional_arguments: ClassVar[int] = 1
+    own_keys = ("weight_decay_exclude",)
     lr: PositiveFloat | None = None
     weight_decay_exclude: Literal["norms and biases"] | None = None
     """Parameters without weight decay: biases, and parameters of at most one dimension."""
@@ -101,6 +102,7 @@ class Schedule(_PytorchCode):
 
     namespace: ClassVar[Namespace] = SCHEDULES
     positional_arguments: ClassVar[int] = 1
+    own_keys = ("every",)
     name: str = CONSTANT
     every: Literal["epoch", "step"] | None = None
     """When the rate changes. Default: after each step for one_cycle and cyclic, else each epoch."""

@@ -77,15 +77,12 @@ GIVEN_TO_SCHEDULES = ("T_max", "total_steps", "epochs", "steps_per_epoch", "cycl
 GIVEN_TO_BATCH_TRANSFORMS = ("num_classes",)
 
 
-NO_ARGUMENTS = ("name", "every", "weight_decay_exclude")
-"""Keys of an optimizer or a schedule that photofinish reads and does not pass on. An `lr` without a
-value is not passed on either, because a custom optimizer may not accept it."""
-
-
 def arguments_of(settings: Any) -> dict[str, Any]:
     """Return the arguments in settings, which may be a pydantic model or a plain object."""
     given = vars(settings) | (getattr(settings, "model_extra", None) or {})
-    own = NO_ARGUMENTS if given.get("lr", 0) is not None else (*NO_ARGUMENTS, "lr")
+    own = {"name", *getattr(settings, "own_keys", ())}
+    if given.get("lr", 0) is None:  # a custom optimizer may not accept it
+        own.add("lr")
     return {key: value for key, value in given.items() if key not in own}
 
 

@@ -94,10 +94,10 @@ def run_params(experiment: Experiment, device: str) -> dict[str, str]:
     for key in RECIPE:
         if settings[key] == Experiment.model_fields[key].default:
             del settings[key]
-    optional = ("schedule", "every"), ("optimizer", "weight_decay_exclude"), ("model", "output")
-    for block, key in optional:
-        if settings[block].get(key, key) is None:
-            del settings[block][key]
+    for block in ("schedule", "optimizer", "model"):
+        for key in getattr(getattr(experiment, block), "own_keys", ()):
+            if settings[block][key] is None:
+                del settings[block][key]
     values = dotted(settings, may_be_name=KEY.fullmatch)
     return {key: str(value) for key, value in values} | {"device": device}
 
