@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from photofinish.comparing.device_results import Trained
 from photofinish.comparing.pairs import TrainedPair
 from photofinish.comparing.remedies import Remedy
-from photofinish.comparing.speedups import RUN_TO_RUN, Interval, ratio_interval
+from photofinish.comparing.speedups import Interval, ratio_interval, widened
 from photofinish.config.base import Record, spelled_out
 from photofinish.config.experiment import Experiment
 from photofinish.files import sha256_of_bytes, to_json, write_text_atomically
@@ -110,10 +110,8 @@ def _followed(run: Trained, promises: Sequence[Promise]) -> Iterable[Tried]:
         is_it = (promise.device, promise.followed_sha256) == (run.device, sha256)
         if is_it and is_same_data != promise.changes_data:
             interval = ratio_interval(promise.epoch_seconds, now)
-            if interval:
-                interval = interval[0] / RUN_TO_RUN, interval[1] * RUN_TO_RUN
             ratio = statistics.median(promise.epoch_seconds) / statistics.median(now)
-            yield Tried(promise, ratio, interval)
+            yield Tried(promise, ratio, interval and widened(interval))
 
 
 def _what_trained(run: Trained) -> dict[str, Any]:

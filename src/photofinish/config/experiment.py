@@ -59,11 +59,21 @@ class _PytorchCode(CallsCode):
         return self.namespace.reference(self.name)
 
 
-class Optimizer(_PytorchCode):
+class _PytorchClass(_PytorchCode):
+    """A class of PyTorch, or a custom function of one argument in its place."""
+
+    positional_arguments: ClassVar[int] = 1
+
+    @property
+    def is_custom(self) -> bool:
+        """Return True for custom code, False for a class of PyTorch."""
+        return is_reference(self.name)
+
+
+class Optimizer(_PytorchClass):
     """Optimizer of torch.optim, or a custom function of the network that returns an optimizer."""
 
     namespace: ClassVar[Namespace] = OPTIMIZERS
-    positional_arguments: ClassVar[int] = 1
     own_keys = ("weight_decay_exclude",)
     lr: PositiveFloat | None = None
     weight_decay_exclude: Literal["norms and biases"] | None = None
@@ -84,33 +94,22 @@ class Optimizer(_PytorchCode):
         return self
 
     @property
-    def is_custom(self) -> bool:
-        """Return True for custom code, False for a class of torch.optim."""
-        return is_reference(self.name)
-
-    @property
     def arguments(self) -> dict[str, Any]:
         """Return the arguments that params.yaml gives."""
         return arguments_of(self)
 
 
-class Schedule(_PytorchCode):
+class Schedule(_PytorchClass):
     """Schedule of torch.optim.lr_scheduler, or a custom function that returns a schedule.
 
     `constant`, the default, keeps the learning rate.
     """
 
     namespace: ClassVar[Namespace] = SCHEDULES
-    positional_arguments: ClassVar[int] = 1
     own_keys = ("every",)
     name: str = CONSTANT
     every: Literal["epoch", "step"] | None = None
     """When the rate changes. Default: after each step for one_cycle and cyclic, else each epoch."""
-
-    @property
-    def is_custom(self) -> bool:
-        """Return True for custom code, False for a class of torch.optim."""
-        return is_reference(self.name)
 
     @model_validator(mode="after")
     def _check_constant(self) -> Self:
