@@ -13,13 +13,7 @@ from photofinish.config.base import read_plan
 from photofinish.config.compare import Comparing
 from photofinish.config.experiment import Experiment, ExperimentPlan
 from photofinish.errors import UserError
-from photofinish.machine.fingerprint import (
-    CpuTarget,
-    GpuTarget,
-    Machine,
-    mismatches,
-    read_host,
-)
+from photofinish.machine.fingerprint import CpuTarget, GpuTarget, Machine, mismatches, read_host
 from photofinish.results import records
 from photofinish.results.records import DeviceLabel
 

@@ -19,11 +19,7 @@ from photofinish.comparing.memory import fits, least_memory_bytes
 from photofinish.comparing.prices import Price, cost_of, price_of
 from photofinish.comparing.speedups import TimeToTarget
 from photofinish.comparing.step_costs import spread
-from photofinish.config.compare import (
-    Accelerator,
-    Comparing,
-    accelerators,
-)
+from photofinish.config.compare import Accelerator, Comparing, accelerators
 from photofinish.results.job_times import JobTimes
 from photofinish.results.measurements import Operations
 

@@ -29,22 +29,12 @@ from photofinish.profiling.step_parts import (
 )
 from photofinish.profiling.threads import try_threads
 from photofinish.results import median_training_seconds, passed_seconds
-from photofinish.results.measurements import (
-    Operations,
-    SteadyState,
-    StepAttribution,
-    TriedThreads,
-)
+from photofinish.results.measurements import Operations, SteadyState, StepAttribution, TriedThreads
 from photofinish.training.batches import Batches, bytes_of_a_sample
 from photofinish.training.custom_step import BatchTransform
 from photofinish.training.graphs import GraphedSteps, steps_per_graph
 from photofinish.training.step import EagerSteps, take_steps
-from photofinish.training.torch_device import (
-    CPU,
-    free_memory_bytes,
-    has_fast_bf16,
-    memory_format,
-)
+from photofinish.training.torch_device import CPU, free_memory_bytes, has_fast_bf16, memory_format
 from photofinish.training.trainer import WARM_UP_STEPS, Trainer
 
 _SAMPLES, _LEAST_SAMPLES = 10, 5  # five are enough for an interval

@@ -13,27 +13,11 @@ from photofinish.comparing.speedups import epoch_speedup, time_to_lowest_loss
 from photofinish.comparing.step_costs import PARTS
 from photofinish.machine.load import load_warnings
 from photofinish.reporting import causes, sentences
-from photofinish.reporting.columns import (
-    ESTIMATED,
-    NOTHING,
-    RENTING,
-    SPEEDUPS,
-    Table,
-    page_rows,
-)
+from photofinish.reporting.columns import ESTIMATED, NOTHING, RENTING, SPEEDUPS, Table, page_rows
 from photofinish.reporting.extrapolated import epochs_of, job_time
 from photofinish.reporting.sentences import THE_SAME
 from photofinish.results.references import hardware
-from photofinish.wording import (
-    all_or_some,
-    energy,
-    limit,
-    listed,
-    money,
-    ratio,
-    seconds,
-    utc_day,
-)
+from photofinish.wording import all_or_some, energy, limit, listed, money, ratio, seconds, utc_day
 
 RENTING_NOTE = (
     "Estimates assume this CPU's start-up and loading; a loader's workers share the cores of the "

@@ -14,13 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import psutil
-from mlflow.entities import (
-    LoggedModelStatus,
-    Metric,
-    Param,
-    Run,
-    RunTag,
-)
+from mlflow.entities import LoggedModelStatus, Metric, Param, Run, RunTag
 from mlflow.tracking import MlflowClient
 
 from photofinish.errors import UserError
