@@ -44,11 +44,6 @@ class Promise(Record):
     data_sha256: str
     """SHA-256 of the data before the change."""
 
-    @property
-    def changes_data(self) -> bool:
-        """Return True if the suggestion changes how data is packed."""
-        return any(key.startswith("datasets.") for key in self.settings)
-
 
 class Promises(Record):
     """Suggestions for one experiment: .photofinish/suggestions/<experiment>.json."""
@@ -108,7 +103,8 @@ def _followed(run: Trained, promises: Sequence[Promise]) -> Iterable[Tried]:
     for promise in promises:
         is_same_data = run.record.data_sha256 == promise.data_sha256
         is_it = (promise.device, promise.followed_sha256) == (run.device, sha256)
-        if is_it and is_same_data != promise.changes_data:
+        changes_data = any(key.startswith("datasets.") for key in promise.settings)
+        if is_it and is_same_data != changes_data:
             interval = ratio_interval(promise.epoch_seconds, now)
             ratio = statistics.median(promise.epoch_seconds) / statistics.median(now)
             yield Tried(promise, ratio, interval and widened(interval))

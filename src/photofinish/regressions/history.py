@@ -13,7 +13,7 @@ from typing import Any
 from photofinish.errors import UserError
 from photofinish.files import to_csv, write_text_atomically
 from photofinish.git import git
-from photofinish.regressions.noise import robust_deviation
+from photofinish.regressions.change import robust_deviation
 from photofinish.reporting.speed_picture import speed_history
 from photofinish.wording import listed, utc_day
 
