@@ -56,12 +56,12 @@ class TrainingResult:
     @property
     def wanted_precision(self) -> str:
         """Precision in the settings, which a device without it replaces."""
-        return self.record.experiment.precision
+        return self.settings.precision
 
     @property
     def sweep(self) -> tuple[str, ...]:
         """Data set and network, which all experiments of a sweep share."""
-        return self.record.experiment.dataset, self.record.experiment.model.name
+        return self.settings.dataset, self.settings.model.name
 
     @property
     def precision(self) -> str | None:
@@ -73,15 +73,15 @@ class TrainingResult:
 
     @property
     def epoch_count(self) -> int:
-        return self.record.experiment.epochs
+        return self.settings.epochs
 
     @property
     def is_deterministic(self) -> bool:
-        return self.record.experiment.deterministic
+        return self.settings.deterministic
 
     @property
     def stops_early(self) -> bool:
-        return self.record.experiment.early_stopping is not None
+        return self.settings.early_stopping is not None
 
     @property
     def steps_taken(self) -> StepsTaken | None:
@@ -109,7 +109,7 @@ class TrainingResult:
     @cached_property
     def costs(self) -> StepCosts | None:
         attribution = self.timings.attribution
-        return StepCosts(self.record.experiment, self.timings, attribution) if attribution else None
+        return StepCosts(self.settings, self.timings, attribution) if attribution else None
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,6 @@ class _PytorchCode(CallsCode):
 
     @property
     def reference(self) -> CodeReference:
-        """Return the reference to the code."""
         return self.namespace.reference(self.name)
 
 
@@ -95,7 +94,6 @@ class Optimizer(_PytorchClass):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Return the arguments that params.yaml gives."""
         return arguments_of(self)
 
 
@@ -198,7 +196,6 @@ class Sampler(CallsCode):
 
     @property
     def reference(self) -> CodeReference:
-        """Return the reference to the code."""
         return CodeReference.of(self.name)
 
 
