@@ -23,26 +23,22 @@ from photofinish.training.torch_device import (
 )
 
 CUDA, MPS, XPU = torch.device("cuda"), torch.device("mps"), torch.device("xpu")
-GIB = 2**30
 
 
 @pytest.fixture
 def _restored_policy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The settings are the whole process's: put back what they were."""
-    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    """Set the process's settings to others, and put them back afterwards."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
     threads, matmul = torch.get_num_threads(), torch.get_float32_matmul_precision()
-    cudnn = torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark
-    deterministic, filled = (
-        torch.get_deterministic_debug_mode(),
-        torch.utils.deterministic.fill_uninitialized_memory,
-    )
+    deterministic = torch.get_deterministic_debug_mode()
     yield
     torch.set_num_threads(threads)
     torch.set_float32_matmul_precision(matmul)
-    torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark = cudnn
     torch.set_deterministic_debug_mode(deterministic)
-    torch.utils.deterministic.fill_uninitialized_memory = filled
-    os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
 
 
 @pytest.mark.usefixtures("_restored_policy")
@@ -50,21 +46,24 @@ def _restored_policy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ("device", "precision", "allowed"),
     [
         (CUDA, "tf32", True),
-        *((CUDA, other, False) for other in ("fp32", "bf16", "fp16")),
-        *((other, "tf32", False) for other in (CPU, MPS)),
-        (CPU, "fp32", False),
+        (CUDA, "fp32", False),
+        (CUDA, "bf16", False),
+        (MPS, "tf32", False),
+        (CPU, "tf32", False),
     ],
     ids=str,
 )
 def test_tf32_is_on_only_for_cuda_and_by_setting(
     device: torch.device, precision: str, allowed: bool
 ) -> None:
-    torch.set_float32_matmul_precision("medium" if not allowed else "highest")
+    torch.set_float32_matmul_precision("medium")
     torch.backends.cudnn.allow_tf32 = not allowed
     configure_torch(device, precision, threads=1)
     assert torch.backends.cudnn.allow_tf32 is allowed
     assert torch.backends.cuda.matmul.allow_tf32 is allowed
     assert torch.get_float32_matmul_precision() == ("high" if allowed else "highest")
+    if device != CUDA:
+        assert effective_precision(device, precision) == "fp32"
 
 
 def test_cuda_numbers_gpus_as_the_driver_does_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,32 +80,15 @@ def test_cuda_numbers_gpus_as_the_driver_does_by_default(monkeypatch: pytest.Mon
 
 @pytest.mark.usefixtures("_restored_policy")
 def test_deterministic_algorithms_are_chosen_over_faster_ones() -> None:
-    torch.backends.cudnn.benchmark = True
     configure_torch(CPU, "fp32", threads=1)
     assert torch.are_deterministic_algorithms_enabled()
     assert not torch.is_deterministic_algorithms_warn_only_enabled()
     assert torch.backends.cudnn.benchmark is False
-    assert (
-        torch.utils.deterministic.fill_uninitialized_memory is False
-    )  # no time is spent on filling new memory
+    # no time is spent on filling new memory
+    assert torch.utils.deterministic.fill_uninitialized_memory is False
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
     configure_torch(CPU, "fp32", threads=1, deterministic=False)
     assert not torch.are_deterministic_algorithms_enabled()
-
-
-@pytest.mark.parametrize(
-    ("device", "asked", "effective"),
-    [
-        *((device, "tf32", "fp32") for device in (CPU, MPS, XPU)),
-        (CPU, "bf16", "bf16"),
-        (CUDA, "fp16", "fp16"),
-    ],
-    ids=str,
-)
-def test_the_precision_on_record_is_the_one_really_computed_in(
-    device: torch.device, asked: str, effective: str
-) -> None:
-    assert effective_precision(device, asked) == effective
 
 
 @pytest.mark.parametrize(
@@ -126,48 +108,40 @@ def test_matrices_are_multiplied_in_the_precision_asked_for_and_only_the_loss_of
     assert gradient_scaler(CPU, precision).is_enabled() is scaled
 
 
-def test_only_convolutional_networks_use_channels_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    convolves = nn.Sequential(nn.Sequential(nn.Conv2d(3, 4, 3)), nn.Flatten())
-    assert (
-        memory_format(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), CPU, "fp32")
-        is torch.contiguous_format
-    )
-    assert memory_format(convolves, CPU, "fp32") is torch.channels_last
-    assert memory_format(convolves, CUDA, "fp32") is torch.contiguous_format
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (8, 0))
-    assert {memory_format(convolves, CUDA, short) for short in ("tf32", "bf16", "fp16")} == {
-        torch.channels_last
-    }
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (7, 5))
-    assert memory_format(convolves, CUDA, "tf32") is torch.contiguous_format
-    assert (
-        memory_format(convolves, MPS, "bf16") is torch.contiguous_format
-    )  # where nothing was measured
-    assert memory_format(convolves, XPU, "fp32") is torch.channels_last
+CONVOLVES = nn.Sequential(nn.Sequential(nn.Conv2d(3, 4, 3)), nn.Flatten())
+SHORTCUT = nn.Sequential(nn.Conv2d(4, 8, kernel_size=1, stride=2))
+"""A layer where the CPU's library writes past its memory in channels_last."""
 
 
-@pytest.mark.parametrize(("channels", "kernel_size", "stride"), [(16, 1, 2), (4, 1, 1), (4, 3, 2)])
-def test_but_on_the_cpu_where_the_library_writes_past_its_memory(
-    channels: int, kernel_size: int, stride: int
+@pytest.mark.parametrize(
+    ("network", "device", "precision", "is_channels_last"),
+    [
+        (nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), CPU, "fp32", False),
+        (CONVOLVES, CPU, "fp32", True),
+        (CONVOLVES, XPU, "fp32", True),
+        (CONVOLVES, CUDA, "fp32", False),
+        (CONVOLVES, CUDA, "tf32", True),
+        (CONVOLVES, torch.device("cuda", 1), "tf32", False),  # an older GPU without TF32
+        (CONVOLVES, CUDA, "bf16", True),
+        (CONVOLVES, MPS, "bf16", False),  # where nothing was measured
+        (SHORTCUT, CPU, "fp32", False),
+        (SHORTCUT, XPU, "fp32", True),
+        (nn.Conv2d(16, 8, kernel_size=1, stride=2), CPU, "fp32", True),
+        (nn.Conv2d(4, 8, kernel_size=1, stride=1), CPU, "fp32", True),
+        (nn.Conv2d(4, 8, kernel_size=3, stride=2), CPU, "fp32", True),
+    ],
+)
+def test_networks_use_channels_last_where_it_is_faster_and_safe(
+    monkeypatch: pytest.MonkeyPatch,
+    network: nn.Module,
+    device: torch.device,
+    precision: str,
+    is_channels_last: bool,
 ) -> None:
-    assert (
-        memory_format(nn.Conv2d(channels, 8, kernel_size, stride), CPU, "fp32")
-        is torch.channels_last
-    )
-    shortcut = nn.Sequential(nn.Conv2d(4, 8, kernel_size=1, stride=2))
-    assert memory_format(shortcut, CPU, "fp32") is torch.contiguous_format
-    assert memory_format(shortcut, XPU, "fp32") is torch.channels_last
-
-
-@pytest.fixture
-def two_xpus(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """A machine with two of them; which were made the current one."""
-    current: list[int] = []
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: XPU)
-    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.accelerator, "set_device_index", current.append)
-    return current
+    capability = (7, 5) if device.index == 1 else (8, 0)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: capability)
+    expected = torch.channels_last if is_channels_last else torch.contiguous_format
+    assert memory_format(network, device, precision) is expected
 
 
 @pytest.mark.parametrize(
@@ -200,10 +174,15 @@ def test_a_gpu_that_torch_cannot_use_has_the_reason_of_torch(
 
 
 def test_a_device_is_taken_by_its_number_and_never_replaced_by_another(
-    two_xpus: list[int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    current: list[int] = []
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: XPU)
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.accelerator, "set_device_index", current.append)
     assert accelerator("xpu", 1) == torch.device("xpu", 1)
-    assert two_xpus == [1]
+    assert current == [1]
     with pytest.raises(UnusableAcceleratorError, match=r"no xpu device 2 .*torch sees 2"):
         accelerator("auto", 2)
     with pytest.raises(NoAcceleratorError, match=r"'xpu', and devices\.gpu\.kind is 'cuda'"):

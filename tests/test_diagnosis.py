@@ -84,16 +84,6 @@ def slow(make_result: MakeResult, make_experiment: MakeExperiment) -> Change:
     return make
 
 
-def test_shares_of_a_step_and_of_an_epoch(slow: Change) -> None:
-    costs = slow(waiting=0.09).costs
-    assert costs
-    assert costs.shares["waiting for data"] == pytest.approx(0.9)  # of 0.09 + 0.003 + 0.005 + 0.002
-    assert costs.shares["backward"] == pytest.approx(0.05)
-    assert sum(costs.shares.values()) == pytest.approx(1)
-    assert costs.busy_share == pytest.approx(0.1)  # 0.01 of 0.1
-    assert costs.beside_step_seconds == pytest.approx(0.09)
-
-
 def test_the_first_step_of_an_epoch_counts_once() -> None:
     # 10 steps: 1 s, then nine of 0.1 s, one of which was disturbed: 1.9 s in all
     assert over_an_epoch([1.0, 0.1, 0.1, 5.0], 10, are_uneven=False) == pytest.approx(0.19)
@@ -207,14 +197,7 @@ def test_workers_that_load_slower_than_steps_run_are_the_cause(slow: Change) -> 
 
 LARGER = {"other_batch_images": 128, "other_step_seconds": 0.016}
 """16 samples in 10 ms and 128 in 16 ms: 54 µs a sample, 9.1 ms for none."""
-
-
-def test_a_larger_batch_that_was_tried_is_predicted(slow: Change) -> None:
-    found = only(diagnose(slow(**LARGER)))
-    assert found.remedy
-    # 38 steps of 10 ms and 1 ms for data, against 5 of 16 ms with as much data time, or less
-    expected = 38 * 11 / (5 * 16 + 38 * 1) / 1.2, 38 * 11 / (5 * 16 + 5 * 1) * 1.2
-    assert found.remedy.predicted == pytest.approx(expected)
+HARDLY_GROWS = {"device": "gpu", "other_step_seconds": 0.009}
 
 
 @pytest.mark.parametrize(
@@ -270,14 +253,23 @@ def test_parts_that_fit_the_whole_still_show_a_likely_cause(
     assert list(row).index("do now") == 2  # what to do stands beside the answer
 
 
-def test_a_step_next_to_its_loader_may_be_slower_than_alone(slow: Change) -> None:
-    loading = {"waiting": 0.09, "settings": {"input": LOADER}}
-    assert only(diagnose(slow(step_seconds=0.005, **loading))).cause == "input-bound"
-    assert only(diagnose(slow(step_seconds=0.02, **loading))).cause == "not known"
-
-
-def test_an_accelerator_that_synchronizes_may_take_longer_than_in_an_epoch(slow: Change) -> None:
-    assert only(diagnose(slow(epoch_seconds=0.2, device="gpu"))).cause == "compute-bound"
+@pytest.mark.parametrize(
+    ("measured", "cause"),
+    [  # A step next to its loader may be slower than alone, but not faster.
+        ({"step_seconds": 0.005, "waiting": 0.09, "settings": {"input": LOADER}}, "input-bound"),
+        ({"step_seconds": 0.02, "waiting": 0.09, "settings": {"input": LOADER}}, "not known"),
+        # An accelerator that synchronizes after each part may take longer than in an epoch.
+        ({"epoch_seconds": 0.2, "device": "gpu"}, "compute-bound"),
+        # 16 samples take as long as 2, unless the device hides that launching takes so long.
+        ({**HARDLY_GROWS, "launch_seconds": ()}, "launch-bound"),
+        ({**HARDLY_GROWS, "launch_seconds": (0.0095,)}, "launch-bound"),
+        ({**HARDLY_GROWS, "launch_seconds": (0.004,)}, "compute-bound"),
+    ],
+)
+def test_what_differs_by_design_is_not_the_cause(
+    slow: Change, measured: dict[str, Any], cause: str
+) -> None:
+    assert only(diagnose(slow(**measured))).cause == cause
 
 
 COPIED: dict[str, Any] = {"waiting": 0.01, "copying": 0.08, "resident": None}
@@ -358,11 +350,8 @@ def test_each_cause_has_a_change_with_its_gain_or_none(
     [
         ({"waiting": 0.09, "settings": {"input": LOADER}},
          "the loader takes 90% of an epoch: 90 ms per batch, and a step takes 10 ms"),
-        ({**COPIED, "settings": {"input": PINNED}},
-         "copying to the device takes 80% of an epoch: 80 ms per batch, and a step takes 10 ms"),
         (LARGER, "9.1 ms of a step's 10 ms do not depend on its samples: launching operations and "
          "updating 547 weights"),
-        ({"epoch_seconds": 38 * 0.0105}, "arithmetic is 91% of a step"),
         ({"threads": 1}, "arithmetic is 91% of a step, with 1 thread for 4 cores"),
     ],
 )  # fmt: skip
@@ -381,14 +370,6 @@ def test_parts_of_captured_steps_are_marked_as_proportions(
     assert steps_note(pair) == note
 
 
-def test_a_job_that_is_mostly_start_up_has_no_change(slow: Change) -> None:
-    job, epoch = diagnose(slow(timings={"startup_seconds": 6.0, "total_seconds": 10.0}))
-    assert (job.of, job.cause, job.remedy, epoch.of) == (
-        "the job", "start-up-bound", None, "an epoch",
-    )  # fmt: skip
-    assert causes.cause(job) == "start-up is 60% of the job's 10 s"
-
-
 def test_the_verdict_says_why_the_gpu_is_not_faster(slow: Change) -> None:
     loading = {"waiting": 0.09, "settings": {"input": LOADER}}
     text = sentences.verdict(pair_of(slow(**loading), slow(device="gpu", **loading))).text
@@ -396,29 +377,22 @@ def test_the_verdict_says_why_the_gpu_is_not_faster(slow: Change) -> None:
     assert "(input-bound). Try `experiments.small-mlp.input: resident`: an epoch gets" in text
 
 
-@pytest.mark.parametrize(
-    ("launch_seconds", "cause"),
-    [((), "launch-bound"), ((0.0095,), "launch-bound"), ((0.004,), "compute-bound")],
-)
-def test_launching_that_the_device_hides_is_not_the_cause(
-    slow: Change, launch_seconds: tuple[float, ...], cause: str
-) -> None:
-    """16 samples take as long as 2, so the line through both has a high fixed share."""
-    result = slow(device="gpu", other_step_seconds=0.009, launch_seconds=launch_seconds)
-    assert only(diagnose(result)).cause == cause
-
-
 def test_tables_have_the_parts_of_a_step_and_the_causes(
     slow: Change, make_result: MakeResult
 ) -> None:
     job = {"startup_seconds": 6.0, "total_seconds": 10.0}
     cpu = slow(waiting=0.09, settings={"input": LOADER}, timings=job)
+    assert cpu.costs
+    assert cpu.costs.beside_step_seconds == pytest.approx(0.09)
+    found, _ = diagnose(cpu)
+    assert causes.cause(found) == "start-up is 60% of the job's 10 s"
+    assert causes.advice(found).startswith("No setting helps: ")
     pair = pair_of(cpu, make_result(device="gpu"))
     shares = [row["CPU"].partition("(")[2] for row in steps_table(pair)]
     assert shares == ["90%)", "0%)", "3%)", "5%)", "2%)", "0%)"]
     row = comparison_rows([pair])[0]
     assert (row["cause"], row["epoch_cause"]) == ("start-up-bound", "input-bound")
-    assert row["busy_share"] == pytest.approx(0.1)
+    assert row["busy_share"] == pytest.approx(0.1)  # 0.01 of 0.1
     assert row["waiting_share"] == pytest.approx(0.9)
 
 
