@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
 from conftest import MakeExperiment
@@ -16,8 +13,11 @@ from photofinish.training.torch_device import CPU
 from photofinish.training.world import World
 
 ON_CPU, ON_CUDA = World(CPU), World(torch.device("cuda", 0))
-GPU_IS_FULL = "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79.1"
-Explain = Callable[..., str]
+FULL = "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79.1"
+LESS_MEMORY = ("batch_size (it is 1000)", "precision to bf16", "input to loader")
+NONDETERMINISTIC = "cumsum_cuda_kernel does not have a deterministic implementation, but you set"
+RESET = "[gloo/transport/tcp/pair.cc:545] Read error [::1]: Connection reset by peer"
+ILLEGAL = "CUDA error: an illegal memory access was encountered\nCUDA kernel errors"
 
 
 @pytest.fixture
@@ -25,40 +25,36 @@ def experiment(make_experiment: MakeExperiment) -> Experiment:
     return make_experiment(batch_size=1000)
 
 
-@pytest.fixture
-def explain(experiment: Experiment) -> Explain:
-    """Return the message for an error of experiment `big`: `explain(MemoryError(), ON_CPU)`."""
-
-    def message(error: Exception, world: World = ON_CUDA) -> str:
-        with pytest.raises(UserError) as raised, failures_explained("big", experiment, world):
-            raise error
-        assert raised.value.__cause__ is error
-        return str(raised.value)
-
-    return message
-
-
 @pytest.mark.parametrize(
-    ("error", "text"),
+    ("error", "texts"),
     [
-        (torch.OutOfMemoryError(GPU_IS_FULL), GPU_IS_FULL),
+        (torch.OutOfMemoryError(FULL), (FULL, *LESS_MEMORY)),
         (
-            torch.OutOfMemoryError(f"Caught OutOfMemoryError in replica 1\n{GPU_IS_FULL}"),
-            GPU_IS_FULL,
+            torch.OutOfMemoryError(f"Caught OutOfMemoryError in replica 1\n{FULL}"),
+            (FULL, *LESS_MEMORY),
         ),
-        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling"), "ALLOC_FAILED"),
-        (RuntimeError("GET was unable to find an engine to execute this"), "GET was unable"),
-        (MemoryError(), "out of memory"),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling"), LESS_MEMORY),
+        (RuntimeError("GET was unable to find an engine to execute this"), LESS_MEMORY),
+        (MemoryError(), ("out of memory", *LESS_MEMORY)),
+        (
+            RuntimeError(NONDETERMINISTIC),
+            ("no deterministic cumsum_cuda", "experiments.big.model", "deterministic: false"),
+        ),
+        (RuntimeError(RESET), (f"big on cuda:0: {RESET}",)),
+        (torch.distributed.DistNetworkError("got 0 bytes"), ("big on cuda:0: got 0 bytes",)),
+        (RuntimeError(ILLEGAL), (f"big on cuda:0: {ILLEGAL}",)),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_NOT_INITIALIZED"), ("big on cuda:0: cuDNN",)),
     ],
 )
-def test_out_of_memory_has_torchs_own_words_and_what_to_change(
-    explain: Explain, error: Exception, text: str
+def test_an_error_of_torch_has_its_own_words_and_what_to_change(
+    experiment: Experiment, error: Exception, texts: tuple[str, ...]
 ) -> None:
-    message = explain(error)
-    assert message.startswith("experiments.big: ")
-    assert text in message
-    for setting in ("batch_size (it is 1000)", "precision to bf16", "input to loader"):
-        assert setting in message
+    with pytest.raises(UserError) as raised, failures_explained("big", experiment, ON_CUDA):
+        raise error
+    assert raised.value.__cause__ is error
+    assert "experiments.big" in str(raised.value)
+    for text in texts:
+        assert text in str(raised.value)
 
 
 def test_out_of_memory_on_the_cpu_is_recognised_from_the_real_allocator(
@@ -69,38 +65,14 @@ def test_out_of_memory_on_the_cpu_is_recognised_from_the_real_allocator(
         torch.empty(2**50)
 
 
-def test_a_nondeterministic_operation_names_the_setting_that_allows_it(explain: Explain) -> None:
-    text = "cumsum_cuda_kernel does not have a deterministic implementation, but you set ..."
-    message = explain(RuntimeError(text))
-    assert "torch has no deterministic cumsum_cuda_kernel" in message
-    assert "experiments.big.model" in message
-    assert "deterministic: false" in message
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        RuntimeError("[gloo/transport/tcp/pair.cc:545] Read error [::1]: Connection reset by peer"),
-        torch.distributed.DistNetworkError("failed to recv, got 0 bytes"),
-        RuntimeError("CUDA error: an illegal memory access was encountered\nCUDA kernel errors"),
-        RuntimeError("cuDNN error: CUDNN_STATUS_NOT_INITIALIZED"),
-    ],
-)
-def test_other_errors_of_torchs_libraries_stand_behind_the_experiments_name(
-    explain: Explain, error: Exception
-) -> None:
-    assert explain(error) == f"experiments.big on cuda:0: {error}"
-
-
 @pytest.mark.parametrize(
     "error",
     [
         RuntimeError("mat1 and mat2 shapes cannot be multiplied (1x2 and 3x4)"),
         UserError("explained already"),
     ],
-    ids=lambda error: type(error).__name__,
 )
-def test_other_errors_stay_as_they_are(experiment: Experiment, error: Any) -> None:
+def test_other_errors_stay_as_they_are(experiment: Experiment, error: Exception) -> None:
     with pytest.raises(type(error)) as raised, failures_explained("big", experiment, ON_CPU):
         raise error
     assert raised.value is error
