@@ -22,7 +22,7 @@ from photofinish.machine import host as facts
 from photofinish.machine.accelerators import AcceleratorFacts
 
 CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
-H200_BYTES = 150_754_820_096
+GPUS = [f"GPU {number}" for number in range(4)]
 
 
 def pretend_files(monkeypatch: pytest.MonkeyPatch, files: dict[Path, str]) -> None:
@@ -35,28 +35,14 @@ def pretend_files(monkeypatch: pytest.MonkeyPatch, files: dict[Path, str]) -> No
     monkeypatch.setattr(facts, "read_or_empty", pretend)
 
 
-def pretend_system(monkeypatch: pytest.MonkeyPatch, system: str, machine: str) -> None:
-    monkeypatch.setattr(platform, "system", lambda: system)
-    monkeypatch.setattr(platform, "machine", lambda: machine)
-
-
 def pretend_accelerators(monkeypatch: pytest.MonkeyPatch, **found: Any) -> None:
     here = {"cuda": "no NVIDIA GPU", "mps": "no Apple silicon", "xpu": "no Intel GPU"} | found
     monkeypatch.setattr(hosts, "all_accelerators", lambda: here)
 
 
 @pytest.fixture
-def one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend_accelerators(
-        monkeypatch, cuda=(AcceleratorFacts("cuda", "NVIDIA H200", H200_BYTES, "580.65.06"),)
-    )
-
-
-@pytest.fixture
 def four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpus = tuple(
-        AcceleratorFacts("cuda", f"GPU {number}", H200_BYTES, "580.65.06") for number in range(4)
-    )
+    gpus = tuple(AcceleratorFacts("cuda", name, 2**37, "580.65.06") for name in GPUS)
     pretend_accelerators(monkeypatch, cuda=gpus)
 
 
@@ -68,27 +54,23 @@ def threads_of(**cpu: Any) -> int:
     return hosts.fingerprint(Devices(cpu=CpuDevice.model_validate(cpu)))[0].threads
 
 
-def python(code: str) -> str:
-    """Return what the code prints in a new process."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", code]
-    return subprocess.run(
-        command, env=environment, stdout=subprocess.PIPE, text=True, check=True
-    ).stdout.strip()
+SHOW = """
+from photofinish.machine import fingerprint as hosts
+from photofinish.config.devices import Devices
+print(hosts.fingerprint(Devices())[0].model_dump_json())
+"""
 
 
 def test_the_fingerprint_is_the_same_at_every_call_and_in_another_process() -> None:
     here = hosts.fingerprint(Devices())
-    code = (
-        "from photofinish.machine import fingerprint as hosts; "
-        "from photofinish.config.devices import Devices; "
-        "print(hosts.fingerprint(Devices())[0].model_dump_json())"
-    )
     assert hosts.fingerprint(Devices()) == here
-    assert python(code) == here[0].model_dump_json()
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", SHOW]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == here[0].model_dump_json()
 
 
-@pytest.mark.usefixtures("one_gpu")
+@pytest.mark.usefixtures("four_gpus")
 @pytest.mark.parametrize(
     ("name", "value", "devices"),
     [
@@ -136,13 +118,7 @@ class FakeMachine:
 
     folder: Path
 
-    def torch_lists(
-        self,
-        count: int = 0,
-        *,
-        error: str = "",
-        cuda: str | None = "13.0",
-    ) -> None:
+    def torch_lists(self, count: int = 0, error: str = "", cuda: str | None = "13.0") -> None:
         log = str(self.folder / "log")
         text = FAKE_TORCH.format(log=log, count=count, error=error, cuda=cuda)
         (self.folder / "torch.py").write_text(text, encoding="utf-8")
@@ -229,6 +205,35 @@ def test_a_gpu_that_torch_cannot_use_has_a_reason_which_is_cached_if_it_is_certa
     assert machine.times_asked == times_asked
 
 
+TOO_MANY = "5 GPUs asked for (devices.gpu.count), 4 here"
+NO_FIFTH = "devices.gpu.device_ids names GPU 4, and the GPUs here are numbered 0 to 3"
+
+
+@pytest.mark.usefixtures("four_gpus")
+@pytest.mark.parametrize(
+    ("settings", "names", "processes", "missing"),
+    [
+        ({}, GPUS[:1], 1, None),
+        ({"count": 3}, GPUS[:3], 3, None),
+        ({"count": "all"}, GPUS, 4, None),
+        ({"count": 2, "strategy": "data_parallel"}, GPUS[:2], 1, None),
+        ({"strategy": "data_parallel", "device_ids": (3, 1)}, ["GPU 3", "GPU 1"], 1, None),
+        ({"kind": "mps"}, [], 1, "mps: no Apple silicon"),
+        ({"count": 5}, [], 1, TOO_MANY),
+        ({"count": 2, "strategy": "data_parallel", "device_ids": (0, 4)}, [], 1, NO_FIFTH),
+    ],
+    ids=str,
+)
+def test_the_fingerprint_holds_the_gpus_in_use_or_why_none_is_used(
+    settings: dict[str, Any], names: list[str], processes: int, missing: str | None
+) -> None:
+    host = host_of(**settings)
+    assert [gpu.name for gpu in host.accelerators] == names
+    assert (host.processes, host.missing) == (processes, missing)
+    if names:
+        assert host.count == len(names)
+
+
 def test_without_an_accelerator_the_host_has_a_reason_for_each_kind_and_no_cpu(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -237,46 +242,6 @@ def test_without_an_accelerator_the_host_has_a_reason_for_each_kind_and_no_cpu(
     assert (host.accelerators, host.threads, host.cpu, host.software) == ((), None, None, None)
     assert host.if_missing == "fail"
     assert host.missing == "cuda: no NVIDIA GPU; mps: no Apple silicon; xpu: no Intel GPU"
-
-
-@pytest.mark.usefixtures("four_gpus")
-@pytest.mark.parametrize(
-    ("settings", "names", "processes"),
-    [
-        ({}, ["GPU 0"], 1),
-        ({"count": 3}, ["GPU 0", "GPU 1", "GPU 2"], 3),
-        ({"count": "all"}, ["GPU 0", "GPU 1", "GPU 2", "GPU 3"], 4),
-        ({"count": 2, "strategy": "data_parallel"}, ["GPU 0", "GPU 1"], 1),
-        ({"strategy": "data_parallel", "device_ids": (3, 1)}, ["GPU 3", "GPU 1"], 1),
-    ],
-    ids=str,
-)
-def test_the_fingerprint_holds_the_gpus_in_use_and_their_processes(
-    settings: dict[str, Any], names: list[str], processes: int
-) -> None:
-    host = host_of(**settings)
-    assert [gpu.name for gpu in host.accelerators] == names
-    assert (host.count, host.processes, host.missing) == (len(names), processes, None)
-
-
-@pytest.mark.usefixtures("four_gpus")
-@pytest.mark.parametrize(
-    ("settings", "reason"),
-    [
-        ({"kind": "mps"}, "mps: no Apple silicon"),
-        ({"count": 5}, "5 GPUs asked for (devices.gpu.count), 4 here"),
-        (
-            {"count": 2, "strategy": "data_parallel", "device_ids": (0, 4)},
-            "devices.gpu.device_ids names GPU 4, and the GPUs here are numbered 0 to 3",
-        ),
-    ],
-    ids=str,
-)
-def test_settings_that_no_gpu_meets_leave_none_to_use(
-    settings: dict[str, Any], reason: str
-) -> None:
-    host = host_of(**settings)
-    assert (host.accelerators, host.missing, host.processes) == ((), reason, 1)
 
 
 @pytest.mark.parametrize(
@@ -299,7 +264,7 @@ def test_the_instruction_sets_that_change_bits_are_read_from_proc(
     monkeypatch: pytest.MonkeyPatch, info: str, model: str, instruction_sets: tuple[str, ...]
 ) -> None:
     pretend_files(monkeypatch, {Path("/proc/cpuinfo"): info})
-    pretend_system(monkeypatch, "Linux", "x86_64")
+    monkeypatch.setattr(platform, "system", lambda: "Linux")
     monkeypatch.setattr(platform, "processor", lambda: "an unnamed CPU")
     of_cpu = facts.cpu_facts()
     assert (of_cpu.model, of_cpu.instruction_sets) == (model, instruction_sets)
