@@ -60,6 +60,7 @@ def fake_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeWorker:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracking.example")
     monkeypatch.setattr(client, "FLUSH_SECONDS", 0.0)
+    monkeypatch.setattr(client, "REMOTE_SECONDS", 60.0)
     return put
 
 
@@ -93,9 +94,9 @@ def workers() -> list[psutil.Process]:
 @pytest.mark.parametrize(
     ("worker", "reason"),
     [
-        pytest.param(HANGING, "it does not answer in time", id="hangs"),
-        pytest.param(DYING, "its process ended", id="dies"),
-        pytest.param(FAILING, "the disk is full", id="fails"),
+        (HANGING, "it does not answer in time"),
+        (DYING, "its process ended"),
+        (FAILING, "the disk is full"),
     ],
 )
 def test_a_worker_that_fails_costs_a_stage_no_more_than_the_limit_and_is_reported_once(
@@ -105,11 +106,9 @@ def test_a_worker_that_fails_costs_a_stage_no_more_than_the_limit_and_is_reporte
     reason: str,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    if "time" in reason:
-        monkeypatch.setattr(client, "REMOTE_SECONDS", LIMIT_SECONDS)
-    else:
-        monkeypatch.setattr(client, "REMOTE_SECONDS", 60.0)
     fake_worker(worker)
+    if worker == HANGING:
+        monkeypatch.setattr(client, "REMOTE_SECONDS", LIMIT_SECONDS)
     began_seconds = time.monotonic()
     with Tracker() as tracker:
         train(tracker)
@@ -122,12 +121,8 @@ def test_a_worker_that_fails_costs_a_stage_no_more_than_the_limit_and_is_reporte
 
 
 def test_a_worker_gets_every_call_in_order_also_one_that_is_slower_than_the_epochs(
-    fake_worker: FakeWorker,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
+    fake_worker: FakeWorker, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(client, "REMOTE_SECONDS", 60.0)
     fake_worker(ANSWERING)
     with Tracker() as tracker:
         train(tracker)
@@ -152,13 +147,8 @@ def test_a_worker_gets_every_call_in_order_also_one_that_is_slower_than_the_epoc
     ],
 )
 def test_a_training_that_stops_is_closed_with_its_reason(
-    fake_worker: FakeWorker,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    error: BaseException,
-    status: str,
+    fake_worker: FakeWorker, tmp_path: Path, error: BaseException, status: str
 ) -> None:
-    monkeypatch.setattr(client, "REMOTE_SECONDS", 60.0)
     fake_worker(ANSWERING)
 
     def stop() -> None:
