@@ -15,7 +15,6 @@ import pytest
 from training_stage import read_until
 
 from photofinish.errors import UserError
-from photofinish.stage import locks
 from photofinish.stage.locks import exclusive, machine_lock
 
 _HOLD = """
@@ -71,15 +70,11 @@ def hold(folder: Path, request: pytest.FixtureRequest) -> Hold:
 
 @pytest.mark.parametrize("wanted", [("results/a",), ("results/c", "results/b")])
 def test_a_second_writer_waits_with_a_message_and_fails(
-    folder: Path,
-    hold: Hold,
-    wanted: tuple[str, ...],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    folder: Path, hold: Hold, wanted: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     read_until(hold("results/a", "results/b"), "held")
-    monkeypatch.setattr(locks, "_PATIENCE_SECONDS", 0.1)
-    with pytest.raises(UserError, match=wanted[-1]), exclusive(folder, *wanted):
+    refused = pytest.raises(UserError, match=wanted[-1])
+    with refused, exclusive(folder, *wanted, patience_seconds=0.1):
         pytest.fail("it was let in")
     assert capsys.readouterr().err == f"waiting: another process is writing {wanted[-1]}\n"
     with exclusive(folder, "results/c"):  # the lock of something else

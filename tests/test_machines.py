@@ -80,40 +80,25 @@ def test_a_misspelt_machine_is_reported_with_its_line_and_the_nearest_name(
         read(params_file, machines, "lab")
 
 
-@pytest.mark.parametrize("name", ["", "../lab"])
-def test_a_machine_takes_only_names_that_params_yaml_takes(tmp_path: Path, name: str) -> None:
-    command = [sys.executable, "-m", "photofinish", "machine", name]
+def test_a_machine_takes_only_names_that_params_yaml_takes(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "photofinish", "machine", "../lab"]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ran.returncode == EXIT_MISTAKE
     assert "error: give it a name of letters, digits, '-' and '_'" in ran.stderr
     assert list(tmp_path.iterdir()) == []
 
 
-def test_another_machine_differs_from_the_plan_by_named_facts(lab: Machine) -> None:
-    devices = Devices(cpu=CpuDevice(machine="lab"))
-    planned, _ = fingerprint(devices, {"lab": lab})
-    assert mismatches(planned, lab) == []
-    cores = Machine.here().cpu.usable_cores
-    assert f"cpu.usable_cores: 96, not {cores}" in mismatches(planned, Machine.here())
-
-
-def test_a_stage_refuses_what_is_planned_for_another_machine(
+def test_a_stage_refuses_what_is_planned_for_another_machine_by_the_facts_that_differ(
     tmp_path: Path, lab: Machine, make_experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planned, _ = fingerprint(Devices(cpu=CpuDevice(machine="lab")), {"lab": lab})
-    write_bytes_atomically(tmp_path / "small.json", make_experiment().model_dump_json().encode())
-    write_bytes_atomically(tmp_path / "cpu.json", planned.model_dump_json().encode())
+    assert mismatches(planned, lab) == []
+    experiment, host = tmp_path / "small.json", tmp_path / "cpu.json"
+    write_bytes_atomically(experiment, make_experiment().model_dump_json().encode())
+    write_bytes_atomically(host, planned.model_dump_json().encode())
     monkeypatch.setenv("DVC_STAGE", "train-cpu@small")
-    with pytest.raises(
-        UserError,
-        match=r"small on cpu is planned for another machine .*usable_cores.*`photofinish spread`",
-    ):
-        train(
-            "cpu",
-            tmp_path / "small.json",
-            tmp_path / "cpu.json",
-            tmp_path / "data",
-            None,
-            tmp_path / "out",
-        )
+    differs = rf"cpu\.usable_cores: 96, not {Machine.here().cpu.usable_cores}\b"
+    message = rf"small on cpu is planned for another machine .*{differs}.*`photofinish spread`"
+    with pytest.raises(UserError, match=message):
+        train("cpu", experiment, host, tmp_path / "data", None, tmp_path / "out")
     assert not (tmp_path / "out").exists()
