@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import gc
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -173,9 +172,7 @@ def test_a_non_finite_loss_ends_the_training_with_the_step_and_the_rate_to_lower
 def test_warming_up_changes_no_result(
     trainer_of: MakeTrainer, network: Callable[[], nn.Module | None], precision: str
 ) -> None:
-    cold, warm = (
-        trainer_of(network(), schedule=ONE_CYCLE, precision=precision) for _ in range(2)
-    )
+    cold, warm = (trainer_of(network(), schedule=ONE_CYCLE, precision=precision) for _ in range(2))
     assert warm.prepare() > 0
     assert_same_run(trained(cold), trained(warm))
 

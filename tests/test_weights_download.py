@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from torchvision.models import ShuffleNet_V2_X0_5_Weights, get_model
 from training_process import train_here
 
 from photofinish.config.networks import (
+    FetchedWeights,
     InitialWeights,
     PublishedWeights,
     WeightsPlan,
@@ -28,12 +30,7 @@ from photofinish.runs.run import Run
 
 SHUFFLENET = PublishedWeights(model="shufflenet_v2_x0_5", weights="IMAGENET1K_V1")
 ASKING = {"name": "shufflenet_v2_x0_5", "weights": "IMAGENET1K_V1"}
-
-
-@pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DVC_ROOT", raising=False)
+Download = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
@@ -43,98 +40,67 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder.mkdir()
     torch.manual_seed(3)
     torch.save(get_model("shufflenet_v2_x0_5", weights=None).state_dict(), folder / "new.pth")
-    return (folder / "new.pth").rename(
-        folder / f"shufflenet_v2_x0_5-{sha256_of_file(folder / 'new.pth')[:8]}.pth"
-    )
+    name = f"shufflenet_v2_x0_5-{sha256_of_file(folder / 'new.pth')[:8]}.pth"
+    return (folder / "new.pth").rename(folder / name)
 
 
 @pytest.fixture
-def plan(published: Path, monkeypatch: pytest.MonkeyPatch) -> WeightsPlan:
+def download(published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Download:
+    """Download the weights of three experiments from an address, into a folder for each."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DVC_ROOT", raising=False)
     monkeypatch.setattr("torch.hub._hub_dir", str(published.parent.parent))
-    name_address(f"http://127.0.0.1:9/models/{published.name}", monkeypatch)
-    return WeightsPlan(experiments={"scratch": None, "fine": SHUFFLENET, "finer": SHUFFLENET})
-
-
-def name_address(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     weights = ShuffleNet_V2_X0_5_Weights.IMAGENET1K_V1
-    monkeypatch.setattr(weights, "_value_", replace(weights.value, url=url))
+    plan = WeightsPlan(experiments={"scratch": None, "fine": SHUFFLENET, "finer": SHUFFLENET})
+
+    def download(address: str = f"http://127.0.0.1:9/models/{published.name}") -> Path:
+        monkeypatch.setattr(weights, "_value_", replace(weights.value, url=address))
+        download_weights(plan, tmp_path / "weights")
+        return tmp_path / "weights"
+
+    return download
 
 
-def written(folder: Path) -> InitialWeights:
-    return InitialWeights.model_validate_json((folder / "weights.json").read_bytes())
-
-
-def test_each_experiment_has_a_folder_with_its_weights(
-    plan: WeightsPlan, published: Path, tmp_path: Path
-) -> None:
-    download_weights(plan, tmp_path / "weights")
-    names = {
-        path.name: sorted(file.name for file in path.iterdir())
-        for path in (tmp_path / "weights").iterdir()
-    }
+def test_each_experiment_has_a_folder_with_its_weights(download: Download, published: Path) -> None:
+    folder = download()
+    names = {path.name: sorted(file.name for file in path.iterdir()) for path in folder.iterdir()}
     with_file = [published.name, "weights.json"]
     assert names == {"scratch": ["weights.json"], "fine": with_file, "finer": with_file}
-    assert written(tmp_path / "weights/scratch").published is None
-    fine = written(tmp_path / "weights/fine").published
-    assert fine is not None
-    assert (fine.model, fine.weights, fine.file) == (
-        "shufflenet_v2_x0_5",
-        "IMAGENET1K_V1",
-        published.name,
+    scratch, fine = (
+        InitialWeights.model_validate_json((folder / name / "weights.json").read_bytes()).published
+        for name in ("scratch", "fine")
     )
-    assert fine.sha256 == sha256_of_file(published)
+    assert scratch is None
+    sha256 = sha256_of_file(published)
+    assert fine == FetchedWeights(**SHUFFLENET.model_dump(), file=published.name, sha256=sha256)
 
 
 def test_a_file_with_another_sha256_is_refused(
-    plan: WeightsPlan, published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    download: Download, published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     damaged = tmp_path / "shufflenet_v2_x0_5-00000000.pth"
     damaged.write_bytes(published.read_bytes())
     monkeypatch.setattr("torch.hub._hub_dir", str(tmp_path / "hub"))
-    name_address(damaged.as_uri(), monkeypatch)
     with pytest.raises(UserError, match=r"IMAGENET1K_V1 of shufflenet_v2_x0_5: .*TORCH_HOME"):
-        download_weights(plan, tmp_path / "weights")
-
-
-@pytest.fixture
-def weights(plan: WeightsPlan, tmp_path: Path) -> Path:
-    download_weights(plan, tmp_path / "weights")
-    return tmp_path / "weights" / "fine"
-
-
-@pytest.fixture(scope="module")
-def coloured_split(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    grey = learnable_images(60, side=32)
-    images = np.repeat(grey.inputs, 3, axis=1)
-    folder = tmp_path_factory.mktemp("coloured")
-    split(digits_plan(), from_array(images, grey.labels, grey.class_names), folder)
-    return folder
+        download(damaged.as_uri())
 
 
 def test_training_starts_from_them_and_its_record_says_so(
-    weights: Path,
+    download: Download,
     published: Path,
-    coloured_split: Path,
     cpu_host: CpuTarget,
     make_experiment: MakeExperiment,
     tmp_path: Path,
 ) -> None:
+    grey = learnable_images(60, side=32)
+    coloured = from_array(np.repeat(grey.inputs, 3, axis=1), grey.labels, grey.class_names)
+    data, out = tmp_path / "split", tmp_path / "out" / "fine" / "cpu"
+    split(digits_plan(), coloured, data)
     experiment = make_experiment(model=ASKING, epochs=1, optimizer={"name": "sgd", "lr": 1e-12})
-    run = Run(
-        "fine",
-        "cpu",
-        experiment,
-        cpu_host,
-        coloured_split,
-        tmp_path / "out" / "fine" / "cpu",
-        weights,
-    )
-    train_here(run)
-    record = records.read_training(run.out / records.MODEL)
+    train_here(Run("fine", "cpu", experiment, cpu_host, data, out, download() / "fine"))
+    record = records.read_training(out / records.MODEL)
     assert isinstance(record, records.TrainingRecord)
     assert record.published_weights_sha256 == sha256_of_file(published)
-    network = load_network(run.out / records.MODEL, record)
-    started = torch.load(published, weights_only=True)
-    assert torch.allclose(
-        network.state_dict()["conv1.0.weight"], started["conv1.0.weight"], atol=1e-6
-    )
+    trained = load_network(out / records.MODEL, record).state_dict()["conv1.0.weight"]
+    started = torch.load(published, weights_only=True)["conv1.0.weight"]
+    assert torch.allclose(trained, started, atol=1e-6)
