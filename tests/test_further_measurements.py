@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import HeldClock, MakeExperiment, MakeTrainer, network_with_state
+from conftest import HeldClock, MakeExperiment, MakeResult, MakeTrainer, network_with_state
+from result_files import pair_of
 from torch import nn
 from training_process import train_here
 
+from photofinish.comparing.device_results import Trained
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
 from photofinish.machine.fingerprint import CpuTarget
@@ -21,7 +26,13 @@ from photofinish.profiling.attribution import (
     measure_steps,
     plan_samples,
 )
-from photofinish.profiling.first_step import fingerprint_tensor, first_batch, first_step
+from photofinish.profiling.first_step import (
+    fallbacks_counted,
+    fingerprint_tensor,
+    first_batch,
+    first_step,
+)
+from photofinish.reporting.sentences import verdict
 from photofinish.results.learned import weights_of
 from photofinish.results.records import FirstStep
 from photofinish.runs.further import check_repeat
@@ -203,3 +214,40 @@ def test_running_out_of_memory_after_the_training_does_not_cost_the_training(
             train_here(run)
     train_here(run)
     assert "resumes after epoch 2" in capsys.readouterr().out
+
+
+WARNING = (
+    "The operator 'aten::{}' is not currently supported on the MPS backend "
+    "and will fall back to run on the CPU."
+)
+
+
+def counted_while_warned() -> Counter[str]:
+    with fallbacks_counted() as counted:
+        for name in ("cumsum.out", "unfold", "cumsum.out"):
+            warnings.warn(WARNING.format(name), stacklevel=1)
+        warnings.warn("something else", stacklevel=1)
+        assert torch.is_warn_always_enabled()
+    return counted
+
+
+def test_each_operator_is_counted_and_other_warnings_are_passed_on() -> None:
+    with pytest.warns(UserWarning, match="something else") as caught:
+        counted = counted_while_warned()
+    assert len(caught) == 1
+    assert counted == {"cumsum.out": 2, "unfold": 1}
+    assert not torch.is_warn_always_enabled()
+
+
+def test_the_verdict_names_what_the_cpu_computed_for_the_gpu(make_result: MakeResult) -> None:
+    cpu, gpu = make_result(), make_result(device="gpu")
+    assert isinstance(gpu, Trained)
+    step = gpu.first_step.model_copy(update={"cpu_fallbacks": {"cumsum.out": 2, "unfold": 1}})
+    pair = pair_of(cpu, replace(gpu, first_step=step))
+    text = verdict(pair).text
+    assert (
+        "The CPU computed some of the GPU's step: cumsum.out (2 per step) and unfold (1 per step)."
+        in text
+    )
+    without = pair_of(cpu, gpu)
+    assert "The CPU computed" not in verdict(without).text
