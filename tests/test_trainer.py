@@ -73,19 +73,6 @@ def test_training_again_gives_the_same_bits_in_every_precision(
     assert_same_run(first, trained(trainer_of(network(), precision=precision)))
 
 
-def test_a_loader_trains_to_the_same_bits_as_resident_images(trainer_of: MakeTrainer) -> None:
-    augmentation = {"flip": 0.5, "crop_padding": 1}
-    resident, loaded = (
-        trainer_of(network_with_state(), input=source, augmentation=augmentation)
-        for source in (
-            {"name": "resident"},
-            {"name": "loader", "workers": 2, "persistent_workers": True},
-        )
-    )
-    loaded.prepare()  # leaves its passes halfway
-    assert_same_run(trained(resident), trained(loaded))
-
-
 def trained_by_hand(
     network: nn.Module, optimizer: torch.optim.Optimizer, split: PackedSplit
 ) -> list[float]:
