@@ -1,31 +1,40 @@
-"""Published weights are fetched once, checked, and refused in training unless right."""
+"""Published weights of torchvision and timm are fetched once, checked, and loaded where they fit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
 import pytest
+import timm
 import torch
 from conftest import MakeExperiment, digits_plan, from_array, learnable_images
 from torchvision.models import ShuffleNet_V2_X0_5_Weights, get_model
 from training_process import train_here
 
 from photofinish.config.networks import (
+    CustomModel,
     FetchedWeights,
     InitialWeights,
     PublishedWeights,
     WeightsPlan,
+    fetched_weights,
+    published_weights,
 )
+from photofinish.config.timm_names import arguments, network_problem
 from photofinish.data.split import split
-from photofinish.errors import UserError
+from photofinish.errors import ConfigError, UserError
 from photofinish.files import sha256_of_file
 from photofinish.machine.fingerprint import CpuTarget
+from photofinish.models.registry import build_model
 from photofinish.models.weights_download import download_weights
 from photofinish.results import records
-from photofinish.results.learned import load_network
+from photofinish.results.learned import load_network, weights_of
 from photofinish.runs.run import Run
 
 SHUFFLENET = PublishedWeights(model="shufflenet_v2_x0_5", weights="IMAGENET1K_V1")
@@ -104,3 +113,85 @@ def test_training_starts_from_them_and_its_record_says_so(
     trained = load_network(out / records.MODEL, record).state_dict()["conv1.0.weight"]
     started = torch.load(published, weights_only=True)["conv1.0.weight"]
     assert torch.allclose(trained, started, atol=1e-6)
+
+
+RESNET = CustomModel.model_validate({"name": "timm:resnet10t", "pretrained": True})
+SHAPE, CLASSES = (1, 32, 32), 3
+
+
+class _Hub(SimpleHTTPRequestHandler):
+    """Sends a file's sha256 like the Hugging Face hub."""
+
+    sha256: str
+
+    def end_headers(self) -> None:
+        self.send_header("X-Linked-ETag", f'"{self.sha256}"')
+        self.send_header("X-Repo-Commit", "0" * 40)
+        super().end_headers()
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def on_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The hub's file, of a network for 1,000 classes of coloured images."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("DVC_ROOT", raising=False)
+    path = tmp_path / "hub/timm/resnet10t.c3_in1k/resolve/main/model.safetensors"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(weights_of(timm.create_model("resnet10t")))
+    _Hub.sha256 = sha256_of_file(path)
+    with ThreadingHTTPServer(
+        ("127.0.0.1", 0), partial(_Hub, directory=str(tmp_path / "hub"))
+    ) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        yield path
+        server.shutdown()
+
+
+def plan_of(model: CustomModel) -> WeightsPlan:
+    return WeightsPlan(experiments={"fine": published_weights(model)})
+
+
+def test_weights_are_fetched_checked_and_adapted_to_classes_and_channels(on_hub: Path) -> None:
+    download_weights(plan_of(RESNET), Path("weights"))
+    fetched = fetched_weights(RESNET, Path("weights/fine"))
+    assert fetched
+    assert (fetched.file, fetched.sha256) == (
+        "resnet10t.c3_in1k.safetensors",
+        sha256_of_file(on_hub),
+    )
+    file = Path("weights/fine") / fetched.file
+    first, again, other = (
+        build_model(RESNET, SHAPE, CLASSES, seed, file).state_dict() for seed in (0, 0, 1)
+    )
+    assert all(torch.equal(tensor, again[name]) for name, tensor in first.items())
+    assert [name for name, tensor in first.items() if not torch.equal(tensor, other[name])] == [
+        "fc.weight",
+        "fc.bias",
+    ]
+    assert first["fc.weight"].shape == (CLASSES, 512)
+    build_model(RESNET, SHAPE, CLASSES, 0).load_state_dict(first)  # as a trained one is read back
+
+
+def test_a_missing_file_is_reported_with_the_cache_to_fill(on_hub: Path) -> None:
+    on_hub.unlink()
+    with pytest.raises(UserError, match=r"weights pretrained of timm:resnet10t: .*HF_HOME"):
+        download_weights(plan_of(RESNET), Path("weights"))
+
+
+@pytest.mark.usefixtures("on_hub")
+def test_weights_without_safetensors_are_refused() -> None:
+    model = CustomModel.model_validate({"name": "timm:resnet10t.nowhere", "pretrained": True})
+    with pytest.raises(ConfigError, match=r"no weights of timm:resnet10t\.nowhere as safetensors"):
+        download_weights(plan_of(model), Path("weights"))
+
+
+def test_every_network_of_timm_is_known_with_its_usual_arguments() -> None:
+    for name in timm.list_models(pretrained=True)[::7] + timm.list_models():
+        assert network_problem(name) is None
+    files = {timm.model_entrypoint(name).__module__: name for name in timm.list_models()}
+    for name in files.values():
+        assert {"num_classes", "in_chans", "pretrained", "drop_rate"} <= {*arguments(name)}
