@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -222,18 +221,13 @@ WARNING = (
 )
 
 
-def counted_while_warned() -> Counter[str]:
-    with fallbacks_counted() as counted:
+def test_each_operator_is_counted_and_other_warnings_are_passed_on() -> None:
+    passed_on = pytest.warns(UserWarning, match="something else")
+    with passed_on as caught, fallbacks_counted() as counted:
         for name in ("cumsum.out", "unfold", "cumsum.out"):
             warnings.warn(WARNING.format(name), stacklevel=1)
         warnings.warn("something else", stacklevel=1)
         assert torch.is_warn_always_enabled()
-    return counted
-
-
-def test_each_operator_is_counted_and_other_warnings_are_passed_on() -> None:
-    with pytest.warns(UserWarning, match="something else") as caught:
-        counted = counted_while_warned()
     assert len(caught) == 1
     assert counted == {"cumsum.out": 2, "unfold": 1}
     assert not torch.is_warn_always_enabled()
