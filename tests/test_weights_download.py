@@ -1,4 +1,4 @@
-"""Published weights of torchvision and timm are fetched once, checked, and loaded where they fit."""
+"""Published weights of torchvision and timm are fetched once, checked, and loaded if they fit."""
 
 from __future__ import annotations
 
