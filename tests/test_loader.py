@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import random
 import re
 import signal
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import numpy as np
 import psutil
@@ -122,6 +124,21 @@ def is_running(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def test_the_states_of_generators_are_kept_once_a_batch(
+    make_experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(row: int) -> tuple[Any, Any]:
+        return np.random.rand(2), np.int64(row)
+
+    kept = Mock(wraps=random.getstate)
+    monkeypatch.setattr(random, "getstate", kept)
+    part = Part("train", None, np.arange(8), Normaliser((), ()), read)
+    batches = make_batches(make_experiment(input={"name": "loader"}, batch_size=4), part, CPU)
+    before = np.random.get_state()[1]
+    assert len(list(batches.train_batches(0))) == kept.call_count == 2
+    assert np.array_equal(np.random.get_state()[1], before)
 
 
 class _FullSharedMemory(Normaliser):

@@ -109,21 +109,34 @@ def blank(shape: Any, dtype: Nested[Dtype]) -> Any:
 
 
 @contextmanager
-def generators_seeded(seed: int) -> Iterator[None]:
-    """Seed Python's, NumPy's and torch's CPU generators, and restore them at the end.
+def generators_kept() -> Iterator[None]:
+    """Restore the states of Python's, NumPy's and torch's CPU generators at the end."""
+    torch_state, numpy_state = torch.default_generator.get_state(), np.random.get_state()
+    python_state = random.getstate()
+    try:
+        yield
+    finally:
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
+        torch.default_generator.set_state(torch_state)
+
+
+def seed_generators(seed: int) -> None:
+    """Seed Python's, NumPy's and torch's CPU generators.
 
     torch.manual_seed would also seed the GPU's generator, which training uses.
     """
-    python, numpy = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        random.seed(seed)
-        np.random.seed(seed)
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(numpy)
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)
+
+
+@contextmanager
+def generators_seeded(seed: int) -> Iterator[None]:
+    """Seed the CPU generators, and restore their states at the end."""
+    with generators_kept():
+        seed_generators(seed)
+        yield
 
 
 def check_same_network(name: str, first: nn.Module, build: Callable[[], nn.Module]) -> None:
@@ -132,7 +145,7 @@ def check_same_network(name: str, first: nn.Module, build: Callable[[], nn.Modul
     for key in one | other:
         if not same_bits(one.get(key), other.get(key)):
             raise UserError(
-                f"model {name} differs each time it is built, in {key}. "
+                f"model {name} is another one each time it is built: {key} differs. "
                 f"Draw from torch, numpy.random or random, which are seeded before"
             )
 
