@@ -18,6 +18,7 @@ from rehearsal_device import Counts, counts
 from torch import nn
 from torch.optim import SGD
 
+from photofinish import machine
 from photofinish.data.packed import PackedSplit
 from photofinish.data.split import split
 from photofinish.machine.fingerprint import CpuTarget
@@ -34,7 +35,6 @@ from photofinish.results.records import FirstStep
 from photofinish.runs.further import check_repeat
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup
-from photofinish.training import graphs
 from photofinish.training.torch_device import (
     CPU,
     accelerator,
@@ -70,7 +70,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "cosine, augmented": {"schedule": {"name": "cosine"}, "augmentation": AUGMENTATION},
     "on plateau": {"schedule": {"name": "reduce_on_plateau", "patience": 0}, "optimizer": ADAM},
-    "loader": {"input": {"name": "loader"}},
+    "loader of bytes": {"input": {"name": "loader", "byte_batches": True}},
     "loader with a worker, augmented": {
         "input": LOADER,
         "augmentation": AUGMENTATION,
@@ -294,7 +294,7 @@ def test_captured_steps_learn_the_same_bits_without_waiting(
 ) -> None:
     recorder = OperationRecorder()
     monkeypatch.setattr("photofinish.training.graphs.recorder_of", lambda _device: recorder)
-    monkeypatch.setattr(graphs, "MOST_BYTES", 2 * 4 * 16 * 16 * 16)
+    monkeypatch.setattr(machine, "MOST_BYTES", 2 * 4 * 16 * 16 * 16)
     eager, recorded = (trained(make_job(**settings, cuda_graphs=kind)) for kind in ("off", "auto"))
     assert (eager.steps.kind, recorded.steps.kind, recorded.steps.at_once) == (
         "eager",

@@ -27,7 +27,7 @@ IMAGES = 22
 AUGMENTED = {"flip": 0.5, "crop_padding": 1}
 SETTINGS: dict[str, dict[str, Any]] = {
     "loader": {},
-    "pinned": {"pin_memory": True, "non_blocking": True},
+    "pinned bytes": {"pin_memory": True, "non_blocking": True, "byte_batches": True},
     "2 workers": {"workers": 2, "pin_memory": True},
     "fetching ahead": {"workers": 2, "prefetch_factor": 5, "non_blocking": True},
     "persistent": {"workers": 2, "persistent_workers": True, "prefetch_factor": 1},

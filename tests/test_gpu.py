@@ -61,6 +61,7 @@ LOADER = SimpleNamespace(
     persistent_workers=True,
     transform=None,
     eval_transform=None,
+    byte_batches=False,
     collate=None,
 )
 NOT_AUGMENTED, AUGMENTED = (

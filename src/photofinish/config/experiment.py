@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from photofinish.config.base import (
@@ -12,6 +12,7 @@ from photofinish.config.base import (
     CustomCode,
     Duration,
     Name,
+    NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
@@ -20,7 +21,6 @@ from photofinish.config.base import (
     Share,
     spelled_out,
 )
-from photofinish.config.early_stopping import EarlyStopping
 from photofinish.config.loss_settings import Loss
 from photofinish.config.metrics import Metric, Metrics
 from photofinish.config.networks import Model
@@ -38,6 +38,11 @@ from photofinish.errors import SettingError
 SHORTHAND_KEYS = {"model", "loss", "optimizer", "schedule", "input", "sampler", "step"}
 """Keys whose mapping may be replaced by its name."""
 BALANCED = "balanced"
+MONITORED: dict[str, Literal["min", "max"]] = {
+    "validation_loss": "min",
+    "validation_accuracy": "max",
+}
+"""Values that early stopping may follow, besides metrics, with the direction of improvement."""
 
 
 class _PytorchCode(CallsCode):
@@ -55,25 +60,15 @@ class _PytorchCode(CallsCode):
 
     @property
     def reference(self) -> CodeReference:
+        """Return the reference to the code."""
         return self.namespace.reference(self.name)
 
 
-class _PytorchClass(_PytorchCode):
-    """A class of PyTorch, or a custom function of one argument in its place."""
-
-    positional_arguments: ClassVar[int] = 1
-
-    @property
-    def is_custom(self) -> bool:
-        """Return True for custom code, False for a class of PyTorch."""
-        return is_reference(self.name)
-
-
-class Optimizer(_PytorchClass):
+class Optimizer(_PytorchCode):
     """Optimizer of torch.optim, or a custom function of the network that returns an optimizer."""
 
     namespace: ClassVar[Namespace] = OPTIMIZERS
-    own_keys = ("weight_decay_exclude",)
+    positional_arguments: ClassVar[int] = 1
     lr: PositiveFloat | None = None
     weight_decay_exclude: Literal["norms and biases"] | None = None
     """Parameters without weight decay: biases, and parameters of at most one dimension."""
@@ -93,21 +88,33 @@ class Optimizer(_PytorchClass):
         return self
 
     @property
+    def is_custom(self) -> bool:
+        """Return True for custom code, False for a class of torch.optim."""
+        return is_reference(self.name)
+
+    @property
     def arguments(self) -> dict[str, Any]:
-        return arguments_of(self)
+        """Return the arguments that params.yaml gives."""
+        arguments = arguments_of(self)
+        return {key: value for key, value in arguments.items() if key != "lr" or value is not None}
 
 
-class Schedule(_PytorchClass):
+class Schedule(_PytorchCode):
     """Schedule of torch.optim.lr_scheduler, or a custom function that returns a schedule.
 
     `constant`, the default, keeps the learning rate.
     """
 
     namespace: ClassVar[Namespace] = SCHEDULES
-    own_keys = ("every",)
+    positional_arguments: ClassVar[int] = 1
     name: str = CONSTANT
     every: Literal["epoch", "step"] | None = None
     """When the rate changes. Default: after each step for one_cycle and cyclic, else each epoch."""
+
+    @property
+    def is_custom(self) -> bool:
+        """Return True for custom code, False for a class of torch.optim."""
+        return is_reference(self.name)
 
     @model_validator(mode="after")
     def _check_constant(self) -> Self:
@@ -142,6 +149,8 @@ class LoaderInput(Settings):
     non_blocking: bool = False
     prefetch_factor: PositiveInt | None = None
     persistent_workers: bool = False
+    byte_batches: bool = False
+    """Keep images as uint8 until their batch is on the device, and normalise them there."""
     transform: Annotated[CustomTransform | None, BeforeValidator(spelled_out)] = None
     """Transform of the training samples, applied in each epoch."""
     eval_transform: Annotated[CustomTransform | None, BeforeValidator(spelled_out)] = None
@@ -150,9 +159,11 @@ class LoaderInput(Settings):
     """Function that makes a batch of (input, target) pairs, whose shapes may differ."""
 
     @model_validator(mode="after")
-    def _check_workers(self) -> LoaderInput:
+    def _check_combinations(self) -> LoaderInput:
         if self.workers == 0 and (self.prefetch_factor is not None or self.persistent_workers):
             raise SettingError("no workers")
+        if self.byte_batches and self.collate is not None:
+            raise SettingError("byte collate")
         return self
 
 
@@ -196,6 +207,7 @@ class Sampler(CallsCode):
 
     @property
     def reference(self) -> CodeReference:
+        """Return the reference to the code."""
         return CodeReference.of(self.name)
 
 
@@ -207,6 +219,37 @@ class StepSettings(CustomCode):
     """
 
     positional_arguments: ClassVar[int] = 3
+
+
+class EarlyStopping(Settings):
+    """End of a training that no longer improves. The best weights are kept."""
+
+    monitor: str = "validation_loss"
+    """Value that must improve: validation_loss, validation_accuracy, or one of `metrics`."""
+    mode: Literal["min", "max"] | None = Field(default=None, validate_default=True)
+    """Direction of improvement. Required for a metric."""
+    patience: PositiveInt
+    """Number of epochs without improvement that end the training."""
+    min_delta: NonNegativeFloat = 0.0
+    """Smallest change that counts as improvement."""
+
+    @field_validator("mode")
+    @classmethod
+    def _mode_of_a_metric(
+        cls, mode: Literal["min", "max"] | None, info: ValidationInfo
+    ) -> Literal["min", "max"] | None:
+        monitor = info.data.get("monitor", "")
+        if mode is None and monitor not in MONITORED:
+            raise SettingError("mode", name=monitor)
+        return mode or MONITORED[monitor]
+
+    def is_better(self, value: float, best: float | None) -> bool:
+        """Return True if there is no best value yet, or `value` improves on it."""
+        if best is None:
+            return True
+        if self.mode == "max":
+            return value > best + self.min_delta
+        return value < best - self.min_delta
 
 
 def _off_or_on(value: Any) -> Any:

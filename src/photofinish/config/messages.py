@@ -24,6 +24,7 @@ _MESSAGES = {
     "constant": "a constant schedule has no {names}",
     "no weight decay": "weight_decay_exclude needs an optimizer of torch.optim with weight_decay",
     "no workers": "prefetch_factor and persistent_workers need workers of at least 1",
+    "byte collate": "a custom collate gets samples that are normalised: leave byte_batches out",
     "mode": "is {name} better where it is larger (max) or smaller (min)?",
     "metric twice": "two metrics have one name: give one another, such as `as: top5`",
     "metric name": "as: {name} is no name for MLflow: letters, digits and _ . / -",

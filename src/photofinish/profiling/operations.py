@@ -13,8 +13,9 @@ from photofinish.training.trainer import Trainer
 
 def count_operations(trainer: Trainer) -> Operations:
     """Count a step on the first batch."""
-    batch = trainer.training.first()
-    tensors = [*leaves(batch[0]), *leaves(batch[1])]
+    host_batch = next(iter(trainer.training.host_batches(0)))
+    batch = trainer.training.to_device(host_batch)
+    tensors = [*leaves(host_batch[0]), *leaves(host_batch[1])]
     image_count = trainer.training.image_count + trainer.validation.image_count
     is_resident = trainer.experiment.input.name == "resident"
     with trainer.scratch_copy() as state, ProductPrecisions() as precisions:

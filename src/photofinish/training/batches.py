@@ -6,6 +6,7 @@ sample from (seed, epoch, row).
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -109,13 +110,22 @@ class Normaliser:
         ones = [1] * (dimensions - 1)
         self._mean = torch.tensor(mean).view(-1, *ones)
         self._std = torch.tensor(std).view(-1, *ones)
+        self._white = torch.tensor(255.0)
         self._is_identity = not mean
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
         if self._is_identity:
             return images
-        scaled = images.float().div_(255) if images.dtype == torch.uint8 else images.clone()
+        # CUDA would multiply by the inverse of a Python number, for other bits.
+        scaled = images.float().div_(self._white) if images.dtype == torch.uint8 else images.clone()
         return scaled.sub_(self._mean).div_(self._std)
+
+    def to(self, device: torch.device) -> Normaliser:
+        """Return a normaliser for images on a device."""
+        moved = copy.copy(self)
+        for name in ("_mean", "_std", "_white"):
+            setattr(moved, name, getattr(self, name).to(device))
+        return moved
 
 
 @dataclass(frozen=True)

@@ -191,10 +191,12 @@ class LoaderBatches(Batches):
         settings: LoaderInput,
         worker_started: Callable[[int], None] | None = None,
         timeout_seconds: float = 0.0,
+        start_method: str | None = None,
     ) -> None:
         self.image_count, self.batch_size = plan.image_count, plan.batch_size
         self._plan, self._device, self._non_blocking = plan, device, settings.non_blocking
         self.settings, self._sampler = settings, _EpochSampler()
+        self._normalise = part.normalise.to(device) if settings.byte_batches else None
         self.dataset = dataset = LoadedSamples(part, settings, plan.seed, plan.padding)
         self._loader = DataLoader(
             dataset,
@@ -207,6 +209,7 @@ class LoaderBatches(Batches):
             persistent_workers=settings.persistent_workers,
             worker_init_fn=worker_started,
             timeout=timeout_seconds if settings.workers else 0,
+            multiprocessing_context=start_method,
             generator=torch.Generator(),  # else it would draw from the network's generator
         )
 
@@ -216,14 +219,15 @@ class LoaderBatches(Batches):
         batch_size: int,
         started: Callable[[int], None] | None = None,
         timeout_seconds: float = 0.0,
+        start_method: str | None = None,
     ) -> LoaderBatches:
         """Return a loader of the same samples, whose workers end with an epoch."""
         prefetch_factor = self.settings.prefetch_factor if workers else None
         changed = {"persistent_workers": False, "prefetch_factor": prefetch_factor}
         settings = self.settings.model_copy(update={"workers": workers} | changed)
         plan = replace(self._plan, batch_size=batch_size)
-        part = self.dataset.part
-        return LoaderBatches(plan, part, self._device, settings, started, timeout_seconds)
+        how = started, timeout_seconds, start_method
+        return LoaderBatches(plan, self.dataset.part, self._device, settings, *how)
 
     def with_settings(
         self, settings: LoaderInput, part: Part | None = None, timeout_seconds: float = 0.0
@@ -250,7 +254,11 @@ class LoaderBatches(Batches):
 
     def to_device(self, batch: Batch) -> Batch:
         """Copy a batch to the device. With `non_blocking`, the host doesn't wait."""
-        return map_batch(lambda part: part.to(self._device, non_blocking=self._non_blocking), batch)
+        inputs, targets = map_batch(
+            lambda part: part.to(self._device, non_blocking=self._non_blocking), batch
+        )
+        is_image = isinstance(inputs, torch.Tensor) and inputs.dtype == torch.uint8
+        return self._normalise(inputs) if self._normalise and is_image else inputs, targets
 
     def _load(
         self, order: torch.Tensor, draws: torch.Tensor | None, epoch: int | None
