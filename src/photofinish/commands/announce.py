@@ -7,13 +7,14 @@ from contextlib import suppress
 
 from dvc.exceptions import DvcException
 
-from photofinish.asking.experiments import PLAN, planned_host
+from photofinish.asking.experiments import PLAN
 from photofinish.asking.forecast import LONG_SECONDS, Planned, forecast
 from photofinish.commands import pipeline
+from photofinish.config.base import read_plan
 from photofinish.config.loader import read_params
 from photofinish.errors import UserError
-from photofinish.machine.fingerprint import GpuTarget, Machine, mismatches
-from photofinish.results.records import DEVICE_LABELS
+from photofinish.machine.fingerprint import CpuTarget, GpuTarget, Machine, mismatches
+from photofinish.results.records import DeviceLabel
 
 
 def announce() -> None:
@@ -39,9 +40,12 @@ def _announce() -> None:
 
 def _planned(changed: set[str]) -> Iterator[Planned]:
     """Yield the trainings by one process on a device that is here, among changed stages."""
+    hosts: dict[DeviceLabel, CpuTarget | GpuTarget] = {
+        "cpu": read_plan(PLAN / "hosts/cpu.json", CpuTarget),
+        "gpu": read_plan(PLAN / "hosts/gpu.json", GpuTarget),
+    }
     here = Machine.here()
-    for device in DEVICE_LABELS:
-        host = planned_host(device)
+    for device, host in hosts.items():
         is_missing = isinstance(host, GpuTarget) and host.missing
         if is_missing or host.processes > 1 or mismatches(host, here):
             continue

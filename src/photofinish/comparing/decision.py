@@ -109,6 +109,7 @@ def _remedy(pair: AnyComparison, own: OwnGpu) -> Remedy | None:
     if own.reason == "short job":
         return None
     for found in pair.diagnoses["gpu" if own.of_gpu else "cpu"]:
-        if found.remedy and found.remedy.by not in ("batch size", "bf16"):
-            return found.remedy
+        for remedy in (found.remedy, found.second):
+            if remedy and not remedy.changes_model:
+                return remedy
     return None

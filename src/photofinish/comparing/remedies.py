@@ -53,10 +53,16 @@ class Remedy:
     predicted: Gain | None
     by: Literal[
         "resident", "pinned", "workers", "batch size", "bf16", "fewer threads", "more threads",
-        "tried threads", "tried workers", "decode once", "batch transform",
+        "tried threads", "tried workers", "decode once", "resident once", "stored size",
+        "batch transform", "byte batches",
     ]  # fmt: skip
     also: tuple[tuple[str, Any], ...] = ()
     """Other keys that must change too, with their values."""
+
+    @property
+    def changes_model(self) -> bool:
+        """Return True if a training with the change learns something else."""
+        return self.by in ("batch size", "bf16", "batch transform", "stored size")
 
     @property
     def settings(self) -> dict[str, Any]:

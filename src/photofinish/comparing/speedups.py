@@ -82,13 +82,14 @@ def job_speedup(cpu: JobTimes, device: JobTimes) -> Speedup:
     """Return the speed-up of the whole job. Its interval needs no repeats."""
     jobs = cpu.end_to_end_seconds, device.end_to_end_seconds
     (fast_cpu, slow_cpu), (fast_device, slow_device) = job_spread(cpu), job_spread(device, 1)
-    interval = widened((fast_cpu / slow_device, slow_cpu / fast_device))
+    interval = fast_cpu / slow_device / RUN_TO_RUN, slow_cpu / fast_device * RUN_TO_RUN
     return replace(_speedup("end_to_end", *jobs, (1.0, 1.0)), interval=interval)
 
 
 def job_interval(run: JobTimes) -> Interval:
     """Return the interval of the whole job's time."""
-    return widened(job_spread(run))
+    fast, slow = job_spread(run)
+    return fast / RUN_TO_RUN, slow * RUN_TO_RUN
 
 
 def job_spread(run: JobTimes, seed: int = 0) -> Interval:
@@ -140,7 +141,7 @@ def _speedup(kind: Kind, cpu: list[float], device: list[float], margins: Interva
     cpu_seconds, device_seconds = statistics.median(cpu), statistics.median(device)
     interval = ratio_interval(cpu, device)
     if interval:
-        interval = widened(interval, margins)
+        interval = _widened(interval, margins)
     ratio, values = cpu_seconds / device_seconds, min(len(cpu), len(device))
     return Speedup(kind, cpu_seconds, device_seconds, ratio, interval, values)
 
@@ -304,8 +305,7 @@ def run_margins(cpu: JobTimes, device: JobTimes) -> Interval:
     return RUN_TO_RUN * slowdown(cpu), RUN_TO_RUN * slowdown(device)
 
 
-def widened(interval: Interval, margins: Interval = (RUN_TO_RUN, RUN_TO_RUN)) -> Interval:
-    """Divide the lower end by its margin, and multiply the upper end by its margin."""
+def _widened(interval: Interval, margins: Interval) -> Interval:
     (low, high), (too_high, too_low) = interval, margins
     return low / too_high, high * too_low
 

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from photofinish.comparing.device_results import Trained
 from photofinish.comparing.pairs import TrainedPair
 from photofinish.comparing.remedies import Remedy
-from photofinish.comparing.speedups import Interval, ratio_interval, widened
+from photofinish.comparing.speedups import RUN_TO_RUN, Interval, ratio_interval
 from photofinish.config.base import Record, spelled_out
 from photofinish.config.experiment import Experiment
 from photofinish.files import sha256_of_bytes, to_json, write_text_atomically
@@ -43,6 +43,11 @@ class Promise(Record):
     """SHA-256 of the training that follows the suggestion, apart from its data's content."""
     data_sha256: str
     """SHA-256 of the data before the change."""
+
+    @property
+    def changes_data(self) -> bool:
+        """Return True if the suggestion changes how data is packed."""
+        return any(key.startswith("datasets.") for key in self.settings)
 
 
 class Promises(Record):
@@ -103,11 +108,12 @@ def _followed(run: Trained, promises: Sequence[Promise]) -> Iterable[Tried]:
     for promise in promises:
         is_same_data = run.record.data_sha256 == promise.data_sha256
         is_it = (promise.device, promise.followed_sha256) == (run.device, sha256)
-        changes_data = any(key.startswith("datasets.") for key in promise.settings)
-        if is_it and is_same_data != changes_data:
+        if is_it and is_same_data != promise.changes_data:
             interval = ratio_interval(promise.epoch_seconds, now)
+            if interval:
+                interval = interval[0] / RUN_TO_RUN, interval[1] * RUN_TO_RUN
             ratio = statistics.median(promise.epoch_seconds) / statistics.median(now)
-            yield Tried(promise, ratio, interval and widened(interval))
+            yield Tried(promise, ratio, interval)
 
 
 def _what_trained(run: Trained) -> dict[str, Any]:
@@ -134,7 +140,7 @@ def _followed_sha256(run: Trained, remedy: Remedy) -> str:
             what["threads"] = cores if value == "auto" else value
         elif section.startswith("experiments."):
             what["settings"][setting] = spelled_out(value) if setting == "input" else value
-        elif section.startswith("datasets."):
+        elif section.startswith("datasets.") and setting in what:
             what[setting] = value
     settings = Experiment.model_validate_json(to_json(what["settings"]))
     return _sha256(what | {"settings": settings.model_dump(mode="json")})

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Iterator
-from itertools import count
+from itertools import count, starmap, zip_longest
 from typing import Any
 
-from torch.utils.data import DataLoader, RandomSampler
+import torch
+from torch.utils.data import DataLoader, RandomSampler, default_convert
 
 from photofinish.custom.running import run_custom_code
 from photofinish.errors import UserError
+from photofinish.models.custom import same_bits, tensors_in
 from photofinish.profiling.stopwatch import COLLATING, REST, Stopwatch, Timed
 from photofinish.profiling.taps import Taps
 from photofinish.results.measurements import LoaderTimes
@@ -47,9 +50,36 @@ def custom_loader_times(loader: Any, training_seconds: float) -> LoaderTimes | N
         return None
     try:
         with run_custom_code("a part can't be timed"):
-            return _of_rows(loader, seconds_for(training_seconds))
+            found = _of_rows(loader, seconds_for(training_seconds))
+        changed = {"one_indexing_seconds": _one_indexing_seconds(loader)}
+        return found.model_copy(update=changed)
     except UserError as error:
         return not_measured(error)
+
+
+def _one_indexing_seconds(loader: DataLoader[Any]) -> float | None:
+    """Return the time of a batch whose rows index the data set at once.
+
+    Return None if the data set can't be indexed so, or gives another batch.
+    """
+    dataset: Any = loader.dataset
+    convert: Any = default_convert
+    rows = torch.randperm(len(dataset), generator=torch.Generator())[: loader.batch_size].tolist()
+    few = rows[:_LEAST_BATCHES]
+    try:
+        with run_custom_code("rows can't be indexed at once"):
+            at_once = tensors_in(convert(dataset[few]))
+            one_by_one = tensors_in(loader.collate_fn([dataset[row] for row in few]))
+    except UserError:  # most data sets take one row
+        return None
+    if not at_once or not all(starmap(same_bits, zip_longest(at_once, one_by_one))):
+        return None
+    batch_seconds = []
+    for _ in range(_LEAST_BATCHES):
+        began_seconds = time.perf_counter()
+        convert(dataset[rows])
+        batch_seconds.append(time.perf_counter() - began_seconds)
+    return statistics.median(batch_seconds)
 
 
 def _of_rows(loader: DataLoader[Any], seconds: float) -> LoaderTimes:

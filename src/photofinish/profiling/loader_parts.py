@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from itertools import count, islice
 from typing import Any, TypeVar
 
@@ -23,6 +22,7 @@ from photofinish.profiling.any_loader import (
 from photofinish.profiling.loader_tries import try_inputs
 from photofinish.profiling.loader_workers import (
     limit_threads,
+    may_fork,
     numbers_of_workers,
     timeout_for,
     try_workers,
@@ -57,7 +57,8 @@ def measure_loader(trainer: Trainer) -> LoaderTimes | None:
                 found = measure(batches, budget_seconds / 2, allowed_cores(cpu_facts()))
             if budget_seconds < _LEAST_WITH_WORKERS_SECONDS:
                 return found
-            tried = _attempt(partial(try_inputs, trainer, found, budget_seconds / 2))
+            seconds = budget_seconds / 2
+            tried = _Tries(seconds)(try_inputs, trainer, found, seconds)
             return found.model_copy(update={"tried_inputs": tried or ()})
     except UserError as error:
         return not_measured(error)
@@ -70,48 +71,63 @@ def measure(batches: LoaderBatches, budget_seconds: float, cores: int) -> Loader
     found = take_apart(batches, size, budget_seconds / 2)
     if budget_seconds < _LEAST_WITH_WORKERS_SECONDS / 2:
         return found
-    timeout_seconds = timeout_for(found.whole_seconds * size / batches.batch_size)
-    tried: list[TriedWorkers] = []
-    pass_seconds = 0.0
-    for workers in numbers_of_workers(cores, batches.settings.workers):
-        worker_bytes = max(tried[-1].memory_bytes, default=0) if tried else 0
-        if workers * worker_bytes > available_memory_bytes() / 2:
-            break
-        began_seconds = time.perf_counter()
-        each = _attempt(partial(try_workers, batches, workers, size, timeout_seconds))
-        if each is None:
-            break
-        tried.append(each)
-        pass_seconds = max(pass_seconds, time.perf_counter() - began_seconds)
-        budget_seconds -= time.perf_counter() - began_seconds
-        if budget_seconds < pass_seconds:
-            break
-    parts, whole_seconds = found.parts, found.whole_seconds
-    if batches.settings.workers and tried and budget_seconds > pass_seconds:
-        began_seconds = time.perf_counter()
-        between = _attempt(partial(way_between_processes, batches, size, timeout_seconds))
-        parts = parts if between is None else parts | {BETWEEN: between}
-        whole_seconds = tried[0].batch_seconds
-        budget_seconds -= time.perf_counter() - began_seconds
-    own = [each for each in tried if each.workers == batches.settings.workers]
-    with_one_thread, is_crowded = None, own and max(own[0].busy_threads, default=1) > 1
-    if is_crowded and budget_seconds > pass_seconds:
-        limited = partial(try_workers, batches, own[0].workers, size, timeout_seconds)
-        with_one_thread = _attempt(partial(limited, limit_threads))
-    changed: dict[str, Any] = {"parts": longest_first(parts), "whole_seconds": whole_seconds}
-    changed |= {"tried_workers": tuple(tried), "with_one_thread": with_one_thread}
+    changed = _with_workers(batches, found, size, _Tries(budget_seconds), cores)
     return found.model_copy(update=changed)
 
 
-def _attempt(measure: Callable[[], _Result]) -> _Result | None:
-    """Return a measurement, or print why it fails and return None. Others are kept."""
-    try:
-        with run_custom_code("batches can't be loaded"):
-            return measure()
-    except UserError as error:
-        reason = str(error).rpartition("\n")[2]
-        print(f"note: another way to load batches is not tried: {reason}")
-        return None
+def _with_workers(
+    batches: LoaderBatches, found: LoaderTimes, size: int, attempt: _Tries, cores: int
+) -> dict[str, Any]:
+    """Return the fields of LoaderTimes that are measured with worker processes."""
+    timeout_seconds = timeout_for(found.whole_seconds * size / batches.batch_size)
+    settings = batches.settings
+    again = batches, settings.workers, size, timeout_seconds
+    changed: dict[str, Any] = {}
+    if settings.workers and not settings.persistent_workers and may_fork():
+        changed["by_fork"] = attempt(try_workers, *again, None, "fork")
+    tried: list[TriedWorkers] = []
+    for workers in numbers_of_workers(cores, settings.workers):
+        worker_bytes = max(tried[-1].memory_bytes, default=0) if tried else 0
+        if workers * worker_bytes > available_memory_bytes() / 2:
+            break
+        each = attempt(try_workers, batches, workers, size, timeout_seconds)
+        if each is None:
+            break
+        tried.append(each)
+    changed["tried_workers"] = tuple(tried)
+    if not settings.workers or not tried:
+        return changed
+    between = attempt(way_between_processes, batches, size, timeout_seconds)
+    if between is not None:  # else one process's parts are compared with its whole
+        parts = longest_first(found.parts | {BETWEEN: between})
+        changed |= {"parts": parts, "whole_seconds": tried[0].batch_seconds}
+    own = [each for each in tried if each.workers == settings.workers]
+    if own and max(own[0].busy_threads, default=1) > 1:
+        changed["with_one_thread"] = attempt(try_workers, *again, limit_threads)
+    return changed
+
+
+class _Tries:
+    """Other ways to load that are tried one by one, while there is time."""
+
+    def __init__(self, seconds: float) -> None:
+        self._ends_seconds, self._longest_seconds = time.perf_counter() + seconds, 0.0
+
+    def __call__(self, load: Callable[..., _Result | None], *arguments: Any) -> _Result | None:
+        """Return a measurement, or None without time for it. If it fails, print why."""
+        began_seconds = time.perf_counter()
+        if began_seconds + self._longest_seconds > self._ends_seconds:
+            return None
+        try:
+            with run_custom_code("batches can't be loaded"):
+                return load(*arguments)
+        except UserError as error:
+            reason = str(error).rpartition("\n")[2]
+            print(f"note: another way to load batches is not tried: {reason}")
+            return None
+        finally:
+            took_seconds = time.perf_counter() - began_seconds
+            self._longest_seconds = max(self._longest_seconds, took_seconds)
 
 
 def take_apart(batches: LoaderBatches, size: int, budget_seconds: float) -> LoaderTimes:

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
-from photofinish.config.experiment import BatchTransformSettings, LoaderInput
+from photofinish.config.experiment import BatchTransformSettings, Input, LoaderInput
 from photofinish.custom.reference import is_reference
-from photofinish.nested import leaves
-from photofinish.profiling.attribution import measure_input
+from photofinish.machine.host import available_memory_bytes
+from photofinish.models.custom import generators_kept
+from photofinish.nested import leaves, map_nested
+from photofinish.profiling.attribution import RESIDENT, measure_input
 from photofinish.profiling.loader_workers import timeout_for
 from photofinish.results import median_training_seconds
-from photofinish.results.measurements import CLEARLY_FASTER, LoaderTimes, TriedInput
-from photofinish.training.batches import Part
+from photofinish.results.measurements import CLEARLY_FASTER, LoaderTimes, TriedBy, TriedInput
+from photofinish.training.batches import Batches, Part
 from photofinish.training.custom_step import BatchTransform
-from photofinish.training.input_paths import LoaderBatches
+from photofinish.training.input_paths import LoaderBatches, make_batches
+from photofinish.training.torch_device import CPU, free_memory_bytes
 from photofinish.training.trainer import Trainer
 
 _LEAST_SHARE = 0.05
@@ -25,14 +31,20 @@ _LEAST_SHARE = 0.05
 _LEAST_SAMPLES, _MOST_STEPS = 3, 100
 _STORED_SAMPLES, _STORED_BATCHES, _STORED_BYTES = 16, 8, 256 << 20
 _READ_TWICE = 3
+_STORED_SIZE, _LEAST_SHRINKING = 256 / 224, 2
+"""Side of a stored image, as multiple of what the network gets, and as least divisor of before.
+
+ImageNet's images are usually stored with 256 pixels a side for crops of 224.
+"""
 
 
 class _OtherInput(NamedTuple):
-    by: Any
-    settings: LoaderInput
-    part: Part | None = None
-    """Samples for this input, if they differ from the training's."""
+    by: TriedBy
+    settings: Input
+    batches: Batches
     batch_transform: BatchTransform | None = None
+    size: tuple[int, int] | None = None
+    """Height and width of stored images, if they change."""
 
 
 def try_inputs(trainer: Trainer, found: LoaderTimes, seconds: float) -> tuple[TriedInput, ...]:
@@ -43,23 +55,23 @@ def try_inputs(trainer: Trainer, found: LoaderTimes, seconds: float) -> tuple[Tr
     candidates = list(_candidates(trainer, batches, found))
     tried = []
     starts = {each.workers: each.start_seconds for each in found.tried_workers}
-    for by, settings, part, batch_transform in candidates:
-        in_a_round = max(1, settings.workers)
-        left_seconds = seconds / len(candidates) - starts.get(settings.workers, 0.0)
+    ends_seconds = time.perf_counter() + seconds
+    for number, (by, settings, others, batch_transform, size) in enumerate(candidates):
+        loader = settings if isinstance(settings, LoaderInput) else LoaderInput(name="loader")
+        in_a_round = max(1, loader.workers)
+        left_seconds = (ends_seconds - time.perf_counter()) / (len(candidates) - number)
+        left_seconds -= starts.get(loader.workers, 0.0)
         rounds = int(left_seconds / step_seconds / in_a_round)
         if rounds < _LEAST_SAMPLES:
             continue
         steps = in_a_round * min(rounds, max(_LEAST_SAMPLES, _MOST_STEPS // in_a_round))
-        # These steps may take several passes, and workers would start again after each.
-        stays = {"persistent_workers": settings.workers > 0}
-        stays_settings = settings.model_copy(update=stays)
-        others = batches.with_settings(stays_settings, part, timeout_for(found.whole_seconds))
         steady = measure_input(trainer, others, settings, steps, batch_transform, in_a_round)
         tried.append(
             TriedInput(
                 by=by,
-                workers=settings.workers,
-                persistent_workers=settings.persistent_workers,
+                workers=loader.workers,
+                persistent_workers=loader.persistent_workers,
+                size=size,
                 steps=steady,
             )
         )
@@ -70,19 +82,41 @@ def _candidates(
     trainer: Trainer, batches: LoaderBatches, found: LoaderTimes
 ) -> Iterator[_OtherInput]:
     settings, transform = batches.settings, batches.settings.transform
+
+    def loader(settings: LoaderInput, part: Part | None = None) -> LoaderBatches:
+        # Steps may take several passes, and workers would start again after each.
+        stays = settings.model_copy(update={"persistent_workers": settings.workers > 0})
+        return batches.with_settings(stays, part, timeout_for(found.whole_seconds))
+
     epoch_seconds = median_training_seconds(trainer.progress.timings)
     if workers := _workers(settings, found, epoch_seconds):
-        yield _OtherInput("workers", workers)
+        yield _OtherInput("workers", workers, loader(workers))
     if found.whole_seconds < _LEAST_SHARE * epoch_seconds / trainer.steps_per_epoch:
         return
     if part := _stored(batches):
-        yield _OtherInput("decode once", settings, part)
+        if small := _smaller(batches, part):
+            size = small.images.shape[-2:]
+            yield _OtherInput("stored size", settings, loader(settings, small), size=size)
+        needs_loader = transform or settings.eval_transform or settings.collate
+        if needs_loader or not fits_resident(part.images, batches.image_count, trainer.device):
+            yield _OtherInput("decode once", settings, loader(settings, part))
+        else:
+            changed = {"input": RESIDENT, "sampler": None}
+            experiment = trainer.experiment.model_copy(update=changed)
+            resident = make_batches(experiment, part, trainer.device)
+            yield _OtherInput("resident once", RESIDENT, resident)
     is_known = transform and not is_reference(transform.name) and not settings.eval_transform
     if transform and is_known and trainer.batch_transform is None:
         known = BatchTransformSettings.model_validate(transform.model_dump())
         on_batches = BatchTransform(known, trainer.experiment.seed, 0)
         without = settings.model_copy(update={"transform": None})
-        yield _OtherInput("batch transform", without, None, on_batches)
+        yield _OtherInput("batch transform", without, loader(without), on_batches)
+    if settings.collate is None and not settings.byte_batches:
+        byte_settings = settings.model_copy(update={"byte_batches": True})
+        as_bytes = loader(byte_settings)
+        image = as_bytes.dataset[0, None, 0][0]
+        if isinstance(image, torch.Tensor) and image.dtype == torch.uint8:
+            yield _OtherInput("byte batches", byte_settings, as_bytes)
 
 
 def _workers(settings: LoaderInput, found: LoaderTimes, epoch_seconds: float) -> LoaderInput | None:
@@ -109,17 +143,50 @@ def _stored(batches: LoaderBatches) -> Part | None:
     dataset, part = batches.dataset, batches.dataset.part
     if part.read is None:
         return None
-    for row in range(min(_READ_TWICE, len(dataset))):
-        one, other = (leaves(dataset.read(row, epoch)[0]) for epoch in (0, 1))
-        if any(not np.array_equal(*pair) for pair in zip(one, other, strict=True)):
-            return None
     rows = range(min(_STORED_SAMPLES, len(dataset)))
-    items, targets = zip(*(dataset.read(row, 0) for row in rows), strict=True)
-    is_array = all(isinstance(item, np.ndarray) for item in (*items, np.asarray(targets[0])))
-    if not is_array or len({item.shape for item in items}) > 1:
+    with generators_kept():
+        pairs = [dataset.read(row, 0) for row in rows]
+        again = [dataset.read(row, 1)[0] for row in rows[:_READ_TWICE]]
+    for (one, _), other in zip(pairs, again, strict=False):
+        if not all(map(np.array_equal, leaves(one), leaves(other))):
+            return None
+    if (
+        len({tuple(np.shape(leaf) for value in pair for leaf in leaves(value)) for pair in pairs})
+        > 1
+    ):
         return None
-    most = _STORED_BYTES // max(1, items[0].nbytes)
+    most = _STORED_BYTES // max(1, sum(leaf.nbytes for leaf in leaves(pairs[0][0])))
     count = max(2 * batches.batch_size, min(_STORED_BATCHES * batches.batch_size, most))
     repeated = np.arange(count) % len(rows)
-    images, labels = np.stack(items)[repeated], np.stack(targets)[repeated]
+    images, labels = (
+        map_nested(lambda *leaf: np.stack(leaf)[repeated], *values)
+        for values in zip(*pairs, strict=True)
+    )
     return replace(part, images=images, labels=labels, read=None)
+
+
+def _smaller(batches: LoaderBatches, part: Part) -> Part | None:
+    """Return images of a smaller stored size, if the transform shrinks every image file."""
+    # Imported here, as only data sets of image files need it.
+    from photofinish.data.local_source import ImageFiles
+
+    read: Any = batches.dataset.part.read
+    used = batches.dataset[0, None, 0][0]
+    is_image = isinstance(used, torch.Tensor) and used.dim() == 3
+    if not isinstance(read.dataset, ImageFiles) or not is_image:
+        return None
+    height, width = (math.ceil(_STORED_SIZE * side) for side in used.shape[-2:])
+    if any(np.array(part.images.shape[-2:]) < _LEAST_SHRINKING * np.array([height, width])):
+        return None
+    return replace(part, images=np.ascontiguousarray(part.images[..., :height, :width]))
+
+
+def fits_resident(columns: Any, count: int, device: torch.device) -> bool:
+    """Return True if so many samples, as float32, fit into a device's memory.
+
+    Twice as many must fit, for the borders of random crops and for batches.
+    """
+    sample_bytes = sum(4 * math.prod(column.shape[1:]) for column in leaves(columns))
+    free_bytes = None if device == CPU else free_memory_bytes(device)
+    free_bytes = available_memory_bytes() if free_bytes is None else free_bytes
+    return bool(2 * count * sample_bytes <= free_bytes)

@@ -12,10 +12,9 @@ from typing import Any
 import psutil
 import torch
 from threadpoolctl import threadpool_limits
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from photofinish.results.measurements import TriedWorkers
-from photofinish.training.batches import Batch
 from photofinish.training.input_paths import LoaderBatches
 
 _ROUNDS = 4
@@ -36,12 +35,18 @@ def timeout_for(batch_seconds: float) -> float:
     return max(LEAST_TIMEOUT_SECONDS, _TIMEOUT_BATCHES * batch_seconds)
 
 
+def may_fork() -> bool:
+    """Return True if workers start in another way than by fork, which Linux allows."""
+    return sys.platform == "linux" and multiprocessing.get_start_method() != "fork"
+
+
 def try_workers(
     batches: LoaderBatches,
     workers: int,
     size: int,
     timeout_seconds: float,
     started: Callable[[int], None] | None = None,
+    start_method: str | None = None,
 ) -> TriedWorkers | None:
     """Load some batches of at most `size` samples. Return None if an epoch has too few samples."""
     count = _ROUNDS * workers
@@ -49,7 +54,7 @@ def try_workers(
     if size == 0:
         return None
     others = _children()
-    loader = batches.with_workers(workers, size, started, timeout_seconds)
+    loader = batches.with_workers(workers, size, started, timeout_seconds, start_method)
     with closing(loader.first_batches(count)) as loaded:  # at the end, the workers end
         first_seconds, batch_seconds = _time_batches(loaded, workers, count)
         processes = [psutil.Process(pid) for pid in _children() - others]
@@ -96,7 +101,7 @@ def busy_threads(process: psutil.Process) -> int:
 def way_between_processes(batches: LoaderBatches, size: int, timeout_seconds: float) -> float:
     """Return the time to send a batch from a worker to this process, without loading samples."""
     sample, collate = batches.dataset[0, None, 0], batches.dataset.collate
-    same = _SameSample(sample, _ROUNDS * size)
+    same: Any = [sample] * (_ROUNDS * size)
     loader = DataLoader(
         same,
         size,
@@ -110,16 +115,3 @@ def way_between_processes(batches: LoaderBatches, size: int, timeout_seconds: fl
     collate([sample] * size)
     collating_seconds = time.perf_counter() - began_seconds
     return max(0.0, batch_seconds - collating_seconds) * batches.batch_size / size
-
-
-class _SameSample(Dataset[Batch]):
-    """Data set that repeats one sample."""
-
-    def __init__(self, sample: Batch, count: int) -> None:
-        self._sample, self._count = sample, count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, _row: int) -> Batch:
-        return self._sample

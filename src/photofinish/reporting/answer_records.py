@@ -22,14 +22,12 @@ from photofinish.results.records import DeviceLabel
 
 Learns = Literal["the same", "other last bits", "something else"]
 _LEARNS: dict[str, Learns] = {
-    "batch size": "something else",
-    "bf16": "something else",
-    "batch transform": "something else",
     "fewer threads": "other last bits",
     "more threads": "other last bits",
     "tried threads": "other last bits",
+    "byte batches": "other last bits",
 }
-"""Effect of a change of settings on the trained model. Other changes keep its bits."""
+"""Effect of a change on a model that stays the same otherwise. Other changes keep its bits."""
 
 
 class Number(Record):
@@ -184,7 +182,9 @@ def _suggestion(experiment: str, device: DeviceLabel, remedy: Remedy) -> Suggest
             "line": remedy_line(remedy),
             "gain": gain and Range(low=gain.low, high=gain.high),
             "evidence": evidence,
-            "learns": _LEARNS.get(remedy.by, "the same"),
+            "learns": "something else"
+            if remedy.changes_model
+            else _LEARNS.get(remedy.by, "the same"),
             "command": commands(experiment, remedy)[0],
         }
     )

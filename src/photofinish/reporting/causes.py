@@ -34,6 +34,9 @@ _REMEDIES = {
     "tried threads": "tried; changes the last bits",
     "tried workers": "tried; keeps the bits",
     "decode once": "tried; keeps the bits",
+    "resident once": "tried; keeps the bits",
+    "stored size": "tried; changes what is learned, so compare the accuracy",
+    "byte batches": "tried; may change the last bits on a GPU",
     "batch transform": "tried; changes what is learned, as a batch draws once",
     "more threads": "by Amdahl's law; changes the last bits",
 }
@@ -58,7 +61,7 @@ def cause(found: Diagnosis) -> str:
     if found.cause in ("copy-bound", "input-bound"):
         what, batch_seconds = "copying to the device", costs.copying_seconds
         if found.cause == "input-bound":
-            loads = run.settings.input.name == "loader"
+            loads = run.record.experiment.input.name == "loader"
             what = "the loader" if loads else "gathering batches"
             batch_seconds = costs.input_seconds
         share = min(1.0, batch_seconds / costs.epoch_share_seconds)

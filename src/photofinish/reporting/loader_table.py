@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import statistics
 
+from photofinish.comparing.loader_remedies import EditBy, loader_edits
 from photofinish.comparing.pairs import AnyComparison
 from photofinish.reporting.columns import Table
-from photofinish.wording import byte_size, counted, ratio, seconds, times
+from photofinish.results.measurements import LoaderTimes
+from photofinish.wording import byte_size, counted, interval_text, ratio, seconds, times
 
 _LINES = 5
 
@@ -46,16 +48,36 @@ def loader_note(pair: AnyComparison) -> str:
     notes = []
     for run in pair.trained:
         loader, device = run.timings.loader, run.device.upper()
-        if loader and loader.not_measured:
+        if loader is None:
+            continue
+        if loader.not_measured:
             notes.append(f"The {device}'s loader is not taken apart: {loader.not_measured}.")
-        if loader and loader.with_one_thread and (crowded := loader.crowded_workers):
-            faster = crowded.batch_seconds / loader.with_one_thread.batch_seconds
-            notes.append(
-                f"Each of the {device}'s workers computes with {max(crowded.busy_threads)} "
-                f"threads. With one they load {times(faster)} faster (tried): call "
-                f"`threadpoolctl.threadpool_limits(1)` in the data set."
-            )
+        for edit in loader_edits(run):
+            faster = f"an epoch gets {interval_text(edit.predicted)}x faster (tried)"
+            notes.append(f"{_edit(loader, edit.by, device)}: {faster}.")
     return " ".join(notes)
+
+
+def _edit(loader: LoaderTimes, by: EditBy, device: str) -> str:
+    """Return what is slow, and what to change in custom code."""
+    if by == "one thread" and loader.with_one_thread and (crowded := loader.crowded_workers):
+        faster = times(crowded.batch_seconds / loader.with_one_thread.batch_seconds)
+        return (
+            f"Each of the {device}'s workers computes with {max(crowded.busy_threads)} threads. "
+            f"With one they load {faster} faster. Call `threadpoolctl.threadpool_limits(1)` in "
+            f"the data set"
+        )
+    if by == "fork" and loader.by_fork:
+        return (
+            f"By fork, the {device}'s workers start in {seconds(loader.by_fork.start_seconds)}. "
+            f"Call `multiprocessing.set_start_method('fork', force=True)` in the data set's file"
+        )
+    sampler = f"BatchSampler(RandomSampler(data), {loader.batch_size}, drop_last=False)"
+    return (
+        f"A batch takes {seconds(loader.whole_seconds)} on the {device}, and "
+        f"{seconds(loader.one_indexing_seconds or 0.0)} if its rows index the data set at once. "
+        f"Use `DataLoader(data, sampler={sampler}, batch_size=None)`"
+    )
 
 
 def workers_table(pair: AnyComparison) -> Table:

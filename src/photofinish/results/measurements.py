@@ -165,12 +165,19 @@ class TriedWorkers(Record):
     """Memory of each worker that is not shared with other processes."""
 
 
+TriedBy = Literal[
+    "workers", "decode once", "resident once", "stored size", "batch transform", "byte batches",
+]  # fmt: skip
+
+
 class TriedInput(Record):
     """Steps with another input, which are taken as in the training."""
 
-    by: Literal["workers", "decode once", "batch transform"]
+    by: TriedBy
     workers: int
     persistent_workers: bool
+    size: tuple[int, int] | None = None
+    """Height and width of stored images, if they change."""
     steps: SteadyState
 
 
@@ -190,6 +197,10 @@ class LoaderTimes(Record):
     """Loading by one worker, two, and so on up to one for each core."""
     with_one_thread: TriedWorkers | None = None
     """Loading by the training's workers with one thread each, if they compute with more."""
+    by_fork: TriedWorkers | None = None
+    """Loading by the training's workers if they are forked, and else are not."""
+    one_indexing_seconds: float | None = None
+    """Seconds for a batch of a script whose rows index the data set at once, if that is equal."""
     tried_inputs: tuple[TriedInput, ...] = ()
 
     @property

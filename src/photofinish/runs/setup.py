@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,36 +12,19 @@ from photofinish.config.experiment import Experiment, ResidentInput
 from photofinish.data import PartName
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import ConfigError
-from photofinish.machine.host import available_memory_bytes
 from photofinish.models.custom import check_same_network
 from photofinish.models.registry import build_model, check_batch_norm
-from photofinish.nested import leaves
 from photofinish.profiling.custom_check import validate_custom_model
+from photofinish.profiling.loader_tries import fits_resident
 from photofinish.runs.run import Run
 from photofinish.training.batches import Batches
 from photofinish.training.custom_step import step_with_a_loss
-from photofinish.training.failures import failures_explained
 from photofinish.training.input_paths import make_batches
 from photofinish.training.loading import LoadedSamples, SampleKind
 from photofinish.training.losses import Loss
 from photofinish.training.parts import has_live_inputs, part_of
-from photofinish.training.torch_device import CPU, configure_torch, free_memory_bytes
 from photofinish.training.trainer import Trainer
 from photofinish.training.world import World
-
-
-@contextmanager
-def torch_configured(run: Run, device: torch.device, team: World) -> Iterator[None]:
-    """Configure torch for the run. In this block, errors have the experiment's name."""
-    experiment = run.experiment
-    with failures_explained(run.name, experiment, team, runs_custom_code=bool(run.custom_code)):
-        configure_torch(
-            device,
-            experiment.precision,
-            run.host.threads or 1,
-            deterministic=experiment.deterministic,
-        )
-        yield
 
 
 class Setup:
@@ -117,11 +99,7 @@ class Setup:
             return None
         if has_live_inputs(self.split):
             return None
-        free_bytes = None if self.device == CPU else free_memory_bytes(self.device)
-        columns = leaves(self.split.images("train"))
-        samples_bytes = sum(4 * math.prod(column.shape) for column in columns)  # as float32
-        # Twice that, for the borders of random crops and for batches.
-        if 2 * samples_bytes > (available_memory_bytes() if free_bytes is None else free_bytes):
+        if not fits_resident(self.split.images("train"), self.training.image_count, self.device):
             return None
         resident = ResidentInput(name="resident")
         return self._batches("train", experiment.model_copy(update={"input": resident}))
@@ -159,5 +137,5 @@ class Setup:
             run = self.run
             raise ConfigError(
                 f"experiments.{run.name}.{error}. "
-                f"Its samples come from datasets.{run.experiment.dataset}"
+                f"Its samples are those of datasets.{run.experiment.dataset}"
             ) from error
