@@ -152,7 +152,7 @@ def test_steps_of_a_script_are_seen_as_it_is(run: Ask, name: str) -> None:
     answers = run(script)
     record = answers[-1]["records"]["cpu"]
     assert record["timings"]["operations"]["flops"] > 0
-    assert record["timings"]["operations"]["images"] == samples
+    assert record["experiment"]["batch_size"] == samples
     if epoch_steps:
         steps = answers[0]["job"]["epoch_steps"]
         assert steps == pytest.approx(epoch_steps, rel=0.05)
@@ -170,7 +170,7 @@ def test_the_whole_job_is_what_the_arguments_say_and_validation_is_its_own(
     assert re.search(r"On the CPU: [\d,]+ steps in .* at most 1.0 s more", capsys.readouterr().err)
     assert answer["job"]["name"] == "1,000 epochs (--epochs)"
     assert answer["job"]["epoch_steps"] == pytest.approx(10, rel=0.05)
-    assert answer["records"]["cpu"]["timings"]["operations"]["images"] == 32
+    assert answer["records"]["cpu"]["experiment"]["batch_size"] == 32
     epoch = answer["records"]["cpu"]["timings"]["epochs"][0]
     assert epoch["validation_seconds"] > 0
     (answer,) = run(EPOCHS, length=Length("max_steps", 500, "--steps"))

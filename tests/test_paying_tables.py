@@ -12,7 +12,7 @@ from photofinish.comparing.device_results import Trained
 from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.scaling import all_series
 from photofinish.config.compare import Comparing, Prices
-from photofinish.config.early_stopping import EarlyStopping
+from photofinish.config.experiment import EarlyStopping
 from photofinish.machine.energy import Energy
 from photofinish.reporting.tables import paying_table, series_table
 

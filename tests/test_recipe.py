@@ -233,7 +233,7 @@ def test_a_training_stops_early_with_its_best_weights(trainer_of: MakeTrainer) -
     for _ in zip(range(best + 1), alone.epochs(), strict=False):
         pass
     assert weights_of(trainer.result) == weights_of(alone.network)
-    loss, weight, *_ = trainer.validator.evaluate(trainer.state, trainer.validation.eval_batches())
+    loss, weight, *_ = trainer.evaluate(trainer.state, trainer.validation.eval_batches())
     assert loss / weight == pytest.approx(min(losses))
 
 
