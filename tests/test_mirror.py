@@ -10,9 +10,11 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -35,18 +37,20 @@ pytestmark = pytest.mark.filterwarnings(
 
 NAME = "small-mlp"
 HERE = platform.node()
+SAMPLES: dict[PartName, int] = {"train": 6, "validation": 2, "test": 2}
 
 
 @pytest.fixture
 def results(tmp_path: Path, make_result: MakeResult) -> Path:
     """A training on the CPU with its weights, and no accelerator."""
-    write_trained(tmp_path / "results", trained(make_result, NAME))
+    result = with_record(trained(make_result, NAME), samples=SAMPLES)
+    write_trained(tmp_path / "results", result)
     write_result(tmp_path / "results", make_result(NAME, "gpu", unavailable="no accelerator"))
     return tmp_path / "results"
 
 
-def mirror(store: Store, results: Path, name: str = NAME) -> int:
-    return sync_all(store, [name], results, results.parent / "report")
+def mirror(store: Store, results: Path, *, with_models: bool = False) -> int:
+    return sync_all(store, [NAME], results, results.parent / "report", with_models=with_models)
 
 
 def document_of(results: Path) -> RunDocument:
@@ -80,6 +84,13 @@ def artifacts(store: Store, run: Run, folder: str = "") -> set[str]:
     return paths
 
 
+def assert_complete(store: Store, run: Run, document: RunDocument) -> None:
+    """Check that the run has each value once, and all files."""
+    assert run.info.status == "FINISHED"
+    assert steps(store, run) == steps_of(document)
+    assert artifacts(store, run) >= {f"{folder}/{path.name}" for path, folder in document.files}
+
+
 def change_timings(results: Path, **changes: Any) -> Path:
     """Make another result of it, trained at another time or place."""
     path = results / NAME / "cpu" / records.TIMINGS_FOLDER / records.TIMINGS
@@ -88,10 +99,10 @@ def change_timings(results: Path, **changes: Any) -> Path:
     return results
 
 
-def start_run(store: Store, results: Path, process: str, **tags: str) -> str:
+def start_run(store: Store, results: Path, process: str) -> str:
     """Create the run of a training as the stage does when it begins."""
     document = document_of(results)
-    tags = document.tags | {documents.TAG_PROCESS: process} | tags
+    tags = document.tags | {documents.TAG_PROCESS: process}
     return create_run(store, document.name, tags, document.started_ms)
 
 
@@ -107,45 +118,69 @@ def test_a_result_is_mirrored_once_and_completely(
     store: Store, results: Path, make_result: MakeResult
 ) -> None:
     write_scores(results, trained(make_result, NAME))
-    assert [mirror(store, results) for _ in range(2)] == [1, 0]
+    assert [mirror(store, results, with_models=True) for _ in range(2)] == [1, 0]
     run, document = the_run(store), document_of(results)
-    assert (run.info.run_name, run.info.status) == (f"{NAME}/cpu", "FINISHED")
+    assert_complete(store, run, document)
+    assert run.info.run_name == f"{NAME}/cpu"
     assert run.info.start_time == document.started_ms
     assert run.info.end_time - run.info.start_time == 30_000  # of the whole job
     assert run.data.tags["mlflow.user"] == psutil.Process().username()
     assert run.data.params == document.params
     assert document.tags.items() <= run.data.tags.items()
-    assert steps(store, run) == steps_of(document)
-    files = {f"{folder}/{path.name}" for path, folder in document.files}
-    assert artifacts(store, run) >= files
-    assert files >= {f"model/{records.WEIGHTS}", f"evaluation/{records.EVALUATION}"}
+    files = {f"model/{records.WEIGHTS}", f"evaluation/{records.EVALUATION}"}
+    assert files <= artifacts(store, run)
     assert len(run.outputs.model_outputs) == 1
 
 
-def test_a_run_has_its_data_set_live_and_when_it_is_rebuilt_and_is_found_by_it(
+@pytest.fixture
+def start(
     store: Store, results: Path, make_result: MakeResult, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], None]:
+    """Begin the training of `results`, as its stage does."""
+    monkeypatch.setattr(mlflow_worker, "open_project", lambda: store)
+    record = trained(make_result, NAME).record
+    data = record.data_sha256, SAMPLES
+    key = document_of(results).tags[documents.TAG_TRAINING_KEY]
+    return lambda: mlflow_worker.start(NAME, "cpu", record.experiment, key, *data, 0)
+
+
+def test_a_run_has_its_data_set_live_and_when_it_is_rebuilt_and_is_found_by_it(
+    store: Store, results: Path, start: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(results.parent)
     records.write_record(Path("data/plan/datasets/small.json"), digits_plan())
-    samples: dict[PartName, int] = {"train": 6, "validation": 2, "test": 2}
-    result = with_record(trained(make_result, NAME), samples=samples)
-    write_trained(results, result)
-    monkeypatch.setattr(mlflow_worker, "open_project", lambda: store)
-    data = result.record.data_sha256, samples
-    key = document_of(results).tags[documents.TAG_TRAINING_KEY]
-    mlflow_worker.start(NAME, "cpu", result.record.experiment, key, *data, 0)
-    inputs = [the_run(store).inputs.to_dictionary()]
+    start()
+    live = the_run(store).inputs.to_dictionary()
     mlflow_worker.training_ended(NAME, "cpu", results, [])
-    inputs.append(the_run(store).inputs.to_dictionary())
+    assert the_run(store).inputs.to_dictionary() == live
     store.client.delete_run(the_run(store).info.run_id)
     mirror(store, results)
-    inputs.append(the_run(store).inputs.to_dictionary())
-    assert inputs[0] == inputs[1] == inputs[2]
+    assert the_run(store).inputs.to_dictionary() == live
     (found,) = the_run(store).inputs.dataset_inputs
     assert (found.dataset.name, found.dataset.digest) == ("small", "d" * 16)
     assert json.loads(found.dataset.source).items() >= {"source": "digits", "test": 0.2}.items()
-    assert json.loads(found.dataset.profile) == {"num_rows": 10, **samples}
+    assert json.loads(found.dataset.profile) == {"num_rows": 10, **SAMPLES}
     assert len(store.find_runs(f"dataset.digest = '{'d' * 16}'")) == 1
+
+
+def test_a_training_that_stopped_has_the_reason_and_continues_its_run_when_it_is_resumed(
+    store: Store, results: Path, start: Callable[[], None]
+) -> None:
+    start()
+    run_id, sampled = the_run(store).info.run_id, "system/cpu_utilization_percentage"
+    earlier = [Metric(sampled, 50.0, 1_700_000_000_000, step) for step in range(3)]
+    store.client.log_batch(run_id, earlier)
+    mlflow_worker.stopped("FAILED", "the loss is no longer finite")
+    assert the_run(store).info.status == "FAILED"
+    assert "no longer finite" in the_run(store).data.tags[documents.TAG_NOTE]
+
+    start()
+    mlflow_worker.training_ended(NAME, "cpu", results, [])
+    run = the_run(store)
+    assert (run.info.run_id, run.info.status) == (run_id, "FINISHED")
+    assert "stopped" not in run.data.tags[documents.TAG_NOTE]
+    history = store.client.get_metric_history(run_id, sampled)
+    assert sorted(metric.step for metric in history) == [0, 1, 2, 3]
 
 
 def test_only_the_run_of_the_result_on_disk_is_current(store: Store, results: Path) -> None:
@@ -181,25 +216,6 @@ def test_a_run_that_its_training_could_not_complete_is_completed(
     assert mirror(store, results) == 0
 
 
-def test_a_resumed_training_continues_its_run(
-    store: Store, results: Path, gone: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    key, document = "system/cpu_utilization_percentage", document_of(results)
-    run_id = start_run(store, results, gone)
-    sampled = [Metric(key, 50.0, 1_700_000_000_000, step) for step in range(3)]
-    store.client.log_batch(run_id, [*document.metrics[:1], *sampled])
-    monkeypatch.setattr(mlflow_worker, "open_project", lambda: store)
-    record = records.read_training(results / NAME / "cpu" / records.MODEL)
-    assert isinstance(record, records.TrainingRecord)
-    training_key = document.tags[documents.TAG_TRAINING_KEY]
-    mlflow_worker.start(NAME, "cpu", record.experiment, training_key, "", {}, 0)
-    mlflow_worker.training_ended(NAME, "cpu", results, [])
-    run = the_run(store)
-    assert (run.info.run_id, run.info.status) == (run_id, "FINISHED")
-    sampled = store.client.get_metric_history(run_id, key)
-    assert sorted(metric.step for metric in sampled) == [0, 1, 2, 3]
-
-
 @pytest.mark.parametrize(
     ("process", "status"),
     [
@@ -222,42 +238,28 @@ def test_a_run_left_running_is_closed_if_its_process_is_gone(
 def test_a_run_that_another_process_writes_is_left_to_it(store: Store, results: Path) -> None:
     start_run(store, results, json.dumps(["lab", 1, time.time()]))
     assert mirror(store, results) == 0
-    assert not the_run(store).outputs.model_outputs
-
-
-@pytest.fixture
-def sent(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of the files that are sent to MLflow."""
-    names: list[str] = []
-    original = store.client.log_artifact
-
-    def note(run_id: str, path: str, folder: str) -> None:
-        original(run_id, path, folder)
-        names.append(Path(path).name)
-
-    monkeypatch.setattr(store.client, "log_artifact", note)
-    return names
+    assert the_run(store).info.status == "RUNNING"
 
 
 def test_scores_that_come_later_complete_the_same_run_and_only_they_are_sent(
-    store: Store, results: Path, make_result: MakeResult, sent: list[str]
+    store: Store, results: Path, make_result: MakeResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mirror(store, results)
+    mirror(store, results, with_models=True)
     before = the_run(store)
-    assert records.WEIGHTS in sent
+    sends = Mock(wraps=store.client.log_artifact)
+    monkeypatch.setattr(store.client, "log_artifact", sends)
     for accuracy in (0.75, 0.5):
-        sent.clear()
+        sends.reset_mock()
         write_scores(results, trained(make_result, NAME, accuracy=accuracy))
-        assert mirror(store, results) == 1
-        assert sent == [records.EVALUATION]
+        assert mirror(store, results, with_models=True) == 1
+        assert [Path(call.args[1]).name for call in sends.mock_calls] == [records.EVALUATION]
     after = the_run(store)
     assert after.info.run_id == before.info.run_id
     assert after.data.metrics["test_accuracy"] == 0.5
     assert len(after.data.metrics) == len(before.data.metrics) + 3
     assert len(after.outputs.model_outputs) == 1
-    assert {key for (key, _), times in steps(store, after).items() if times > 1} == {
-        "test_accuracy"
-    }
+    twice = {key for (key, _), times in steps(store, after).items() if times > 1}
+    assert twice == {"test_accuracy"}
 
 
 @pytest.mark.parametrize("function", ["log_artifact", "finalize_logged_model", "set_terminated"])
@@ -270,23 +272,20 @@ def test_a_sync_that_is_cut_off_is_completed_by_the_next(
     with monkeypatch.context() as patch:
         patch.setattr(store.client, function, cut_off)
         with pytest.raises(ConnectionError):
-            mirror(store, results)
-    mirror(store, results)
-    run, document = the_run(store), document_of(results)
-    assert run.info.status == "FINISHED"
-    assert steps(store, run) == steps_of(document)
-    assert artifacts(store, run) >= {f"{folder}/{path.name}" for path, folder in document.files}
+            mirror(store, results, with_models=True)
+    mirror(store, results, with_models=True)
+    assert_complete(store, the_run(store), document_of(results))
     assert len(store.client.search_logged_models([store.experiment_id])) == 1
 
 
 def test_a_folder_mlruns_that_was_deleted_comes_back_in_the_same_runs(
     store: Store, results: Path, tmp_path: Path
 ) -> None:
-    mirror(store, results)
+    mirror(store, results, with_models=True)
     before = the_run(store)
     files = {path for path in (tmp_path / "mlruns").rglob("*") if path.is_file()}
     shutil.rmtree(tmp_path / "mlruns")
-    assert [mirror(store, results) for _ in range(2)] == [1, 0]
+    assert [mirror(store, results, with_models=True) for _ in range(2)] == [1, 0]
     assert {path for path in (tmp_path / "mlruns").rglob("*") if path.is_file()} == files
     after = the_run(store)
     assert after.info.run_id == before.info.run_id
