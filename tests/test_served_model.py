@@ -15,21 +15,22 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from conftest import CustomFiles, MakeResult, MakeTrainer
+from conftest import CustomFiles, MakeExperiment, MakeResult
 from mlflow.entities import LoggedModelStatus
 from mlflow.exceptions import MlflowException
 from mlflow.pyfunc.scoring_server import InvocationsResponse, invocations
-from result_files import trained, write_scores, write_trained
+from result_files import trained, write_scores
 from torch.nn.functional import cross_entropy
+from training_process import train_here
 
 from photofinish.config.networks import CustomModel
 from photofinish.custom.imports import custom_code_hashes
 from photofinish.custom.running import forget_imports
 from photofinish.data.packed import PackedSplit
 from photofinish.evaluation.evaluate import Judged, evaluate
-from photofinish.files import sha256_of_bytes, write_bytes_atomically
+from photofinish.machine.fingerprint import CpuTarget
 from photofinish.results import records
-from photofinish.results.learned import weights_of
+from photofinish.runs.run import Run
 from photofinish.tracking.model import as_served
 from photofinish.tracking.store import Store
 from photofinish.tracking.sync import sync_all
@@ -62,28 +63,25 @@ print(json.dumps(model.predict(fractions).argmax(axis=1).tolist()))
 """
 
 
-@pytest.fixture
-def results(
-    tmp_path: Path,
-    make_result: MakeResult,
-    make_trainer: MakeTrainer,
+@pytest.fixture(scope="module")
+def trained_once(
+    tmp_path_factory: pytest.TempPathFactory,
+    make_experiment: MakeExperiment,
+    cpu_host: CpuTarget,
     packed_split: PackedSplit,
 ) -> Path:
-    """A training on the small data set, with its weights."""
-    result, manifest = trained(make_result, NAME), packed_split.manifest
-    folder = write_trained(tmp_path / "results", result) / records.MODEL
-    trainer = make_trainer(result.record.experiment)
-    list(trainer.epochs())
-    weights = weights_of(trainer.network)
-    facts = {
-        "class_names": manifest.class_names,
-        "mean": manifest.mean,
-        "std": manifest.std,
-        "weights_sha256": sha256_of_bytes(weights),
-    }
-    records.write_record(folder / records.RECORD, result.record.model_copy(update=facts))
-    write_bytes_atomically(folder / records.WEIGHTS, weights)
-    return tmp_path / "results"
+    """Train on the small data set."""
+    folder = tmp_path_factory.mktemp("trained")
+    out = folder / "results" / NAME / "cpu"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        train_here(Run(NAME, "cpu", make_experiment(), cpu_host, packed_split.folder, out))
+    return folder / "results"
+
+
+@pytest.fixture
+def results(trained_once: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(trained_once, tmp_path / "results"))
 
 
 @pytest.fixture
@@ -146,16 +144,14 @@ def test_a_network_that_cannot_be_pickled_is_logged_as_code_and_state_dict(
     custom_files: CustomFiles,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    raises = "    def __reduce__(self):\n        raise RuntimeError('only through state_dict()')\n"
-    source = NETWORK.replace("from parts import", "HIDDEN = 8\nfrom torch import").replace(
-        "HIDDEN, nn\n", "nn\n"
-    )
-    custom_files.write("net.py", source + raises)
+    source = NETWORK.replace("from parts import HIDDEN, nn", "from torch import nn\nHIDDEN = 8")
+    source += "    def __reduce__(self):\n        raise RuntimeError('only through state_dict()')\n"
+    custom_files.write("net.py", source)
     record_custom_code(results)
     mirror(store, results)
     assert "code and state_dict: only through state_dict()" in capsys.readouterr().out
     folder = Path(mlflow.artifacts.download_artifacts(model_address(store)))
-    assert (folder / "code" / "net.py").read_text(encoding="utf-8") == source + raises
+    assert (folder / "code" / "net.py").read_text(encoding="utf-8") == source
     state = torch.load(folder / "state_dict.pt", weights_only=True)
     assert [*state] == ["1.weight", "1.bias", "3.weight", "3.bias"]
     facts = json.loads((folder / "network.json").read_text(encoding="utf-8"))
