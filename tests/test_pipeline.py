@@ -134,19 +134,10 @@ def test_dvc_repro_goes_from_nothing_to_the_report(
     assert (project.root / "report" / "index.html").is_file()
     assert git_status == "?? dvc.lock\n?? metrics.json\n?? metrics/\n?? plots/\n"
     with (project.root / "report" / "comparison.csv").open(encoding="utf-8") as file:
-        statuses = {
-            (row["experiment"], row["device"]): row["status"] for row in csv.DictReader(file)
-        }
-    names = (_INHERITS, _OWN, "timed", "whole")
-    assert {key: statuses[key] for key in statuses if key[1] == "cpu"} == dict.fromkeys(
-        [(name, "cpu") for name in names], "trained"
-    )
-    assert len(statuses) == 8
-
-
-def test_with_nothing_changed_the_plan_alone_is_made_anew(project: Project) -> None:
-    assert _stages_run(project.repro()) == _EVERY_TIME
-    assert project.git("status", "--porcelain") == ""
+        rows = [*csv.DictReader(file)]
+    assert len(rows) == 8
+    trained = {row["experiment"] for row in rows if row["status"] == "trained"}
+    assert trained == {_INHERITS, _OWN, "timed", "whole"}
 
 
 @pytest.mark.parametrize(
@@ -154,9 +145,6 @@ def test_with_nothing_changed_the_plan_alone_is_made_anew(project: Project) -> N
     [
         ("src/photofinish/config/messages.py", set()),
         ("src/photofinish/config/tables/prices.csv", {"compare"}),
-        ("src/photofinish/data/split.py", {"split"}),
-        ("src/photofinish/training/losses.py", _TRAIN | {"evaluate"}),
-        ("stages/train.py", _TRAIN),
         ("blocks.py", _TRAIN),
         ("scores.py", {"evaluate"}),
     ],
@@ -169,34 +157,20 @@ def test_an_edited_file_runs_the_stages_that_import_it(
     assert _stages_to_run(project) == stages
 
 
-@pytest.mark.parametrize(
-    ("defaults", "stages"),
-    [
-        ({"seed": 1}, _TRAIN),
-        ({"cuda_graphs": "off"}, {"train-gpu"}),
-        ({"input": {"name": "loader", "pin_memory": True, "non_blocking": True}}, {"train-gpu"}),
-    ],
-    ids=["seed", "cuda_graphs", "pinned"],
-)
-def test_a_changed_setting_runs_the_stages_that_read_it(
-    project: Project, defaults: dict[str, Any], stages: set[str]
-) -> None:
-    project.write_params({**_PARAMS, "defaults": _PARAMS["defaults"] | defaults})
-    assert _stages_to_run(project) == stages
+def test_a_setting_of_the_gpu_alone_trains_on_the_gpu_alone(project: Project) -> None:
+    pinned = {"input": {"name": "loader", "pin_memory": True, "non_blocking": True}}
+    project.write_params({**_PARAMS, "defaults": _PARAMS["defaults"] | pinned})
+    assert _stages_to_run(project) == {"train-gpu"}
 
 
-def test_a_changed_default_reruns_its_heirs_elsewhere_with_the_same_bits_and_logs_to_this_mlflow(
-    project: Project,
+def test_a_changed_default_reruns_its_heirs_in_a_copy_that_logs_to_this_mlflow(
+    project: Project, empty_database: Path
 ) -> None:
     shutil.copy(ROOT / _WORKER, project.root / _WORKER)
+    shutil.copy(empty_database, project.root)
     state = project.root / ".photofinish"
     git_status, locks_before = project.git("status", "--porcelain"), set(state.rglob("*.lock"))
-    # The heir becomes equal to the other experiment, which does not inherit. A new key is added.
-    changes = (
-        "defaults.epochs=3",
-        "defaults.optimizer.lr=0.05",
-        f"+experiments.{_OWN}.batch_size=128",
-    )
+    changes = ("defaults.epochs=3", "defaults.optimizer.lr=0.05")
     options = [part for change in changes for part in ("--set-param", change)]
     output = _dvc(project, "exp", "run", "--temp", "--name", "longer", *options)
     assert _stages_run(output) == {*_EVERY_TIME, "compare"} | _of(_INHERITS)
@@ -210,14 +184,6 @@ def test_a_changed_default_reruns_its_heirs_elsewhere_with_the_same_bits_and_log
 
     _dvc(project, "exp", "apply", "longer")
     assert _stages_run(project.repro()) == _EVERY_TIME
-    for device in ("cpu", "gpu"):
-        here, elsewhere = (
-            contents(project.root / "results" / name / device / "model")
-            for name in (_OWN, _INHERITS)
-        )
-        assert here == elsewhere != {}
-    planned = project.root / "data" / "plan" / "experiments" / f"{_INHERITS}.json"
-    assert json.loads(planned.read_text(encoding="utf-8"))["epochs"] == 3
 
 
 def test_scripts_run_once_and_a_failure_is_shown(project: Project) -> None:
@@ -264,6 +230,7 @@ def test_on_another_host_the_cpu_trains_again_and_back_home_the_old_result_is_re
     assert _stages_run(back) == _EVERY_TIME
     assert training in _stages_restored(back)
     assert contents(timings) == before
+    assert project.git("status", "--porcelain") == ""
 
 
 def test_ask_answers_for_experiments_and_scripts_and_leaves_all_as_it_was(

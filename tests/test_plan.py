@@ -42,12 +42,9 @@ def files_in(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
-def written_files(folder: Path) -> set[str]:
-    """Return the files written since the last call."""
-    names = {name for name in files_in(folder) if (folder / name).stat().st_mtime != LONG_AGO}
-    for name in names:
-        os.utime(folder / name, (LONG_AGO, LONG_AGO))
-    return names
+def trainings(*names: str) -> set[str]:
+    """Return the plans of both devices' trainings."""
+    return {f"{folder}/{name}.json" for folder in ("experiments", "on_cpu") for name in names}
 
 
 def plan(folder: Path, text: str = PARAMS) -> set[str]:
@@ -55,7 +52,10 @@ def plan(folder: Path, text: str = PARAMS) -> set[str]:
     params_file = folder.parent / "params.yaml"
     params_file.write_text(text, encoding="utf-8")
     write_plan(read_params(params_file), folder, ROOT / "stages")
-    return written_files(folder)
+    written = {name for name in files_in(folder) if (folder / name).stat().st_mtime != LONG_AGO}
+    for name in written:
+        os.utime(folder / name, (LONG_AGO, LONG_AGO))
+    return written
 
 
 @pytest.fixture
@@ -71,8 +71,7 @@ def test_each_experiment_data_set_device_and_stage_has_a_file(folder: Path) -> N
     assert files_in(folder) == {
         *(f"hosts/{device}.json" for device in ("cpu", "gpu")),
         *(f"datasets/{name}.json" for name in params.datasets),
-        *(f"experiments/{name}.json" for name in params.experiments),
-        *(f"on_cpu/{name}.json" for name in params.experiments),
+        *trainings(*params.experiments),
         *(f"metrics/{name}.json" for name in params.experiments),
         *(f"code/{name}.json" for name in stages - {"plan"}),
         *("weights.json", "budget.json", "compare.json"),
@@ -86,26 +85,15 @@ def test_each_experiment_data_set_device_and_stage_has_a_file(folder: Path) -> N
     assert order == ("linear", "long", "adam")
 
 
-EACH = ("experiments", "on_cpu")
-"""Folders of the plans of each device's training."""
-
-
 @pytest.mark.parametrize(
     ("old", "new", "written"),
     [
-        ("epochs: 50", "epochs: 60", {"experiments/long.json", "on_cpu/long.json"}),
-        (
-            "epochs: 10",
-            "epochs: 11",
-            {f"{each}/{name}.json" for each in EACH for name in ("linear", "adam")},
-        ),
-        (
-            "lr: 0.1",
-            "lr: 0.2",
-            {f"{each}/{name}.json" for each in EACH for name in ("linear", "long")},
-        ),
-        ("validation: 50", "validation: 60", {"datasets/few-digits.json"}),
+        ("epochs: 50", "epochs: 60", trainings("long")),
+        ("epochs: 10", "epochs: 11", trainings("linear", "adam")),
+        ("lr: 0.1", "lr: 0.2", trainings("linear", "long")),
+        ("epochs: 50", "epochs: 50, cuda_graphs: 'off'", {"experiments/long.json"}),
         ("epochs: 10", "epochs: 10  # the usual", set()),
+        ("validation: 50", "validation: 60", {"datasets/few-digits.json"}),
         ("datasets:", "devices: {gpu: {if_missing: fail}}\ndatasets:", {"hosts/gpu.json"}),
         ("datasets:", "compare: {target_accuracy: 0.9}\ndatasets:", {"compare.json"}),
     ],
@@ -130,14 +118,12 @@ def test_files_that_are_no_longer_needed_go_and_others_stay(folder: Path) -> Non
     before = files_in(folder)
     text = PARAMS[: PARAMS.index("  adam:")].replace("  few-digits", "  # few-digits")
     assert plan(folder, text) == {"compare.json", "weights.json", "notes.txt"}
-    names = (
-        "datasets/few-digits",
-        "experiments/adam",
-        "on_cpu/adam",
-        "metrics/adam",
-        "experiments/left-over",
-    )
-    assert before - files_in(folder) == {f"{name}.json" for name in names}
+    assert before - files_in(folder) == {
+        "datasets/few-digits.json",
+        "experiments/left-over.json",
+        "metrics/adam.json",
+        *trainings("adam"),
+    }
 
 
 def test_another_gpu_changes_the_gpu_and_a_missing_one_is_recorded(

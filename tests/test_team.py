@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -51,16 +49,17 @@ class Team(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
+def team(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> Iterator[Team]:
     """Two clones: the first has trained, committed and pushed, the second has pulled."""
     folder = tmp_path_factory.mktemp("team")
+    shutil.copy(empty_database, folder / "server.db")
     with mlflow_server(folder) as tracking:
         first = clone_project(folder / "first" / "project")
         first.environment.update({"MLFLOW_TRACKING_URI": tracking, "CUDA_VISIBLE_DEVICES": ""})
         first.write_params(PARAMS)
         join(first, folder / "remote")
         first.repro()
-        as_in(first, MLFLOW_SYNC)
+        sync_in(first)
         first.commit()
         assert first.run("dvc", "push", "--run-cache").returncode == 0
         root = folder / "second" / "project"
@@ -76,18 +75,14 @@ def join(project: Project, remote: Path) -> None:
     (project.root / ".dvc/config.local").write_text(text, encoding="utf-8")
 
 
-MLFLOW_SYNC = SimpleNamespace(main=lambda: sync.bring_up_to_date(5000))
-
-
-def as_in(project: Project, program: Any, *arguments: str) -> None:
-    """Run a program's main function in this process, which has imported MLflow already."""
+def sync_in(project: Project) -> None:
+    """Bring MLflow up to date in this process, which has imported it already."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(project.root)
         patch.delenv("DVC_ROOT", raising=False)
         for name in ("MLFLOW_TRACKING_URI", "CUDA_VISIBLE_DEVICES", "PYTHONPATH", "PATH"):
             patch.setenv(name, project.environment[name])
-        patch.setattr(sys, "argv", ["program", *arguments])
-        program.main()
+        sync.bring_up_to_date(5000)
 
 
 def test_a_fresh_clone_shows_results_and_report_without_training_and_mlflow_has_each_once(
@@ -97,7 +92,7 @@ def test_a_fresh_clone_shows_results_and_report_without_training_and_mlflow_has_
     assert "Running stage 'train" not in team.pulled
     for file in (RESULT, REPORT):
         assert (team.second.root / file).read_bytes() == (team.first.root / file).read_bytes()
-    as_in(team.second, MLFLOW_SYNC)
+    sync_in(team.second)
     assert team.runs() == before
     assert len(before) == 2
 
