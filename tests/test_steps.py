@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -39,98 +40,70 @@ from photofinish.results.learned import weights_of
 from photofinish.training import graphs
 from photofinish.training.trainer import Trainer
 
-
-def assert_same_bits(make_job: MakeJob, network: nn.Module | None = None, **settings: Any) -> None:
-    eager, recorded = make_job(network, **settings), trained(make_job(network, **settings))
-    list(eager.epochs())
-    assert_recorded(recorded)
-    assert_same_run(recorded, eager)
-    assert eager.steps_done == eager.experiment.epochs * eager.steps_per_epoch
-
-
 # -- the same bits ----------
 
 ONE_CYCLE = {"name": "one_cycle", "max_lr": 0.1}
-NO_NORMS = {"weight_decay": 0.1, "weight_decay_exclude": "norms and biases"}
-TORCHVISION = {"images": 6, "batch_size": 2, "epochs": 1}
+TWO_RATES = ONE_CYCLE | {"max_lr": [0.1, 0.2]}
+MOMENTUM = SGD | {"momentum": 0.9}
+TWO_GROUPS = {"weight_decay": 0.1, "weight_decay_exclude": "norms and biases"}
+WORKER = {**LOADER, "workers": 1, "persistent_workers": True}
+CNN = {"name": "cnn", "channels": (3,), "hidden": (4,)}
+UNFUSED = SGD | {"fused": False}
+SMOOTHED_AND_WEIGHTED = {
+    "name": "cross_entropy",
+    "weight": (1.0, 2.0, 3.0),
+    "label_smoothing": 0.1,
+}
+# A dispatch mode changes the order in which PyTorch adds up gradients of one-pixel images.
+TORCHVISION = {"shape": (3, 64, 64), "images": 6, "batch_size": 2, "epochs": 1}
 
 
 @pytest.mark.parametrize(
     "settings",
     [
         {"model": {"name": "linear"}, "schedule": {"name": "step", "step_size": 1}},
-        {
-            "model": {"name": "mlp", "hidden": (8, 4)},
-            "optimizer": SGD | {"momentum": 0.9},
-            "schedule": ONE_CYCLE,
-        },
-        {
-            "model": {"name": "cnn", "channels": (3,), "hidden": (4,)},
-            "optimizer": SGD | {"momentum": 0.9, "nesterov": True, **NO_NORMS},
-            "schedule": ONE_CYCLE | {"max_lr": [0.1, 0.2]},  # two groups, each with its own rate
-        },
-        {
-            "model": {"name": "lenet"},
-            "shape": (1, 16, 16),
-            "optimizer": ADAM | {"amsgrad": True},
-            "schedule": {"name": "cosine"},
-        },
-        # A dispatch mode changes the order in which PyTorch adds up gradients of one-pixel images.
-        {"model": {"name": "mobilenet_v3_small"}, "shape": (3, 64, 64), **TORCHVISION},
+        {"model": CNN, "optimizer": MOMENTUM | {"nesterov": True, **TWO_GROUPS},
+         "schedule": TWO_RATES},
+        {"model": {"name": "lenet"}, "shape": (1, 16, 16), "optimizer": ADAM | {"amsgrad": True},
+         "schedule": {"name": "cosine"}},
+        {"model": {"name": "mobilenet_v3_small"}, **TORCHVISION},
         {"precision": "bf16", "optimizer": ADAMW, "schedule": ONE_CYCLE},
-        {
-            "precision": "fp16",
-            "optimizer": SGD | {"momentum": 0.9},
-            "clip_grad_norm": 0.5,
-            "warmup_steps": 4,
-        },
+        {"precision": "fp16", "optimizer": MOMENTUM, "clip_grad_norm": 0.5, "warmup_steps": 4},
         {"precision": "fp16", "optimizer": ADAM, "accumulate": 2, "ema": 0.9},
-        {
-            "images": 12,  # whose windows leave nothing over
-            "loss": {"name": "cross_entropy", "label_smoothing": 0.1},
-            "schedule": {"name": "reduce_on_plateau", "patience": 0, "factor": 0.5},
-        },
+        {"loss": {"name": "cross_entropy", "label_smoothing": 0.1},
+         "schedule": {"name": "reduce_on_plateau", "patience": 0, "factor": 0.5},
+         "images": 12},  # whose windows leave nothing over
         {"input": LOADER, "optimizer": ADAM, "schedule": ONE_CYCLE},
-        {
-            "input": {**LOADER, "workers": 1, "persistent_workers": True},
-            "augmentation": {"flip": 0.5, "crop_padding": 1},
-            "precision": "fp16",
-        },
+        {"input": WORKER, "augmentation": {"flip": 0.5, "crop_padding": 1}, "precision": "fp16"},
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_captured_steps_learn_the_same_bits(make_job: MakeJob, settings: dict[str, Any]) -> None:
-    assert_same_bits(make_job, **settings)
-
-
-FOR_STATE: dict[str, Any] = {
-    "shape": (1, 8, 8),
-    "images": 17,
-}  # of one image alone nothing can be normalised
-
-
-def test_dropout_and_batch_norm_learn_the_same_bits(make_job: MakeJob) -> None:
-    assert_same_bits(make_job, network_with_state(), **FOR_STATE)
+    eager, recorded = make_job(**settings), trained(make_job(**settings))
+    list(eager.epochs())
+    assert_recorded(recorded)
+    assert_same_run(recorded, eager)
+    assert eager.steps_done == eager.experiment.epochs * eager.steps_per_epoch
 
 
 @pytest.mark.parametrize("source", [{"name": "resident"}, LOADER], ids=["resident", "loader"])
-def test_a_run_resumed_after_any_epoch_ends_with_the_same_bits(
+def test_dropout_and_batch_norm_learn_the_same_bits_also_resumed_after_any_epoch(
     make_job: MakeJob, source: dict[str, Any]
 ) -> None:
-    settings = {
-        "epochs": 3,
-        "optimizer": ADAM,
-        "schedule": {"name": "cosine"},
-        "input": source,
-        **FOR_STATE,
-    }
-    whole = make_job(network_with_state(), **settings)
+    def job() -> Trainer:
+        # Of one image alone nothing can be normalised.
+        settings = {"shape": (1, 8, 8), "images": 17, "epochs": 3, "optimizer": ADAM}
+        return make_job(network_with_state(), input=source, schedule={"name": "cosine"}, **settings)
+
+    eager, whole = job(), job()
+    list(eager.epochs())
     states = [copy.deepcopy(whole.state_dict()) for _epoch in warmed(whole).epochs()]
+    assert_same_run(whole, eager)
     for state in states:
-        resumed = make_job(network_with_state(), **settings)
+        resumed = job()
         resumed.load_state_dict(state)
         assert_recorded(trained(resumed))
-        assert_same_run(resumed, whole)
+        assert_same_run(resumed, eager)
 
 
 # -- what is taken one by one ----------
@@ -150,13 +123,9 @@ def counts(network: nn.Module, _images: object, outputs: torch.Tensor) -> torch.
 @pytest.mark.parametrize(
     ("python", "why"),
     [
-        (
-            reads_back,
-            r"recording some failed \(aten._local_scalar_dense.default reads a value back",
-        ),
+        (reads_back, r"recording some failed \(aten._local_scalar_dense.default reads a value"),
         (counts, "recorded, some gave other bits"),
     ],
-    ids=["reads back", "counts"],
 )
 def test_steps_with_other_bits_in_the_trial_are_eager(
     make_job: MakeJob, python: Callable[..., torch.Tensor], why: str
@@ -166,9 +135,7 @@ def test_steps_with_other_bits_in_the_trial_are_eager(
     eager, tried = (trained(make_job(network, cuda_graphs=kind)) for kind in ("off", "auto"))
     assert re.match(why, tried.steps.why)
     assert weights_of(tried.network) == weights_of(eager.network)
-    with pytest.raises(
-        UserError, match=rf"cuda_graphs is on in params.yaml, which can't be: {why}"
-    ):
+    with pytest.raises(UserError, match=f"cuda_graphs is on in params.yaml, .*: {why}"):
         trained(make_job(network, cuda_graphs="on"))
 
 
@@ -176,9 +143,8 @@ def test_a_capture_that_fails_in_the_optimizer_leaves_nothing_behind(
     make_job: MakeJob, recorder: OperationRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer, eager = (make_job(precision="fp16", cuda_graphs=kind) for kind in ("auto", "off"))
-    monkeypatch.setattr(
-        trainer.team, "forget_peak_memory", lambda: setattr(recorder, "fails_in", "aten._fused_sgd")
-    )
+    fails = partial(setattr, recorder, "fails_in", "aten._fused_sgd")
+    monkeypatch.setattr(trainer.team, "forget_peak_memory", fails)
     trained(trainer)
     assert trainer.steps.why.startswith("recording them failed (aten._fused_sgd")
     assert_same_run(trainer, trained(eager))
@@ -189,12 +155,9 @@ def test_steps_are_eager_if_the_rest_of_an_epoch_has_no_memory_beside_the_graph(
 ) -> None:
     def full(trainer: Trainer) -> Trainer:
         def allocate(_network: nn.Module, inputs: Any) -> None:
-            if (
-                trainer.steps.kind == "graph"
-                and len(recorder.recordings) == 2
-                and len(inputs[0]) == 1
-            ):
-                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+            has_graph = trainer.steps.kind == "graph" and len(recorder.recordings) == 2
+            if has_graph and len(inputs[0]) == 1:
+                raise torch.OutOfMemoryError("CUDA out of memory.")
 
         recorder.recordings.clear()
         trainer.network.register_forward_pre_hook(allocate)
@@ -202,14 +165,9 @@ def test_steps_are_eager_if_the_rest_of_an_epoch_has_no_memory_beside_the_graph(
 
     settings = {"optimizer": ADAM, "precision": "fp16"}
     trainer = trained(full(make_job(**settings)))
-    assert (
-        trainer.steps.why
-        == "recording them failed (CUDA out of memory. Tried to allocate 2.00 GiB.)"
-    )
+    assert trainer.steps.why == "recording them failed (CUDA out of memory.)"
     assert_same_run(trainer, trained(make_job(**settings, cuda_graphs="off")))
-    with pytest.raises(
-        UserError, match=r"cuda_graphs is on in params.yaml, which can't be: .* out of memory"
-    ):
+    with pytest.raises(UserError, match=r"cuda_graphs is on .* out of memory"):
         trained(full(make_job(**settings, cuda_graphs="on")))
 
 
@@ -217,19 +175,10 @@ def test_steps_are_eager_if_the_rest_of_an_epoch_has_no_memory_beside_the_graph(
     ("settings", "why"),
     [
         ({"optimizer": DAMPED}, "with dampening, the first step differs"),
-        (
-            {"optimizer": SGD | {"fused": False}, "schedule": {"name": "step", "step_size": 1}},
-            "its sgd is not fused, so its learning rate is fixed in a capture",
-        ),
-        (
-            {"loss": {"name": "cross_entropy", "weight": (1.0, 2.0, 3.0), "label_smoothing": 0.1}},
-            "label_smoothing with weights reads values back",
-        ),
+        ({"optimizer": UNFUSED, "schedule": ONE_CYCLE}, "its sgd is not fused"),
+        ({"loss": SMOOTHED_AND_WEIGHTED}, "label_smoothing with weights reads values back"),
         ({"batch_size": 17}, "an epoch has no whole batch"),
-        (
-            {"model": {"name": "linear", "compile": True}},
-            "torch.compile launches a network's kernels in another way",
-        ),
+        ({"model": {"name": "linear", "compile": True}}, "torch.compile launches"),
     ],
     ids=str,
 )
@@ -247,9 +196,9 @@ def test_steps_that_cant_be_captured_are_eager_with_a_reason(
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        ({"deterministic": False}, "deterministic is false: no two steps need have the same bits"),
-        ({"loss": {"name": "./my.py:loss"}}, "custom code may do something else in a later step"),
-        ({"model": {"name": "./my.py:Net"}}, "custom code may do something else in a later step"),
+        ({"deterministic": False}, "deterministic is false: "),
+        ({"loss": {"name": "./my.py:loss"}}, "custom code may do something else"),
+        ({"model": {"name": "./my.py:Net"}}, "custom code may do something else"),
     ],
     ids=str,
 )
@@ -261,7 +210,7 @@ def test_steps_that_a_trial_cant_prove_are_captured_only_with_cuda_graphs_on(
         trainer.experiment = Experiment.model_validate(trainer.experiment.model_dump() | settings)
         return trainer
 
-    assert warmed(as_if("auto")).steps.why == why
+    assert warmed(as_if("auto")).steps.why.startswith(why)
     recorded = trained(as_if("on"))
     assert_recorded(recorded)
     assert ("gave the same bits" in recorded.steps.why) == recorded.experiment.deterministic
@@ -273,10 +222,8 @@ def test_steps_are_eager_without_cuda_and_with_cuda_graphs_off(
     assert warmed(make_job(cuda_graphs="off")).steps.why == "params.yaml says so"
     monkeypatch.undo()
     for kind in ("auto", "on"):
-        assert (
-            warmed(make_job(cuda_graphs=kind)).steps.why
-            == "steps are recorded on CUDA and ROCm alone, not on cpu"
-        )
+        why = warmed(make_job(cuda_graphs=kind)).steps.why
+        assert why == "steps are recorded on CUDA and ROCm alone, not on cpu"
 
 
 # -- how often they run, and how they are measured ----------
@@ -311,12 +258,8 @@ def test_a_step_takes_no_more_operations_than_it_must(
     hidden = {"hidden": (8,)} if model == "mlp" else {}
     trainer = warmed(make_job(model={"name": model, **hidden}))
     names = [each.name.partition(".")[2].partition(".")[0] for each in recorder.recordings[-1]]
-    for once in (
-        "cat",
-        "new_zeros",
-        "scatter_",
-        "stack",
-    ):  # the losses' gradients, and the losses, of all steps
+    # The losses' gradients, and the losses, of all steps.
+    for once in ("cat", "new_zeros", "scatter_", "stack"):
         names.remove(once)
     assert len(names) <= most * trainer.steps.at_once, names
 
