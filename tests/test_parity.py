@@ -41,25 +41,16 @@ def cnn() -> nn.Module:
 def biased() -> nn.Module:
     """Return convolutions with a bias before BatchNorm, whose gradient is rounding noise."""
     torch.manual_seed(0)
-    layers = [
-        nn.Conv2d(3, 16, 3),
-        nn.BatchNorm2d(16),
-        nn.ReLU(),
-        nn.Conv2d(16, 32, 3),
-        nn.BatchNorm2d(32),
-        nn.ReLU(),
-    ]
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))
-
-
-def resnet18() -> nn.Module:
-    return build_model(TorchvisionModel(name="resnet18"), (3, 32, 32), 10, seed=0)
+    first = nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU()
+    second = nn.Conv2d(16, 32, 3), nn.BatchNorm2d(32), nn.ReLU()
+    last = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10)
+    return nn.Sequential(*first, *second, *last)
 
 
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "cnn": cnn,
     "bias before BatchNorm": biased,
-    "resnet18": resnet18,
+    "resnet18": lambda: build_model(TorchvisionModel(name="resnet18"), (3, 32, 32), 10, seed=0),
 }
 Step = Callable[..., Trained]
 
@@ -244,7 +235,7 @@ def test_differences_within_rounding_are_shown_layer_by_layer(make_result: MakeR
     outputs = {"1": (8.0, 1.0), "3": (3.0, 2.00003)}
     gpu = replace(
         stepped(with_record(cpu, weights_sha256="c" * 64), outputs=outputs),
-        history=changed_history(cpu, training_loss=(1.0, 0.502, 1 / 3)),
+        history=changed_history(cpu, training_loss=(1.0, 0.502, 0.34)),
         predictions=Predictions(cpu.predictions.actual, np.array([0, 0, 0, 1, 1, 1, 1, 1])),
     )
     found = parity(cpu, gpu)
@@ -255,7 +246,7 @@ def test_differences_within_rounding_are_shown_layer_by_layer(make_result: MakeR
     assert table(found) == same | {
         "first forward": "a relative difference of 1e-05",
         "first gradient": "the same",
-        "loss curves": "a relative difference of 0.004 in epoch 2",
+        "loss curves": "a relative difference of 0.02 in epoch 3",  # the first epoch decides
         "test predictions": "other predictions for 1 item (12.50%)",
         "test accuracy": "75.00% on the CPU, 87.50% on the GPU; McNemar's p = 1",
         "final weights": "they differ",
@@ -277,13 +268,14 @@ PARTED: dict[str, Callable[[Trained], Trained]] = {
     "loss curves": lambda run: replace(
         run, history=changed_history(run, training_loss=(1.2, 0.5, 1 / 3))
     ),
+    "loss curves, of fewer epochs": lambda run: replace(run, history=run.history[:2]),
 }
 
 
-@pytest.mark.parametrize("name", PARTED)
-def test_only_the_layer_that_differs_is_named(make_result: MakeResult, name: str) -> None:
-    cpu = trained(make_result)
-    found = parity(cpu, PARTED[name](cpu))
+@pytest.mark.parametrize("change", PARTED)
+def test_only_the_layer_that_differs_is_named(make_result: MakeResult, change: str) -> None:
+    cpu, name = trained(make_result), change.partition(",")[0]
+    found = parity(cpu, PARTED[change](cpu))
     assert parting(found)[0] == name
     assert [layer.name for layer in found.layers if not layer.same] == [name]
     assert table(found)[name] != "the same"
@@ -297,17 +289,6 @@ def test_a_difference_is_relative_to_the_larger_norm(make_result: MakeResult) ->
         assert (gradient.same, gradient.difference, gradient.at) == (False, 0.5, "3.weight")
     nothing = [stepped(cpu, gradients={"3.weight": (0.0, value)}) for value in (1e-200, 2e-200)]
     assert layer(parity(*nothing), "first gradient").same
-
-
-def test_losses_that_drift_apart_after_the_first_epoch_are_equivalent(
-    make_result: MakeResult,
-) -> None:
-    cpu = trained(make_result)
-    factors = zip(cpu.history, (1, 1.0001, 1.02), strict=True)
-    losses = [epoch.training_loss * factor for epoch, factor in factors]
-    found = parity(cpu, replace(cpu, history=changed_history(cpu, training_loss=losses)))
-    assert found.likeness == "equivalent within rounding"
-    assert table(found)["loss curves"] == "a relative difference of 0.02 in epoch 3"
 
 
 def other_losses(run: Trained) -> Trained:
@@ -353,11 +334,6 @@ def test_seeds_decide_about_networks_that_draw(
         assert parting(found)[0] == "test accuracy"
 
 
-def test_another_number_of_epochs_is_a_difference(make_result: MakeResult) -> None:
-    cpu = trained(make_result)
-    assert parting(parity(cpu, replace(cpu, history=cpu.history[:2]))) == ("loss curves", None)
-
-
 def test_values_are_compared_relative_to_their_spread(make_result: MakeResult) -> None:
     actual = np.array([0.0, 7.0, 2.0, 7.0])
     cpu = with_record(trained(make_result), task="values")  # two columns, 0 and 2, and 7 and 7
@@ -384,8 +360,8 @@ def predictions(*hits: bool) -> Predictions:
 @pytest.mark.parametrize(
     ("only_first", "only_second", "p_value"),
     [
-        *[(0, 0, 1.0), (3, 3, 1.0), (0, 1, 1.0), (2000, 2000, 1.0)],
-        *[(0, 6, 2 * 0.5**6), (1, 9, 2 * 11 / 1024), (9, 1, 2 * 11 / 1024)],
+        *[(0, 0, 1.0), (0, 1, 1.0), (2000, 2000, 1.0)],
+        *[(1, 9, 2 * 11 / 1024), (9, 1, 2 * 11 / 1024)],
     ],
 )
 def test_mcnemars_exact_p(only_first: int, only_second: int, p_value: float) -> None:
