@@ -209,19 +209,13 @@ def test_operators_without_a_formula_are_named_if_they_take_long(
     [
         (((8,), (8,), (1,), (1,), (0,), (1,)), 8),  # one tap: as it is
         (((100,), (100,), (3,), (1,), (1,), (1,)), 100 * 4 / 3),
-        (
-            ((1,), (1,), (3,), (1,), (1,), (1,)),
-            1,
-        ),  # of an image of one pixel, the taps around it meet nothing
-        (
-            ((50,), (100,), (3,), (2,), (1,), (1,)),
-            50 * (7 / 6 + 1),
-        ),  # a stride of two: filters of two and of one
+        # The taps around an image of one pixel meet nothing.
+        (((1,), (1,), (3,), (1,), (1,), (1,)), 1),
+        # A stride of two: filters of two and of one.
+        (((50,), (100,), (3,), (2,), (1,), (1,)), 50 * (7 / 6 + 1)),
         (((25,), (100,), (4,), (4,), (0,), (1,)), 25 * 4),  # patches: each tap once
-        (
-            ((9,) * 3, (9,) * 3, (5,) * 3, (1,) * 3, (2,) * 3, (1,) * 3),
-            2 * 9**3,
-        ),  # in three directions FFT takes the fewest
+        # In three directions FFT takes the fewest.
+        (((9,) * 3, (9,) * 3, (5,) * 3, (1,) * 3, (2,) * 3, (1,) * 3), 2 * 9**3),
     ],
 )
 def test_the_least_multiplications_of_a_filter(
@@ -234,9 +228,7 @@ def test_the_least_multiplications_of_a_filter(
 def test_products_of_many_small_matrices_count_two_fifths() -> None:
     queries = torch.ones(2, 3, 4, requires_grad=True)
     found = count_step(nn.Identity(), lambda: (queries @ queries.transpose(1, 2)).sum())
-    assert [each.least_flops for each in found.products] == [
-        pytest.approx(0.4 * found.flops, abs=1)
-    ]
+    assert least(found) == pytest.approx(0.4 * found.flops, abs=1)
     assert moved(found) == [(0, 0)]
 
 
@@ -250,29 +242,24 @@ def test_inputs_of_layers_are_saved_once_and_masks_do_not_count() -> None:
         nn.MaxPool2d(2),
     )
     found, image = counted(layers, 1, 8, 8), IMAGES * 64
-    assert (
-        found.saved_activations == image + 2 * 2 * image
-    )  # into both convolutions and the normalisation
+    into_convolutions_and_normalisation = image + 2 * 2 * image
+    assert found.saved_activations == into_convolutions_and_normalisation
     assert found.saved_tensor_bytes > 4 * found.saved_activations
 
 
-def test_counting_a_step_leaves_the_trainer_as_it_was(
-    trainer_of: MakeTrainer,
-) -> None:
+def test_counting_a_step_leaves_the_trainer_as_it_was(trainer_of: MakeTrainer) -> None:
     trainer = trainer_of(input={"name": "loader", "workers": 0})
     before = [each.clone() for each in trainer.network.parameters()]
     found = count_operations(trainer)
     parameter_bytes = 4 * (64 * 8 + 8 + 8 * 3 + 3)
     assert found.images == 16
     assert found.flops == 2 * 16 * (2 * 64 * 8 + 3 * 8 * 3)
-    assert (
-        found.parameter_bytes == found.gradient_bytes == found.optimizer_bytes == parameter_bytes
-    )  # with momentum
+    assert found.parameter_bytes == found.gradient_bytes == parameter_bytes
+    assert found.optimizer_bytes == parameter_bytes  # with momentum
     assert found.batch_bytes == 16 * (64 * 4 + 8)
     assert found.resident_bytes == 0
-    assert all(
-        torch.equal(*pair) for pair in zip(before, trainer.network.parameters(), strict=True)
-    )
+    after = trainer.network.parameters()
+    assert all(torch.equal(*pair) for pair in zip(before, after, strict=True))
     assert not trainer.state.optimizer.state
 
 
@@ -280,18 +267,12 @@ def test_counting_a_step_leaves_the_trainer_as_it_was(
 def test_a_step_in_a_short_precision_computes_as_much(
     trainer_of: MakeTrainer, precision: str
 ) -> None:
+    model = {"name": "cnn", "channels": (4,), "hidden": ()}
     whole, short = (
-        count_operations(
-            trainer_of(precision=each, model={"name": "cnn", "channels": (4,), "hidden": ()})
-        )
-        for each in ("fp32", precision)
+        count_operations(trainer_of(precision=each, model=model)) for each in ("fp32", precision)
     )
-    assert (short.flops, short.products, short.saved_activations) == (
-        whole.flops,
-        whole.products,
-        whole.saved_activations,
-    )
-    assert short.optimizer_bytes == whole.optimizer_bytes
+    for figure in ("flops", "products", "saved_activations", "optimizer_bytes"):
+        assert getattr(short, figure) == getattr(whole, figure)
 
 
 def test_a_network_that_computes_in_double_precision_is_counted_as_such(
@@ -305,16 +286,10 @@ def test_a_network_that_computes_in_double_precision_is_counted_as_such(
 
 def test_no_training_here_beats_the_bound_of_a_very_fast_cpu(trainer_of: MakeTrainer) -> None:
     fast = Accelerator("cpu", "Any thread", "cpu", 64, 1000.0, {"fp32": 1.0}, 1000, None)
-    for model in (
-        {"name": "mlp", "hidden": (64,)},
-        {"name": "cnn", "channels": (8, 16), "hidden": (16,)},
-    ):
+    cnn = {"name": "cnn", "channels": (8, 16), "hidden": (16,)}
+    for model in ({"name": "mlp", "hidden": (64,)}, cnn):
         trainer = trainer_of(model=model, batch_size=64)
         operations, _ = count_operations(trainer), list(trainer.epochs())
         floor = least_steps(operations, fast, "fp32", trainer.training.image_count)
-        assert (
-            0
-            < floor.arithmetic_seconds
-            < min(epoch.training_seconds for epoch in trainer.progress.timings)
-        )
-        assert floor.seconds < min(epoch.training_seconds for epoch in trainer.progress.timings)
+        quickest = min(epoch.training_seconds for epoch in trainer.progress.timings)
+        assert 0 < floor.arithmetic_seconds <= floor.seconds < quickest

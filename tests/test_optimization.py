@@ -63,19 +63,13 @@ THEIR_SCHEDULERS: dict[str, Callable[[Optimizer], Any]] = {
 
 
 def optimizer_settings(name: str, **changes: Any) -> params.Optimizer:
-    settings: params.Optimizer = TypeAdapter(params.Optimizer).validate_python(
-        {"name": name, "lr": LR, **changes}
-    )
-    return settings
+    adapter: TypeAdapter[params.Optimizer] = TypeAdapter(params.Optimizer)
+    return adapter.validate_python({"name": name, "lr": LR, **changes})
 
 
-def schedule_for(
-    name: str, optimizer: Optimizer, *, epochs: int = EPOCHS, steps: int = STEPS, **changes: Any
-) -> LearningRates:
-    settings = TypeAdapter(params.Schedule).validate_python(
-        {"name": name, **SCHEDULES[name], **changes}
-    )
-    return LearningRates(settings, optimizer, epochs=epochs, steps_per_epoch=steps)
+def schedule_for(name: str, optimizer: Optimizer) -> LearningRates:
+    settings = TypeAdapter(params.Schedule).validate_python({"name": name, **SCHEDULES[name]})
+    return LearningRates(settings, optimizer, epochs=EPOCHS, steps_per_epoch=STEPS)
 
 
 def build_optimizer(
@@ -84,14 +78,6 @@ def build_optimizer(
     network = nn.ParameterList(parameters)
     [optimizer] = build_optimizers(settings, network, loss_is_scaled=loss_is_scaled)
     return optimizer
-
-
-def a_weight() -> list[nn.Parameter]:
-    return [nn.Parameter(torch.ones(1))]
-
-
-def built(name: str, **settings: Any) -> Optimizer:
-    return build_optimizer(optimizer_settings(name, **settings), a_weight())
 
 
 def take_steps(
@@ -119,31 +105,29 @@ def test_norms_and_biases_have_no_weight_decay() -> None:
             optimizer_settings(other, weight_decay_exclude="norms and biases")
 
 
-def learning_rates(
-    schedule: LearningRates, optimizer: Optimizer, epochs: range = range(EPOCHS)
-) -> list[float]:
-    """At each step of training."""
-    rates = []
-    for epoch in epochs:
+def our_learning_rates(name: str, optimizer: Optimizer) -> list[float]:
+    """Return the learning rate of each step."""
+    schedule, rates = schedule_for(name, optimizer), []
+    for loss in VALIDATION_LOSSES:
         for _ in range(STEPS):
             rates.append(schedule.learning_rate)
             optimizer.step()
             schedule.batch_ended()
-        schedule.epoch_ended(VALIDATION_LOSSES[epoch])
+        schedule.epoch_ended(loss)
     return rates
 
 
 def their_learning_rates(name: str, optimizer: Optimizer) -> list[float]:
     """Return the learning rates of the loop in PyTorch's documentation."""
     scheduler, rates = THEIR_SCHEDULERS[name](optimizer), []
-    for epoch in range(EPOCHS):
+    for loss in VALIDATION_LOSSES:
         for _ in range(STEPS):
             rates.append(optimizer.param_groups[0]["lr"])
             optimizer.step()
             if name == "one_cycle":
                 scheduler.step()
         if name == "reduce_on_plateau":
-            scheduler.step(VALIDATION_LOSSES[epoch])
+            scheduler.step(loss)
         elif name != "one_cycle":
             scheduler.step()
     return rates
@@ -216,22 +200,14 @@ def test_an_accelerators_optimizer_takes_the_same_steps_from_the_state_it_has_at
     name: str, settings: dict[str, Any]
 ) -> None:
     ours, theirs = (nn.Parameter(torch.linspace(-1, 1, 9)) for _ in range(2))
-    optimizer = build_optimizer(optimizer_settings(name, **settings), [ours])
+    frozen = nn.Parameter(torch.ones(3), requires_grad=False)
+    optimizer = build_optimizer(optimizer_settings(name, **settings), [ours, frozen])
     plain = CLASSES[name]([theirs], lr=LR, **{"fused": "foreach" not in settings} | settings)
-    assert bool(optimizer.state[ours]) == optimizer.defaults["fused"]
+    assert list(optimizer.state) == ([ours] if optimizer.defaults["fused"] else [])
     take_steps(optimizer, ours, 3)
     take_steps(plain, theirs, 3)
     assert torch.equal(ours, theirs)
     assert optimizer.state_dict()["state"][0].keys() == plain.state_dict()["state"][0].keys()
-
-
-@pytest.mark.usefixtures("_as_on_an_accelerator")
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_frozen_weights_have_no_state_on_an_accelerator(name: str) -> None:
-    weight, frozen = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3), requires_grad=False)
-    settings = {"momentum": 0.9} if name == "sgd" else {}
-    optimizer = build_optimizer(optimizer_settings(name, **settings), [weight, frozen])
-    assert list(optimizer.state) == [weight]
 
 
 @pytest.mark.usefixtures("_as_on_an_accelerator")
@@ -265,5 +241,6 @@ def test_an_accelerators_optimizer_reads_its_rate_where_steps_can_be_given_anoth
 def test_every_step_has_the_learning_rate_of_pytorchs_own_scheduler(
     name: str, optimizer_name: str
 ) -> None:
-    ours, theirs = built(optimizer_name), built(optimizer_name)
-    assert learning_rates(schedule_for(name, ours), ours) == their_learning_rates(name, theirs)
+    settings = optimizer_settings(optimizer_name)
+    ours, theirs = (build_optimizer(settings, [nn.Parameter(torch.ones(1))]) for _ in range(2))
+    assert our_learning_rates(name, ours) == their_learning_rates(name, theirs)
