@@ -1,4 +1,4 @@
-"""The report's tables of when a GPU pays: by its costs, and by size."""
+"""The report's table of when a GPU pays, by its costs."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ from dataclasses import replace
 
 import pytest
 from conftest import MakeResult
-from result_files import pair_of, paired, trained
+from result_files import changed_history, pair_of, trained, with_record
 
-from photofinish.comparing.device_results import Trained
 from photofinish.comparing.pairs import Comparison
-from photofinish.comparing.scaling import all_series
 from photofinish.config.compare import Comparing, Prices
 from photofinish.config.experiment import EarlyStopping
 from photofinish.machine.energy import Energy
-from photofinish.reporting.tables import paying_table, series_table
+from photofinish.reporting.tables import paying_table
 
 PRICED = Comparing(target_accuracy=0.5, prices=Prices(cpu_hour=0.36, gpu_hour=3.6))
 
@@ -43,49 +41,25 @@ def test_every_question_has_a_row(pair: Comparison) -> None:
         "energy to 0.5 validation accuracy": ["n/a", "100 J"],
         "cost to 0.5 validation accuracy": ["under 0.01 USD", "under 0.01 USD"],
     }
-    assert table["energy of the epochs"][2].startswith("CPU: unavailable: ")
-    assert table["energy of the epochs"][2].endswith("; GPU: measured: the GPU (NVML)")
-
-
-def test_a_target_that_is_not_reached_is_shown_with_the_best(pair: Comparison) -> None:
+    energy = table["energy of the epochs"][2]
+    assert energy.startswith("CPU: unavailable: ")
+    assert energy.endswith("; GPU: measured: the GPU (NVML)")
     table = cells(pair, Comparing(target_accuracy=0.99))
-    assert table["time to 0.99 validation accuracy"] == [
-        "n/a",
-        "n/a",
-        "not reached; the best is 0.5",
-    ]
+    missed = ["n/a", "n/a", "not reached; the best is 0.5"]
+    assert table["time to 0.99 validation accuracy"] == missed
     assert "energy to 0.99 validation accuracy" not in table
 
 
 def test_trainings_that_stop_early_have_the_time_to_their_lowest_loss(pair: Comparison) -> None:
-    patient = {"early_stopping": EarlyStopping(patience=2)}
-    runs = {}
-    for run, best in ((pair.cpu, 1), (pair.gpu, 3)):
-        assert isinstance(run, Trained)
-        experiment = run.record.experiment.model_copy(update=patient)
-        history = [
-            replace(epoch, validation_loss=1.0 + abs(number - best))
-            for number, epoch in enumerate(run.history, 1)
-        ]
-        record = run.record.model_copy(update={"experiment": experiment})
-        runs[run.device] = replace(run, record=record, history=history)
-    stopped = pair_of(runs["cpu"], runs["gpu"], settings=PRICED)
-    rows = {row["of"]: row for row in paying_table(stopped)}
-    row = rows["time to the lowest validation loss"]
-    assert (row["CPU"], row["GPU"]) == ("4.5 s", "10 s")
-    assert "CPU: in epoch 1 of 5" in row["finding"]
-    assert "GPU: in epoch 3 of 5" in row["finding"]
-
-
-def test_sizes_have_their_break_even(make_result: MakeResult) -> None:
-    results = []
-    for size, cpu_seconds in ((16, 1.0), (64, 4.0)):
-        for device, seconds in (("cpu", cpu_seconds), ("gpu", 2.0)):
-            result = trained(make_result, f"mlp-{size}", device, epoch_seconds=(seconds,) * 5)
-            experiment = result.record.experiment.model_copy(update={"batch_size": size})
-            results.append(
-                replace(result, record=result.record.model_copy(update={"experiment": experiment}))
-            )
-    (row,) = series_table(all_series(paired(results)))
-    assert (row["experiments"], row["by"]) == ("mlp-16, mlp-64", "batch size")
-    assert "from 32 on" in row["break-even"]
+    runs = []
+    for run, best in zip(pair.trained, (1, 3), strict=True):
+        losses = [1.0 + abs(epoch.epoch - best) for epoch in run.history]
+        stopping = {"early_stopping": EarlyStopping(patience=2)}
+        patient = run.record.experiment.model_copy(update=stopping)
+        stopped = replace(run, history=changed_history(run, validation_loss=losses))
+        runs.append(with_record(stopped, experiment=patient))
+    table = cells(pair_of(*runs), PRICED)
+    cpu, gpu, finding = table["time to the lowest validation loss"]
+    assert (cpu, gpu) == ("4.5 s", "10 s")
+    assert "CPU: in epoch 1 of 5" in finding
+    assert "GPU: in epoch 3 of 5" in finding

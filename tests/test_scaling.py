@@ -1,19 +1,24 @@
-"""Speed-up by size: which experiments are a series, and where it crosses 1."""
+"""Speed-up by size, and where it crosses 1, and by the number of devices that share a training."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import MakeExperiment, MakeResult
-from result_files import pair_of, trained, with_record
+from result_files import pair_of, paired, trained, with_record, with_timings
 
 from photofinish.comparing.decision import decide
 from photofinish.comparing.pairs import Comparison
-from photofinish.comparing.scaling import Series, all_series, crossing, grid
+from photofinish.comparing.scaling import Series, all_series, crossing, grid, shared_trainings
 from photofinish.reporting import sentences
+from photofinish.reporting.report import write_report
+from photofinish.reporting.tables import series_table
+from photofinish.results.references import reference_of
 
 Timed = Callable[..., Comparison]
 
@@ -56,11 +61,12 @@ def test_the_break_even_lies_between_its_neighbours_on_logarithms(timed: Timed) 
     assert found.size == pytest.approx(32)
     # These epochs don't vary, but a whole run may be off by 5 %.
     assert (found.low, found.high) == (pytest.approx(32 / 1.05), pytest.approx(32 * 1.05))
-    assert sentences.break_even_size(series) == "the GPU is faster from 32 on (30.5 to 33.6)"
-    assert (series.experiments, series.x_name) == (
-        ["small-b16", "small-b64", "small-b256"],
-        "batch size",
-    )
+    (row,) = series_table([series])
+    assert row == {
+        "experiments": "small-b16, small-b64, small-b256",
+        "by": "batch size",
+        "break-even": "the GPU is faster from 32 on (30.5 to 33.6)",
+    }
 
 
 @pytest.mark.parametrize(
@@ -99,10 +105,6 @@ def test_without_a_break_even_the_reason_is_given(
     found = series.break_even
     assert (found.size, found.low, found.high) == (None, None, None)
     assert sentences.break_even_size(series) == words
-
-
-def test_one_size_is_no_series(timed: Timed) -> None:
-    assert all_series(with_speedups(timed, {64: 2.0})) == []
 
 
 def test_few_epochs_give_a_break_even_without_an_interval(timed: Timed) -> None:
@@ -146,30 +148,23 @@ def test_each_width_and_the_batch_make_a_series_of_their_own(timed: Timed) -> No
     }
 
 
-def test_experiments_that_differ_in_more_than_a_size_are_no_series(timed: Timed) -> None:
-    results = [
-        timed("a", (1.0,) * 5, (0.5,) * 5, batch_size=16),
-        timed("b", (1.0,) * 5, (0.5,) * 5, batch_size=32, seed=1),
-    ]
-    assert all_series(results) == []
-
-
-def test_an_experiment_that_no_gpu_trained_is_left_out(timed: Timed) -> None:
-    alone = timed("small-b64", (2.0,) * 5, None, batch_size=64)
-    assert all_series([*with_speedups(timed, {16: 0.5}), alone]) == []
-
-
-@pytest.mark.parametrize("epochs", [5, 10])
-def test_the_interval_holds_the_true_break_even_as_often_as_it_says(
-    timed: Timed, epochs: int
+def test_a_series_has_several_sizes_that_both_devices_trained_and_no_other_difference(
+    timed: Timed,
 ) -> None:
+    small = timed("b16", (1.0,) * 5, (0.5,) * 5, batch_size=16)
+    another_seed = timed("b32", (1.0,) * 5, (0.5,) * 5, batch_size=32, seed=1)
+    on_cpu_alone = timed("b64", (2.0,) * 5, None, batch_size=64)
+    assert all_series([small, another_seed, on_cpu_alone]) == []
+
+
+def test_the_interval_holds_the_true_break_even_as_often_as_it_says(timed: Timed) -> None:
     """Times vary by 5 %, and the true speed-up is (size / 48) ** 0.7."""
     random, held, tries = np.random.default_rng(3), 0, 100
     for _ in range(tries):
         pairs = []
         for size in (16, 32, 64, 128):
             cpu, gpu = (
-                (size / 48) ** 0.7 * noise for noise in np.exp(random.normal(0, 0.05, (2, epochs)))
+                (size / 48) ** 0.7 * noise for noise in np.exp(random.normal(0, 0.05, (2, 5)))
             )
             pairs.append(timed(f"b{size}", cpu, gpu / (size / 48) ** 0.7, batch_size=size))
         found = only(pairs).break_even
@@ -195,3 +190,34 @@ def test_experiments_that_differ_in_two_settings_are_a_grid(timed: Timed) -> Non
     assert not found.cells["0.1", "16"].is_bound
     assert grid(pairs[:-1], decisions[:-1]) is None  # a cell is missing
     assert grid(pairs[:3], decisions[:3]) is None  # one setting varies
+
+
+def test_the_efficiency_of_several_devices_is_the_speed_up_for_each(
+    make_result: MakeResult, tmp_path: Path
+) -> None:
+    """One process here; two and four, and eight with other threads, in records."""
+    runs = []
+    for seconds, count, threads in ((8.0, 1, 1), (5.0, 2, 1), (4.0, 4, 1), (1.0, 8, 7)):
+        run = trained(make_result, epoch_seconds=(seconds,) * 6)
+        sharing = {"processes": count, "threads": threads}
+        host = run.timings.host.model_copy(update=sharing)
+        runs.append(with_timings(run, host=host, device_count=count))
+    references = [
+        reference_of(each.experiment, each.record, each.timings, each.scores, each.history, name)
+        for each, name in zip(runs, ("lab-0", "lab-1", "lab-2", "lab-3"), strict=True)
+    ]
+    none = make_result(device="gpu", epoch_seconds=(1.0,), unavailable="no driver")
+    pairs = paired([runs[0], none], None, references)
+    alone, *several = shared_trainings(pairs)
+    assert (alone.count, alone.machine, alone.efficiency) == (1, None, 1.0)
+    assert alone.efficiency_interval is None  # against itself
+    assert [(each.count, each.machine) for each in several] == [(2, "lab-1"), (4, "lab-2")]
+    assert [each.efficiency for each in several] == [8 / 5 / 2, 8 / 4 / 4]
+    for each in several:
+        assert each.efficiency_interval
+        low, high = each.efficiency_interval
+        assert low < each.efficiency < high
+    write_report(pairs, tmp_path)
+    assert "1.60x that of 1</td>" in (tmp_path / "index.html").read_text(encoding="utf-8")
+    write_report([replace(pairs[0], references=())], tmp_path)
+    assert "several devices gain" not in (tmp_path / "index.html").read_text(encoding="utf-8")
