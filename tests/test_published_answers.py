@@ -6,12 +6,11 @@ docs/seed-systems.md has the two tutorials. The steps' counts are those of the t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from conftest import MakeExperiment, MakeResult
-from result_files import STEP, made_up_attribution, pair_of, trained, with_timings
+from result_files import STEP, made_up_attribution, pair_of, trained, with_record, with_timings
 
 from photofinish.comparing.own_gpu import decide_own
 from photofinish.comparing.pairs import Comparison
@@ -51,22 +50,18 @@ def make_pair(make_result: MakeResult, make_experiment: MakeExperiment) -> MakeP
             rest_seconds=(0.0,) * 3,
         )
         epoch_seconds = steps * (step_seconds + batch_seconds)
-        made_up = trained(
+        cpu = trained(
             make_result,
             epoch_seconds=(epoch_seconds,) * epochs,
             total_seconds=2.5 + epochs * (epoch_seconds + 0.1),
             step_seconds=(step_seconds,) * 5,
             attribution=made_up_attribution(batch_seconds, step_seconds=step_seconds, parts=parts),
         )
-        experiment = make_experiment(
-            epochs=epochs,
-            batch_size=operations.images,
-            input={"name": "loader", "workers": 0},
-            **settings,
-        )
-        record = made_up.record.model_copy(update={"experiment": experiment})
-        timed = with_timings(made_up, operations=operations, training_image_count=IMAGES)
-        return pair_of(replace(timed, record=record), settings=Comparing(accelerators=("T4",)))
+        loader = {"name": "loader", "workers": 0}
+        given = {"epochs": epochs, "batch_size": operations.images, "input": loader}
+        cpu = with_record(cpu, experiment=make_experiment(**given | settings))
+        cpu = with_timings(cpu, operations=operations, training_image_count=IMAGES)
+        return pair_of(cpu, settings=Comparing(accelerators=("T4",)))
 
     return make
 

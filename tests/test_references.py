@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -35,17 +33,12 @@ from photofinish.results.references import (
 )
 
 FIVE = (3.0,) * 5
-Make = Callable[..., Trained]
 
 
 @pytest.fixture
-def make(make_result: MakeResult) -> Make:
-    return partial(trained, make_result)
-
-
-@pytest.fixture
-def gpu_elsewhere(make: Make) -> Trained:
-    return make(device="gpu", epoch_seconds=(0.5,) * 5, device_name="NVIDIA Made-Up 100(TM)")
+def gpu_elsewhere(make_result: MakeResult) -> Trained:
+    name = "NVIDIA Made-Up 100(TM)"
+    return trained(make_result, device="gpu", epoch_seconds=(0.5,) * 5, device_name=name)
 
 
 @pytest.fixture
@@ -123,11 +116,8 @@ def test_only_the_chosen_machines_are_read_and_unreadable_files_are_named(
     assert read_references(tmp_path, "none") == read_references(tmp_path / "nowhere", "all") == []
     with pytest.raises(UserError, match=r"compare\.references names three; .*\(one, two\)"):
         read_references(tmp_path, ["two", "three"])
-    for nonsense in (
-        "",
-        "[]",
-        path.read_text(encoding="utf-8").replace('"schema_version": 1', '"schema_version": 2'),
-    ):
+    newer = path.read_text(encoding="utf-8").replace('"schema_version": 1', '"schema_version": 2')
+    for nonsense in ("", "[]", newer):
         path.write_text(nonsense, encoding="utf-8")
         with pytest.raises(UserError, match=str(path)):
             read_references(tmp_path, "all")
@@ -137,8 +127,10 @@ def test_only_the_chosen_machines_are_read_and_unreadable_files_are_named(
     ("name", "folder"),
     [("Xeon(R) 8.5", "xeon-8-5-1-thread"), ("a" * 70, "a" * 64), ("a" * 63 + "_b", "a" * 63)],
 )
-def test_a_machines_folder_is_named_after_its_hardware(make: Make, name: str, folder: str) -> None:
-    assert recorded(make(device_name=name)).machine == folder
+def test_a_machines_folder_is_named_after_its_hardware(
+    make_result: MakeResult, name: str, folder: str
+) -> None:
+    assert recorded(trained(make_result, device_name=name)).machine == folder
 
 
 def test_a_reference_is_compared_with_this_cpu_and_labelled_with_its_day(
@@ -177,24 +169,26 @@ def test_only_references_of_the_same_training_are_shown(
 
 
 def test_a_reference_of_hardware_that_is_here_is_not_shown(
-    here: list[DeviceResult], make: Make, gpu_elsewhere: Trained
+    here: list[DeviceResult], make_result: MakeResult, gpu_elsewhere: Trained
 ) -> None:
-    assert elsewhere(here, recorded(make(epoch_seconds=FIVE))) == []
+    assert elsewhere(here, recorded(trained(make_result, epoch_seconds=FIVE))) == []
     assert elsewhere([here[0], gpu_elsewhere], recorded(gpu_elsewhere)) == []
 
 
 def test_all_results_are_recorded_but_resumed_ones_and_those_of_other_machines(
-    make: Make, make_result: MakeResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    make_result: MakeResult,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setattr("platform.node", lambda: "workbench")
     monkeypatch.chdir(tmp_path)
     busy = BUSY.model_copy(update={"major_page_faults": 10_000})
     results = [
-        with_timings(make("a"), resumed_at_epochs=(2,)),
+        with_timings(trained(make_result, "a"), resumed_at_epochs=(2,)),
         make_result("b", "cpu", unavailable="no"),
-        with_timings(make("c"), load=(busy,)),
-        with_timings(make("d"), host_name="elsewhere"),
+        with_timings(trained(make_result, "c"), load=(busy,)),
+        with_timings(trained(make_result, "d"), host_name="elsewhere"),
         *(make_result(name, "gpu", unavailable="no driver") for name in "abcd"),
     ]
     plan = tmp_path / "data/plan/experiments"
@@ -206,10 +200,8 @@ def test_all_results_are_recorded_but_resumed_ones_and_those_of_other_machines(
             write_scores(tmp_path / "results", result)
     record_results("mine")
     (reference,) = read_references(tmp_path / "reference", ["mine"])
-    assert (reference.experiment, reference.photofinish_version) == (
-        "c",
-        metadata.version("photofinish"),
-    )
+    assert reference.experiment == "c"
+    assert reference.photofinish_version == metadata.version("photofinish")
     a, c, d, _ = capsys.readouterr().out.splitlines()
     assert a.startswith("a on cpu: not recorded")
     assert c.startswith("c on cpu: reference/mine/c.cpu.json; ")
