@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import statistics
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -43,31 +44,12 @@ def train(
     monkeypatch.chdir(tmp_path)
 
     def train(name: str, **settings: Any) -> Path:
-        run = Run(
-            name,
-            "cpu",
-            make_experiment(**settings),
-            cpu_host,
-            packed_split.folder,
-            tmp_path / name / "cpu",
-        )
+        experiment, out = make_experiment(**settings), tmp_path / name / "cpu"
+        run = Run(name, "cpu", experiment, cpu_host, packed_split.folder, out)
         train_here(run)
         return run.out / records.MODEL
 
     return train
-
-
-@pytest.fixture
-def epochs_trained(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The seed of each epoch that is trained, in their order."""
-    seeds, epoch = [], Trainer._epoch
-
-    def noted(trainer: Trainer, number: int) -> Any:
-        seeds.append(trainer.experiment.seed)
-        return epoch(trainer, number)
-
-    monkeypatch.setattr(Trainer, "_epoch", noted)
-    return seeds
 
 
 def seed_runs(learned: Path) -> list[records.SeedRun]:
@@ -85,25 +67,27 @@ def test_a_further_seed_gives_what_an_experiment_of_that_seed_gives(train: Train
 
 
 def test_killed_within_a_seed_it_resumes_there(
-    train: Train, epochs_trained: list[int], monkeypatch: pytest.MonkeyPatch
+    train: Train, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("photofinish.training.checkpoint.CHECKPOINT_SECONDS", 0.0)
-    epoch, settings = Trainer._epoch, {"seeds": 3, "epochs": 3}
+    epochs, settings = Trainer.epochs, {"seeds": 3, "epochs": 3}
 
-    def killed(trainer: Trainer, number: int) -> Any:
-        if (trainer.experiment.seed, number) == (2, 1):
-            raise KeyboardInterrupt
-        return epoch(trainer, number)
+    def killed(trainer: Trainer) -> Iterator[Any]:
+        for epoch in epochs(trainer):
+            yield epoch
+            if trainer.experiment.seed == 2:
+                raise KeyboardInterrupt
 
     whole = seed_runs(train("undisturbed", **settings))
     shutil.rmtree(".photofinish")
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_epoch", killed)
+        patch.setattr(Trainer, "epochs", killed)
         with pytest.raises(KeyboardInterrupt):
             train("small", **settings)
-    epochs_trained.clear()
+    capsys.readouterr()
     assert seed_runs(train("small", **settings)) == whole
-    assert epochs_trained == [2, 2]
+    resumed = re.findall(r"seed (\d)  resumes after epoch (\d)", capsys.readouterr().out)
+    assert resumed == [("1", "3"), ("2", "1")]
 
 
 def test_the_data_of_one_seed_are_gone_before_those_of_the_next_are_loaded(
@@ -124,28 +108,21 @@ def test_the_data_of_one_seed_are_gone_before_those_of_the_next_are_loaded(
 
 
 def test_seeds_are_evaluated_and_reported(train: Train, packed_split: PackedSplit) -> None:
-    learned = train("small", seeds=3, epochs=2)
-    results = learned.parent.parent.parent
-    gone = records.Unavailable(
-        device="gpu", experiment=records.read_training(learned).experiment, reason="none"
-    )
-    records.write_record(results / "small" / "gpu" / records.MODEL / records.RECORD, gone)
-    write_evaluation(
-        evaluate("small", {"cpu": learned}, packed_split), results / "small" / records.EVALUATED
-    )
-    (pair,) = with_settings(
-        [read_pair("small", results / "small")], Comparing(target_accuracy=0.01), ()
-    )
-    scores = [
-        pair.cpu.scores.test_accuracy,
-        *(each.test_accuracy for each in pair.cpu.scores.seeds),
-    ]
+    model = train("small", seeds=3, epochs=2)
+    results, experiment = model.parent.parent, records.read_training(model).experiment
+    gone = records.Unavailable(device="gpu", experiment=experiment, reason="none")
+    records.write_record(results / "gpu" / records.MODEL / records.RECORD, gone)
+    judged = evaluate("small", {"cpu": model}, packed_split)
+    write_evaluation(judged, results / records.EVALUATED)
+    settings = Comparing(target_accuracy=0.01)
+    (pair,) = with_settings([read_pair("small", results)], settings, ())
+    scores = [pair.cpu.scores, *pair.cpu.scores.seeds]
+    accuracies = [cast("float", each.test_accuracy) for each in scores]
     table = {row["of"]: row for row in seeds_table(pair)}
-    assert table["test accuracy"]["mean"] == f"{statistics.fmean(cast(list[float], scores)):.2%}"
+    assert table["test accuracy"]["mean"] == f"{statistics.fmean(accuracies):.2%}"
     assert table["epochs to 0.01 validation accuracy"]["mean"] == "1.0"
-    assert any(
-        detail.startswith("Over 3 seeds the test accuracy is") for detail in verdict(pair).details
-    )
+    details = [each for each in verdict(pair).details if each.startswith("Over 3 seeds the test")]
+    assert len(details) == 1
 
 
 def test_the_devices_difference_is_compared_with_that_of_two_seeds(make_result: MakeResult) -> None:
