@@ -13,6 +13,7 @@ from conftest import PARTS, digits_plan, from_array, learnable_images
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from image_files import plan_of
+from numpy.typing import ArrayLike
 
 from photofinish.config.datasets import DatasetPlan
 from photofinish.data import PartName
@@ -26,19 +27,10 @@ from photofinish.files import sha256_of_file
 LABELS: Int64Array = np.arange(120, dtype=np.int64) % 3
 
 
-def divide_labels(
-    labels: Int64Array, *, validation: float | int, test: float | int, seed: int
-) -> dict[PartName, Int64Array]:
-    raw = from_array(np.zeros((len(labels), 1, 1, 1), dtype=np.uint8), labels, ())
-    return divide(raw, digits_plan(validation=validation, test=test, seed=seed))
-
-
-def colour_images() -> RawData:
-    """Return images of three channels, the last of a single value."""
-    raw = learnable_images()
-    grey = raw.inputs[np.arange(len(raw.labels))]
-    images = np.concatenate([grey, grey // 2, np.full_like(grey, 7)], axis=1)
-    return from_array(images, raw.labels, raw.class_names)
+def divide_labels(labels: ArrayLike, **settings: float) -> dict[PartName, Int64Array]:
+    values = np.array(labels, dtype=np.int64)
+    images = np.zeros((len(values), 1, 1, 1), dtype=np.uint8)
+    return divide(from_array(images, values, ()), digits_plan(**settings))
 
 
 def local_plan(**settings: Any) -> DatasetPlan:
@@ -61,15 +53,15 @@ def with_duplicates(own_parts: bool = True) -> RawData:
 @pytest.mark.parametrize(
     ("validation", "test", "expected"),
     [
-        pytest.param(0.2, 0.1, (84, 24, 12), id="fractions"),
-        pytest.param(30, 9, (81, 30, 9), id="counts"),
-        pytest.param(0.129, 0.121, (90, 15, 15), id="rounded"),
+        (0.2, 0.1, (84, 24, 12)),
+        (30, 9, (81, 30, 9)),
+        (0.129, 0.121, (90, 15, 15)),  # rounded
     ],
 )
 def test_sizes_are_fractions_or_counts(
     validation: float | int, test: float | int, expected: tuple[int, int, int]
 ) -> None:
-    rows = divide_labels(LABELS, validation=validation, test=test, seed=0)
+    rows = divide_labels(LABELS, validation=validation, test=test)
     assert tuple(len(rows[part]) for part in PARTS) == expected
 
 
@@ -84,29 +76,22 @@ def test_every_image_is_in_exactly_one_part_or_the_split_is_refused(
     labels: list[int], validation: float | int, test: float | int, seed: int
 ) -> None:
     try:
-        rows = divide_labels(
-            np.array(labels, dtype=np.int64), validation=validation, test=test, seed=seed
-        )
+        rows = divide_labels(labels, validation=validation, test=test, seed=seed)
     except ConfigError:
         return
-    assert sorted(row for part in rows.values() for row in part.tolist()) == list(
-        range(len(labels))
-    )
+    assert sorted(np.concatenate([*rows.values()]).tolist()) == [*range(len(labels))]
     assert all(len(part) for part in rows.values())
 
 
 def test_each_part_holds_the_classes_in_the_proportions_of_the_whole() -> None:
-    labels = np.array([0] * 200 + [1] * 100 + [2] * 20, dtype=np.int64)
-    rows = divide_labels(labels, validation=0.2, test=0.1, seed=3)
+    labels = np.array([0] * 200 + [1] * 100 + [2] * 20)
+    rows = divide_labels(labels, test=0.1, seed=3)
     counts = {part: np.bincount(labels[rows[part]]).tolist() for part in PARTS}
     assert counts == {"train": [140, 70, 14], "validation": [40, 20, 4], "test": [20, 10, 2]}
 
 
 def test_the_seed_alone_decides_the_split() -> None:
-    first = divide_labels(LABELS, validation=0.2, test=0.2, seed=1)
-    np.random.default_rng(99).random()
-    again = divide_labels(LABELS, validation=0.2, test=0.2, seed=1)
-    other = divide_labels(LABELS, validation=0.2, test=0.2, seed=2)
+    first, again, other = (divide_labels(LABELS, seed=seed) for seed in (1, 1, 2))
     assert all(np.array_equal(first[part], again[part]) for part in PARTS)
     assert not any(np.array_equal(first[part], other[part]) for part in PARTS)
 
@@ -114,9 +99,9 @@ def test_the_seed_alone_decides_the_split() -> None:
 @pytest.mark.parametrize(
     ("labels", "test", "part"),
     [
-        pytest.param([0] * 30 + [1], 6, "test", id="a class of one image"),
-        pytest.param([0, 1, 2] * 10, 2, "test", id="a part smaller than the number of classes"),
-        pytest.param([0, 1, 2] * 10, 24, "validation", id="nothing is left to train on"),
+        ([0] * 30 + [1], 6, "test"),  # a class of one image
+        ([0, 1, 2] * 10, 2, "test"),  # fewer images than classes
+        ([0, 1, 2] * 10, 24, "validation"),  # nothing is left to train on
     ],
 )
 def test_a_part_that_cannot_be_drawn_evenly_is_named(
@@ -124,7 +109,7 @@ def test_a_part_that_cannot_be_drawn_evenly_is_named(
 ) -> None:
     message = rf"a {part} part of \d+ samples can't be drawn evenly .*datasets\.small: "
     with pytest.raises(ConfigError, match=message):
-        divide_labels(np.array(labels, dtype=np.int64), validation=6, test=test, seed=0)
+        divide_labels(labels, validation=6, test=test)
 
 
 def test_a_part_is_either_drawn_or_the_sources_own() -> None:
@@ -135,7 +120,11 @@ def test_a_part_is_either_drawn_or_the_sources_own() -> None:
 
 
 def test_the_manifest_describes_the_files(tmp_path: Path) -> None:
-    raw = colour_images()
+    grey = learnable_images()
+    shades = grey.inputs[np.arange(len(grey.labels))]
+    # Three channels, the last of a single value.
+    images = np.concatenate([shades, shades // 2, np.full_like(shades, 7)], axis=1)
+    raw = from_array(images, grey.labels, grey.class_names)
     manifest = split(digits_plan(test=0.1), raw, tmp_path)
     assert manifest == PackedSplit(tmp_path).manifest
     assert manifest.counts == {"train": 84, "validation": 24, "test": 12}
@@ -151,7 +140,7 @@ def test_the_manifest_describes_the_files(tmp_path: Path) -> None:
     training = PackedSplit(tmp_path).images("train") / 255.0
     assert manifest.mean == pytest.approx(training.mean(axis=(0, 2, 3)).tolist(), rel=1e-12)
     deviations = training.std(axis=(0, 2, 3)).tolist()[:2]
-    assert manifest.std == pytest.approx([*deviations, 1.0], rel=1e-12)  # the last has one value
+    assert manifest.std == pytest.approx([*deviations, 1.0], rel=1e-12)
 
 
 def test_an_image_in_two_parts_of_the_user_is_refused_unless_it_is_allowed(

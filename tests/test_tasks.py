@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 import torch
 from conftest import PARTS, CustomFiles, MakeExperiment
+from torch import nn
 from training_process import train_here
 
 from photofinish.comparing.pairs import read_pair
@@ -44,44 +45,35 @@ TARGETS: dict[TaskName, torch.Tensor] = {
 }
 
 
+SMOOTHED = {"name": "cross_entropy", "label_smoothing": 0.1}
+WEIGHTS = (0.5, 3.0)
+
+
 @pytest.mark.parametrize(
     ("settings", "task", "same_as"),
     [
-        (None, "classes", torch.nn.CrossEntropyLoss()),
+        (None, "classes", nn.CrossEntropyLoss()),
+        (SMOOTHED, "classes", nn.CrossEntropyLoss(label_smoothing=0.1)),
         (
-            {"name": "cross_entropy", "label_smoothing": 0.1},
+            SMOOTHED | {"weight": WEIGHTS},
             "classes",
-            torch.nn.CrossEntropyLoss(label_smoothing=0.1),
+            nn.CrossEntropyLoss(torch.tensor(WEIGHTS), label_smoothing=0.1),
         ),
-        (None, "values", torch.nn.MSELoss()),
-        ({"name": "smooth_l1", "beta": 0.5}, "values", torch.nn.SmoothL1Loss(beta=0.5)),
-        (None, "labels", torch.nn.BCEWithLogitsLoss()),
+        (None, "values", nn.MSELoss()),
+        ({"name": "smooth_l1", "beta": 0.5}, "values", nn.SmoothL1Loss(beta=0.5)),
+        (None, "labels", nn.BCEWithLogitsLoss()),
         (
-            {"name": "cross_entropy", "label_smoothing": 0.1, "weight": (0.5, 3.0)},
-            "classes",
-            torch.nn.CrossEntropyLoss(torch.tensor([0.5, 3.0]), label_smoothing=0.1),
-        ),
-        (
-            {"name": "bce_with_logits", "pos_weight": (0.5, 3.0)},
+            {"name": "bce_with_logits", "pos_weight": WEIGHTS},
             "labels",
-            torch.nn.BCEWithLogitsLoss(pos_weight=torch.tensor([0.5, 3.0])),
+            nn.BCEWithLogitsLoss(pos_weight=torch.tensor(WEIGHTS)),
         ),
-    ],
-    ids=[
-        "cross_entropy",
-        "smoothed",
-        "mse",
-        "smooth_l1",
-        "bce_with_logits",
-        "weight",
-        "pos_weight",
     ],
 )
 def test_a_loss_is_pytorchs_and_its_sum_is_that_of_the_samples(
     make_experiment: MakeExperiment,
     settings: dict[str, Any] | None,
     task: TaskName,
-    same_as: torch.nn.Module,
+    same_as: nn.Module,
 ) -> None:
     loss = Loss(make_experiment(loss=settings).loss, task, CPU)
     targets = TARGETS[task]
@@ -162,15 +154,11 @@ def test_values_and_labels_are_scored_as_by_hand() -> None:
     assert (scores.test_accuracy, scores.macro_f1, scores.classes) == (None, None, {})
     always_the_same = np.full((361, 2), 0.1, np.float32)
     assert "r2" not in scores_of_values(always_the_same, always_the_same + 0.01, 0.5).metrics
-    true, found = np.array([[1, 0], [1, 1]]), np.array([[1, 1], [1, 0]])
-    scores = scores_of_labels(true, found, 0.5, ("a", "b"))
+    actual, predicted = np.array([[1, 0], [1, 1]]), np.array([[1, 1], [1, 0]])
+    scores = scores_of_labels(actual, predicted, 0.5, ("a", "b"))
     assert (scores.test_accuracy, scores.metrics) == (0.5, {"all_labels_right": 0.0})
-    assert [
-        (each.precision, each.recall, each.image_count) for each in scores.classes.values()
-    ] == [
-        (1, 1, 2),
-        (0, 0, 1),
-    ]
+    each = [(one.precision, one.recall, one.image_count) for one in scores.classes.values()]
+    assert each == [(1, 1, 2), (0, 0, 1)]
 
 
 @pytest.fixture(params=["values", "labels"])
@@ -183,12 +171,10 @@ def task_split(
 
     def targets(part: PartName) -> npt.NDArray[np.float32]:
         images = packed_split.images(part) / 255
-        values = np.stack(
-            [images.mean(axis=(1, 2, 3)), images[:, :, :4].mean(axis=(1, 2, 3))], axis=1
-        )
-        return (values if task == "values" else values > np.median(values, axis=0)).astype(
-            np.float32
-        )
+        parts_of_images = (images, images[:, :, :4])
+        values = np.stack([each.mean(axis=(1, 2, 3)) for each in parts_of_images], axis=1)
+        chosen = values if task == "values" else values > np.median(values, axis=0)
+        return chosen.astype(np.float32)
 
     for part in PARTS:
         np.save(folder / part_file(part, "labels"), targets(part))
@@ -207,44 +193,32 @@ def test_a_training_on_values_or_labels_is_reported(
     tmp_path: Path,
     custom_files: CustomFiles,
 ) -> None:
-    experiment, task, results = (
-        make_experiment(epochs=3),
-        task_split.manifest.task,
-        tmp_path / "results",
-    )
-    for device in records.DEVICE_LABELS:
-        run = Run(
-            "small", device, experiment, cpu_host, task_split.folder, results / "small" / device
-        )
-        train_here(run)
-    folders = {
-        device: results / "small" / device / records.MODEL for device in records.DEVICE_LABELS
-    }
-    custom_files.write(
-        "metrics.py", "def mean_absolute_error(outputs, targets):\n    return -1.0\n"
-    )
-    judged = evaluate(
-        "small", folders, task_split, (Metric(name="./metrics.py:mean_absolute_error"),)
-    )
-    scores = judged.evaluation.devices["cpu"]
-    assert (
-        task == "labels" or scores.metrics["mean_absolute_error"] > 0
-    )  # a custom metric of this name is ignored
-    write_evaluation(judged, results / "small" / records.EVALUATED)
-    pairs = [read_pair("small", results / "small")]
-    (verdict,) = write_report(pairs, tmp_path / "report")
-    write_for_dvc(pairs, tmp_path / "report", tmp_path / "metrics", tmp_path / "plots")
+    task, results = task_split.manifest.task, tmp_path / "results" / "small"
+    models = {device: results / device / records.MODEL for device in records.DEVICE_LABELS}
+    for device, model in models.items():
+        experiment, folder = make_experiment(epochs=3), task_split.folder
+        train_here(Run("small", device, experiment, cpu_host, folder, model.parent))
+    # A custom metric of a built-in one's name is ignored where there is the built-in one.
+    custom = "def mean_absolute_error(outputs, targets):\n    return -1.0\n"
+    metric = Metric(name=f"{custom_files.write('metrics.py', custom)}:mean_absolute_error")
+    judged = evaluate("small", models, task_split, (metric,))
+    error = judged.evaluation.devices["cpu"].metrics["mean_absolute_error"]
+    assert (error == -1.0) is (task == "labels")
+    write_evaluation(judged, results / records.EVALUATED)
+    rows = pd.read_csv(results / records.EVALUATED / records.PREDICTIONS)
+    assert len(rows) == 2 * len(task_split.labels("test"))
+
+    pair = read_pair("small", results)
+    assert pair.compared
+    assert pair.compared.parity.likeness == "identical"
+    (verdict,) = write_report([pair], tmp_path / "report")
+    write_for_dvc([pair], tmp_path / "report", tmp_path / "metrics", tmp_path / "plots")
     history = pd.read_csv(tmp_path / "report" / "history.csv")
     assert history["training_loss"].iloc[2] < history["training_loss"].iloc[0]
     assert history["validation_accuracy"].isna().all() == (task == "values")
-    assert len(pd.read_csv(results / "small" / "evaluation" / "predictions.csv")) == 2 * len(
-        task_split.labels("test")
-    )
     assert "Mean absolute error is" in verdict.text  # the first custom metric, or the values' own
     page = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
     assert {"values": "root_mean_squared_error", "labels": "all_labels_right"}[task] in page
-    assert pairs[0].compared is not None
-    assert pairs[0].compared.parity.likeness == "identical"
 
 
 WEIGHTED = """
@@ -262,18 +236,13 @@ def test_a_custom_loss_with_tensors_is_evaluated(
     cpu_host: CpuTarget,
     tmp_path: Path,
 ) -> None:
-    loss = {
-        "name": custom_files.write("losses.py", WEIGHTED) + ":Weighted",
-        "weights": [1.0, 1.0, 1.0],
-    }
+    name = f"{custom_files.write('losses.py', WEIGHTED)}:Weighted"
+    own = make_experiment(loss={"name": name, "weights": [1.0, 1.0, 1.0]})
     losses = []
-    for name, experiment in {
-        "own": make_experiment(loss=loss),
-        "built-in": make_experiment(),
-    }.items():
-        run = Run(name, "cpu", experiment, cpu_host, packed_split.folder, tmp_path / name)
-        train_here(run)
-        judged = evaluate(name, {"cpu": tmp_path / name / records.MODEL}, packed_split)
+    for name, experiment in (("own", own), ("built-in", make_experiment())):
+        folder = tmp_path / name
+        train_here(Run(name, "cpu", experiment, cpu_host, packed_split.folder, folder))
+        judged = evaluate(name, {"cpu": folder / records.MODEL}, packed_split)
         losses.append(judged.evaluation.devices["cpu"].test_loss)
     assert losses[0] == pytest.approx(losses[1], rel=0.01)
 
@@ -288,8 +257,6 @@ class Bias(torch.nn.Module):
         self.scale = scale
     def forward(self, outputs, targets):
         return self.scale * (outputs - targets).mean().item()
-def each(outputs, targets):
-    return (outputs - targets).abs().max(dim=0).values
 def table(outputs, targets):
     return torch.ones(2, 2)
 def nothing(outputs, targets):
