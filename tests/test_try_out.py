@@ -22,6 +22,9 @@ class Net(nn.Module):
         super().__init__()
         self.layers = nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
     def forward(self, images): return self.layers(images), None
+def Normed(classes):
+    linear = nn.utils.parametrizations.weight_norm(nn.Linear(64, classes))
+    return nn.Sequential(nn.Flatten(), linear)
 def blur(image): return image @ torch.ones(3, 3)
 def loss(outputs, targets): return outputs.no_such_loss()
 def metric(outputs, targets): return outputs.no_such_metric()
@@ -45,6 +48,7 @@ experiments:
     batch_transform: MixUp
   built-in: {dataset: digits, model: linear}
 """
+LATER = "  later: {dataset: later, model: linear}\n"
 FAULTY = """\
   many:
     dataset: digits
@@ -131,13 +135,28 @@ def test_what_works_is_tried_without_a_split(
     params = PARAMS.replace(
         "  mine:", "  later: {source: FashionMNIST, validation: 100}\n  # mine:"
     )
-    plans = planned(custom_files, f"{params}  later: {{dataset: later, model: linear}}\n")
+    normed = "  normed: {dataset: digits, model: './my.py:Normed'}\n"
+    scripts = "scripts: {mine: {command: python my.py, deps: [my.py]}}\n"
+    plans = planned(custom_files, f"{params}{normed}{LATER}{scripts}")
     try_out(plans)
-    assert capsys.readouterr().out.splitlines() == [
-        "datasets.later is not tried: it is not downloaded yet",
+    lines = capsys.readouterr().out.splitlines()
+    (note,) = [line for line in lines if line.startswith("note: ")]
+    assert note.startswith("note: experiments.normed.model: MLflow will keep its code and state")
+    lines.remove(note)
+    assert lines == [
         "experiments.built-in: 2 steps",
         "experiments.good: 2 steps",
-        "experiments.later is not tried, as its data set is not",
-        "Tried 1 data set and 2 experiments: nothing fails",
+        "experiments.normed: 2 steps",
+        "Not tried: datasets.later and experiments.later, as the data is not downloaded yet: "
+        "`photofinish run download@later`, then try again",
+        "Not tried: scripts.mine: `photofinish ask mine` runs them a while",
+        "Tried 1 data set and 3 experiments: nothing fails",
     ]
     assert not (custom_files.folder / "data").exists()
+
+
+def test_a_trial_of_nothing_is_an_error(custom_files: CustomFiles) -> None:
+    data = "datasets: {later: {source: FashionMNIST, validation: 100}}\nexperiments:\n"
+    params = PARAMS.partition("datasets:")[0] + data + LATER
+    with pytest.raises(UserError, match=r"nothing was tried(?s:.)*photofinish run download@later"):
+        try_out(planned(custom_files, params))

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import cloudpickle
 import torch
 from torch import nn
 
-from photofinish.config.base import read_plan
+from photofinish.config.base import Record, read_plan
 from photofinish.config.datasets import DatasetPlan
 from photofinish.config.experiment import ExperimentPlan, LoaderInput
 from photofinish.config.metrics import Metrics, MetricsPlan
 from photofinish.config.networks import CustomModel, published_weights
+from photofinish.config.scripts import ScriptPlan
 from photofinish.custom.opened import unnamed_files_reported
 from photofinish.custom.running import forget_imports, user_traceback
 from photofinish.data.few_samples import split_few
@@ -32,46 +35,69 @@ from photofinish.training.output_metrics import custom_scores, joined, rows_that
 from photofinish.training.step import take_steps
 from photofinish.training.torch_device import CPU, autocast, configure_torch
 from photofinish.training.world import World
-from photofinish.wording import counted
+from photofinish.wording import counted, listed
 
 _BATCH = 16
 """Largest batch. Smaller sizes are powers of two, so that no batch has a remainder."""
+_PlanT = TypeVar("_PlanT", bound=Record)
 
 
 def try_out(plans: Path) -> None:
     """Try everything that is planned, on the CPU. Raise UserError with all problems."""
-    host = read_plan(plans / "hosts/cpu.json", CpuTarget)
-    problems, tried_datasets, tried_experiments = _Problems(), 0, 0
-    datasets, knows_classes = sorted((plans / "datasets").glob("*.json")), {}
-    experiments = sorted((plans / "on_cpu").glob("*.json"))
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        for file in datasets:
-            if not _is_here(read_plan(file, DatasetPlan)):
-                print(f"datasets.{file.stem} is not tried: it is not downloaded yet")
-                continue
-            tried_datasets += 1
-            with problems.of(f"datasets.{file.stem}"), forget_imports():
-                knows_classes[file.stem] = split_few(
-                    read_plan(file, DatasetPlan), folder / file.stem
-                )
-        for file in experiments:
-            plan = read_plan(file, ExperimentPlan)
-            if plan.dataset not in knows_classes:
-                print(f"experiments.{file.stem} is not tried, as its data set is not")
-                continue
-            tried_experiments += 1
-            run = Run(file.stem, "cpu", _reduced(plan), host, folder / plan.dataset, folder)
-            metrics = read_plan(plans / "metrics" / file.name, MetricsPlan).metrics
-            dataset = read_plan(plans / "datasets" / f"{plan.dataset}.json", DatasetPlan)
-            named = [*plan.custom_code, *dataset.named_files()]
-            with forget_imports(), unnamed_files_reported(f"experiments.{file.stem}", named):
-                _Trial(run, metrics, problems, knows_classes=knows_classes[plan.dataset]).run()
-    tried = f"{counted(tried_datasets, 'data set')} and {counted(tried_experiments, 'experiment')}"
+    datasets = _read_all(plans / "datasets", DatasetPlan)
+    experiments = _read_all(plans / "on_cpu", ExperimentPlan)
+    missing = [name for name, plan in datasets.items() if not _is_here(plan)]
+    waiting = [name for name, plan in experiments.items() if plan.dataset in missing]
+    untried = list(_untried(missing, waiting, sorted(_read_all(plans / "scripts", ScriptPlan))))
+    if len(missing) == len(datasets):
+        raise UserError("\n".join(["nothing was tried", *untried]))
+    problems, tried_experiments = _Problems(), 0
+    knows_classes: dict[str, bool] = {}
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        for name, dataset in datasets.items():
+            if name not in missing:
+                with problems.of(f"datasets.{name}"), forget_imports():
+                    knows_classes[name] = split_few(dataset, folder / name)
+        for name, plan in experiments.items():
+            if plan.dataset in knows_classes:
+                tried_experiments += 1
+                host = read_plan(plans / "hosts/cpu.json", CpuTarget)
+                run = Run(name, "cpu", _reduced(plan), host, folder / plan.dataset, folder)
+                metrics = read_plan(plans / f"metrics/{name}.json", MetricsPlan).metrics
+                named = [*plan.custom_code, *datasets[plan.dataset].named_files()]
+                trial = _Trial(run, metrics, problems, knows_classes=knows_classes[plan.dataset])
+                with forget_imports(), unnamed_files_reported(f"experiments.{name}", named):
+                    trial.run()
+            elif name not in waiting:
+                print(f"experiments.{name} is not tried, as its data set fails")
+    tried = f"{counted(len(datasets) - len(missing), 'data set')} and "
+    tried += counted(tried_experiments, "experiment")
+    print("".join(f"{each}\n" for each in untried), end="")
     if problems.texts:
         texts = "\n\n".join(problems.texts)
         raise UserError(f"{counted(len(problems.texts), 'problem')} in {tried}\n\n{texts}")
     print(f"Tried {tried}: nothing fails")
+
+
+def _read_all(folder: Path, schema: type[_PlanT]) -> dict[str, _PlanT]:
+    """Return the plans in a folder by name."""
+    return {file.stem: read_plan(file, schema) for file in sorted(folder.glob("*.json"))}
+
+
+def _untried(missing: list[str], waiting: list[str], scripts: list[str]) -> Iterator[str]:
+    """Yield what can't be tried, with the command that changes that or takes its place."""
+    if missing:
+        names = [f"datasets.{name}" for name in missing]
+        names += [f"experiments.{name}" for name in waiting]
+        downloads = " ".join(f"download@{name}" for name in missing)
+        yield (
+            f"Not tried: {listed(names)}, as the data is not downloaded yet: "
+            f"`photofinish run {downloads}`, then try again"
+        )
+    if scripts:
+        names = [f"scripts.{name}" for name in scripts]
+        yield f"Not tried: {listed(names)}: `photofinish ask {' '.join(scripts)}` runs them a while"
 
 
 class _Problems:
@@ -137,6 +163,7 @@ class _Trial:
             return
         if not (experiment.step or experiment.validation_step):
             self._try_outputs(setup, network)
+        self._try_pickling(network)
         with self._part():
             trainer = setup.new_trainer(network)
         if trainer and len(self._problems.texts) == self._earlier:
@@ -161,6 +188,16 @@ class _Trial:
                     check_outputs(type(network).__name__, outputs[-1], targets, width)
             network.train()
             self._try_judges(setup, outputs, batches)
+
+    def _try_pickling(self, network: nn.Module) -> None:
+        """Print a note about a custom network of which MLflow keeps only code and state."""
+        if not isinstance(self._run.experiment.model, CustomModel):
+            return
+        try:
+            torch.save(network, io.BytesIO(), pickle_module=cloudpickle)
+        except Exception as error:  # noqa: BLE001  # pickling calls custom code
+            why = str(error).partition("\n")[0]
+            print(f"note: {self._key}.model: MLflow will keep its code and state_dict only: {why}")
 
     def _try_judges(self, setup: Setup, outputs: list[Any], batches: list[Batch]) -> None:
         """Try the loss and each metric on a network's outputs."""
