@@ -16,6 +16,8 @@ from photofinish.asking.epochs import SampledSteps, sample_of
 from photofinish.asking.experiments import PLAN, SPLITS
 from photofinish.asking.forecast import Planned, forecast
 from photofinish.asking.trial import sample_training
+from photofinish.commands import pipeline
+from photofinish.commands.announce import announce
 from photofinish.commands.ask_experiments import are_experiments
 from photofinish.comparing.decision import decide
 from photofinish.comparing.device_results import Sampled
@@ -96,11 +98,12 @@ PARAMS: dict[str, Any] = {
         "limited": {"dataset": "digits", "epochs": 10**7, "time_limit": "9 s"},
         "short": {"dataset": "digits", "epochs": 5},
     },
+    "scripts": {"mine": {"command": "python mine.py", "deps": ["params.yaml"]}},
 }
 
 
 def test_a_long_run_is_announced_and_a_short_one_is_not_even_sampled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("params.yaml").write_text(yaml.safe_dump(PARAMS), encoding="utf-8")
@@ -108,15 +111,18 @@ def test_a_long_run_is_announced_and_a_short_one_is_not_even_sampled(
     dataset = read_plan(PLAN / "datasets/digits.json", DatasetPlan)
     download(dataset, Path("raw"))
     split(dataset, read_raw(dataset, Path("raw")), SPLITS / "digits")
-    trainings = [Planned.read(name, "cpu") for name in ("long", "limited", "short")]
-    line = forecast(trainings)
-    assert line
-    assert re.match(r"About .* h: long .* h, .*; `photofinish ask`", line)
+    stages = {"train-cpu@long", "train-cpu@limited", "train-cpu@short", "script-cpu@mine"}
+    monkeypatch.setattr(pipeline, "changed_stages", lambda: stages)
+    monkeypatch.setattr(pipeline, "repro", lambda _: 0)
+    announce()
+    line = capsys.readouterr().out
+    assert line.partition(":")[0].endswith("h, and the time of mine, which is not known")
+    assert re.search(r"^About .* h.*: long .* h, .*; `photofinish ask`", line)
     assert "limited 9.0 s" in line
     assert "short" in line
 
     monkeypatch.setattr(sys, "executable", "no program")
-    assert forecast(trainings[1:]) is None
+    assert forecast([Planned.read(name, "cpu") for name in ("limited", "short")]) is None
 
 
 def test_names_of_params_yaml_are_told_from_commands(

@@ -22,7 +22,7 @@ from photofinish.data.packed import PackedSplit
 from photofinish.results import passed_seconds, records
 from photofinish.results.job_times import JobTimes
 from photofinish.results.records import DeviceLabel
-from photofinish.wording import counted, seconds
+from photofinish.wording import counted, listed, seconds
 
 LONG_SECONDS = 600.0
 """A longer run is announced."""
@@ -88,8 +88,11 @@ class Planned:
         return startup_seconds + self.times * each
 
 
-def forecast(trainings: Sequence[Planned]) -> str | None:
-    """Return a line on how long these trainings take; None if that is short or not known."""
+def forecast(trainings: Sequence[Planned], untimed: Sequence[str] = ()) -> str | None:
+    """Return a line on how long these trainings take; None if that is short or not known.
+
+    It names the jobs that are `untimed`, which the run does, too.
+    """
     most = {training: training.most_seconds for training in trainings}
     if sum(most.values()) <= LONG_SECONDS:
         return None
@@ -106,10 +109,10 @@ def forecast(trainings: Sequence[Planned]) -> str | None:
     total_seconds = sum(found.values())
     if total_seconds <= LONG_SECONDS:
         return None
-    return _line(total_seconds, found)
+    return _line(total_seconds, found, untimed)
 
 
-def _line(total_seconds: float, found: dict[Planned, float]) -> str:
+def _line(total_seconds: float, found: dict[Planned, float], untimed: Sequence[str]) -> str:
     longest = sorted(found.items(), key=lambda each: -each[1])
     has_gpu = any(training.device == "gpu" for training in found)
     parts = [
@@ -119,9 +122,14 @@ def _line(total_seconds: float, found: dict[Planned, float]) -> str:
     if len(longest) > _MOST_SHOWN:
         parts.append(f"{counted(len(longest) - _MOST_SHOWN, 'more training')}")
     at_most = any(training.settings.early_stopping for training in found)
+    unknown = ""
+    if untimed:
+        names = listed(untimed) if len(untimed) <= _MOST_SHOWN else counted(len(untimed), "job")
+        unknown = f", and the time of {names}, which is not known"
+    ask_seconds = _ASK_SECONDS * (len(found) + len(untimed))
     return (
-        f"{'At most' if at_most else 'About'} {seconds(total_seconds)}: {', '.join(parts)}; "
-        f"`photofinish ask` gives the answers in {seconds(_ASK_SECONDS * len(found))}."
+        f"{'At most' if at_most else 'About'} {seconds(total_seconds)}{unknown}: "
+        f"{', '.join(parts)}; `photofinish ask` gives the answers in {seconds(ask_seconds)}."
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 
 from dvc.exceptions import DvcException
@@ -27,29 +26,45 @@ def announce() -> None:
 
 
 def _announce() -> None:
-    trainings = list(_planned(pipeline.changed_stages()))
+    trainings, untimed = _jobs(pipeline.changed_stages())
     if sum(each.most_seconds for each in trainings) <= LONG_SECONDS:
         return
     names = list(dict.fromkeys(each.name for each in trainings))
     stages = pipeline.stages_before(read_params(pipeline.PARAMS), names)
     if pipeline.repro(["--quiet", *stages]):
         return  # the run ends with it, too
-    if line := forecast(trainings):
+    if line := forecast(trainings, untimed):
         print(line, flush=True)
 
 
-def _planned(changed: set[str]) -> Iterator[Planned]:
-    """Yield the trainings by one process on a device that is here, among changed stages."""
+def _jobs(changed: set[str]) -> tuple[list[Planned], list[str]]:
+    """Return the trainings of changed stages on devices that are here, and the jobs without a time.
+
+    These are scripts, and trainings by several processes.
+    """
     hosts: dict[DeviceLabel, CpuTarget | GpuTarget] = {
         "cpu": read_plan(PLAN / "hosts/cpu.json", CpuTarget),
         "gpu": read_plan(PLAN / "hosts/gpu.json", GpuTarget),
     }
     here = Machine.here()
+    trainings: list[Planned] = []
+    untimed: list[str] = []
     for device, host in hosts.items():
         is_missing = isinstance(host, GpuTarget) and host.missing
-        if is_missing or host.processes > 1 or mismatches(host, here):
+        if is_missing or mismatches(host, here):
             continue
-        for name in sorted(path.stem for path in (PLAN / "experiments").glob("*.json")):
+        scripts = _names("scripts")
+        untimed += [name for name in scripts if f"script-{device}@{name}" in changed]
+        for name in _names("experiments"):
             planned = Planned.read(name, device)
-            if changed & {f"train-{device}@{name}", f"split@{planned.settings.dataset}"}:
-                yield planned
+            if not changed & {f"train-{device}@{name}", f"split@{planned.settings.dataset}"}:
+                continue
+            if host.processes > 1:
+                untimed.append(name)
+            else:
+                trainings.append(planned)
+    return trainings, list(dict.fromkeys(untimed))
+
+
+def _names(folder: str) -> list[str]:
+    return sorted(path.stem for path in (PLAN / folder).glob("*.json"))
