@@ -39,6 +39,7 @@ def main() -> None:
         check_custom_code_calls,
         check_deps,
     )
+    args.references.mkdir(exist_ok=True)  # `compare` depends on it, and Git keeps no empty folder
     machines = read_machines(params.devices, args.machines)
     write_plan(params, args.out, args.stages, machines, args.results)
 
