@@ -85,6 +85,7 @@ def rent(gpu: str) -> tuple[str, str]:
         estimate = "Time and cost are estimated for one GPU only."
     about = (
         f"Trains {names} on a {gpu}, for a record to compare with. {estimate} {_advice(trainings)}"
+        f"{'Scripts are left out: they leave no record. ' if params.scripts else ''}"
         "The minutes to start and set up the machine come on top. Files that .gitignore names "
         "stay here: for data among them, add file_mounts."
     )
