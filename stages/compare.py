@@ -40,14 +40,15 @@ def main() -> None:
         references = read_references(args.references, plan.references)
         pairs = [read_pair(name, args.results / name) for name in plan.experiments]
         pairs = with_settings(pairs, plan, references)
-        scripts = [read_script_pair(name, args.results / name, plan) for name in plan.scripts]
+        scripts = [read_script_pair(one, args.results / one.name, plan) for one in plan.scripts]
         tried = follow_up(pairs, state_folder() / "suggestions")
         for verdict in write_report(pairs, args.out, scripts, tried):
             print(f"{verdict.experiment}: {verdict.answer}")
             for line in verdict.first:
                 print(f"    {line}")
         write_for_dvc([*pairs, *scripts], args.out, args.metrics, args.plots)
-        tracker.sync([*plan.experiments, *plan.scripts], args.results, args.out)
+        names = [*plan.experiments, *(script.name for script in plan.scripts)]
+        tracker.sync(names, args.results, args.out)
     print(f"The report: {args.out / 'index.html'}")
 
 

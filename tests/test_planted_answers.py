@@ -18,6 +18,7 @@ from result_files import STEP, trained, with_record, with_timings, write_results
 
 from photofinish.comparing.device_results import NotTrained, Trained
 from photofinish.config.compare import ComparePlan
+from photofinish.config.scripts import ScriptPlan
 from photofinish.files import write_json_atomically
 from photofinish.results.records import DeviceLabel, Unavailable, write_record
 from photofinish.results.references import reference_of, write_reference
@@ -84,7 +85,12 @@ def compared(
     scripts: tuple[str, ...] = (),
 ) -> str:
     """Run the compare stage on `folder`, and return what it prints."""
-    plan = ComparePlan(experiments=tuple(names), accelerators=accelerators, scripts=scripts)
+    command = {"command": "python train.py", "metrics": None, "files": {}}
+    plan = ComparePlan(
+        experiments=tuple(names),
+        accelerators=accelerators,
+        scripts=tuple(ScriptPlan(name=name, **command) for name in scripts),
+    )
     write_json_atomically(folder / "plan.json", plan.model_dump(mode="json"))
     shutil.copy(database, folder / "mlflow.db")
     arguments = "--plan plan.json --references reference --results results --out report"

@@ -140,6 +140,8 @@ class ScriptResult:
     experiment: str
     """Name of the script."""
     record: ScriptRun
+    is_outdated: bool = False
+    """True if the script was changed since."""
     stage: ClassVar[str] = "script"
     # Only trainings by photofinish have values for these.
     scores: ClassVar[records.DeviceEvaluation | None] = None

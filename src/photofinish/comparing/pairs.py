@@ -33,6 +33,7 @@ from photofinish.comparing.speedups import (
 )
 from photofinish.config.compare import Comparing
 from photofinish.config.experiment import on_cpu
+from photofinish.config.scripts import PLACEHOLDER, ScriptPlan
 from photofinish.custom.imports import PACKAGE
 from photofinish.errors import UserError
 from photofinish.results import records
@@ -158,13 +159,32 @@ def read_pair(name: str, folder: Path) -> TrainedPair:
     return Comparison.of(cpu, results["gpu"])
 
 
-def read_script_pair(name: str, folder: Path, settings: Comparing) -> Comparison[ScriptResult]:
-    """Read the results of both devices from a script's folder."""
+def read_script_pair(
+    plan: ScriptPlan, folder: Path, settings: Comparing
+) -> Comparison[ScriptResult]:
+    """Read the results of both devices from a script's folder.
+
+    A result stays if a changed script fails, so it may be outdated. Results of different versions
+    of the script are not compared.
+    """
     cpu, gpu = (_script_run(folder / device, device) for device in DEVICE_LABELS)
     if isinstance(cpu, ScriptUnavailable):
-        raise UserError(f"{name} did not run on the CPU, the baseline: run `dvc repro`")
-    on_gpu = ScriptResult(name, gpu) if isinstance(gpu, ScriptRun) else NotTrained(name, gpu)
-    return Comparison.of(ScriptResult(name, cpu), on_gpu, settings)
+        raise UserError(f"{plan.name} did not run on the CPU, the baseline: run `dvc repro`")
+    on_cpu = ScriptResult(plan.name, cpu, _is_outdated(cpu, plan))
+    if isinstance(gpu, ScriptUnavailable):
+        return Comparison.of(on_cpu, NotTrained(plan.name, gpu), settings)
+    on_gpu = ScriptResult(plan.name, gpu, _is_outdated(gpu, plan))
+    if (gpu.files, on_gpu.is_outdated) != (cpu.files, on_cpu.is_outdated):
+        reason = "what ran there is another version of the script"
+        other = ScriptUnavailable(device="gpu", command=gpu.command, reason=reason)
+        return Comparison.of(on_cpu, NotTrained(plan.name, other), settings)
+    return Comparison.of(on_cpu, on_gpu, settings)
+
+
+def _is_outdated(run: ScriptRun, plan: ScriptPlan) -> bool:
+    """Return True if a script's command or a file that it reads has changed since it ran."""
+    command = plan.command.replace(PLACEHOLDER, run.device_kind)
+    return (run.command, run.files) != (command, plan.files)
 
 
 def _script_run(folder: Path, device: DeviceLabel) -> ScriptRun | ScriptUnavailable:

@@ -29,6 +29,7 @@ from photofinish.config.base import (
     Settings,
     is_name,
 )
+from photofinish.config.scripts import ScriptPlan
 from photofinish.wording import unknown_name
 
 _TABLES = Path(__file__).parent / "tables"
@@ -214,4 +215,4 @@ class ComparePlan(Comparing):
 
     experiments: tuple[Name, ...]
     """Names in the order of params.yaml."""
-    scripts: tuple[Name, ...] = ()
+    scripts: tuple[ScriptPlan, ...] = ()

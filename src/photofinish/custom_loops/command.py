@@ -149,7 +149,8 @@ def _keep(record: ScriptRun, out: Path) -> str:
         if of_same_code and not earlier.ended:
             return "The earlier result stays"
     if not record.epochs:
-        return "It measured no epoch"
+        stays = ", and the earlier result stays" if isinstance(earlier, ScriptRun) else ""
+        return f"It measured no epoch{stays}"
     write_record(out / SCRIPT, record)
     epochs = counted(len(record.epochs), "epoch")
     left = record.timings.epochs_left

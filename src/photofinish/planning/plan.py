@@ -60,12 +60,13 @@ def _plans(params: Params, stages: Path, results: Path) -> dict[str, BaseModel]:
     """Return the contents of all files except the devices' files, by name."""
     limits = time_limits(params)
     local_files = sha256_of_local_files(params.datasets)
+    scripts = {name: script_plan(name, one) for name, one in params.scripts.items()}
     weights = {name: published_weights(one.model) for name, one in params.experiments.items()}
     plans: dict[str, BaseModel] = {
         "compare": ComparePlan(
             **dict(params.comparing),
             experiments=tuple(params.experiments),
-            scripts=tuple(params.scripts),
+            scripts=tuple(scripts.values()),
         ),
         "budget": BudgetPlan(
             **params.comparing.prices.model_dump(include={"currency", "cpu_hour", "gpu_hour"}),
@@ -103,6 +104,5 @@ def _plans(params: Params, stages: Path, results: Path) -> dict[str, BaseModel]:
         plans[f"datasets/{name}"] = DatasetPlan(
             name=name, dataset=dataset, local_files=local_files.get(name), custom_code=code
         )
-    for name, settings in params.scripts.items():
-        plans[f"scripts/{name}"] = script_plan(name, settings)
+    plans |= {f"scripts/{name}": script for name, script in scripts.items()}
     return plans
