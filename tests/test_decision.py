@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +18,11 @@ from photofinish.comparing.own_gpu import OwnGpu, decide_own, is_likely
 from photofinish.comparing.rented_gpu import RentedGpu
 from photofinish.comparing.speedups import ONCE, RUN_TO_RUN
 from photofinish.config.compare import Comparing, Prices
+from photofinish.reporting.answer_records import answer_record
 from photofinish.reporting.answer_words import summary
+from photofinish.reporting.comparison_rows import comparison_rows
 from photofinish.reporting.overview import overview_table
+from photofinish.reporting.report import write_report
 from photofinish.reporting.sentences import verdict
 from photofinish.results.records import DeviceLabel
 from photofinish.results.references import reference_of
@@ -158,11 +163,14 @@ def test_the_accelerator_that_is_worth_it_for_the_least_money_is_named(job: Job)
     assert decide_own(pair_of(cpu, settings=settings)).gpu == "T4"
     demanding = settings.model_copy(update={"worth_it": 10.0})
     assert decide_own(pair_of(cpu, settings=demanding)).gpu == "A100"
-    answer = verdict(pair_of(cpu, settings=settings)).answer
+    pair = pair_of(cpu, settings=settings)
+    found = verdict(pair)
+    (row,) = overview_table([found], [pair])
+    assert row["on a GPU"] == "54 s if this machine had a T4 (estimated)"
     assert (
         "If this machine had a GPU: probably yes, about 5.6x faster (3.4 to 9.1): 54 s on T4 "
         "instead of 5.0 min, by estimate."
-    ) in answer
+    ) in found.answer
 
 
 def test_an_estimate_that_is_hardly_known_has_an_interval_and_no_number(job: Job) -> None:
@@ -199,7 +207,10 @@ def test_a_training_that_was_interrupted_is_not_called_slower_for_it(job: Job) -
 
 
 def test_a_short_job_is_not_worth_a_gpu_that_nobody_measured(job: Job) -> None:
-    found = verdict(pair_of(with_timings(job(4.0), operations=LONG_STEP)))
+    pair = pair_of(with_timings(job(4.0), operations=LONG_STEP))
+    found = verdict(pair)
+    (row,) = overview_table([found], [pair])
+    assert row["on a GPU"] == "36 s on a rented A10G (estimated)"
     assert found.answer == (
         "No (renting): the job takes 4.0 s, and a rented machine takes 5.0 min to start. "
         "If this machine had a GPU: no, the whole job takes 4.0 s, 2.5 s of it start-up."
@@ -250,10 +261,43 @@ def test_renting_is_worth_it_if_it_saves_minutes_after_its_start(
     job: Job, seconds: float, settings: dict[str, float], answer: str, reason: str, action: Action
 ) -> None:
     cpu = with_timings(job(seconds), operations=HOUR_STEP)
-    decision = decide(pair_of(cpu, settings=Comparing(accelerators=("T4",), **settings)))
-    assert decision.rented
+    pair = pair_of(cpu, settings=Comparing(accelerators=("T4",), **settings))
+    decision = decide(pair)
     assert (decision.answer, decision.about) == (answer, "renting")
-    assert (decision.rented.reason, decision.action) == (reason, action)
+    assert (decision.reason, decision.action) == (reason, action)
+    row = comparison_rows([pair], [decision])[0]
+    assert [row[f"answer{key}"] for key in ("", "_for", "_by", "_reason")] == [
+        *(answer, "renting", "estimated", reason)
+    ]
+    record = answer_record(pair, verdict(pair, decision))
+    for number in (record.cpu_seconds, record.gpu_seconds, record.speedup, record.saved_seconds):
+        assert number
+        assert number.low is not None
+        assert number.high is not None
+        assert number.low < number.value < number.high
+
+
+@pytest.mark.parametrize(
+    ("gpu_flops", "kind"), [(10**13, "measure longer"), (3 * 10**13, "try a GPU")]
+)
+def test_a_longer_time_limit_is_suggested_only_if_it_would_settle_the_answer(
+    job: Job, gpu_flops: int, kind: str
+) -> None:
+    """Two of eight epochs, of 150 and 250 s, are 27 min by Student's t, give or take an hour."""
+    whole = job(1000.0)
+    epochs = tuple(
+        replace(epoch, training_seconds=seconds)
+        for epoch, seconds in zip(whole.timings.epochs, (150.0, 250.0), strict=False)
+    )
+    step = HOUR_STEP.model_copy(update={"flops": gpu_flops})
+    part = {"epochs": epochs, "epochs_left": 6, "total_seconds": 403.0, "operations": step}
+    pair = pair_of(with_timings(whole, **part), settings=Comparing(accelerators=("T4",)))
+    decision, found = decide(pair), verdict(pair)
+    assert (decision.answer, decision.action.kind) == ("Can't tell", kind)
+    assert ("time_limit" in found.action) is (kind == "measure longer")
+    assert "may save up to nearly all of about 27 min" in found.answer
+    assert decision.rented
+    assert decision.rented.saved[1] == decision.rented.here_seconds
 
 
 def test_seeds_and_the_experiments_of_a_sweep_share_a_rented_machine(job: Job) -> None:
@@ -261,11 +305,26 @@ def test_seeds_and_the_experiments_of_a_sweep_share_a_rented_machine(job: Job) -
     alone = with_timings(job(600.0), operations=HOUR_STEP)
     seeds = with_timings(alone, seeds=(alone.timings.epochs,) * 9)
     assert decide(pair_of(alone, settings=settings)).answer == "No"
-    assert decide(pair_of(seeds, settings=settings)).answer == "Probably yes"
+    of_seeds = decide(pair_of(seeds, settings=settings))
+    assert of_seeds.answer == "Probably yes"
+    assert 5 * 600 < of_seeds.saved_seconds < of_seeds.here_seconds
     sweep = [pair_of(alone, settings=settings)] * 10
     decisions = decide_all(sweep)
     assert {each.answer for each in decisions} == {"Probably yes"}
     assert "for all 10 experiments of the sweep" in verdict(sweep[0], decisions[0]).answer
+
+
+def test_without_gpus_to_rent_every_place_speaks_of_a_gpu_in_this_machine(
+    job: Job, tmp_path: Path
+) -> None:
+    pair = pair_of(job(62.0), settings=Comparing(accelerators=()))
+    write_report([pair], tmp_path)
+    answers = json.loads((tmp_path / "answers.json").read_text(encoding="utf-8"))
+    about = "if this machine had a GPU"
+    assert answers["answers"]["small-mlp"]["text"].startswith(f"Can't tell ({about}): no GPU")
+    assert answers["summary"] == "1 experiment. If this machine had a GPU: 1 Can't tell."
+    assert answers["overview"][0]["worth a GPU?"] == f"Can't tell ({about})"
+    assert f",Can't tell,{about},bound," in (tmp_path / "comparison.csv").read_text()
 
 
 def test_the_answer_speaks_of_a_gpu_here_first_and_then_of_renting(job: Job) -> None:
@@ -280,9 +339,10 @@ def test_the_answer_speaks_of_a_gpu_here_first_and_then_of_renting(job: Job) -> 
 def test_the_summary_counts_answers_with_their_reasons_and_adds_up_what_is_saved() -> None:
     stay = Action("stay here")
     rented = RentedGpu("No", "short job", 4.0, 300.0, 300.0)
+    longer = replace(rented, here_seconds=60.0)
     decisions = [
         Decision(OwnGpu("No", "bound", 4.0, reason="short job"), rented, stay),
-        Decision(OwnGpu("No", "bound", 60.0, reason="start-up"), rented, stay),
+        Decision(OwnGpu("No", "bound", 60.0, reason="start-up"), longer, stay),
         Decision(OwnGpu("Yes", "measured", 100.0, 40.0, reason="arithmetic"), rented, stay, True),
     ]
     assert summary(decisions) == (

@@ -21,6 +21,9 @@ from torch import nn
 
 from photofinish.comparing.device_results import ScriptResult
 from photofinish.comparing.diagnosis import diagnose
+from photofinish.comparing.pairs import Comparison, read_script_pair
+from photofinish.config.base import read_plan
+from photofinish.config.compare import Comparing
 from photofinish.config.loader import read_params
 from photofinish.config.scripts import ScriptPlan
 from photofinish.custom_loops.command import run_script
@@ -28,6 +31,8 @@ from photofinish.errors import ConfigError, UserError
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.planning.checks import check_deps
 from photofinish.profiling.script_step import ScriptStep
+from photofinish.reporting.sentences import verdict
+from photofinish.results.records import write_record
 from photofinish.results.script_runs import ScriptEpoch, ScriptRun, read_script_run
 
 LOOP = """
@@ -219,7 +224,7 @@ RunScript = Callable[..., ScriptRun]
 @pytest.fixture
 def run_mine(custom_files: CustomFiles, cpu_host: CpuTarget) -> RunScript:
     """Run `mine.py` on the CPU as its stage does. Return the record that lies there afterwards."""
-    out, host = custom_files.folder / "results", custom_files.folder / "cpu.json"
+    out, host = custom_files.folder / "results/cpu", custom_files.folder / "cpu.json"
     host.write_text(cpu_host.model_dump_json(), encoding="utf-8")
 
     def run(script: str, error: str = "", **settings: Any) -> ScriptRun:
@@ -257,6 +262,28 @@ def test_a_complete_run_is_kept_if_it_does_not_do_what_its_settings_expect(
 ) -> None:
     kept = run_mine(ONE_EPOCH, r"mine\.metrics.*mine\.epochs", metrics="metrics.json")
     assert (kept.ended, len(kept.epochs), kept.timings.epochs_left) == (None, 1, 0)
+
+
+def test_a_result_from_before_a_change_is_not_current_and_not_compared_with_another_version(
+    run_mine: RunScript, custom_files: CustomFiles
+) -> None:
+    def pair() -> Comparison[ScriptResult]:
+        plan = read_plan(custom_files.folder / "plan.json", ScriptPlan)
+        return read_script_pair(plan, custom_files.folder / "results", Comparing())
+
+    complete, note = run_mine(WITH_LINE), "The script has changed since this result"
+    on_gpu = complete.model_copy(update={"device": "gpu"})
+    write_record(custom_files.folder / "results/gpu/script.json", on_gpu)
+    assert pair().compared
+    assert note not in verdict(pair()).answer
+    changed: dict[str, Any] = {"files": {"mine.py": "another sha256"}}
+    failing = "raise ValueError('before its first epoch')"
+    assert run_mine(failing, "no epoch, and the earlier result stays", **changed) == complete
+    assert pair().compared
+    assert note in verdict(pair()).answer
+    run_mine(WITH_LINE, **changed)
+    assert note not in verdict(pair()).answer
+    assert "another version" in str(pair().why_no_gpu)
 
 
 @pytest.fixture

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from photofinish.comparing.own_gpu import Answer, OwnGpu, decide_own
+from photofinish.comparing.own_gpu import Answer, Basis, OwnGpu, decide_own
 from photofinish.comparing.pairs import AnyComparison
 from photofinish.comparing.remedies import Remedy
 from photofinish.comparing.rented_gpu import RentedGpu, decide_rented
 from photofinish.machine.load import load_warnings
 from photofinish.results.records import DeviceLabel
 
-About = Literal["the GPU here", "renting", "a GPU of yours"]
+About = Literal["the GPU here", "renting", "if this machine had a GPU"]
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class Action:
     """Action that is recommended now."""
 
     kind: Literal[
-        "use the GPU", "rent", "change a setting", "measure again", "train longer", "try a GPU",
-        "stay here",
+        "use the GPU", "rent", "change a setting", "measure again", "measure longer",
+        "train longer", "try a GPU", "stay here",
     ]  # fmt: skip
     accelerator: str | None = None
     """Accelerator to rent, by its name for `photofinish rent`."""
@@ -44,24 +44,47 @@ class Decision:
     """True if a GPU in this machine trained the experiment."""
 
     @property
+    def shown(self) -> OwnGpu | RentedGpu:
+        """Answer that is shown first, about the GPU in this machine or else about renting a GPU."""
+        return self.rented if self.rented and not self.is_here else self.own
+
+    @property
     def about(self) -> About:
-        """Subject of the answer: the GPU in this machine, or else renting a GPU."""
-        if self.is_here:
-            return "the GPU here"
-        return "renting" if self.rented else "a GPU of yours"
+        """Subject of the answer."""
+        if isinstance(self.shown, RentedGpu):
+            return "renting"
+        return "the GPU here" if self.is_here else "if this machine had a GPU"
 
     @property
     def answer(self) -> Answer:
-        return self.rented.answer if self.rented and not self.is_here else self.own.answer
+        return self.shown.answer
+
+    @property
+    def basis(self) -> Basis:
+        """Evidence of the answer."""
+        return self.shown.basis
+
+    @property
+    def reason(self) -> str | None:
+        """Reason of the answer."""
+        return self.shown.reason
+
+    @property
+    def here_seconds(self) -> float:
+        """Time of the job here, of which the answer's GPU may save a part."""
+        if isinstance(self.shown, RentedGpu):
+            return self.shown.here_seconds / self.shown.jobs
+        return self.shown.cpu_seconds
 
     @property
     def saved_seconds(self) -> float:
         """Time that the answer's GPU saves, or 0 if it is not worth it."""
-        if self.rented and not self.is_here:
-            return self.rented.saved_seconds / self.rented.jobs if self.rented.is_yes else 0.0
-        if self.own.gpu_seconds is None or not self.own.is_yes:
+        shown = self.shown
+        if not shown.is_yes or shown.gpu_seconds is None:
             return 0.0
-        return self.own.cpu_seconds - self.own.gpu_seconds
+        if isinstance(shown, RentedGpu):
+            return shown.saved_seconds / shown.jobs
+        return shown.cpu_seconds - shown.gpu_seconds
 
 
 def decide_all(pairs: Sequence[AnyComparison]) -> list[Decision]:
@@ -98,6 +121,8 @@ def _action(pair: AnyComparison, own: OwnGpu, rented: RentedGpu | None, is_here:
     if remedy := _remedy(pair, own):
         return Action("change a setting", remedy=remedy)
     if answer == "Can't tell":
+        if pair.cpu.timings.epochs_left and (is_here or (rented and rented.depends_on_here)):
+            return Action("measure longer")
         return Action("train longer") if is_here else Action("try a GPU", accelerator)
     if own.is_yes and not rented:
         return Action("try a GPU")

@@ -57,6 +57,8 @@ class OwnGpu:
     """True if the reason is about the GPU, False if it is about the CPU."""
     option: RentalOption | None = None
     """Accelerator of the estimate."""
+    gpu_interval: Interval | None = None
+    """Times of a fast and a slow run on the GPU."""
 
     @property
     def speedup(self) -> float | None:
@@ -95,9 +97,18 @@ def _measured(pair: AnyComparison) -> OwnGpu | None:
     reason = _reason(pair, "gpu" if of_gpu else "cpu")
     if answer == "Can't tell" and whole.cpu_seconds <= SHORT_JOB_SECONDS:
         answer, reason = "No", "short job"
-    name = pair.trained[-1].timings.device_name
-    seconds = whole.cpu_seconds, whole.device_seconds
-    return OwnGpu(answer, "measured", *seconds, whole.interval, name, reason, of_gpu)
+    gpu = pair.trained[-1].timings
+    return OwnGpu(
+        answer,
+        "measured",
+        whole.cpu_seconds,
+        whole.device_seconds,
+        whole.interval,
+        gpu.device_name,
+        reason,
+        of_gpu,
+        gpu_interval=job_interval(gpu),
+    )
 
 
 def _by_interval(pair: AnyComparison) -> Answer:
@@ -117,13 +128,21 @@ def _recorded(pair: AnyComparison) -> OwnGpu | None:
     for each in pair.references:
         whole = job_speedup(pair.cpu.timings, each.timings)
         if each.training.device == "gpu" and whole.is_faster is not None:
-            clear.append((whole, each.hardware))
+            clear.append((whole, each))
     if not clear:
         return None
-    best, hardware = max(clear, key=lambda each: each[0].ratio)
+    best, reference = max(clear, key=lambda each: each[0].ratio)
     answer: Answer = "Probably yes" if best.is_faster else "Probably no"
-    seconds, reason = (best.cpu_seconds, best.device_seconds), _reason(pair, "cpu")
-    return OwnGpu(answer, "recorded", *seconds, best.interval, hardware, reason)
+    return OwnGpu(
+        answer,
+        "recorded",
+        best.cpu_seconds,
+        best.device_seconds,
+        best.interval,
+        reference.hardware,
+        _reason(pair, "cpu"),
+        gpu_interval=job_interval(reference.timings),
+    )
 
 
 def _short(pair: AnyComparison) -> OwnGpu | None:
@@ -155,6 +174,7 @@ def _estimated(pair: AnyComparison) -> OwnGpu | None:
         best.accelerator.name,
         _reason(pair, "cpu"),
         option=best,
+        gpu_interval=estimate.job_interval,
     )
 
 

@@ -6,11 +6,11 @@ A machine is rented once for all seeds of an experiment and all experiments of a
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from photofinish.comparing.own_gpu import Answer, estimated_options
+from photofinish.comparing.own_gpu import Answer, Basis, estimated_options
 from photofinish.comparing.pairs import AnyComparison
 from photofinish.comparing.prices import Price, cost_of, price_of
 from photofinish.comparing.renting import RentalOption
@@ -42,8 +42,14 @@ class RentedGpu:
     """Number of experiments that are trained on the machine."""
     gpu: str | None = None
     gpu_seconds: float = math.inf
+    gpu_interval: Interval | None = None
+    """Times of a fast and a slow run on the GPU."""
+    speedup_interval: Interval | None = None
     saved: Interval = (-math.inf, math.inf)
-    """Interval of the time that one run saves in 9 of 10 cases, without the machine's start."""
+    """Interval of the time that one run saves in 9 of 10 cases, without the machine's start.
+
+    It is at most the time here.
+    """
     runs: int | None = None
     """Smallest number of runs that is worth it, if one is not enough."""
     cost: float | None = None
@@ -51,6 +57,14 @@ class RentedGpu:
     currency: str = ""
     option: RentalOption | None = None
     """Option of the accelerator, if its time is estimated."""
+    depends_on_here: bool = False
+    """True if the answer would be clear if the time here were known."""
+
+    @property
+    def basis(self) -> Basis:
+        if self.gpu is None:
+            return "bound"
+        return "estimated" if self.option else "recorded"
 
     @property
     def least_seconds(self) -> float:
@@ -71,7 +85,8 @@ class RentedGpu:
 class _Candidate:
     gpu: str
     seconds: float
-    saved: Interval
+    spread: Interval
+    """Times of a fast and a slow run."""
     price: Price | None
     option: RentalOption | None = None
 
@@ -81,6 +96,10 @@ class _Candidate:
         has_room = self.option is None or self.option.fits == "yes"
         return not has_room, math.inf if cost is None else cost, self.seconds
 
+    def saved(self, here: Interval) -> Interval:
+        """Return the time that a run saves over a fast or slow run here."""
+        return here[0] - self.spread[1], here[1] - self.spread[0]
+
 
 def decide_rented(sweep: Sequence[AnyComparison]) -> RentedGpu | None:
     """Decide for all experiments of a sweep. Return None if the settings name no accelerators."""
@@ -88,7 +107,10 @@ def decide_rented(sweep: Sequence[AnyComparison]) -> RentedGpu | None:
     found = _common([_candidates(pair) for pair in sweep])
     if not found and not settings.accelerators:
         return None
-    here_seconds = sum(map(_here_seconds, sweep))
+    quickest = [_quickest(pair) for pair in sweep]
+    here_seconds = sum(run.job_seconds for run in quickest)
+    fast, slow = _sum(map(_job_spread, quickest))
+    here = fast / RUN_TO_RUN, slow * RUN_TO_RUN
     limits = 60 * settings.rental_minutes, 60 * settings.worth_saving
     start_seconds, least_seconds = limits[0], sum(limits)
     is_short = here_seconds <= least_seconds
@@ -97,61 +119,67 @@ def decide_rented(sweep: Sequence[AnyComparison]) -> RentedGpu | None:
             return RentedGpu("No", "short job", here_seconds, *limits, len(sweep))
         return RentedGpu("Can't tell", "not known", here_seconds, *limits, len(sweep))
 
-    surely = [each for each in found if each.saved[0] >= least_seconds]
-    perhaps = [each for each in found if each.saved[1] >= least_seconds and not is_short]
-    faster = [each for each in found if each.saved[0] > 0]
+    surely = [each for each in found if each.saved(here)[0] >= least_seconds]
+    perhaps = [each for each in found if each.saved(here)[1] >= least_seconds and not is_short]
+    faster = [each for each in found if each.saved(here)[0] > 0]
     best = min(surely or faster or found, key=_Candidate.value)
     answer: Answer = "No" if is_short else "Probably no"
     reason: RentalReason = "short job" if is_short else "saves nothing"
-    runs = None
+    runs, depends_on_here = None, False
     if surely:
         answer, reason = "Probably yes", "saves enough"
     elif perhaps:
         answer, reason = "Can't tell", "may save enough"
         best = min(perhaps, key=_Candidate.value)
+        exact = here_seconds / RUN_TO_RUN, here_seconds * RUN_TO_RUN
+        depends_on_here = _is_clear([each.saved(exact) for each in found], least_seconds)
     elif faster:
         reason = "saves too little"
         wanted = math.ceil(least_seconds / (here_seconds - best.seconds))
         runs = wanted if wanted <= MOST_RUNS else None
+    low, high = best.saved(here)
+    fast, slow = best.spread
     return RentedGpu(
         answer,
         reason,
         here_seconds,
         *limits,
         len(sweep),
-        best.gpu,
-        best.seconds,
-        best.saved,
-        runs,
-        cost_of(best.seconds + start_seconds, best.price),
-        best.price.currency if best.price else "",
-        best.option,
+        gpu=best.gpu,
+        gpu_seconds=best.seconds,
+        gpu_interval=best.spread,
+        speedup_interval=(here[0] / slow, here[1] / fast),
+        saved=(low, min(high, here_seconds)),
+        runs=runs,
+        cost=cost_of(best.seconds + start_seconds, best.price),
+        currency=best.price.currency if best.price else "",
+        option=best.option,
+        depends_on_here=depends_on_here,
     )
 
 
-def _here_seconds(pair: AnyComparison) -> float:
-    return min(run.timings.job_seconds for run in pair.trained)
+def _is_clear(saved: Sequence[Interval], least_seconds: float) -> bool:
+    """Return True if one of the GPUs surely saves enough, or none may."""
+    is_sure = any(low >= least_seconds for low, _ in saved)
+    return is_sure or all(high < least_seconds for _, high in saved)
+
+
+def _quickest(pair: AnyComparison) -> JobTimes:
+    """Return the times of the fastest device here."""
+    return min((run.timings for run in pair.trained), key=lambda each: each.job_seconds)
 
 
 def _candidates(pair: AnyComparison) -> list[_Candidate]:
     """Return the GPUs in references, or else the estimated GPUs."""
     timings, prices = pair.cpu.timings, pair.settings.prices
-    here = min((run.timings for run in pair.trained), key=lambda each: each.job_seconds)
-    fast_here, slow_here = _job_spread(here)
-
-    def saved(there: Interval) -> Interval:
-        fast, slow = there
-        return fast_here / RUN_TO_RUN - slow, slow_here * RUN_TO_RUN - fast
-
     names = {sheet.full_name: name for name, sheet in accelerators().items()}
     recorded = []
     for each in pair.references:
         if each.training.device == "gpu":
             name = names.get(each.timings.device_name)
             price = price_of(name, prices) if name else None
-            seconds = each.timings.job_seconds
-            saving = saved(_job_spread(each.timings))
-            recorded.append(_Candidate(each.hardware, seconds, saving, price))
+            seconds, spread = each.timings.job_seconds, _job_spread(each.timings)
+            recorded.append(_Candidate(each.hardware, seconds, spread, price))
     if recorded:
         return recorded
     further_seeds = sum(map(passed_seconds, timings.seeds)) / passed_seconds(timings.epochs)
@@ -160,9 +188,10 @@ def _candidates(pair: AnyComparison) -> list[_Candidate]:
         # Further seeds have no start-up.
         seeds_seconds = further_seeds * (estimate.job_seconds - estimate.startup_seconds)
         factor = 1 + seeds_seconds / estimate.job_seconds
-        fast, slow = (factor * end for end in estimate.job_interval)
+        fast, slow = estimate.job_interval
         name, seconds = option.accelerator.name, estimate.job_seconds + seeds_seconds
-        estimated.append(_Candidate(name, seconds, saved((fast, slow)), option.price, option))
+        spread = factor * fast, factor * slow
+        estimated.append(_Candidate(name, seconds, spread, option.price, option))
     return estimated
 
 
@@ -182,7 +211,12 @@ def _common(of_each: Sequence[list[_Candidate]]) -> list[_Candidate]:
         same += [each for other in others for each in other if each.gpu == candidate.gpu]
         if len(same) < len(of_each):
             continue
-        saved = sum(each.saved[0] for each in same), sum(each.saved[1] for each in same)
+        spread = _sum(each.spread for each in same)
         seconds = sum(each.seconds for each in same)
-        found.append(_Candidate(candidate.gpu, seconds, saved, candidate.price, candidate.option))
+        found.append(_Candidate(candidate.gpu, seconds, spread, candidate.price, candidate.option))
     return found
+
+
+def _sum(intervals: Iterable[Interval]) -> Interval:
+    lows, highs = zip(*intervals, strict=True)
+    return sum(lows), sum(highs)

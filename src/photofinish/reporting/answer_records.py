@@ -13,6 +13,7 @@ from photofinish.comparing.diagnosis import Cause
 from photofinish.comparing.own_gpu import Answer, Basis
 from photofinish.comparing.pairs import AnyComparison
 from photofinish.comparing.remedies import Remedy
+from photofinish.comparing.rented_gpu import RentedGpu
 from photofinish.comparing.speedups import Interval, job_interval
 from photofinish.comparing.tried import Tried
 from photofinish.config.base import Record
@@ -124,31 +125,25 @@ class AnswerRecord(Record):
 
 def answer_record(pair: AnyComparison, verdict: Verdict) -> AnswerRecord:
     """Return the answer for an experiment, script or job."""
-    decision, own, rented = verdict.decision, verdict.decision.own, verdict.decision.rented
+    decision, own, shown = verdict.decision, verdict.decision.own, verdict.decision.shown
     cpu = pair.cpu.timings
     cpu_seconds = Number.of(cpu.whole_seconds, job_interval(cpu))
-    if rented and not decision.is_here:
-        gpu, gpu_seconds, saved = rented.gpu, rented.gpu_seconds, rented.saved
-        saved_seconds = Number.of(rented.here_seconds - gpu_seconds, saved)
-        evidence: Basis = own.basis
-        if gpu:
-            evidence = "estimated" if rented.option else "recorded"
-        reason: str | None = rented.reason
-        speedup = Number.of(rented.here_seconds / gpu_seconds if gpu else None)
+    if isinstance(shown, RentedGpu):
+        saved_seconds = Number.of(shown.here_seconds - shown.gpu_seconds, shown.saved)
+        ratio = shown.here_seconds / shown.gpu_seconds if shown.gpu else None
+        speedup = Number.of(ratio, shown.speedup_interval)
     else:
-        gpu, gpu_seconds, saved_seconds = own.gpu, own.gpu_seconds or math.inf, None
-        evidence, reason = own.basis, own.reason
-        speedup = Number.of(own.speedup, own.interval)
+        saved_seconds, speedup = None, Number.of(shown.speedup, shown.interval)
     return AnswerRecord(
         answer=decision.answer,
         about=decision.about,
-        evidence=evidence,
-        reason=reason,
+        evidence=decision.basis,
+        reason=decision.reason,
         text=verdict.answer,
         action=_action(decision.action, verdict.action),
         cpu_seconds=cpu_seconds,
-        gpu=gpu,
-        gpu_seconds=Number.of(gpu_seconds),
+        gpu=shown.gpu,
+        gpu_seconds=Number.of(shown.gpu_seconds, shown.gpu_interval),
         speedup=speedup,
         saved_seconds=saved_seconds,
         causes=tuple(

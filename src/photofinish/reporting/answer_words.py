@@ -6,7 +6,8 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from photofinish.comparing.decision import Action, Decision
+from photofinish.comparing.decision import About, Action, Decision
+from photofinish.comparing.device_results import ScriptResult
 from photofinish.comparing.fair_cpu import fewer_threads
 from photofinish.comparing.loader_needs import LoaderNeed
 from photofinish.comparing.own_gpu import OwnGpu, is_likely
@@ -39,9 +40,7 @@ _MUCH_WAITING = 0.1
 SENTENCES = {
     # The answer in a word.
     "headline": "{answer} ({about}): {sentences}",
-    "the GPU here": "The GPU here: {answer}, {sentences}",
-    "a GPU of yours": "If this machine had a GPU: {answer}, {sentences}",
-    "renting": "Renting one: {answer}, {sentences}",
+    "other answer": "{about}: {answer}, {sentences}",
     # A GPU in this machine.
     "measured": "{faster}. The job takes {gpu_time} on {gpu} instead of {whole}.",
     "recorded": "{faster}. It took {gpu_time} on {gpu}, recorded elsewhere, instead of {whole}.",
@@ -76,6 +75,7 @@ SENTENCES = {
     "to start.",
     "not known": "how long its {here} would take there is not known.",
     # How far to trust it.
+    "outdated": "The script has changed since this result: `photofinish run` runs it again.",
     "busy": "The machine was busy ({why}), so {whose} times are unreliable.",
     # What to do now.
     "use the GPU": "Train on the GPU.",
@@ -83,6 +83,10 @@ SENTENCES = {
     "rent anywhere": "Rent such a GPU: docs/many-machines.md.",
     "change a setting": "In params.yaml set `{setting}`, then `photofinish run`.",
     "measure again": "Measure again when the machine is quiet ({time}): `{command}`",
+    "measure longer": "Set a longer `time_limit` in params.yaml, then `photofinish run`: more "
+    "epochs on this CPU would settle it.",
+    "sample longer": "Ask again with more `--seconds`, which would settle it.",
+    "run longer": "Let the script train more epochs, then `photofinish run`: they would settle it.",
     "train longer": "Train longer: more epochs would settle it.",
     "try a GPU": "Train it once on a GPU, which would settle it.",
     "try a rented GPU": "Train it once on a GPU: `photofinish rent --on {accelerator}`",
@@ -92,19 +96,29 @@ SENTENCES = {
 }
 
 
+_AT_START: dict[About, str] = {
+    "the GPU here": "The GPU here",
+    "renting": "Renting one",
+    "if this machine had a GPU": "If this machine had a GPU",
+}
+"""Subject of an answer at the start of a sentence."""
+
+
 def answer_text(pair: AnyComparison, decision: Decision) -> str:
     """Return the answer about the GPU here, or else about a rented GPU, then the other answer."""
-    own, rented = _own(pair, decision), ""
+    here: About = "the GPU here" if decision.is_here else "if this machine had a GPU"
+    answers: dict[About, tuple[str, str]] = {here: (decision.own.answer, _own(pair, decision))}
     if decision.rented:
-        rented = _rented(decision.rented, pair)
-    own_name = "the GPU here" if decision.is_here else "a GPU of yours"
-    first, other = own, ""
-    if decision.rented and not decision.is_here:
-        first, other = rented, _say(own_name, answer=_lower(decision.own.answer), sentences=own)
-    elif decision.rented:
-        other = _say("renting", answer=_lower(decision.rented.answer), sentences=rented)
-    head = _say("headline", answer=decision.answer, about=decision.about, sentences=first)
-    return " ".join(filter(None, (head, other, *_hints(decision))))
+        answers["renting"] = decision.rented.answer, _rented(decision.rented, pair)
+    answer, sentences = answers.pop(decision.about)
+    texts = [_say("headline", answer=answer, about=decision.about, sentences=sentences)]
+    for about, (answer, sentences) in answers.items():
+        lower, start = _lower(answer), _AT_START[about]
+        texts.append(_say("other answer", about=start, answer=lower, sentences=sentences))
+    texts += _hints(decision)
+    if isinstance(pair.cpu, ScriptResult) and pair.cpu.is_outdated:
+        texts.append(_say("outdated"))
+    return " ".join(texts)
 
 
 def _say(kind: str, **values: object) -> str:
@@ -196,10 +210,10 @@ def _hints(decision: Decision) -> Iterable[str]:
 
 def _loader(gpu: str, need: LoaderNeed) -> str:
     """Return the sentence about the cores that a GPU's loader needs."""
-    article = _article(gpu)
+    named = with_article(gpu)
     return _say(
         "loader",
-        gpu=f"{article.capitalize()} {gpu}",
+        gpu=f"{named[0].upper()}{named[1:]}",
         rate=ratio(need.gpu_samples_a_second),
         core_rate=ratio(need.core_samples_a_second),
         wanted=counted(math.ceil(need.wanted_cores), "core"),
@@ -208,8 +222,9 @@ def _loader(gpu: str, need: LoaderNeed) -> str:
     )
 
 
-def _article(gpu: str) -> str:
-    return "an" if gpu[0] in "AEFHILMNORSX" else "a"
+def with_article(gpu: str) -> str:
+    """Return `an A10G` or `a T4`."""
+    return f"{'an' if gpu[0] in 'AEFHILMNORSX' else 'a'} {gpu}"
 
 
 def _rented(rented: RentedGpu, pair: AnyComparison) -> str:
@@ -217,7 +232,7 @@ def _rented(rented: RentedGpu, pair: AnyComparison) -> str:
     kind = "rented short job" if rented.reason == "short job" else rented.reason
     name = rented.gpu or ""
     if rented.option:
-        name = f"{_article(name)} {name}"
+        name = with_article(name)
     is_sweep, cost = rented.jobs > 1, ""
     here = seconds(rented.here_seconds)
     if not is_sweep and not pair.compared:
@@ -226,6 +241,7 @@ def _rented(rented: RentedGpu, pair: AnyComparison) -> str:
         cost = f", for {money(rented.cost, rented.currency)}"
     noun = "sweeps" if is_sweep else "runs"
     low, high = rented.saved
+    most = seconds(high) if high < rented.here_seconds else "nearly all"
     return _say(
         kind,
         gpu=name,
@@ -236,7 +252,7 @@ def _rented(rented: RentedGpu, pair: AnyComparison) -> str:
         least=seconds(rented.least_seconds),
         saved=seconds(rented.saved_seconds),
         saved_by_run=seconds(rented.here_seconds - rented.gpu_seconds),
-        range=f"{seconds(low)} to {seconds(high)}" if low > 0 else f"up to {seconds(high)}",
+        range=f"{seconds(low)} to {most}" if low > 0 else f"up to {most}",
         cost=cost,
         run=f"in {rented.jobs} experiments" if is_sweep else "a run",
         of_sweep=f" for all {rented.jobs} experiments of the sweep" if is_sweep else "",
@@ -251,6 +267,8 @@ def action_text(pair: AnyComparison, action: Action) -> str:
         return _measure_again(pair, action.devices)
     if kind == "rent" and not action.accelerator:
         kind = "rent anywhere"
+    elif kind == "measure longer":
+        kind = _longer(pair)
     elif kind == "try a GPU" and action.accelerator:
         kind = "try a rented GPU"
     elif kind == "stay here" and action.runs and action.accelerator:
@@ -261,6 +279,13 @@ def action_text(pair: AnyComparison, action: Action) -> str:
         runs=action.runs,
         setting=remedy_line(action.remedy) if action.remedy else "",
     )
+
+
+def _longer(pair: AnyComparison) -> str:
+    """Return the sentence that says how to train more of the job here."""
+    if isinstance(pair.cpu, ScriptResult):
+        return "run longer"
+    return "sample longer" if pair.cpu.timings.sampled_steps else "measure longer"
 
 
 def _measure_again(pair: AnyComparison, devices: Sequence[DeviceLabel]) -> str:
@@ -293,13 +318,13 @@ def summary(decisions: Sequence[Decision]) -> str:
         found = [each.own.reason for each in decisions if each.own.answer == answer]
         reasons = ", ".join(reason for reason, _ in Counter(filter(None, found)).most_common())
         parts.append(f"{count} {answer}{f' ({reasons})' if reasons and answer == 'No' else ''}")
-    which = "The GPU here" if is_here else "If this machine had a GPU"
-    texts = [f"{which}: {', '.join(parts)}."]
+    which: About = "the GPU here" if is_here else "if this machine had a GPU"
+    texts = [f"{_AT_START[which]}: {', '.join(parts)}."]
     rented = Counter(each.rented.answer for each in decisions if each.rented)
     if rented:
         counts = ", ".join(f"{count} {answer}" for answer, count in rented.most_common())
-        texts.insert(len(texts) if is_here else 0, f"Renting one: {counts}.")
+        texts.insert(len(texts) if is_here else 0, f"{_AT_START['renting']}: {counts}.")
     if saved_seconds := sum(each.saved_seconds for each in decisions):
-        whole_seconds = sum(each.own.cpu_seconds for each in decisions)
+        whole_seconds = sum(each.here_seconds for each in decisions)
         texts.append(f"GPUs save about {seconds(saved_seconds)} of {seconds(whole_seconds)}.")
     return f"{counted(len(decisions), 'experiment')}. {' '.join(texts)}"

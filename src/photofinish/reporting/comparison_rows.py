@@ -153,7 +153,7 @@ def comparison_rows(pairs: Iterable[AnyComparison], decisions: Iterable[Decision
         found = _rows(pair)
         for row in found if decision else ():
             row.answer, row.answer_for = decision.answer, decision.about
-            row.answer_by, row.answer_reason = decision.own.basis, decision.own.reason
+            row.answer_by, row.answer_reason = decision.basis, decision.reason
         rows += found
     return [row.as_dict() for row in rows]
 

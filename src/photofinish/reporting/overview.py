@@ -10,6 +10,7 @@ from photofinish.comparing.own_gpu import OwnGpu, is_likely
 from photofinish.comparing.pairs import AnyComparison
 from photofinish.comparing.speedups import job_interval
 from photofinish.machine.load import load_warnings
+from photofinish.reporting.answer_words import with_article
 from photofinish.reporting.columns import NOTHING, Table
 from photofinish.reporting.extrapolated import epochs_of, likeness
 from photofinish.reporting.sentences import Verdict
@@ -57,13 +58,17 @@ def _gpu_time(decision: Decision) -> str:
     """Return the job's time on the deciding GPU, or else on a rented GPU, with its source."""
     own, rented = decision.own, decision.rented
     if own.gpu_seconds is None:
-        if rented is None or rented.option is None or rented.jobs > 1:
+        option = rented.option if rented and rented.jobs == 1 else None
+        if option is None or option.estimate is None:
             return NOTHING
-        return f"{seconds(rented.gpu_seconds)} on a rented {rented.gpu} (estimated)"
+        name = option.accelerator.name
+        return f"{seconds(option.estimate.job_seconds)} on a rented {name} (estimated)"
     time = seconds(own.gpu_seconds)
     if own.basis == "measured":
         return time
-    return f"{time} on {own.gpu} ({own.basis})"
+    if own.option:
+        return f"{time} if this machine had {with_article(own.option.accelerator.name)} (estimated)"
+    return f"{time} on {own.gpu} (recorded elsewhere)"
 
 
 def _speedup(own: OwnGpu, job: SpeedupBound) -> str:
