@@ -41,7 +41,7 @@ from photofinish.data.local_source import ImageFiles
 from photofinish.machine.host import allowed_cores, cpu_facts
 from photofinish.nested import map_nested
 from photofinish.profiling.any_loader import custom_loader_times
-from photofinish.profiling.attribution import SamplePlan, measure_steps
+from photofinish.profiling.attribution import RESIDENT, SamplePlan, measure_steps
 from photofinish.profiling.loader_parts import measure
 from photofinish.profiling.loader_tries import try_inputs
 from photofinish.profiling.stopwatch import COLLATING, DECODING, READING
@@ -57,7 +57,7 @@ _SECONDS, _LEAST_EPOCHS = 0.6, 5
 _SLOW_SECONDS, _STEP_SECONDS = 0.002, 0.001
 _JPEG = io.BytesIO()
 Image.effect_noise((640, 480), 50).convert("RGB").save(_JPEG, "JPEG")
-_MATRIX = np.random.default_rng(0).random((300, 300))
+_MATRIX = np.random.default_rng(0).random((200, 200))
 _IMAGE = torch.randint(256, (3, 160, 160), dtype=torch.uint8)
 
 
@@ -93,7 +93,7 @@ def from_jpeg(_row: int) -> Any:
 
 def multiplied(_row: int) -> Any:
     product = _MATRIX
-    for _ in range(4):
+    for _ in range(2):
         product = product @ _MATRIX
     return torch.rand(1, 8, 8) + float(product[0, 0] > 0)
 
@@ -234,7 +234,7 @@ def _shrunk(folder: Path) -> Case:
     images = ImageFiles([file] * 64, [0, 1] * 32, ("one", "other"), (256, 256), 3)
     crop = {"name": "RandomResizedCrop", "size": [32, 32]}
     settings = {"transform": crop, "eval_transform": {"name": "Resize", "size": [32, 32]}}
-    return Case(images, (DECODING,), "stored size", settings)
+    return Case(images, (DECODING, "resizing"), "stored size", settings)
 
 
 def _try(case: Case) -> Outcome:
@@ -272,7 +272,7 @@ def _train(case: Case, given: dict[str, Any], part: Part) -> Trainer:
         "batch_size": 8, "seed": 0,
     }  # fmt: skip
     experiment = Experiment.model_validate(settings)
-    few = experiment.model_copy(update={"input": spelled_out("resident")})
+    few = experiment.model_copy(update={"input": RESIDENT})
     validation = Part("validation", np.zeros((2, 1, 8, 8), np.uint8), np.arange(2), _NORMALISE)
     trainer = Trainer(
         experiment,
@@ -348,13 +348,13 @@ def _followed(
     return spelled_out(settings.get("input", given)), part
 
 
-_SCRIPT_STEPS, _COLUMNS, _SCRIPT_SECONDS = 32, 40, 20.0
+_SCRIPT_STEPS, _SCRIPT_BATCH, _COLUMNS, _SCRIPT_SECONDS = 32, 32, 40, 20.0
 
 
 def _many_small_tensors() -> Outcome:
     """Time a script's epochs, measure its loader, and index each batch once."""
-    data = TensorDataset(*(torch.rand(8 * _SCRIPT_STEPS, 2) for _ in range(_COLUMNS)))
-    loader = DataLoader(data, 8, shuffle=True)
+    data = TensorDataset(*(torch.rand(_SCRIPT_BATCH * _SCRIPT_STEPS, 2) for _ in range(_COLUMNS)))
+    loader = DataLoader(data, _SCRIPT_BATCH, shuffle=True)
     epochs, waiting_seconds = _pass_over(loader)
     found = custom_loader_times(loader, _SCRIPT_SECONDS)
     assert found
@@ -362,7 +362,7 @@ def _many_small_tensors() -> Outcome:
     edits = loader_edits(_run(found, epochs, None, waiting_seconds / sum(epochs)))
     if not edits:
         return Outcome(is_found, None, None)
-    sampler = BatchSampler(RandomSampler(data), 8, drop_last=False)
+    sampler = BatchSampler(RandomSampler(data), _SCRIPT_BATCH, drop_last=False)
     after, _ = _pass_over(DataLoader(data, sampler=sampler, batch_size=None))
     gain = statistics.median(epochs) / statistics.median(after)
     return Outcome(is_found, edits[0].predicted, gain)

@@ -126,6 +126,9 @@ class Timed:
     def __len__(self) -> int:
         return len(self.wrapped)
 
+    def __bool__(self) -> bool:
+        return bool(self.wrapped)  # as in `if self.transform:`, for which a length would do, too
+
     def __getattr__(self, name: str) -> Any:
         value = getattr(self.wrapped, name)
         # DataLoader calls it for whole batches, if a data set has it and it is not None.
