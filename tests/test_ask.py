@@ -20,7 +20,7 @@ from photofinish.errors import UserError
 
 Ask = Callable[..., Any]
 BEGIN = """
-import argparse, itertools, time, torch
+import argparse, itertools, torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 data = TensorDataset(torch.randn(320, 4), torch.randint(2, (320,)))
@@ -49,13 +49,13 @@ for _ in range(arguments.epochs):
 open("saved", "w")
 """
 ACCUMULATES = """
-loader = DataLoader(data, batch_size=32)
-while True:
-    for i, (x, y) in enumerate(loader):
+for _ in range(4):
+    for i, (x, y) in enumerate(DataLoader(data, batch_size=32)):
         (loss_of(x, y) / 2).backward()
         if i % 2:
             optimizer.step()
             optimizer.zero_grad()
+boom
 """
 GAN = """
 critic = nn.Linear(2, 1)
@@ -68,11 +68,12 @@ while True:
         if i % 5 == 4:
             step(-critic(net(x)).mean())
 """
-LBFGS = """
-optimizer = torch.optim.LBFGS(net.parameters(), max_iter=4)
+CLOSURE = """
+rnn = nn.LSTM(4, 8, batch_first=True)
+optimizer = torch.optim.LBFGS(rnn.parameters(), max_iter=4)
 def closure():
     optimizer.zero_grad()
-    loss = loss_of(*data[:])
+    loss = rnn(torch.randn(8, 5, 4))[0].square().mean()
     loss.backward()
     return loss
 while True:
@@ -87,16 +88,8 @@ while True:
     x, y = next(batches)
     {STEP}
 """
-RECURRENT = """
-rnn = nn.LSTM(4, 8, batch_first=True)
-optimizer = torch.optim.SGD(rnn.parameters(), 0.1)
-while True:
-    time.sleep(0.01)
-    step(rnn(torch.randn(8, 5, 4))[0].mean())
-"""
 COMPILED = f"""
 net = torch.compile(net, backend="aot_eager")
-scaler = torch.amp.GradScaler("cpu")
 while True:
     for x, y in DataLoader(data, batch_size=64):
         with torch.autocast("cpu", torch.bfloat16):
@@ -113,16 +106,20 @@ while True:
     for x, y in DataLoader(data, batch_size=64):
         {STEP}
 """
-TWO_SECONDS, TO_THE_END = Limits(2, 60), Limits(60, 60)
-SCRIPTS = {
-    "accumulated gradients": (ACCUMULATES, 64, 5),
-    "two optimizers": (GAN, 160, 2),
-    "a closure": (LBFGS, 1, None),
-    "next of an endless loader": (NEXT, 16, None),
-    "a recurrent network without a loader": (RECURRENT, 1, None),
-    "a compiled network in bfloat16": (COMPILED, 64, 5),
+ONE_SECOND, TO_THE_END = Limits(1, 60), Limits(60, 60)
+SCRIPTS: dict[str, tuple[str, Length | None, int, dict[str, float]]] = {
+    "two optimizers": (GAN, None, 160, {"an epoch": 2}),
+    "a closure, and no loader": (CLOSURE, None, 1, {}),
+    "next of an endless loader": (
+        NEXT,
+        Length("max_steps", 500, "--steps"),
+        16,
+        {"500 steps (--steps)": 500},
+    ),
+    "a compiled network in bfloat16": (COMPILED, None, 64, {"an epoch": 5}),
 }
-"""Each with the samples of a step and the steps of an epoch."""
+"""Each with the length in ask's options, the samples of a step, and steps of jobs by name."""
+HOUR = "an hour of training here"
 
 
 @pytest.fixture
@@ -135,7 +132,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
         *arguments: str,
         start: Sequence[str] = (sys.executable, "-W", "error", "train.py"),
         length: Length | None = None,
-        limits: Limits = TWO_SECONDS,
+        limits: Limits = ONE_SECOND,
         shows_output: bool = False,
     ) -> Any:
         Path("train.py").write_text(BEGIN + script, encoding="utf-8")
@@ -148,18 +145,15 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_steps_of_a_script_are_seen_as_it_is(run: Ask, name: str) -> None:
-    script, samples, epoch_steps = SCRIPTS[name]
-    answers = run(script)
+    script, length, samples, expected = SCRIPTS[name]
+    answers = run(script, length=length)
     record = answers[-1]["records"]["cpu"]
     assert record["timings"]["operations"]["flops"] > 0
     assert record["experiment"]["batch_size"] == samples
-    if epoch_steps:
-        steps = answers[0]["job"]["epoch_steps"]
-        assert steps == pytest.approx(epoch_steps, rel=0.05)
-    else:
-        assert [each["job"]["name"] for each in answers] == ["an hour of training here"]
-    files = {path.name for path in Path().iterdir()}
-    assert files == {"train.py", "answer.json"}
+    jobs = {each["job"]["name"]: each["job"]["epoch_steps"] for each in answers}
+    assert (jobs.pop(HOUR, None) is None) == (length is not None)
+    assert jobs == pytest.approx(expected, rel=0.05)
+    assert {path.name for path in Path().iterdir()} == {"train.py", "answer.json"}
 
 
 def test_the_whole_job_is_what_the_arguments_say_and_validation_is_its_own(
@@ -171,10 +165,7 @@ def test_the_whole_job_is_what_the_arguments_say_and_validation_is_its_own(
     assert answer["job"]["name"] == "1,000 epochs (--epochs)"
     assert answer["job"]["epoch_steps"] == pytest.approx(10, rel=0.05)
     assert answer["records"]["cpu"]["experiment"]["batch_size"] == 32
-    epoch = answer["records"]["cpu"]["timings"]["epochs"][0]
-    assert epoch["validation_seconds"] > 0
-    (answer,) = run(EPOCHS, length=Length("max_steps", 500, "--steps"))
-    assert answer["job"]["epoch_steps"] == 500
+    assert answer["records"]["cpu"]["timings"]["epochs"][0]["validation_seconds"] > 0
 
 
 def test_a_script_that_ends_is_measured_whole_and_its_output_is_shown(
@@ -192,11 +183,14 @@ def test_a_script_that_fails_shows_its_traceback_and_what_was_measured(
     run: Ask, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
-        run(ACCUMULATES.replace("while True", "for _ in range(4)") + "boom", limits=TO_THE_END)
+        run(ACCUMULATES, limits=TO_THE_END)
     captured = capfd.readouterr()
     assert "NameError: name 'boom' is not defined" in captured.err
     assert "a step" in captured.out
     assert not re.search("time is (likely )?steps", captured.out)  # which are no reason
+    answers = json.loads(Path("answer.json").read_bytes())
+    assert answers[0]["job"]["epoch_steps"] == 5
+    assert answers[0]["records"]["cpu"]["experiment"]["batch_size"] == 64
 
 
 @pytest.mark.parametrize(
