@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,16 +18,15 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ROOT, CustomFiles, MakeExperiment, digits_plan, learnable_images
+from conftest import ROOT, MakeExperiment, digits_plan, learnable_images
 from rehearsal.plug_in import build, compiler
-from safetensors.torch import load_file
 from training_process import STAGE
 from training_stage import TrainingStage, clean_environment
 
 from photofinish.asking.watch import Limits
 from photofinish.commands.ask import ask
 from photofinish.comparing.pairs import read_pair
-from photofinish.config.loader import read_params
+from photofinish.config.experiment import Experiment
 from photofinish.data.packed import PackedSplit
 from photofinish.data.split import split
 from photofinish.errors import UserError
@@ -59,38 +57,43 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return clean_environment() | {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT / "src")])}
 
 
-def test_the_trainer_passes_its_checks_and_those_of_real_gpus_on_a_simulated_one(
-    environment: dict[str, str],
-) -> None:
-    # Only a device that works while the host goes on can show that the clock waits for it.
-    arguments = ["-q", "-p", "no:cacheprovider", "--maxfail=3", "-k", "not the_clock_waits_until"]
-    files = [str(TESTS / "accelerator_checks.py"), str(TESTS / "test_gpu.py")]
+def run_python(environment: dict[str, str], folder: Path, *arguments: str) -> str:
+    """Run a cold Python, which must succeed: a warm one has imported torch without the plug-in."""
     ran = subprocess.run(
-        [sys.executable, "-m", "pytest", *arguments, *files],
+        [sys.executable, *arguments],
+        cwd=folder,
         env=environment,
         capture_output=True,
         text=True,
         check=False,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    skipped = re.findall(r"SKIPPED.*: (.*)", ran.stdout)
-    of_nvidia = {
+    return ran.stdout
+
+
+def test_the_trainer_passes_its_checks_and_those_of_real_gpus_on_a_simulated_one(
+    environment: dict[str, str],
+) -> None:
+    # Only a device that works while the host goes on can show that the clock waits for it.
+    arguments = ["-q", "-p", "no:cacheprovider", "--maxfail=3", "-k", "not the_clock_waits_until"]
+    files = [str(TESTS / "accelerator_checks.py"), str(TESTS / "test_gpu.py")]
+    output = run_python(environment, TESTS.parent, "-m", "pytest", *arguments, *files)
+    assert set(re.findall(r"SKIPPED.*: (.*)", output)) == {
         "this accelerator has no TF32",
         "rehearsal is none of NVIDIA's",
         "PyTorch records no steps here",
+        "fewer than two CUDA devices here",
     }
-    assert set(skipped) == {*of_nvidia, "fewer than two CUDA devices here"}
 
 
 def planned_gpu() -> GpuTarget:
+    # The driver would list a known kind, and torch then reports the real one.
+    facts = AcceleratorFacts(kind="cuda", name="Rehearsal", memory_bytes=None, driver="1.0")
     return GpuTarget(
         kind="auto",
         count=1,
         if_missing="fail",
-        # The driver would list a known kind, and torch then reports the real one.
-        accelerators=(
-            AcceleratorFacts(kind="cuda", name="Rehearsal", memory_bytes=None, driver="1.0"),
-        ),
+        accelerators=(facts,),
         missing=None,
         threads=1,
         cpu=cpu_facts(),
@@ -101,89 +104,14 @@ def planned_gpu() -> GpuTarget:
 # -- the stage ----------
 
 
-class Stage:
-    """`stages/train.py` on either device, in a folder of its own."""
-
-    def __init__(
-        self,
-        folder: Path,
-        cpu: CpuTarget,
-        settings: Any,
-        environment: dict[str, str],
-        side: int = 16,
-    ) -> None:
-        self.folder, self.results, self._environment = folder, folder / "results", environment
-        self.data = folder / "split"
-        split(digits_plan(), learnable_images(count=150, side=side), self.data)
-        write_bytes_atomically(folder / "gpu.json", planned_gpu().model_dump_json().encode())
-        stage = TrainingStage.prepare(folder, settings, cpu, self.data)
-        gpu_out = stage.out.with_name("gpu")
-        self.stages = {"cpu": stage, "gpu": replace(stage, out=gpu_out, device="gpu")}
-
-    def learned(self, device: records.DeviceLabel) -> Path:
-        return self.results / "small" / device / records.MODEL
-
-    def train_on_gpu(self) -> None:
-        ran = subprocess.run(  # a warm Python has imported torch without the plug-in
-            [sys.executable, str(STAGE), *self.stages["gpu"].arguments()],
-            cwd=self.folder,
-            env=self._environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert ran.returncode == 0, ran.stdout + ran.stderr
-
-    def train_on_cpu(self) -> None:
-        process = self.stages["cpu"].fork()
-        output, _ = process.communicate()
-        assert process.returncode == 0, output
-
-    def evaluate(self) -> None:
-        learned = {device: self.learned(device) for device in records.DEVICE_LABELS}
-        judged = evaluate("small", learned, PackedSplit(self.data))
-        write_evaluation(judged, self.results / "small" / records.EVALUATED)
-
-
-@pytest.fixture(scope="module")
-def results(
-    tmp_path_factory: pytest.TempPathFactory,
-    make_experiment: MakeExperiment,
-    cpu_host: CpuTarget,
-    environment: dict[str, str],
-) -> Stage:
-    """Both devices, trained by the real stage and judged."""
-    experiment = make_experiment(model=CNN, optimizer=ADAM, repeats=3)
-    stage = Stage(tmp_path_factory.mktemp("stage"), cpu_host, experiment, environment)
-    stage.train_on_gpu()
-    stage.train_on_cpu()
-    stage.evaluate()
-    return stage
-
-
-def test_the_stage_leaves_what_it_learned_and_how_long_it_took(results: Stage) -> None:
-    gpu, cpu = (records.read_training(results.learned(device)) for device in ("gpu", "cpu"))
-    assert isinstance(gpu, records.TrainingRecord)
-    assert isinstance(cpu, records.TrainingRecord)
-    assert (gpu.device, gpu.device_kind, cpu.device_kind) == ("gpu", "rehearsal", "cpu")
-    timings = records.read_record(
-        results.results / "small" / "gpu" / records.TIMINGS_FOLDER / records.TIMINGS,
-        records.Timings,
-    )
-    assert isinstance(timings.host, GpuTarget)
-    assert (timings.device_name, timings.device_count, timings.peak_memory_bytes) == (
-        "rehearsal",
-        1,
-        None,
-    )
-    assert len(timings.all_epochs) == 3 * gpu.experiment.epochs
-    files = {path.name for path in results.learned("gpu").iterdir()}
-    assert files == {path.name for path in results.learned("cpu").iterdir()}
-    assert {
-        records.WEIGHTS,
-        records.HISTORY,
-        records.FIRST_STEP,
-    } < files
+def prepare(
+    folder: Path, cpu: CpuTarget, experiment: Experiment
+) -> tuple[TrainingStage, TrainingStage]:
+    """Return the stage on the CPU and on the accelerator, in a folder of their own."""
+    split(digits_plan(), learnable_images(count=150, side=16), folder / "split")
+    write_bytes_atomically(folder / "gpu.json", planned_gpu().model_dump_json().encode())
+    on_cpu = TrainingStage.prepare(folder, experiment, cpu, folder / "split")
+    return on_cpu, replace(on_cpu, out=on_cpu.out.with_name("gpu"), device="gpu")
 
 
 DRAWING_NETWORK = """
@@ -200,19 +128,52 @@ class Net(nn.Module):
 """
 
 
-def test_other_random_numbers_on_the_device_are_no_difference(
-    custom_files: CustomFiles,
+@pytest.fixture(scope="module")
+def results(
+    tmp_path_factory: pytest.TempPathFactory,
     make_experiment: MakeExperiment,
     cpu_host: CpuTarget,
     environment: dict[str, str],
-) -> None:
-    name = custom_files.write("net.py", DRAWING_NETWORK) + ":Net"
-    experiment = make_experiment(model={"name": name, "share": 0.5})
-    stage = Stage(custom_files.folder, cpu_host, experiment, environment)
-    stage.train_on_gpu()
-    stage.train_on_cpu()
-    stage.evaluate()
-    pair = read_pair("small", stage.results / "small")
+) -> Path:
+    """Return the results of both devices, trained by the real stage and judged."""
+    folder = tmp_path_factory.mktemp("stage")
+    network = folder / "drawing_network.py"
+    network.write_text(DRAWING_NETWORK, encoding="utf-8")
+    model = {"name": f"{network}:Net", "share": 0.5}
+    experiment = make_experiment(model=model, optimizer=ADAM, repeats=3)
+    on_cpu, on_gpu = prepare(folder, cpu_host, experiment)
+    run_python(environment, folder, str(STAGE), *on_gpu.arguments())
+    process = on_cpu.fork()
+    output, _ = process.communicate()
+    assert process.returncode == 0, output
+    learned: dict[records.DeviceLabel, Path]
+    learned = {"cpu": on_cpu.out / records.MODEL, "gpu": on_gpu.out / records.MODEL}
+    judged = evaluate("small", learned, PackedSplit(on_cpu.data))
+    write_evaluation(judged, on_cpu.out.with_name(records.EVALUATED))
+    return on_cpu.out.parent
+
+
+def test_the_stage_leaves_what_it_learned_and_how_long_it_took(results: Path) -> None:
+    gpu, cpu = (records.read_training(results / name / records.MODEL) for name in ("gpu", "cpu"))
+    assert isinstance(gpu, records.TrainingRecord)
+    assert isinstance(cpu, records.TrainingRecord)
+    assert (gpu.device, gpu.device_kind, cpu.device_kind) == ("gpu", "rehearsal", "cpu")
+    timings = records.read_record(
+        results / "gpu" / records.TIMINGS_FOLDER / records.TIMINGS, records.Timings
+    )
+    assert isinstance(timings.host, GpuTarget)
+    assert (timings.device_name, timings.device_count) == ("rehearsal", 1)
+    assert timings.peak_memory_bytes is None
+    assert len(timings.all_epochs) == 3 * gpu.experiment.epochs
+    on_gpu, on_cpu = (
+        {path.name for path in (results / name / records.MODEL).iterdir()}
+        for name in ("gpu", "cpu")
+    )
+    assert on_gpu == on_cpu > {records.WEIGHTS, records.HISTORY, records.FIRST_STEP}
+
+
+def test_other_random_numbers_on_the_device_are_no_difference(results: Path) -> None:
+    pair = read_pair("small", results)
     assert pair.compared
     assert pair.compared.parity
     found = {layer.name: layer.within_rounding for layer in pair.compared.parity.layers}
@@ -220,38 +181,19 @@ def test_other_random_numbers_on_the_device_are_no_difference(
     assert False not in found.values(), found
 
 
-def test_what_it_saved_loads_where_there_is_no_such_device(results: Stage) -> None:
+def test_what_it_saved_loads_where_there_is_no_such_device(results: Path) -> None:
     assert not hasattr(torch, "rehearsal")
-    record = records.read_training(results.learned("gpu"))
+    record = records.read_training(results / "gpu" / records.MODEL)
     assert isinstance(record, records.TrainingRecord)
-    network = load_network(results.learned("gpu"), record)
+    network = load_network(results / "gpu" / records.MODEL, record)
     assert {tensor.device.type for tensor in network.state_dict().values()} == {"cpu"}
-    pickled = list((results.folder / "mlruns").rglob("*.pth"))
+    pickled = list((results.parent.parent / "mlruns").rglob("*.pth"))
     assert pickled, "MLflow has no model"
     loaded = torch.load(pickled[0], weights_only=False)
     assert all(
         torch.equal(loaded.network.state_dict()[name], tensor)
         for name, tensor in network.state_dict().items()
     )
-
-
-def test_steps_of_ones_own_learn_the_same_on_both_devices(
-    tmp_path: Path, cpu_host: CpuTarget, environment: dict[str, str]
-) -> None:
-    shutil.copytree(ROOT / "examples", tmp_path / "examples")
-    experiment = read_params(ROOT / "examples/own-jobs.yaml").experiments["gan"]
-    stage = Stage(tmp_path, cpu_host, experiment, environment, side=8)
-    stage.train_on_gpu()
-    stage.train_on_cpu()
-    weights = [load_file(stage.learned(device) / records.WEIGHTS) for device in ("cpu", "gpu")]
-    for key, weight in weights[0].items():
-        torch.testing.assert_close(weights[1][key], weight)
-    losses = [
-        [row.validation_loss for row in records.read_history(stage.learned(device))]
-        for device in records.DEVICE_LABELS
-    ]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
-    assert losses[0][-1] != pytest.approx(losses[0][0], rel=1e-2)
 
 
 # -- asking ----------
@@ -317,17 +259,9 @@ def test_a_training_is_sampled_on_an_accelerator(
     cpu_host: CpuTarget,
     environment: dict[str, str],
 ) -> None:
-    stage = Stage(tmp_path, cpu_host, make_experiment(model=CNN, epochs=9), environment)
-    arguments = [*stage.stages["gpu"].arguments(), "--seconds", "0.001"]
-    ran = subprocess.run(
-        [sys.executable, "-m", "photofinish.asking.trial", *arguments],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    timings = records.read_record(stage.results / "small/gpu/timings.json", records.Timings)
+    _, stage = prepare(tmp_path, cpu_host, make_experiment(model=CNN, epochs=9))
+    command = ["-m", "photofinish.asking.trial", *stage.arguments(), "--seconds", "0.001"]
+    run_python(environment, tmp_path, *command)
+    timings = records.read_record(stage.out / records.TIMINGS, records.Timings)
     assert timings.planned_epochs == 9
     assert timings.operations
