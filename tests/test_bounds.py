@@ -54,29 +54,16 @@ def on_cpu(make_result: MakeResult, make_experiment: MakeExperiment) -> Any:
     return make
 
 
-def test_an_epoch_is_no_shorter_than_its_loading(on_cpu: Any) -> None:
+def test_an_epoch_keeps_its_loading_and_the_job_half_of_its_start_up_too(on_cpu: Any) -> None:
     found = speedup_bounds(on_cpu(waiting=0.09))
     assert found.epoch
-    assert found.epoch.measured_seconds == pytest.approx(STEPS * 0.09)
-    assert found.epoch.at_most == pytest.approx(100 / 90 * RUN)
-
-
-def test_the_job_keeps_half_of_its_start_up_and_all_loading(on_cpu: Any) -> None:
-    found = speedup_bounds(on_cpu(waiting=0.09))
-    assert found.job
-    assert found.job.measured_seconds == pytest.approx(2.25 + 5 * STEPS * 0.09)
-    assert found.job.at_most == pytest.approx(
-        (2.5 + 5 * STEPS * 0.1) / (2.25 / 2 + 5 * STEPS * 0.09 / RUN)
-    )
     assert found.job_if_resident
-    assert found.job_if_resident.at_most == pytest.approx((2.5 + 5 * STEPS * 0.1) / (2.25 / 2))
-
-
-def test_samples_on_the_device_leave_only_the_start_up(on_cpu: Any) -> None:
-    found = speedup_bounds(on_cpu(waiting=0.001, workers=None))
-    assert found.epoch is None
-    assert found.job
-    assert found.job.at_most == pytest.approx((2.5 + 5 * STEPS * 0.011) / (2.25 / 2))
+    assert found.epoch.at_most == pytest.approx(100 / 90 * RUN)
+    whole_seconds, loading_seconds = 2.5 + 5 * STEPS * 0.1, 5 * STEPS * 0.09
+    assert found.job.measured_seconds == pytest.approx(2.25 + loading_seconds)
+    least_seconds = 2.25 / 2 + loading_seconds / RUN
+    assert found.job.at_most == pytest.approx(whole_seconds / least_seconds)
+    assert found.job_if_resident.at_most == pytest.approx(whole_seconds / (2.25 / 2))
 
 
 def test_the_bound_is_of_slow_epochs_and_fast_batches(on_cpu: Any) -> None:
@@ -95,7 +82,7 @@ def test_the_bound_is_of_slow_epochs_and_fast_batches(on_cpu: Any) -> None:
 
 
 def test_batches_of_workers_count_by_rounds(on_cpu: Any) -> None:
-    """24 ms and nothing, in any order, are 12 ms a batch; the first takes 60 ms."""
+    # 24 ms and nothing, in any order, are 12 ms a batch; the first takes 60 ms.
     attribution = made_up_attribution(
         0.06, batch_alone_seconds=(0.06, *(0.024, 0.0, 0.0, 0.024) * 2, 0.0)
     )
@@ -208,7 +195,7 @@ def test_tables_have_the_bounds(on_cpu: Any, make_result: MakeResult) -> None:
     assert "up to" not in row["speed-up"]
 
 
-@pytest.mark.parametrize(("batches", "wobble"), [(8, 0.05), (8, 0.3), (40, 0.1)])
+@pytest.mark.parametrize(("batches", "wobble"), [(8, 0.3), (40, 0.1)])
 def test_a_device_that_computes_in_no_time_seldom_beats_the_bound(
     on_cpu: Any, batches: int, wobble: float
 ) -> None:
