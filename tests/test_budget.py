@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,28 +28,33 @@ def run(stage: TrainingStage, budget: float | None) -> tuple[int | None, str]:
     return process.returncode, output.splitlines()[-1]
 
 
-@pytest.mark.parametrize(
-    ("settings", "done"),
-    [
-        ({"epochs": 4}, "epoch 1"),
-        ({"epochs": 1, "repeats": 2}, "repeat 2: stopped after epoch 0"),
-        ({"epochs": 1, "seeds": 2}, "seed 1: stopped after epoch 0"),
-    ],
-    ids=str,
-)
-def test_a_stopped_training_goes_on_and_ends_with_the_same_bits(
+@pytest.fixture
+def prepare(
     tmp_path: Path,
     packed_split: PackedSplit,
     cpu_host: CpuTarget,
     make_experiment: MakeExperiment,
-    settings: dict[str, Any],
-    done: str,
+) -> Callable[..., TrainingStage]:
+    """Prepare the stage of an experiment: `prepare("folder", epochs=4)`."""
+
+    def prepare(name: str, **settings: Any) -> TrainingStage:
+        experiment = make_experiment(**settings)
+        return TrainingStage.prepare(tmp_path / name, experiment, cpu_host, packed_split.folder)
+
+    return prepare
+
+
+@pytest.mark.parametrize(
+    ("settings", "done"),
+    [
+        ({"epochs": 1, "repeats": 2}, "repeat 2: stopped after epoch 0"),
+        ({"epochs": 1, "seeds": 2}, "seed 1: stopped after epoch 0"),
+    ],
+)
+def test_a_stopped_training_goes_on_and_ends_with_the_same_bits(
+    prepare: Callable[..., TrainingStage], settings: dict[str, Any], done: str
 ) -> None:
-    experiment = make_experiment(**settings)
-    whole, stopped = (
-        TrainingStage.prepare(tmp_path / name, experiment, cpu_host, packed_split.folder)
-        for name in ("whole", "stopped")
-    )
+    whole, stopped = (prepare(name, **settings) for name in ("whole", "stopped"))
     assert run(whole, budget=None)[0] == 0
 
     code, error = run(stopped, budget=1e-6)
@@ -62,14 +68,10 @@ def test_a_stopped_training_goes_on_and_ends_with_the_same_bits(
 
 
 def test_seeds_that_stopped_early_are_not_trained_again(
-    tmp_path: Path,
-    packed_split: PackedSplit,
-    cpu_host: CpuTarget,
-    make_experiment: MakeExperiment,
+    prepare: Callable[..., TrainingStage],
 ) -> None:
     slow = {"optimizer": {"name": "sgd", "lr": 1e-9}, "early_stopping": {"patience": 1}}
-    experiment = make_experiment(epochs=9, seeds=2, **slow)
-    stage = TrainingStage.prepare(tmp_path, experiment, cpu_host, packed_split.folder)
+    stage = prepare("early", epochs=9, seeds=2, **slow)
     assert run(stage, budget=None)[0] == 0
     learned = stage.learned()
     assert run(stage, budget=None)[0] == 0
@@ -77,13 +79,9 @@ def test_seeds_that_stopped_early_are_not_trained_again(
 
 
 def test_money_spent_before_counts_until_the_budget_is_raised(
-    tmp_path: Path,
-    packed_split: PackedSplit,
-    cpu_host: CpuTarget,
-    make_experiment: MakeExperiment,
+    prepare: Callable[..., TrainingStage],
 ) -> None:
-    experiment = make_experiment(epochs=4)
-    stage = TrainingStage.prepare(tmp_path, experiment, cpu_host, packed_split.folder)
+    stage = prepare("spending", epochs=3)
     for _ in range(2):  # the second time, no epoch is trained
         code, error = run(stage, budget=1e-6)
         assert (code, "after epoch 1" in error) == (EXIT_FAILED, True)
