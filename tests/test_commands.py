@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, CustomFiles, clone_project
 
-from photofinish.commands.found_network import find_networks, parse_files
+from photofinish.commands.found_network import find_networks, find_scripts, parse_files
 from photofinish.commands.pipeline import copy_example
 from photofinish.config.loader import read_params
 from photofinish.errors import EXIT_MISTAKE, ConfigError
@@ -127,7 +127,9 @@ def test_without_git_the_pipeline_is_set_up_and_nothing_of_our_names_is_overwrit
     assert not (repository.root / ".dvc").exists()
     for name in ("report", "photofinish"):
         (repository.root / name).rmdir()
+    (repository.root / "net.py").unlink()
     assert "git init" in repository.photofinish("init")
+    assert "digits-cnn:" in (repository.root / "params.yaml").read_text(encoding="utf-8")
     assert "Running stage 'plan'" in repository.photofinish("plan")
 
 
@@ -249,35 +251,30 @@ def test_the_network_that_holds_the_others_may_be_made_by_a_function(
         ({"resnet.py": RESNET, "show.py": f"import resnet\n{MAIN}"}, []),
     ],
 )
-def test_a_script_with_a_training_loop_is_offered_as_it_is(
+def test_a_script_with_a_training_loop_is_found(
     custom_files: CustomFiles, files: dict[str, str], scripts: list[str]
 ) -> None:
     for name, text in files.items():
         custom_files.write(name, text)
+    assert [str(script) for script in find_scripts(parse_files(Path()))] == scripts
+
+
+def test_the_first_params_yaml_has_the_script_that_trains(custom_files: CustomFiles) -> None:
+    custom_files.write("fit.py", LIGHTNING)
     ran = photofinish("init", cwd=custom_files.folder)
     params = read_params(Path("params.yaml"), check_custom_code_calls, check_deps)
-    assert [script.command for script in params.scripts.values()] == [
-        f"python {name}" for name in scripts
-    ]
-    assert bool(params.experiments) == (not scripts)
-    assert all(f"photofinish ask python {name}" in ran.stdout for name in scripts)
+    assert [script.command for script in params.scripts.values()] == ["python fit.py"]
+    assert not params.experiments
+    assert "photofinish ask python fit.py" in ran.stdout
 
 
-@pytest.mark.parametrize("network", [NETWORK, NETWORK.replace("width=8", "width"), ""])
-def test_the_first_params_yaml_says_what_is_missing_in_it(
-    custom_files: CustomFiles, network: str
-) -> None:
-    custom_files.write("net.py", network)
+def test_the_first_params_yaml_says_what_is_missing_in_it(custom_files: CustomFiles) -> None:
+    custom_files.write("net.py", NETWORK.replace("width=8", "width"))
     ran = photofinish("init", cwd=custom_files.folder)
     assert ran.returncode == 0, ran.stderr
-    text = (custom_files.folder / "params.yaml").read_text(encoding="utf-8")
-    if "classes, width)" in network:
-        with pytest.raises(ConfigError, match="width"):
-            read_params(Path("params.yaml"), check_custom_code_calls)
-        assert "# width: ..." in text
-    else:
-        params = read_params(Path("params.yaml"), check_custom_code_calls)
-        assert [*params.experiments] == (["Net"] if network else ["digits-cnn"])
+    with pytest.raises(ConfigError, match="width"):
+        read_params(Path("params.yaml"), check_custom_code_calls)
+    assert "# width: ..." in Path("params.yaml").read_text(encoding="utf-8")
 
 
 def photofinish(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
