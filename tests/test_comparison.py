@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from conftest import MakeResult
-from result_files import pair_of, paired, trained, with_record, write_result, write_results
+from result_files import pair_of, paired, trained, with_timings, write_result, write_results
 
-from photofinish.comparing.device_results import DeviceResult, Trained, read_results
+from photofinish.comparing.device_results import DeviceResult
 from photofinish.comparing.pairs import read_pair
-from photofinish.data import TaskName
 from photofinish.errors import UserError
 from photofinish.reporting.comparison_rows import comparison_rows
-from photofinish.reporting.rows import COLUMNS, confusion_rows, history_rows
+from photofinish.reporting.rows import confusion_rows, history_rows
 from photofinish.reporting.tables import figures_table
 from photofinish.results import records
 from photofinish.tracking.documents import training_document
@@ -43,18 +41,13 @@ def test_each_experiment_is_compared_with_its_own_cpu_run(make_result: MakeResul
         for name, cpu, gpu in (("slow", 8.0, 2.0), ("fast", 1.0, 2.0))
         for device, seconds in (("cpu", cpu), ("gpu", gpu))
     ]
-    table = pd.DataFrame(comparison_rows(paired(results)))
-    assert table.loc[
-        table["device"] == "gpu", ["experiment", "epoch_speedup"]
-    ].to_numpy().tolist() == [
-        ["slow", 4.0],
-        ["fast", 0.5],
-    ]
+    rows = comparison_rows(paired(results))
+    found = {row["experiment"]: row["epoch_speedup"] for row in rows if row["device"] == "gpu"}
+    assert found == {"slow": 4.0, "fast": 0.5}
 
 
 def test_an_unavailable_device_has_a_row_with_its_reason(without_gpu: list[DeviceResult]) -> None:
     table = pd.DataFrame(comparison_rows(paired(without_gpu)))
-    assert list(table.columns) == list(COLUMNS["comparison.csv"])
     gpu = table.set_index("device").loc["gpu"]
     assert (gpu["status"], gpu["reason"]) == ("unavailable", REASON)
     assert gpu[["device_name", "epoch_seconds", "epoch_speedup", "test_accuracy"]].isna().all()
@@ -63,9 +56,7 @@ def test_an_unavailable_device_has_a_row_with_its_reason(without_gpu: list[Devic
 def test_a_measured_figure_is_in_the_csv_on_the_page_and_in_mlflow(
     make_result: MakeResult, tmp_path: Path
 ) -> None:
-    cpu = trained(make_result)
-    timings = cpu.timings.model_copy(update={"peak_host_memory_bytes": 3 << 30})
-    cpu = replace(cpu, timings=timings)
+    cpu = with_timings(trained(make_result), peak_host_memory_bytes=3 << 30)
     (pair,) = paired([cpu, make_result(device="gpu", unavailable=REASON)])
     assert comparison_rows([pair])[0]["peak_host_memory_bytes"] == 3 << 30
     assert {"": "host memory (peak)", "CPU": "3.0 GiB"} in figures_table(pair)
@@ -111,21 +102,6 @@ def test_results_are_read_as_they_were_written(
     assert [read.cpu.record, read.gpu.record] == [result.record for result in written]
 
 
-@pytest.mark.parametrize(("task", "kind"), [("classes", "i"), ("labels", "i"), ("values", "f")])
-def test_predicted_values_are_floats_and_predicted_classes_integers(
-    task: TaskName, kind: str, make_result: MakeResult, tmp_path: Path
-) -> None:
-    written = trained(make_result)
-    written = with_record(written, task=task)
-    write_results([written, make_result(device="gpu", unavailable=REASON)], tmp_path)
-    read = read_results("small-mlp", tmp_path / "small-mlp")["cpu"]
-    assert isinstance(read, Trained)
-    assert [each.dtype.kind for each in (read.predictions.actual, read.predictions.predicted)] == [
-        kind,
-        kind,
-    ]
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -169,9 +145,8 @@ def test_a_result_without_scores_of_its_weights_is_named(
         learned = tmp_path / "small-mlp" / "gpu" / records.MODEL
         record = records.read_training(learned)
         several = record.experiment.model_copy(update={"seeds": 2})
-        records.write_record(
-            learned / records.RECORD, record.model_copy(update={"experiment": several})
-        )
+        record = record.model_copy(update={"experiment": several})
+        records.write_record(learned / records.RECORD, record)
         records.write_record(learned / "seeds.json", records.FurtherSeeds(runs=(run,)))
     records.write_record(path, evaluation.model_copy(update={"devices": devices}))
     with pytest.raises(UserError, match=r"evaluation\.json has no scores .* gpu"):
