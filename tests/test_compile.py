@@ -15,7 +15,7 @@ COMPILED = {"name": "mlp", "hidden": (8,), "compile": True}
 
 @pytest.fixture
 def shapes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
-    """List each call of a network, compiled or not: the batch size, and if gradients are on."""
+    """List each call of a compiled network: the batch size, and if gradients are on."""
     seen: list[tuple[int, bool]] = []
 
     def compile_as_torch_does(network: nn.Module, *, dynamic: bool) -> None:
@@ -33,13 +33,11 @@ def shapes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
     return seen
 
 
-def test_a_warm_up_goes_through_every_shape_of_the_training_and_leaves_the_network_as_it_was(
+def test_a_warm_up_compiles_for_every_shape_of_the_training(
     shapes: list[tuple[int, bool]], trainer_of: MakeTrainer
 ) -> None:
     trainer = trainer_of(model=COMPILED, epochs=1, batch_size=16, validation_batch_size=10)
-    before = weights_of(trainer.network)
     trainer.prepare()
-    assert weights_of(trainer.network) == before
     warmed = set(shapes)
     shapes.clear()
     list(trainer.epochs())
@@ -47,11 +45,13 @@ def test_a_warm_up_goes_through_every_shape_of_the_training_and_leaves_the_netwo
 
 
 @pytest.mark.usefixtures("shapes")
-def test_a_step_that_fails_on_a_scratch_copy_leaves_the_network_as_it_was(
+def test_a_warm_up_and_a_step_that_fails_on_a_scratch_copy_leave_the_network_as_it_was(
     trainer_of: MakeTrainer,
 ) -> None:
     trainer = trainer_of(model=COMPILED)
     before = weights_of(trainer.network)
+    trainer.prepare()
+    assert weights_of(trainer.network) == before
 
     def fail_after_a_step() -> None:
         with trainer.scratch_copy() as state:
@@ -76,14 +76,14 @@ def test_a_process_warms_up_on_its_own_share_of_the_last_batch(
 @pytest.mark.usefixtures("shapes")
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_the_compiler_is_as_deterministic_as_the_experiment(
-    trainer_of: MakeTrainer, deterministic: bool
+    trainer_of: MakeTrainer, monkeypatch: pytest.MonkeyPatch, deterministic: bool
 ) -> None:
     before = torch.are_deterministic_algorithms_enabled()
+    monkeypatch.setattr(inductor, "deterministic", not deterministic)
     try:
         torch.use_deterministic_algorithms(not deterministic)
         trainer_of(model=COMPILED, deterministic=deterministic)
-        assert (
-            inductor.deterministic == torch.are_deterministic_algorithms_enabled() == deterministic
-        )
+        found = inductor.deterministic, torch.are_deterministic_algorithms_enabled()
+        assert found == (deterministic, deterministic)
     finally:
         torch.use_deterministic_algorithms(before)
