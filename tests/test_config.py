@@ -46,11 +46,9 @@ LR = "optimizer: {lr: 0.05}"
 
 # What is changed in GOOD, to what, the line and key of the only problem, and a part of its text.
 PROBLEMS = [
-    (DEFAULTS, "defaults: 3\n", "1  defaults", "mapping"),
     (DATASETS, "", "1  datasets", "required"),
     (EXPERIMENTS, "experiments: {}\n", "14  experiments", "at least one entry"),
     ("datasets:", "datasts:", "12  datasts", "did you mean 'datasets'?"),
-    ("seed: 0", "seed: -1", "2  defaults.seed", "greater than or equal to 0"),
     ("lr: 0.1", "lr: .nan", "5  defaults.optimizer.lr", "finite"),
     ("momentum: 0.9", "momentun: 0.9", "5  defaults.optimizer.momentun", "'momentum'?"),
     ("epochs: 10", "epochs: 10\n  grad_clip: 1", "4  defaults.grad_clip", "clip_grad_norm: 1.0"),
@@ -59,7 +57,6 @@ PROBLEMS = [
     ("fp32", "fp8", "8  defaults.precision", "did you mean 'fp32'? allowed: fp32, tf32, bf16"),
     (LINEAR, "linear:", "15  experiments.linear", "mapping"),
     ("dataset: digits", "dataset: digit", "15  experiments.linear.dataset", "mean 'digits'?"),
-    (LR, "epoch: 3", "16  experiments.mlp.epoch", "did you mean 'epochs'?"),
     (LR, "optimizer: adam", "16  experiments.mlp.optimizer.lr", "required"),
     (LR, "schedule: {eta_min: 1}", "16  experiments.mlp.schedule", "constant schedule has no"),
     ("linear}", "linear, cuda_graphs: yes}", "15  experiments.linear.cuda_graphs", "auto, off, on"),
@@ -78,8 +75,6 @@ PROBLEMS = [
         "16  experiments.mlp.early_stopping.monitor",
         "mean 'auroc'?",
     ),
-    (LR, "deps: vocab.txt", "16  experiments.mlp.deps", "should be a valid array"),
-    (LR, "time_limit: 0 s", "16  experiments.mlp.time_limit", "such as 10 min"),
     (GPU, "gpu: {count: every}", "11  devices.gpu.count", "'all', or a count"),
     (GPU, "gpu: {device_ids: [0, 1]}", "11  devices.gpu", "strategy: data_parallel"),
     ("source: digits", "source: mnist", "13  datasets.digits.source", "did you mean 'MNIST'?"),
@@ -93,13 +88,7 @@ PROBLEMS = [
         "15  experiments.linear.model.weights",
         "allowed: IMAGENET1K_V1",
     ),
-    (
-        "model: linear",
-        "model: {name: 'net.py:Net', limit: [.inf]}",
-        "15  experiments.linear.model",
-        "limit",
-    ),
-    ("hidden: [32]", "hidden: []", "16  experiments.mlp.model.hidden", "at least 1 item"),
+    ("model: linear", "model: {name: a.py:N, x: [.inf]}", "15  experiments.linear.model", "x"),
     *(
         ("devices:", f"compare: {{{section}}}\ndevices:", f"9  compare.{key}", text)
         for section, key, text in (
@@ -108,7 +97,6 @@ PROBLEMS = [
             ("accelerators: T4", "accelerators", "[T4]"),
             ("budget: 5, prices: {cpu_hour: 1}", "budget", "compare.prices.gpu_hour"),
             ("budget: 5 EUR, prices: {cpu_hour: 1, gpu_hour: 2}", "budget", "5 USD"),
-            ("budget: 0, prices: {cpu_hour: 1, gpu_hour: 2}", "budget", "greater than 0"),
         )
     ),
 ]
@@ -169,14 +157,11 @@ def test_a_file_without_a_mapping_is_reported_with_the_keys_it_must_have(
         ("a: 1\nb: !!python/object:os.system x\n", 2),
         ("a: 1\nb: {name: net.py:Net}\n", 2),
         ("a: 1\nb: 2\na: 3\n", 3),
-        ("a: 1\nb: 2024-13-45\n", 2),
         ("a: 1\nb: !!bool 1\n", 2),
         ("a: 1\nb: 'a\0'\n", 2),
         ("a: 1\nb: &x [*x]\n", 2),
         ("a: 1\nb:\n  1: {}\n  '1': {}\n", 3),
-        ("a: 1\n0x10: 2\n", 2),
         ("a: 1\nnull: 2\n", 2),
-        ("a: 1\n2024-01-01: 2\n", 2),
         ("a: 1\n[b, c]: 2\n", 2),
         (f"a: 1\nb: {'[' * 2000}{']' * 2000}\n", 2),
     ],
@@ -233,10 +218,8 @@ def test_several_problems_are_all_reported_in_the_order_of_their_lines(params_fi
     ("old", "new", "line"),
     [
         ("epochs: 10", "epochs: -1", 3),
-        ("epochs: 10", "epoch: 10", 3),
         ("lr: 0.1, ", "", 5),
         ("name: sgd", "name: sdg", 5),
-        ("defaults:", "defalts:", 1),
     ],
 )
 def test_a_problem_in_the_defaults_is_reported_once_however_many_inherit_it(
@@ -315,12 +298,11 @@ def test_an_experiment_is_merged_with_the_defaults(
     assert {key: getattr(experiment, key) for key in settings} == settings
 
 
-@pytest.mark.parametrize("value", ["off", "on"])
-def test_cuda_graphs_can_be_set_by_dvc_exp_run(params_file: Path, value: str) -> None:
+def test_cuda_graphs_can_be_set_by_dvc_exp_run(params_file: Path) -> None:
     params_file.write_text(GOOD, encoding="utf-8")
     # as `dvc exp run -S` does; + adds a key
-    apply_overrides(params_file, [f"+experiments.linear.cuda_graphs={value}"])
-    assert read_params(params_file).experiments["linear"].cuda_graphs == value
+    apply_overrides(params_file, ["+experiments.linear.cuda_graphs=on"])
+    assert read_params(params_file).experiments["linear"].cuda_graphs == "on"
 
 
 def test_compare_may_be_left_out(params_file: Path) -> None:
@@ -333,10 +315,8 @@ def test_accelerators_and_prices_survive_the_plan_file(params_file: Path) -> Non
     for names, expected in {"all": tuple(accelerators()), "none": ()}.items():
         section = f"compare: {{accelerators: {names}}}\n"
         assert read(params_file, GOOD + section).comparing.accelerators == expected
-    section = (
-        "compare: {accelerators: [H200], references: [a], prices: {accelerator_hour: {H200: 3}}}"
-    )
-    comparing = read(params_file, GOOD + section).comparing
+    section = "accelerators: [H200], references: [a], prices: {accelerator_hour: {H200: 3}}"
+    comparing = read(params_file, f"{GOOD}compare: {{{section}}}\n").comparing
     assert (comparing.accelerators, comparing.references) == (("H200",), ("a",))
     plan = ComparePlan(**dict(comparing), experiments=())
     assert ComparePlan.model_validate_json(plan.model_dump_json()) == plan
@@ -348,11 +328,10 @@ def test_data_parallel_has_no_bf16(params_file: Path) -> None:
     assert places == ["15  experiments.linear.precision", "16  experiments.mlp.precision"]
 
 
-@pytest.mark.parametrize("kind", ["mps", "xpu"])
-def test_data_parallel_is_for_cuda_and_gathers_on_a_gpu_in_use(kind: str) -> None:
+def test_data_parallel_is_for_cuda_and_gathers_on_a_gpu_in_use() -> None:
     check_data_parallel("cuda", (0, 1), 1)
     with pytest.raises(ConfigError, match=r"devices\.gpu\.strategy"):
-        check_data_parallel(kind, (0, 1), None)
+        check_data_parallel("mps", (0, 1), None)
     with pytest.raises(ConfigError, match=r"devices\.gpu\.output_device .* 0, 1"):
         check_data_parallel("cuda", (0, 1), 2)
 
