@@ -85,7 +85,6 @@ VALID = {
     ),
     "a function": HEAD + "def Net(classes, shape):\n"
     "    return nn.Sequential(nn.Flatten(), nn.Linear(shape[1] * 8, classes))\n",
-    "a lambda, which MLflow pickles": network_file("self.late = lambda x: x"),
     "weights that only a state_dict has": network_file(
         "torch.nn.utils.parametrizations.weight_norm(self.inner[1])"
     ),
