@@ -23,12 +23,8 @@ from photofinish import machine
 from photofinish.data.packed import PackedSplit
 from photofinish.data.split import split
 from photofinish.machine.fingerprint import CpuTarget
-from photofinish.profiling.attribution import (
-    AttributionPlan,
-    SamplePlan,
-    measure_attribution,
-    profile,
-)
+from photofinish.profiling import attribution
+from photofinish.profiling.attribution import AttributionPlan, SamplePlan, profile
 from photofinish.profiling.first_step import first_batch, first_step
 from photofinish.profiling.scratch import scratch_steps
 from photofinish.results.learned import weights_of
@@ -36,11 +32,7 @@ from photofinish.results.records import FirstStep
 from photofinish.runs.further import check_repeat
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup
-from photofinish.training.torch_device import (
-    CPU,
-    accelerator,
-    configure_torch,
-)
+from photofinish.training.torch_device import CPU, accelerator, configure_torch
 from photofinish.training.trainer import Trainer
 from photofinish.training.world import World
 
@@ -50,13 +42,8 @@ ADAM, ADAMW = ({"name": name, "lr": 2**-7} for name in ("adam", "adamw"))
 """Optimizers with a learning rate that is exact in float32 and float64."""
 NESTEROV = {"name": "sgd", "lr": 0.05, "momentum": 0.9, "nesterov": True, "weight_decay": 1e-3}
 AUGMENTATION = {"flip": 0.5, "crop_padding": 2}
-LOADER = {
-    "name": "loader",
-    "workers": 1,
-    "pin_memory": True,
-    "non_blocking": True,
-    "persistent_workers": True,
-}
+AHEAD = {"pin_memory": True, "non_blocking": True, "persistent_workers": True}
+LOADER = {"name": "loader", "workers": 1, **AHEAD}
 VARIANTS: dict[str, dict[str, Any]] = {
     "cnn, AdamW, cosine, augmented": {
         "model": CNN,
@@ -190,9 +177,8 @@ def test_steps_of_ones_own_learn_the_same(
 def record_first_step(job: Setup, trainer: Trainer) -> FirstStep:
     batch, labels = first_batch(job.training, job.team), job.split.labels("train")
     assert batch
-    return first_step(
-        job.new_network(), trainer.criterion, batch, job.device, "fp32", labels, seed=0
-    )
+    network = job.new_network()
+    return first_step(network, trainer.criterion, batch, job.device, "fp32", labels, seed=0)
 
 
 def test_repeats_single_steps_and_the_first_step_are_measured_there_too(
@@ -202,10 +188,8 @@ def test_repeats_single_steps_and_the_first_step_are_measured_there_too(
     first = trained(job)
     check_repeat(first, trained(job), "small", 2)  # refuses other bits
     first_on_cpu = trained(on_cpu)
-    there, here = (
-        profile(first, job.resident_batches),
-        profile(first_on_cpu, on_cpu.resident_batches),
-    )
+    there = profile(first, job.resident_batches)
+    here = profile(first_on_cpu, on_cpu.resident_batches)
     step, step_on_cpu = record_first_step(job, first), record_first_step(on_cpu, first_on_cpu)
     assert step == step_on_cpu.model_copy(update={"output_rounding": {}, "gradient_rounding": {}})
     assert step_on_cpu.output_rounding.keys() == step.outputs.keys()
@@ -222,7 +206,7 @@ def test_the_parts_of_a_step_are_timed_by_the_devices_events(make_job: MakeJob) 
 
     def taken_apart(steps: int) -> Callable[[], None]:
         plan = AttributionPlan(steps, 2, SamplePlan(1, 1), tries_bf16=False)
-        return lambda: found.append(measure_attribution(trainer, plan).parts)
+        return lambda: found.append(attribution.measure_attribution(trainer, plan).parts)
 
     few, many = counted(taken_apart(2)), counted(taken_apart(5))
     assert many.waits - few.waits == 5 - 2  # of the host's issuing, before each step
@@ -237,9 +221,8 @@ def test_a_second_device_is_used_alone(make_job: MakeJob, device: torch.device) 
     assert (device.index, second) == (0, torch.device(device.type, 1))
     assert torch.accelerator.current_device_index() == 1  # the one that the clock waits for
     assert devices_of(there.network) == {second}
-    assert weights_of(there.network) == weights_of(
-        trained(make_job(CPU, model=CNN, optimizer=ADAM)).network
-    )
+    on_cpu = trained(make_job(CPU, model=CNN, optimizer=ADAM))
+    assert weights_of(there.network) == weights_of(on_cpu.network)
 
 
 # -- what the host waits for ----------
@@ -250,9 +233,8 @@ def count_epoch(make_job: MakeJob) -> Callable[..., Counts]:
     """Count the operations and waits of one epoch of 90 samples, by batch size."""
 
     def count(batch_size: int, settings: dict[str, Any]) -> Counts:
-        job = make_job(
-            **settings, epochs=3, batch_size=batch_size, validation_batch_size=batch_size
-        )
+        sizes = {"batch_size": batch_size, "validation_batch_size": batch_size}
+        job = make_job(**settings, **sizes, epochs=3)
         trainer, at_ends = job.new_trainer(), [counts()]
         trainer.prepare()
         at_ends += [counts() for _epoch in trainer.epochs()]
