@@ -132,27 +132,18 @@ def test_names_of_params_yaml_are_told_from_commands(
     assert not are_experiments(["python", "train.py"])
     with pytest.raises(ConfigError, match="name a command"):
         are_experiments([])
-    (tmp_path / "stages").mkdir()
-    (tmp_path / "stages/plan.py").touch()
-    (tmp_path / "params.yaml").write_text("experiments: {small: }\nscripts: {timed: }\n")
+    (tmp_path / "params.yaml").write_text("[another, program's]\n")
+    (tmp_path / "photofinish/stages").mkdir(parents=True)
+    (tmp_path / "photofinish/stages/plan.py").touch()
+    params = tmp_path / "photofinish/params.yaml"
+    params.write_text("experiments: {small: }\nscripts: {timed: }\n")
     for names in ([], ["small"], ["timed", "small"]):
         assert are_experiments(names)
     assert not are_experiments(["python", "small"])
     with pytest.raises(ConfigError, match="did you mean 'small'"):
         are_experiments(["smal"])
 
-
-def test_a_command_needs_no_readable_params_yaml_and_names_are_found_in_our_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "params.yaml").write_text("[another, program's]\n")
-    (tmp_path / "photofinish/stages").mkdir(parents=True)
-    (tmp_path / "photofinish/stages/plan.py").touch()
-    params = tmp_path / "photofinish/params.yaml"
-    params.write_text("experiments: {small: }\n")
-    assert are_experiments(["small"])
-    params.write_text("experiments: {small: \n")
+    params.write_text("experiments: {small: \n")  # which no command needs
     assert not are_experiments([sys.executable, "train.py"])
     with pytest.raises(UserError):
         are_experiments(["small"])

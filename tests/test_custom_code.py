@@ -67,11 +67,9 @@ CALLS = [
     ({"model": "timm:resnt18"}, "timm has no network resnt18; did you mean 'resnet18'?"),
     ({"loss": {"name": "./losses.py:focal", "gama": 1}}, "did you mean 'gamma'?"),
     ({"loss": "./losses.py:Focal"}, "takes gamma, and has no default"),
-    ({"loss": "cross_entropi"}, "did you mean 'cross_entropy'?"),
     ({"metrics": ["accuracy", {"name": "f1_score", "average": "macro"}, "./losses.py:focal"]}, ""),
     ({"input": {"name": "loader", "transform": "./losses.py:focl"}}, "it defines Focal, focal"),
     ({"metrics": ["mean_absolut_error"]}, "did you mean 'mean_absolute_error'?"),
-    ({"metrics": ["./losses.py:focl"]}, "it defines Focal, focal"),
     ({"metrics": ["accuracy", "accuracy"]}, "two metrics have one name"),
 ]
 
