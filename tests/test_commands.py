@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,27 +80,17 @@ class Repository:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build a wheel in a clone, where its leftovers hurt nobody."""
-    folder = tmp_path_factory.mktemp("wheel")
-    clone = clone_project(folder / "clone").root
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*command, "--wheel-dir", str(folder), str(clone)], check=True)
-    (built,) = folder.glob("*.whl")
-    return built
-
-
-@pytest.fixture(scope="module")
-def programs(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Install the wheel into an environment beside the packages that it needs."""
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build a wheel of a clone, and install it beside the packages that it needs."""
+    clone = clone_project(tmp_path_factory.mktemp("clone")).root
     folder = tmp_path_factory.mktemp("environment")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
-    python = folder / "bin" / "python"
-    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
-    subprocess.run([*pip, "--no-deps", "--no-index", str(wheel)], check=True)
     (packages,) = folder.glob("lib/python*/site-packages")
     needed = [path for path in sys.path if path.endswith("-packages")]
     (packages / "needed.pth").write_text("\n".join(needed), encoding="utf-8")
+    pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin/python"), "install"]
+    options = ["--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
+    subprocess.run([*pip, *options, str(clone)], check=True)
     return folder / "bin"
 
 
@@ -131,6 +120,7 @@ def test_without_git_the_pipeline_is_set_up_and_nothing_of_our_names_is_overwrit
     assert "git init" in repository.photofinish("init")
     assert "digits-cnn:" in (repository.root / "params.yaml").read_text(encoding="utf-8")
     assert "Running stage 'plan'" in repository.photofinish("plan")
+    assert "./mine.py:Net" in repository.photofinish("new", "mine.py")
 
 
 @pytest.mark.slow
@@ -176,18 +166,6 @@ def test_the_notebook_answers_by_two_commands_beside_a_pipeline_that_keeps_its_d
     assert {path: path.read_bytes() for path in before} == before
     made = {path.name for path in job.root.iterdir() if not path.name.startswith((".", "__"))}
     assert made == {"dvc.yaml", "data", "net.py", "photofinish"}
-
-
-@pytest.mark.slow
-def test_a_wheel_has_the_pipeline_of_this_repository(wheel: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        packaged = {
-            name.removeprefix("photofinish/pipeline/"): archive.read(name)
-            for name in archive.namelist()
-            if name.startswith("photofinish/pipeline/")
-        }
-    assert packaged.keys() >= {"dvc.yaml", "stages/train.py", ".dvc/plots/by_run.json"}
-    assert {name: (ROOT / name).read_bytes() for name in packaged} == packaged
 
 
 def test_the_network_that_is_no_layer_of_another_is_found_first(custom_files: CustomFiles) -> None:
