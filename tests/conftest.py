@@ -11,8 +11,9 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -214,6 +215,9 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuTarget) -> MakeRes
     from photofinish.comparing.device_results import NotTrained, Predictions, Trained
     from photofinish.results import EpochMetrics, EpochTiming, measurements, records
 
+    def timed(seconds: tuple[float, ...]) -> tuple[EpochTiming, ...]:
+        return tuple(EpochTiming(each, 0.1, 1.7e9) for each in seconds)
+
     def make(
         name: str = "small-mlp",
         device: records.DeviceLabel = "cpu",
@@ -257,17 +261,14 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuTarget) -> MakeRes
             startup_seconds=2.5,
             data_seconds=0.5,
             warm_up_seconds=0.25,
-            epochs=tuple(EpochTiming(seconds, 0.1, 1.7e9) for seconds in epoch_seconds),
+            epochs=timed(epoch_seconds),
             total_seconds=total_seconds,
             tracking_seconds=0.0,
             resumed_at_epochs=(),
             training_image_count=600,
-            images_per_second=600
-            / float(np.median([*epoch_seconds, *(one for repeat in repeats for one in repeat)])),
+            images_per_second=600 / float(np.median([*epoch_seconds, *chain(*repeats)])),
             peak_memory_bytes=None,
-            repeats=tuple(
-                tuple(EpochTiming(seconds, 0.1, 1.7e9) for seconds in repeat) for repeat in repeats
-            ),
+            repeats=tuple(map(timed, repeats)),
             steady_state=measurements.SteadyState(steps_per_sample=1, sample_seconds=step_seconds),
             overhead=measurements.Overhead(passes_seconds=10.0, seconds=0.07),
             load=load,
@@ -282,9 +283,9 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuTarget) -> MakeRes
             classes={"cat": one_class, "dog": one_class},
             confusion=((3, 1), (1, 3)),
         )
-        losses = [1.0 / (epoch + 1) for epoch in range(len(epoch_seconds))]
         history = [
-            EpochMetrics(epoch, 0.1, loss, loss, 0.5) for epoch, loss in enumerate(losses, 1)
+            EpochMetrics(epoch, 0.1, 1 / epoch, 1 / epoch, 0.5)
+            for epoch in range(1, len(epoch_seconds) + 1)
         ]
         first_step = records.FirstStep(
             batch_order_sha256="1" * 64,
@@ -296,9 +297,7 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuTarget) -> MakeRes
             output_rounding={"1": 1e-4, "3": 5e-5},
             gradient_rounding={"1.weight": 1e-5, "3.weight": 1e-5},
         )
-        predictions = Predictions(
-            np.array([0, 0, 0, 0, 1, 1, 1, 1]), np.array([0, 0, 0, 1, 0, 1, 1, 1])
-        )
+        predictions = Predictions(np.repeat([0, 1], 4), np.array([0, 0, 0, 1, 0, 1, 1, 1]))
         return Trained(name, trained, timings, history, scores, first_step, predictions)
 
     return make
@@ -365,17 +364,21 @@ def params_file(tmp_path: Path) -> Path:
     return tmp_path / "params.yaml"
 
 
+def run_command(
+    command: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command, and return what it printed."""
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+
+
 def run_stage(script: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """Run a stage's script in a folder that is no clone of the project."""
     environment = {name: value for name, value in os.environ.items() if name != "DVC_ROOT"}
-    return subprocess.run(
-        [warm_python.executable(), str(ROOT / "stages" / f"{script}.py"), *arguments],
-        cwd=cwd,
-        env=environment | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+    command = warm_python.executable(), str(ROOT / "stages" / f"{script}.py"), *arguments
+    return run_command(command, cwd, environment)
 
 
 @dataclass(frozen=True)
@@ -387,16 +390,8 @@ class Project:
 
     def run(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run a command as a user with the environment activated."""
-        return subprocess.run(
-            command,
-            cwd=self.root,
-            env=self.environment
-            | {"PATH": warm_python.path(self.environment["PATH"])}
-            | environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        warm = {"PATH": warm_python.path(self.environment["PATH"])}
+        return run_command(command, self.root, self.environment | warm | environment)
 
     def start(self, *command: str, **environment: str) -> subprocess.Popen[str]:
         """Start a command in a new process group, to be killed or interrupted."""
@@ -426,16 +421,14 @@ class Project:
         self.git("commit", "--quiet", "--message", "test")
 
     def write_params(self, params: dict[str, Any]) -> None:
-        (self.root / "params.yaml").write_text(
-            yaml.safe_dump(params, sort_keys=False), encoding="utf-8"
-        )
+        text = yaml.safe_dump(params, sort_keys=False)
+        (self.root / "params.yaml").write_text(text, encoding="utf-8")
 
     def without_mlflow(self) -> Project:
         """Replace MLflow, which takes most of the time of a small training, by nothing."""
         worker = "def __getattr__(name):\n    return lambda *arguments: None\n"
-        (self.root / "src/photofinish/tracking/mlflow_worker.py").write_text(
-            worker, encoding="utf-8"
-        )
+        path = self.root / "src/photofinish/tracking/mlflow_worker.py"
+        path.write_text(worker, encoding="utf-8")
         return self
 
 
@@ -449,11 +442,8 @@ def clone_project(root: Path) -> Project:
         check=True,
     )
     for file in filter(None, listed.stdout.split("\0")):
-        is_made_by_stages = Path(file).name == "dvc.lock" or Path(file).parts[0] in (
-            "metrics",
-            "plots",
-        )
-        if (ROOT / file).is_file() and not is_made_by_stages:
+        is_made = Path(file).name == "dvc.lock" or Path(file).parts[0] in ("metrics", "plots")
+        if (ROOT / file).is_file() and not is_made:
             (root / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / file, root / file)
     environment = {

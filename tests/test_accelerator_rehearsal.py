@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +17,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ROOT, MakeExperiment, digits_plan, learnable_images
+from conftest import ROOT, MakeExperiment, digits_plan, learnable_images, run_command
 from rehearsal.plug_in import build, compiler
 from training_process import STAGE
 from training_stage import TrainingStage, clean_environment
@@ -59,14 +58,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 def run_python(environment: dict[str, str], folder: Path, *arguments: str) -> str:
     """Run a cold Python, which must succeed: a warm one has imported torch without the plug-in."""
-    ran = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ran = run_command([sys.executable, *arguments], folder, environment)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return ran.stdout
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import csv
 import os
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, run_command
 
 sys.path.insert(0, str(ROOT))  # the benchmarks are beside the package, not in it
 
@@ -56,14 +55,8 @@ def test_ratios_of_rounds_are_ours_over_the_bare_loop_and_others_over_ours(tmp_p
 @pytest.mark.slow
 def test_a_quick_run_gives_every_row_with_sane_figures(tmp_path: Path) -> None:
     options = "--quick --rounds 1 --threads 1 --processor-time --only mnist-mlp jpegs-cnn"
-    ran = subprocess.run(
-        [sys.executable, "-m", "benchmarks", *options.split(), "--out", str(tmp_path)],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-m", "benchmarks", *options.split(), "--out", str(tmp_path)]
+    ran = run_command(command, ROOT, os.environ | {"PYTHONPATH": str(ROOT / "src")})
     assert ran.returncode == 0, ran.stderr  # it refuses sides whose networks end with other losses
     rows = read_rows(tmp_path)
     assert {row["workload"] for row in rows} == {"mnist-mlp", "jpegs-cnn"}

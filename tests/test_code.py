@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from conftest import run_command
 from source_imports import ROOT, transitive_sources
 
 from photofinish.planning.source_code import stage_code
@@ -88,11 +88,6 @@ def test_scripts_do_not_hide_packages_and_custom_files_of_their_names(tmp_path: 
     (elsewhere / "split.py").touch()
     script = stages / "train.py"
     script.write_text("from _start import run_stage\nimport split\nprint(split.__file__)\n")
-    ran = subprocess.run(
-        [sys.executable, str(script)],
-        env={"PYTHONPATH": f"{elsewhere}:{ROOT / 'src'}"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    environment = {"PYTHONPATH": f"{elsewhere}:{ROOT / 'src'}"}
+    ran = run_command([sys.executable, str(script)], tmp_path, environment)
     assert Path(ran.stdout.strip()) == elsewhere / "split.py"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, CustomFiles, clone_project
+from conftest import ROOT, CustomFiles, clone_project, run_command
 
 from photofinish.commands.found_network import find_networks, find_scripts, parse_files
 from photofinish.commands.pipeline import copy_example
@@ -63,14 +63,9 @@ class Repository:
             for name, value in os.environ.items()
             if not name.startswith(("PYTHON", "MLFLOW_", "DVC_"))
         }
-        return subprocess.run(
-            [str(self.programs / command[0]), *command[1:]],
-            cwd=self.root,
-            env=environment | {"GIT_CEILING_DIRECTORIES": str(self.root.parent)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        environment["GIT_CEILING_DIRECTORIES"] = str(self.root.parent)
+        program = str(self.programs / command[0])
+        return run_command([program, *command[1:]], self.root, environment)
 
     def photofinish(self, *arguments: str) -> str:
         """Run the command, which must succeed, and return what it printed."""
@@ -256,8 +251,7 @@ def test_the_first_params_yaml_says_what_is_missing_in_it(custom_files: CustomFi
 
 
 def photofinish(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "photofinish", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    return run_command([sys.executable, "-m", "photofinish", *arguments], cwd)
 
 
 def test_a_new_network_is_written_once(tmp_path: Path) -> None:
@@ -293,14 +287,8 @@ def test_mistakes_in_params_yaml_end_a_run_before_dvc_reads_it(tmp_path: Path) -
 def test_every_make_target_of_the_pipeline_calls_the_command() -> None:
     # `make test` runs this test too, and its own make would print the folder.
     outside = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
-    ran = subprocess.run(
-        ["make", "--dry-run", "--old-file", "setup", "repro", "ui", "EXAMPLE=one", "PORT=1"],
-        cwd=ROOT,
-        env=outside,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    command = ["make", "--dry-run", "--old-file", "setup", "repro", "ui", "EXAMPLE=one", "PORT=1"]
+    ran = run_command(command, ROOT, outside)
     assert ran.stdout.splitlines() == [
         "python -m photofinish run --example one",
         "python -m photofinish ui --port 1",

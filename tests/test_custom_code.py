@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import CustomFiles
+from conftest import CustomFiles, run_command
 from source_imports import ROOT
 
 from photofinish.config.loader import read_params
@@ -104,7 +103,7 @@ def test_plan_runs_no_custom_code(custom_files: CustomFiles) -> None:
     )
     assert problems_of(custom_files, model={"name": "./net.py:Net", "width": 8}) == ""
     command = [sys.executable, str(ROOT / "stages/plan.py"), "--stages", "nowhere"]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    ran = run_command(command, custom_files.folder)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert not (custom_files.folder / "it_ran").exists()
 
