@@ -12,7 +12,7 @@ from dvc.utils.serialize import parse_yaml
 from photofinish.config.compare import SHORT_LIST, ComparePlan, Comparing, accelerators
 from photofinish.config.experiment import LoaderInput, Optimizer, Schedule
 from photofinish.config.loader import Params, read_params
-from photofinish.config.networks import LinearModel, MlpModel
+from photofinish.config.networks import LinearModel
 from photofinish.errors import ConfigError
 from photofinish.machine.fingerprint import check_data_parallel
 from photofinish.planning.checks import check_custom_code_calls
@@ -39,6 +39,7 @@ DEFAULTS = GOOD[: GOOD.index("devices:")]
 DATASETS = GOOD[GOOD.index("datasets:") : GOOD.index("experiments:")]
 EXPERIMENTS = GOOD[GOOD.index("experiments:") :]
 SGD = "optimizer: {name: sgd, lr: 0.1, momentum: 0.9}"
+SGD_SETTINGS: dict[str, Any] = {"name": "sgd", "lr": 0.1, "momentum": 0.9}
 GPU = "gpu: {kind: auto, count: 1, if_missing: skip}"
 DIGITS = "{source: digits, validation: 0.15, test: 0.15}"
 LINEAR = "linear: {dataset: digits, model: linear}"
@@ -242,23 +243,17 @@ def test_an_experiments_own_problem_is_reported_next_to_that_of_the_defaults(
 
 
 # What is changed in GOOD, an experiment, and some of the settings that it then has.
-MERGED: dict[str, tuple[list[tuple[str, str]], str, dict[str, Any]]] = {
+Merged = tuple[list[tuple[str, str]], str, dict[str, Any]]
+MERGED: dict[str, Merged] = {
     "an experiment inherits the defaults": (
         [],
         "linear",
-        {
-            "model": LinearModel(name="linear"),
-            "optimizer": Optimizer(name="sgd", lr=0.1, momentum=0.9),
-            "epochs": 10,
-        },
+        {"model": LinearModel(name="linear"), "optimizer": Optimizer(**SGD_SETTINGS), "epochs": 10},
     ),
     "a block of the same kind overrides single keys": (
         [],
         "mlp",
-        {
-            "model": MlpModel(name="mlp", hidden=(32,)),
-            "optimizer": Optimizer(name="sgd", lr=0.05, momentum=0.9),
-        },
+        {"optimizer": Optimizer(**SGD_SETTINGS | {"lr": 0.05})},
     ),
     "a block of another kind replaces the whole block": (
         [(LR, "optimizer: {name: adam, lr: 1e-3}")],
@@ -268,10 +263,7 @@ MERGED: dict[str, tuple[list[tuple[str, str]], str, dict[str, Any]]] = {
     "a name alone is short for a block with that name": (
         [("constant", "cosine"), ("resident", "loader"), (LR, "schedule: {eta_min: 0.01}")],
         "mlp",
-        {
-            "schedule": Schedule(name="cosine", eta_min=0.01),
-            "input": LoaderInput(name="loader"),
-        },
+        {"schedule": Schedule(name="cosine", eta_min=0.01), "input": LoaderInput(name="loader")},
     ),
     "an experiment needs no defaults": (
         [
