@@ -15,6 +15,7 @@ import pytest
 from conftest import ROOT, CustomFiles, clone_project, run_command
 
 from photofinish.commands.found_network import find_networks, find_scripts, parse_files
+from photofinish.commands.init import write_network
 from photofinish.commands.pipeline import copy_example
 from photofinish.config.loader import read_params
 from photofinish.errors import EXIT_MISTAKE, ConfigError
@@ -255,11 +256,11 @@ def photofinish(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return run_command([sys.executable, "-m", "photofinish", *arguments], cwd)
 
 
-def test_a_new_network_is_written_once(tmp_path: Path) -> None:
-    assert "./net.py:Net" in photofinish("new", "net.py", cwd=tmp_path).stdout
-    (tmp_path / "net.py").write_text("mine", encoding="utf-8")
-    assert photofinish("new", "net.py", cwd=tmp_path).returncode == EXIT_MISTAKE
-    assert (tmp_path / "net.py").read_text(encoding="utf-8") == "mine"
+def test_a_new_network_overwrites_no_file(custom_files: CustomFiles) -> None:
+    custom_files.write("net.py", "mine")
+    with pytest.raises(ConfigError):
+        write_network("net.py")
+    assert Path("net.py").read_text(encoding="utf-8") == "mine"
 
 
 def test_an_example_overwrites_another_but_no_changes_of_the_user(
