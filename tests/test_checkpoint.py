@@ -33,12 +33,6 @@ def test_the_last_two_checkpoints_are_kept(store: CheckpointStore) -> None:
     assert store.load_latest() == {"epochs_done": 3}
 
 
-def test_what_a_killed_process_left_half_written_is_ignored(store: CheckpointStore) -> None:
-    (store.folder / f".epoch-000004.{'0' * 64}.pt.abc123").write_bytes(b"half of it")
-    (store.folder / "epoch-000005.pt").write_bytes(b"not named as ours are")
-    assert store.load_latest() == {"epochs_done": 3}
-
-
 def test_a_checkpoint_that_does_not_fit_on_the_disk_leaves_everything_as_it_was(
     store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
