@@ -89,7 +89,7 @@ PROBLEMS = [
         "15  experiments.linear.model.weights",
         "allowed: IMAGENET1K_V1",
     ),
-    ("model: linear", "model: {name: a.py:N, x: [.inf]}", "15  experiments.linear.model", "x"),
+    ("model: linear", "model: {name: 'a.py:N', x: [.inf]}", "15  experiments.linear.model", "x"),
     *(
         ("devices:", f"compare: {{{section}}}\ndevices:", f"9  compare.{key}", text)
         for section, key, text in (

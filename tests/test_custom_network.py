@@ -108,6 +108,7 @@ def test_the_check_holds_two_copies_of_a_network_at_most(
             counts.append(count())
             return super().mean(outputs, targets)
 
+    gc.collect()  # what earlier tests left
     experiment, network = make_experiment(model={"name": "./net.py:Net"}), build(network_file())
     loss, counts = CountingLoss(None, "classes", CPU), [count()]
     validate_custom_model(experiment, network, loss, a_batch(), CLASSES)
