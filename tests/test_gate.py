@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import math
 import random
+import re
 import subprocess
 import sysconfig
 import venv
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from conftest import MakeTrainer, Project
 
 from photofinish.data.packed import PackedSplit
-from photofinish.errors import EXIT_FAILED, EXIT_MISTAKE, UserError
+from photofinish.errors import EXIT_FAILED, ConfigError, UserError
 from photofinish.regressions import bisection, turns
 from photofinish.regressions.change import Change, Losses, Rounds
+from photofinish.regressions.gate import gate
 from photofinish.regressions.side import run_here
 from photofinish.regressions.sides import Checkout, Side, TimedTraining, TrainingFailedError
 
@@ -45,11 +48,11 @@ class Finder(MetaPathFinder):
             sys.meta_path.remove(self)
             from torch.nn import Linear
             forward = Linear.forward
-            Linear.forward = lambda self, x: time.sleep(0.003) or forward(self, x)
+            Linear.forward = lambda self, x: time.sleep(0.0005) or forward(self, x)
 
 sys.meta_path.insert(0, Finder())
 """
-PARAMS = {
+PARAMS: dict[str, Any] = {
     "defaults": {"epochs": 1, "batch_size": 128, "optimizer": {"name": "sgd", "lr": 0.1}},
     "devices": {"cpu": {"threads": 1}, "gpu": {"if_missing": "skip"}},
     "datasets": {"digits": {"source": "digits", "validation": 0.15, "test": 0.15}},
@@ -226,7 +229,7 @@ def test_bisection_names_the_first_slow_commit_and_skips_what_is_not_clear(
     assert [number for number, each in enumerate(commits) if each in last] == named
 
 
-def test_scripts_alone_are_refused(
+def test_scripts_alone_and_unknown_commits_are_refused(
     commit: Callable[[str], str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("train.py").touch()
@@ -236,6 +239,8 @@ def test_scripts_alone_are_refused(
     with pytest.raises(UserError, match="mine is a script"):
         bisection.find(commits[0], 1.15)
     assert not capsys.readouterr().out
+    with pytest.raises(ConfigError, match="no-such-commit"):
+        gate("no-such-commit", 1.15)
 
 
 @pytest.mark.parametrize("is_accelerator", [False, True])
@@ -259,33 +264,23 @@ def environment_whose_linear_layers_sleep(folder: Path) -> str:
 
 
 @pytest.mark.slow
-def test_only_code_that_changed_is_timed_and_a_slower_one_is_an_error(
-    make_project: Callable[[str], Project],
-) -> None:
-    project = make_project("project")
-    (project.root / "net.py").write_text(NETWORK, encoding="utf-8")
-    project.write_params(PARAMS)
+def test_only_code_that_changed_is_timed_and_a_slower_one_is_an_error(project: Project) -> None:
+    network, mine = project.root / "net.py", PARAMS["experiments"]
+    network.write_text(NETWORK, encoding="utf-8")
+    same = {"dataset": "digits", "model": "linear"}
+    project.write_params(PARAMS | {"experiments": {"same": same, **mine}})
     project.commit()
-    gate = ("python", "-m", "photofinish", "gate", "--base", "HEAD")
-    ran = project.run(*gate)
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.endswith(": unchanged\n")
-
-    # Many times as long as a step, which no neighbour hides.
-    slow = NETWORK.replace("    return", "    time.sleep(0.003)\n        return")
-    (project.root / "net.py").write_text(slow, encoding="utf-8")
-    ran = project.run(*gate)
+    slow = NETWORK.replace("    return", "    time.sleep(0.0005)\n        return")
+    network.write_text(slow, encoding="utf-8")
+    command = ("python", "-m", "photofinish", "gate")
+    ran = project.run(*command, "--base", "HEAD")
     assert ran.returncode == EXIT_FAILED, ran.stdout
-    assert "mine" in ran.stderr.splitlines()[-1]
+    assert re.search("^same on the CPU since .*: unchanged$", ran.stdout, re.MULTILINE)
+    assert re.search(r"^error: .*: mine on the CPU\.", ran.stderr, re.MULTILINE)
 
-    (project.root / "net.py").write_text(NETWORK, encoding="utf-8")
+    network.write_text(NETWORK, encoding="utf-8")
+    project.write_params(PARAMS)
     python = environment_whose_linear_layers_sleep(project.root / ".venv")
-    ran = project.run(*gate[:-2], "--python", python)
+    ran = project.run(*command, "--python", python)
     assert ran.returncode == EXIT_FAILED, ran.stdout
     assert "the same bits" in ran.stdout
-
-    (project.root / "net.py").write_text(NETWORK + "\n1 / 0\n", encoding="utf-8")
-    ran = project.run(*gate)
-    assert ran.returncode == EXIT_FAILED
-    assert "ZeroDivisionError" in ran.stderr
-    assert project.run(*gate[:-1], "no-such-commit").returncode == EXIT_MISTAKE
