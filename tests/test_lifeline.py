@@ -20,33 +20,31 @@ from conftest import ONE_THREAD, ROOT, MakeExperiment, Project, clone_project
 from training_stage import TrainingStage, read_until, wait_for
 
 from photofinish.data.packed import PackedSplit
+from photofinish.errors import EXIT_INTERRUPTED, EXIT_TERMINATED
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.results.records import Timings, read_record
 
 pytestmark = pytest.mark.slow
 
-_SCRIPTS = sorted((ROOT / "stages").glob("[!_]*.py"))
-_EPOCHS = 360  # so many that it can be ended three times, a second or more after it began
-_INTERRUPT_AT_IMPORT = """
+SCRIPTS = sorted((ROOT / "stages").glob("[!_]*.py"))
+EPOCHS = 240  # so many that it can be ended twice, a second or more after it began
+TRAIN = str(ROOT / "stages" / "train.py")
+INTERRUPT_AT_IMPORT = f"""
 import os, runpy, signal, sys
 
 def interrupt(event, arguments):
-    if event == "import" and arguments[0] == {module!r}:
+    if event == "import" and arguments[0] == {{!r}}:
         os.kill(os.getpid(), signal.SIGINT)
 
-sys.argv[0] = {stage!r}
-sys.path.insert(0, os.path.dirname({stage!r}))
+sys.argv[0] = {TRAIN!r}
+sys.path.insert(0, os.path.dirname({TRAIN!r}))
 sys.addaudithook(interrupt)
-runpy.run_path({stage!r}, run_name="__main__")
+runpy.run_path({TRAIN!r}, run_name="__main__")
 """
-
-_SWALLOWED = """
-import os, signal, time
-from photofinish.stage.process import end_on_sigterm, run_stage
-
+SWALLOWED = """
 class Loader:
     def __del__(self):
-        os.kill(os.getpid(), {signal})
+        os.kill(os.getpid(), number)
 
 def main():
     end_on_sigterm()
@@ -57,27 +55,27 @@ def main():
 
 run_stage(main)
 """
-_SHUTS_DOWN = """
-import atexit, os
-from photofinish.stage.process import end_on_sigterm, run_stage
-atexit.register(lambda: os.kill(os.getpid(), {signal}))
-run_stage(end_on_sigterm)
-"""
-_CLEANS_UP_LONG = """
-import os, signal, time
-from photofinish.stage.process import end_on_sigterm, run_stage
-
+CLEANS_UP_LONG = """
 def main():
     end_on_sigterm()
     try:
-        os.kill(os.getpid(), {signal})
+        os.kill(os.getpid(), number)
     finally:
-        for _ in range(30):
+        for _ in range(15):
             time.sleep(0.1)
         print("cleaned up")
 
 run_stage(main)
-time.sleep(2)
+"""
+SHUTS_DOWN = """
+atexit.register(lambda: os.kill(os.getpid(), number))
+run_stage(end_on_sigterm)
+"""
+OLD_PYTHON = """
+import runpy, sys
+sys.version_info = (3, 10, 0)
+sys.path.insert(0, {!r})
+runpy.run_path({!r})
 """
 
 
@@ -92,7 +90,7 @@ def project(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> P
             "defaults": {"batch_size": 64, "optimizer": {"name": "sgd", "lr": 0.05}},
             "devices": ONE_THREAD,
             "datasets": {"digits": {"source": "digits", "validation": 0.15, "test": 0.15}},
-            "experiments": {"short": {**cnn, "epochs": _EPOCHS}},
+            "experiments": {"short": {**cnn, "epochs": EPOCHS}},
         }
     )
     project.repro("split@digits")
@@ -100,9 +98,7 @@ def project(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> P
 
 
 @contextmanager
-def _training(
-    project: Project, said: str
-) -> Iterator[tuple[subprocess.Popen[str], psutil.Process]]:
+def training(project: Project, said: str) -> Iterator[tuple[subprocess.Popen[str], psutil.Process]]:
     """Start dvc, and give it and its training once that printed `said` and saved a checkpoint."""
     checkpoints = project.root / ".photofinish" / "checkpoints"
     before = set(checkpoints.rglob("epoch-*.pt"))
@@ -122,83 +118,71 @@ def _training(
                 os.killpg(dvc.pid, signal.SIGKILL)
 
 
-def _runs(process: psutil.Process) -> bool:
+def runs(process: psutil.Process) -> bool:
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
-def _rows(project: Project, query: str) -> list[tuple[Any, ...]]:
+def rows(project: Project, query: str) -> list[tuple[Any, ...]]:
     with closing(sqlite3.connect(project.root / "mlflow.db")) as connection:
         return connection.execute(query).fetchall()
 
 
-def _status_in_mlflow(project: Project) -> str:
-    """Return the status of the only run."""
-    [(status,)] = _rows(project, "SELECT status FROM runs")
-    return str(status)
-
-
-def test_a_training_that_outlives_its_dvc_or_is_ended_resumes_as_one_run(
+def test_a_training_that_outlives_its_dvc_or_is_interrupted_resumes_as_one_run(
     project: Project,
 ) -> None:
-    with _training(project, "epoch 1/") as (dvc, trainer):
+    with training(project, "epoch 1/") as (dvc, trainer):
         dvc.kill()
         dvc.wait()
         assert json.loads((project.root / ".dvc" / "tmp" / "rwlock").read_text(encoding="utf-8"))
         # The first training is still about to end.
-        with _training(project, "resumes after epoch") as (again, second):
-            assert not _runs(trainer)
-            second.terminate()
+        with training(project, "resumes after epoch") as (again, second):
+            assert not runs(trainer)
+            os.killpg(again.pid, signal.SIGINT)
             outputs = [each.communicate()[0] for each in (dvc, again)]
     assert outputs[0].endswith("stopped: terminated\n")
-    assert again.returncode != 0
-    assert "stopped: terminated\n" in outputs[1]
-    assert "exited with 143" in outputs[1]
-    assert "Traceback" not in "".join(outputs)
-    assert _status_in_mlflow(project) == "KILLED"
-
-    with _training(project, "resumes after epoch") as (dvc, trainer):
-        os.killpg(dvc.pid, signal.SIGINT)
-        output, _ = dvc.communicate()
-    assert not _runs(trainer)
-    assert output.count("interrupted\n") == 1
+    assert not runs(second)
+    assert outputs[1].count("interrupted\n") == 1
     # dvc prints how its shell ended: with the stage's status, or by the signal if it outlived it.
-    assert "exited with 130" in output or f"exited with {-signal.SIGINT}" in output
-    assert "Traceback" not in output
-    assert _status_in_mlflow(project) == "KILLED"
+    assert "exited with 130" in outputs[1] or f"exited with {-signal.SIGINT}" in outputs[1]
+    assert "Traceback" not in "".join(outputs)
+    assert rows(project, "SELECT status FROM runs") == [("KILLED",)]
 
     output = project.repro("train-cpu@short")
     assert "Stage 'split@digits' didn't change" in output
     assert "short on cpu  resumes after epoch" in output
     steps = "SELECT step FROM metrics WHERE key = 'training_loss' ORDER BY step"
-    assert _rows(project, steps) == [(epoch,) for epoch in range(1, _EPOCHS + 1)]
+    assert rows(project, steps) == [(epoch,) for epoch in range(1, EPOCHS + 1)]
     notes = "SELECT value FROM tags WHERE key = 'mlflow.note.content'"
-    assert not [note for (note,) in _rows(project, notes) if "stopped" in note]  # how it had ended
-    assert _status_in_mlflow(project) == "FINISHED"
-    timings = read_record(
-        project.root / "results" / "short" / "cpu" / "timings" / "timings.json", Timings
-    )
-    assert len(timings.resumed_at_epochs) == 3
-    assert len(timings.epochs) == _EPOCHS
+    assert not [note for (note,) in rows(project, notes) if "stopped" in note]  # how it had ended
+    assert rows(project, "SELECT status FROM runs") == [("FINISHED",)]
+    timings = read_record(project.root / "results/short/cpu/timings/timings.json", Timings)
+    assert len(timings.resumed_at_epochs) == 2
+    assert len(timings.epochs) == EPOCHS
     assert timings.total_seconds > sum(epoch.training_seconds for epoch in timings.epochs)
 
 
+INT, TERM = signal.SIGINT, signal.SIGTERM
+
+
 @pytest.mark.parametrize(
-    ("kind", "said"), [(signal.SIGINT, "interrupted\n"), (signal.SIGTERM, "stopped: terminated\n")]
+    ("code", "kind", "status", "printed", "said"),
+    [
+        (SWALLOWED, INT, EXIT_INTERRUPTED, "", "interrupted\n"),
+        (SWALLOWED, TERM, EXIT_TERMINATED, "", "stopped: terminated\n"),
+        (CLEANS_UP_LONG, INT, EXIT_INTERRUPTED, "cleaned up\n", "interrupted\n"),
+        (CLEANS_UP_LONG, TERM, EXIT_TERMINATED, "cleaned up\n", "stopped: terminated\n"),
+        (SHUTS_DOWN, TERM, -TERM, "", ""),
+    ],
+    ids=["swallowed", "terminated", "cleans up", "terminated, cleans up", "shuts down"],
 )
-def test_a_signal_ends_a_stage_also_where_python_drops_the_exception_and_lets_it_clean_up(
-    kind: signal.Signals, said: str
+def test_a_signal_ends_a_stage_wherever_it_arrives_and_lets_it_clean_up(
+    code: str, kind: signal.Signals, status: int, printed: str, said: str
 ) -> None:
-    for code, printed in ((_SWALLOWED, ""), (_CLEANS_UP_LONG, "cleaned up\n")):
-        command = [sys.executable, "-c", code.format(signal=int(kind))]
-        ran = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert (ran.returncode, ran.stdout) == (128 + kind, printed)
-        assert ran.stderr == said
-
-
-def test_sigterm_while_python_shuts_down_ends_it_without_a_word() -> None:
-    code = _SHUTS_DOWN.format(signal=int(signal.SIGTERM))
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (ran.returncode, ran.stderr) == (-signal.SIGTERM, "")
+    imports = "from photofinish.stage.process import end_on_sigterm, run_stage\n"
+    start = f"import atexit, os, time\n{imports}number = {int(kind)}\n"
+    command = [sys.executable, "-c", start + code]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (status, printed, said)
 
 
 @pytest.mark.parametrize("module", ["photofinish.stage.process", "torch"])
@@ -210,27 +194,18 @@ def test_ctrl_c_during_the_imports_ends_in_one_line(
     module: str,
 ) -> None:
     stage = TrainingStage.prepare(tmp_path, make_experiment(), cpu_host, packed_split.folder)
-    interrupted = _INTERRUPT_AT_IMPORT.format(
-        module=module, stage=str(ROOT / "stages" / "train.py")
-    )
-    with stage.start("-c", interrupted) as process:
+    with stage.start("-c", INTERRUPT_AT_IMPORT.format(module)) as process:
         output, _ = process.communicate()
-    assert (process.returncode, output) == (130, "interrupted\n")
+    assert (process.returncode, output) == (EXIT_INTERRUPTED, "interrupted\n")
 
 
-@pytest.mark.parametrize("script", _SCRIPTS, ids=lambda script: str(script.stem))
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: str(script.stem))
 def test_a_python_without_the_package_or_too_old_is_explained_in_one_line(script: Path) -> None:
-    old = (
-        "import runpy, sys; sys.version_info = (3, 10, 0); "
-        "sys.path.insert(0, {!r}); runpy.run_path({!r})"
-    )
-    for command, said in (
-        ([sys.executable, "-E", "-S", str(script)], "No module named"),
-        (
-            [sys.executable, "-c", old.format(str(script.parent), str(script))],
-            "it is older than Python 3.11",
-        ),
+    for arguments, said in (
+        (("-E", "-S", str(script)), "No module named"),
+        (("-c", OLD_PYTHON.format(str(script.parent), str(script))), "older than Python 3.11"),
     ):
+        command = [sys.executable, *arguments]
         ran = subprocess.run(command, capture_output=True, text=True, check=False)
         assert ran.returncode == 1
         assert said in ran.stderr
