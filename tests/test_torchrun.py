@@ -26,22 +26,15 @@ from photofinish.results.records import Timings, read_record
 
 pytestmark = pytest.mark.slow
 
-_EPOCHS = 90  # so many that it can be ended three times
-_CNN = {"name": "cnn", "channels": (8, 16), "hidden": (16,)}
-
-_CHECKPOINT_EACH_EPOCH = f"""
-import runpy, sys, photofinish.training.checkpoint
+EPOCHS = 90  # so many that it can be ended three times
+CHECKPOINT_EACH_EPOCH = f"""
+import runpy, sys, photofinish.runs.stage, photofinish.training.checkpoint
 photofinish.training.checkpoint.CHECKPOINT_SECONDS = 0
 sys.path[:0] = {[str(STAGE.parent), str(Path(__file__).parent)]!r}
-{{also}}
-runpy.run_path({str(STAGE)!r}, run_name="__main__")
-"""
-_WITHOUT_MLFLOW = """
-import photofinish.runs.stage
 from training_process import NoTracker
 photofinish.runs.stage.Tracker = NoTracker
+runpy.run_path({str(STAGE)!r}, run_name="__main__")
 """
-
 MakeStage = Callable[..., TrainingStage]
 
 
@@ -52,18 +45,17 @@ def make_stage(
     cpu_host: CpuTarget,
     make_experiment: MakeExperiment,
 ) -> MakeStage:
-    """A stage in a folder of its own: `make_stage("a", processes=2, epochs=3)`."""
+    """A stage of two processes in a folder of its own: `make_stage("a", epochs=3)`."""
 
-    def make(name: str, processes: int = 2, **overrides: object) -> TrainingStage:
-        settings = {
-            "optimizer": {"name": "sgd", "lr": 0.003},
-            "model": _CNN,
-            "epochs": _EPOCHS,
-            **overrides,
-        }
-        host = cpu_host.model_copy(update={"processes": processes})
+    def make(name: str, epochs: int = EPOCHS) -> TrainingStage:
+        experiment = make_experiment(
+            optimizer={"name": "sgd", "lr": 0.003},
+            model={"name": "cnn", "channels": (8, 16), "hidden": (16,)},
+            epochs=epochs,
+        )
+        host = cpu_host.model_copy(update={"processes": 2})
         folder = tmp_path_factory.mktemp(name)
-        return TrainingStage.prepare(folder, make_experiment(**settings), host, packed_split.folder)
+        return TrainingStage.prepare(folder, experiment, host, packed_split.folder)
 
     return make
 
@@ -82,32 +74,21 @@ def undisturbed(make_stage: MakeStage) -> TrainingStage:
     return stage
 
 
-def _ranks_of(process: ForkedProcess) -> list[psutil.Process]:
-    """Return the processes in the order of their ranks."""
-    children = psutil.Process(process.pid).children()
-    found = [child for child in children if "RANK" in child.environ()]
-    return sorted(found, key=lambda child: int(child.environ()["RANK"]))
-
-
-def _runs(process: psutil.Process) -> bool:
+def runs(process: psutil.Process) -> bool:
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
-def _statuses_in_mlflow(stage: TrainingStage) -> list[str]:
-    with closing(sqlite3.connect(stage.folder / "mlflow.db")) as connection:
-        return [status for (status,) in connection.execute("SELECT status FROM runs")]
-
-
 @contextmanager
-def _training(
-    stage: TrainingStage, said: str, *, mlflow: bool = False
+def training(
+    stage: TrainingStage, said: str, **environment: str
 ) -> Iterator[tuple[ForkedProcess, list[psutil.Process]]]:
-    """The stage's process and its ranks, once an epoch has ended since it said that."""
-    code = _CHECKPOINT_EACH_EPOCH.format(also="" if mlflow else _WITHOUT_MLFLOW)
-    with stage.fork(Start(ranks=("-c", code))) as process:
+    """The stage's process and its ranks in order, once an epoch has ended since it said that."""
+    with stage.fork(Start(ranks=("-c", CHECKPOINT_EACH_EPOCH)), **environment) as process:
         read_until(process, said)
         read_until(process, "  loss ")
-        ranks = _ranks_of(process)
+        children = psutil.Process(process.pid).children()
+        ranks = [child for child in children if "RANK" in child.environ()]
+        ranks.sort(key=lambda child: int(child.environ()["RANK"]))
         try:
             yield process, ranks
         finally:
@@ -118,44 +99,40 @@ def _training(
                 process.kill()
 
 
-def _said(process: ForkedProcess) -> list[str]:
-    """But for the epochs."""
+def said_in_the_end(process: ForkedProcess, ranks: list[psutil.Process]) -> list[str]:
+    """Wait for all to end, and return what was printed but the epochs."""
+    wait_for(lambda: process.returncode is not None and not any(map(runs, ranks)))
     return [line for line in process.stdout.read().splitlines() if "epoch" not in line]
-
-
-def _wait_for_all_to_end(process: ForkedProcess, ranks: list[psutil.Process]) -> float:
-    return wait_for(lambda: process.returncode is not None and not any(map(_runs, ranks)))
 
 
 def test_ranks_killed_in_every_way_all_end_and_resume_with_the_same_bits(
     make_stage: MakeStage, undisturbed: TrainingStage
 ) -> None:
     stage, said = make_stage("killed"), "resumes after epoch"
-    with _training(stage, "epoch 1/", mlflow=True) as (process, ranks):
+    with training(stage, "epoch 1/") as (process, ranks):
         ranks[0].kill()
-        _wait_for_all_to_end(process, ranks)
-        *_, message = _said(process)
+        *_, message = said_in_the_end(process, ranks)
     assert process.returncode == EXIT_FAILED
     assert message.startswith("error: process 0 of 2 (counted from 0) was killed by SIGKILL")
 
-    with _training(stage, said) as (process, ranks):
+    with training(stage, said) as (process, ranks):
         process.send_signal(signal.SIGINT)
-        _wait_for_all_to_end(process, ranks)
-        assert (process.returncode, _said(process)) == (EXIT_INTERRUPTED, ["interrupted"])
+        assert said_in_the_end(process, ranks) == ["interrupted"]
+    assert process.returncode == EXIT_INTERRUPTED
 
-    with _training(stage, said) as (process, ranks):
+    with training(stage, said, TORCH_ELASTIC_SHUTDOWN_TIMEOUT="1") as (process, ranks):
         # The other rank then waits in a collective, where Python handles no signal.
         ranks[1].suspend()
         process.send_signal(signal.SIGTERM)
-        wait_for(lambda: not _runs(ranks[0]))
-        _wait_for_all_to_end(process, ranks)
-        assert (process.returncode, _said(process)) == (EXIT_TERMINATED, ["stopped: terminated"])
+        assert said_in_the_end(process, ranks) == ["stopped: terminated"]
+    assert process.returncode == EXIT_TERMINATED
 
     output, _ = stage.fork(Start(mlflow=True)).communicate()
-    assert "resumes after epoch" in output
-    assert f"epoch {_EPOCHS}/{_EPOCHS}" in output
+    assert said in output
+    assert f"epoch {EPOCHS}/{EPOCHS}" in output
     assert stage.learned() == undisturbed.learned()
-    assert _statuses_in_mlflow(stage) == ["FINISHED"]
+    with closing(sqlite3.connect(stage.folder / "mlflow.db")) as connection:
+        assert connection.execute("SELECT status FROM runs").fetchall() == [("FINISHED",)]
 
 
 def test_torchrun_by_hand_on_two_machines_gives_the_same_bits(
@@ -180,8 +157,7 @@ def test_torchrun_by_hand_on_two_machines_gives_the_same_bits(
 def test_the_processes_end_soon_after_the_stage_that_started_them_was_killed(
     make_stage: MakeStage,
 ) -> None:
-    stage = make_stage("endless", epochs=100_000)
-    with _training(stage, "epoch 1/") as (process, ranks):
+    with training(make_stage("endless", epochs=100_000), "epoch 1/") as (process, ranks):
         process.kill()
-        wait_for(lambda: not any(map(_runs, ranks)))
+        wait_for(lambda: not any(map(runs, ranks)))
     assert process.returncode == -signal.SIGKILL
