@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
+import warm_python
 from conftest import ONE_THREAD, Project, clone_project
 from training_stage import read_until, wait_for
 
@@ -126,6 +127,10 @@ PARAMS: dict[str, Any] = {
 StartWorker = Callable[[str], subprocess.Popen[str]]
 
 
+def warm_path(project: Project) -> str:
+    return warm_python.path(project.environment["PATH"])
+
+
 @pytest.fixture
 def address() -> str:
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -157,7 +162,8 @@ def start_worker(head: Project, address: str) -> Iterator[StartWorker]:
         if not root.exists():
             head.git("clone", "--quiet", ".", str(root))
         project = Project(root, head.environment | LIKE_LAB | {"PYTHONPATH": str(root / "src")})
-        started.append(project.start("python", "-m", "photofinish", "worker", address))
+        command = ("python", "-m", "photofinish", "worker", address)
+        started.append(project.start(*command, PATH=warm_path(head)))
         return started[-1]
 
     yield start
@@ -171,7 +177,8 @@ def test_another_machine_trains_and_evaluates_though_a_worker_is_killed_and_a_fa
     head: Project, address: str, start_worker: StartWorker
 ) -> None:
     workers = {name: start_worker(name) for name in ("first", "second")}
-    spreading = head.start("python", "-m", "photofinish", "spread", "--listen", address)
+    command = ("python", "-m", "photofinish", "spread", "--listen", address)
+    spreading = head.start(*command, PATH=warm_path(head))
     clones = {name: head.root.with_name(name) / ".photofinish/worker" for name in workers}
     wait_for(
         lambda: any(clone.is_dir() for clone in clones.values()) or spreading.poll() is not None
@@ -189,7 +196,7 @@ def test_another_machine_trains_and_evaluates_though_a_worker_is_killed_and_a_fa
     head.write_params(params)
     head.commit()
     head.repro("plan")
-    again = head.run("python", "-m", "photofinish", "spread", "--listen", address)
+    again = head.run(*command)
     assert "0 to be trained" in again.stdout, again.stderr
     assert "Running stage 'evaluate@small'" not in again.stdout
     assert (head.root / "report/index.html").is_file()
