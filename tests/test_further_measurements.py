@@ -44,16 +44,16 @@ from photofinish.training.world import World
 
 
 @pytest.fixture
-def trained(make_experiment: MakeExperiment, make_trainer: MakeTrainer) -> Trainer:
-    trainer = make_trainer(make_experiment())
+def trained(trainer_of: MakeTrainer) -> Trainer:
+    trainer = trainer_of()
     list(trainer.epochs())
     return trainer
 
 
 @pytest.fixture
-def batch(make_experiment: MakeExperiment, make_trainer: MakeTrainer) -> Batch:
-    batch = first_batch(make_trainer(make_experiment()).training, World(CPU))
-    assert batch is not None
+def batch(trainer_of: MakeTrainer) -> Batch:
+    batch = first_batch(trainer_of().training, World(CPU))
+    assert batch
     return batch
 
 
@@ -61,9 +61,6 @@ def take_first_step(network: nn.Module, batch: Batch, precision: str = "fp32") -
     labels = torch.zeros(72, dtype=torch.int64).numpy()
     loss = Loss(None, "classes", CPU)
     return first_step(network, loss, batch, CPU, precision, labels, seed=0)
-
-
-# -- steps ----------
 
 
 @pytest.mark.parametrize(
@@ -101,19 +98,14 @@ def test_a_step_is_timed_without_waiting_for_data(
     assert weights_of(trained.network) == before
 
 
-def test_two_batch_sizes_are_timed_by_turns(
-    make_experiment: MakeExperiment, make_trainer: MakeTrainer
-) -> None:
+def test_two_batch_sizes_are_timed_by_turns(trainer_of: MakeTrainer) -> None:
     sizes: list[int] = []
     network = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
     network.register_forward_pre_hook(lambda _module, inputs: sizes.append(len(inputs[0])))
-    trainer = make_trainer(make_experiment(batch_size=16), network)
+    trainer = trainer_of(network, batch_size=16)
     measured = measure_by_turns(trainer, SamplePlan(3, 2), 40)
     assert sizes[2 * (WARM_UP_STEPS + 1) :] == [16, 16, 40, 40] * 3
     assert [len(each.sample_seconds) for each in measured] == [3, 3]
-
-
-# -- repeats ----------
 
 
 @pytest.mark.parametrize(
@@ -121,13 +113,9 @@ def test_two_batch_sizes_are_timed_by_turns(
     [(True, r"small, repeat 2: .* from epoch \d on"), (False, "in its weights at the end")],
 )
 def test_a_repeat_that_learns_something_else_is_an_error(
-    trained: Trainer,
-    make_experiment: MakeExperiment,
-    make_trainer: MakeTrainer,
-    is_changed_before: bool,
-    message: str,
+    trained: Trainer, trainer_of: MakeTrainer, is_changed_before: bool, message: str
 ) -> None:
-    again = make_trainer(make_experiment())
+    again = trainer_of()
     changed = again if is_changed_before else trained
     if not is_changed_before:
         list(again.epochs())
@@ -135,9 +123,6 @@ def test_a_repeat_that_learns_something_else_is_an_error(
     list(again.epochs())
     with pytest.raises(UserError, match=message):
         check_repeat(trained, again, "small", 2)
-
-
-# -- the first step ----------
 
 
 def test_the_first_step_is_that_of_the_training(
@@ -163,7 +148,7 @@ def test_the_first_step_repeats_bit_for_bit_also_with_dropout(batch: Batch) -> N
 
 
 def test_the_shares_of_several_ranks_make_the_batch_of_one(
-    batch: Batch, make_experiment: MakeExperiment, make_trainer: MakeTrainer
+    batch: Batch, trainer_of: MakeTrainer
 ) -> None:
     class TwoRanks(World):
         size = 2
@@ -171,7 +156,7 @@ def test_the_shares_of_several_ranks_make_the_batch_of_one(
         def all_gather_object(self, values: list[torch.Tensor]) -> list[list[torch.Tensor]]:
             return [[part[rank::2] for part in values] for rank in range(2)]
 
-    training, team = make_trainer(make_experiment()).training, TwoRanks(CPU)
+    training, team = trainer_of().training, TwoRanks(CPU)
     whole = first_batch(training, team)
     assert whole is not None
     assert all(map(torch.equal, whole, batch))
