@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import warm_python
 
+from photofinish.tracking import client
+
 if TYPE_CHECKING:
     from photofinish.runs.run import Run
 
@@ -62,10 +64,8 @@ CHECKPOINT_EACH_EPOCH: dict[str, object] = {
 }
 
 
-class NoTracker:
-    """Tracker that does nothing."""
-
-    waited_seconds = 0.0
+class NoTracker(client.NoTracker):
+    """Stands for the stage's tracker, and does nothing."""
 
     def __enter__(self) -> Self:
         return self
@@ -74,19 +74,10 @@ class NoTracker:
 
     def start(self, *_told: object) -> None: ...
 
-    def wait_until_ready(self) -> None: ...
-
-    def epoch_ended(self, *_epoch: object) -> None: ...
-
-    def training_ended(self, *_told: object) -> None: ...
-
-    def sync(self, *_told: object) -> None: ...
-
 
 def train_here(run: Run) -> None:
     """Train as the stage does, on the CPU in this process and without MLflow."""
     from photofinish.runs.train import train
-    from photofinish.tracking import client
     from photofinish.training.torch_device import CPU
     from photofinish.training.world import World
 
@@ -159,9 +150,8 @@ def _run(
     from photofinish.runs import stage
 
     # However busy the machine is, no stage loses its patience with another.
-    for name, value in (
-        {"photofinish.stage.locks._PATIENCE_SECONDS": 600.0} | start.settings
-    ).items():
+    patient: dict[str, object] = {"photofinish.stage.locks._PATIENCE_SECONDS": 600.0}
+    for name, value in (patient | start.settings).items():
         module, _, setting = name.rpartition(".")
         setattr(importlib.import_module(module), setting, value)
     if not start.mlflow:
@@ -176,11 +166,8 @@ def _run(
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.argv = [str(STAGE), *arguments]
-    sys.orig_argv = [
-        sys.executable,
-        *(start.ranks or (str(STAGE),)),
-        *arguments,
-    ]  # which several processes are run by
+    # Several processes are run by this.
+    sys.orig_argv = [sys.executable, *(start.ranks or (str(STAGE),)), *arguments]
     sys.addaudithook(note)
     runpy.run_path(str(STAGE), run_name="__main__")
     operations = "\n".join(seen)
@@ -203,13 +190,7 @@ def _time_all_of(tracker: type[Any]) -> list[float]:
 
         return call
 
-    for name in (
-        "__init__",
-        "__exit__",
-        "start",
-        "wait_until_ready",
-        "epoch_ended",
-        "training_ended",
-    ):
+    methods = "__init__ __exit__ start wait_until_ready epoch_ended training_ended"
+    for name in methods.split():
         setattr(tracker, name, timed(getattr(tracker, name)))
     return taken_seconds
