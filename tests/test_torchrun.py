@@ -80,10 +80,15 @@ def runs(process: psutil.Process) -> bool:
 
 @contextmanager
 def training(
-    stage: TrainingStage, said: str, **environment: str
+    stage: TrainingStage, said: str, *, is_warm: bool = False, **environment: str
 ) -> Iterator[tuple[ForkedProcess, list[psutil.Process]]]:
-    """The stage's process and its ranks in order, once an epoch has ended since it said that."""
-    with stage.fork(Start(ranks=("-c", CHECKPOINT_EACH_EPOCH)), **environment) as process:
+    """The stage's process and its ranks in order, once an epoch has ended since it said that.
+
+    Warm ranks start sooner, but have another parent and can't be suspended.
+    """
+    script = stage.folder / "rank.py"
+    script.write_text(CHECKPOINT_EACH_EPOCH, encoding="utf-8")
+    with stage.fork(Start(mlflow=is_warm, ranks=(str(script),)), **environment) as process:
         read_until(process, said)
         read_until(process, "  loss ")
         children = psutil.Process(process.pid).children()
@@ -109,13 +114,13 @@ def test_ranks_killed_in_every_way_all_end_and_resume_with_the_same_bits(
     make_stage: MakeStage, undisturbed: TrainingStage
 ) -> None:
     stage, said = make_stage("killed"), "resumes after epoch"
-    with training(stage, "epoch 1/") as (process, ranks):
+    with training(stage, "epoch 1/", is_warm=True) as (process, ranks):
         ranks[0].kill()
         *_, message = said_in_the_end(process, ranks)
     assert process.returncode == EXIT_FAILED
     assert message.startswith("error: process 0 of 2 (counted from 0) was killed by SIGKILL")
 
-    with training(stage, said) as (process, ranks):
+    with training(stage, said, is_warm=True) as (process, ranks):
         process.send_signal(signal.SIGINT)
         assert said_in_the_end(process, ranks) == ["interrupted"]
     assert process.returncode == EXIT_INTERRUPTED
