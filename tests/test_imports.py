@@ -48,7 +48,6 @@ RUNS_WITHOUT = {
         "torch mlflow dvc pandas numpy pydantic matplotlib ruamel",
     ),
 }
-# Each module is imported without the project's others, so that none profits from another's imports.
 IMPORT_WITHOUT = """
 import importlib, sys
 missing, modules = (argument.split() for argument in sys.argv[1:])
@@ -60,8 +59,6 @@ class Missing:
 
 sys.meta_path.insert(0, Missing())
 for module in modules:
-    for name in [name for name in sys.modules if name.partition(".")[0] == "photofinish"]:
-        del sys.modules[name]
     try:
         importlib.import_module(f"photofinish.{module}")
     except ImportError as error:
