@@ -16,6 +16,7 @@ from conftest import HeldClock, MakeExperiment, MakeResult
 from result_files import trained, with_record, with_timings
 from torch import nn
 
+from photofinish.comparing.bounds import speedup_bounds
 from photofinish.comparing.device_results import TrainingResult
 from photofinish.comparing.diagnosis import Diagnosis, diagnose
 from photofinish.config.experiment import Experiment, ResidentInput
@@ -193,3 +194,12 @@ def test_arithmetic_on_all_cores_is_compute_bound(
     found = diagnose(measured(job()))[0]
     assert (found.cause, found.remedy) == ("compute-bound", None)
     assert found.no_remedy == "used well"
+
+
+def test_the_bound_on_a_gpu_comes_from_the_planted_loading_time(
+    job: Callable[..., Job], measured: Measure
+) -> None:
+    slow = measured(job(settings={"input": LOADER}, loading_seconds=0.05))
+    found = speedup_bounds(slow).epoch
+    assert found
+    assert found.measured_seconds == pytest.approx(8 * 0.05)  # of 8 batches

@@ -141,7 +141,7 @@ def test_loss_and_accuracy_count_positions_but_those_of_ignore_index_as_plain_py
 ) -> None:
     torch.manual_seed(0)
     outputs, targets = torch.randn(3, 4, 6), torch.randint(1, 6, (3, 4))
-    targets[0, :3] = ignored
+    targets[0, :3], outputs[0, :3, 0] = ignored, 9.0  # class 0 is predicted there
     rows, classes = outputs.view(-1, 6), targets.view(-1)
     settings = CrossEntropy(name="cross_entropy", weight=weights, ignore_index=ignored)
     criterion = Loss(settings, "classes", CPU)
