@@ -268,6 +268,11 @@ def test_only_code_that_changed_is_timed_and_a_slower_one_is_an_error(project: P
     network, mine = project.root / "net.py", PARAMS["experiments"]
     network.write_text(NETWORK, encoding="utf-8")
     same = {"dataset": "digits", "model": "linear"}
+    limit = project.root / "src/photofinish/regressions/sides.py"
+    text = limit.read_text(encoding="utf-8")
+    assert "_MOST_SECONDS = 3, 12, 8.0" in text
+    # Three rounds of each pair show the planted sleep.
+    limit.write_text(text.replace("= 3, 12, 8.0", "= 3, 12, 0.0"), encoding="utf-8")
     project.write_params(PARAMS | {"experiments": {"same": same, **mine}})
     project.commit()
     slow = NETWORK.replace("    return", "    time.sleep(0.0005)\n        return")

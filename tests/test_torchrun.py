@@ -64,7 +64,7 @@ def make_stage(
 def undisturbed(make_stage: MakeStage) -> TrainingStage:
     """Train with two processes to the end."""
     stage = make_stage("undisturbed")
-    with stage.fork(Start(mlflow=True)) as process:
+    with forked(stage, is_warm=True) as process:
         begun_at_unix_seconds = time.time()
         output = process.stdout.read()
     assert process.returncode == 0, output
@@ -72,6 +72,16 @@ def undisturbed(make_stage: MakeStage) -> TrainingStage:
     # Starting the processes, which takes half a second of the launcher's alone, is part of the job.
     assert timings.started_at_unix_seconds < begun_at_unix_seconds + 0.25
     return stage
+
+
+def forked(stage: TrainingStage, *, is_warm: bool, **environment: str) -> ForkedProcess:
+    """Start the stage, whose ranks write a checkpoint after each epoch and nothing to MLflow.
+
+    Warm ranks start sooner, but have another parent and can't be suspended.
+    """
+    script = stage.folder / "rank.py"
+    script.write_text(CHECKPOINT_EACH_EPOCH, encoding="utf-8")
+    return stage.fork(Start(mlflow=is_warm, ranks=(str(script),)), **environment)
 
 
 def runs(process: psutil.Process) -> bool:
@@ -82,13 +92,8 @@ def runs(process: psutil.Process) -> bool:
 def training(
     stage: TrainingStage, said: str, *, is_warm: bool = False, **environment: str
 ) -> Iterator[tuple[ForkedProcess, list[psutil.Process]]]:
-    """The stage's process and its ranks in order, once an epoch has ended since it said that.
-
-    Warm ranks start sooner, but have another parent and can't be suspended.
-    """
-    script = stage.folder / "rank.py"
-    script.write_text(CHECKPOINT_EACH_EPOCH, encoding="utf-8")
-    with stage.fork(Start(mlflow=is_warm, ranks=(str(script),)), **environment) as process:
+    """The stage's process and its ranks in order, once an epoch has ended since it said that."""
+    with forked(stage, is_warm=is_warm, **environment) as process:
         read_until(process, said)
         read_until(process, "  loss ")
         children = psutil.Process(process.pid).children()

@@ -43,9 +43,9 @@ def run(findings: Findings, _out: Path, folder: Path | None) -> None:
     configure_torch(device, "fp32", torch.get_num_threads())
     _measure_launches(findings, device)
     small = device.type == "cpu"
-    images = mnist(folder, *((3000, 1000) if small else (50_000, 10_000)))
+    images = mnist(folder, *((600, 200) if small else (50_000, 10_000)))
     findings.add("images", "MNIST" if images.is_real else "noise")
-    _measure_epochs(findings, device, images, epochs=3 if small else 8)
+    _measure_epochs(findings, device, images, epochs=2 if small else 8)
 
 
 def _measure_launches(findings: Findings, device: torch.device) -> None:
