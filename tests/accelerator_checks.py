@@ -19,7 +19,6 @@ from rehearsal_device import Counts, counts
 from torch import nn
 from torch.optim import SGD
 
-from photofinish import machine
 from photofinish.data.packed import PackedSplit
 from photofinish.data.split import split
 from photofinish.machine.fingerprint import CpuTarget
@@ -32,6 +31,7 @@ from photofinish.results.records import FirstStep
 from photofinish.runs.further import check_repeat
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup
+from photofinish.training import graphs
 from photofinish.training.torch_device import CPU, accelerator, configure_torch
 from photofinish.training.trainer import Trainer
 from photofinish.training.world import World
@@ -290,7 +290,7 @@ def test_captured_steps_learn_the_same_bits_without_waiting(
 ) -> None:
     recorder = OperationRecorder()
     monkeypatch.setattr("photofinish.training.graphs.recorder_of", lambda _device: recorder)
-    monkeypatch.setattr(machine, "MOST_BYTES", 2 * 4 * 16 * 16 * 16)
+    monkeypatch.setattr(graphs, "MOST_BYTES", 2 * 4 * 16 * 16 * 16)
     eager, recorded = (trained(make_job(**settings, cuda_graphs=kind)) for kind in ("off", "auto"))
     assert eager.steps.kind == "eager"
     assert (recorded.steps.kind, recorded.steps.at_once) == ("graph", at_once), recorded.steps.why

@@ -17,7 +17,6 @@ from conftest import MakeExperiment
 from recorder import OperationRecorder
 from torch import nn
 
-from photofinish import machine
 from photofinish.data import PartName
 from photofinish.models.registry import build_model
 from photofinish.training import graphs, optimization
@@ -68,7 +67,7 @@ def job_maker(
             **{"batch_size": BATCH, "epochs": 2, "optimizer": SGD, **settings}
         )
         monkeypatch.setattr(
-            machine, "MOST_BYTES", 2 * 4 * experiment.batch_size * int(np.prod(shape))
+            graphs, "MOST_BYTES", 2 * 4 * experiment.batch_size * int(np.prod(shape))
         )
         random = np.random.default_rng(0)
 

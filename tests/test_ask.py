@@ -149,7 +149,7 @@ def test_steps_of_a_script_are_seen_as_it_is(run: Ask, name: str) -> None:
     answers = run(script, length=length)
     record = answers[-1]["records"]["cpu"]
     assert record["timings"]["operations"]["flops"] > 0
-    assert record["experiment"]["batch_size"] == samples
+    assert record["timings"]["operations"]["images"] == samples
     jobs = {each["job"]["name"]: each["job"]["epoch_steps"] for each in answers}
     assert (jobs.pop(HOUR, None) is None) == (length is not None)
     assert jobs == pytest.approx(expected, rel=0.05)
@@ -164,7 +164,7 @@ def test_the_whole_job_is_what_the_arguments_say_and_validation_is_its_own(
     assert re.search(r"On the CPU: [\d,]+ steps in .* at most 1.0 s more", capsys.readouterr().err)
     assert answer["job"]["name"] == "1,000 epochs (--epochs)"
     assert answer["job"]["epoch_steps"] == pytest.approx(10, rel=0.05)
-    assert answer["records"]["cpu"]["experiment"]["batch_size"] == 32
+    assert answer["records"]["cpu"]["timings"]["operations"]["images"] == 32
     assert answer["records"]["cpu"]["timings"]["epochs"][0]["validation_seconds"] > 0
 
 
@@ -190,7 +190,7 @@ def test_a_script_that_fails_shows_its_traceback_and_what_was_measured(
     assert not re.search("time is (likely )?steps", captured.out)  # which are no reason
     answers = json.loads(Path("answer.json").read_bytes())
     assert answers[0]["job"]["epoch_steps"] == 5
-    assert answers[0]["records"]["cpu"]["experiment"]["batch_size"] == 64
+    assert answers[0]["records"]["cpu"]["timings"]["operations"]["images"] == 64
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from torch.optim import SGD
 
 from photofinish.data.packed import PackedSplit
 from photofinish.machine.fingerprint import CpuTarget
-from photofinish.profiling import attribution
+from photofinish.profiling import attribution, step_parts
 from photofinish.profiling.attribution import (
     AttributionPlan,
     SamplePlan,
@@ -111,7 +111,7 @@ def test_batches_alone_are_timed_without_steps(
 def test_an_accelerator_times_many_batches_together(
     napping_in: MakeTrainer, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
-    monkeypatch.setattr(attribution, "is_accelerator", lambda _device: True)
+    monkeypatch.setattr(step_parts, "is_accelerator", lambda _device: True)
     parts = measure_attribution(napping_in(part, input=LOADER), PLAN).parts
     for name in StepParts.model_fields:
         assert sum(getattr(parts, name)) == NAP_SECONDS * (name == f"{part}_seconds"), name

@@ -13,8 +13,8 @@ from photofinish.comparing.device_results import DeviceResult
 from photofinish.comparing.pairs import read_pair
 from photofinish.errors import UserError
 from photofinish.reporting.comparison_rows import comparison_rows
+from photofinish.reporting.figures_table import figures_table
 from photofinish.reporting.rows import confusion_rows, history_rows
-from photofinish.reporting.tables import figures_table
 from photofinish.results import records
 from photofinish.tracking.documents import training_document
 

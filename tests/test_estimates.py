@@ -24,6 +24,7 @@ from photofinish.comparing.estimates import (
     OTHERS_WITHIN,
     TIMES_THE_ARITHMETIC,
     TIMES_WHAT_IS_SAVED,
+    are_captured,
     estimate_step,
 )
 from photofinish.comparing.memory import least_memory_bytes
@@ -56,26 +57,22 @@ def test_constants_and_errors_are_those_of_published_speeds() -> None:
     ("precision", "tflops"),
     [("fp32", 8.1), ("fp16", 65), ("tf32", 8.1)],  # T4 has no TF32
 )
-def test_a_long_step_takes_its_arithmetic_and_its_memory(
-    make_experiment: MakeExperiment, precision: str, tflops: float
-) -> None:
+def test_a_long_step_takes_its_arithmetic_and_its_memory(precision: str, tflops: float) -> None:
     step = STEP.model_copy(update={"flops": 10**12, "saved_tensor_bytes": 10**9})
-    found = estimate_step(step, accelerators()["T4"], make_experiment(precision=precision))
+    found = estimate_step(step, accelerators()["T4"], precision)
     assert found
     factor = TIMES_THE_ARITHMETIC["fp16" if precision == "fp16" else "fp32"]
     assert found.seconds == pytest.approx(factor / tflops + TIMES_WHAT_IS_SAVED / 320)
     assert found.spread[2] == pytest.approx(LONG_STEPS_WITHIN * found.seconds)
 
 
-def test_a_step_in_double_precision_takes_that_rate_or_has_no_estimate(
-    make_experiment: MakeExperiment,
-) -> None:
+def test_a_step_in_double_precision_takes_that_rate_or_has_no_estimate() -> None:
     step = STEP.model_copy(update={"flops": 10**12, "in_double": True})
-    found = estimate_step(step, accelerators()["L4"], make_experiment())
+    found = estimate_step(step, accelerators()["L4"], "fp32")
     assert found
     assert found.seconds > 1 / 0.6
     assert found.spread[2] == pytest.approx(OTHERS_WITHIN * found.seconds)
-    assert estimate_step(step, accelerators()["T4"], make_experiment()) is None
+    assert estimate_step(step, accelerators()["T4"], "fp32") is None
     assert accelerators()["T4"].best_tflops("fp64") == 8.1  # a bound that no rate exceeds
 
 
@@ -94,7 +91,8 @@ def test_a_step_in_double_precision_takes_that_rate_or_has_no_estimate(
 def test_a_small_step_takes_as_long_as_its_launches(
     make_experiment: MakeExperiment, settings: dict[str, object], *, is_captured: bool
 ) -> None:
-    found = estimate_step(SMALL, accelerators()["H100"], make_experiment(**settings))
+    assert are_captured(make_experiment(**settings), SMALL) is is_captured
+    found = estimate_step(SMALL, accelerators()["H100"], "fp32", is_captured=is_captured)
     assert found
     usual = CAPTURED_LAUNCH_SECONDS
     captured = usual / OTHERS_WITHIN, usual, usual * OTHERS_WITHIN
@@ -103,19 +101,18 @@ def test_a_small_step_takes_as_long_as_its_launches(
     assert found.is_launch_bound is not is_captured
 
 
-def test_launching_takes_no_longer_than_computing_did(make_experiment: MakeExperiment) -> None:
-    eager = make_experiment(cuda_graphs="off")
-    found = estimate_step(SMALL, accelerators()["H100"], eager, cpu_step_seconds=0.0089)
+def test_launching_takes_no_longer_than_computing_did() -> None:
+    found = estimate_step(SMALL, accelerators()["H100"], "fp32", cpu_step_seconds=0.0089)
     assert found
     assert found.seconds == found.launch_seconds == 0.0089
     fastest = SMALL.kernels * LAUNCH_SECONDS[0]
     assert found.spread == pytest.approx((min(fastest, 0.0089 / 2), 0.0089, 2 * 0.0089))
 
 
-def test_kinds_that_the_speeds_do_not_fit_have_no_estimate(make_experiment: MakeExperiment) -> None:
+def test_kinds_that_the_speeds_do_not_fit_have_no_estimate() -> None:
     for name in ("M1", "Arc-A770"):
-        assert estimate_step(STEP, accelerators()[name], make_experiment()) is None
-    assert estimate_step(STEP, accelerators()["MI300X"], make_experiment())
+        assert estimate_step(STEP, accelerators()[name], "fp32") is None
+    assert estimate_step(STEP, accelerators()["MI300X"], "fp32")
 
 
 MIB = 2**20

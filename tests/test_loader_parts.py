@@ -41,7 +41,7 @@ from photofinish.profiling.stopwatch import COLLATING, DECODING, PINNING, READIN
 from photofinish.reporting.loader_table import loader_note, loader_table
 from photofinish.results import EpochTiming, median_training_seconds
 from photofinish.results.measurements import LoaderTimes, SteadyState, TriedInput, TriedWorkers
-from photofinish.tracking import documents
+from photofinish.tracking import run_metrics
 from photofinish.training import loading
 from photofinish.training.batches import Batches, Normaliser, Part
 from photofinish.training.input_paths import LoaderBatches, make_batches
@@ -277,7 +277,7 @@ def test_the_page_has_five_lines_and_mlflow_a_metric_a_part(make_result: MakeRes
     copied = made_up_attribution(0.0, copying=10.0)
     gpu = with_timings(trained(make_result, device="gpu"), loader=found, attribution=copied)
     assert "10 s" in loader_table(pair_of(pair.cpu, gpu))[0]["time"]
-    assert documents._summary(pair.cpu.timings)["loader_Part_3_seconds"] == 0.125
+    assert run_metrics.summary(pair.cpu.timings)["loader_Part_3_seconds"] == 0.125
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -10,7 +10,7 @@ from result_files import changed_history, pair_of, trained, with_record
 
 from photofinish.comparing.pairs import Comparison
 from photofinish.config.compare import Comparing, Prices
-from photofinish.config.experiment import EarlyStopping
+from photofinish.config.early_stopping import EarlyStopping
 from photofinish.machine.energy import Energy
 from photofinish.reporting.tables import paying_table
 

@@ -22,7 +22,7 @@ from photofinish.config.scripts import ScriptPlan
 from photofinish.files import write_json_atomically
 from photofinish.results.records import DeviceLabel, Unavailable, write_record
 from photofinish.results.references import reference_of, write_reference
-from photofinish.results.script_runs import SCRIPT, ScriptEpoch, ScriptRun, ScriptSettings
+from photofinish.results.script_runs import SCRIPT, ScriptEpoch, ScriptRun
 
 LONG_STEP = STEP.model_copy(update={"flops": 8 * 10**11, "saved_tensor_bytes": 32 * 10**8})
 """Step that takes a T4 260 ms by estimate, and so 49 s in five epochs of 600 samples."""
@@ -69,7 +69,7 @@ def script_run(of_job: Trained, loss: float) -> ScriptRun:
         device_kind="cpu" if of_job.device == "cpu" else "cuda",
         command="python train.py",
         files={},
-        experiment=ScriptSettings(precision="fp32", batch_size=16),
+        precision="fp32",
         parameter_count=10,
         epochs=tuple(epochs),
         metrics={"loss": loss},

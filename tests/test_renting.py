@@ -121,8 +121,8 @@ def test_a_rented_machine_loads_by_its_own_cores(
     make_pair: MakePair, cores: int, workers: int, accelerator: str, factor: float
 ) -> None:
     pair = with_loader(make_pair(accelerators=(accelerator,)), cores, workers)
-    (offer,), experiment = pair.renting.options, pair.cpu.record.experiment
-    step = estimate_step(STEP, accelerators()[accelerator], experiment)
+    (offer,) = pair.renting.options
+    step = estimate_step(STEP, accelerators()[accelerator], "fp32", is_captured=True)
     assert step
     assert pair.bounds.epoch
     loading_seconds = factor * pair.bounds.epoch.measured_seconds
@@ -250,7 +250,7 @@ def test_an_estimate_of_the_job_has_its_start_up_its_error_and_its_cost(
     hourly = Prices(accelerator_hour={"T4": 3.6})
     pair = make_pair(accelerators=("T4", "M1"), prices=hourly)
     on_t4, on_m1 = pair.renting.options
-    step = estimate_step(STEP, accelerators()["T4"], pair.cpu.record.experiment)
+    step = estimate_step(STEP, accelerators()["T4"], "fp32", is_captured=True)
     assert step
     assert on_t4.estimate
     assert on_t4.estimate.epoch_seconds == pytest.approx(600 / 16 * step.seconds)
@@ -296,7 +296,7 @@ def test_a_measured_gpu_scales_the_estimates_of_the_others(
     make_pair: MakePair, make_result: MakeResult
 ) -> None:
     alone = make_pair(accelerators=("T4", "H100"))
-    step = estimate_step(STEP, accelerators()["T4"], alone.cpu.record.experiment)
+    step = estimate_step(STEP, accelerators()["T4"], "fp32", is_captured=True)
     assert step
     times = {"step_seconds": (2 * step.seconds,) * 5}
     gpu = trained(make_result, device="gpu", device_name="Tesla T4", **times)

@@ -27,7 +27,6 @@ from recorded_jobs import (
 from recorder import OperationRecorder
 from torch import nn
 
-from photofinish import machine
 from photofinish.config.experiment import Experiment
 from photofinish.errors import UserError
 from photofinish.profiling.attribution import (
@@ -279,7 +278,7 @@ def test_a_capture_that_fails_while_measuring_leaves_figures_and_a_reason(
 def test_launching_captured_steps_is_not_timed(
     make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("photofinish.profiling.attribution.is_accelerator", lambda _device: True)
+    monkeypatch.setattr("photofinish.profiling.step_parts.is_accelerator", lambda _device: True)
     plan = AttributionPlan(2, 2, SamplePlan(1, 2), tries_bf16=False)
     recorded, eager = (
         measure_attribution(trained(make_job(cuda_graphs=kind)), plan) for kind in ("auto", "off")
@@ -308,7 +307,7 @@ def test_few_windows_leave_few_steps_over(
 ) -> None:
     network = nn.Sequential(nn.Flatten(), *(nn.Linear(36, 36) for _ in range(layers - 1)))
     trainer = make_job(network, batch_size=batch_size)
-    monkeypatch.setattr(machine, "MOST_BYTES", most_bytes)
+    monkeypatch.setattr(graphs, "MOST_BYTES", most_bytes)
     trainer.training.image_count = images
     most = graphs.steps_per_graph(trainer.experiment, trainer.training, network)
     assert most == at_once

@@ -10,7 +10,7 @@ from result_files import BUSY, made_up_attribution, trained, with_record, write_
 
 from photofinish.results import records
 from photofinish.results.figures import figures_of
-from photofinish.tracking import documents
+from photofinish.tracking import documents, run_metrics
 from photofinish.tracking.documents import RunDocument, run_params, training_document
 
 
@@ -43,7 +43,7 @@ def test_every_epoch_has_a_value_of_each_metric_at_its_own_step_and_time(
 ) -> None:
     write_result(tmp_path, make_result(epoch_seconds=(2.0, 4.0)))
     document = document_of(tmp_path)
-    steps: dict[int, set[str]] = {documents.ONCE: set(), 1: set(), 2: set()}
+    steps: dict[int, set[str]] = {run_metrics.ONCE: set(), 1: set(), 2: set()}
     for metric in document.metrics:
         assert metric.key not in steps[metric.step]
         steps[metric.step].add(metric.key)
@@ -51,8 +51,8 @@ def test_every_epoch_has_a_value_of_each_metric_at_its_own_step_and_time(
     assert steps[1] == steps[2]
     assert {"training_loss", "validation_loss", "images_per_second"} < steps[1]
     once = {figure.mlflow for figure in figures_of(records.Timings).values() if figure.mlflow}
-    assert once - {"peak_memory_bytes", "peak_host_memory_bytes"} < steps[documents.ONCE]
-    assert not steps[documents.ONCE] & steps[1]
+    assert once - {"peak_memory_bytes", "peak_host_memory_bytes"} < steps[run_metrics.ONCE]
+    assert not steps[run_metrics.ONCE] & steps[1]
     assert values(document)["images_per_second"] == 600 / 4.0
     assert (document.started_ms, document.duration_ms) == (1_700_000_000_000, 30_000)
 

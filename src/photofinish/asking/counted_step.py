@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from photofinish.custom_loops.timed_steps import bytes_on_host, samples_in_batch
+from photofinish.custom_loops.script_batches import bytes_on_host, samples_in_batch
 from photofinish.profiling.script_step import ScriptStep
 
 

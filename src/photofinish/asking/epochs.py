@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import NamedTuple
 
+from photofinish.asking.sample import first_epoch_excess
 from photofinish.results import EpochTiming
 from photofinish.training.batches import Batch, seed_epoch
 from photofinish.training.step import take_steps
@@ -27,8 +28,6 @@ _PRECISE = 0.02
 """Relative error of an epoch that is small enough. Two runs differ by more."""
 _ENOUGH, _LEAST_SHARE = 10, 0.1
 """Fewest values and least share of the time of a precise sample."""
-_SLOWER = 0.1
-"""Smallest relative difference for which the first epoch counts as slower."""
 _LATER_PARTS = 3
 """Minimum number of parts in later epochs, to see whether the first epoch is slower."""
 
@@ -78,7 +77,9 @@ def sample_epochs(
         part_seconds = most_seconds / _PARTS
         steps = max(1, int(part_seconds * trainer.steps_per_epoch / epoch_seconds))
         parts = list(_parts(trainer, deadline, steps))
-        sample = sample_of(parts, _steps_per_epoch(trainer), _validation_seconds(trainer, deadline))
+        # A smaller last step is a fraction.
+        epoch_steps = trainer.training.image_count / trainer.training.batch_size
+        sample = sample_of(parts, epoch_steps, _validation_seconds(trainer, deadline))
     progress = trainer.progress
     progress.timings[:] = sample.epochs
     progress.epochs_done = progress.last_epoch = len(sample.epochs)
@@ -121,14 +122,12 @@ def _whole_epochs(
             break
     steps = len(timings) * trainer.steps_per_epoch
     first, *later = timings
-    if len(later) < LEAST_EPOCHS - 1:
-        return EpochSample(tuple(timings), steps)
-    usual_seconds = statistics.fmean(epoch.training_seconds for epoch in later)
-    excess_seconds = first.training_seconds - usual_seconds
-    if excess_seconds <= _SLOWER * usual_seconds:
-        return EpochSample(tuple(timings), steps)
-    first = replace(first, training_seconds=usual_seconds)
-    return EpochSample((first, *later), steps, once_seconds=excess_seconds)
+    if len(later) >= LEAST_EPOCHS - 1:
+        usual_seconds = statistics.fmean(epoch.training_seconds for epoch in later)
+        if excess_seconds := first_epoch_excess(first.training_seconds, usual_seconds):
+            usual = replace(first, training_seconds=usual_seconds), *later
+            return EpochSample(usual, steps, once_seconds=excess_seconds)
+    return EpochSample(tuple(timings), steps)
 
 
 class SampledSteps(NamedTuple):
@@ -176,9 +175,8 @@ def sample_of(
     once_seconds = 0.0
     later = [part for part in steady if part.epoch > 0]
     if len(later) >= _LATER_PARTS:
-        first_seconds = _mean([part for part in steady if part.epoch == 0])
-        excess_seconds = first_seconds - _mean(later)
-        if excess_seconds > _SLOWER * _mean(later):
+        first = [part for part in steady if part.epoch == 0]
+        if excess_seconds := first_epoch_excess(_mean(first), _mean(later)):
             steady, once_seconds = later, epoch_steps * excess_seconds
     step_seconds = _mean(steady)
     starts = [part.seconds - part.steps * step_seconds for part in parts if part.is_first]
@@ -204,17 +202,12 @@ def _mean(parts: Sequence[SampledSteps]) -> float:
     return sum(part.seconds for part in parts) / sum(part.steps for part in parts)
 
 
-def _steps_per_epoch(trainer: Trainer) -> float:
-    """Return the number of steps. A smaller last step is a fraction."""
-    return trainer.training.image_count / trainer.training.batch_size
-
-
 def _validation_seconds(trainer: Trainer, deadline: _Deadline) -> float:
     """Return how long validation takes, from as many batches as there is time for."""
     validation, clock = trainer.validation, trainer.clock
     batches, seen = iter(validation.eval_batches()), 0
     began_seconds = clock.now_seconds()
-    trainer.evaluate(trainer.state, islice(batches, 1))  # includes the loader's start
+    trainer.validator.evaluate(trainer.state, islice(batches, 1))  # includes the loader's start
     started_seconds = clock.now_seconds()
 
     def in_time() -> Iterator[Batch]:
@@ -229,5 +222,5 @@ def _validation_seconds(trainer: Trainer, deadline: _Deadline) -> float:
     first_seconds = started_seconds - began_seconds
     if not others:
         return first_seconds
-    trainer.evaluate(trainer.state, in_time())
+    trainer.validator.evaluate(trainer.state, in_time())
     return first_seconds + others * (clock.now_seconds() - started_seconds) / seen

@@ -13,7 +13,7 @@ from photofinish.config.base import read_plan
 from photofinish.config.compare import Comparing
 from photofinish.config.experiment import Experiment, ExperimentPlan
 from photofinish.errors import UserError
-from photofinish.machine.fingerprint import CpuTarget, GpuTarget, Machine, mismatches
+from photofinish.machine.fingerprint import CpuTarget, GpuTarget, Machine, mismatches, read_host
 from photofinish.results import records
 from photofinish.results.records import DeviceLabel
 
@@ -21,17 +21,18 @@ PLAN = Path("data/plan")
 SPLITS, WEIGHTS = Path("data/splits"), Path("data/weights")
 
 
+def planned_host(device: DeviceLabel) -> CpuTarget | GpuTarget:
+    """Read the machine that the plan names for a device."""
+    return read_host(device, PLAN / f"hosts/{device}.json")
+
+
 def sample_on_both(name: str, seconds: float, settings: Comparing) -> Comparison[Sampled]:
     """Compare an experiment on the devices here, by samples of at most `seconds` seconds."""
     planned = read_plan(PLAN / f"experiments/{name}.json", ExperimentPlan)
-    cpu_host, gpu_host = (
-        read_plan(PLAN / "hosts/cpu.json", CpuTarget),
-        read_plan(PLAN / "hosts/gpu.json", GpuTarget),
-    )
-    if reason := _why_not_here(cpu_host):
+    if reason := _why_not_here(planned_host("cpu")):
         raise UserError(f"{name} can't be sampled on the CPU: {reason}")
     cpu = sample(name, "cpu", planned, seconds)
-    reason = _why_not_here(gpu_host)
+    reason = _why_not_here(planned_host("gpu"))
     if reason is None:
         try:
             return Comparison.of(cpu, sample(name, "gpu", planned, seconds), settings)

@@ -10,20 +10,18 @@ from pathlib import Path
 import psutil
 
 from photofinish.asking.epochs import estimated_epoch_seconds, sample_epochs
-from photofinish.asking.experiments import PLAN, SPLITS, WEIGHTS
+from photofinish.asking.experiments import PLAN, SPLITS, WEIGHTS, planned_host
 from photofinish.config.base import read_plan
 from photofinish.config.experiment import ExperimentPlan
 from photofinish.files import write_json_atomically
-from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.results import passed_seconds
 from photofinish.results.records import DeviceLabel
 from photofinish.runs.distributed import team_for
 from photofinish.runs.run import Run
-from photofinish.runs.setup import Setup
+from photofinish.runs.setup import Setup, torch_configured
 from photofinish.stage.locks import exclusive_machine
 from photofinish.stage.process import end_on_sigterm, end_with
 from photofinish.stage.rank import seconds_since_process_start
-from photofinish.training.torch_device import configure_torch
 
 _SECONDS = 0.3
 
@@ -42,19 +40,14 @@ def main(device: DeviceLabel, out: Path, names: list[str]) -> None:
 
 
 def _run(name: str, device: DeviceLabel, out: Path) -> Run:
-    is_cpu, host_file = device == "cpu", PLAN / f"hosts/{device}.json"
-    host = read_plan(host_file, CpuTarget) if is_cpu else read_plan(host_file, GpuTarget)
+    host = planned_host(device)
     experiment = read_plan(PLAN / f"experiments/{name}.json", ExperimentPlan)
     return Run(name, device, experiment, host, SPLITS / experiment.dataset, out, WEIGHTS / name)
 
 
 def _times(run: Run) -> tuple[float, float]:
     began_seconds = time.perf_counter()
-    experiment, threads = run.experiment, run.host.threads or 1
-    with team_for(run, None) as (device, team):
-        configure_torch(
-            device, experiment.precision, threads, deterministic=experiment.deterministic
-        )
+    with team_for(run, None) as (device, team), torch_configured(run, device, team):
         trainer = Setup(run, device, team).new_trainer()
         startup_seconds = time.perf_counter() - began_seconds
         if run.device == "gpu":  # which takes its first steps slowly

@@ -22,18 +22,24 @@ _MOST_PARTS = 10
 LATER_STEPS = 10
 """Number of steps in the second epoch that show whether the first epoch is slower."""
 _SLOWER = 0.1
-"""Smallest relative difference for which the first epoch's steps count as slower."""
+"""Smallest relative difference for which the first epoch counts as slower."""
 _USUAL = 0.5
 """A property of a larger share of the periods is a property of a step."""
 
 FloatArray = NDArray[np.float64]
 
 
+def first_epoch_excess(first_seconds: float, later_seconds: float) -> float:
+    """Return how much longer the first epoch takes than later epochs, or 0 if it is as fast."""
+    excess_seconds = first_seconds - later_seconds
+    return excess_seconds if excess_seconds > _SLOWER * later_seconds else 0.0
+
+
 class Loader(NamedTuple):
     """Data loader of the script."""
 
     batches: float | None
-    """Number of batches in an epoch, a smaller last one as a fraction. None without a length."""
+    """Number of batches in an epoch, a smaller last batch as a fraction. None without a length."""
     workers: int
 
 
@@ -190,8 +196,8 @@ class Figures:
         """Use steady steps of later epochs only, if the first epoch's steps are slower."""
         early, later = self._steady[self._steady < steps], self._steady[self._steady >= steps]
         if len(early) and len(later) >= LATER_STEPS:
-            excess_seconds = self._seconds[early].mean() - self._seconds[later].mean()
-            if excess_seconds > _SLOWER * self._seconds[later].mean():
+            early_seconds, later_seconds = self._seconds[early].mean(), self._seconds[later].mean()
+            if excess_seconds := first_epoch_excess(early_seconds, later_seconds):
                 self.first_epoch_seconds = float(steps * excess_seconds)
                 self._steady = later
 

@@ -7,32 +7,27 @@ from __future__ import annotations
 
 import argparse
 import os
-import time
 from pathlib import Path
 
 import psutil
 import torch
 
-from photofinish.asking.epochs import EpochSample, estimated_epoch_seconds, sample_epochs
+from photofinish.asking.epochs import estimated_epoch_seconds, sample_epochs
 from photofinish.config.base import read_plan
 from photofinish.config.experiment import ExperimentPlan
-from photofinish.machine.fingerprint import CpuTarget, GpuTarget
-from photofinish.profiling.attribution import profile
-from photofinish.profiling.loader_parts import measure_loader
+from photofinish.machine.fingerprint import read_host
 from photofinish.results import passed_seconds, records
 from photofinish.results.measurements import Overhead
 from photofinish.runs.distributed import failures_left_to_the_stage, launch, team_for
 from photofinish.runs.instruments import Instruments
-from photofinish.runs.outcome import Durations, timings_of, training_record
+from photofinish.runs.outcome import timings_of, training_record
 from photofinish.runs.run import Run
-from photofinish.runs.setup import Setup
+from photofinish.runs.setup import Setup, torch_configured
 from photofinish.runs.training import JobClock, Training
 from photofinish.stage.locks import exclusive_machine
 from photofinish.stage.process import end_on_sigterm, end_with, run_stage
-from photofinish.stage.rank import own_rank, seconds_since_stage_start
+from photofinish.stage.rank import own_rank
 from photofinish.tracking.client import NoTracker
-from photofinish.training.failures import failures_explained
-from photofinish.training.torch_device import configure_torch
 from photofinish.training.world import World
 
 
@@ -46,8 +41,7 @@ def main() -> None:
     args = parser.parse_args()
     end_on_sigterm()
     end_with([psutil.Process(os.getppid())])
-    is_cpu = args.device == "cpu"
-    host = read_plan(args.host, CpuTarget) if is_cpu else read_plan(args.host, GpuTarget)
+    host = read_host(args.device, args.host)
     experiment = read_plan(args.experiment, ExperimentPlan)
     run = Run(
         args.experiment.stem, args.device, experiment, host, args.data, args.out, args.weights
@@ -70,14 +64,7 @@ def sample_training(
     run: Run, device: torch.device, team: World, most_seconds: float, waited_seconds: float
 ) -> None:
     """Sample the training, and write its record and times."""
-    experiment = run.experiment
-    with failures_explained(run.name, experiment, team, runs_custom_code=bool(run.custom_code)):
-        configure_torch(
-            device,
-            experiment.precision,
-            run.host.threads or 1,
-            deterministic=experiment.deterministic,
-        )
+    with torch_configured(run, device, team):
         timings = _measured(run, device, team, most_seconds, waited_seconds)
     if team.is_main:
         records.write_record(run.out / records.TIMINGS, timings)
@@ -86,43 +73,33 @@ def sample_training(
 def _measured(
     run: Run, device: torch.device, team: World, most_seconds: float, waited_seconds: float
 ) -> records.Timings:
-    started_at_unix_seconds = time.time() - seconds_since_stage_start()
     clock = JobClock(NoTracker(), waited_seconds)
     training = Training(Setup(run, device, team), clock=clock)
     trainer, instruments = training.trainer, Instruments(training)
     with clock.excluded():
         warm_up_seconds = trainer.prepare()
         epoch_seconds = estimated_epoch_seconds(trainer)
-    startup_seconds = seconds_since_stage_start() - clock.excluded_seconds
-    startup_cpu_seconds = time.thread_time() - clock.excluded_cpu_seconds
+    clock.startup_ended()
     with instruments:
         sample = sample_epochs(trainer, epoch_seconds, most_seconds, instruments.epoch_ended)
         if sample.parts:
             instruments.epoch_ended(1)
     if sample.parts:
         instruments.overhead = Overhead(passes_seconds=0.0, seconds=0.0)
-    with instruments.measuring():
-        profiled = profile(trainer, training.setup.resident_batches)
-        loader = measure_loader(trainer)
+    instruments.measure()
     if team.is_main:
         records.write_record(run.out / records.RECORD, training_record(training))
     passes_seconds = passed_seconds(sample.epochs) + instruments.overhead.seconds
-    durations = Durations(
-        started_at_unix_seconds=started_at_unix_seconds,
-        startup_seconds=startup_seconds,
-        startup_cpu_seconds=startup_cpu_seconds,
+    timings = timings_of(
+        training,
+        clock,
+        instruments,
+        tuple((part,) for part in sample.parts),
         warm_up_seconds=warm_up_seconds,
-        total_seconds=startup_seconds + sample.once_seconds + passes_seconds,
-        tracking_seconds=0.0,
+        total_seconds=clock.startup_seconds + sample.once_seconds + passes_seconds,
     )
-    parts = tuple((part,) for part in sample.parts)
-    timings = timings_of(training, durations, instruments, profiled, loader, parts)
-    return timings.model_copy(update=_of_sample(run, sample))
-
-
-def _of_sample(run: Run, sample: EpochSample) -> dict[str, object]:
     seeds = (sample.epochs,) * (run.experiment.seeds - 1)
-    return {"sampled_steps": sample.steps, "seeds": seeds}
+    return timings.model_copy(update={"sampled_steps": sample.steps, "seeds": seeds})
 
 
 if __name__ == "__main__":

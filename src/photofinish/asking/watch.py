@@ -22,7 +22,7 @@ from photofinish.asking.sample import Figures, Process, WatchedScript
 from photofinish.config.scripts import PLACEHOLDER
 from photofinish.custom_loops.command import HIDING
 from photofinish.errors import UserError
-from photofinish.machine.load import LoadMonitor, LoadWindow
+from photofinish.machine.load import LoadMonitor, LoadWindow, nvidia_gpu_state
 from photofinish.wording import counted, seconds
 
 _POLL_SECONDS = 1.0
@@ -80,10 +80,8 @@ def watch(command: Sequence[str], kind: str, limits: Limits, *, shows_output: bo
             _Progress(kind, shows_output=shows_output) as progress,
             _running(command, environment, folder, shows_output=shows_output) as process,
         ):
-            sample, load = (
-                WatchedScript(folder),
-                LoadMonitor(_no_gpu, own_processes_share_cores=True),
-            )
+            sample = WatchedScript(folder)
+            load = LoadMonitor(nvidia_gpu_state(None), own_processes_share_cores=True)
             status = _follow(process, progress, sample, load, limits)
             ended_at = _clock()
             load.sample(1, 1)
@@ -175,10 +173,6 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
         except psutil.NoSuchProcess:  # it ended by itself meanwhile
             continue
     process.wait()
-
-
-def _no_gpu() -> tuple[None, tuple[str, ...]]:
-    return None, ()
 
 
 def _follow(

@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from photofinish.asking.sample import Figures, Length
 from photofinish.asking.watch import Watched
 from photofinish.comparing.speedups import LEAST_VALUES, SECONDS_AN_HOUR
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
-from photofinish.results import EpochTiming, passed_seconds
+from photofinish.results import EpochTiming, median_training_seconds, passed_seconds
 from photofinish.results.job_times import JobTimes
-from photofinish.results.measurements import LoopSteps, Operations
-from photofinish.results.script_runs import ScriptEpoch, ScriptRun, ScriptSettings, script_times
+from photofinish.results.measurements import LoopSteps, Operations, SteadyState
+from photofinish.results.script_runs import ScriptEpoch, ScriptRun, script_made_here
 
 MOST_EPOCHS = 1000
 """Most epochs of a record. A longer job is one long epoch, because records of epochs take time."""
+_NOT_COUNTED = "the script took too few steps to count one of them"
 
 
 @dataclass(frozen=True)
@@ -71,12 +73,7 @@ def script_run(watched: Watched, job: WholeJob, host: CpuTarget | GpuTarget) -> 
         device_kind=process.device,
         command=watched.command,
         files={},
-        experiment=ScriptSettings.model_validate(
-            {
-                "precision": counts["precision"] if counts else "fp32",
-                "batch_size": operations.images if operations else 0,
-            }
-        ),
+        precision=counts["precision"] if counts else "fp32",
         parameter_count=counts["parameter_count"] if counts else None,
         epochs=tuple(_epochs(watched.figures, job, operations)),
         metrics={},
@@ -129,20 +126,22 @@ def _timings(
     # An interval needs some values. Repeating a few parts does not make it narrower.
     parts = figures.part_seconds
     parts = parts * math.ceil(LEAST_VALUES / len(parts))
-    return script_times(
-        host,
+    samples, repeats = _samples(job, operations), tuple(map(passes, parts))
+    return JobTimes(
+        **script_made_here(host),
         started_at_unix_seconds=started_at,
         startup_seconds=startup_seconds,
         total_seconds=total_seconds,
         epochs=epochs,
+        repeats=repeats,
+        training_image_count=samples,
+        images_per_second=samples / median_training_seconds(chain(epochs, *repeats)),
         steps_per_epoch=max(1, round(job.epoch_steps)),
-        repeats=tuple(map(passes, parts)),
-        samples=_samples(job, operations),
-        step_seconds=parts,
+        steady_state=SteadyState(steps_per_sample=1, sample_seconds=tuple(parts)),
         loop_steps=_loop_steps(watched) if isinstance(host, CpuTarget) else None,
         load=watched.load,
         operations=operations,
-        not_counted="the script took too few steps to count one of them",
+        not_counted=None if operations else _NOT_COUNTED,
     )
 
 

@@ -6,14 +6,13 @@ from contextlib import suppress
 
 from dvc.exceptions import DvcException
 
-from photofinish.asking.experiments import PLAN
+from photofinish.asking.experiments import PLAN, planned_host
 from photofinish.asking.forecast import LONG_SECONDS, Planned, forecast
 from photofinish.commands import pipeline
-from photofinish.config.base import read_plan
 from photofinish.config.loader import read_params
 from photofinish.errors import UserError
-from photofinish.machine.fingerprint import CpuTarget, GpuTarget, Machine, mismatches
-from photofinish.results.records import DeviceLabel
+from photofinish.machine.fingerprint import GpuTarget, Machine, mismatches
+from photofinish.results.records import DEVICE_LABELS
 
 
 def announce() -> None:
@@ -42,14 +41,11 @@ def _jobs(changed: set[str]) -> tuple[list[Planned], list[str]]:
 
     These are scripts, and trainings by several processes.
     """
-    hosts: dict[DeviceLabel, CpuTarget | GpuTarget] = {
-        "cpu": read_plan(PLAN / "hosts/cpu.json", CpuTarget),
-        "gpu": read_plan(PLAN / "hosts/gpu.json", GpuTarget),
-    }
     here = Machine.here()
     trainings: list[Planned] = []
     untimed: list[str] = []
-    for device, host in hosts.items():
+    for device in DEVICE_LABELS:
+        host = planned_host(device)
         is_missing = isinstance(host, GpuTarget) and host.missing
         if is_missing or mismatches(host, here):
             continue

@@ -31,7 +31,7 @@ def enter() -> None:
 
 
 def find() -> Path | None:
-    """Return the folder of the pipeline: this one, or that which `init` makes in it."""
+    """Return the folder of the pipeline: this folder, or the folder that `init` makes in it."""
     return next((each for each in (Path(), OWN_FOLDER) if (each / PLAN).is_file()), None)
 
 

@@ -102,7 +102,7 @@ def _bounds_of_training(run: TrainingResult) -> SpeedupBounds:
     timings, costs, not_known = run.timings, run.costs, why_not_known(run)
     startup = _startup_bound(timings)
     is_busy = not_known is not None and not_known.reason == "busy"
-    settings = run.record.experiment.input
+    settings = run.settings.input
     if settings.name == "resident":
         return SpeedupBounds(startup)
     if costs is None or (not_known and not is_busy):

@@ -50,9 +50,18 @@ class TrainingResult:
         return self.record.device
 
     @property
+    def settings(self) -> Experiment:
+        return self.record.experiment
+
+    @property
+    def wanted_precision(self) -> str:
+        """Precision in the settings, which a device without it replaces."""
+        return self.settings.precision
+
+    @property
     def sweep(self) -> tuple[str, ...]:
         """Data set and network, which all experiments of a sweep share."""
-        return self.record.experiment.dataset, self.record.experiment.model.name
+        return self.settings.dataset, self.settings.model.name
 
     @property
     def precision(self) -> str | None:
@@ -64,15 +73,15 @@ class TrainingResult:
 
     @property
     def epoch_count(self) -> int:
-        return self.record.experiment.epochs
+        return self.settings.epochs
 
     @property
     def is_deterministic(self) -> bool:
-        return self.record.experiment.deterministic
+        return self.settings.deterministic
 
     @property
     def stops_early(self) -> bool:
-        return self.record.experiment.early_stopping is not None
+        return self.settings.early_stopping is not None
 
     @property
     def steps_taken(self) -> StepsTaken | None:
@@ -100,7 +109,7 @@ class TrainingResult:
     @cached_property
     def costs(self) -> StepCosts | None:
         attribution = self.timings.attribution
-        return StepCosts(self.record.experiment, self.timings, attribution) if attribution else None
+        return StepCosts(self.settings, self.timings, attribution) if attribution else None
 
 
 @dataclass(frozen=True)
@@ -144,6 +153,7 @@ class ScriptResult:
     """True if the script was changed since."""
     stage: ClassVar[str] = "script"
     # Only trainings by photofinish have values for these.
+    settings: ClassVar[Experiment | None] = None
     scores: ClassVar[records.DeviceEvaluation | None] = None
     costs: ClassVar[StepCosts | None] = None
     history: ClassVar[Sequence[EpochMetrics]] = ()
@@ -174,9 +184,13 @@ class ScriptResult:
         return (self.experiment,)
 
     @property
+    def wanted_precision(self) -> str:
+        return self.record.precision
+
+    @property
     def precision(self) -> str | None:
         """Precision of the counted step."""
-        return self.record.experiment.precision if self.timings.operations else None
+        return self.record.precision if self.timings.operations else None
 
     @property
     def epoch_count(self) -> int:
@@ -233,9 +247,11 @@ def read_results(name: str, folder: Path) -> dict[DeviceLabel, DeviceResult]:
     """Read the results of both devices from an experiment's folder."""
     results: dict[DeviceLabel, DeviceResult] = {}
     trained: dict[DeviceLabel, tuple[records.TrainingRecord, tuple[records.SeedRun, ...]]] = {}
+    settings: dict[DeviceLabel, Experiment] = {}
     for device in records.DEVICE_LABELS:
         model = folder / device / records.MODEL
         record = records.read_training(model)
+        settings[device] = record.experiment
         if isinstance(record, records.Unavailable):
             results[device] = NotTrained(name, record)
         else:
@@ -244,9 +260,7 @@ def read_results(name: str, folder: Path) -> dict[DeviceLabel, DeviceResult]:
         return results
     if "cpu" in trained:
         cpu, seeds = trained["cpu"]
-        gpu = trained["gpu"][0] if "gpu" in trained else results["gpu"].record
-        if isinstance(gpu, records.TrainingRecord | records.Unavailable):
-            trained["cpu"] = _with_settings_of(cpu, gpu.experiment), seeds
+        trained["cpu"] = _with_settings_of(cpu, settings["gpu"]), seeds
     evaluated, (first, _) = folder / records.EVALUATED, next(iter(trained.values()))
     scores = records.read_scores(evaluated / records.EVALUATION, trained.values())
     predictions = _read_predictions(evaluated / records.PREDICTIONS, list(trained), first.task)

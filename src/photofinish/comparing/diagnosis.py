@@ -136,7 +136,7 @@ def why_not_known(run: TrainingResult) -> NotKnown | None:
     apart_seconds = parts_seconds - costs.parts_seconds["waiting for data"] - costs.copying_seconds
     off = costs.step_alone_seconds / apart_seconds - 1
     # After loading a batch, a step on the CPU has cold caches and sleeping threads.
-    may_be_faster = not is_cpu or run.record.experiment.input.name == "loader"
+    may_be_faster = not is_cpu or run.settings.input.name == "loader"
     if off > most or (off < -most and not may_be_faster):
         return NotKnown("step", apart_seconds, costs.step_alone_seconds)
     return None
@@ -161,7 +161,7 @@ def _cause(run: TrainingResult, costs: StepCosts) -> tuple[Cause, Remedy | NoRem
 def _against_input(
     run: TrainingResult, costs: StepCosts, cores: int, cause: Literal["copy-bound", "input-bound"]
 ) -> Remedy | NoRemedy:
-    settings, key = run.record.experiment.input, f"experiments.{run.experiment}.input"
+    settings, key = run.settings.input, f"experiments.{run.experiment}.input"
     if isinstance(settings, ResidentInput):
         return "resident"
     if tried := costs.attribution.resident:
@@ -187,7 +187,7 @@ def _against_launching(run: TrainingResult, costs: StepCosts) -> Remedy | NoReme
     The interval assumes that the time for data is constant per epoch, or constant per step.
     """
     larger, tried = costs.attribution.other_batch_images, costs.attribution.other_batch
-    if larger <= run.record.experiment.batch_size:
+    if larger <= run.settings.batch_size:
         return "small job"
     steps = math.ceil(run.timings.training_image_count / larger) / costs.steps_per_epoch
     low_seconds, high_seconds = (steps * seconds for seconds in spread(tried.step_seconds))

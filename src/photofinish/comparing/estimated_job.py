@@ -15,6 +15,7 @@ from photofinish.comparing.estimates import (
     CONTEXT_SECONDS,
     Spread,
     StepEstimate,
+    are_captured,
     estimate_step,
     with_batch,
 )
@@ -27,7 +28,6 @@ from photofinish.machine.host import allowed_cores
 from photofinish.machine.load import load_warnings
 from photofinish.results.job_times import JobTimes
 from photofinish.results.measurements import Operations
-from photofinish.results.script_runs import ScriptSettings
 
 _LARGER_BATCH = 8
 """Factor on the batch size to suggest if launching decides a step's time."""
@@ -73,16 +73,16 @@ def estimate_job(
     scale: float,
 ) -> Estimate | None:
     """Return the job's estimate, or None if its step can't be estimated."""
-    timings, experiment = run.timings, run.record.experiment
-    cpu_step_seconds = _quickest_step_seconds(timings)
-    step = estimate_step(operations, accelerator, experiment, cpu_step_seconds)
+    step = _estimate_step(run, run.settings, operations, accelerator)
     if step is None:
         return None
     job = _EstimatedJob(run, operations, stays, accelerator, scale)
     low, middle, high = job.seconds(step)
     captured = None
-    if settings := _with_cuda_graphs(experiment):
-        captured = estimate_step(operations, accelerator, settings, cpu_step_seconds)
+    if run.settings and why_not_captured(run.settings):
+        with_graphs = run.settings.model_copy(update={"cuda_graphs": "on"})
+        if are_captured(with_graphs, operations):
+            captured = _estimate_step(run, with_graphs, operations, accelerator)
     return Estimate(
         job.epoch_seconds(step),
         job.steps * step.seconds,
@@ -90,8 +90,24 @@ def estimate_job(
         middle,
         (low, high),
         cost_of(middle, price),
-        _larger_batch(operations, accelerator, experiment, step, cpu_step_seconds),
+        _larger_batch(run, operations, accelerator, step),
         job.seconds(captured)[1] if captured else None,
+    )
+
+
+def _estimate_step(
+    run: TrainingResult | ScriptResult,
+    settings: Experiment | None,
+    operations: Operations,
+    accelerator: Accelerator,
+) -> StepEstimate | None:
+    """Return the estimate of a step with these settings, of which a script has none."""
+    return estimate_step(
+        operations,
+        accelerator,
+        run.wanted_precision,
+        _quickest_step_seconds(run.timings),
+        is_captured=are_captured(settings, operations),
     )
 
 
@@ -106,13 +122,13 @@ class _EstimatedJob:
         accelerator: Accelerator,
         scale: float,
     ) -> None:
-        self._timings, experiment = run.timings, run.record.experiment
+        self._timings = run.timings
         self.steps = scale * self._timings.training_image_count / operations.images
         loading_seconds = stays.epoch.measured_seconds if stays.epoch else 0.0
         epochs = self._timings.planned_epochs
         self.startup_seconds = stays.job.measured_seconds - epochs * loading_seconds
         self._loading_seconds = loading_seconds * _loading_factor(run, accelerator.name)
-        source = experiment.input if isinstance(experiment, Experiment) else None
+        source = run.settings.input if run.settings else None
         self._loads_itself = isinstance(source, LoaderInput) and source.workers == 0
 
     def epoch_seconds(
@@ -141,34 +157,20 @@ class _EstimatedJob:
         return fast, middle, slow
 
 
-def _with_cuda_graphs(experiment: Experiment | ScriptSettings) -> Experiment | None:
-    """Return the settings with `cuda_graphs: "on"` if only that captures the steps, else None."""
-    if not isinstance(experiment, Experiment) or not why_not_captured(experiment):
-        return None
-    settings = experiment.model_copy(update={"cuda_graphs": "on"})
-    return None if why_not_captured(settings) else settings
-
-
 def _larger_batch(
+    run: TrainingResult | ScriptResult,
     operations: Operations,
     accelerator: Accelerator,
-    experiment: Experiment | ScriptSettings,
     step: StepEstimate,
-    cpu_step_seconds: float,
 ) -> LargerBatch | None:
     """Return a step with a larger batch, if launching decides its time and the memory suffices."""
     if not step.is_launch_bound:
         return None
     larger = with_batch(operations, _LARGER_BATCH * operations.images)
-    precision = operations.precision(experiment.precision)
+    precision = operations.precision(run.wanted_precision)
     if fits(larger, precision, accelerator.memory_gib) == "no":
         return None
-    found = estimate_step(
-        larger,
-        accelerator,
-        experiment.model_copy(update={"batch_size": _LARGER_BATCH * experiment.batch_size}),
-        cpu_step_seconds,
-    )
+    found = _estimate_step(run, None, larger, accelerator)
     if found is None:
         return None
     return LargerBatch(operations.images, step.seconds, larger.images, found.seconds)
@@ -184,8 +186,7 @@ def measured_over_estimated(
         is_fit = timings.device_count == 1 and not load_warnings(timings.load)
         if not accelerator or not is_fit:
             continue
-        cpu_step_seconds = _quickest_step_seconds(run.timings)
-        if step := estimate_step(operations, accelerator, run.record.experiment, cpu_step_seconds):
+        if step := _estimate_step(run, run.settings, operations, accelerator):
             return statistics.median(timings.steady_state.step_seconds) / step.seconds
     return 1.0
 
@@ -211,8 +212,7 @@ def _loading_factor(run: TrainingResult | ScriptResult, name: str) -> float:
     of cores.
     """
     cpu, machine = run.timings.host.cpu, cheapest_machine(name)
-    experiment = run.record.experiment
-    source = experiment.input if isinstance(experiment, Experiment) else None
+    source = run.settings.input if run.settings else None
     if cpu is None or machine is None or not isinstance(source, LoaderInput):
         return 1.0
     workers = max(1, source.workers)

@@ -13,7 +13,6 @@ from photofinish.config.compare import Accelerator
 from photofinish.config.cuda_graphs import why_not_captured
 from photofinish.config.experiment import Experiment
 from photofinish.results.measurements import Operations
-from photofinish.results.script_runs import ScriptSettings
 
 TIMES_THE_ARITHMETIC = {"fp32": 0.91, "tf32": 0.89, "fp16": 0.95}
 """Ratio of the operations' time to their time at the peak rate, by precision."""
@@ -67,8 +66,10 @@ class StepEstimate:
 def estimate_step(
     operations: Operations,
     accelerator: Accelerator,
-    experiment: Experiment | ScriptSettings,
+    precision: str,
     cpu_step_seconds: float = math.inf,
+    *,
+    is_captured: bool = False,
 ) -> StepEstimate | None:
     """Return the estimate of a step, or None.
 
@@ -76,11 +77,10 @@ def estimate_step(
     steps with operators that can't be counted. Launching is limited by the quickest step on the
     CPU.
     """
-    precision = accelerator.effective_precision(operations.precision(experiment.precision))
+    precision = accelerator.effective_precision(operations.precision(precision))
     tflops = accelerator.tflops.get(precision)
     if accelerator.kind not in ("cuda", "rocm") or tflops is None or operations.without_formula:
         return None
-    is_captured = operations.images == experiment.batch_size and not why_not_captured(experiment)
     device_seconds = estimated_device_seconds(operations, accelerator, precision, tflops)
     if is_captured:
         launch_seconds = operations.kernels * CAPTURED_LAUNCH_SECONDS
@@ -96,6 +96,13 @@ def estimate_step(
     if is_captured:
         return StepEstimate((fast, middle, slow), 0.0, is_launch_bound=False)
     return StepEstimate((fast, middle, slow), launches[1], launches[1] > device_seconds)
+
+
+def are_captured(settings: Experiment | None, operations: Operations) -> bool:
+    """Return True if these settings capture the counted step. Scripts have no settings."""
+    if settings is None or settings.batch_size != operations.images:
+        return False
+    return why_not_captured(settings) is None
 
 
 def _launches(kernels: int, cpu_step_seconds: float) -> Spread:

@@ -15,10 +15,7 @@ from photofinish.comparing.device_results import Predictions, Trained
 from photofinish.comparing.seeds import over_seeds
 from photofinish.data.tasks import TASKS
 from photofinish.results import EpochMetrics
-from photofinish.results.records import (
-    FirstStep,
-    TensorFingerprint,
-)
+from photofinish.results.records import FirstStep, TensorFingerprint
 
 ModelMatch = Literal[
     "identical",

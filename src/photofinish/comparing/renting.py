@@ -19,11 +19,7 @@ from photofinish.comparing.memory import fits, least_memory_bytes
 from photofinish.comparing.prices import Price, cost_of, price_of
 from photofinish.comparing.speedups import TimeToTarget
 from photofinish.comparing.step_costs import spread
-from photofinish.config.compare import (
-    Accelerator,
-    Comparing,
-    accelerators,
-)
+from photofinish.config.compare import Accelerator, Comparing, accelerators
 from photofinish.results.job_times import JobTimes
 from photofinish.results.measurements import Operations
 
@@ -106,7 +102,7 @@ def _option(
     estimate: Estimate | None,
     start_seconds: float,
 ) -> RentalOption:
-    timings, precision = run.timings, operations.precision(run.record.experiment.precision)
+    timings, precision = run.timings, operations.precision(run.wanted_precision)
     samples, epochs = timings.training_image_count, timings.planned_epochs
     trained_on = datetime.fromtimestamp(timings.started_at_unix_seconds, UTC).date()
 

@@ -99,7 +99,7 @@ def all_series(pairs: Iterable[TrainedPair]) -> list[Series]:
     """Group experiments that differ in one size only."""
     groups: dict[tuple[str, str], dict[int, SizePoint]] = defaultdict(dict)
     for pair in pairs:
-        for x_name, x, others in _sizes(pair.cpu.record.experiment) if pair.compared else ():
+        for x_name, x, others in _sizes(pair.cpu.settings) if pair.compared else ():
             groups[x_name, others].setdefault(x, SizePoint(x, pair))
     return [
         Series(x_name, tuple(point for _, point in sorted(by_size.items())))
@@ -162,7 +162,7 @@ class Grid:
 
 def grid(pairs: Sequence[TrainedPair], decisions: Sequence[Decision]) -> Grid | None:
     """Return the experiments as a grid, or None if not exactly two settings vary."""
-    settings = [dict(dotted(pair.cpu.record.experiment.model_dump(mode="json"))) for pair in pairs]
+    settings = [dict(dotted(pair.cpu.settings.model_dump(mode="json"))) for pair in pairs]
     values: dict[str, list[str]] = defaultdict(list)
     for key in dict.fromkeys(key for each in settings for key in each):
         values[key] = list(dict.fromkeys(str(each.get(key)) for each in settings))

@@ -77,7 +77,7 @@ def over_seeds(run: Trained, target: float | None) -> OverSeeds:
         for history, epochs in zip(histories, [timings.epochs, *timings.seeds], strict=True):
             targets.append(time_to_target(history, epochs, timings.startup_seconds, target))
     return OverSeeds(
-        seeds=(run.record.experiment.seed, *(seed.seed for seed in run.seed_runs)),
+        seeds=(run.settings.seed, *(seed.seed for seed in run.seed_runs)),
         score_name=score_name,
         score=_spread(figures[score_name]),
         test_loss=_spread(figures["test loss"]),

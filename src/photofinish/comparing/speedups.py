@@ -82,14 +82,13 @@ def job_speedup(cpu: JobTimes, device: JobTimes) -> Speedup:
     """Return the speed-up of the whole job. Its interval needs no repeats."""
     jobs = cpu.end_to_end_seconds, device.end_to_end_seconds
     (fast_cpu, slow_cpu), (fast_device, slow_device) = job_spread(cpu), job_spread(device, 1)
-    interval = fast_cpu / slow_device / RUN_TO_RUN, slow_cpu / fast_device * RUN_TO_RUN
+    interval = widened((fast_cpu / slow_device, slow_cpu / fast_device))
     return replace(_speedup("end_to_end", *jobs, (1.0, 1.0)), interval=interval)
 
 
 def job_interval(run: JobTimes) -> Interval:
     """Return the interval of the whole job's time."""
-    fast, slow = job_spread(run)
-    return fast / RUN_TO_RUN, slow * RUN_TO_RUN
+    return widened(job_spread(run))
 
 
 def job_spread(run: JobTimes, seed: int = 0) -> Interval:
@@ -141,7 +140,7 @@ def _speedup(kind: Kind, cpu: list[float], device: list[float], margins: Interva
     cpu_seconds, device_seconds = statistics.median(cpu), statistics.median(device)
     interval = ratio_interval(cpu, device)
     if interval:
-        interval = _widened(interval, margins)
+        interval = widened(interval, margins)
     ratio, values = cpu_seconds / device_seconds, min(len(cpu), len(device))
     return Speedup(kind, cpu_seconds, device_seconds, ratio, interval, values)
 
@@ -305,7 +304,8 @@ def run_margins(cpu: JobTimes, device: JobTimes) -> Interval:
     return RUN_TO_RUN * slowdown(cpu), RUN_TO_RUN * slowdown(device)
 
 
-def _widened(interval: Interval, margins: Interval) -> Interval:
+def widened(interval: Interval, margins: Interval = (RUN_TO_RUN, RUN_TO_RUN)) -> Interval:
+    """Divide the lower end by its margin, and multiply the upper end by its margin."""
     (low, high), (too_high, too_low) = interval, margins
     return low / too_high, high * too_low
 

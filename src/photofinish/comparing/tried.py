@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from photofinish.comparing.device_results import Trained
 from photofinish.comparing.pairs import TrainedPair
 from photofinish.comparing.remedies import Remedy
-from photofinish.comparing.speedups import RUN_TO_RUN, Interval, ratio_interval
+from photofinish.comparing.speedups import Interval, ratio_interval, widened
 from photofinish.config.base import Record, spelled_out
 from photofinish.config.experiment import Experiment
 from photofinish.files import sha256_of_bytes, to_json, write_text_atomically
@@ -43,11 +43,6 @@ class Promise(Record):
     """SHA-256 of the training that follows the suggestion, apart from its data's content."""
     data_sha256: str
     """SHA-256 of the data before the change."""
-
-    @property
-    def changes_data(self) -> bool:
-        """Return True if the suggestion changes how data is packed."""
-        return any(key.startswith("datasets.") for key in self.settings)
 
 
 class Promises(Record):
@@ -108,12 +103,11 @@ def _followed(run: Trained, promises: Sequence[Promise]) -> Iterable[Tried]:
     for promise in promises:
         is_same_data = run.record.data_sha256 == promise.data_sha256
         is_it = (promise.device, promise.followed_sha256) == (run.device, sha256)
-        if is_it and is_same_data != promise.changes_data:
+        changes_data = any(key.startswith("datasets.") for key in promise.settings)
+        if is_it and is_same_data != changes_data:
             interval = ratio_interval(promise.epoch_seconds, now)
-            if interval:
-                interval = interval[0] / RUN_TO_RUN, interval[1] * RUN_TO_RUN
             ratio = statistics.median(promise.epoch_seconds) / statistics.median(now)
-            yield Tried(promise, ratio, interval)
+            yield Tried(promise, ratio, interval and widened(interval))
 
 
 def _what_trained(run: Trained) -> dict[str, Any]:

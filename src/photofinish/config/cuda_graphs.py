@@ -9,12 +9,11 @@ from photofinish.custom.reference import is_reference
 
 if TYPE_CHECKING:
     from photofinish.config.experiment import Experiment
-    from photofinish.results.script_runs import ScriptSettings
 
 TURNED_OFF = "params.yaml says so"
 
 
-def why_not_captured(experiment: Experiment | ScriptSettings) -> str | None:
+def why_not_captured(experiment: Experiment) -> str | None:
     """Return why steps with these settings are not captured, or None if they are.
 
     `cuda_graphs: auto` also refuses settings for which a trial can't prove that all later steps

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from photofinish.config.base import (
@@ -12,7 +12,6 @@ from photofinish.config.base import (
     CustomCode,
     Duration,
     Name,
-    NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
@@ -21,6 +20,7 @@ from photofinish.config.base import (
     Share,
     spelled_out,
 )
+from photofinish.config.early_stopping import EarlyStopping
 from photofinish.config.loss_settings import Loss
 from photofinish.config.metrics import Metric, Metrics
 from photofinish.config.networks import Model
@@ -38,11 +38,6 @@ from photofinish.errors import SettingError
 SHORTHAND_KEYS = {"model", "loss", "optimizer", "schedule", "input", "sampler", "step"}
 """Keys whose mapping may be replaced by its name."""
 BALANCED = "balanced"
-MONITORED: dict[str, Literal["min", "max"]] = {
-    "validation_loss": "min",
-    "validation_accuracy": "max",
-}
-"""Values that early stopping may follow, besides metrics, with the direction of improvement."""
 
 
 class _PytorchCode(CallsCode):
@@ -60,15 +55,25 @@ class _PytorchCode(CallsCode):
 
     @property
     def reference(self) -> CodeReference:
-        """Return the reference to the code."""
         return self.namespace.reference(self.name)
 
 
-class Optimizer(_PytorchCode):
+class _PytorchClass(_PytorchCode):
+    """A class of PyTorch, or a custom function of one argument in its place."""
+
+    positional_arguments: ClassVar[int] = 1
+
+    @property
+    def is_custom(self) -> bool:
+        """Return True for custom code, False for a class of PyTorch."""
+        return is_reference(self.name)
+
+
+class Optimizer(_PytorchClass):
     """Optimizer of torch.optim, or a custom function of the network that returns an optimizer."""
 
     namespace: ClassVar[Namespace] = OPTIMIZERS
-    positional_arguments: ClassVar[int] = 1
+    own_keys = ("weight_decay_exclude",)
     lr: PositiveFloat | None = None
     weight_decay_exclude: Literal["norms and biases"] | None = None
     """Parameters without weight decay: biases, and parameters of at most one dimension."""
@@ -88,33 +93,21 @@ class Optimizer(_PytorchCode):
         return self
 
     @property
-    def is_custom(self) -> bool:
-        """Return True for custom code, False for a class of torch.optim."""
-        return is_reference(self.name)
-
-    @property
     def arguments(self) -> dict[str, Any]:
-        """Return the arguments that params.yaml gives."""
-        arguments = arguments_of(self)
-        return {key: value for key, value in arguments.items() if key != "lr" or value is not None}
+        return arguments_of(self)
 
 
-class Schedule(_PytorchCode):
+class Schedule(_PytorchClass):
     """Schedule of torch.optim.lr_scheduler, or a custom function that returns a schedule.
 
     `constant`, the default, keeps the learning rate.
     """
 
     namespace: ClassVar[Namespace] = SCHEDULES
-    positional_arguments: ClassVar[int] = 1
+    own_keys = ("every",)
     name: str = CONSTANT
     every: Literal["epoch", "step"] | None = None
     """When the rate changes. Default: after each step for one_cycle and cyclic, else each epoch."""
-
-    @property
-    def is_custom(self) -> bool:
-        """Return True for custom code, False for a class of torch.optim."""
-        return is_reference(self.name)
 
     @model_validator(mode="after")
     def _check_constant(self) -> Self:
@@ -207,7 +200,6 @@ class Sampler(CallsCode):
 
     @property
     def reference(self) -> CodeReference:
-        """Return the reference to the code."""
         return CodeReference.of(self.name)
 
 
@@ -219,37 +211,6 @@ class StepSettings(CustomCode):
     """
 
     positional_arguments: ClassVar[int] = 3
-
-
-class EarlyStopping(Settings):
-    """End of a training that no longer improves. The best weights are kept."""
-
-    monitor: str = "validation_loss"
-    """Value that must improve: validation_loss, validation_accuracy, or one of `metrics`."""
-    mode: Literal["min", "max"] | None = Field(default=None, validate_default=True)
-    """Direction of improvement. Required for a metric."""
-    patience: PositiveInt
-    """Number of epochs without improvement that end the training."""
-    min_delta: NonNegativeFloat = 0.0
-    """Smallest change that counts as improvement."""
-
-    @field_validator("mode")
-    @classmethod
-    def _mode_of_a_metric(
-        cls, mode: Literal["min", "max"] | None, info: ValidationInfo
-    ) -> Literal["min", "max"] | None:
-        monitor = info.data.get("monitor", "")
-        if mode is None and monitor not in MONITORED:
-            raise SettingError("mode", name=monitor)
-        return mode or MONITORED[monitor]
-
-    def is_better(self, value: float, best: float | None) -> bool:
-        """Return True if there is no best value yet, or `value` improves on it."""
-        if best is None:
-            return True
-        if self.mode == "max":
-            return value > best + self.min_delta
-        return value < best - self.min_delta
 
 
 def _off_or_on(value: Any) -> Any:

@@ -15,7 +15,8 @@ from photofinish.config.base import NAME_PATTERN, CallsCode, is_name, spelled_ou
 from photofinish.config.compare import Comparing
 from photofinish.config.datasets import CustomDataset, Dataset
 from photofinish.config.devices import Devices
-from photofinish.config.experiment import MONITORED, SHORTHAND_KEYS, Experiment, custom_code_of
+from photofinish.config.early_stopping import MONITORED
+from photofinish.config.experiment import SHORTHAND_KEYS, Experiment, custom_code_of
 from photofinish.config.problems import (
     NO_MAPPING,
     REQUIRED,

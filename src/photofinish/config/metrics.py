@@ -24,12 +24,10 @@ class Metric(CustomCode):
 
     @property
     def reference(self) -> CodeReference:
-        """Return the reference to the code."""
         return _metric_reference(self.name)
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Return the arguments that params.yaml gives."""
         return {name: value for name, value in super().arguments.items() if name != "as"}
 
     @property

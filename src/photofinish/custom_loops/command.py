@@ -21,24 +21,31 @@ import psutil
 
 from photofinish.config.base import Record, read_plan
 from photofinish.config.scripts import PLACEHOLDER, ScriptPlan
-from photofinish.custom_loops.timed_steps import DEVICE, FOLDER, MEASUREMENTS
+from photofinish.custom_loops.script_device import DEVICE
+from photofinish.custom_loops.timed_steps import FOLDER, MEASUREMENTS
 from photofinish.errors import TerminatedError, UserError
 from photofinish.files import state_folder
-from photofinish.machine.fingerprint import CpuTarget, GpuTarget, check_machine, report_missing
-from photofinish.machine.load import LoadMonitor, LoadWindow
+from photofinish.machine.fingerprint import (
+    CpuTarget,
+    GpuTarget,
+    check_machine,
+    read_host,
+    report_missing,
+)
+from photofinish.machine.load import LoadMonitor, LoadWindow, nvidia_gpu_state
 from photofinish.nested import dotted
-from photofinish.results import EpochTiming
+from photofinish.results import EpochTiming, median_training_seconds
 from photofinish.results.job_times import JobTimes, Readings
-from photofinish.results.measurements import LoaderTimes, LoopSteps, Operations
+from photofinish.results.measurements import LoaderTimes, LoopSteps, Operations, SteadyState
 from photofinish.results.records import DeviceLabel, write_record
 from photofinish.results.script_runs import (
     SCRIPT,
+    Precision,
     ScriptEpoch,
     ScriptRun,
-    ScriptSettings,
     ScriptUnavailable,
     read_script_run,
-    script_times,
+    script_made_here,
 )
 from photofinish.stage.locks import exclusive, exclusive_machine
 from photofinish.stage.process import end_group
@@ -59,7 +66,7 @@ class _Measurements(Record):
 
     epochs: tuple[ScriptEpoch, ...] = ()
     operations: Operations | None = None
-    precision: str = "fp32"
+    precision: Precision = "fp32"
     parameter_count: int | None = None
     loader: LoaderTimes | None = None
     taking_apart_seconds: float = 0.0
@@ -93,8 +100,7 @@ class _Ran:
 def run_script(device: DeviceLabel, plan_file: Path, host_file: Path, out: Path) -> None:
     """Run a script on one device, or record that the device is missing."""
     plan = read_plan(plan_file, ScriptPlan)
-    is_cpu = device == "cpu"
-    host = read_plan(host_file, CpuTarget) if is_cpu else read_plan(host_file, GpuTarget)
+    host = read_host(device, host_file)
     check_machine(f"scripts.{plan.name} on {device}", host, "Run `dvc repro` on that machine")
     if isinstance(host, GpuTarget) and host.missing:
         _record_unavailable(plan, device, host, out)
@@ -108,18 +114,13 @@ def run_script(device: DeviceLabel, plan_file: Path, host_file: Path, out: Path)
         ran = _run(command, kind, host.threads or 1)
     _check_device(plan.name, kind, ran.measured)
     has_metrics = bool(metrics_file) and _state(metrics_file) not in (None, before)
-    measured, operations = ran.measured, ran.measured.operations
+    measured = ran.measured
     record = ScriptRun(
         device=device,
         device_kind=kind,
         command=command,
         files=plan.files,
-        experiment=ScriptSettings.model_validate(
-            {
-                "precision": measured.precision,
-                "batch_size": operations.images if operations else 0,
-            }
-        ),
+        precision=measured.precision,
         parameter_count=measured.parameter_count,
         epochs=measured.whole_epochs,
         ended=ran.ended,
@@ -190,7 +191,7 @@ def _check_device(name: str, kind: str, measured: _Measurements) -> None:
         )
     if measured.epochs and measured.readings.peak_memory_bytes == 0:
         raise UserError(
-            f"scripts.{name}: the command did not use {kind}, so its times are not those of an "
+            f"scripts.{name}: the command did not use {kind}, so it timed no "
             f"accelerator. Let the script compute on it if torch.cuda.is_available(), or on the "
             f"device that {PLACEHOLDER} in the command names"
         )
@@ -211,7 +212,7 @@ def _run(command: str, kind: str, threads: int) -> _Ran:
         environment |= {FOLDER: folder, DEVICE: kind}
         if kind == "cpu":
             environment |= HIDING  # so that the script can't compute on a GPU unnoticed
-        load = LoadMonitor(lambda: (None, ()), own_processes_share_cores=True)
+        load = LoadMonitor(nvidia_gpu_state(None), own_processes_share_cores=True)
         began_at, ended, stop = time.monotonic(), None, None
         try:
             if status := _wait_for(command, environment):
@@ -289,23 +290,24 @@ def _timings(
         steps_per_epoch = round(statistics.median(e.steps for e in measured.whole_epochs))
         loop_steps = _loop_steps(measured.whole_epochs)
         not_counted = _NOT_COUNTED
-    return script_times(
-        host,
+    counts_samples = all(epoch.samples for epoch in measured.epochs)
+    return JobTimes(
+        **script_made_here(host),
+        **dict(measured.readings),
         started_at_unix_seconds=started_at_unix_seconds,
         startup_seconds=startup_seconds,
         total_seconds=total_seconds,
         epochs=epochs,
         epochs_left=max(0, (plan.epochs or 0) - len(epochs)) if _can_extrapolate(measured) else 0,
-        samples=samples,
-        counts_samples=all(epoch.samples for epoch in measured.epochs),
+        training_image_count=samples,
+        images_per_second=samples / median_training_seconds(epochs) if counts_samples else None,
         steps_per_epoch=steps_per_epoch,
-        step_seconds=step_seconds,
+        steady_state=SteadyState(steps_per_sample=1, sample_seconds=step_seconds),
         loop_steps=loop_steps,
         load=ran.load,
-        operations=measured.operations,
-        not_counted=not_counted,
-        readings=measured.readings,
         loader=measured.loader,
+        operations=measured.operations,
+        not_counted=None if measured.operations else not_counted,
     )
 
 

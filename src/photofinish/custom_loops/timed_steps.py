@@ -18,26 +18,32 @@ import sys
 import time
 import weakref
 from array import array
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from photofinish.custom_loops.script_batches import all_samples, bytes_on_host, samples_in_batch
+from photofinish.custom_loops.script_device import (
+    DEVICE,
+    event_now,
+    peak_memory_bytes,
+    used_accelerator,
+    wait_for_device,
+)
 from photofinish.machine.host_memory import peak_host_memory_bytes
 
 if TYPE_CHECKING:
     from photofinish.profiling.script_step import ScriptStep
 
-FOLDER, DEVICE = "PHOTOFINISH_STEPS_FOLDER", "PHOTOFINISH_STEPS_DEVICE"
-"""Variables that a stage sets: the folder for measurements, and torch's name of the device."""
+FOLDER = "PHOTOFINISH_STEPS_FOLDER"
+"""Variable that a stage sets: the folder for measurements."""
 MEASUREMENTS = "steps.json"
 _COUNTED_STEPS = 2
 _WARM_UP_STEPS = 10
 _LONG_STEP_SECONDS = 5.0
 """Time of a counted step from which on one is enough."""
 _SAVED_EVERY_SECONDS = 5.0
-_MEMORY_IN_USE = ("max_memory_allocated", "current_allocated_memory")
-"""Functions of PyTorch's device modules, of which each has one."""
 _SAMPLED = 11
 """Every 11th step is timed by events and has its samples counted, as both cost microseconds.
 A loop may take 2, 4 or 8 batches before it computes on all. 11 has no factor in common with these,
@@ -101,9 +107,9 @@ class _TimedSteps(Generic[_BatchT]):
                     with _MEASURED.counting(batch, epoch.counted_seconds):
                         yield batch
                 elif epoch.has_events():
-                    begin = _event()
+                    begin = event_now()
                     yield batch
-                    epoch.events.append((begin, _event()))
+                    epoch.events.append((begin, event_now()))
                 else:
                     yield batch
                 epoch.steps += 1
@@ -128,7 +134,7 @@ class _Epoch:
         self._sizes: list[int] = []
         self._last_size: int | None = None
         self._last_step = _LastStep()
-        _wait_for_device()
+        wait_for_device()
         self.began_seconds, self._began_at = time.perf_counter(), time.monotonic()
         self._began_cpu_seconds = _MEASURED.cpu_seconds()
 
@@ -147,7 +153,7 @@ class _Epoch:
 
     def ended(self) -> dict[str, Any]:
         """Return the measurements. A loop may have left the loader after its last batch."""
-        _wait_for_device()
+        wait_for_device()
         cpu_seconds = _MEASURED.cpu_seconds() - self._began_cpu_seconds
         ended_seconds, ended_at = time.perf_counter(), time.monotonic()
         if self._last_step.ended and not self.is_whole:
@@ -162,7 +168,7 @@ class _Epoch:
             "seconds": ended_seconds - self.began_seconds - sum(self.counted_seconds),
             "waiting_seconds": self.waiting_seconds,
             "steps": self.steps,
-            "samples": _all_samples(self._sizes, self._last_size, self.steps),
+            "samples": all_samples(self._sizes, self._last_size, self.steps),
             "counted_seconds": self.counted_seconds,
             "quickest_step_seconds": times[len(times) // 10] if times else None,
             "cpu_seconds": None if self.is_on_accelerator else cpu_seconds,
@@ -191,7 +197,7 @@ class _LastStep:
             self._hook.remove()
 
     def _stepped(self, *_: Any) -> None:
-        _wait_for_device()
+        wait_for_device()
         self.ended = time.perf_counter(), time.monotonic()
 
 
@@ -225,8 +231,8 @@ class _Measured:
     def begin_epoch(self, length: int | None) -> range:
         """Return the steps of this epoch that may be counted, without the last.
 
-        Its batch may be smaller. A first epoch begins with steps that warm up, and its counted ones
-        come early, so that a script that is stopped has them.
+        The last batch may be smaller. A first epoch begins with steps that warm up. It counts steps
+        early, so that a script that is stopped has them.
         """
         self._samples, self._bytes, self._skips_next = 0, 0, self._takes_several
         last = max(1, length - 1) if length else sys.maxsize
@@ -251,7 +257,7 @@ class _Measured:
     @contextmanager
     def counting(self, batch: Any, seconds: list[float]) -> Iterator[None]:
         """Count a step, and append its time to `seconds`."""
-        _wait_for_device()
+        wait_for_device()
         began_seconds, began_cpu_seconds = time.perf_counter(), time.process_time()
         from photofinish.profiling.script_step import ScriptStep
 
@@ -261,7 +267,7 @@ class _Measured:
                 yield
             self._add(step, batch)
         finally:
-            _wait_for_device()
+            wait_for_device()
             ended_seconds = time.perf_counter()
             seconds.append(ended_seconds - began_seconds)
             if self._counted and ended_seconds - imported_seconds > _LONG_STEP_SECONDS:
@@ -311,11 +317,11 @@ class _Measured:
             profiled = self._counted[-1]["operations"]
             counted["operations"]["without_formula"] = profiled["without_formula"]
         readings = {
-            "peak_memory_bytes": _peak_memory_bytes(),
+            "peak_memory_bytes": peak_memory_bytes(),
             "peak_host_memory_bytes": peak_host_memory_bytes(),
         }
         measured = {"epochs": self.epochs, **counted, "readings": readings, **loading}
-        measured["used_accelerator"] = _used_accelerator()
+        measured |= {"used_accelerator": used_accelerator()}
         path = Path(os.environ[FOLDER]) / MEASUREMENTS
         new = path.with_suffix(".new")
         new.write_text(json.dumps(measured), encoding="utf-8")
@@ -327,75 +333,6 @@ def _length(loader: Any) -> int | None:
         return len(loader)
     except TypeError:
         return None
-
-
-def samples_in_batch(batch: Any) -> int:
-    """Return the length of the first array in a batch, or 0 without an array."""
-    if isinstance(batch, (list, tuple)):
-        batch = batch[0] if batch else None
-    elif isinstance(batch, Mapping):
-        batch = next(iter(batch.values()), None)
-    if isinstance(batch, (list, tuple)):
-        return len(batch)
-    shape = getattr(batch, "shape", None)
-    return int(shape[0]) if shape else 0
-
-
-def _all_samples(sizes: list[int], last: int | None, steps: int) -> int:
-    """Return the number of samples in an epoch, from the sizes of some batches and the last."""
-    if not sizes:
-        return 0
-    mean = sum(sizes) / len(sizes)
-    return round(mean * steps if last is None else mean * (steps - 1) + last)
-
-
-def bytes_on_host(batch: Any) -> int:
-    if isinstance(batch, Mapping):
-        batch = [*batch.values()]
-    if isinstance(batch, list | tuple):
-        return sum(map(bytes_on_host, batch))
-    is_on_host = str(getattr(batch, "device", "cpu")) == "cpu"
-    return int(getattr(batch, "nbytes", 0)) if is_on_host else 0
-
-
-def _event() -> Any:
-    """Return a recorded event of the device, or None if the script has not imported torch yet."""
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return None
-    event = torch.Event(os.environ[DEVICE], enable_timing=True)
-    event.record()
-    return event
-
-
-def _wait_for_device() -> None:
-    torch = sys.modules.get("torch")
-    if torch and os.environ[DEVICE] != "cpu":
-        torch.accelerator.synchronize()
-
-
-def _peak_memory_bytes() -> int | None:
-    """Return the peak memory of the device, or of the process on the CPU.
-
-    Returns 0 if the script did not use the device, and None if torch does not count its memory.
-    """
-    torch, kind = sys.modules.get("torch"), os.environ[DEVICE]
-    if kind == "cpu":
-        return peak_host_memory_bytes()
-    if torch is None:
-        return 0
-    peak = getattr(torch.get_device_module(kind), "max_memory_allocated", None)
-    return int(peak()) if peak else None
-
-
-def _used_accelerator() -> bool:
-    """Return True if the CPU's run used an accelerator that nothing hides, such as Apple's."""
-    torch = sys.modules.get("torch")
-    if torch is None or os.environ[DEVICE] != "cpu" or not torch.accelerator.is_available():
-        return False
-    device = torch.get_device_module()
-    counts = (getattr(device, name, None) for name in _MEMORY_IN_USE)
-    return any(count and count() for count in counts)
 
 
 _MEASURED = _Measured()

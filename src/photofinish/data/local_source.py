@@ -9,13 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from photofinish.config.datasets import (
-    CsvDataset,
-    DatasetPlan,
-    FolderDataset,
-    LocalDataset,
-    Place,
-)
+from photofinish.config.datasets import CsvDataset, DatasetPlan, FolderDataset, LocalDataset, Place
 from photofinish.data import PartName
 from photofinish.data.images import Size, UInt8Array, decode, decoding_processes
 from photofinish.data.local_files import read_csv

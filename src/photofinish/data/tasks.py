@@ -31,6 +31,8 @@ class Task:
     """Attribute of a data set that names the classes, labels or values."""
     predicted_dtype: Literal["int64", "float64"] = "int64"
     """Dtype of predictions in predictions.csv."""
+    ignore_index: int = IGNORED_CLASS
+    """Class of ignored positions, for a task with a class at each position."""
     torchmetrics: str | None = None
     """Argument `task` for metrics of torchmetrics."""
 
@@ -79,7 +81,6 @@ class Classes(Task):
 
     def __init__(self, ignore_index: int = IGNORED_CLASS) -> None:
         self.ignore_index = ignore_index
-        """Class of ignored positions."""
 
     def num_predictions(self, targets: torch.Tensor) -> torch.Tensor | int:
         return (

@@ -15,7 +15,7 @@ from typing import Literal, Self
 
 from pydantic import ValidationError
 
-from photofinish.config.base import Record
+from photofinish.config.base import Record, read_plan
 from photofinish.config.devices import CpuDevice, Devices, GpuDevice, Strategy
 from photofinish.config.kinds import KindOrAuto
 from photofinish.errors import ConfigError, UserError
@@ -150,6 +150,11 @@ def check_data_parallel(kind: str, in_use: Sequence[int], output_device: int | N
             f"devices.gpu.output_device in params.yaml is {output_device}: must be one of the "
             f"GPUs in use: {', '.join(map(str, in_use))}"
         )
+
+
+def read_host(device: Literal["cpu", "gpu"], path: Path) -> CpuTarget | GpuTarget:
+    """Read the planned machine of a device."""
+    return read_plan(path, CpuTarget) if device == "cpu" else read_plan(path, GpuTarget)
 
 
 def mismatches(planned: CpuTarget | GpuTarget, machine: Machine) -> list[str]:

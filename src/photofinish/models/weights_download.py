@@ -39,7 +39,7 @@ def _fetched(wanted: PublishedWeights, folder: Path) -> FetchedWeights:
         raise UserError(
             f"can't download the weights {wanted.weights} of {wanted.model}: {error}. "
             f"Without internet, copy the file into torch.hub's cache (TORCH_HOME), "
-            f"or for timm's networks into that of huggingface_hub (HF_HOME)"
+            f"or for timm's networks into huggingface_hub's cache (HF_HOME)"
         ) from error
     shutil.copyfile(cached, folder / file)
     sha256 = sha256_of_file(folder / file)

@@ -1,9 +1,7 @@
 """Measure how long a training step takes and what limits it, on a copy of the trained network.
 
-results/measurements.py defines each figure. The step is the trainer's own. It calls a gradient
-scaler before the backward pass and before the optimizer, so a scaler that reads the clock times
-each part. Loading batches without steps shows whether an epoch waits for its input. Steps with two
-batch sizes, in turns, show how much of a step's time is fixed.
+results/measurements.py defines each figure. Loading batches without steps shows whether an epoch
+waits for its input. Steps with two batch sizes, in turns, show how much of a step's time is fixed.
 """
 
 from __future__ import annotations
@@ -12,37 +10,31 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import chain, count, islice, pairwise
-from typing import Any, NamedTuple, TypeVar
+from itertools import chain, count, islice
+from typing import NamedTuple, TypeVar
 
 import torch
 
 from photofinish.config.experiment import Input, ResidentInput, Schedule
 from photofinish.errors import UserError
 from photofinish.machine.host import available_memory_bytes
-from photofinish.nested import samples_in
 from photofinish.profiling.operations import count_operations
 from photofinish.profiling.scratch import forget_optimizer, scratch_steps
-from photofinish.profiling.threads import cpu_time_of, try_threads
-from photofinish.results import median_training_seconds, passed_seconds
-from photofinish.results.measurements import (
-    Operations,
-    SteadyState,
-    StepAttribution,
-    StepParts,
-    TriedThreads,
+from photofinish.profiling.step_parts import (
+    differences,
+    measure_batches_alone,
+    measure_launches,
+    measure_loading_cpu,
+    measure_parts,
 )
+from photofinish.profiling.threads import try_threads
+from photofinish.results import median_training_seconds, passed_seconds
+from photofinish.results.measurements import Operations, SteadyState, StepAttribution, TriedThreads
 from photofinish.training.batches import Batches, bytes_of_a_sample
 from photofinish.training.custom_step import BatchTransform
 from photofinish.training.graphs import GraphedSteps, steps_per_graph
 from photofinish.training.step import EagerSteps, take_steps
-from photofinish.training.torch_device import (
-    CPU,
-    free_memory_bytes,
-    has_fast_bf16,
-    is_accelerator,
-    memory_format,
-)
+from photofinish.training.torch_device import CPU, free_memory_bytes, has_fast_bf16, memory_format
 from photofinish.training.trainer import WARM_UP_STEPS, Trainer
 
 _SAMPLES, _LEAST_SAMPLES = 10, 5  # five are enough for an interval
@@ -55,7 +47,6 @@ _TIMES_LARGER = (8, 4, 2)
 LEAST_STEPS_AN_EPOCH = 4  # with a larger batch, enough to learn by
 _FEW_IMAGES = 2  # BatchNorm refuses one image, and convolutions compute one in another way
 _BYTES_AN_IMAGE_BYTE = 1000  # upper bound of a step's saved tensors: ResNet-50 has a few hundred
-_CLOCK_READINGS = 10
 RESIDENT = ResidentInput(name="resident")
 _Result = TypeVar("_Result")
 
@@ -213,13 +204,13 @@ def measure_attribution(
     """Measure where a step's time goes. `resident` are resident batches, if any."""
     same_batch, other_batch = measure_by_turns(trainer, plan.samples, plan.other_batch_images)
     return StepAttribution(
-        parts=_measure_parts(trainer, plan.steps),
+        parts=measure_parts(trainer, plan.steps),
         batch_alone_seconds=measure_batches_alone(trainer, plan.steps),
-        batch_alone_cpu_seconds=_measure_loading_cpu(trainer, plan.steps),
+        batch_alone_cpu_seconds=measure_loading_cpu(trainer, plan.steps),
         other_batch_images=plan.other_batch_images,
         same_batch=same_batch,
         other_batch=other_batch,
-        launch_seconds=_measure_launches(trainer, plan.steps),
+        launch_seconds=measure_launches(trainer, plan.steps),
         bf16=measure_bf16(trainer, plan.samples) if plan.tries_bf16 else None,
         resident=measure_input(trainer, resident, RESIDENT, plan.steps) if resident else None,
     )
@@ -272,134 +263,5 @@ def measure_input(
                 next(taken)
             ends.append(trainer.clock.now_seconds())
     return SteadyState(
-        steps_per_sample=at_once * steps_per_sample, sample_seconds=_differences(ends)
+        steps_per_sample=at_once * steps_per_sample, sample_seconds=differences(ends)
     )
-
-
-def _differences(ends: list[float]) -> tuple[float, ...]:
-    return tuple(end - start for start, end in pairwise(ends))
-
-
-def _measure_parts(trainer: Trainer, steps: int) -> StepParts:
-    training, device, marks = trainer.training, trainer.device, []
-
-    def mark() -> Any:
-        """Return the time on the CPU, else an event of the device, without waiting for it."""
-        if device == CPU:
-            return trainer.clock.now_seconds()
-        event = torch.Event(device, enable_timing=True)
-        event.record()
-        return event
-
-    with trainer.scratch_copy() as state:
-        state = state._replace(scaler=_MarkingScaler(trainer, lambda: marks.append(mark())))
-        first = training.first()
-        for _ in range(WARM_UP_STEPS):
-            trainer.step(state, 0, first)
-        unplaced = training.host_batches(0)
-        marks[:] = [mark()]
-        for number in range(steps):
-            batch = next(unplaced)
-            marks.append(mark())
-            placed = training.to_device(batch)
-            marks.append(mark())
-            trainer.step(state, number, placed)
-            state.schedule.batch_ended()
-            marks.append(mark())
-    trainer.clock.now_seconds()  # waits for the device
-    if device == CPU:
-        seconds = _differences(marks)
-    else:
-        seconds = tuple(start.elapsed_time(end) / 1000 for start, end in pairwise(marks))
-    names = list(StepParts.model_fields)  # in a step's order
-    parts = {name: seconds[part :: len(names)] for part, name in enumerate(names)}
-    if is_accelerator(device):
-        parts["waiting_seconds"] = measure_batches_alone(trainer, steps)
-        parts["copying_seconds"] = (_measure_copying(trainer, steps),)
-    return StepParts(**parts)
-
-
-class _MarkingScaler(torch.amp.GradScaler):
-    """Gradient scaler that marks the ends of forward pass, backward pass and optimizer."""
-
-    def __init__(self, trainer: Trainer, part_ended: Callable[[], None]) -> None:
-        super().__init__(trainer.device.type, enabled=trainer.state.scaler.is_enabled())
-        self._part_ended = part_ended
-
-    def scale(self, outputs: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-        self._part_ended()  # the forward pass
-        return super().scale(outputs)
-
-    def step(self, optimizer: torch.optim.Optimizer) -> float | None:
-        self._part_ended()  # the backward pass
-        return super().step(optimizer)
-
-    def update(self) -> None:  # type: ignore[override]
-        super().update()
-        self._part_ended()  # the optimizer
-
-
-def measure_batches_alone(trainer: Trainer, steps: int) -> tuple[float, ...]:
-    """Time loading batches without steps.
-
-    On an accelerator, return only the mean, so that the host waits for the device once. With
-    resident batches, the epoch's order is computed before the first batch is timed.
-    """
-    clock, training = trainer.clock, trainer.training
-    if not is_accelerator(trainer.device):
-        batches = training.host_batches(0)
-        ends = [clock.now_seconds()]
-        for _batch in islice(batches, steps):
-            ends.append(clock.now_seconds())
-        return _differences(ends)
-    batches = training.host_batches(0, trainer.steps.at_once)
-    loaded, started_seconds = 0, clock.now_seconds()
-    for _samples, targets in batches:
-        loaded += -(-samples_in(targets) // training.batch_size)
-        if loaded >= steps:
-            break
-    return (_mean_seconds(trainer, started_seconds, loaded),)
-
-
-def _measure_loading_cpu(trainer: Trainer, steps: int) -> float | None:
-    """Return the CPU time to load a batch in one thread, or None on a GPU or with workers."""
-    settings = trainer.experiment.input
-    if is_accelerator(trainer.device) or (settings.name == "loader" and settings.workers):
-        return None
-    seconds, cpu_seconds = cpu_time_of(lambda: measure_batches_alone(trainer, steps))
-    return cpu_seconds / len(seconds)
-
-
-def _measure_copying(trainer: Trainer, steps: int) -> float:
-    """Return the mean time to copy one batch to the device, as the training does."""
-    batch = next(iter(trainer.training.host_batches(0)))
-    started_seconds = trainer.clock.now_seconds()
-    for _ in range(steps):
-        trainer.training.to_device(batch)
-    return _mean_seconds(trainer, started_seconds, steps)
-
-
-def _mean_seconds(trainer: Trainer, started_seconds: float, steps: int) -> float:
-    """Return the mean time of a step since the start, without the time to read the clock."""
-    seconds = trainer.clock.now_seconds() - started_seconds
-    readings = [trainer.clock.now_seconds() for _ in range(_CLOCK_READINGS)]
-    return max(0.0, seconds - min(_differences(readings))) / steps
-
-
-def _measure_launches(trainer: Trainer, steps: int) -> tuple[float, ...]:
-    """Return the host's times to launch a step. Empty on the CPU and with captured steps.
-
-    The device is idle before each step. After many steps without a wait, its queue would be full
-    and the host would wait for it.
-    """
-    if not is_accelerator(trainer.device) or trainer.steps.kind == "graph":
-        return ()
-    seconds = []
-    with scratch_steps(trainer) as (step,):
-        for _ in range(WARM_UP_STEPS):
-            step()
-        for _ in range(steps):
-            started_seconds = trainer.clock.now_seconds()
-            step()
-            seconds.append(trainer.clock.host_seconds() - started_seconds)
-    return tuple(seconds)

@@ -13,11 +13,11 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
+from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from photofinish.profiling.without_formula import custom_functions
+from photofinish.profiling.without_formula import custom_functions, nodes_between
 
 
 class FusedCount(NamedTuple):
@@ -70,21 +70,10 @@ class FusedOperators(TorchFunctionMode):
             output = func(*args, **kwargs)
         outputs = list(_tensors(output))
         self._counts.add_fused(formula(*args, **kwargs), outputs)
-        self._pause_backward([*_tensors([*args, *kwargs.values()])], outputs)
-        return output
-
-    def _pause_backward(self, inputs: list[Tensor], outputs: list[Tensor]) -> None:
-        """Pause counts in each node of the backward pass between outputs and inputs."""
-        seen = {get_gradient_edge(tensor).node for tensor in inputs if tensor.requires_grad}
-        nodes = [tensor.grad_fn for tensor in outputs]
-        while nodes:
-            node = nodes.pop()
-            if node is None or node in seen:
-                continue
-            seen.add(node)
+        for node in nodes_between(outputs, _tensors([*args, *kwargs.values()])):
             node.register_prehook(self._node_begins)
             node.register_hook(self._node_ended)
-            nodes += [following for following, _ in node.next_functions]
+        return output
 
     def _node_begins(self, _gradients: Any) -> None:
         self._counts.is_paused = True

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
+from torch.autograd.graph import Node, get_gradient_edge
 
 MOST_SHARE = 0.1
 """Largest share of the CPU's time in operators without a formula that allows an estimate."""
@@ -47,17 +48,24 @@ def is_memory_bound(operator: Any) -> bool:
 
 def custom_functions(loss: Tensor) -> set[str]:
     """Return the names of custom autograd functions in the graph of the loss."""
-    names: set[str] = set()
-    seen, nodes = set(), [loss.grad_fn]
+    return {
+        node.name().removesuffix("Backward")
+        for node in nodes_between([loss], [])
+        if isinstance(node, BackwardCFunction)
+    }
+
+
+def nodes_between(outputs: Iterable[Tensor], inputs: Iterable[Tensor]) -> Iterator[Node]:
+    """Yield each node of the backward pass from outputs to inputs, or to its end without inputs."""
+    seen = {get_gradient_edge(tensor).node for tensor in inputs if tensor.requires_grad}
+    nodes = [tensor.grad_fn for tensor in outputs]
     while nodes:
         node = nodes.pop()
         if node is None or node in seen:
             continue
         seen.add(node)
-        if isinstance(node, BackwardCFunction):
-            names.add(node.name().removesuffix("Backward"))
         nodes += [following for following, _ in node.next_functions]
-    return names
+        yield node
 
 
 class ProfiledStep:

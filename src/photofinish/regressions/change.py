@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
 
-from photofinish.regressions.noise import robust_deviation
 from photofinish.wording import counted, interval_text, seconds, times
 
 FEWEST_STARTS = 2
@@ -146,3 +146,9 @@ def _steps_to_difference(losses: list[Losses], others: list[Losses]) -> int | No
         if one != other:
             return steps
     return None
+
+
+def robust_deviation(values: Sequence[float]) -> float:
+    """Return the standard deviation by the median absolute deviation, for normal numbers."""
+    median = statistics.median(values)
+    return 1.4826 * statistics.median(abs(value - median) for value in values)

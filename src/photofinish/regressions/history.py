@@ -13,8 +13,8 @@ from typing import Any
 from photofinish.errors import UserError
 from photofinish.files import to_csv, write_text_atomically
 from photofinish.git import git
-from photofinish.regressions.noise import robust_deviation
-from photofinish.reporting.pictures import speed_history
+from photofinish.regressions.change import robust_deviation
+from photofinish.reporting.speed_picture import speed_history
 from photofinish.wording import listed, utc_day
 
 CSV, SVG = Path("speed-history.csv"), Path("speed-history.svg")

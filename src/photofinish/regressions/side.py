@@ -19,7 +19,7 @@ from photofinish.custom.imports import custom_code_hashes
 from photofinish.errors import UserError
 from photofinish.machine.fingerprint import fingerprint
 from photofinish.planning.dependencies import dep_hashes
-from photofinish.results.records import DEVICE_LABELS
+from photofinish.results.records import DEVICE_LABELS, DeviceLabel
 from photofinish.runs.run import Run
 from photofinish.stage.process import run_stage
 
@@ -46,15 +46,9 @@ def main() -> None:
     # Imported here, because torch takes seconds and equal trainings need none.
     from photofinish.regressions.turns import Turns
     from photofinish.runs.distributed import team_for
-    from photofinish.runs.setup import Setup
-    from photofinish.training.torch_device import configure_torch
+    from photofinish.runs.setup import Setup, torch_configured
 
-    with team_for(run, None) as (device, team):
-        experiment = run.experiment
-        deterministic = experiment.deterministic
-        configure_torch(
-            device, experiment.precision, run.host.threads or 1, deterministic=deterministic
-        )
+    with team_for(run, None) as (device, team), torch_configured(run, device, team):
         trainer = Setup(run, device, team).new_trainer()
         turns = Turns(trainer)
         if args.not_from:
@@ -64,7 +58,7 @@ def main() -> None:
             print(*turns.take(int(line)), file=answers, flush=True)
 
 
-def run_here(name: str, device: str, data: Path, weights: Path) -> Run:
+def run_here(name: str, device: DeviceLabel, data: Path, weights: Path) -> Run:
     """Return this commit's experiment, on the working tree's data and this machine."""
     params = read_params(Path("params.yaml"))
     experiment = params.experiments[name]
@@ -75,9 +69,8 @@ def run_here(name: str, device: str, data: Path, weights: Path) -> Run:
     settings = dict(experiment) | {"epochs": _MANY_EPOCHS, "metrics": ()}
     plan = ExperimentPlan(**settings, monitored=experiment.monitored_metric(), custom_code=code)
     cpu_host, gpu_host = fingerprint(params.devices)
-    if device == "cpu":
-        return Run(name, "cpu", plan, cpu_host, data, Path(), weights)
-    return Run(name, "gpu", plan, gpu_host, data, Path(), weights)
+    host = cpu_host if device == "cpu" else gpu_host
+    return Run(name, device, plan, host, data, Path(), weights)
 
 
 def _check_modules(other: Path) -> None:

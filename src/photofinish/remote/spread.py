@@ -24,13 +24,7 @@ from photofinish.errors import UserError
 from photofinish.files import project_root, state_folder
 from photofinish.machine.fingerprint import Machine, read_machines
 from photofinish.remote.jobs import PLAN, PROGRESS, Job, committed, run_job, stop_job
-from photofinish.remote.worker import (
-    DASK,
-    PLANNED,
-    code_version,
-    key_of,
-    resources_of,
-)
+from photofinish.remote.worker import DASK, PLANNED, code_version, key_of, resources_of
 from photofinish.results.records import DEVICE_LABELS
 from photofinish.stage.locks import exclusive
 from photofinish.tracking.experiment_name import experiment_name

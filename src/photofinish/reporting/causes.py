@@ -61,7 +61,7 @@ def cause(found: Diagnosis) -> str:
     if found.cause in ("copy-bound", "input-bound"):
         what, batch_seconds = "copying to the device", costs.copying_seconds
         if found.cause == "input-bound":
-            loads = run.record.experiment.input.name == "loader"
+            loads = run.settings.input.name == "loader"
             what = "the loader" if loads else "gathering batches"
             batch_seconds = costs.input_seconds
         share = min(1.0, batch_seconds / costs.epoch_share_seconds)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from photofinish.comparing.renting import RentalOption
-from photofinish.comparing.speedups import Interval, Speedup
+from photofinish.comparing.speedups import Speedup
 from photofinish.reporting.comparison_rows import Rows
 from photofinish.reporting.sentences import NAMES, in_words
-from photofinish.wording import byte_size, money, ratio, seconds
+from photofinish.wording import byte_size, interval_text, money, ratio, seconds
 
 ItemT = TypeVar("ItemT")
 Table = list[dict[str, str]]
@@ -60,10 +60,6 @@ def page_rows(columns: Sequence[Column[ItemT]], items: Iterable[ItemT]) -> Table
     return rows
 
 
-def _interval(interval: Interval) -> str:
-    return " to ".join(map(ratio, interval))
-
-
 SPEEDUPS: tuple[Column[Speedup], ...] = (
     Column("of", lambda found: found.kind, "of", NAMES.__getitem__),
     Column("cpu_seconds", lambda found: found.cpu_seconds, "CPU", seconds),
@@ -71,7 +67,7 @@ SPEEDUPS: tuple[Column[Speedup], ...] = (
     Column("speedup", lambda found: found.ratio, "speed-up", lambda value: f"{ratio(value)}x"),
     Column("low", lambda found: found.interval and found.interval[0]),
     Column("high", lambda found: found.interval and found.interval[1]),
-    Column(None, lambda found: found.interval, "9 of 10", _interval),
+    Column(None, lambda found: found.interval, "9 of 10", interval_text),
     Column("verdict", in_words, "verdict"),
 )
 

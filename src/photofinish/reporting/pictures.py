@@ -1,31 +1,32 @@
-"""Figures of the report: SVG from matplotlib, with selectable text and the page's colours."""
+"""Pictures of the report: times of jobs and loaders, speed-ups over settings, learning curves."""
 
 from __future__ import annotations
 
-import io
 import math
-import re
-import warnings
 from dataclasses import dataclass
-from html import escape
-from typing import Any
 
-from matplotlib import rc_context, rcParams
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib import rc_context
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from photofinish.comparing.decision import Decision
 from photofinish.comparing.pairs import AnyComparison
 from photofinish.comparing.scaling import Grid
 from photofinish.reporting.comparison_rows import Rows
+from photofinish.reporting.drawing import (
+    DEVICE_COLOURS,
+    INK,
+    LINES,
+    MARKERS,
+    STYLE,
+    Picture,
+    as_picture,
+    panels,
+    time_axis,
+)
 from photofinish.reporting.extrapolated import epochs_of
 from photofinish.results.job_times import JobTimes
 from photofinish.wording import HIGH, limit, listed, seconds, times
 
-INK, SOFT, LINE = "#1c2127", "#555d67", "#d8dde3"
-DEVICE_COLOURS = {"cpu": "#0072b2", "gpu": "#c75000"}
 PART_COLOURS = {
     "start-up": "#8a929b",
     "loading": "#c9930a",
@@ -35,96 +36,15 @@ PART_COLOURS = {
 }
 _LOADING_COLOURS = [PART_COLOURS[part] for part in ("loading", "training", "validation")]
 _LOADING_COLOURS += [PART_COLOURS["start-up"], PART_COLOURS["the rest"]]
-_VARIABLES = {INK: "--ink", SOFT: "--soft", LINE: "--line"} | {
-    colour: f"--{device}" for device, colour in DEVICE_COLOURS.items()
-}
-"""CSS variable of each colour, which changes on a dark page."""
-_STYLE: Any = {
-    "svg.fonttype": "none",
-    "text.parse_math": False,  # a name may contain dollar signs
-    "font.sans-serif": ["DejaVu Sans"],
-    "font.size": 9,
-    "text.color": INK,
-    "axes.edgecolor": SOFT,
-    "axes.labelcolor": SOFT,
-    "xtick.color": SOFT,
-    "ytick.color": SOFT,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": LINE,
-    "grid.linewidth": 0.6,
-    "axes.facecolor": "none",
-    "savefig.facecolor": "none",
-    "legend.frameon": False,
-    "lines.markersize": 4,
-    "hatch.linewidth": 0.6,
-}
-_LINES = {"cpu": "-", "gpu": "--"}
-_MARKERS = {"cpu": "o", "gpu": "s"}
-_WIDTH = 4.2
-"""Width of each figure, in inches."""
 _MOST_MARKED_EPOCHS = 30
 _LONGEST_NAME = 60
-_MOST_PANELS = 12
-_MOST_MARKED_COMMITS = 6
 
 
-@dataclass(frozen=True)
-class Picture:
-    """Figure of the report."""
-
-    name: str
-    """Name of the file, without the extension."""
-    caption: str
-    description: str
-    """Description for screen readers."""
-    svg: str
-
-    @property
-    def inline(self) -> str:
-        """SVG element with the page's colours."""
-        colours = "|".join(_VARIABLES)
-        return re.sub(colours, lambda match: f"var({_VARIABLES[match[0]]}, {match[0]})", self.svg)
-
-    @property
-    def file(self) -> str:
-        """SVG file, on white."""
-        white = self.svg.replace("<svg ", '<svg style="background:#fff" ', 1)
-        return f'<?xml version="1.0" encoding="utf-8"?>\n{white}'
-
-
-def _picture(figure: Figure, name: str, caption: str, description: str) -> Picture:
-    """Return the figure as an SVG element. Equal figures give equal bytes."""
-    rcParams["svg.hashsalt"] = name  # ids differ between the figures of a page
-    text = io.StringIO()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing")  # the browser's font has it
-        figure.savefig(text, format="svg", metadata={"Date": None})
-    svg = text.getvalue()
-    label = f'<svg role="img" aria-label="{escape(description)}" '
-    svg = svg[svg.index("<svg ") :].replace("<svg ", label, 1)
-    extras = r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->"
-    svg = re.sub(extras, "", svg, flags=re.DOTALL)
-    svg = re.sub(r' id="[A-Za-z][\w.]*_\d+"', "", svg)  # unused, and equal in all figures
-    return Picture(re.sub(r"[^\w.-]", "_", name), caption, description, svg)
-
-
-def _axes(height: float, count: int = 1) -> tuple[Figure, list[Axes]]:
-    """Return a figure of this height in inches, with `count` panels below each other."""
-    figure = Figure(figsize=(_WIDTH, height))
-    axes = figure.subplots(count, squeeze=False)[:, 0]
-    top, bottom = 1 - 0.3 / height, 0.5 / height
-    figure.subplots_adjust(left=0.18, right=0.97, top=top, bottom=bottom, hspace=0.45)
-    return figure, list(axes)
-
-
-@rc_context(_STYLE)
+@rc_context(STYLE)
 def job_times(pair: AnyComparison, decision: Decision) -> Picture:
     """Draw the job's time as a bar for each device, solid if measured and hatched if estimated."""
     bars = _bars(pair, decision)
-    figure, (axes,) = _axes(0.85 + 0.46 * len(bars))
+    figure, (axes,) = panels(0.85 + 0.46 * len(bars))
     figure.subplots_adjust(left=0.03)
     descriptions = []
     for y, bar in enumerate(bars):
@@ -152,11 +72,7 @@ def job_times(pair: AnyComparison, decision: Decision) -> Picture:
         axes.axvline(limit_seconds, color=INK, linewidth=1, linestyle=":")
         descriptions.append(f"an infinitely fast GPU: {seconds(limit_seconds)}")
     axes.set_ylim(len(bars) - 0.6, -0.7)
-    axes.set_yticks([])
-    axes.grid(axis="y", visible=False)
-    axes.set_xlim(left=0)
-    axes.xaxis.set_major_locator(MaxNLocator(5))
-    axes.xaxis.set_major_formatter(FuncFormatter(_seconds_on_axis))
+    time_axis(axes)
     handles, labels = axes.get_legend_handles_labels()
     shown = {label: handle for handle, label in zip(handles, labels, strict=True)}
     figure.legend(
@@ -165,33 +81,27 @@ def job_times(pair: AnyComparison, decision: Decision) -> Picture:
     )  # fmt: skip
     caption = "The whole job" if pair.compared else "The whole job (dotted: an infinitely fast GPU)"
     description = f"Time of the job. {'; '.join(descriptions)}"
-    return _picture(figure, f"job-{pair.experiment}", caption, description)
+    return as_picture(figure, f"job-{pair.experiment}", caption, description)
 
 
-@rc_context(_STYLE)
+@rc_context(STYLE)
 def loading(experiment: str, parts: dict[str, float]) -> Picture:
     """Draw the parts of loading a batch as one bar."""
-    figure, (axes,) = _axes(1.3)
+    figure, (axes,) = panels(1.3)
     figure.subplots_adjust(left=0.03, bottom=0.58)
     start_seconds = 0.0
     for (part, part_seconds), colour in zip(parts.items(), _LOADING_COLOURS, strict=False):
         axes.barh(0, part_seconds, left=start_seconds, height=0.4, color=colour, label=part)
         start_seconds += part_seconds
-    axes.set_yticks([])
-    axes.grid(axis="y", visible=False)
-    axes.set_xlim(left=0)
-    axes.xaxis.set_major_locator(MaxNLocator(5))
-    axes.xaxis.set_major_formatter(FuncFormatter(_seconds_on_axis))
+    time_axis(axes)
     figure.legend(
         loc="lower left", ncols=3, fontsize=8, borderaxespad=0.1, handlelength=1, columnspacing=1
     )
     named = listed([f"{part} {seconds(value)}" for part, value in parts.items()])
     description = f"Time of loading a batch in one process: {named}"
-    return _picture(figure, f"loading-{experiment}", "Loading a batch, in one process", description)
-
-
-def _seconds_on_axis(value: float, _place: float | None) -> str:
-    return seconds(value) if value else "0"
+    return as_picture(
+        figure, f"loading-{experiment}", "Loading a batch, in one process", description
+    )
 
 
 @dataclass(frozen=True)
@@ -238,11 +148,11 @@ def _parts(timings: JobTimes, loading_share: float) -> dict[str, float]:
     return {part: value for part, value in parts.items() if value}
 
 
-@rc_context(_STYLE)
+@rc_context(STYLE)
 def heat_map(grid: Grid) -> Picture:
     """Draw a GPU's speed-up, or its bound, over two settings."""
     columns, rows = len(grid.columns), len(grid.rows)
-    figure, (axes,) = _axes(1.0 + 0.45 * rows)
+    figure, (axes,) = panels(1.0 + 0.45 * rows)
     # A cell with a bound has no colour, because a bound does not show how fast a GPU is.
     logs = {
         place: 0.0 if cell.is_bound else math.log(cell.figure) for place, cell in grid.cells.items()
@@ -268,10 +178,10 @@ def heat_map(grid: Grid) -> Picture:
             axes.text(x + 0.5, y + 0.5, text, ha="center", va="center", fontsize=7)
             descriptions.append(f"{row}, {column}: {text}".replace("\n", " "))
     caption = f"By {grid.row_key} and {grid.column_key}"
-    return _picture(figure, "grid", caption, f"{caption}: {'; '.join(descriptions)}")
+    return as_picture(figure, "grid", caption, f"{caption}: {'; '.join(descriptions)}")
 
 
-@rc_context(_STYLE)
+@rc_context(STYLE)
 def learning_curves(history: Rows) -> Picture:
     """Draw an experiment's validation loss by epoch, and for two devices also by time."""
     by_device: dict[str, Rows] = {}
@@ -280,21 +190,21 @@ def learning_curves(history: Rows) -> Picture:
     columns = {"epoch": "epoch"}
     if len(by_device) > 1:
         columns["training_seconds_so_far"] = "seconds of training"
-    figure, panels = _axes(2.2 * len(columns), len(columns))
-    for axes, (column, label) in zip(panels, columns.items(), strict=True):
+    figure, all_axes = panels(2.2 * len(columns), len(columns))
+    for axes, (column, label) in zip(all_axes, columns.items(), strict=True):
         for device, rows in by_device.items():
             shown = [row for row in rows if math.isfinite(row["validation_loss"])]
             axes.plot(
                 [row[column] for row in shown],
                 [row["validation_loss"] for row in shown],
-                _LINES[device],
+                LINES[device],
                 color=DEVICE_COLOURS[device],
-                marker=_MARKERS[device] if len(shown) <= _MOST_MARKED_EPOCHS else "",
+                marker=MARKERS[device] if len(shown) <= _MOST_MARKED_EPOCHS else "",
                 label=device.upper(),
             )
         axes.set(xlabel=label, ylabel="validation loss")
         axes.set_xlim(left=0)
-    lines, labels = panels[0].get_legend_handles_labels()
+    lines, labels = all_axes[0].get_legend_handles_labels()
     figure.legend(lines, labels, loc="upper left", ncols=2, fontsize=8, borderaxespad=0.2)
     descriptions = []
     for device, rows in by_device.items():
@@ -305,59 +215,4 @@ def learning_curves(history: Rows) -> Picture:
         )
     experiment = history[0]["experiment"]
     description = f"Validation loss of {experiment}: {listed(descriptions)}"
-    return _picture(figure, f"loss-{experiment}", "How it learned", description)
-
-
-@rc_context(_STYLE)
-def speed_history(series: list[Rows], commits: list[str]) -> Picture:
-    """Draw each experiment's epoch time and accuracy by commit, and mark steps in the time."""
-    shown = list(dict.fromkeys(points[0]["experiment"] for points in series))[:_MOST_PANELS]
-    figure = Figure(figsize=(2 * _WIDTH, 0.9 + 1.9 * len(shown)), layout="constrained")
-    panels = figure.subplots(len(shown), 2, squeeze=False)
-    places = {commit: place for place, commit in enumerate(commits)}
-    descriptions = []
-    for points in series:
-        first, last = points[0], points[-1]
-        if first["experiment"] not in shown:
-            continue
-        row = panels[shown.index(first["experiment"])]
-        device, x = first["device"], [places[point["commit"]] for point in points]
-        name = " ".join(filter(None, (device.upper(), first["machine"])))
-        style = {"color": DEVICE_COLOURS[device], "marker": _MARKERS[device], "label": name}
-        row[0].plot(x, [point["epoch_seconds"] for point in points], _LINES[device], **style)
-        accuracies = [
-            (place, point["test_accuracy"]) for place, point in zip(x, points, strict=True)
-        ]
-        known = [pair for pair in accuracies if pair[1] is not None]
-        row[1].plot([place for place, _ in known], [value for _, value in known], **style)
-        torch = ""
-        for place, point in zip(x, points, strict=True):
-            notes = [times(point["step"])] if point["step"] else []
-            if point["torch"] != torch:
-                torch = point["torch"]
-                notes.append(f"torch {torch}")
-            if point["step"]:
-                row[0].axvline(place, color=SOFT, linewidth=1, linestyle=":")
-            at = place, point["epoch_seconds"]
-            row[0].annotate("\n".join(notes), at, (4, 4), textcoords="offset points", fontsize=7)
-        steps = [
-            f"{times(point['step'])} at {point['commit']}" for point in points if point["step"]
-        ]
-        descriptions.append(
-            f"{first['experiment']} {name}: {seconds(first['epoch_seconds'])} an epoch at "
-            f"{first['commit']}, {seconds(last['epoch_seconds'])} at {last['commit']}"
-            + (f", steps {listed(steps)}" if steps else "")
-        )
-    every = -(-len(commits) // _MOST_MARKED_COMMITS)
-    for experiment, row in zip(shown, panels, strict=True):
-        row[0].set(title=experiment, ylabel="an epoch")
-        row[0].set_ylim(bottom=0)
-        row[0].yaxis.set_major_formatter(FuncFormatter(_seconds_on_axis))
-        row[1].set(ylabel="test accuracy")
-        for axes in row:
-            axes.set_xticks(range(0, len(commits), every), [each[:7] for each in commits[::every]])
-            axes.set_xlim(-0.3, len(commits) - 0.5)
-            axes.tick_params(axis="x", labelsize=7)
-        row[0].legend(fontsize=7)
-    caption = "Speed over time (dotted: a step)"
-    return _picture(figure, "speed-history", caption, f"{caption}. {'; '.join(descriptions)}")
+    return as_picture(figure, f"loss-{experiment}", "How it learned", description)

@@ -22,6 +22,8 @@ from photofinish.reporting.answers import Answers, write_answers
 from photofinish.reporting.causes import commands, prediction, remedy_line
 from photofinish.reporting.columns import Table
 from photofinish.reporting.comparison_rows import comparison_metrics, comparison_rows
+from photofinish.reporting.drawing import Picture
+from photofinish.reporting.figures_table import figures_table
 from photofinish.reporting.loader_table import (
     loader_note,
     loader_parts,
@@ -31,7 +33,6 @@ from photofinish.reporting.loader_table import (
 )
 from photofinish.reporting.overview import overview_table
 from photofinish.reporting.page import template
-from photofinish.reporting.pictures import Picture
 from photofinish.reporting.sentences import Verdict, verdict
 from photofinish.reporting.tables import RENTING_NOTE
 from photofinish.wording import markdown_text
@@ -56,7 +57,7 @@ _SECTIONS: list[tuple[str, Callable[[AnyComparison], Table], str]] = [
     (
         "Loading with more workers",
         workers_table,
-        "Timed after the training, without steps. A worker's CPU time is that of four batches.",
+        "Timed after the training, without steps. A worker's CPU time is for four batches.",
     ),
     ("Which to rent", tables.renting_table, RENTING_NOTE),
     (
@@ -78,7 +79,7 @@ _SECTIONS: list[tuple[str, Callable[[AnyComparison], Table], str]] = [
         tables.references_table,
         "Measured on other machines. A GPU's record counts only where no GPU trained.",
     ),
-    ("Figures", tables.figures_table, ""),
+    ("Figures", figures_table, ""),
 ]
 """Title, function and note of each table. Tables without rows are not shown."""
 

@@ -9,12 +9,7 @@ from itertools import accumulate
 from photofinish.comparing.device_results import Trained
 from photofinish.comparing.pairs import AnyComparison
 from photofinish.files import to_csv
-from photofinish.reporting.columns import (
-    RENTING,
-    SPEEDUPS,
-    csv_names,
-    csv_rows,
-)
+from photofinish.reporting.columns import RENTING, SPEEDUPS, csv_names, csv_rows
 from photofinish.reporting.comparison_rows import COLUMNS as COMPARISON
 from photofinish.reporting.comparison_rows import Rows, is_known
 from photofinish.results import EpochMetrics

@@ -14,12 +14,7 @@ from photofinish.comparing.pairs import AnyComparison
 from photofinish.comparing.parity import Layer, Parity
 from photofinish.comparing.scaling import Series
 from photofinish.comparing.seeds import OverSeeds
-from photofinish.comparing.speedups import (
-    LEAST_VALUES,
-    BreakEvenEpochs,
-    Kind,
-    Speedup,
-)
+from photofinish.comparing.speedups import LEAST_VALUES, BreakEvenEpochs, Kind, Speedup
 from photofinish.comparing.tried import Tried
 from photofinish.machine.load import load_warnings
 from photofinish.reporting.answer_words import action_text, answer_text, busy_text

@@ -2,50 +2,26 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable
 from itertools import product
 
-import numpy as np
-
-from photofinish.comparing.device_results import AnyResult, Trained
+from photofinish.comparing.device_results import AnyResult
 from photofinish.comparing.pairs import AnyComparison
 from photofinish.comparing.scaling import Series, Shared
 from photofinish.comparing.seeds import Spread
 from photofinish.comparing.speedups import epoch_speedup, time_to_lowest_loss
 from photofinish.comparing.step_costs import PARTS
-from photofinish.machine.fingerprint import GpuTarget
 from photofinish.machine.load import load_warnings
 from photofinish.reporting import causes, sentences
-from photofinish.reporting.columns import (
-    ESTIMATED,
-    NOTHING,
-    RENTING,
-    SPEEDUPS,
-    Table,
-    page_rows,
-)
-from photofinish.reporting.comparison_rows import COLUMNS, comparison_rows, is_known
+from photofinish.reporting.columns import ESTIMATED, NOTHING, RENTING, SPEEDUPS, Table, page_rows
 from photofinish.reporting.extrapolated import epochs_of, job_time
 from photofinish.reporting.sentences import THE_SAME
-from photofinish.results.measurements import Operations
 from photofinish.results.references import hardware
-from photofinish.wording import (
-    all_or_some,
-    energy,
-    limit,
-    listed,
-    money,
-    ratio,
-    seconds,
-    utc_day,
-)
+from photofinish.wording import all_or_some, energy, limit, listed, money, ratio, seconds, utc_day
 
-_COMMIT_CHARACTERS = 10
-_MISTAKES_NAMED = 3
 RENTING_NOTE = (
     "Estimates assume this CPU's start-up and loading; a loader's workers share the cores of the "
-    "cheapest machine. Least times and costs are those of arithmetic and memory traffic only, by "
+    "cheapest machine. Least times and costs count arithmetic and memory traffic only, by "
     "the accelerator's data sheet."
 )
 
@@ -241,80 +217,6 @@ def renting_table(pair: AnyComparison) -> Table:
         for row, column in product(rows, ESTIMATED):
             row.pop(column.heading or "", None)
     return rows
-
-
-def figures_table(pair: AnyComparison) -> Table:
-    """Return a row for each figure, with a column for each device that trained."""
-    trained = {run.device for run in pair.trained}
-    by_device = {row["device"]: row for row in comparison_rows([pair]) if row["device"] in trained}
-    figures: dict[str, dict[str, str]] = defaultdict(lambda: defaultdict(lambda: NOTHING))
-    for column in COLUMNS:
-        for device, row in by_device.items() if column.label else ():
-            if column.label and is_known(row[column.name]):
-                figures[column.label][device] = column.write(row[column.name])
-    for result in pair.trained:
-        if isinstance(result, Trained) and result.scores.confusion:
-            figures["most mistaken"][result.device] = _most_mistaken(result)
-        for label, text in _hardware_and_software(result).items():
-            figures[label][result.device] = text
-    return [
-        {"": label, **{device.upper(): cells[device] for device in by_device}}
-        for label, cells in figures.items()
-    ]
-
-
-def _most_mistaken(result: Trained) -> str:
-    """Return the pairs of classes that the network mistakes most often."""
-    names, wrong = result.record.class_names, np.array(result.scores.confusion)
-    np.fill_diagonal(wrong, 0)
-    mistakes = []
-    for index in np.argsort(-wrong, axis=None, kind="stable")[:_MISTAKES_NAMED].tolist():
-        actual, predicted = divmod(index, len(names))
-        if count := wrong[actual, predicted]:
-            mistakes.append(f"{names[actual]} as {names[predicted]} ({count:,})")
-    return listed(mistakes) or NOTHING
-
-
-def _hardware_and_software(result: AnyResult) -> dict[str, str]:
-    """Return hardware and software, and how steps are launched or what was counted."""
-    timings, host = result.timings, result.timings.host
-    versions = dict(timings.packages)
-    if host.software:
-        versions = {"Python": host.software.python, "torch": host.software.torch}
-        if isinstance(host, GpuTarget) and host.accelerators:
-            versions["CUDA"] = host.software.cuda or "none"
-            versions["driver"] = host.accelerators[0].driver
-    commit, _, dirty = (timings.git_commit or "").partition("-")
-    cpu = host.cpu
-    return {
-        "CPU": f"{cpu.model}, {cpu.usable_cores} cores, {cpu.system}" if cpu else NOTHING,
-        "threads": str(host.threads or NOTHING),
-        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
-        "commit": (commit[:_COMMIT_CHARACTERS] or NOTHING) + (" with changes" if dirty else ""),
-        **_launching(result),
-        **_counted_step(timings.operations),
-    }
-
-
-def _launching(result: AnyResult) -> dict[str, str]:
-    """Return how the trainer launched its steps. Empty for scripts."""
-    taken, steps = result.steps_taken, "one by one"
-    if result.warm_up_seconds is None:
-        return {}
-    if result.device == "gpu" and taken:
-        is_captured = taken.kind == "graph"
-        steps = f"in graphs of {taken.at_once}" if is_captured else f"one by one: {taken.why}"
-    devices = str(result.timings.device_count)
-    return {"devices": devices, "steps": steps, "warm-up": seconds(result.warm_up_seconds)}
-
-
-def _counted_step(operations: Operations | None) -> dict[str, str]:
-    if operations is None:
-        return {}
-    return {
-        "operations a step": f"{operations.flops / 1e9:.3g} GFLOP",
-        "operators a step": f"{operations.kernels:,}",
-    }
 
 
 def steps_table(pair: AnyComparison) -> Table:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 from photofinish.config.base import Record
 from photofinish.machine.energy import Energy
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
+from photofinish.machine.host import git_commit, package_versions
 from photofinish.machine.load import LoadWindow, load_warnings
 from photofinish.results import EpochTiming, median_training_seconds, passed_seconds
 from photofinish.results.figures import Figure
@@ -190,3 +192,13 @@ class JobTimes(Readings):
         """Duration of the whole job, for each repeat."""
         repeats = [passed_seconds(repeat) + self.left_seconds(repeat) for repeat in self.repeats]
         return [self.whole_seconds, *(self.once_seconds + seconds for seconds in repeats)]
+
+
+def made_here(host: CpuTarget | GpuTarget) -> dict[str, Any]:
+    """Return the fields about machine and software, for a job of this process."""
+    return {
+        "host": host,
+        "host_name": platform.node(),
+        "git_commit": git_commit(),
+        "packages": package_versions(),
+    }

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import platform
 import statistics
-from collections.abc import Iterable
-from itertools import chain
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, RootModel
 
 from photofinish.config.base import Record
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
-from photofinish.machine.host import git_commit, package_versions
-from photofinish.machine.load import LoadWindow
-from photofinish.results import EpochTiming, median_training_seconds
-from photofinish.results.job_times import JobTimes, Readings
-from photofinish.results.measurements import LoaderTimes, LoopSteps, Operations, SteadyState
+from photofinish.results.job_times import JobTimes, made_here
 from photofinish.results.records import DeviceLabel, read_record
 
 SCRIPT = "script.json"
@@ -78,14 +71,7 @@ class ScriptEpoch(Record):
         return sum(self.counted_seconds) - len(self.counted_seconds) * self._host_step_seconds
 
 
-class ScriptSettings(Record):
-    """Settings of a script's training, as far as they could be observed."""
-
-    precision: Literal["fp64", "fp32", "tf32", "bf16", "fp16"]
-    """Precision of products on an NVIDIA GPU with the script's PyTorch flags."""
-    batch_size: int
-    """Number of samples in the counted step."""
-    cuda_graphs: Literal["off"] = "off"
+Precision = Literal["fp64", "fp32", "tf32", "bf16", "fp16"]
 
 
 class ScriptRun(Record):
@@ -98,7 +84,8 @@ class ScriptRun(Record):
     command: str
     files: dict[str, str]
     """SHA-256 of each file that the script depends on, and version of each package."""
-    experiment: ScriptSettings
+    precision: Precision
+    """Precision of products on an NVIDIA GPU with the script's PyTorch flags."""
     parameter_count: int | None
     epochs: tuple[ScriptEpoch, ...]
     """Passes of the script. Without `photofinish.steps` it is empty: the whole script is timed."""
@@ -110,57 +97,15 @@ class ScriptRun(Record):
     """Times of the job. A script without epochs counts as one epoch."""
 
 
-def script_times(
-    host: CpuTarget | GpuTarget,
-    *,
-    started_at_unix_seconds: float,
-    startup_seconds: float,
-    total_seconds: float,
-    epochs: tuple[EpochTiming, ...],
-    epochs_left: int = 0,
-    repeats: tuple[tuple[EpochTiming, ...], ...] = (),
-    samples: int,
-    counts_samples: bool = True,
-    steps_per_epoch: int | None,
-    step_seconds: Iterable[float],
-    loop_steps: LoopSteps | None,
-    load: tuple[LoadWindow, ...],
-    operations: Operations | None,
-    not_counted: str,
-    readings: Readings | None = None,
-    loader: LoaderTimes | None = None,
-) -> JobTimes:
-    """Return the times of a script's job on this machine.
-
-    If samples were not counted, `samples` is the number of steps.
-    """
+def script_made_here(host: CpuTarget | GpuTarget) -> dict[str, Any]:
+    """Return the fields about machine, device and software, for a script of this process."""
     accelerators = host.accelerators if isinstance(host, GpuTarget) else ()
     cpu_name = host.cpu.model if host.cpu else "unknown"
-    epoch_seconds = median_training_seconds([*epochs, *chain.from_iterable(repeats)])
-    return JobTimes(
-        host=host,
-        host_name=platform.node(),
-        device_name=accelerators[0].name if accelerators else cpu_name,
-        device_count=len(accelerators) or 1,
-        git_commit=git_commit(),
-        packages=package_versions(),
-        started_at_unix_seconds=started_at_unix_seconds,
-        epochs=epochs,
-        epochs_left=epochs_left,
-        repeats=repeats,
-        training_image_count=samples,
-        steps_per_epoch=steps_per_epoch,
-        images_per_second=samples / epoch_seconds if counts_samples else None,
-        startup_seconds=startup_seconds,
-        total_seconds=total_seconds,
-        steady_state=SteadyState(steps_per_sample=1, sample_seconds=tuple(step_seconds)),
-        loop_steps=loop_steps,
-        load=load,
-        loader=loader,
-        operations=operations,
-        not_counted=None if operations else not_counted,
-        **dict(readings or ()),
-    )
+    return {
+        **made_here(host),
+        "device_name": accelerators[0].name if accelerators else cpu_name,
+        "device_count": len(accelerators) or 1,
+    }
 
 
 class ScriptUnavailable(Record):

@@ -12,9 +12,11 @@ from typing import Self
 from photofinish.machine.energy import EnergyMeter, added_up, unavailable
 from photofinish.machine.host_memory import peak_host_memory_bytes
 from photofinish.machine.load import LoadMonitor, LoadWindow, nvidia_gpu_state
+from photofinish.profiling.attribution import Profile, profile
+from photofinish.profiling.loader_parts import measure_loader
 from photofinish.results import passed_seconds
 from photofinish.results.job_times import Readings
-from photofinish.results.measurements import Overhead
+from photofinish.results.measurements import LoaderTimes, Overhead
 from photofinish.runs.training import Training
 from photofinish.training.torch_device import nvidia_uuid
 
@@ -22,12 +24,14 @@ from photofinish.training.torch_device import nvidia_uuid
 class Instruments:
     """Instruments of a run in one process, read between epochs only.
 
-    A `with` block watches the first training. `repeat` and `measuring` watch the rest.
+    A `with` block watches the first training. `repeat` and `measure` watch the rest.
     """
 
     overhead: Overhead
     readings: Readings
     """Readings of the first training."""
+    profile: Profile
+    loader: LoaderTimes | None
 
     def __init__(self, training: Training) -> None:
         run, team = training.setup.run, training.team
@@ -82,10 +86,10 @@ class Instruments:
         yield partial(self._load.epoch_ended, number)
         self._load.training_ended()
 
-    @contextmanager
-    def measuring(self) -> Iterator[None]:
-        """Watch the measurements after all trainings."""
+    def measure(self) -> None:
+        """Measure the trained network and its loader, after all trainings."""
+        setup, trainer = self._training.setup, self._training.trainer
         self._load.begin()
-        yield
-        experiment = self._training.setup.run.experiment
-        self._load.sample(experiment.repeats, experiment.epochs)
+        self.profile = profile(trainer, setup.resident_batches)
+        self.loader = measure_loader(trainer)
+        self._load.sample(setup.run.experiment.repeats, setup.run.experiment.epochs)

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import platform
 from itertools import chain
-from typing import NamedTuple
 
 import torch
 
 from photofinish.files import sha256_of_bytes, sha256_of_file, write_bytes_atomically
-from photofinish.machine.host import git_commit, package_versions
 from photofinish.models.registry import count_parameters
-from photofinish.profiling.attribution import Profile
 from photofinish.results import median_training_seconds, records
+from photofinish.results.job_times import made_here
 from photofinish.results.learned import weights_of
-from photofinish.results.measurements import LoaderTimes, StepsTaken
+from photofinish.results.measurements import StepsTaken
 from photofinish.runs.further import Epochs
 from photofinish.runs.instruments import Instruments
-from photofinish.runs.training import Training
+from photofinish.runs.training import JobClock, Training
 from photofinish.training.torch_device import device_name, effective_precision
 
 
@@ -69,24 +66,14 @@ def training_record(training: Training) -> records.TrainingRecord:
     )
 
 
-class Durations(NamedTuple):
-    """Durations of the job's parts."""
-
-    started_at_unix_seconds: float
-    startup_seconds: float
-    startup_cpu_seconds: float
-    warm_up_seconds: float
-    total_seconds: float
-    tracking_seconds: float
-
-
 def timings_of(
     training: Training,
-    durations: Durations,
+    clock: JobClock,
     instruments: Instruments,
-    profile: Profile,
-    loader: LoaderTimes | None,
     repeats: tuple[Epochs, ...],
+    *,
+    warm_up_seconds: float,
+    total_seconds: float,
 ) -> records.Timings:
     """Return the record of the times of the training and its parts."""
     setup, trainer = training.setup, training.trainer
@@ -94,37 +81,29 @@ def timings_of(
     cpu = run.host.cpu if run.device == "cpu" else None
     epochs = tuple(trainer.progress.timings)
     return records.Timings(
-        host=run.host,
-        host_name=platform.node(),
+        **made_here(run.host),
         device_name=cpu.model if cpu else device_name(setup.device),
-        git_commit=git_commit(),
-        packages=package_versions(),
-        started_at_unix_seconds=durations.started_at_unix_seconds,
-        startup_seconds=durations.startup_seconds,
-        startup_cpu_seconds=durations.startup_cpu_seconds,
+        started_at_unix_seconds=clock.started_at_unix_seconds,
+        startup_seconds=clock.startup_seconds,
+        startup_cpu_seconds=clock.startup_cpu_seconds,
         data_seconds=setup.data_seconds,
-        warm_up_seconds=durations.warm_up_seconds,
+        warm_up_seconds=warm_up_seconds,
         epochs=epochs,
         epochs_left=trainer.epochs_left_out(),
         replaces=run.replaces,
-        total_seconds=durations.total_seconds,
-        tracking_seconds=durations.tracking_seconds,
+        total_seconds=total_seconds,
+        tracking_seconds=clock.tracking_seconds,
         resumed_at_epochs=training.resumed_at_epochs,
         training_image_count=image_count,
         steps_per_epoch=trainer.steps_per_epoch,
         images_per_second=image_count / median_training_seconds(chain(epochs, *repeats)),
         device_count=setup.team.device_count,
         repeats=repeats,
-        steady_state=profile.steady_state,
-        tried_threads=profile.tried_threads,
+        **instruments.profile._asdict(),
         steps_taken=StepsTaken(kind=steps.kind, at_once=steps.at_once, why=steps.why),
         overhead=instruments.overhead,
         load=instruments.load,
-        attribution=profile.attribution,
-        loader=loader,
-        not_attributed=profile.not_attributed,
-        operations=profile.operations,
-        not_counted=profile.not_counted,
+        loader=instruments.loader,
         identity=run.identity(),
         **dict(instruments.readings),
     )

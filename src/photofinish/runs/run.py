@@ -121,7 +121,7 @@ class Run:
         if ignore_index != IGNORED_CLASS and not split.target_shape:
             raise ConfigError(
                 f"{key}.ignore_index is for targets with a class at each position in params.yaml, "
-                f"and those of {dataset} are one {split.task} a sample: leave it out"
+                f"and each sample of {dataset} has one target ({split.task}): leave it out"
             )
 
     def data_sha256(self) -> str:

@@ -19,12 +19,28 @@ from photofinish.profiling.loader_tries import fits_resident
 from photofinish.runs.run import Run
 from photofinish.training.batches import Batches
 from photofinish.training.custom_step import step_with_a_loss
+from photofinish.training.failures import failures_explained
 from photofinish.training.input_paths import make_batches
 from photofinish.training.loading import LoadedSamples, SampleKind
 from photofinish.training.losses import Loss
 from photofinish.training.parts import has_live_inputs, part_of
+from photofinish.training.torch_device import configure_torch
 from photofinish.training.trainer import Trainer
 from photofinish.training.world import World
+
+
+@contextmanager
+def torch_configured(run: Run, device: torch.device, team: World) -> Iterator[None]:
+    """Configure torch for the run. In this block, errors have the experiment's name."""
+    experiment = run.experiment
+    with failures_explained(run.name, experiment, team, runs_custom_code=bool(run.custom_code)):
+        configure_torch(
+            device,
+            experiment.precision,
+            run.host.threads or 1,
+            deterministic=experiment.deterministic,
+        )
+        yield
 
 
 class Setup:
@@ -137,5 +153,5 @@ class Setup:
             run = self.run
             raise ConfigError(
                 f"experiments.{run.name}.{error}. "
-                f"Its samples are those of datasets.{run.experiment.dataset}"
+                f"Its samples come from datasets.{run.experiment.dataset}"
             ) from error

@@ -10,7 +10,7 @@ from photofinish.config.budget import BudgetPlan
 from photofinish.config.experiment import ExperimentPlan
 from photofinish.data.packed import PackedSplit
 from photofinish.files import state_folder
-from photofinish.machine.fingerprint import CpuTarget, GpuTarget, check_machine, report_missing
+from photofinish.machine.fingerprint import GpuTarget, check_machine, read_host, report_missing
 from photofinish.results.records import DeviceLabel
 from photofinish.runs.costs import Costs
 from photofinish.runs.finished import restore_result
@@ -36,23 +36,19 @@ def train(
     budget_file: Path | None = None,
 ) -> None:
     """Train one experiment on one device, or record that the device is missing."""
-    is_cpu = device == "cpu"
-    host = read_plan(host_file, CpuTarget) if is_cpu else read_plan(host_file, GpuTarget)
-    rank = own_rank()
-    experiment = read_plan(experiment_file, ExperimentPlan)
-    name = experiment_file.stem
-    costs = Costs()
+    host, experiment = read_host(device, host_file), read_plan(experiment_file, ExperimentPlan)
+    name, rank, costs = experiment_file.stem, own_rank(), Costs()
     if budget_file:
         costs = Costs.of(read_plan(budget_file, BudgetPlan), device, name)
     run = Run(name, device, experiment, host, data, out, weights, costs)
     if rank is None:
-        check_machine(f"{name} on {device}", host, _REMEDY)
+        check_machine(run.title, host, _REMEDY)
     run.check()
     if rank is None and host.processes > 1:
         # Imported here, because torch takes seconds, while MLflow's process starts.
         from photofinish.runs.distributed import launch
 
-        with exclusive_machine(_title(run)) as waited_seconds:
+        with exclusive_machine(f"which trains {run.title}") as waited_seconds:
             if not restore_result(run):
                 launch(host, waited_seconds, _RESUMING)
     elif rank is None or rank.number == 0:
@@ -61,11 +57,6 @@ def train(
         from photofinish.runs.train import train_rank
 
         train_rank(run, rank, NoTracker())
-
-
-def _title(run: Run) -> str:
-    """Return a description of this run, for processes that wait for it."""
-    return f"which trains {run.name} on the {run.device}"
 
 
 def _train_with_mlflow(run: Run, rank: Rank | None) -> None:
@@ -77,7 +68,7 @@ def _train_with_mlflow(run: Run, rank: Rank | None) -> None:
         if rank is None and restore_result(run):
             return
         # With several processes, the stage that starts them holds the lock for all.
-        machine = nullcontext(0.0) if rank else exclusive_machine(_title(run))
+        machine = nullcontext(0.0) if rank else exclusive_machine(f"which trains {run.title}")
         with machine as waited_seconds, Tracker() as tracker:
             data = run.data_sha256(), PackedSplit(run.data).manifest.counts
             tracker.start(run.name, run.device, run.experiment, run.key(), *data)
@@ -90,5 +81,5 @@ def _train_with_mlflow(run: Run, rank: Rank | None) -> None:
 
 
 def _record_unavailable(run: Run, reason: str) -> None:
-    report_missing(f"{run.name} on {run.device}", run.host, reason)
+    report_missing(run.title, run.host, reason)
     write_unavailable(run, reason)

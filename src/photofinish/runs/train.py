@@ -7,32 +7,26 @@ training/step.py for a step.
 
 from __future__ import annotations
 
-import time
-
 import torch
 
 from photofinish.files import state_folder
 from photofinish.machine.load import load_warnings
-from photofinish.profiling.attribution import Profile, profile
 from photofinish.profiling.first_step import first_batch, first_step
-from photofinish.profiling.loader_parts import measure_loader
 from photofinish.profiling.scratch import forget_optimizer
 from photofinish.results import passed_seconds, records
-from photofinish.results.measurements import LoaderTimes
 from photofinish.runs.distributed import failures_left_to_the_stage, team_for
 from photofinish.runs.finished import keep_result
 from photofinish.runs.further import train_further_seeds, train_repeats
 from photofinish.runs.instruments import Instruments
-from photofinish.runs.outcome import Durations, timings_of, write_model
+from photofinish.runs.outcome import timings_of, write_model
 from photofinish.runs.run import Run
-from photofinish.runs.setup import Setup
+from photofinish.runs.setup import Setup, torch_configured
 from photofinish.runs.training import JobClock, Training
-from photofinish.stage.rank import Rank, seconds_since_stage_start
+from photofinish.stage.rank import Rank
 from photofinish.tracking.client import NoTracker, Tracker
 from photofinish.training.checkpoint import CheckpointStore, prune_checkpoints
 from photofinish.training.custom_step import step_with_a_loss
-from photofinish.training.failures import failures_explained
-from photofinish.training.torch_device import NoAcceleratorError, configure_torch
+from photofinish.training.torch_device import NoAcceleratorError
 from photofinish.training.world import World
 
 
@@ -60,16 +54,9 @@ def train(
     waited_seconds: float,
 ) -> None:
     """Train from the last checkpoint, if any, then measure and write the results."""
-    experiment = run.experiment
     if team.is_main:
         prune_checkpoints(state_folder() / "checkpoints")
-    with failures_explained(run.name, experiment, team, runs_custom_code=bool(run.custom_code)):
-        configure_torch(
-            device,
-            experiment.precision,
-            run.host.threads or 1,
-            deterministic=experiment.deterministic,
-        )
+    with torch_configured(run, device, team):
         timings = _train_own_seed(run, device, team, tracker, waited_seconds)
         spent_seconds = timings.total_seconds + sum(map(passed_seconds, timings.repeats))
         last_epoch = len(timings.epochs) if timings.epochs_left else None
@@ -91,7 +78,6 @@ def _train_own_seed(
     waited_seconds: float,
 ) -> records.Timings:
     """Train from the experiment's own seed, then train its repeats. Write `model/`."""
-    started_at_unix_seconds = time.time() - seconds_since_stage_start()
     clock = JobClock(tracker, waited_seconds)
     training = Training(Setup(run, device, team), clock=clock)
     instruments = Instruments(training)
@@ -99,8 +85,7 @@ def _train_own_seed(
         training.restore()
         with clock.excluded():
             warm_up_seconds = training.trainer.prepare()
-        startup_seconds = seconds_since_stage_start() - clock.excluded_seconds
-        startup_cpu_seconds = time.thread_time() - clock.excluded_cpu_seconds
+        clock.startup_ended()
         tracker.wait_until_ready()
         with instruments:  # samples load and energy, and times this loop's overhead
             for metrics, timing in training.epochs():
@@ -112,26 +97,17 @@ def _train_own_seed(
     if first_step:  # on rank 0. If killed before, restore the last checkpoint and measure again
         write_model(training, first_step)
     with clock.excluded():
-        profiled, loader = _measure(training, instruments)
-    durations = Durations(
-        started_at_unix_seconds=started_at_unix_seconds,
-        startup_seconds=startup_seconds,
-        startup_cpu_seconds=startup_cpu_seconds,
+        instruments.measure()
+        for warning in load_warnings(instruments.load):
+            training.say(f"take the times with care: {warning}")
+    return timings_of(
+        training,
+        clock,
+        instruments,
+        repeats,
         warm_up_seconds=warm_up_seconds,
         total_seconds=clock.elapsed_seconds(),
-        tracking_seconds=tracker.waited_seconds,
     )
-    return timings_of(training, durations, instruments, profiled, loader, repeats)
-
-
-def _measure(training: Training, instruments: Instruments) -> tuple[Profile, LoaderTimes | None]:
-    """Measure the trained network and its loader. The model is written already."""
-    with instruments.measuring():
-        profiled = profile(training.trainer, training.setup.resident_batches)
-        loader = measure_loader(training.trainer)
-    for warning in load_warnings(instruments.load):
-        training.say(f"take the times with care: {warning}")
-    return profiled, loader
 
 
 def _first_step(training: Training) -> records.FirstStep | None:

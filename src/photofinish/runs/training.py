@@ -19,10 +19,14 @@ from photofinish.wording import seconds
 
 
 class JobClock:
-    """Time of the job, summed over its processes if it was resumed."""
+    """Time of the job, summed over its processes if it was resumed, and of its start-up."""
+
+    startup_seconds: float
+    startup_cpu_seconds: float
 
     def __init__(self, tracker: Tracker | NoTracker, excluded_seconds: float) -> None:
         self._tracker = tracker
+        self.started_at_unix_seconds = time.time() - seconds_since_stage_start()
         self.excluded_seconds = excluded_seconds
         """Wall time of this process that does not count, such as waits for locks and profiling."""
         self.excluded_cpu_seconds = 0.0
@@ -38,9 +42,19 @@ class JobClock:
         self.excluded_seconds += time.monotonic() - started_seconds
         self.excluded_cpu_seconds += time.thread_time() - started_cpu_seconds
 
+    def startup_ended(self) -> None:
+        """Note how long the start-up took."""
+        self.startup_seconds = seconds_since_stage_start() - self.excluded_seconds
+        self.startup_cpu_seconds = time.thread_time() - self.excluded_cpu_seconds
+
+    @property
+    def tracking_seconds(self) -> float:
+        """Time in which this process waited for MLflow."""
+        return self._tracker.waited_seconds
+
     def elapsed_seconds(self) -> float:
         """Return how long the job has taken so far."""
-        excluded_seconds = self.excluded_seconds + self._tracker.waited_seconds
+        excluded_seconds = self.excluded_seconds + self.tracking_seconds
         return self.earlier_seconds + seconds_since_stage_start() - excluded_seconds
 
 
@@ -145,7 +159,7 @@ class Training:
             self.save()
 
     def save(self) -> None:
-        """Save a checkpoint, unless no epoch was trained since the last one."""
+        """Save a checkpoint, unless no epoch was trained since the last checkpoint."""
         epochs_done = self.trainer.progress.epochs_done
         if epochs_done == self._epochs_saved:
             return

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Literal
 
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric
 from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT
@@ -19,10 +19,17 @@ from photofinish.files import sha256_of_bytes
 from photofinish.machine.fingerprint import GpuTarget
 from photofinish.machine.load import load_warnings
 from photofinish.nested import dotted
-from photofinish.results import EpochMetrics, EpochTiming, records
-from photofinish.results.figures import figures_in
+from photofinish.results import records
 from photofinish.results.job_times import JobTimes
 from photofinish.results.script_runs import SCRIPT, ScriptRun, read_script_run
+from photofinish.tracking.run_metrics import (
+    KEY,
+    milliseconds,
+    script_metrics,
+    summary,
+    test_scores,
+    training_metrics,
+)
 from photofinish.wording import listed, measure_again, seconds
 
 COMPARISON = "comparison"
@@ -49,14 +56,10 @@ TAG_NOTE = "mlflow.note.content"
 TAG_PROCESS = "photofinish.process"
 OURS = "**photofinish**"
 """Prefix of each description that photofinish writes."""
-ONCE = 0
-"""Step of a value that a run has once. MLflow draws a bar for it."""
 _DATASETS = Path("data/plan/datasets")
 _DIGEST_CHARACTERS = 16
 """MLflow takes 36."""
 _SOURCE = {"mlflow.source.name": "dvc repro", "mlflow.source.type": "LOCAL"}
-_NO_WORD = re.compile(r"\W+")
-_KEY = re.compile(r"[\w. -]{1,250}")
 
 
 Answered = tuple[str, str, float]
@@ -91,11 +94,11 @@ def run_params(experiment: Experiment, device: str) -> dict[str, str]:
     for key in RECIPE:
         if settings[key] == Experiment.model_fields[key].default:
             del settings[key]
-    optional = ("schedule", "every"), ("optimizer", "weight_decay_exclude"), ("model", "output")
-    for block, key in optional:
-        if settings[block].get(key, key) is None:
-            del settings[block][key]
-    values = dotted(settings, may_be_name=_KEY.fullmatch)
+    for block in ("schedule", "optimizer", "model"):
+        for key in getattr(getattr(experiment, block), "own_keys", ()):
+            if settings[block][key] is None:
+                del settings[block][key]
+    values = dotted(settings, may_be_name=KEY.fullmatch)
     return {key: str(value) for key, value in values} | {"device": device}
 
 
@@ -135,7 +138,7 @@ def training_document(
     timings = records.read_record(timings_folder / records.TIMINGS, records.Timings)
     history = records.read_history(model)
     seeds = records.read_seeds(model, record.experiment)
-    experiment, summary = record.experiment, _summary(timings)
+    experiment, values = record.experiment, summary(timings)
     result = mirrored = _digest(f"{name}/{device}", *written_last)
     files = [*_files(model, records.MODEL), *_files(timings_folder, records.TIMINGS_FOLDER)]
     quality = ""
@@ -147,16 +150,16 @@ def training_document(
             files.append((evaluation, records.EVALUATED))
             mirrored = _digest(result, evaluation)
             quality = f": {scores.in_words}"
-            summary |= _test_scores(scores)
+            values |= test_scores(scores)
     tags = {}
     if timings.epochs_left:
         tags[TAG_EXTRAPOLATED] = f"from {len(history)} of {timings.planned_epochs} epochs"
     note = _note(experiment, timings, quality, tags.get(TAG_EXTRAPOLATED))
     key = records.training_key(name, timings.identity)
-    document = _document(name, device, record, timings, key, note, result, mirrored, answers)
+    document = _document(name, device, "train", timings, key, note, result, mirrored, answers)
     params = run_params(experiment, device)
     dataset = dataset_input(experiment.dataset, record.data_sha256, record.samples)
-    metrics = [*_all_metrics(history, timings, seeds, summary)]
+    metrics = [*training_metrics(history, timings, seeds, values)]
     tags |= document.tags
     return replace(
         document,
@@ -169,28 +172,10 @@ def training_document(
     )
 
 
-def _all_metrics(
-    history: Sequence[EpochMetrics],
-    timings: records.Timings,
-    seeds: Sequence[records.SeedRun],
-    summary: Mapping[str, float | None],
-) -> Iterator[Metric]:
-    """Yield the metrics of each epoch, of each further seed, and of the whole training."""
-    for epoch, timing in zip(history, timings.epochs, strict=True):
-        yield from epoch_metrics(epoch, timing, timings.training_image_count)
-    ended_ms = _milliseconds(timings.epochs[-1].ended_at_unix_seconds)
-    for run in seeds:
-        loss = run.history[-1].validation_loss
-        yield Metric("seed_validation_loss", loss, ended_ms, run.seed)
-    for key, value in summary.items():
-        if value is not None:
-            yield Metric(key, float(value), ended_ms, ONCE)
-
-
 def _document(
     name: str,
     device: records.DeviceLabel,
-    record: records.TrainingRecord | ScriptRun,
+    stage: Literal["train", "script"],
     timings: JobTimes,
     training_key: str,
     note: str,
@@ -208,16 +193,15 @@ def _document(
         tags[TAG_ANSWER] = answer.removesuffix(".")
     if warnings := load_warnings(timings.load):
         tags[TAG_BUSY] = listed(warnings)
-        stage = "script" if isinstance(record, ScriptRun) else "train"
         command = measure_again([f"{stage}-{device}@{name}"])
         note += f" The machine was busy, so its times are unreliable. Measure again: `{command}`"
     return RunDocument(
         name=f"{name}/{device}",
-        tags=tags | {"photofinish.status": record.status, TAG_NOTE: note},
+        tags=tags | {"photofinish.status": "trained", TAG_NOTE: note},
         result=result,
         mirrored=mirrored,
-        started_ms=_milliseconds(timings.started_at_unix_seconds),
-        duration_ms=_milliseconds(timings.total_seconds),
+        started_ms=milliseconds(timings.started_at_unix_seconds),
+        duration_ms=milliseconds(timings.total_seconds),
     )
 
 
@@ -230,27 +214,18 @@ def script_document(
     if not isinstance(record, ScriptRun):
         return None
     timings, identity = record.timings, _digest(f"{name}/{device}", file)
-    values = {**_measured(timings, has_steps=bool(record.epochs)), **record.metrics}
-    ended_ms = _milliseconds(timings.started_at_unix_seconds + timings.total_seconds)
-    metrics = [
-        Metric(key, float(value), ended_ms, ONCE)
-        for key, value in values.items()
-        if value is not None and _KEY.fullmatch(key)
-    ]
-    for number, epoch in enumerate(record.epochs, 1):
-        epoch_values = {
-            "training_seconds": epoch.full_seconds,
-            "waiting_seconds": epoch.exposed_waiting_seconds,
-            "step_seconds": epoch.step_seconds,
-        }
-        metrics += [Metric(key, value, ended_ms, number) for key, value in epoch_values.items()]
     note = (
         f"{OURS}: {timings.device_name} ran `{record.command}` in {seconds(timings.total_seconds)}."
     )
     key = records.training_key(name, identity)
-    document = _document(name, device, record, timings, key, note, identity, identity, answers)
+    document = _document(name, device, "script", timings, key, note, identity, identity, answers)
     params = {"command": record.command, "device": device}
-    return replace(document, params=params, metrics=metrics, files=[(file, records.TIMINGS_FOLDER)])
+    return replace(
+        document,
+        params=params,
+        metrics=[*script_metrics(record)],
+        files=[(file, records.TIMINGS_FOLDER)],
+    )
 
 
 def answers_of(report: Path) -> dict[Answered, str]:
@@ -292,15 +267,6 @@ def _machine_tags(timings: JobTimes) -> dict[str, str]:
     return tags
 
 
-def epoch_metrics(metrics: EpochMetrics, timing: EpochTiming, training_images: int) -> list[Metric]:
-    """Return the metrics of one epoch, at its end."""
-    values = asdict(metrics) | asdict(timing)
-    values["images_per_second"] = training_images / timing.training_seconds
-    epoch, ended_ms = values.pop("epoch"), _milliseconds(values.pop("ended_at_unix_seconds"))
-    present = {key: value for key, value in values.items() if value is not None}
-    return [Metric(key, value, ended_ms, epoch) for key, value in present.items()]
-
-
 def _note(
     experiment: Experiment, timings: records.Timings, quality: str, extrapolated: str | None
 ) -> str:
@@ -315,36 +281,6 @@ def _note(
             f" The whole job takes {seconds(timings.whole_seconds)}, extrapolated {extrapolated}."
         )
     return text
-
-
-def _summary(timings: records.Timings) -> dict[str, float | None]:
-    """Return the values that a training has once."""
-    summary = _measured(timings, has_steps=True)
-    summary["overhead_share"] = timings.overhead.share
-    summary["job_seconds"] = timings.whole_seconds if timings.epochs_left else None
-    if parts := timings.step_parts:
-        for part, value in parts.median_seconds.items():
-            summary[f"median_step_{part}"] = value
-    for part, value in timings.loader.explained.items() if timings.loader else ():
-        summary[f"loader_{_NO_WORD.sub('_', part)}_seconds"] = value
-    return summary
-
-
-def _test_scores(scores: records.DeviceEvaluation) -> dict[str, float]:
-    """Return the scores on the test part by their names in MLflow."""
-    ours = {
-        "test_accuracy": scores.test_accuracy,
-        "test_loss": scores.test_loss,
-        "test_macro_f1": scores.macro_f1,
-    }
-    custom = {f"test_{metric}": value for metric, value in scores.metrics.items()}
-    return custom | {key: value for key, value in ours.items() if value is not None}
-
-
-def _measured(timings: JobTimes, *, has_steps: bool) -> dict[str, float | None]:
-    """Return the measured figures by their names in MLflow."""
-    figures = figures_in(timings, has_steps=has_steps)
-    return {figure.mlflow: value for figure, value in figures if figure.mlflow}
 
 
 def report_document(report: Path) -> RunDocument:
@@ -367,7 +303,3 @@ def _files(folder: Path, name: str) -> list[tuple[Path, str]]:
 def _digest(text: str, *paths: Path) -> str:
     contents = [sha256_of_bytes(path.read_bytes()) for path in paths]
     return sha256_of_bytes(json.dumps([text, *contents]).encode())
-
-
-def _milliseconds(value: float) -> int:
-    return round(value * 1000)

@@ -17,6 +17,7 @@ from photofinish.files import project_root, state_folder
 from photofinish.results import EpochMetrics, EpochTiming
 from photofinish.results.records import DeviceLabel
 from photofinish.tracking import documents
+from photofinish.tracking.run_metrics import epoch_metrics
 from photofinish.tracking.store import Store, close_abandoned_runs, is_live, open_store, process_tag
 from photofinish.tracking.sync import create_run, mirror_run, set_note, sync_all, unfinished_run
 
@@ -90,7 +91,7 @@ def epochs(epochs: list[tuple[EpochMetrics, EpochTiming]], training_images: int)
     (run,), metrics = _live, []
     for epoch, timing in epochs:
         if epoch.epoch > run.last_epoch:
-            metrics += documents.epoch_metrics(epoch, timing, training_images)
+            metrics += epoch_metrics(epoch, timing, training_images)
             run.last_epoch = epoch.epoch
     open_project().client.log_batch(run.id, metrics)
     if time.monotonic() - run.sampled_seconds > _SAMPLE_SECONDS:

@@ -25,7 +25,8 @@ from photofinish.data.tasks import TASKS
 from photofinish.nested import leaf_names, leaves
 from photofinish.results import records
 from photofinish.results.learned import load_network
-from photofinish.tracking.documents import ONCE, RunDocument
+from photofinish.tracking.documents import RunDocument
+from photofinish.tracking.run_metrics import ONCE
 from photofinish.tracking.store import Store, first_line
 
 _REQUIREMENTS = ("mlflow", "numpy", "torch", "torchvision")

@@ -14,13 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import psutil
-from mlflow.entities import (
-    LoggedModelStatus,
-    Metric,
-    Param,
-    Run,
-    RunTag,
-)
+from mlflow.entities import LoggedModelStatus, Metric, Param, Run, RunTag
 from mlflow.tracking import MlflowClient
 
 from photofinish.errors import UserError
@@ -28,7 +22,6 @@ from photofinish.files import project_root, state_folder
 from photofinish.results import records
 from photofinish.results.records import EVALUATED
 from photofinish.tracking.documents import (
-    ONCE,
     OURS,
     REPORT,
     REPORT_TEXT,
@@ -48,6 +41,7 @@ from photofinish.tracking.documents import (
     script_document,
     training_document,
 )
+from photofinish.tracking.run_metrics import ONCE
 from photofinish.tracking.store import (
     MLFLOW_ERRORS,
     Store,

@@ -18,7 +18,6 @@ from torch import nn
 
 from photofinish.config.cuda_graphs import TURNED_OFF, why_not_captured
 from photofinish.errors import UserError
-from photofinish.machine import most_steps_at_once
 from photofinish.models.custom import same_bits
 from photofinish.nested import samples_in
 from photofinish.training.batches import (
@@ -40,11 +39,16 @@ from photofinish.training.step import (
     take_steps,
     tensors_of,
 )
-from photofinish.training.torch_device import CPU
 
 if TYPE_CHECKING:
     from photofinish.config.experiment import Experiment
 
+MOST_BYTES = 256 << 20
+"""Maximum size of the batches of one graph."""
+_MOST_OPERATIONS = 4000
+"""Maximum number of operations of one graph: each takes memory, and time to capture."""
+_OPERATIONS_A_LAYER = 8
+"""Approximate number of operations per layer in a training step."""
 TRIED_STEPS = 3
 """Number of captured steps whose bits a trial compares with eager steps."""
 ScratchCopy = Callable[[], AbstractContextManager[TrainState]]
@@ -339,36 +343,8 @@ def steps_per_graph(experiment: Experiment, training: Batches, network: nn.Modul
         return 1  # so that loading the next batch overlaps with the step
     sample_bytes = bytes_of_a_sample(next(iter(training.eval_batches())))
     layers = sum(1 for module in network.modules() if not any(module.children()))
-    image_count, batch_size = training.image_count, training.batch_size
-    most = most_steps_at_once(image_count, batch_size, sample_bytes, layers)
-    whole = image_count // batch_size
+    whole = training.image_count // training.batch_size
+    by_size = MOST_BYTES // (training.batch_size * sample_bytes)
+    by_operations = _MOST_OPERATIONS // (_OPERATIONS_A_LAYER * layers)
+    most = max(1, min(whole, by_size, by_operations))
     return min(range(most, most // 2, -1), key=lambda size: whole % size)
-
-
-@contextmanager
-def put_back(state: TrainState) -> Iterator[None]:
-    """Restore weights, buffers, optimizers and scaler in place, because graphs read them there."""
-    tensors = [*state.network.parameters(), *state.network.buffers()]
-    if state.average:
-        tensors += state.average.network.parameters()
-    settings = [(group, {**group}) for each in state.optimizers for group in each.param_groups]
-    values = [(own, {**own}) for each in state.optimizers for own in each.state.values()]
-    for _own, kept in values:
-        tensors += [value for value in kept.values() if isinstance(value, torch.Tensor)]
-    before = [tensor.detach().to(CPU, copy=True) for tensor in tensors]
-    had_state = [set(optimizer.state) for optimizer in state.optimizers]
-    scale = state.scaler.state_dict()
-    try:
-        yield
-    finally:
-        for optimizer, had in zip(state.optimizers, had_state, strict=True):
-            optimizer.zero_grad()
-            for parameter in optimizer.state.keys() - had:
-                del optimizer.state[parameter]
-        for changed, kept in [*settings, *values]:
-            changed.clear()
-            changed.update(kept)
-        with torch.no_grad():
-            for tensor, value in zip(tensors, before, strict=True):
-                tensor.copy_(value)
-        state.scaler.load_state_dict(scale)

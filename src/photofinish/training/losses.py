@@ -125,7 +125,7 @@ class Loss:
                 return total, positions
             if isinstance(positions, int):
                 return total, weights[targets].sum()
-            is_counted = targets != cast("Classes", self.task).ignore_index
+            is_counted = targets != self.task.ignore_index
             return total, (weights[targets.where(is_counted, 0)] * is_counted).sum()
         if not count:
             nothing = leaves(outputs)[0].sum() * 0.0

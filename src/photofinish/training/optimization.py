@@ -37,8 +37,6 @@ def build_optimizers(
     """
     arguments = arguments_of(settings)
     reference = OPTIMIZERS.reference(settings.name)
-    if arguments.get("lr", 0) is None:  # a custom function may not accept lr
-        del arguments["lr"]
     if not is_reference(settings.name):
         with run_custom_code(f"optimizer {settings.name} can't be made"):
             groups = _parameter_groups(network, getattr(settings, "weight_decay_exclude", None))
@@ -203,8 +201,8 @@ class LearningRates:
         if settings.name == CONSTANT:
             return
         reference = SCHEDULES.reference(settings.name)
-        every = getattr(settings, "every", None)
-        self._moves_each_step = (every or default_every(reference.name)) == "step"
+        by_default = "step" if reference.name in MOVED_BY_STEPS else "epoch"
+        self._moves_each_step = (getattr(settings, "every", None) or by_default) == "step"
         steps = epochs * steps_per_epoch
         offered = {
             "T_max": steps if self._moves_each_step else epochs,
@@ -291,8 +289,3 @@ class LearningRates:
         self._steps_done = state["steps_done"]
         if self._scheduler:
             self._scheduler.load_state_dict(state["scheduler"])
-
-
-def default_every(name: str) -> str:
-    """Return when a schedule of PyTorch changes the rate by default: each step or each epoch."""
-    return "step" if name in MOVED_BY_STEPS else "epoch"

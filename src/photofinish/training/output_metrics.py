@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from photofinish.custom.running import accepted_arguments, as_function, run_custom_code
-from photofinish.data.tasks import Classes, Task, classes_of_positions, has_positions
+from photofinish.data.tasks import Task, classes_of_positions, has_positions
 from photofinish.errors import UserError
 from photofinish.nested import map_nested
 
@@ -27,7 +27,7 @@ def rows_that_count(task: Task, outputs: Any, targets: Any) -> tuple[Any, Any]:
     if not task.is_one_of_many or not has_positions(targets):
         return outputs, targets
     outputs, targets = classes_of_positions(outputs, targets)
-    is_counted = targets != cast("Classes", task).ignore_index
+    is_counted = targets != task.ignore_index
     return outputs[is_counted], targets[is_counted]
 
 

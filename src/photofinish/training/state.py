@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,9 +17,11 @@ from photofinish.training.optimization import (
     build_optimizers,
     check_several_optimizers,
 )
+from photofinish.training.torch_device import CPU
 
 if TYPE_CHECKING:
-    from photofinish.config.experiment import EarlyStopping, Experiment
+    from photofinish.config.early_stopping import EarlyStopping
+    from photofinish.config.experiment import Experiment
 
 
 class TrainState(NamedTuple):
@@ -58,6 +62,35 @@ def build_state(
     schedule = LearningRates.of(experiment, optimizers[0], steps_per_epoch)
     average = AveragedWeights(network_itself, experiment.ema) if experiment.ema else None
     return TrainState(network, optimizers, schedule, scaler, layout, average)
+
+
+@contextmanager
+def put_back(state: TrainState) -> Iterator[None]:
+    """Restore weights, buffers, optimizers and scaler in place, because graphs read them there."""
+    tensors = [*state.network.parameters(), *state.network.buffers()]
+    if state.average:
+        tensors += state.average.network.parameters()
+    settings = [(group, {**group}) for each in state.optimizers for group in each.param_groups]
+    values = [(own, {**own}) for each in state.optimizers for own in each.state.values()]
+    for _own, kept in values:
+        tensors += [value for value in kept.values() if isinstance(value, torch.Tensor)]
+    before = [tensor.detach().to(CPU, copy=True) for tensor in tensors]
+    had_state = [set(optimizer.state) for optimizer in state.optimizers]
+    scale = state.scaler.state_dict()
+    try:
+        yield
+    finally:
+        for optimizer, had in zip(state.optimizers, had_state, strict=True):
+            optimizer.zero_grad()
+            for parameter in optimizer.state.keys() - had:
+                del optimizer.state[parameter]
+        for changed, kept in [*settings, *values]:
+            changed.clear()
+            changed.update(kept)
+        with torch.no_grad():
+            for tensor, value in zip(tensors, before, strict=True):
+                tensor.copy_(value)
+        state.scaler.load_state_dict(scale)
 
 
 @dataclass

@@ -25,7 +25,7 @@ class Step(Protocol):
     """Callable that trains on one batch."""
 
     def __call__(
-        self, state: TrainState, number: int, batch: Batch, rate: torch.Tensor | None = None
+        self, state: TrainState, number: int, batch: Batch, rate: torch.Tensor | None = None, /
     ) -> torch.Tensor:
         """Train on the epoch's batch `number`, from 0. Return the loss, on the device.
 
@@ -107,11 +107,7 @@ class StepOfSeveralOptimizers:
         self._loss = loss
 
     def __call__(
-        self,
-        state: TrainState,
-        number: int,  # noqa: ARG002
-        batch: Batch,
-        rate: torch.Tensor | None = None,  # noqa: ARG002
+        self, state: TrainState, _number: int, batch: Batch, _rate: torch.Tensor | None = None
     ) -> torch.Tensor:
         with self._loss.autocast():
             inputs = to_input(state, batch)

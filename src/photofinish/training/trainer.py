@@ -1,7 +1,7 @@
 """The only training loop. It works for any device, and uses no files, no DVC and no MLflow.
 
 `prepare` warms up and chooses how steps are launched, and `epochs` trains. A step is in step.py,
-captured steps are in graphs.py.
+validation in validation.py, and captured steps in graphs.py.
 
 Within an epoch's timed pass, the loop logs nothing and reads nothing back from the device. The
 clock waits for the device before and after the pass. Validation reads its sums back once, at the
@@ -13,26 +13,24 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from itertools import chain, islice
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from photofinish.errors import ConfigError
 from photofinish.results import EpochMetrics, EpochTiming
-from photofinish.training.batch_loss import LossOfOutputs, choose_losses
-from photofinish.training.batches import Batch, Batches, cut_to_last, map_batch, seed_epoch
+from photofinish.training.batch_loss import choose_losses
+from photofinish.training.batches import Batch, Batches, cut_to_last, seed_epoch
 from photofinish.training.custom_step import BatchTransform
 from photofinish.training.failures import check_finite
-from photofinish.training.graphs import GraphedSteps, choose_steps, fall_back, put_back
+from photofinish.training.graphs import GraphedSteps, choose_steps, fall_back
 from photofinish.training.losses import Loss
 from photofinish.training.optimization import LearningRates
-from photofinish.training.output_metrics import joined, monitored_value
-from photofinish.training.state import Progress, TrainState, build_state, progress_in
+from photofinish.training.state import Progress, TrainState, build_state, progress_in, put_back
 from photofinish.training.step import EagerSteps, choose_step, first_failure, take_steps
 from photofinish.training.torch_device import (
     CPU,
@@ -42,6 +40,7 @@ from photofinish.training.torch_device import (
     is_accelerator,
     memory_format,
 )
+from photofinish.training.validation import Sums, Validator
 from photofinish.training.world import World
 
 if TYPE_CHECKING:
@@ -76,16 +75,13 @@ class Trainer:
         self.team = team or World(device)
         self.clock = self.team.clock()
         self.criterion = Loss.of(experiment, task, self.team.output_device)
-        self.batch_loss, self.validation_loss = choose_losses(
+        self.batch_loss, loss = choose_losses(
             experiment, self.criterion, self.team, training, keeps_outputs=monitored is not None
         )
-        self._monitored = monitored
-        self._check_monitor()
-        self.batch_transform = None
-        if experiment.batch_transform:
-            self.batch_transform = BatchTransform(
-                experiment.batch_transform, experiment.seed, classes
-            )
+        rule, targets = experiment.early_stopping, self.criterion.task
+        self.validator = Validator(loss, targets, self.team, rule, monitored)
+        given = experiment.batch_transform
+        self.batch_transform = BatchTransform(given, experiment.seed, classes) if given else None
         self.steps_per_epoch = -(-training.image_count // training.batch_size)
         layout = memory_format(network, device, experiment.precision)
         network.to(device, memory_format=layout)  # type: ignore[call-overload]
@@ -102,21 +98,6 @@ class Trainer:
         self.steps_done = 0
         """Number of steps so far. A progress bar reads it from another thread."""
 
-    def _check_monitor(self) -> None:
-        """Raise ConfigError if validation lacks the figure that early stopping follows."""
-        rule = self.experiment.early_stopping
-        if rule is None or rule.monitor == "validation_loss":
-            return
-        is_judged = isinstance(self.validation_loss, LossOfOutputs)
-        if not is_judged or not (self._monitored or self.criterion.task.has_accuracy):
-            source = "a custom step" if not is_judged else f"{self.criterion.task.name} as targets"
-            raise ConfigError(
-                f"early_stopping.monitor is {rule.monitor} in params.yaml, and {source} can't give "
-                f"it: follow validation_loss"
-            )
-        if self._monitored:
-            self._monitored.reference.load()  # so that no epoch's time includes the import
-
     def fresh_state(self, network: nn.Module, layout: torch.memory_format) -> TrainState:
         """Create a fresh optimizer, schedule and gradient scaler for `network`."""
         scaler = gradient_scaler(self.device, self.experiment.precision)
@@ -129,35 +110,6 @@ class Trainer:
     def result(self) -> nn.Module:
         """Network that is validated and saved. With `ema`, the averaged network."""
         return self.state.average.network if self.state.average else self.network
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return all state that the rest of the run depends on.
-
-        Seed and epoch determine batch order and dropout, which need no state.
-        """
-        return {
-            "network": self.network.state_dict(),
-            "average": self.state.average.network.state_dict() if self.state.average else {},
-            "best": self.best_weights,
-            "optimizers": [optimizer.state_dict() for optimizer in self.state.optimizers],
-            "schedule": self.state.schedule.state_dict(),
-            "scaler": self.state.scaler.state_dict(),
-            "progress": asdict(self.progress),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
-        self.steps.release()  # captured steps read tensors that are replaced below
-        self.network.load_state_dict(state["network"])
-        if self.state.average:
-            self.state.average.network.load_state_dict(state["average"])
-        self.best_weights = state["best"]
-        for optimizer, saved in zip(self.state.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
-        self.state.schedule.load_state_dict(state["schedule"])
-        self.state.scaler.load_state_dict(state["scaler"])
-        self.progress = progress_in(state)
-        self.steps_done = self.progress.epochs_done * self.steps_per_epoch
 
     def epochs(self) -> Iterator[tuple[EpochMetrics, EpochTiming]]:
         """Train the remaining epochs.
@@ -208,19 +160,13 @@ class Trainer:
             losses.append(step_losses.reshape(-1))
             self.steps_done += step_losses.numel()
         trained_seconds = self.clock.now_seconds()
-        loss_sum, weight, correct, judged = self.evaluate(
-            self.state, self.validation.eval_batches()
-        )
-        monitored = self._monitored_value(judged)
+        sums = self.validator.evaluate(self.state, self.validation.eval_batches())
+        monitored = self.validator.monitored(sums.judged)
         validated_seconds = self.clock.now_seconds()
 
-        train_loss, validation_loss, accuracy = self._metrics(
-            epoch, torch.cat(losses).cpu().double(), loss_sum, weight, correct
-        )
-        self.state.schedule.epoch_ended(validation_loss)
-        metrics = EpochMetrics(
-            epoch + 1, learning_rate, train_loss, validation_loss, accuracy, monitored
-        )
+        step_losses = torch.cat(losses).cpu().double()
+        metrics = self._metrics(epoch, learning_rate, step_losses, sums, monitored)
+        self.state.schedule.epoch_ended(metrics.validation_loss)
         timing = EpochTiming(
             trained_seconds - started_seconds, validated_seconds - trained_seconds, time.time()
         )
@@ -232,52 +178,19 @@ class Trainer:
         With resident input, this call computes the epoch's order, before the first batch is timed.
         """
         batches = self.training.train_batches(epoch, self.steps.at_once)
-        if self.batch_transform is None:
-            return batches
-        transform = self.batch_transform
-        return (transform(batch, epoch, number) for number, batch in enumerate(batches))
-
-    @torch.inference_mode()
-    def evaluate(
-        self, state: TrainState, batches: Iterable[Batch]
-    ) -> tuple[float, float, tuple[float, float], list[tuple[Any, Any]]]:
-        """Return this rank's summed loss, summed weight, correct and all predictions, and outputs.
-
-        Outputs and targets of each batch are returned only if early stopping follows a metric.
-        Reads from the device only after the last batch.
-        """
-        network = state.network
-        if state.average:
-            state.average.copy_buffers()
-            network = state.average.network
-        network.eval()
-        scores = [self.validation_loss.scores(network, state, batch) for batch in batches]
-        loss_sum = torch.stack([batch.loss for batch in scores]).cpu().double().sum().item()
-        correct = [batch.correct for batch in scores if batch.correct is not None]
-        hits = torch.stack(correct).sum().item() if correct else 0.0
-        right = hits, float(sum(batch.predicted for batch in scores))
-        judged = [batch.judged for batch in scores if batch.judged]
-        return loss_sum, float(sum(batch.weight for batch in scores)), right, judged
-
-    def _monitored_value(self, judged: list[tuple[Any, Any]]) -> float | None:
-        """Return the metric that early stopping follows, computed over all ranks, or None."""
-        if self._monitored is None:
-            return None
-        own = [map_batch(torch.Tensor.cpu, batch) for batch in judged]
-        outputs, targets = zip(*chain(*self.team.all_gather_object(own)), strict=True)
-        return monitored_value(
-            self._monitored, self.criterion.task, joined(outputs), joined(targets)
-        )
+        if transform := self.batch_transform:
+            return (transform(batch, epoch, number) for number, batch in enumerate(batches))
+        return batches
 
     def _metrics(
         self,
         epoch: int,
+        learning_rate: float,
         step_losses: torch.Tensor,
-        loss_sum: float,
-        weight: float,
-        correct: tuple[float, float],
-    ) -> tuple[float, float, float | None]:
-        """Return training loss, validation loss and accuracy over all ranks.
+        sums: Sums,
+        monitored: float | None,
+    ) -> EpochMetrics:
+        """Return the epoch's metrics over all ranks.
 
         Raises NonFiniteLossError on every rank if a loss isn't finite.
         """
@@ -285,19 +198,19 @@ class Trainer:
         sizes = [self.batch_loss.batch_samples(number) for number in range(len(step_losses))]
         train_sum = float((step_losses * torch.tensor(sizes).double()).sum()) / self.team.size
         not_finite = torch.argwhere(~step_losses.isfinite()).flatten().tolist()
-        own = train_sum, loss_sum, weight, correct, min(not_finite, default=math.inf)
-        train_sums, loss_sums, weights, all_correct, first = zip(
+        first_failing = min(not_finite, default=math.inf)
+        own = train_sum, sums.loss, sums.weight, sums.correct, sums.predicted, first_failing
+        train_sums, losses, weights, correct, predicted, first = zip(
             *self.team.all_gather_object(own), strict=True
         )
-        validation_loss = sum(loss_sums) / sum(weights)
+        validation_loss = sum(losses) / sum(weights)
         rate = self.state.schedule.learning_rate
         check_finite(epoch, min(first), self.steps_per_epoch, validation_loss, rate)
         train_loss = sum(train_sums) / self.training.image_count
-        right, predicted = map(sum, zip(*all_correct, strict=True))
-        is_judged = isinstance(self.validation_loss, LossOfOutputs)
-        has_accuracy = self.criterion.task.has_accuracy and is_judged
-        accuracy = right / predicted if predicted else 0.0
-        return train_loss, validation_loss, accuracy if has_accuracy else None
+        accuracy = sum(correct) / max(1, sum(predicted)) if self.validator.has_accuracy else None
+        return EpochMetrics(
+            epoch + 1, learning_rate, train_loss, validation_loss, accuracy, monitored
+        )
 
     def prepare(self) -> float:
         """Warm the device up, then choose how steps are launched. Return the seconds it took.
@@ -344,11 +257,8 @@ class Trainer:
         if self._is_large() and layout is state.memory_format:
             with put_back(state):
                 network.train()
-                yield state._replace(
-                    schedule=LearningRates.of(
-                        self.experiment, state.optimizer, self.steps_per_epoch
-                    )
-                )
+                schedule = LearningRates.of(self.experiment, state.optimizer, self.steps_per_epoch)
+                yield state._replace(schedule=schedule)
         # A copy of a compiled network would be compiled again.
         elif self.team.size == 1 and not self.experiment.model.compile:
             scratch = copy.deepcopy(network).to(memory_format=layout)
@@ -384,7 +294,7 @@ class Trainer:
 
     def _validate_each_size(self, state: TrainState) -> None:
         first = next(iter(self.validation.eval_batches()))
-        self.evaluate(state, self._first_and_last(self.validation, first))
+        self.validator.evaluate(state, self._first_and_last(self.validation, first))
 
     def _first_and_last(self, batches: Batches, first: Batch) -> list[Batch]:
         """Return the first batch, and if the last is smaller, the first batch cut to its size.
@@ -412,3 +322,32 @@ class Trainer:
             self.team.forget_peak_memory()
             why = f"recording them failed ({first_failure(error)})"
             self.steps = fall_back(self.experiment, self.step, why)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all state that the rest of the run depends on.
+
+        Seed and epoch determine batch order and dropout, which need no state.
+        """
+        return {
+            "network": self.network.state_dict(),
+            "average": self.state.average.network.state_dict() if self.state.average else {},
+            "best": self.best_weights,
+            "optimizers": [optimizer.state_dict() for optimizer in self.state.optimizers],
+            "schedule": self.state.schedule.state_dict(),
+            "scaler": self.state.scaler.state_dict(),
+            "progress": asdict(self.progress),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        self.steps.release()  # captured steps read tensors that are replaced below
+        self.network.load_state_dict(state["network"])
+        if self.state.average:
+            self.state.average.network.load_state_dict(state["average"])
+        self.best_weights = state["best"]
+        for optimizer, saved in zip(self.state.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        self.state.schedule.load_state_dict(state["schedule"])
+        self.state.scaler.load_state_dict(state["scaler"])
+        self.progress = progress_in(state)
+        self.steps_done = self.progress.epochs_done * self.steps_per_epoch

@@ -58,6 +58,8 @@ class World:
 
     def unwrapped(self, network: nn.Module) -> nn.Module:
         """Return the network in a wrapper made by `parallel`."""
+        if isinstance(network, nn.DataParallel | DistributedDataParallel):
+            network = network.module
         return network
 
     def no_sync(self, network: nn.Module) -> AbstractContextManager[None]:  # noqa: ARG002
@@ -112,10 +114,6 @@ class DataParallelWorld(World):
             raise UserError("strategy data_parallel needs CUDA, which torch can't use here")
         return nn.DataParallel(network, list(self.devices), self.output_device)
 
-    def unwrapped(self, network: nn.Module) -> nn.Module:
-        module: nn.Module = network.module if isinstance(network, nn.DataParallel) else network
-        return module
-
 
 class DistributedWorld(World):
     """World of one process for each device. gloo sends objects, the device's backend gradients."""
@@ -141,12 +139,6 @@ class DistributedWorld(World):
 
     def parallel(self, network: nn.Module) -> nn.Module:
         return DistributedDataParallel(network, process_group=self._gradients)
-
-    def unwrapped(self, network: nn.Module) -> nn.Module:
-        module: nn.Module = (
-            network.module if isinstance(network, DistributedDataParallel) else network
-        )
-        return module
 
     def no_sync(self, network: nn.Module) -> AbstractContextManager[None]:
         assert isinstance(network, DistributedDataParallel)

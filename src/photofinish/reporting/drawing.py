@@ -1,0 +1,113 @@
+"""SVG from matplotlib, with selectable text and the page's colours."""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from matplotlib import rcParams
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from photofinish.wording import seconds
+
+INK, SOFT, LINE = "#1c2127", "#555d67", "#d8dde3"
+DEVICE_COLOURS = {"cpu": "#0072b2", "gpu": "#c75000"}
+_VARIABLES = {INK: "--ink", SOFT: "--soft", LINE: "--line"} | {
+    colour: f"--{device}" for device, colour in DEVICE_COLOURS.items()
+}
+"""CSS variable of each colour, which changes on a dark page."""
+STYLE: Any = {
+    "svg.fonttype": "none",
+    "text.parse_math": False,  # a name may contain dollar signs
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 9,
+    "text.color": INK,
+    "axes.edgecolor": SOFT,
+    "axes.labelcolor": SOFT,
+    "xtick.color": SOFT,
+    "ytick.color": SOFT,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": LINE,
+    "grid.linewidth": 0.6,
+    "axes.facecolor": "none",
+    "savefig.facecolor": "none",
+    "legend.frameon": False,
+    "lines.markersize": 4,
+    "hatch.linewidth": 0.6,
+}
+LINES = {"cpu": "-", "gpu": "--"}
+MARKERS = {"cpu": "o", "gpu": "s"}
+WIDTH = 4.2
+"""Width of each figure, in inches."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Figure of the report."""
+
+    name: str
+    """Name of the file, without the extension."""
+    caption: str
+    description: str
+    """Description for screen readers."""
+    svg: str
+
+    @property
+    def inline(self) -> str:
+        """SVG element with the page's colours."""
+        colours = "|".join(_VARIABLES)
+        return re.sub(colours, lambda match: f"var({_VARIABLES[match[0]]}, {match[0]})", self.svg)
+
+    @property
+    def file(self) -> str:
+        """SVG file, on white."""
+        white = self.svg.replace("<svg ", '<svg style="background:#fff" ', 1)
+        return f'<?xml version="1.0" encoding="utf-8"?>\n{white}'
+
+
+def as_picture(figure: Figure, name: str, caption: str, description: str) -> Picture:
+    """Return the figure as an SVG element. Equal figures give equal bytes."""
+    rcParams["svg.hashsalt"] = name  # ids differ between the figures of a page
+    text = io.StringIO()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # the browser's font has it
+        figure.savefig(text, format="svg", metadata={"Date": None})
+    svg = text.getvalue()
+    label = f'<svg role="img" aria-label="{escape(description)}" '
+    svg = svg[svg.index("<svg ") :].replace("<svg ", label, 1)
+    extras = r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->"
+    svg = re.sub(extras, "", svg, flags=re.DOTALL)
+    svg = re.sub(r' id="[A-Za-z][\w.]*_\d+"', "", svg)  # unused, and equal in all figures
+    return Picture(re.sub(r"[^\w.-]", "_", name), caption, description, svg)
+
+
+def panels(height: float, count: int = 1) -> tuple[Figure, list[Axes]]:
+    """Return a figure of this height in inches, with `count` panels below each other."""
+    figure = Figure(figsize=(WIDTH, height))
+    axes = figure.subplots(count, squeeze=False)[:, 0]
+    top, bottom = 1 - 0.3 / height, 0.5 / height
+    figure.subplots_adjust(left=0.18, right=0.97, top=top, bottom=bottom, hspace=0.45)
+    return figure, list(axes)
+
+
+def time_axis(axes: Axes) -> None:
+    """Let the x axis show seconds, for bars without ticks on the y axis."""
+    axes.set_yticks([])
+    axes.grid(axis="y", visible=False)
+    axes.set_xlim(left=0)
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.xaxis.set_major_formatter(seconds_on_axis)
+
+
+def seconds_on_axis(value: float, _place: float | None) -> str:
+    """Format a tick."""
+    return seconds(value) if value else "0"

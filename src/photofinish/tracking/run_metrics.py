@@ -1,0 +1,104 @@
+"""Metrics of MLflow's runs, computed from records only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+
+from mlflow.entities import Metric
+
+from photofinish.results import EpochMetrics, EpochTiming, records
+from photofinish.results.figures import figures_in
+from photofinish.results.job_times import JobTimes
+from photofinish.results.script_runs import ScriptRun
+
+ONCE = 0
+"""Step of a value that a run has once. MLflow draws a bar for it."""
+KEY = re.compile(r"[\w. -]{1,250}")
+"""Names that MLflow allows."""
+_NO_WORD = re.compile(r"\W+")
+
+
+def epoch_metrics(metrics: EpochMetrics, timing: EpochTiming, training_images: int) -> list[Metric]:
+    """Return the metrics of one epoch, at its end."""
+    values = asdict(metrics) | asdict(timing)
+    values["images_per_second"] = training_images / timing.training_seconds
+    epoch, ended_ms = values.pop("epoch"), milliseconds(values.pop("ended_at_unix_seconds"))
+    return _at(values, ended_ms, epoch)
+
+
+def training_metrics(
+    history: Sequence[EpochMetrics],
+    timings: records.Timings,
+    seeds: Sequence[records.SeedRun],
+    summary: Mapping[str, float | None],
+) -> Iterator[Metric]:
+    """Yield the metrics of each epoch, of each further seed, and of the whole training."""
+    for epoch, timing in zip(history, timings.epochs, strict=True):
+        yield from epoch_metrics(epoch, timing, timings.training_image_count)
+    ended_ms = milliseconds(timings.epochs[-1].ended_at_unix_seconds)
+    for run in seeds:
+        loss = run.history[-1].validation_loss
+        yield Metric("seed_validation_loss", loss, ended_ms, run.seed)
+    yield from _at(summary, ended_ms, ONCE)
+
+
+def script_metrics(record: ScriptRun) -> Iterator[Metric]:
+    """Yield the metrics of the whole script, then of each epoch."""
+    timings = record.timings
+    ended_ms = milliseconds(timings.started_at_unix_seconds + timings.total_seconds)
+    values = {**_measured(timings, has_steps=bool(record.epochs)), **record.metrics}
+    yield from _at(
+        {key: value for key, value in values.items() if KEY.fullmatch(key)}, ended_ms, ONCE
+    )
+    for number, epoch in enumerate(record.epochs, 1):
+        values = {
+            "training_seconds": epoch.full_seconds,
+            "waiting_seconds": epoch.exposed_waiting_seconds,
+            "step_seconds": epoch.step_seconds,
+        }
+        yield from _at(values, ended_ms, number)
+
+
+def _at(values: Mapping[str, float | None], ended_ms: int, step: int) -> list[Metric]:
+    """Return the known values as metrics of one step."""
+    return [
+        Metric(key, float(value), ended_ms, step)
+        for key, value in values.items()
+        if value is not None
+    ]
+
+
+def summary(timings: records.Timings) -> dict[str, float | None]:
+    """Return the values that a training has once."""
+    values = _measured(timings, has_steps=True)
+    values["overhead_share"] = timings.overhead.share
+    values["job_seconds"] = timings.whole_seconds if timings.epochs_left else None
+    if parts := timings.step_parts:
+        for part, value in parts.median_seconds.items():
+            values[f"median_step_{part}"] = value
+    for part, value in timings.loader.explained.items() if timings.loader else ():
+        values[f"loader_{_NO_WORD.sub('_', part)}_seconds"] = value
+    return values
+
+
+def test_scores(scores: records.DeviceEvaluation) -> dict[str, float]:
+    """Return the scores on the test part by their names in MLflow."""
+    ours = {
+        "test_accuracy": scores.test_accuracy,
+        "test_loss": scores.test_loss,
+        "test_macro_f1": scores.macro_f1,
+    }
+    custom = {f"test_{metric}": value for metric, value in scores.metrics.items()}
+    return custom | {key: value for key, value in ours.items() if value is not None}
+
+
+def _measured(timings: JobTimes, *, has_steps: bool) -> dict[str, float | None]:
+    """Return the measured figures by their names in MLflow."""
+    figures = figures_in(timings, has_steps=has_steps)
+    return {figure.mlflow: value for figure, value in figures if figure.mlflow}
+
+
+def milliseconds(value: float) -> int:
+    return round(value * 1000)
