@@ -86,6 +86,9 @@ VALID = {
         "self.register_buffer('near', torch.eye(64).to_sparse(), persistent=False)",
         "return self.inner[1](torch.sparse.mm(self.near, x.flatten(1).t()).t())",
     ),
+    "a counter in its state": network_file(
+        "self.register_buffer('t', torch.ones(()))", "self.t *= 0.9; return self.inner(x) * self.t"
+    ),
     "a function": f"{HEAD}def Net(classes, shape):\n"
     "    return nn.Sequential(nn.Flatten(), nn.Linear(shape[1] * 8, classes))\n",
 }
