@@ -22,13 +22,7 @@ from pydantic import (
     field_validator,
 )
 
-from photofinish.config.base import (
-    Name,
-    NonNegativeFloat,
-    PositiveFloat,
-    Settings,
-    is_name,
-)
+from photofinish.config.base import Name, NonNegativeFloat, PositiveFloat, Settings, is_name
 from photofinish.config.scripts import ScriptPlan
 from photofinish.wording import unknown_name
 

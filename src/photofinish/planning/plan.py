@@ -10,17 +10,10 @@ from pydantic import BaseModel
 from photofinish.config.budget import BudgetPlan
 from photofinish.config.compare import ComparePlan
 from photofinish.config.datasets import CustomDataset, DatasetPlan
-from photofinish.config.experiment import (
-    ExperimentPlan,
-    custom_code_of,
-    on_cpu,
-)
+from photofinish.config.experiment import ExperimentPlan, custom_code_of, on_cpu
 from photofinish.config.loader import Params
 from photofinish.config.metrics import MetricsPlan
-from photofinish.config.networks import (
-    WeightsPlan,
-    published_weights,
-)
+from photofinish.config.networks import WeightsPlan, published_weights
 from photofinish.custom.imports import custom_code_hashes
 from photofinish.data.local_files import sha256_of_local_files
 from photofinish.errors import UserError

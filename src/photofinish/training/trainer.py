@@ -4,8 +4,7 @@
 validation in validation.py, and captured steps in graphs.py.
 
 Within an epoch's timed pass, the loop logs nothing and reads nothing back from the device. The
-clock waits for the device before and after the pass. Validation reads its sums back once, at the
-end.
+clock waits for the device before and after the pass. Validation reads back once, at its end.
 """
 
 from __future__ import annotations
@@ -101,10 +100,8 @@ class Trainer:
     def fresh_state(self, network: nn.Module, layout: torch.memory_format) -> TrainState:
         """Create a fresh optimizer, schedule and gradient scaler for `network`."""
         scaler = gradient_scaler(self.device, self.experiment.precision)
-        network_itself = self.team.unwrapped(network)
-        return build_state(
-            self.experiment, network, network_itself, scaler, layout, self.steps_per_epoch
-        )
+        itself, steps = self.team.unwrapped(network), self.steps_per_epoch
+        return build_state(self.experiment, network, itself, scaler, layout, steps)
 
     @property
     def result(self) -> nn.Module:
