@@ -403,6 +403,17 @@ def test_items_read_live_differ_in_each_epoch_and_repeat_with_the_seed(
     assert len({brightness(0), brightness(1), brightness(0, seed=1)}) == 3
 
 
+def test_items_read_live_as_bytes_are_trained_and_tested_alike(
+    pack: Callable[..., PackedSplit], train: Train
+) -> None:
+    packed = pack(NOISE.replace("18 + i % 3", "18"), decode="each_epoch", allow_duplicates=True)
+    network = CROPS.replace("(1, 8, 8)", "(1, 16, 18)").replace("64", "288")
+    inputs = ({"name": "loader"}, {"name": "loader", "byte_batches": True})
+    floats, as_bytes = (train(packed, network, input=each, epochs=2) for each in inputs)
+    assert as_bytes.history == floats.history
+    assert as_bytes.scores == floats.scores
+
+
 def test_built_in_networks_take_one_input(pack: Callable[..., PackedSplit], train: Train) -> None:
     packed = pack(TWO.replace("{inputs}", "(kind, number)"))
     message = r"experiments\.small\.model .* one input of one shape.*datasets\.small"
