@@ -272,10 +272,20 @@ def test_files_named_under_files_count(custom_files: CustomFiles) -> None:
     assert len(seen) == 4
 
 
-def test_augmentation_is_refused_without_images(
-    pack: Pack, make_experiment: MakeExperiment, cpu_host: CpuTarget
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({"augmentation": {"flip": 0.5}}, "augmentation"),
+        ({"input": {"name": "loader", "byte_batches": True}}, "input.byte_batches"),
+    ],
+)
+def test_settings_of_images_are_refused_for_other_samples(
+    pack: Pack,
+    make_experiment: MakeExperiment,
+    cpu_host: CpuTarget,
+    settings: dict[str, Any],
+    key: str,
 ) -> None:
-    experiment = make_experiment(augmentation={"flip": 0.5})
     folder = pack(items("return np.zeros(3), i % 2")).folder
-    with pytest.raises(ConfigError, match=r"small\.augmentation is for images .* float32 of shape"):
-        Run("small", "cpu", experiment, cpu_host, folder, Path("out")).check()
+    with pytest.raises(ConfigError, match=rf"small\.{key} is for images .* float32 of shape"):
+        Run("small", "cpu", make_experiment(**settings), cpu_host, folder, Path("out")).check()
