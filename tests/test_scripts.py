@@ -244,8 +244,9 @@ def run_mine(custom_files: CustomFiles, cpu_host: CpuTarget) -> RunScript:
 
 
 def test_what_a_failing_script_measured_is_kept_unless_an_earlier_run_of_it_was_complete(
-    run_mine: RunScript,
+    run_mine: RunScript, custom_files: CustomFiles
 ) -> None:
+    custom_files.write("results/cpu/script.json", "{}")  # by another version
     failed = run_mine(FAILS, "exit status 1")
     assert (failed.ended, len(failed.epochs)) == ("exit status 1", 2)
     assert (failed.timings.planned_epochs, failed.timings.epochs_left) == (200, 198)

@@ -144,7 +144,9 @@ def _keep(record: ScriptRun, out: Path) -> str:
 
     Return what became of it.
     """
-    earlier = read_script_run(out) if (out / SCRIPT).is_file() else None
+    earlier = None
+    with suppress(UserError):  # no record, or by another version of photofinish
+        earlier = read_script_run(out)
     if isinstance(earlier, ScriptRun):
         of_same_code = (earlier.command, earlier.files) == (record.command, record.files)
         if of_same_code and not earlier.ended:
