@@ -308,6 +308,7 @@ def test_seeds_and_the_experiments_of_a_sweep_share_a_rented_machine(job: Job) -
     of_seeds = decide(pair_of(seeds, settings=settings))
     assert of_seeds.answer == "Probably yes"
     assert 5 * 600 < of_seeds.saved_seconds < of_seeds.here_seconds
+    assert summary([of_seeds]).endswith(" of 100 min.")
     sweep = [pair_of(alone, settings=settings)] * 10
     decisions = decide_all(sweep)
     assert {each.answer for each in decisions} == {"Probably yes"}
