@@ -37,7 +37,7 @@ from photofinish.profiling.attribution import RESIDENT
 from photofinish.profiling.loader_parts import BETWEEN, measure, measure_loader, take_apart
 from photofinish.profiling.loader_tries import try_inputs
 from photofinish.profiling.loader_workers import busy_threads, limit_threads
-from photofinish.profiling.stopwatch import COLLATING, DECODING, PINNING, READING, Stopwatch
+from photofinish.profiling.stopwatch import COLLATING, DECODING, PINNING, READING, Stopwatch, Timed
 from photofinish.reporting.loader_table import loader_note, loader_table
 from photofinish.results import EpochTiming, median_training_seconds
 from photofinish.results.measurements import LoaderTimes, SteadyState, TriedInput, TriedWorkers
@@ -212,6 +212,7 @@ def test_a_data_set_that_reads_whole_batches_is_timed() -> None:
 
     class Burning(Items):
         __getitems__ = None
+        shades = torch.zeros(4)
 
         def __getitem__(self, row: int) -> tuple[Any, int]:
             return (self.transforms(row) if self.transforms else row), 0
@@ -221,6 +222,7 @@ def test_a_data_set_that_reads_whole_batches_is_timed() -> None:
         assert found
         assert next(iter(found.parts)) == slowest
         assert found.one_indexing_seconds is None
+    assert Timed(Stopwatch("around"), "data set", Burning()).shades is Burning.shades
     assert custom_loader_times([1, 2], training_seconds=1.0) is None
 
 

@@ -132,4 +132,4 @@ class Timed:
     def __getattr__(self, name: str) -> Any:
         value = getattr(self.wrapped, name)
         # DataLoader calls it for whole batches, if a data set has it and it is not None.
-        return partial(self._timed, value) if value and name == "__getitems__" else value
+        return partial(self._timed, value) if name == "__getitems__" and value else value
