@@ -11,6 +11,7 @@ from photofinish.data.packed import PackedSplit
 from photofinish.machine import host
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.machine.host import available_memory_bytes
+from photofinish.profiling import loader_tries
 from photofinish.runs import setup
 from photofinish.runs.run import Run
 from photofinish.training.torch_device import CPU
@@ -30,7 +31,7 @@ def test_resident_batches_are_measured_beside_a_loader_only_if_they_fit(
     run = Run("small", "cpu", experiment, cpu_host, packed_split.folder, tmp_path)
     made = setup.Setup(run, CPU, World(CPU))
     assert made.resident_batches() is not None
-    monkeypatch.setattr(setup, "available_memory_bytes", lambda: 1000)
+    monkeypatch.setattr(loader_tries, "available_memory_bytes", lambda: 1000)
     assert made.resident_batches() is None
 
 
