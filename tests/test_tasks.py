@@ -83,6 +83,18 @@ def test_a_loss_is_pytorchs_and_its_sum_is_that_of_the_samples(
     assert [float(part) for part in loss.sum_and_weight(OUTPUTS[:0], targets[:0])] == [0, 0]
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_cross_entropy_is_computed_in_at_least_fp32(dtype: torch.dtype) -> None:
+    """CUDA's autocast leaves log-probabilities in bf16, the CPU's doesn't."""
+    loss, outputs, targets = Loss(None, "classes", CPU), OUTPUTS.to(dtype), TARGETS["classes"]
+    exact = torch.promote_types(dtype, torch.float32)
+    expected = nn.CrossEntropyLoss()(outputs.to(exact), targets)
+    assert loss.mean(outputs, targets).dtype is exact
+    assert torch.equal(loss.mean(outputs, targets), expected)
+    with loss.gradients_at_once([targets]):
+        assert torch.equal(loss.mean(outputs, targets), expected)
+
+
 def test_what_is_right_goes_by_the_task() -> None:
     right = {
         task: TASKS[task].num_correct(OUTPUTS, targets).item() for task, targets in TARGETS.items()

@@ -22,8 +22,18 @@ if TYPE_CHECKING:
     from photofinish.config.experiment import Experiment
     from photofinish.data import TaskName
 
+
+def _cross_entropy(outputs: torch.Tensor, targets: torch.Tensor, **arguments: Any) -> torch.Tensor:
+    return functional.cross_entropy(_at_least_fp32(outputs), targets, **arguments)
+
+
+def _at_least_fp32(outputs: torch.Tensor) -> torch.Tensor:
+    """Return outputs for log-probabilities, which CUDA's autocast would round to bf16 or fp16."""
+    return outputs.to(torch.promote_types(outputs.dtype, torch.float32))
+
+
 _BUILT_IN: dict[str, Callable[..., Any]] = {
-    "cross_entropy": functional.cross_entropy,
+    "cross_entropy": _cross_entropy,
     "mse": functional.mse_loss,
     "l1": functional.l1_loss,
     "smooth_l1": functional.smooth_l1_loss,
@@ -98,7 +108,7 @@ class Loss:
     def mean(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Return the mean over the batch, as a scalar."""
         if self._targets and outputs.dim() == 2:
-            log_probs = outputs.float().log_softmax(1)
+            log_probs = _at_least_fp32(outputs).log_softmax(1)
             if self._gradients is None:
                 rows = torch.cat(self._targets) if len(self._targets) > 1 else targets
                 gradients = log_probs.new_zeros(len(rows), log_probs.shape[1])
