@@ -11,6 +11,7 @@ import torch
 from conftest import MakeTrainer
 from torch import nn
 from torch.nn import functional
+from torch.nn.utils.rnn import pack_sequence
 
 from photofinish.comparing.bounds import least_steps
 from photofinish.config.compare import Accelerator
@@ -139,6 +140,28 @@ def test_products_count_as_by_hand_and_fused_operators_as_few(
     assert least(found) <= flops
     assert found.kernels <= most_kernels
     assert found.without_formula == ()
+
+
+def test_a_recurrent_layer_takes_its_time_steps_one_after_another() -> None:
+    samples = torch.ones(IMAGES, TIMES, WIDE)
+    packed = pack_sequence([torch.ones(length, WIDE) for length in (7, 5)])
+    both_ways = nn.GRU(WIDE, HIDDEN, 2, bidirectional=True)
+
+    def steps_of(network: nn.Module, data: Any) -> int:
+        def total() -> torch.Tensor:
+            output = network(data)
+            output = output[0] if isinstance(output, tuple) else output
+            return (output.data if packed is data else output).sum()
+
+        return count_step(network, total).time_steps
+
+    for network, data, time_steps in (
+        (nn.LSTM(WIDE, HIDDEN, **BATCH_FIRST), samples, 2 * TIMES),  # forward and backward
+        (nn.LSTM(WIDE, HIDDEN), samples, 2 * IMAGES),
+        (both_ways, packed, 2 * 4 * 7),
+        (nn.Linear(WIDE, HIDDEN), samples, 0),
+    ):
+        assert steps_of(network, data) == time_steps
 
 
 def test_a_layer_that_is_not_trained_computes_in_the_fast_path_too() -> None:

@@ -6,6 +6,10 @@ network's step. `python -m benchmarks.published.count` counts them with timm's n
 
 `fp16` rows are mixed precision. `tf32` rows are published as FP32 by NVIDIA, in whose containers
 TF32 is on. Rows without an optimizer are forward and backward passes alone.
+
+`measured.csv` has steps of this trainer on an H100 (torch 2.11.0, driver 580.159.04, 2026-11-26),
+launched by the host (`eager`) or captured in CUDA graphs. Each is the median of one training's
+steady steps, deterministic unless its job says otherwise.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import csv
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from photofinish.comparing.bounds import MinimumStepTime, least_steps
 from photofinish.config.compare import Accelerator, accelerators
@@ -28,6 +33,13 @@ _XEON = Accelerator(
 A core does 32 operations a cycle at 3.2 GHz. A processor has 20 MiB of cache and four channels of
 DDR4-1866.
 """
+_COUNTS = (
+    "images", "flops", "convolution_flops", "kernels", "time_steps", "saved_tensor_bytes",
+)  # fmt: skip
+_NOTHING = Operations(
+    images=0, flops=0, kernels=0, products=(), parameter_bytes=0, gradient_bytes=0,
+    optimizer_bytes=0, saved_activations=0, saved_tensor_bytes=0, batch_bytes=0, resident_bytes=0,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -88,6 +100,26 @@ def published() -> list[Published]:
         for row in rows("training.csv")
         for name in [(row["model"], row["image_size"])]
     ]
+
+
+class Measured(NamedTuple):
+    """Step of this trainer on an H100."""
+
+    job: str
+    is_captured: bool
+    precision: str
+    operations: Operations
+    step_seconds: float
+
+
+def measured() -> list[Measured]:
+    """All of them."""
+    found = []
+    for row in rows("measured.csv"):
+        step = _NOTHING.model_copy(update={name: int(row[name]) for name in _COUNTS})
+        is_captured, seconds = row["steps"] == "graph", float(row["step_seconds"])
+        found.append(Measured(row["job"], is_captured, row["precision"], step, seconds))
+    return found
 
 
 def rows(name: str) -> Iterator[dict[str, str]]:

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from benchmarks.published import Published, published
-from photofinish.comparing.estimates import LONG_STEP_SECONDS
+from benchmarks.published import Measured, Published, measured, published
+from photofinish.comparing.estimates import LONG_STEP_SECONDS, StepEstimate, estimate_step
+from photofinish.config.compare import accelerators
 
 _BYTES = {"fp32": 1.0, "tf32": 1.0, "fp16": 0.5}
 """Share of the bytes counted in fp32."""
@@ -40,6 +41,24 @@ def main() -> None:
     for name, factors in kinds.items():
         middle, most = statistics.median(factors), np.quantile(factors, 0.9)
         print(f"{name}, {len(factors)}: median {middle:.2f}, 90 % {most:.2f}")
+    print("measured on an H100: step / estimate, and its interval")
+    for step, estimate in estimates_of_measured():
+        low, expected, high = (seconds * 1e6 for seconds in estimate.spread)
+        took, steps = step.step_seconds * 1e6, "graph" if step.is_captured else "eager"
+        inside = "" if low <= took <= high else "  outside"
+        what = f"{step.job}, {step.precision}, {steps}: {took:,.0f} µs"
+        print(f"{took / expected:5.2f}  {what} ({low:,.0f} to {high:,.0f}){inside}")
+
+
+def estimates_of_measured() -> list[tuple[Measured, StepEstimate]]:
+    """Return each step that was measured on an H100, with its estimate."""
+    pairs = []
+    for step in measured():
+        captured, sheet = step.is_captured, accelerators()["H100"]
+        found = estimate_step(step.operations, sheet, step.precision, is_captured=captured)
+        assert found
+        pairs.append((step, found))
+    return pairs
 
 
 def kind(each: Published) -> str:

@@ -1,7 +1,8 @@
 """Estimates of a step on an accelerator, from its data sheet and the counted step.
 
 A step takes as long as the device needs to compute it, or as the host needs to launch it. The
-constants are fitted on published training speeds: `python -m benchmarks.published.fit`.
+constants are fitted on published training speeds, and those of small kernels on steps that were
+measured on an H100: `python -m benchmarks.published.fit`.
 """
 
 from __future__ import annotations
@@ -28,21 +29,31 @@ slowest. Steps on an RTX 5090, which are not among these, were up to 5.5 times a
 """
 _OTHER_HOST = 0.5, 1.0, 2.0
 """Ratio of a step's time on a rented machine's CPU to its time here. It is a guess."""
-CAPTURED_LAUNCH_SECONDS = 2e-6
-"""Time for the host to launch one operator in a CUDA graph. Neither published nor measured."""
+CAPTURED_KERNEL_SECONDS = 4e-6
+"""Time of one operator in a CUDA graph, if it computes little."""
+TIME_STEP_SECONDS = 3e-6, 10e-6, 30e-6
+"""Time of one time step of a recurrent layer: fast, typical and slow.
+
+Slow is launched by the host, and fast is a layer of width 32.
+"""
+TIMES_SMALL_CONVOLUTIONS = 4.0
+"""Ratio of fp32 convolutions' time in short steps to their time in long steps."""
 LONG_STEP_SECONDS = 0.03
 LONG_STEPS_WITHIN, OTHERS_WITHIN = 1.54, 2.5
 """Factors within which nine of ten estimates are: for long steps on CUDA, and for all others.
 
-Short steps on CUDA were within 1.96, and steps on ROCm within 2.14. For captured steps whose time
-the host decides, 2.5 is a guess.
+Published short steps on CUDA were within 1.96, and steps on ROCm within 2.14. Captured steps on an
+H100 were within 2.1.
 """
-CONTEXT_SECONDS = 1.0, 2.0, 4.0
+CONTEXT_SECONDS = 0.4, 2.0, 4.0
 """Time to start a GPU in a process: fast, typical and slow.
 
-Users measured 1 to 2 s (pytorch#39005), over 2 s (discuss.pytorch.org/t/82521) and 4 s
-(pytorch#22583).
+An H100 took 0.4 to 1.1 s longer than its machine's CPU. Users measured 1 to 2 s (pytorch#39005),
+over 2 s (discuss.pytorch.org/t/82521) and 4 s (pytorch#22583).
 """
+_OF_EACH_SAMPLE = (
+    "flops", "convolution_flops", "saved_activations", "saved_tensor_bytes", "batch_bytes",
+)  # fmt: skip
 _TERA, _GB = 1e12, 1e9
 
 
@@ -82,20 +93,22 @@ def estimate_step(
     if accelerator.kind not in ("cuda", "rocm") or tflops is None or operations.without_formula:
         return None
     device_seconds = estimated_device_seconds(operations, accelerator, precision, tflops)
+    launches = (0.0, 0.0, 0.0)
     if is_captured:
-        launch_seconds = operations.kernels * CAPTURED_LAUNCH_SECONDS
-        launches = launch_seconds / OTHERS_WITHIN, launch_seconds, launch_seconds * OTHERS_WITHIN
+        device_seconds += operations.kernels * CAPTURED_KERNEL_SECONDS
     else:
         launches = _launches(operations.kernels, cpu_step_seconds)
-    fitted_seconds = device_seconds if is_captured else max(device_seconds, launches[1])
     is_published = accelerator.kind == "cuda" and precision != "fp64"
-    is_long = is_published and fitted_seconds >= LONG_STEP_SECONDS
-    within = LONG_STEPS_WITHIN if is_long else OTHERS_WITHIN
+    is_long = max(device_seconds, launches[1]) >= LONG_STEP_SECONDS
+    if precision == "fp32" and not is_long:
+        arithmetic_seconds = operations.convolution_flops / (tflops * _TERA)
+        device_seconds += (TIMES_SMALL_CONVOLUTIONS - 1) * arithmetic_seconds
+    within = LONG_STEPS_WITHIN if is_published and is_long else OTHERS_WITHIN
     device = device_seconds / within, device_seconds, device_seconds * within
-    fast, middle, slow = map(max, device, launches)
-    if is_captured:
-        return StepEstimate((fast, middle, slow), 0.0, is_launch_bound=False)
-    return StepEstimate((fast, middle, slow), launches[1], launches[1] > device_seconds)
+    in_sequence = (operations.time_steps * seconds for seconds in TIME_STEP_SECONDS)
+    fast, middle, slow = map(sum, zip(map(max, device, launches), in_sequence, strict=True))
+    is_launch_bound = launches[1] > device_seconds
+    return StepEstimate((fast, middle, slow), launches[1], is_launch_bound)
 
 
 def are_captured(settings: Experiment | None, operations: Operations) -> bool:
@@ -118,8 +131,7 @@ def _launches(kernels: int, cpu_step_seconds: float) -> Spread:
 def with_batch(operations: Operations, images: int) -> Operations:
     """Return the operations of a step with `images` samples."""
     factor = images / operations.images
-    scaled = ("flops", "saved_activations", "saved_tensor_bytes", "batch_bytes")
-    numbers = {name: round(factor * getattr(operations, name)) for name in scaled}
+    numbers = {name: round(factor * getattr(operations, name)) for name in _OF_EACH_SAMPLE}
     return operations.model_copy(update={"images": images, **numbers})
 
 

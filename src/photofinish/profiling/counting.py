@@ -100,7 +100,9 @@ class OperatorCounts:
         operators, saved = self._operators, self._saved
         return StepCount(
             operators.flops,
+            operators.products.convolution_flops,
             operators.kernels,
+            operators.time_steps,
             operators.products.all,
             sum(saved.activations.values()),
             sum(saved.bytes.values()) + saved.other_bytes,
@@ -114,7 +116,7 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, saved: SavedTensors | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._saved = saved
-        self.flops, self.kernels, self.products = 0, 0, _Products()
+        self.flops, self.kernels, self.time_steps, self.products = 0, 0, 0, _Products()
         self.unknown: set[str] = set()
         """Operators without a formula."""
         self.custom_functions: set[str] = set()
@@ -164,6 +166,7 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         flops = count.forward_flops + count.backward_flops
         self.flops += flops
         self.kernels += count.forward_kernels + count.backward_kernels
+        self.time_steps += count.time_steps
         self.products.add_batched(flops)
         if self._saved:
             self._saved.other_bytes += count.other_saved_bytes
@@ -188,6 +191,7 @@ class _Products:
 
     def __init__(self) -> None:
         self.found: list[Product] = []
+        self.convolution_flops = 0
         self._least_batched_flops = 0.0
 
     @property
@@ -259,7 +263,9 @@ class _Products:
         for is_wanted, (read_values, written_values) in zip(kinds, moved_values, strict=True):
             if is_wanted:
                 self.found.append(_product(least, read_values, written_values))
-        return sum(kinds) * per_place * math.prod(places) * math.prod(weight[2:])
+        flops = sum(kinds) * per_place * math.prod(places) * math.prod(weight[2:])
+        self.convolution_flops += flops
+        return flops
 
 
 class Direction(NamedTuple):

@@ -31,6 +31,8 @@ class FusedCount(NamedTuple):
     """Inputs that are saved for the backward pass, without weights."""
     other_saved_bytes: int
     """Bytes of other tensors that are saved for the backward pass."""
+    time_steps: int = 0
+    """Number of time steps that a recurrent layer takes one after another."""
 
 
 class Pausable(Protocol):
@@ -109,18 +111,21 @@ def attention(
     return FusedCount(of_scores + of_values, backward, 1, bool(saved), saved, 0)
 
 
-def _layers(data: Tensor, _hidden_or_sizes: Any, *others: Any) -> FusedCount:
+def _layers(data: Tensor, hidden_or_sizes: Any, *others: Any) -> FusedCount:
     """Count stacked recurrent layers, by the arguments of torch.lstm, torch.gru and torch.rnn_tanh.
 
     cuDNN has one operator for all layers. Each layer counts as one operator forward, and as one
     operator for each of the two kinds of gradients.
     """
     is_packed = isinstance(others[1], list | tuple)  # then the hidden state follows
-    weights, _, layers, _, _, is_bidirectional, *_ = others[1:] if is_packed else others
+    weights, _, layers, _, _, is_bidirectional, *rest = others[1:] if is_packed else others
+    length = len(hidden_or_sizes) if is_packed else data.shape[data.dim() > 2 and rest[0]]
     matrices = [each for each in weights if each.dim() > 1]
     layers *= 1 + is_bidirectional
     firsts = [0, len(matrices) // layers] if is_bidirectional else [0]
-    return _recurrent(data, matrices, firsts, (layers, 2 * layers))
+    count = _recurrent(data, matrices, firsts, (layers, 2 * layers))
+    passes = 1 + bool(count.backward_kernels)
+    return count._replace(time_steps=passes * layers * length)
 
 
 def _cell(data: Tensor, _hidden: Any, *weights: Tensor | None) -> FusedCount:

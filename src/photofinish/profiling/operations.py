@@ -29,9 +29,13 @@ def count_operations(trainer: Trainer) -> Operations:
             )
             with of_optimizer:
                 state.scaler.step(state.optimizer)  # creates the optimizer's state
-        kernels = counts.kernels * trainer.experiment.accumulate + of_optimizer.kernels
+        parts = trainer.experiment.accumulate
+        counts = counts._replace(
+            kernels=parts * counts.kernels + of_optimizer.kernels,
+            time_steps=parts * counts.time_steps,
+        )
         weights = list(state.network.parameters())
-        return counts._replace(kernels=kernels).operations(
+        return counts.operations(
             images=samples_in(batch[1]),
             in_double=precisions.precision == "fp64",
             weights=weights,

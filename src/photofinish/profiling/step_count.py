@@ -16,7 +16,9 @@ class StepCount(NamedTuple):
     """Counts of one forward and backward pass."""
 
     flops: int
+    convolution_flops: int
     kernels: int
+    time_steps: int
     products: list[Product]
     saved_activations: int
     saved_tensor_bytes: int
@@ -39,8 +41,10 @@ class StepCount(NamedTuple):
         return Operations(
             images=images,
             flops=self.flops,
+            convolution_flops=self.convolution_flops,
             in_double=in_double,
             kernels=self.kernels,
+            time_steps=self.time_steps,
             products=tuple(
                 product.model_copy(update={"count": count})
                 for product, count in Counter(self.products).items()
