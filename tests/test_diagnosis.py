@@ -274,7 +274,7 @@ def test_what_differs_by_design_is_not_the_cause(
 
 COPIED: dict[str, Any] = {"waiting": 0.01, "copying": 0.08, "resident": None}
 PINNED = {"name": "loader", "workers": 0, "pin_memory": True}
-BF16 = SteadyState(steps_per_sample=1, sample_seconds=(0.004,))
+BF16 = CAPTURED = SteadyState(steps_per_sample=1, sample_seconds=(0.004,))
 SLOWER = SteadyState(steps_per_sample=1, sample_seconds=(0.019,))
 NO_GAIN = {"waiting": 0.0001, "copying": 0.0102, "resident": SLOWER, "settings": {"input": LOADER}}
 
@@ -310,6 +310,10 @@ NO_GAIN = {"waiting": 0.0001, "copying": 0.0102, "resident": SLOWER, "settings":
         ),
         (LARGER, "launch-bound", "batch_size: 128", (38 * 11 / 118 / 1.2, 38 * 11 / 85 * 1.2)),
         ({"other_step_seconds": 0.0099}, "launch-bound", "small job", None),
+        (
+            {"other_step_seconds": 0.0099, "waiting": 0.002, "captured": CAPTURED},
+            "launch-bound", 'cuda_graphs: "on"', (2 / 1.2, 2 * 1.2),
+        ),
         ({"epoch_seconds": 38 * 0.0105}, "compute-bound", "used well", None),
         ({"waiting": 0.002, "bf16": BF16}, "compute-bound", "precision: bf16", (2 / 1.2, 2 * 1.2)),
         ({"threads": 8}, "CPU held back", "threads: auto", None),

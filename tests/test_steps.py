@@ -287,6 +287,24 @@ def test_launching_captured_steps_is_not_timed(
     assert len(eager.launch_seconds) == 2
 
 
+def test_captured_steps_are_tried_if_only_the_setting_on_captures_them(
+    make_job: MakeJob, recorder: OperationRecorder
+) -> None:
+    plan = AttributionPlan(2, 2, SamplePlan(3, 2), tries_bf16=False)
+
+    def tried(**settings: Any) -> int:
+        trainer = trained(make_job(**settings))
+        done = recorder.times_done
+        captured = measure_attribution(trainer, plan).captured
+        assert captured is None or recorder.times_done > done
+        return len(captured.sample_seconds) if captured else 0
+
+    free = {"deterministic": False}  # `auto` can't prove these
+    assert [tried(**free), tried(), tried(cuda_graphs="off", **free)] == [3, 0, 0]
+    recorder.fails = True
+    assert tried(**free) == 0
+
+
 @pytest.mark.parametrize(
     ("images", "batch_size", "most_bytes", "layers", "at_once"),
     [

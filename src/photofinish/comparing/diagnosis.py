@@ -182,16 +182,21 @@ def _against_input(
 
 
 def _against_launching(run: TrainingResult, costs: StepCosts) -> Remedy | NoRemedy:
-    """Suggest the larger batch that was tried.
+    """Suggest captured steps or the larger batch, which were tried.
 
-    The interval assumes that the time for data is constant per epoch, or constant per step.
+    The larger batch's interval assumes that the time for data is constant per epoch, or per step.
     """
+    data_seconds = costs.beside_step_seconds
+    if captured := costs.attribution.captured:
+        low_seconds, high_seconds = spread(captured.step_seconds)
+        gain = Gain.of(costs, low_seconds + data_seconds, high_seconds + data_seconds)
+        if gain.is_worth_it:
+            return Remedy(f"experiments.{run.experiment}.cuda_graphs", "on", gain, "captured")
     larger, tried = costs.attribution.other_batch_images, costs.attribution.other_batch
     if larger <= run.settings.batch_size:
         return "small job"
     steps = math.ceil(run.timings.training_image_count / larger) / costs.steps_per_epoch
     low_seconds, high_seconds = (steps * seconds for seconds in spread(tried.step_seconds))
-    data_seconds = costs.beside_step_seconds
     gain = Gain.of(costs, low_seconds + steps * data_seconds, high_seconds + data_seconds)
     return Remedy(f"experiments.{run.experiment}.batch_size", larger, gain, "batch size")
 

@@ -52,9 +52,9 @@ class Remedy:
     value: Any
     predicted: Gain | None
     by: Literal[
-        "resident", "pinned", "workers", "batch size", "bf16", "fewer threads", "more threads",
-        "tried threads", "tried workers", "decode once", "resident once", "stored size",
-        "batch transform", "byte batches",
+        "resident", "pinned", "workers", "batch size", "captured", "bf16", "fewer threads",
+        "more threads", "tried threads", "tried workers", "decode once", "resident once",
+        "stored size", "batch transform", "byte batches",
     ]  # fmt: skip
     also: tuple[tuple[str, Any], ...] = ()
     """Other keys that must change too, with their values."""

@@ -212,6 +212,7 @@ def measure_attribution(
         other_batch=other_batch,
         launch_seconds=measure_launches(trainer, plan.steps),
         bf16=measure_bf16(trainer, plan.samples) if plan.tries_bf16 else None,
+        captured=measure_captured(trainer, plan.samples),
         resident=measure_input(trainer, resident, RESIDENT, plan.steps) if resident else None,
     )
 
@@ -222,6 +223,19 @@ def measure_bf16(trainer: Trainer, plan: SamplePlan) -> SteadyState:
     # A real step casts each weight again, but autocast's cache would last for this whole block.
     with torch.autocast(trainer.device.type, torch.bfloat16, cache_enabled=False):
         return measure_steps(trainer, plan, layout)
+
+
+def measure_captured(trainer: Trainer, plan: SamplePlan) -> SteadyState | None:
+    """Time captured steps, or return None if the training's are or if none can be captured."""
+    if trainer.experiment.cuda_graphs != "auto" or isinstance(trainer.steps, GraphedSteps):
+        return None
+    twin = copy.copy(trainer)
+    twin.experiment = trainer.experiment.model_copy(update={"cuda_graphs": "on"})
+    try:
+        twin.steps = twin.chosen_steps()
+        return measure_steps(twin, plan) if isinstance(twin.steps, GraphedSteps) else None
+    except (RuntimeError, UserError):  # what is measured without them must not be lost
+        return None
 
 
 def measure_input(

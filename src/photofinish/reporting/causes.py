@@ -29,6 +29,7 @@ _REMEDIES = {
     "pinned": "copies from pinned memory need not be waited for",
     "workers": "if workers share the loading evenly",
     "batch size": "tried; changes what is learned, so compare the accuracy",
+    "captured": "tried; right if each step does the same",
     "bf16": "tried; changes what is learned, so compare the accuracy",
     "fewer threads": "threads that share a core wait for each other",
     "tried threads": "tried; changes the last bits",
@@ -142,7 +143,7 @@ def _yaml(value: Any) -> str:
         return "{" + ", ".join(f"{key}: {_yaml(item)}" for key, item in value.items()) + "}"
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "null"}[value]
-    return str(value)
+    return f'"{value}"' if value in ("on", "off") else str(value)  # booleans to some readers
 
 
 def not_known(found: NotKnown) -> str:

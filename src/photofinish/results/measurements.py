@@ -100,6 +100,8 @@ class StepAttribution(Record):
     """Host time to launch a step, on an accelerator without captured steps."""
     bf16: SteadyState | None = None
     """Steps in bfloat16, if the device supports it and the training does not use it."""
+    captured: SteadyState | None = None
+    """Steps in CUDA graphs, if `cuda_graphs: auto` launches them and `on` captures them."""
     resident: SteadyState | None = None
     """Steps with resident batches, if a loader is used and the samples would fit on the device."""
 

@@ -220,14 +220,18 @@ class Trainer:
             self._run_each_size(state)
             while not self.is_awake(started_seconds):
                 self._run_each_size(state)
-        scratch_copy = None if self._is_large() else self.scratch_copy
-        self.steps = choose_steps(
-            self.experiment, self.step, self.criterion, self.state, self.training, scratch_copy
-        )
+        self.steps = self.chosen_steps()
         self.team.forget_peak_memory()
         if isinstance(self.steps, GraphedSteps):
             self._capture(self.steps)
         return self.clock.now_seconds() - started_seconds
+
+    def chosen_steps(self) -> EagerSteps:
+        """Choose how steps are launched, by a trial on scratch copies. Nothing is captured yet."""
+        scratch_copy = None if self._is_large() else self.scratch_copy
+        return choose_steps(
+            self.experiment, self.step, self.criterion, self.state, self.training, scratch_copy
+        )
 
     def is_awake(self, started_seconds: float) -> bool:
         """Return True if the device has worked long enough to run at its full clock.
