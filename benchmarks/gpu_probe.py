@@ -1,10 +1,10 @@
-"""Measure the first half hour on a GPU, each part in a separate process that ends in time:
+"""Measure the trainer on a GPU, each part in a separate process that ends in time:
 `python -m benchmarks.gpu_probe`.
 
 Without a GPU, the parts run on less data, and the rest is listed as not checked. The folder that
-`--out` names holds six files: each part's findings (`steps.jsonl`), `probe.json` with all of them
-and their provenance, and `results.tar.gz` with results and records for reference/. A part that runs
-by itself (`--only`) replaces only its own findings.
+`--out` names holds each part's findings (`steps.jsonl`), and `probe.json` with all of them and
+their provenance. A part that runs by itself (`--only`) replaces only its own findings. The pipeline
+is not part of it: `dvc repro` runs on a GPU machine that has its packages.
 """
 
 from __future__ import annotations
@@ -37,11 +37,9 @@ class Part:
     needs: tuple[str, ...]
 
 
-_FOR_STAGES = ("pydantic", "filelock", "psutil", "pynvml", "safetensors", "rich", "tqdm", "PIL")
 PARTS = {
     "tests": Part("steps", "run_tests", 300, ("pytest", "PIL")),
     "steps": Part("steps", "run", 420, ("PIL",)),
-    "stages": Part("stages", "run", 480, _FOR_STAGES),
     "networks": Part("networks", "run", 420, ("torchvision", "PIL")),
 }
 
