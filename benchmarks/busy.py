@@ -254,7 +254,7 @@ def _sum_up(project: Path) -> None:
                 f"slowed up to {slowdown(busy.timings):.2f}; {' / '.join(answers[1])}"
             )
     print(f"{inside} of {runs} intervals have the quiet ratio; {wrong} sure answers were wrong; "
-          f"{kept} answers are those of the quiet run")  # fmt: skip
+          f"{kept} answers equal the quiet run's")  # fmt: skip
 
 
 def _answers(decision: Decision) -> tuple[str, str]:

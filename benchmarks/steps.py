@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def _median_seconds(samples: int, width: int) -> tuple[float, float]:
-    """Return the median time of a step, and that of one by `photofinish.steps`."""
+    """Return the median time of a plain step, and of a step by `photofinish.steps`."""
     from photofinish import steps
 
     network = nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 10))

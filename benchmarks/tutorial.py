@@ -1,6 +1,6 @@
 """The loop of PyTorch's tutorials: a Dataset, a DataLoader, losses read at every step.
 
-Only the order of the images is set, to be that of the other sides.
+Only the order of the images is set, to be the other sides'.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ArrayImages(Dataset[Item]):
 
 
 class CsvImages(Dataset[Item]):
-    """Images like those of PyTorch's tutorial on custom data sets: a CSV of files."""
+    """Images as in PyTorch's tutorial on custom data sets: a CSV of files."""
 
     def __init__(self, part: Part, transform: transforms.Compose) -> None:
         assert part.csv_file is not None

@@ -50,11 +50,11 @@ FAULTS = {
     "NaN": (items("return torch.full((3,), [0.0, float('nan')][i == 7]), 0"), "item 7: .*finite"),
     "other dimensions": (
         items("return torch.zeros([2] * (1 + (i == 5))), 0"),
-        r"item 5: its input is float32 of shape \(2, 2\), the first one's is float32 of shape \(2,",
+        r"item 5: its input is float32 of shape \(2, 2\), the first sample's is float32 of shape",
     ),
     "another number of inputs": (
         items("return (torch.zeros(2), torch.zeros(3))[: 2 - (i == 5)], 0"),
-        "item 5: its input has 1 parts, the first one's has 2 parts",
+        "item 5: its input has 1 parts, the first sample's has 2 parts",
     ),
     "a key that is no argument": (items("return {'a b': torch.zeros(2)}, 0"), "item 0: .* keys"),
     "another kind of target": (image_and("0.5 if i == 5 else 1"), "item 5: its target is float32"),

@@ -27,7 +27,7 @@ BUSY = QUIET.model_copy(update={"others_cpu_seconds": 40.0})
 
 
 OTHERS = "other programs used 50% of the cores"
-WAITED = "its threads waited for a core for 50% of the time they wanted one,"
+WAITED = "its threads waited for a core for 50% of the time they needed a core,"
 READ_BACK = "memory was read back from a disk"
 A_FEW_TICKS = {"wall_seconds": 0.1, "own_cpu_seconds": 0.1, "others_cpu_seconds": 0.08}
 

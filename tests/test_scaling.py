@@ -218,6 +218,6 @@ def test_the_efficiency_of_several_devices_is_the_speed_up_for_each(
         low, high = each.efficiency_interval
         assert low < each.efficiency < high
     write_report(pairs, tmp_path)
-    assert "1.60x that of 1</td>" in (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert "1.60x as fast as 1</td>" in (tmp_path / "index.html").read_text(encoding="utf-8")
     write_report([replace(pairs[0], references=())], tmp_path)
     assert "several devices gain" not in (tmp_path / "index.html").read_text(encoding="utf-8")

@@ -2,7 +2,7 @@
 
 A step takes the longer of two times. The device's is a weighted sum of the operations at the peak
 rate, by precision, and of moving the saved tensors. The host's is a launch for each kernel. The
-weights are fitted on published speeds, without those of the estimated accelerator.
+weights are fitted on published speeds, without the estimated accelerator's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Contrastive training (SimCLR): two views of an image are near, those of others far."""
+"""Contrastive training (SimCLR): two views of an image are near, views of others far."""
 
 from __future__ import annotations
 

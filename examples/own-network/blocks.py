@@ -19,6 +19,6 @@ class Residual(nn.Module):
         self.shortcut = nn.Conv2d(inputs, outputs, kernel_size=1, stride=2, bias=False)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Add the output of the convolutions to that of the shortcut."""
+        """Add the outputs of the convolutions and of the shortcut."""
         inner = relu(self.first_norm(self.first(images)))
         return relu(self.second_norm(self.second(inner)) + self.shortcut(images))

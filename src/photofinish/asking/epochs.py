@@ -203,7 +203,7 @@ def _mean(parts: Sequence[SampledSteps]) -> float:
 
 
 def _validation_seconds(trainer: Trainer, deadline: _Deadline) -> float:
-    """Return how long validation takes, from as many batches as there is time for."""
+    """Return how long validation takes, from the batches that there is time for."""
     validation, clock = trainer.validation, trainer.clock
     batches, seen = iter(validation.eval_batches()), 0
     began_seconds = clock.now_seconds()

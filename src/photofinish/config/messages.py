@@ -26,7 +26,7 @@ _MESSAGES = {
     "no workers": "prefetch_factor and persistent_workers need workers of at least 1",
     "byte collate": "a custom collate gets samples that are normalised: leave byte_batches out",
     "mode": "is {name} better where it is larger (max) or smaller (min)?",
-    "metric twice": "two metrics have one name: give one another, such as `as: top5`",
+    "metric twice": "two metrics have one name: give another name, such as `as: top5`",
     "metric name": "as: {name} is no name for MLflow: letters, digits and _ . / -",
     "weights": "there are no such weights; allowed: {names}",
 }

@@ -25,7 +25,7 @@ OURS = str(Path(__file__).parent.parent)
 def accepted_arguments(
     build: Callable[..., Any], offered: Mapping[str, Any], given: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return `given`, plus those of `offered` that `build` accepts."""
+    """Return `given`, plus the keys of `offered` that `build` accepts."""
     try:
         names = inspect.signature(build).parameters
     except (TypeError, ValueError):  # some functions written in C have no signature

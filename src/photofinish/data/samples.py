@@ -52,16 +52,17 @@ class Sample(NamedTuple):
     def difference(self, first: Sample, *, shapes: bool) -> str | None:
         """Return how this sample's dtypes or shapes differ from the first sample's, or None."""
         if leaf_names(self.input) != leaf_names(first.input):
-            return f"its input has {_parts(self.input)}, the first one's has {_parts(first.input)}"
+            parts = _parts(self.input)
+            return f"its input has {parts}, the first sample's has {_parts(first.input)}"
         if leaf_names(self.target) != leaf_names(first.target):
             parts = _parts(self.target)
-            return f"its target has {parts}, the first one's has {_parts(first.target)}"
+            return f"its target has {parts}, the first sample's has {_parts(first.target)}"
         for name, mine, wanted in zip(self.names(), self.arrays(), first.arrays(), strict=True):
             is_alike = (mine.dtype, mine.ndim) == (wanted.dtype, wanted.ndim)
             if not is_alike or (shapes and mine.shape != wanted.shape):
                 return (
                     f"its {name} is {mine.dtype} of shape {mine.shape}, "
-                    f"the first one's is {wanted.dtype} of shape {wanted.shape}"
+                    f"the first sample's is {wanted.dtype} of shape {wanted.shape}"
                 )
         return None
 

@@ -98,7 +98,7 @@ def load_warnings(windows: Iterable[LoadWindow]) -> list[str]:
     texts = {
         "busy": f"other programs used {share_of_others:.0%} of the cores",
         "waiting": f"its threads waited for a core for {share_waited:.0%} of the time "
-        "they wanted one,",
+        "they needed a core,",
         "paging": "memory was read back from a disk",
         "slowed": f"the GPU held its clock down ({', '.join(slowdowns)})",
     }

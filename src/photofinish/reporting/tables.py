@@ -182,7 +182,7 @@ def sharing_table(shared: Iterable[Shared]) -> Table:
             "hardware": hardware(each.device, each.timings),
             "devices": str(each.count),
             "epoch (median)": seconds(each.speedup.device_seconds),
-            "speed": f"{ratio(each.speedup.ratio)}x that of {each.fewest}",
+            "speed": f"{ratio(each.speedup.ratio)}x as fast as {each.fewest}",
             "scaling efficiency": efficiency,
             "recorded": each.machine or "here",
             "unreliable": "; ".join(load_warnings(each.timings.load)) or "no",
