@@ -163,6 +163,4 @@ def _network(experiment: Experiment, case: str, rank: int) -> nn.Module:
         return _Draws()
     if "not finite" in case:
         return _FailsInSecondStep(fails=rank == 1)
-    if "batch norm" in case:
-        return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
     return build_model(experiment.model, (1, 8, 8), 3, experiment.seed)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, MakeResult
+from conftest import MakeResult
 from result_files import paired, several_results
 
 from photofinish.reporting.report import write_report
@@ -111,10 +111,9 @@ def test_axe_finds_nothing_serious_in_the_report(
 ) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
-    page = browser.new_page(bypass_csp=True, **LOOKS[look])  # the page allows only its own script
-    page.goto(reports[report].as_uri())
-    found = Axe().run(page).response["violations"]
-    page.close()
+    # The page allows only its own script.
+    with opened(browser, reports[report].as_uri(), bypass_csp=True, **LOOKS[look]) as (page, _):
+        found = Axe().run(page).response["violations"]
     serious = [each for each in found if each["impact"] != "minor"]
     assert [(each["id"], each["nodes"][0]["html"]) for each in serious] == []
 
@@ -146,10 +145,11 @@ def test_the_overview_is_sorted_by_value_with_a_click_and_with_the_keyboard(
         assert errors == []
 
 
-def test_the_overview_is_filtered_by_words_and_leads_to_an_experiment(
+def test_the_overview_of_fifteen_is_filtered_prints_on_white_and_leads_to_an_experiment(
     browser: Any, reports: dict[str, Path]
 ) -> None:
-    with opened(browser, reports["grid"].as_uri(), viewport=DESK) as (page, errors):
+    look = {"viewport": DESK, "color_scheme": "dark"}
+    with opened(browser, reports["grid"].as_uri(), **look) as (page, errors):
         table = page.locator("#overview")
         page.get_by_label("Only rows with").fill("NETWORK-13 yes")
         assert table.locator("tbody tr:visible th").all_inner_texts() == ["digits-network-13"]
@@ -157,15 +157,6 @@ def test_the_overview_is_filtered_by_words_and_leads_to_an_experiment(
         page.get_by_label("Only rows with").fill("")
         assert table.locator("tbody tr:visible").count() == 15
         assert page.locator("details.experiment[open]").count() == 0
-        table.get_by_role("link", name="digits-network-3", exact=True).click()
-        page.locator("details.experiment[open] h3", has_text="digits-network-3").wait_for()
-        assert errors == []
-
-
-def test_fifteen_experiments_print_on_white_and_few_pages(
-    browser: Any, reports: dict[str, Path]
-) -> None:
-    with opened(browser, reports["grid"].as_uri(), color_scheme="dark") as (page, errors):
         printed = page.pdf(prefer_css_page_size=True)
         page.emulate_media(media="print")
         assert printed.startswith(b"%PDF-")
@@ -173,18 +164,7 @@ def test_fifteen_experiments_print_on_white_and_few_pages(
         assert (
             page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
         )
+        page.emulate_media(media="screen")
+        table.get_by_role("link", name="digits-network-3", exact=True).click()
+        page.locator("details.experiment[open] h3", has_text="digits-network-3").wait_for()
         assert errors == []
-
-
-def test_dvcs_page_of_plots_says_why_it_is_blank_without_a_network(
-    browser: Any, tmp_path: Path
-) -> None:
-    text = (ROOT / ".dvc" / "plots.html").read_text(encoding="utf-8")
-    assert text.count("{plot_divs}") == text.count("{refresh_tag}") == 1
-    page_file = tmp_path / "plots.html"
-    script = '<script src="https://cdn.jsdelivr.net/npm/vega-embed@6"></script>'
-    page_file.write_text(text.replace("{scripts}", script), encoding="utf-8")
-    page = browser.new_page(offline=True)
-    page.goto(page_file.as_uri())
-    page.get_by_text("Nothing is drawn here").wait_for()
-    page.close()

@@ -151,10 +151,6 @@ def test_a_loss_that_is_not_finite_in_one_process_ends_all_with_the_same_message
     assert ranks[0]["error"] == ranks[1]["error"]
 
 
-def test_batch_norm_across_processes_is_refused_on_the_cpu(train: Train) -> None:
-    assert all("set devices.cpu.processes to 1" in rank["error"] for rank in train(2, "batch norm"))
-
-
 def test_a_batch_with_fewer_images_than_processes_is_an_error_that_names_both_keys(
     make_experiment: MakeExperiment, cpu_host: CpuTarget, tmp_path: Path
 ) -> None:

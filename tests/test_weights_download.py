@@ -28,7 +28,7 @@ from photofinish.config.networks import (
 )
 from photofinish.config.timm_names import arguments, network_problem
 from photofinish.data.split import split
-from photofinish.errors import ConfigError, UserError
+from photofinish.errors import UserError
 from photofinish.files import sha256_of_file
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.models.registry import build_model
@@ -180,13 +180,6 @@ def test_a_missing_file_is_reported_with_the_cache_to_fill(on_hub: Path) -> None
     on_hub.unlink()
     with pytest.raises(UserError, match=r"weights pretrained of timm:resnet10t: .*HF_HOME"):
         download_weights(plan_of(RESNET), Path("weights"))
-
-
-@pytest.mark.usefixtures("on_hub")
-def test_weights_without_safetensors_are_refused() -> None:
-    model = CustomModel.model_validate({"name": "timm:resnet10t.nowhere", "pretrained": True})
-    with pytest.raises(ConfigError, match=r"no weights of timm:resnet10t\.nowhere as safetensors"):
-        download_weights(plan_of(model), Path("weights"))
 
 
 def test_every_network_of_timm_is_known_with_its_usual_arguments() -> None:

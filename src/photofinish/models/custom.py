@@ -55,10 +55,7 @@ def build_custom(
         offered = {"classes": classes, "shape": shape}
         arguments = accepted_arguments(build, offered, model.arguments)
     with run_custom_code(f"model {model.name} can't be built"):
-        network = build(**arguments)
-    if not isinstance(network, nn.Module):
-        kind = type(network).__name__
-        raise UserError(f"model {model.name} gives a {kind}: it must give a torch.nn.Module")
+        network: nn.Module = build(**arguments)
     if any(map(is_lazy, (*network.parameters(), *network.buffers()))):
         what = f"model {model.name} can't take a sample of shape {shape}"
         with run_custom_code(what), torch.no_grad():

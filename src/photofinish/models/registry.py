@@ -5,9 +5,7 @@ Built-in networks have PyTorch's modules only, so that their pickles load withou
 
 from __future__ import annotations
 
-import copy
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,12 +14,12 @@ from torch import nn
 
 from photofinish.custom.reference import is_reference
 from photofinish.errors import ConfigError
-from photofinish.models.custom import blank, build_custom, generators_seeded, import_custom
-from photofinish.nested import Nested, call_with
+from photofinish.models.custom import build_custom, generators_seeded, import_custom
+from photofinish.nested import Nested
 
 if TYPE_CHECKING:
     from photofinish.config.networks import CustomModel, Model, TorchvisionModel
-    from photofinish.data import Dtype, Shape
+    from photofinish.data import Dtype
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _BUILT_IN = ("linear", "mlp", "cnn", "lenet")
@@ -169,37 +167,3 @@ def _load_published(network: nn.Module, weights: Path) -> None:
         elif _OLD_DENSENET_NAME.search(name):
             state[_OLD_DENSENET_NAME.sub(r"\1\2.", name)] = state.pop(name)
     network.load_state_dict(state)
-
-
-def check_batch_norm(
-    network: nn.Module,
-    shape: Nested[Shape],
-    image_count: int,
-    batch_size: int,
-    normalised: Callable[[int], int] = int,
-    dtype: Nested[Dtype] = "uint8",
-) -> None:
-    """Raise ConfigError if a batch gives batch-norm a single image and that fails.
-
-    `normalised` returns the smallest number of images in a batch that share statistics.
-    """
-    batches = {min(batch_size, image_count), image_count % batch_size} - {0}
-    if min(map(normalised, batches)) < 2 and _fails_on_one(network, blank(shape, dtype)):
-        raise ConfigError(
-            f"batch_size {batch_size} in params.yaml leaves a batch of one of the {image_count} "
-            f"training samples, which batch-norm can't learn from: set another"
-        )
-
-
-def _fails_on_one(network: nn.Module, sample: Any) -> bool:
-    """Return True if batch-norm fails on one sample. It works with several pixels per channel."""
-    if not any(isinstance(module, BATCH_NORMS) for module in network.modules()):
-        return False
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        try:
-            call_with(copy.deepcopy(network).train(), sample)
-        except ValueError as error:
-            if "more than 1 value per channel" not in str(error):
-                raise
-            return True
-    return False

@@ -15,7 +15,7 @@ from photofinish.config.networks import (
     WeightsPlan,
 )
 from photofinish.custom.reference import TIMM
-from photofinish.errors import ConfigError, UserError
+from photofinish.errors import UserError
 from photofinish.files import sha256_of_file, write_text_atomically
 
 
@@ -33,8 +33,6 @@ def _fetched(wanted: PublishedWeights, folder: Path) -> FetchedWeights:
     is_timm = wanted.model.startswith(f"{TIMM}:")
     try:
         file, cached = _from_hugging_face(wanted) if is_timm else _from_torch_hub(wanted)
-    except UserError:
-        raise
     except Exception as error:  # each downloading library raises its own errors
         raise UserError(
             f"can't download the weights {wanted.weights} of {wanted.model}: {error}. "
@@ -60,16 +58,9 @@ def _from_torch_hub(wanted: PublishedWeights) -> tuple[str, Path]:
 def _from_hugging_face(wanted: PublishedWeights) -> tuple[str, Path]:
     """Return the file's name and its path in the cache."""
     from huggingface_hub import hf_hub_download
-    from timm import get_pretrained_cfg, is_model_pretrained
+    from timm import get_pretrained_cfg
 
-    name = wanted.model.partition(":")[2]
-    config = get_pretrained_cfg(name) if is_model_pretrained(name) else None
-    file = (config and config.hf_hub_filename) or "model.safetensors"
-    is_usable = config and config.hf_hub_id and not config.custom_load
-    if config is None or not is_usable or not file.endswith(".safetensors"):
-        raise ConfigError(
-            f"timm has no weights of {wanted.model} as safetensors on the Hugging Face hub: "
-            f"leave pretrained out, or name others, such as timm:resnet18.a1_in1k"
-        )
+    config = get_pretrained_cfg(wanted.model.partition(":")[2], allow_unregistered=False)
+    file = config.hf_hub_filename or "model.safetensors"
     cached = hf_hub_download(config.hf_hub_id, file, endpoint=os.environ.get("HF_ENDPOINT"))
     return f"{PurePosixPath(config.hf_hub_id).name}.safetensors", Path(cached)

@@ -12,7 +12,6 @@ from photofinish.git import git
 from photofinish.regressions.change import Change
 from photofinish.regressions.gate import (
     PARAMS,
-    check_allowed,
     common_commit,
     comparable,
     compare,
@@ -29,7 +28,6 @@ def find(good: str, allowed: float) -> None:
 
     Raise UserError if a training is slower.
     """
-    check_allowed(allowed)
     work, slower = working_tree(), []
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary).resolve()

@@ -13,7 +13,7 @@ from photofinish.data import PartName
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import ConfigError
 from photofinish.models.custom import check_same_network
-from photofinish.models.registry import build_model, check_batch_norm
+from photofinish.models.registry import build_model
 from photofinish.profiling.custom_check import validate_custom_model
 from photofinish.profiling.loader_tries import fits_resident
 from photofinish.runs.run import Run
@@ -58,9 +58,9 @@ class Setup:
 
     def new_network(self) -> nn.Module:
         """Build the network with its initial weights, on the CPU."""
-        run, manifest, training = self.run, self.split.manifest, self.training
+        run, manifest = self.run, self.split.manifest
         with self._experiment_named():
-            network = build_model(
+            return build_model(
                 run.experiment.model,
                 self.sample.shape,
                 len(manifest.class_names),
@@ -68,15 +68,6 @@ class Setup:
                 run.weights_file(),
                 self.sample.dtype,
             )
-            check_batch_norm(
-                network,
-                self.sample.shape,
-                training.image_count,
-                training.batch_size,
-                self.team.normalised_images,
-                self.sample.dtype,
-            )
-        return network
 
     def check_custom_code(self, network: nn.Module, *, knows_classes: bool = True) -> None:
         """Raise UserError if a custom network or loss fails, or differs between two builds."""

@@ -13,8 +13,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader, Sampler
 
-from photofinish.data.ragged import Ragged
-from photofinish.errors import ConfigError, UserError
+from photofinish.errors import UserError
 from photofinish.nested import as_nested, leaves, map_nested, samples_in
 from photofinish.training.batches import (
     Batch,
@@ -62,8 +61,6 @@ def make_batches(
         augmentation = experiment.augmentation
     sampler = None
     if experiment.sampler and part.name == "train":
-        if any(isinstance(column, Ragged) for column in leaves(part.labels)):
-            raise ConfigError("sampler needs targets of one shape")
         targets = map_nested(to_tensor, part.labels)
         sampler = make_sampler(experiment.sampler, targets, experiment.seed)
     count = samples_in(part.labels)

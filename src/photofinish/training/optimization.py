@@ -45,14 +45,7 @@ def build_optimizers(
     is_class = isinstance(custom, type)
     with run_custom_code(f"optimizer {settings.name} can't be made"):
         built = custom(list(network.parameters()) if is_class else network, **arguments)
-    optimizers = list(built) if isinstance(built, list | tuple) else [built]
-    for optimizer in optimizers:
-        if not isinstance(optimizer, Optimizer):
-            raise UserError(
-                f"optimizer {settings.name} gives a {type(optimizer).__name__}: "
-                f"it must give a torch.optim.Optimizer, or a list of several"
-            )
-    return optimizers
+    return list(built) if isinstance(built, list | tuple) else [built]
 
 
 def _parameter_groups(network: nn.Module, without_decay: str | None) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from photofinish.errors import ConfigError, UserError
+from photofinish.errors import UserError
 from photofinish.models.registry import BATCH_NORMS
 from photofinish.training.torch_device import Clock, forget_peak_memory, peak_memory_bytes
 
@@ -47,10 +47,6 @@ class World:
     def adapt(self, network: nn.Module) -> nn.Module:
         """Change the network's modules if the world requires it, before the optimizer is built."""
         return network
-
-    def normalised_images(self, batch_images: int) -> int:
-        """Return the smallest number of samples that BatchNorm normalises over in this batch."""
-        return batch_images
 
     def parallel(self, network: nn.Module) -> nn.Module:
         """Wrap the network for a training step. `network` keeps its weights and their names."""
@@ -101,14 +97,6 @@ class DataParallelWorld(World):
         super().__init__(devices[0])
         self.devices, self.output_device = devices, output_device
 
-    def normalised_images(self, batch_images: int) -> int:
-        """Return the size of the last device's share, the smallest.
-
-        Each device normalises over its own share.
-        """
-        share = -(-batch_images // len(self.devices))
-        return batch_images % share or share
-
     def parallel(self, network: nn.Module) -> nn.Module:
         if not torch.cuda.is_available():  # nn.DataParallel would silently run the network as it is
             raise UserError("strategy data_parallel needs CUDA, which torch can't use here")
@@ -128,11 +116,6 @@ class DistributedWorld(World):
         """Convert BatchNorm to SyncBatchNorm, so that ranks normalise over the whole batch."""
         if not any(isinstance(module, BATCH_NORMS) for module in network.modules()):
             return network
-        if self.devices[0].type == "cpu":
-            raise ConfigError(
-                "model has BatchNorm, which PyTorch can't synchronise between processes on the "
-                "CPU: set devices.cpu.processes to 1 in params.yaml, or choose another model"
-            )
         convert = nn.SyncBatchNorm.convert_sync_batchnorm
         converted: nn.Module = convert(network, self._gradients)  # type: ignore[no-untyped-call]
         return converted
