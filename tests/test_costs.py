@@ -1,18 +1,22 @@
-"""Energy and cost of a training, against examples calculated by hand."""
+"""Energy and cost of a training, and the table of when a GPU pays, calculated by hand."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
+import pynvml
 import pytest
-from conftest import MakeResult
-from result_files import changed_history, pair_of, trained
+from conftest import HeldClock, MakeResult
+from result_files import changed_history, pair_of, trained, with_record
 
 from photofinish.comparing.device_results import Trained
 from photofinish.comparing.speedups import TimeToTarget, cost, energy_used, resource_use
 from photofinish.config.compare import Comparing, Prices, Watts
-from photofinish.machine.energy import Energy
+from photofinish.config.early_stopping import EarlyStopping
+from photofinish.machine.energy import Energy, EnergyMeter, added_up
 from photofinish.reporting.comparison_rows import comparison_rows
+from photofinish.reporting.tables import paying_table
 from photofinish.results.records import DeviceLabel
 
 GPU = Energy(of="gpu", status="measured", joules=900.0, source="nvml")
@@ -85,6 +89,29 @@ def test_a_target_that_is_not_reached_leaves_the_cost_of_the_training(
     assert found.target == TimeToTarget(0.995, None, None, None, 0.99)
     assert (found.joules_to_target, found.cost_to_target) == (None, None)
     assert found.cost.amount == pytest.approx(36 / 3600 * 3.6 + 900 / 3.6e6 * 0.36)
+    pair = pair_of(metered(make_result, device="cpu"), result, settings)
+    table = {row["of"]: row for row in paying_table(pair)}
+    missed = table["time to 0.995 validation accuracy"]
+    assert (missed["CPU"], missed["finding"]) == ("n/a", "not reached; the best is 0.99")
+    assert "energy to 0.995 validation accuracy" not in table
+
+
+def test_trainings_that_stop_early_have_the_time_to_their_lowest_loss(
+    make_result: MakeResult,
+) -> None:
+    runs = []
+    for device, best in (("cpu", 1), ("gpu", 3)):
+        run = metered(make_result, device=device)
+        losses = [1.0 + abs(epoch.epoch - best) for epoch in run.history]
+        stopping = {"early_stopping": EarlyStopping(patience=2)}
+        patient = run.record.experiment.model_copy(update=stopping)
+        stopped = replace(run, history=changed_history(run, validation_loss=losses))
+        runs.append(with_record(stopped, experiment=patient))
+    table = {row["of"]: row for row in paying_table(pair_of(*runs, PRICED))}
+    lowest = table["time to the lowest validation loss"]
+    assert (lowest["CPU"], lowest["GPU"]) == ("15 s", "35 s")
+    for when in ("CPU: in epoch 1 of 3", "GPU: in epoch 3 of 3"):
+        assert when in lowest["finding"]
 
 
 def test_the_table_has_costs_also_to_the_target_and_nothing_where_they_are_unknown(
@@ -100,6 +127,77 @@ def test_the_table_has_costs_also_to_the_target_and_nothing_where_they_are_unkno
     assert (gpu["target_epoch"], gpu["target_seconds"]) == (1, pytest.approx(15.0))
     assert gpu["target_cost"] == pytest.approx(15 / 3600 * 3.6 + 300 / 3.6e6 * 0.36)
     assert cpu["energy_status"] == "unavailable"
+    table = {row["of"]: [row["CPU"], row["GPU"], row["finding"]] for row in paying_table(pair)}
+    assert {of: row[:2] for of, row in table.items()} == {
+        "start-up repaid": ["5.0 s", "5.0 s"],
+        "energy of the epochs": ["n/a", "900 J"],
+        "cost of the run": ["under 0.01 EUR", "0.04 EUR"],
+        "time to 0.9 validation accuracy": ["15 s", "15 s"],
+        "energy to 0.9 validation accuracy": ["n/a", "300 J"],
+        "cost to 0.9 validation accuracy": ["under 0.01 EUR", "0.02 EUR"],
+    }
+    energy = table["energy of the epochs"][2]
+    assert energy.startswith("CPU: unavailable: ")
+    assert energy.endswith("; GPU: measured: the GPU (NVML)")
     for row in comparison_rows([pair_of(pair.cpu, pair.gpu)]):
         columns = ("cost", "target_accuracy", "target_seconds", "target_cost")
         assert {row[column] for column in columns} == {None}
+
+
+MeasureEnergy = Callable[..., Energy]
+
+
+@pytest.fixture
+def energy_of(monkeypatch: pytest.MonkeyPatch) -> MeasureEnergy:
+    """Measure made-up GPUs, which count millijoules. The driver does not report `silent`."""
+    millijoules, clock = {"GPU-one": 5_000, "GPU-two": 7_000}, HeldClock()
+
+    def find(uuid: str) -> str:
+        if uuid == "GPU-slice":
+            raise pynvml.NVMLError_NotFound
+        return uuid
+
+    def read(handle: str) -> int:
+        if handle == "GPU-silent":
+            raise pynvml.NVMLError_NotSupported
+        return millijoules[handle]
+
+    def measured(*uuids: str | None, seconds: float = 10, **counted: int) -> Energy:
+        meter = EnergyMeter(uuids)
+        meter.begin()
+        for uuid, more in counted.items():
+            millijoules[f"GPU-{uuid}"] += more
+        clock.take(seconds)
+        return meter.training_ended()
+
+    monkeypatch.setattr("time.monotonic", lambda: clock.now_seconds)
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", find)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetTotalEnergyConsumption", read)
+    return measured
+
+
+def test_the_gpus_of_all_processes_are_added_up(energy_of: MeasureEnergy) -> None:
+    found = energy_of("one", "two", one=10_500, two=2_000)
+    assert found == Energy(of="gpu", status="measured", joules=12.5, source="nvml")
+    none = energy_of(None)
+    assert added_up([found, found]) == (found.model_copy(update={"joules": 25.0}),)
+    assert added_up([found, none]) == (none,)
+    assert added_up([]) == ()
+
+
+@pytest.mark.parametrize(
+    ("uuid", "seconds", "reason"),
+    [
+        ("silent", 10, "Not Supported"),
+        ("slice", 10, "Not Found"),  # part of a divided GPU, whose counter is the whole GPU's
+        (None, 10, "NVIDIA"),
+        ("one", 0.5, "too short"),
+    ],
+)
+def test_a_gpu_without_a_figure_has_a_reason(
+    energy_of: MeasureEnergy, uuid: str | None, seconds: float, reason: str
+) -> None:
+    found = energy_of(uuid, seconds=seconds, one=1_000)
+    assert (found.status, found.joules) == ("unavailable", None)
+    assert reason in str(found.reason)

@@ -76,19 +76,16 @@ def test_every_usual_way_to_write_a_csv_is_read(
     assert images.class_names == tuple(sorted(labels))
 
 
-def test_a_column_can_name_the_parts(photos: Path) -> None:
+def test_a_column_can_name_the_parts_or_each_part_can_have_its_own_csv(photos: Path) -> None:
     rows = ("green.png,a,TEST", "red.png,a,train", "blue.png,a,val")
     write_csv(photos, "path,label,split", *rows)
     parts = parts_of(read(photos, split_column="split"))
     assert parts == {"test": [0], "train": [1], "validation": [2]}
-
-
-def test_each_part_can_have_its_own_csv(photos: Path) -> None:
     write_picture(photos.parent / "more" / "red.png", GREEN)
     write_csv(photos, "path,label", "red.png,owl", "blue.png,cat", name="train.csv")
     write_csv(photos.parent / "more", "path,label", "red.png,owl", name="test.csv")
-    parts = {"train": "photos/train.csv", "test": "more/test.csv"}
-    images = read(photos, parts=parts, validation=1)
+    places = {"train": "photos/train.csv", "test": "more/test.csv"}
+    images = read(photos, parts=places, validation=1)
     assert parts_of(images) == {"train": [0, 1], "test": [2]}
     assert images.inputs[np.array([0, 2])][:, :, 0, 0].tolist() == [list(RED), list(GREEN)]
 
@@ -134,17 +131,14 @@ def reported_lines(text: str) -> list[int]:
     return [int(line.split(":")[1]) for line in named]
 
 
-def test_the_first_ten_faulty_rows_are_reported_together(photos: Path) -> None:
+def test_the_first_ten_faulty_rows_or_images_are_reported_together_and_nothing_is_written(
+    photos: Path,
+) -> None:
     faulty = (",owl,train", "green.png,,train", "green.png,owl,tset")
     write_csv(photos, "path,label,split", "red.png,owl,train", *faulty * 4)
     with pytest.raises(ConfigError) as caught:
         read(photos, split_column="split", validation=1)
     assert reported_lines(str(caught.value)) == list(range(3, 13))
-
-
-def test_the_first_ten_faulty_images_are_reported_together_and_nothing_is_written(
-    photos: Path,
-) -> None:
     data = write_picture(photos / "whole.jpg", width=64, height=64).read_bytes()
     (photos / "cut.jpg").write_bytes(data[: len(data) // 2])
     rows = ("red.png,owl", "cut.jpg,owl", *(f"{number}.png,owl" for number in range(20)))

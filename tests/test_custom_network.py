@@ -128,7 +128,6 @@ FAULTY = {
         r"(?s)can't be built:\n  File .*net\.py., line 7.*ValueError: no such width",
     ),
     "too few scores": (network_file(forward="return self.inner(x)[:, :2]"), r"gives \(4, 2\)"),
-    "a typo": (network_file(forward="return self.iner(x)"), "(?s)line 9, in forward.*'iner'"),
     "random in forward": (
         network_file(forward="return self.inner(x + time.time_ns() % 997)"),
         "doesn't repeat: .* another output of",
@@ -154,12 +153,6 @@ def test_a_network_that_cannot_be_trained_or_repeated_is_refused_before_training
 ) -> None:
     with pytest.raises(UserError, match=message):
         check(source)
-
-
-def test_classes_and_shape_are_passed_next_to_the_arguments_of_params_yaml(build: Build) -> None:
-    source = "def Net(shape, width, *, classes):\n    return nn.Linear(width, classes * shape[2])\n"
-    network = build(HEAD + source, classes=4, width=5)
-    assert [tuple(parameter.shape) for parameter in network.parameters()] == [(32, 5), (32,)]
 
 
 def test_a_seed_decides_the_weights_and_leaves_the_callers_generator_alone(build: Build) -> None:
@@ -188,12 +181,13 @@ def test_one_of_several_outputs_counts(build: Build, returned: str, output: int 
         build(source, output="other")(images)
 
 
-def test_neighbours_and_packages_are_imported(custom_files: CustomFiles) -> None:
+def test_neighbours_and_packages_are_imported_and_get_arguments(custom_files: CustomFiles) -> None:
     custom_files.write("nets/__init__.py", "")
     custom_files.write("nets/parts.py", "WIDTH = 5\n")
-    source = f"from .parts import WIDTH\n{HEAD}def Net(classes): return nn.Linear(WIDTH, classes)\n"
-    model = CustomModel(name=custom_files.write("nets/net.py", source) + ":Net")
-    assert next(build_model(model, SHAPE, CLASSES, seed=0).parameters()).shape == (3, 5)
+    net = "def Net(shape, by, *, classes): return nn.Linear(WIDTH * by, classes * shape[2])\n"
+    name = custom_files.write("nets/net.py", f"from .parts import WIDTH\n{HEAD}{net}") + ":Net"
+    model = CustomModel.model_validate({"name": name, "by": 2})
+    assert next(build_model(model, SHAPE, CLASSES, seed=0).parameters()).shape == (24, 10)
     model = CustomModel.model_validate(
         {"name": "torch.nn:Linear", "in_features": 4, "out_features": 2}
     )

@@ -12,6 +12,7 @@ from torch import nn
 
 from photofinish.training.torch_device import (
     CPU,
+    Clock,
     NoAcceleratorError,
     UnusableAcceleratorError,
     accelerator,
@@ -144,24 +145,15 @@ def test_networks_use_channels_last_where_it_is_faster_and_safe(
     assert memory_format(network, device, precision) is expected
 
 
+NONE, UNUSABLE = NoAcceleratorError, UnusableAcceleratorError
+
+
 @pytest.mark.parametrize(
     ("error", "kind", "said"),
     [
-        (
-            RuntimeError("The NVIDIA driver on your system is too old (found version 11040)."),
-            NoAcceleratorError,
-            r"found version 11040.*torch is built for CUDA [\d.]+",
-        ),
-        (
-            AssertionError("Torch not compiled with CUDA enabled"),
-            NoAcceleratorError,
-            "Torch not compiled with CUDA",
-        ),
-        (
-            RuntimeError("CUDA unknown error - this may be due to an incorrectly set up"),
-            UnusableAcceleratorError,
-            r"CUDA unknown error .*see nvidia-smi, then run `dvc repro` again",
-        ),
+        (RuntimeError("driver too old (11040)"), NONE, r"11040.*torch is built for CUDA [\d.]+"),
+        (AssertionError("Torch not compiled with CUDA enabled"), NONE, "not compiled with CUDA"),
+        (RuntimeError("CUDA unknown error - set up"), UNUSABLE, "unknown error .*see nvidia-smi"),
     ],
 )
 def test_a_gpu_that_torch_cannot_use_has_the_reason_of_torch(
@@ -187,3 +179,22 @@ def test_a_device_is_taken_by_its_number_and_never_replaced_by_another(
         accelerator("auto", 2)
     with pytest.raises(NoAcceleratorError, match=r"'xpu', and devices\.gpu\.kind is 'cuda'"):
         accelerator("cuda")
+
+
+@pytest.mark.parametrize(
+    ("device", "expected"),
+    [
+        ("cpu", ["all are here", "time read"]),
+        ("cuda", ["device finished", "all are here", "time read"]),
+        ("mps", ["device finished", "all are here", "time read"]),
+    ],
+)
+def test_the_time_is_read_once_all_have_finished(
+    monkeypatch: pytest.MonkeyPatch, device: str, expected: list[str]
+) -> None:
+    events: list[str] = []
+    monkeypatch.setattr(torch.accelerator, "synchronize", lambda: events.append("device finished"))
+    monkeypatch.setattr("time.perf_counter", lambda: events.append("time read") or 12.5)
+    clock = Clock(torch.device(device), lambda: events.append("all are here"))
+    assert clock.now_seconds() == 12.5
+    assert events == expected

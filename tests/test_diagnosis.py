@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import yaml
@@ -349,38 +349,6 @@ def test_each_cause_has_a_change_with_its_gain_or_none(
         assert causes.advice(found).startswith(f"Try `{line}`: ")
 
 
-@pytest.mark.parametrize(
-    ("measured", "words"),
-    [
-        ({"waiting": 0.09, "settings": {"input": LOADER}},
-         "the loader takes 90% of an epoch: 90 ms per batch, and a step takes 10 ms"),
-        (LARGER, "9.1 ms of a step's 10 ms do not depend on its samples: launching operations and "
-         "updating 547 weights"),
-        ({"threads": 1}, "arithmetic is 91% of a step, with 1 thread for 4 cores"),
-    ],
-)  # fmt: skip
-def test_a_cause_is_stated_with_its_times(
-    slow: Change, measured: dict[str, Any], words: str
-) -> None:
-    assert causes.cause(only(diagnose(slow(**measured)))) == words
-
-
-@pytest.mark.parametrize(("kind", "note"), [("graph", causes.IN_GRAPHS), ("eager", "")])
-def test_parts_of_captured_steps_are_marked_as_proportions(
-    slow: Change, kind: Literal["graph", "eager"], note: str
-) -> None:
-    taken = StepsTaken(kind=kind, at_once=8, why="tried")
-    pair = pair_of(slow(), slow(device="gpu", timings={"steps_taken": taken}))
-    assert steps_note(pair) == note
-
-
-def test_the_verdict_says_why_the_gpu_is_not_faster(slow: Change) -> None:
-    loading = {"waiting": 0.09, "settings": {"input": LOADER}}
-    text = sentences.verdict(pair_of(slow(**loading), slow(device="gpu", **loading))).text
-    assert "On the GPU, the loader takes 90% of an epoch" in text
-    assert "(input-bound). Try `experiments.small-mlp.input: resident`: an epoch gets" in text
-
-
 def test_tables_have_the_parts_of_a_step_and_the_causes(
     slow: Change, make_result: MakeResult
 ) -> None:
@@ -394,10 +362,18 @@ def test_tables_have_the_parts_of_a_step_and_the_causes(
     pair = pair_of(cpu, make_result(device="gpu"))
     shares = [row["CPU"].partition("(")[2] for row in steps_table(pair)]
     assert shares == ["90%)", "0%)", "3%)", "5%)", "2%)", "0%)"]
+    assert steps_note(pair) == ""
     row = comparison_rows([pair])[0]
     assert (row["cause"], row["epoch_cause"]) == ("start-up-bound", "input-bound")
     assert row["busy_share"] == pytest.approx(0.1)  # 0.01 of 0.1
     assert row["waiting_share"] == pytest.approx(0.9)
+    captured = {"steps_taken": StepsTaken(kind="graph", at_once=8, why="tried")}
+    gpu = slow(device="gpu", waiting=0.09, settings={"input": LOADER}, timings=captured)
+    pair = pair_of(cpu, gpu)
+    assert steps_note(pair) == causes.IN_GRAPHS
+    text = sentences.verdict(pair).text
+    assert "On the GPU, the loader takes 90% of an epoch" in text
+    assert "(input-bound). Try `experiments.small-mlp.input: resident`: an epoch gets" in text
 
 
 @pytest.mark.parametrize("value", [512, "bf16", {"name": "loader", "pin_memory": True}])

@@ -38,18 +38,14 @@ def machine_with(cores: int) -> Machine:
 # -- who may run what ----------
 
 
-def test_only_machines_that_are_alike_have_the_same_keys() -> None:
-    lab, box = machine_with(96), machine_with(64)
-    assert key_of(lab, "cpu") == key_of(machine_with(96), "cpu") != key_of(box, "cpu")
-    without_gpu = lab.model_copy(update={"accelerators": {"cuda": "none"}})
-    assert key_of(without_gpu, "cpu") == key_of(lab, "cpu")
-    assert key_of(without_gpu, "gpu") != key_of(lab, "gpu")
-
-
-def test_a_worker_with_other_code_is_refused_and_one_without_a_training_says_so(
+def test_only_alike_machines_have_the_same_keys_and_a_worker_with_other_code_is_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     lab = machine_with(96)
+    assert key_of(lab, "cpu") == key_of(machine_with(96), "cpu") != key_of(machine_with(64), "cpu")
+    without_gpu = lab.model_copy(update={"accelerators": {"cuda": "none"}})
+    assert key_of(without_gpu, "cpu") == key_of(lab, "cpu")
+    assert key_of(without_gpu, "gpu") != key_of(lab, "gpu")
     planned = {"code": code_version(), "keys": [key_of(lab, "cpu")]}
     check_planned(planned, lab)
     assert capsys.readouterr().out == ""
@@ -76,14 +72,6 @@ def repository(tmp_path: Path) -> Path:
     return folder
 
 
-def test_uncommitted_changes_are_refused_by_name(repository: Path) -> None:
-    (repository / "dvc.lock").write_text("made by dvc", encoding="utf-8")
-    assert committed(repository) == git(repository, "rev-parse", "HEAD")
-    (repository / "net.py").write_text("", encoding="utf-8")
-    with pytest.raises(UserError, match=r"net\.py"):
-        committed(repository)
-
-
 def test_a_clone_comes_to_the_commit_with_the_projects_remotes_and_cache(
     repository: Path, tmp_path: Path
 ) -> None:
@@ -98,6 +86,11 @@ def test_a_clone_comes_to_the_commit_with_the_projects_remotes_and_cache(
     assert git(clone, "rev-parse", "HEAD") == newest
     with pytest.raises(UserError, match=r"the commit aaaaaaaaaaaa is not in .*git push"):
         clone_at(repository, clone, "a" * 40)
+    (repository / "dvc.lock").write_text("made by dvc", encoding="utf-8")
+    assert committed(repository) == newest
+    (repository / "net.py").write_text("", encoding="utf-8")
+    with pytest.raises(UserError, match=r"net\.py"):
+        committed(repository)
 
 
 def test_an_unfinished_clone_does_not_change_the_project_around_it(repository: Path) -> None:

@@ -26,17 +26,6 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "photos"
 
 
-@pytest.fixture
-def in_parts(photos: Path) -> Path:
-    """A project's folder with four training photos and two test photos."""
-    (photos / "train").mkdir()
-    for name in ("owl", "cat"):
-        (photos / name).rename(photos / "train" / name)
-    write_picture(photos / "test/owl/z.png", GREEN)
-    write_picture(photos / "test/cat/z.png", RED)
-    return photos
-
-
 def read(photos: Path, **settings: Any) -> RawData:
     settings = settings or {"path": "photos", "validation": 1, "test": 1}
     return read_raw(plan_of(source="folder", **settings), photos.parent / "data/raw/birds")
@@ -57,13 +46,21 @@ def test_each_folder_is_a_class_with_all_images_below_it(photos: Path) -> None:
     assert images.own_parts == {}
 
 
-def test_each_part_can_have_its_own_folder(in_parts: Path) -> None:
-    images = read(in_parts, **IN_PARTS)
+def test_each_part_can_have_its_own_folder_with_the_classes_of_the_training(photos: Path) -> None:
+    (photos / "train").mkdir()
+    for name in ("owl", "cat"):
+        (photos / name).rename(photos / "train" / name)
+    write_picture(photos / "test/owl/z.png", GREEN)
+    write_picture(photos / "test/cat/z.png", RED)
+    images = read(photos, **IN_PARTS)
     assert images.class_names == ("cat", "owl")
     parts = {part: rows.tolist() for part, rows in images.own_parts.items()}
     assert parts == {"train": [0, 1, 2, 3], "test": [4, 5]}
     assert images.labels[images.own_parts["test"]].tolist() == [0, 1]
     assert images.inputs[np.array([5])][0, :, 0, 0].tolist() == list(GREEN)
+    write_picture(photos / "test/own/a.png")
+    with pytest.raises(ConfigError, match=r"photos/test/own/a\.png: 'own' is no class .*'owl'"):
+        read(photos, **IN_PARTS)
 
 
 def test_faulty_files_are_reported_together(photos: Path) -> None:
@@ -77,9 +74,3 @@ def test_faulty_files_are_reported_together(photos: Path) -> None:
     (photos / "emu").mkdir()
     with pytest.raises(OSError, match="no valid file for the classes emu"):
         read(photos)
-
-
-def test_a_class_that_is_only_tested_is_refused(in_parts: Path) -> None:
-    write_picture(in_parts / "test/own/a.png")
-    with pytest.raises(ConfigError, match=r"photos/test/own/a\.png: 'own' is no class .*'owl'"):
-        read(in_parts, **IN_PARTS)

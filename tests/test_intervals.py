@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from conftest import MakeResult
-from result_files import trained
+from result_files import BUSY, trained
 
+from photofinish.comparing import speedups
 from photofinish.comparing.speedups import (
     LEAST_VALUES,
     RUN_TO_RUN,
     epoch_speedup,
     percentile_interval,
     ratio_interval,
+    time_to_target,
 )
+from photofinish.reporting.sentences import break_even_epochs
+from photofinish.results import EpochMetrics, EpochTiming
+from photofinish.results.records import Timings
 
 
 def test_a_ratio_is_that_of_the_medians(make_result: MakeResult) -> None:
@@ -29,12 +37,6 @@ def test_too_few_values_give_no_interval(above: int, below: int) -> None:
     assert ratio_interval([1.0] * above, [2.0] * below) is None
 
 
-def test_the_same_values_give_the_same_interval() -> None:
-    above = [1 + 37 * place % 101 for place in range(60)]
-    below = [200 + 53 * place % 97 for place in range(40)]
-    assert ratio_interval(above, below) == ratio_interval(above, below)
-
-
 @pytest.mark.parametrize("count", [LEAST_VALUES, 10, 30])
 def test_the_interval_holds_the_true_ratio_in_nine_of_ten_tries(count: int) -> None:
     """Times vary by 5 %, and the true ratio is 3."""
@@ -43,6 +45,7 @@ def test_the_interval_holds_the_true_ratio_in_nine_of_ten_tries(count: int) -> N
         cpu, gpu = (seconds * np.exp(random.normal(0, 0.05, count)) for seconds in (3.0, 1.0))
         interval = ratio_interval(cpu.tolist(), gpu.tolist())
         assert interval is not None
+        assert interval == ratio_interval(cpu.tolist(), gpu.tolist())
         held += interval[0] <= 3.0 <= interval[1]
     assert held >= 180
 
@@ -91,3 +94,84 @@ def test_an_interval_may_have_infinite_draws() -> None:
     assert percentile_interval(drawn) == (50.0, np.inf)
     drawn[-60:-40] = 960.0
     assert percentile_interval(drawn) == (50.0, 960.0)
+
+
+def timings(make_result: MakeResult, startup_seconds: float, epochs: Sequence[float]) -> Timings:
+    """Make epochs with a validation of 0.1 s each."""
+    made_up = trained(make_result, epoch_seconds=tuple(epochs)).timings
+    return made_up.model_copy(update={"startup_seconds": startup_seconds})
+
+
+def test_the_extra_start_up_is_divided_by_what_an_epoch_gains(make_result: MakeResult) -> None:
+    """6 s more to start and 1.5 s less an epoch. The CPU's epochs have medians of 2.0 to 2.2 s."""
+    cpu = timings(make_result, 2.0, (2.0, 1.9, 2.1, 2.0, 2.0))
+    found = speedups.break_even(cpu, timings(make_result, 8.0, (0.5,) * 5))
+    assert found.epochs == pytest.approx(4)
+    ends = 6 / (2.2 * 1.05 - 0.6), 6 / (2.0 / 1.05 - 0.6)
+    assert found.interval == pytest.approx(ends)
+    assert break_even_epochs(found) == "after 4 epochs (4 to 5)"
+    # Validation takes the CPU a second more, so 3 s more to start are repaid after 3 epochs.
+    validated = (EpochTiming(1.0, 1.1, 1.7e9),) * 5
+    cpu = timings(make_result, 2.0, (1.0,) * 5).model_copy(update={"epochs": validated})
+    gpu = timings(make_result, 5.0, (1.0,) * 5)
+    assert speedups.break_even(cpu, gpu).epochs == pytest.approx(3)
+
+
+@pytest.mark.parametrize(
+    ("startup", "epochs", "expected", "words"),
+    [
+        (1.0, (0.5,) * 5, 0.0, "at once"),
+        (2.0, (2.0,) * 5, 0.0, "can't tell, because its epochs may be no shorter"),
+        (3.0, (1.0,) * 5, 1.0, "after 1 epoch (1 to 2)"),
+        (8.0, (3.0,) * 5, math.inf, "never, because its epochs are no shorter"),
+        (2.0, (3.0,) * 5, math.inf, "never, because its epochs are no shorter"),
+        (8.0, (2.0,) * 5, math.inf, "can't tell, because its epochs may be no shorter"),
+        (1.0, (2.25,) * 5, math.inf,
+         "never, because its epochs are no shorter"),
+        (4.0, (1.0,) * 4, 2.0, "after 2 epochs (no interval: 4 epochs, and it takes 5)"),
+    ],
+)  # fmt: skip
+def test_when_a_start_up_is_repaid(
+    make_result: MakeResult,
+    startup: float,
+    epochs: tuple[float, ...],
+    expected: float,
+    words: str,
+) -> None:
+    cpu = timings(make_result, 2.0, (2.0,) * 5)
+    found = speedups.break_even(cpu, timings(make_result, startup, epochs))
+    assert (found.epochs, break_even_epochs(found)) == (expected, words)
+
+
+def test_a_gain_that_a_busy_machine_may_explain_may_never_repay(make_result: MakeResult) -> None:
+    quiet, gpu = timings(make_result, 2.0, (2.0,) * 5), timings(make_result, 8.0, (1.2,) * 5)
+    busy = quiet.model_copy(update={"load": (BUSY,)})
+    within, open_ended = (speedups.break_even(cpu, gpu).interval for cpu in (quiet, busy))
+    assert within
+    assert open_ended
+    assert within[1] < math.inf == open_ended[1]
+
+
+def test_the_interval_holds_the_truth_in_nine_of_ten_tries(make_result: MakeResult) -> None:
+    """Epochs of 3 and 1 s that vary by 5 %, and 10 s more of start-up: 5 epochs."""
+    random, held = np.random.default_rng(5), 0
+    for _ in range(200):
+        noise = np.exp(random.normal(0, 0.05, (2, 5)))
+        cpu, gpu = 3.0 * noise[0] - 0.1, 1.0 * noise[1] - 0.1
+        both = timings(make_result, 2.0, cpu), timings(make_result, 12.0, gpu)
+        interval = speedups.break_even(*both).interval
+        assert interval is not None
+        held += interval[0] <= 5 <= interval[1]
+    assert held >= 180
+
+
+def test_the_time_to_a_target_has_start_up_and_every_epoch_so_far() -> None:
+    """2 s of start-up, then 1 + 0.1 and 3 + 0.1 s, of 7.3 s in all epochs."""
+    accuracies = enumerate((0.0, 0.9, 0.8), 1)
+    history = [EpochMetrics(epoch, 0.1, 0.5, 0.5, accuracy) for epoch, accuracy in accuracies]
+    epochs = [EpochTiming(seconds, 0.1, 1.7e9) for seconds in (1.0, 3.0, 3.0)]
+    found = time_to_target(history, epochs, 2.0, 0.9)
+    assert found.epoch == 2
+    assert found.seconds == pytest.approx(6.2)
+    assert found.share == pytest.approx(4.2 / 7.3)
+    assert (found.best, time_to_target(history, epochs, 2.0, 0.95).epoch) == (0.9, None)

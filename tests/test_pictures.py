@@ -44,6 +44,8 @@ def test_loss_is_drawn_against_epochs_and_for_two_devices_against_seconds() -> N
         both.svg,
     )
     alone = learning_curves(history(cpu=[1.0, 2.0]))
+    assert f"var(--cpu, {CPU})" in alone.inline  # the page's colours, and in a file its own
+    assert "var(" not in alone.file
     assert not {"GPU", "seconds of training"} & set(texts(alone))
     assert GPU not in alone.svg
 
@@ -76,12 +78,6 @@ def test_two_settings_that_vary_give_a_heat_map() -> None:
     picture = heat_map(Grid("optimizer.lr", "batch_size", ("0.1", "0.01"), ("16", "32"), cells))
     assert {"optimizer.lr", "batch_size", "up to 2.0x", "2.0x", "Yes"} <= set(texts(picture))
     assert "0.01, 32: 2.0x Yes" in picture.description
-
-
-def test_figures_have_the_pages_colours_on_the_page_and_their_own_in_a_file() -> None:
-    picture = learning_curves(history(cpu=[1.0, 2.0]))
-    assert f"var(--cpu, {CPU})" in picture.inline
-    assert "var(" not in picture.file
 
 
 @pytest.mark.parametrize("name", ['<b a="1">&', "$x^2$", "很长的名称"])

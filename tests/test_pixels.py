@@ -59,18 +59,13 @@ def test_an_image_is_smoothed_where_it_shrinks() -> None:
 
 
 @pytest.mark.parametrize("suffix", [".jpg", ".png"])
-@pytest.mark.parametrize("damage", ["cut short", "other bytes", "gone"])
-def test_a_damaged_file_is_named(tmp_path: Path, suffix: str, damage: str) -> None:
+def test_a_damaged_file_is_named(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"image{suffix}"
     noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
     Image.fromarray(noise).save(path)
-    data = path.read_bytes()
-    path.write_bytes(data[: len(data) // 2] if damage == "cut short" else b"hello" * 100)
-    if damage == "gone":
-        path.unlink()
-    with pytest.raises(UserError) as caught:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(UserError, match=rf"{path} can't be read"):
         decode(path, None, 3)
-    assert str(path) in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["image.png", "image.tiff", "image.pgm"])

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import os
+import shutil
+import statistics
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from conftest import MakeExperiment
+from training_process import Start
+from training_stage import TrainingStage
 
+from photofinish.data.packed import PackedSplit
 from photofinish.files import project_root
+from photofinish.git import git
+from photofinish.machine.fingerprint import CpuTarget
 from photofinish.machine.host import git_commit
+from photofinish.results.records import Timings, read_record
 from photofinish.stage.rank import note_start_of_stage, seconds_since_stage_start
 
 
@@ -39,37 +48,23 @@ def test_setting_the_clock_does_not_change_a_jobs_time(monkeypatch: pytest.Monke
     assert seconds_since_stage_start() >= before_seconds
 
 
-def git(folder: Path, *arguments: str) -> str:
-    identity = ("-c", "user.name=test", "-c", "user.email=test@example.com")
-    ran = subprocess.run(
-        ["git", *identity, *arguments], cwd=folder, capture_output=True, text=True, check=True
-    )
-    return ran.stdout.strip()
-
-
-@pytest.fixture
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "params.yaml").write_text("one: 1", encoding="utf-8")
-    (tmp_path / "dvc.lock").write_text("one: 1", encoding="utf-8")
-    for command in (("init", "--quiet"), ("add", "."), ("commit", "--quiet", "-m", "start")):
-        git(tmp_path, *command)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def test_the_commit_is_marked_if_a_file_but_dvcs_lock_file_changed(repository: Path) -> None:
-    head = git(repository, "rev-parse", "HEAD")
-    assert git_commit() == head
-    (repository / "dvc.lock").write_text("one: 2", encoding="utf-8")
-    assert git_commit() == head
-    (repository / "params.yaml").write_text("one: 2", encoding="utf-8")
-    assert git_commit() == f"{head}-dirty"
-
-
-def test_there_is_no_commit_outside_a_repository(
+def test_the_commit_is_marked_if_a_file_but_dvcs_lock_file_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    for file in ("params.yaml", "dvc.lock"):
+        Path(file).write_text("one: 1", encoding="utf-8")
+    author = ("user.name=test", "user.email=test@example.com")
+    identity = tuple(part for value in author for part in ("-c", value))
+    for command in (("init", "--quiet"), ("add", "."), (*identity, "commit", "--quiet", "-m", "1")):
+        git(tmp_path, *command)
+    head = git(tmp_path, "rev-parse", "HEAD")
+    assert git_commit() == head
+    Path("dvc.lock").write_text("one: 2", encoding="utf-8")
+    assert git_commit() == head
+    Path("params.yaml").write_text("one: 2", encoding="utf-8")
+    assert git_commit() == f"{head}-dirty"
+    shutil.rmtree(".git")
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert git_commit() is None
 
@@ -86,3 +81,37 @@ def test_the_projects_folder_is_dvcs_or_the_working_directory(
     assert project_root() == tmp_path.resolve() / "photofinish"
     monkeypatch.delenv("DVC_ROOT")
     assert project_root() == Path.cwd()
+
+
+@pytest.mark.slow
+def test_recorded_times_fit_the_wall_clock(
+    make_experiment: MakeExperiment, cpu_host: CpuTarget, packed_split: PackedSplit, tmp_path: Path
+) -> None:
+    stage = TrainingStage.prepare(
+        tmp_path, make_experiment(epochs=20), cpu_host, packed_split.folder
+    )
+    before = time.time()
+    with stage.fork(Start(mlflow=True)) as process:
+        begun = time.time()
+        output, _ = process.communicate()
+    ended = time.time()
+    assert process.returncode == 0, output
+    timings = read_record(stage.out / "timings" / "timings.json", Timings)
+    epochs_seconds = sum(
+        epoch.training_seconds + epoch.validation_seconds for epoch in timings.epochs
+    )
+    started = timings.started_at_unix_seconds
+    assert before - 0.05 < started < begun + 0.05
+    assert timings.data_seconds < timings.startup_seconds
+    assert timings.startup_seconds + epochs_seconds < timings.total_seconds
+    assert timings.tracking_seconds > 0
+    assert (
+        started + timings.startup_seconds + epochs_seconds + timings.warm_up_seconds
+        < timings.epochs[-1].ended_at_unix_seconds + 0.05
+    )
+    whole_seconds = timings.total_seconds + timings.warm_up_seconds + timings.tracking_seconds
+    assert started + whole_seconds < ended + 0.05
+    median_seconds = statistics.median(epoch.training_seconds for epoch in timings.epochs)
+    assert timings.images_per_second * median_seconds == pytest.approx(timings.training_image_count)
+    assert timings.resumed_at_epochs == ()
+    assert (timings.peak_host_memory_bytes or 0) > 100e6  # torch alone takes as much

@@ -257,16 +257,8 @@ def test_it_stops_by_a_metric_with_the_weights_of_its_best_epoch_also_when_resum
     second.load_state_dict(first.state_dict())
     assert [metrics.monitored for metrics, _ in second.epochs()] == values[best + 2 :]
     assert weights_of(second.result) == weights_of(trainer.result)
-
-
-def test_a_metric_needs_outputs_to_be_followed(trainer_of: MakeTrainer) -> None:
-    rule = {"monitor": "auroc", "mode": "max", "patience": 3}
     with pytest.raises(ConfigError, match="a custom step can't give"):
-        trainer_of(
-            early_stopping=rule,
-            metrics=({"name": "auroc"},),
-            step={"name": f"{OWN}margin_step"},
-        )
+        trainer_of(**settings, step={"name": f"{OWN}margin_step"})
 
 
 def test_balanced_draws_each_class_and_each_label_alike() -> None:

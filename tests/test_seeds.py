@@ -17,7 +17,7 @@ from result_files import pair_of, trained, with_seeds
 from training_process import train_here
 
 from photofinish.comparing.pairs import read_pair, with_settings
-from photofinish.comparing.seeds import Spread, over_seeds
+from photofinish.comparing.seeds import over_seeds
 from photofinish.config.compare import Comparing
 from photofinish.data.packed import PackedSplit
 from photofinish.evaluation.evaluate import evaluate, write_evaluation
@@ -142,11 +142,4 @@ def test_seeds_of_values_differ_in_their_mean_absolute_error(make_result: MakeRe
     scores = result.scores.model_copy(update=changed)
     assert chance(over_seeds(replace(result, scores=scores), 0.9), None) == (
         "Over 2 seeds the mean absolute error is 2.5 (-0.6569 to 5.657). Two seeds differ by 1."
-    )
-
-
-def test_the_interval_of_a_mean_is_students() -> None:
-    """1, 2 and 3 have a standard deviation of 1, and t is 2.92 with 2 degrees of freedom."""
-    assert Spread((1.0, 2.0, 3.0)).interval == pytest.approx(
-        (2 - 2.92 / 3**0.5, 2 + 2.92 / 3**0.5), rel=1e-4
     )

@@ -154,6 +154,8 @@ def test_loss_and_accuracy_count_positions_but_those_of_ignore_index_as_plain_py
         assert torch.isclose(total / weight, expected)
         assert criterion.task.num_correct(layout, targets) == hits
     assert criterion.task.num_predictions(targets) == 9
+    with pytest.raises(UserError, match="as many classes as positions"):
+        criterion.mean(outputs.movedim(2, 1)[:, :4], targets)
 
 
 def test_a_number_that_is_no_class_needs_ignore_index(
@@ -168,11 +170,6 @@ def test_a_number_that_is_no_class_needs_ignore_index(
     assert len(ignoring.judged.actual) == 15 * 7
     with pytest.raises(ConfigError, match=r"-2 and -1.*ignore_index"):
         named_targets("data", np.array([[-2, -1, 0]]), None)
-
-
-def test_as_many_classes_as_positions_are_refused_since_either_may_come_first() -> None:
-    with pytest.raises(UserError, match="as many classes as positions"):
-        Loss(None, "classes", CPU).mean(torch.zeros(3, 4, 4), torch.zeros(3, 4, dtype=torch.int64))
 
 
 @pytest.mark.parametrize(
@@ -195,6 +192,9 @@ def test_a_network_gets_a_tuple_as_arguments_and_a_dict_as_keywords_on_both_inpu
     images = packed.images("train")
     columns = images if isinstance(images, tuple) else (images["kind"], images["number"])
     assert [column.shape for column in columns] == [(30,), (30, 2)]
+    message = r"experiments\.small\.model .* one input of one shape.*datasets\.small"
+    with pytest.raises(UserError, match=message):
+        train(packed, "", model={"name": "linear"})
 
 
 HEADS = """
@@ -219,13 +219,14 @@ def right(outputs, targets):
 """
 
 
-def test_a_dict_of_targets_is_judged_by_a_custom_loss_and_custom_metrics(
+def test_a_dict_of_targets_is_judged_by_a_custom_loss_or_step_and_custom_metrics(
     pack: Callable[..., PackedSplit], train: Train, custom_files: CustomFiles
 ) -> None:
     packed = pack(HEADS)
     assert (packed.manifest.task, packed.manifest.class_names) == ("custom", ("kind", "place"))
+    without_loss = NET_OF_HEADS.replace("own(", "mine(")
     with pytest.raises(UserError, match=r"experiments\.small\.loss is missing"):
-        train(packed, NET_OF_HEADS.replace("own(", "mine("))
+        train(packed, without_loss)
     resident, loader = (
         train(packed, NET_OF_HEADS, input={"name": path}) for path in ("resident", "loader")
     )
@@ -236,17 +237,10 @@ def test_a_dict_of_targets_is_judged_by_a_custom_loss_and_custom_metrics(
     assert resident.scores.test_loss < 0.4
     assert resident.history[-1].validation_loss < 0.4
     assert resident.scores.test_accuracy is None
-
-
-def test_a_custom_step_alone_judges_a_dict_of_targets(
-    pack: Callable[..., PackedSplit], train: Train, custom_files: CustomFiles
-) -> None:
-    source = "def step(network, batch): return own(network(batch[0]), batch[1])\n"
-    file = custom_files.write("step.py", HEAD + NET_OF_HEADS + source)
-    trained = train(
-        pack(HEADS), NET_OF_HEADS.replace("own(", "mine("), step={"name": f"{file}:step"}
-    )
-    assert trained.scores.test_loss < 0.4
+    step = "def step(network, batch): return own(network(batch[0]), batch[1])\n"
+    file = custom_files.write("step.py", HEAD + NET_OF_HEADS + step)
+    stepped = train(packed, without_loss, step={"name": f"{file}:step"})
+    assert stepped.scores.test_loss < 0.4
 
 
 def test_one_hot_rows_read_in_each_epoch_are_classes(
@@ -291,40 +285,6 @@ def test_a_training_survives_that_a_part_of_a_collated_batch_is_none(
     assert trained.scores.test_accuracy > 0.9
 
 
-SIGNALS = """
-class Signals:
-    def __len__(self): return 60
-    def __getitem__(self, i):
-        length = 20 + i % 13
-        return torch.sin(torch.arange(length) * (0.3 + i % 2)).unsqueeze(0), i % 2
-"""
-NET_OF_SIGNALS = """
-class Net(nn.Module):
-    def __init__(self, shape, classes):
-        super().__init__()
-        assert shape == (1, None), shape
-        self.conv, self.out = nn.Conv1d(1, 8, 5), nn.Linear(8, classes)
-    def forward(self, signals): return self.out(self.conv(signals).relu().mean(dim=2))
-def pad(samples):
-    longest = max(signal.shape[1] for signal, _ in samples)
-    signals = [nn.functional.pad(s, (0, longest - s.shape[1])) for s, _ in samples]
-    return torch.stack(signals), torch.tensor([int(target) for _, target in samples])
-"""
-
-
-def test_signals_of_varying_length_are_packed_and_padded_by_collate(
-    pack: Callable[..., PackedSplit], train: Train
-) -> None:
-    packed = pack(SIGNALS)
-    assert packed.manifest.shape == (1, None)
-    lengths = {signal.shape for signal in packed.images("train")}
-    assert {(1, 20), (1, 32)} <= lengths
-    with pytest.raises(UserError, match=r"whose shapes differ \(1, any\): .*collate"):
-        train(packed, NET_OF_SIGNALS)
-    trained = train(packed, NET_OF_SIGNALS, collate="pad", input={"name": "loader"})
-    assert trained.scores.test_accuracy == 1
-
-
 SENTENCES = """
 class Sentences:
     def __len__(self): return 60
@@ -345,6 +305,8 @@ def test_positions_that_collate_adds_do_not_count(
 ) -> None:
     packed = pack(SENTENCES)
     assert (packed.manifest.shape, packed.manifest.target_shape) == ((None,), (None,))
+    with pytest.raises(UserError, match=r"whose shapes differ \(any,\): .*collate"):
+        train(packed, LAST)
     trained = train(packed, LAST + PAD_BOTH, collate="pad", input={"name": "loader"})
     assert trained.scores.test_accuracy == 1
     assert trained.history[-1].validation_accuracy == 1
@@ -412,10 +374,3 @@ def test_items_read_live_as_bytes_are_trained_and_tested_alike(
     floats, as_bytes = (train(packed, network, input=each, epochs=2) for each in inputs)
     assert as_bytes.history == floats.history
     assert as_bytes.scores == floats.scores
-
-
-def test_built_in_networks_take_one_input(pack: Callable[..., PackedSplit], train: Train) -> None:
-    packed = pack(TWO.replace("{inputs}", "(kind, number)"))
-    message = r"experiments\.small\.model .* one input of one shape.*datasets\.small"
-    with pytest.raises(UserError, match=message):
-        train(packed, "", model={"name": "linear"})

@@ -25,18 +25,14 @@ def make(folder: Path, **changes: Any) -> RawData:
 
 
 def test_digits_are_scikit_learns_with_their_shades_spread_over_a_byte(tmp_path: Path) -> None:
+    download(DIGITS, tmp_path)
     digits, raw = load_digits(), read_raw(DIGITS, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["source.json"]
     images = raw.inputs[np.arange(1797)]
     assert (images.shape, images.dtype) == ((1797, 1, 8, 8), np.uint8)
     assert np.array_equal(images[:, 0], np.round(digits.images * 255 / 16))
     assert np.array_equal(raw.labels, digits.target)
     assert raw.class_names == tuple("0123456789")
-
-
-def test_downloading_writes_one_file_and_reading_leaves_none(tmp_path: Path) -> None:
-    download(DIGITS, tmp_path)
-    read_raw(DIGITS, tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["source.json"]
 
 
 @pytest.mark.parametrize(
@@ -56,17 +52,12 @@ def test_images_have_these_bytes_on_every_machine(tmp_path: Path, seed: int, sha
     assert np.array_equal(more.inputs[np.arange(500)], images.inputs[np.arange(500)])
 
 
-@pytest.mark.parametrize("shape", [[1, 1, 1], [1, 1, 300], [4, 2, 3], [1, 257, 5]])
-def test_images_can_have_any_shape(tmp_path: Path, shape: list[int]) -> None:
-    images = make(tmp_path, shape=shape, images=20)
-    assert images.inputs[np.array([19, 3])].shape == (2, *shape)
-
-
-@pytest.mark.parametrize(("shape", "classes"), [([3, 32, 32], 10), ([1, 6, 6], 3)])
+@pytest.mark.parametrize(("shape", "classes"), [([3, 32, 32], 10), ([1, 1, 300], 3)])
 def test_a_linear_classifier_learns_the_classes(
     tmp_path: Path, shape: list[int], classes: int
 ) -> None:
     images = make(tmp_path, shape=shape, images=3000, classes=classes)
+    assert images.inputs[np.array([19, 3])].shape == (2, *shape)
     pixels = images.inputs[np.arange(3000)].reshape(3000, -1) / 255 - 0.5
     classifier = SGDClassifier(max_iter=5, tol=None, random_state=0)
     classifier.fit(pixels[:2000], images.labels[:2000])

@@ -116,8 +116,10 @@ def test_another_limit_trains_again_only_if_another_epoch_then_has_time(
         return planned
 
     planned = plan(PARAMS)
-    limits = json.loads((tmp_path / "plan/budget.json").read_bytes())["cpu_seconds"]
-    assert limits == {"small": 600.0, "longer": 5400.0}
+    budget = BudgetPlan.model_validate_json((tmp_path / "plan/budget.json").read_bytes())
+    assert budget.cpu_seconds == {"small": 600.0, "longer": 5400.0}
+    for device, limit in (("cpu", 600.0), ("gpu", None)):
+        assert Costs.of(budget, device, "small").time_limit_seconds == limit
     experiment = read_params(tmp_path / "params.yaml").experiments["small"]
     epochs = (400.0,) * (5 - epochs_left)
     result = trained(make_result, "small", epoch_seconds=epochs, total_seconds=700.0)
@@ -150,6 +152,9 @@ def test_a_limited_job_is_extrapolated_with_an_interval(make_result: MakeResult)
     whole = 52 + 48 * 21 * 1.007
     assert timings.whole_seconds == pytest.approx(whole)
     assert timings.end_to_end_seconds == [timings.whole_seconds]
+    rented = decide(pair_of(limited(make_result), None, Comparing())).rented
+    assert rented  # though it took a minute
+    assert rented.here_seconds == pytest.approx(whole)
     # Student's t for one degree of freedom is 6.31, the epochs' standard deviation 1.41 s.
     half = 6.3138 * 48 * 2**0.5 * (1 / 2 + 1 / 48) ** 0.5
     low, high = job_interval(timings)
@@ -172,6 +177,8 @@ def test_a_limited_job_is_marked_and_its_end_is_never_compared(
     compared = {layer.name for layer in pair.compared.parity.layers}
     assert compared.isdisjoint({"test predictions", "test accuracy", "final weights"})
     assert decide(pair).own.answer == "Yes"
+    early = trained(make_result, device="gpu", epoch_seconds=(1.0,) * 12, total_seconds=20.0)
+    assert pair_of(cpu, early).cpu.timings.planned_epochs == 12  # it stopped early
 
     row, gpu_row = comparison_rows([pair])
     assert (row["epochs"], row["epochs_trained"], row["total_seconds"]) == (50, 2, 52.0)
@@ -184,26 +191,3 @@ def test_a_limited_job_is_marked_and_its_end_is_never_compared(
     assert document
     assert document.tags[TAG_EXTRAPOLATED] == "from 2 of 50 epochs"
     assert "extrapolated from 2 of 50 epochs" in document.tags[TAG_NOTE]
-
-
-def test_early_stopping_on_the_gpu_ends_the_cpus_job_at_the_same_epoch(
-    make_result: MakeResult,
-) -> None:
-    gpu = trained(make_result, device="gpu", epoch_seconds=(1.0,) * 12, total_seconds=20.0)
-    assert pair_of(limited(make_result), gpu).cpu.timings.planned_epochs == 12
-
-
-def test_a_limited_job_may_be_worth_a_rented_gpu_though_it_took_a_minute(
-    make_result: MakeResult,
-) -> None:
-    rented = decide(pair_of(limited(make_result), None, Comparing())).rented
-    assert rented
-    assert rented.here_seconds == pytest.approx(52 + 48 * 21 * 1.007)
-
-
-def test_limits_are_those_of_the_cpu() -> None:
-    plan = BudgetPlan(
-        currency="USD", cpu_hour=None, gpu_hour=None, budget=None, cpu_seconds={"small": 600.0}
-    )
-    limits = [Costs.of(plan, device, "small").time_limit_seconds for device in ("cpu", "gpu")]
-    assert limits == [600.0, None]

@@ -55,6 +55,11 @@ def test_every_epoch_has_a_value_of_each_metric_at_its_own_step_and_time(
     assert not steps[run_metrics.ONCE] & steps[1]
     assert values(document)["images_per_second"] == 600 / 4.0
     assert (document.started_ms, document.duration_ms) == (1_700_000_000_000, 30_000)
+    # The parts of a step take 10 ms. Parts that don't fit the whole step are not logged.
+    for step_seconds, is_logged in ((0.009, True), (0.005, False)):
+        attribution = made_up_attribution(0.001, step_seconds=step_seconds)
+        write_result(tmp_path, make_result(attribution=attribution))
+        assert ("median_step_forward_seconds" in values(document_of(tmp_path))) is is_logged
 
 
 def test_a_training_is_described_with_its_own_answer_only(
@@ -87,15 +92,6 @@ def test_a_busy_run_says_so_with_the_command_that_measures_again(
         assert (
             (command in tags[documents.TAG_NOTE]) is (documents.TAG_BUSY in tags) is bool(warning)
         )
-
-
-def test_parts_that_do_not_fit_the_whole_step_are_not_logged(
-    tmp_path: Path, make_result: MakeResult
-) -> None:
-    for step_seconds, is_logged in ((0.009, True), (0.005, False)):  # the parts take 10 ms
-        attribution = made_up_attribution(0.001, step_seconds=step_seconds)
-        write_result(tmp_path, make_result(attribution=attribution))
-        assert ("median_step_forward_seconds" in values(document_of(tmp_path))) is is_logged
 
 
 def test_test_scores_complete_the_same_run_and_its_description(
