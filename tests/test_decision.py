@@ -17,7 +17,7 @@ from photofinish.comparing.device_results import Trained
 from photofinish.comparing.own_gpu import decide_own, is_likely
 from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.speedups import ONCE, RUN_TO_RUN
-from photofinish.config.compare import Comparing, Prices
+from photofinish.config.compare import Comparing, Prices, accelerators
 from photofinish.reporting.answer_records import answer_record
 from photofinish.reporting.answer_words import summary
 from photofinish.reporting.comparison_rows import comparison_rows
@@ -155,6 +155,16 @@ def test_an_estimate_answers_probably_if_its_error_leaves_no_doubt(
     decision = decide_own(pair_of(cpu, settings=Comparing(accelerators=("T4", "M1"))))
     assert (decision.answer, decision.basis, decision.gpu) == (answer, "estimated", "T4")
     assert decision.gpu_seconds == pytest.approx(2.25 + 2 + 50, rel=0.02)
+
+
+def test_a_recorded_gpu_hides_no_cheaper_one_that_is_estimated(job: Job) -> None:
+    cpu, h100 = with_timings(job(6000.0), operations=LONG_STEP), accelerators()["H100"].full_name
+    pair = with_references(cpu, with_timings(job(30.0, "gpu"), device_name=h100))
+    rented, own = decide(pair).rented, decide_own(pair)
+    assert rented
+    assert (rented.answer, rented.basis) == ("Probably yes", "estimated")
+    assert rented.gpu in ("T4", "L4")
+    assert (own.basis, own.gpu_seconds) == ("recorded", 30.0)
 
 
 def test_the_accelerator_that_is_worth_it_for_the_least_money_is_named(job: Job) -> None:

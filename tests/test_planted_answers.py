@@ -162,7 +162,7 @@ def test_without_an_accelerator_estimates_records_and_bounds_decide(
         "slower": "probably no, about 0.57x as fast",
         "recorded": "probably yes, 10x faster",
         "startup": "no, 56 of its 60 s stay on the CPU (start-up)",
-        "unclear": "can't tell, about 1.15x faster (0.70 to 1.89)",
+        "unclear": "can't tell, about 1.15x faster (0.70 to 1.92)",
         "unknown": "can't tell, no GPU trained it",
     }
     own = {name: text.partition("If this machine had a GPU: ")[2] for name, text in answers.items()}

@@ -170,29 +170,29 @@ def _quickest(pair: AnyComparison) -> JobTimes:
 
 
 def _candidates(pair: AnyComparison) -> list[_Candidate]:
-    """Return the GPUs in references, or else the estimated GPUs."""
+    """Return the GPUs in references, and the estimated GPUs that are not in references."""
     timings, prices = pair.cpu.timings, pair.settings.prices
     names = {sheet.full_name: name for name, sheet in accelerators().items()}
-    recorded = []
+    found, recorded = [], set()
     for each in pair.references:
         if each.training.device == "gpu":
             name = names.get(each.timings.device_name)
+            recorded.add(name)
             price = price_of(name, prices) if name else None
             seconds, spread = each.timings.job_seconds, _job_spread(each.timings)
-            recorded.append(_Candidate(each.hardware, seconds, spread, price))
-    if recorded:
-        return recorded
+            found.append(_Candidate(each.hardware, seconds, spread, price))
     further_seeds = sum(map(passed_seconds, timings.seeds)) / passed_seconds(timings.epochs)
-    estimated = []
     for option, estimate in estimated_options(pair):
+        if option.accelerator.name in recorded:
+            continue
         # Further seeds have no start-up.
         seeds_seconds = further_seeds * (estimate.job_seconds - estimate.startup_seconds)
         factor = 1 + seeds_seconds / estimate.job_seconds
         fast, slow = estimate.job_interval
         name, seconds = option.accelerator.name, estimate.job_seconds + seeds_seconds
         spread = factor * fast, factor * slow
-        estimated.append(_Candidate(name, seconds, spread, option.price, option))
-    return estimated
+        found.append(_Candidate(name, seconds, spread, option.price, option))
+    return found
 
 
 def _job_spread(run: JobTimes) -> Interval:
