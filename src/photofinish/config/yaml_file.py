@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
-from ruamel.yaml.constructor import BaseConstructor
 from ruamel.yaml.error import MarkedYAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
@@ -17,9 +17,6 @@ from photofinish.errors import ConfigError
 from photofinish.wording import printable
 
 _TEXT, _MERGE = "tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"
-_MOST_LEVELS = 100
-_MOST_VALUES = 1_000_000
-"""Values that a file may have once its aliases are unfolded."""
 
 
 def parse_yaml(path: Path) -> tuple[Any, Node | None]:
@@ -31,14 +28,10 @@ def parse_yaml(path: Path) -> tuple[Any, Node | None]:
         root = constructor.composer.get_single_node()
         if root is None:
             return None, None
-        checks = _Checks()
-        checks.visit(root)
-        _raise_if_any(path, checks.problems)
-        try:
-            document = constructor.construct_document(root)
-        except (ArithmeticError, LookupError, ValueError):  # Python's, for 2024-13-45
-            _raise_if_any(path, checks.unreadable(constructor))
-            raise
+        if problems := sorted(_key_problems(root, set())):
+            lines = [f"{path}:{line}  {printable(problem)}" for line, problem in problems]
+            raise ConfigError("\n".join(lines))
+        document = constructor.construct_document(root)
         return json.loads(json.dumps(document, default=str)), root
     except OSError as error:
         raise ConfigError(f"{path} can't be read: {error.strerror}") from error
@@ -48,8 +41,6 @@ def parse_yaml(path: Path) -> tuple[Any, Node | None]:
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise ConfigError(f"{path}:{line}  this is not valid YAML: {error.reason}") from None
-    except RecursionError:
-        raise ConfigError(f"{path} has more than {_MOST_LEVELS} levels of values") from None
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         problem = printable(" ".join(filter(None, (error.context, error.problem))))
@@ -58,71 +49,23 @@ def parse_yaml(path: Path) -> tuple[Any, Node | None]:
         raise ConfigError(f"{path}:{line}  this is not valid YAML: {problem}{hint}") from None
 
 
-def _raise_if_any(path: Path, problems: list[tuple[int, str]]) -> None:
-    if problems:
-        lines = [f"{path}:{line}  {printable(problem)}" for line, problem in sorted(problems)]
-        raise ConfigError("\n".join(lines))
-
-
-class _Checks:
-    """Problems of a file's nodes by line, before any of its aliases is unfolded."""
-
-    def __init__(self) -> None:
-        self.problems: list[tuple[int, str]] = []
-        self._sizes: dict[int, int] = {}
-        self._within: set[int] = set()
-        self._scalars: list[ScalarNode] = []
-
-    def visit(self, node: Node, level: int = 0) -> int:
-        """Return the number of values in a node with all aliases unfolded."""
-        if isinstance(node, ScalarNode):
-            self._scalars.append(node)
-            return 1
-        if id(node) in self._sizes:
-            return self._sizes[id(node)]
-        if id(node) in self._within:
-            return self._report(node, "an alias here names the value that it is in")
-        if level > _MOST_LEVELS:
-            return self._report(node, f"this has more than {_MOST_LEVELS} levels")
-        self._within.add(id(node))
-        values = node.value
-        if isinstance(node, MappingNode):
-            values = [value for _, value in node.value]
-            for key, _ in node.value:
-                self._check_key(key)
-        size = 1 + sum(self.visit(value, level + 1) for value in values)
-        if size > _MOST_VALUES:
-            size = self._report(node, f"aliases unfold this to {size:,} values, which is too many")
-        self._within.remove(id(node))
-        self._sizes[id(node)] = size
-        return size
-
-    def unreadable(self, constructor: BaseConstructor) -> list[tuple[int, str]]:
-        """Return the values that no Python value can be made of."""
-        problems = []
-        for node in self._scalars:
-            try:
-                constructor.construct_document(node)
-            except (ArithmeticError, LookupError, ValueError):
-                problem = f"{node.value} is no {_kind(node)}: correct it, or put text in quotes"
-                problems.append((node.start_mark.line + 1, problem))
-        return problems
-
-    def _check_key(self, key: Node) -> None:
-        if not isinstance(key, ScalarNode):
-            self._report(key, "a key must be text, not a list or mapping")
-        elif key.tag not in (_TEXT, _MERGE):
-            quoted = f'"{key.value}"'
-            self._report(key, f"the key {key.value} is no text ({_kind(key)}): write {quoted}")
-
-    def _report(self, node: Node, problem: str) -> int:
-        self.problems.append((node.start_mark.line + 1, problem))
-        return 1
-
-
-def _kind(node: Node) -> str:
-    """Return `int` for the tag `tag:yaml.org,2002:int`."""
-    return str(node.tag).rpartition(":")[2]
+def _key_problems(node: Node, visited: set[int]) -> Iterator[tuple[int, str]]:
+    """Yield the keys that are no text, which JSON would change, with their lines."""
+    if isinstance(node, ScalarNode) or id(node) in visited:  # an alias
+        return
+    visited.add(id(node))
+    values = node.value
+    if isinstance(node, MappingNode):
+        values = [value for _, value in node.value]
+        for key, _ in node.value:
+            line = key.start_mark.line + 1
+            if not isinstance(key, ScalarNode):
+                yield line, "a key must be text, not a list or mapping"
+            elif key.tag not in (_TEXT, _MERGE):
+                kind = str(key.tag).rpartition(":")[2]  # of tag:yaml.org,2002:int
+                yield line, f'the key {key.value} is no text ({kind}): write "{key.value}"'
+    for value in values:
+        yield from _key_problems(value, visited)
 
 
 def line_of(node: Node | None, path: KeyPath) -> int:
