@@ -17,13 +17,11 @@ import psutil
 from filelock import FileLock
 from mlflow import MlflowClient
 from mlflow.entities import Run
-from mlflow.exceptions import MlflowException
 
+from photofinish.errors import UserError
 from photofinish.tracking.documents import TAG_PROCESS
 from photofinish.tracking.experiment_name import OWN_EXPERIMENT, experiment_name
 
-MLFLOW_ERRORS = (MlflowException, OSError)
-"""Errors of a store or server. Those of `requests` are OSErrors."""
 _LOCATIONS = (
     ("experiments", "artifact_location"),
     ("runs", "artifact_uri"),
@@ -112,7 +110,7 @@ def open_store(root: Path, state: Path) -> Store:
         move = "move the file away, and `photofinish ui` rebuilds it"
         remedy = "change MLFLOW_TRACKING_URI" if variable else move
         text = f"{uri} can't be opened ({first_line(error)}): {remedy}"
-        raise MlflowException(text) from error
+        raise UserError(text) from error
     finally:
         os.environ["MLFLOW_TRACKING_URI"] = variable  # set_tracking_uri changed it
 

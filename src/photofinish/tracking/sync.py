@@ -43,10 +43,8 @@ from photofinish.tracking.documents import (
 )
 from photofinish.tracking.run_metrics import ONCE
 from photofinish.tracking.store import (
-    MLFLOW_ERRORS,
     Store,
     close_abandoned_runs,
-    first_line,
     is_live,
     open_store,
     process_tag,
@@ -258,11 +256,8 @@ def bring_up_to_date(port: int) -> None:
     plan = Path("data/plan")
     paths = [*plan.glob("experiments/*.json"), *plan.glob("scripts/*.json")]
     names = sorted(path.stem for path in paths)
-    try:
-        store = open_store(project_root(), state_folder())
-        count = sync_all(store, names, Path("results"), Path("report"))
-    except MLFLOW_ERRORS as error:
-        raise UserError(f"MLflow can't be brought up to date: {first_line(error)}") from error
+    store = open_store(project_root(), state_folder())
+    count = sync_all(store, names, Path("results"), Path("report"))
     _share_view(store)
     print(f"MLflow is up to date{f'; runs added or completed: {count}' if count else ''}")
     own = f"http://127.0.0.1:{port}"
