@@ -142,17 +142,6 @@ def test_a_custom_network_keeps_its_precision(
     assert scores.test_loss == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("name", [records.WEIGHTS, records.RECORD])
-def test_a_damaged_file_is_named(
-    leave: Leave, network: torch.nn.Module, packed_split: PackedSplit, name: str
-) -> None:
-    file = leave(network) / name
-    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-    with pytest.raises(UserError) as caught:
-        evaluate("small-mlp", {"cpu": file.parent}, packed_split)
-    assert str(file) in str(caught.value)
-
-
 def test_an_infinite_loss_on_the_test_data_is_refused(
     leave: Leave, network: torch.nn.Module, packed_split: PackedSplit
 ) -> None:

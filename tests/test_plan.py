@@ -16,7 +16,6 @@ from photofinish.config.compare import ComparePlan
 from photofinish.config.datasets import DatasetPlan
 from photofinish.config.experiment import ExperimentPlan
 from photofinish.config.loader import read_params
-from photofinish.errors import UserError
 from photofinish.machine import fingerprint
 from photofinish.machine.accelerators import AcceleratorFacts
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
@@ -103,13 +102,6 @@ def test_a_change_writes_only_the_files_it_affects(
 ) -> None:
     assert old in PARAMS
     assert plan(folder, PARAMS.replace(old, new, 1)) == written
-
-
-def test_a_folder_in_place_of_a_plan_is_named(folder: Path) -> None:
-    (folder / "compare.json").unlink()
-    (folder / "compare.json").mkdir()
-    with pytest.raises(UserError, match=r"compare\.json is a folder.*remove it"):
-        plan(folder)
 
 
 def test_files_that_are_no_longer_needed_go_and_others_stay(folder: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ from photofinish.comparing.step_costs import StepCosts
 from photofinish.config.experiment import Experiment, on_cpu
 from photofinish.data import TaskName
 from photofinish.data.tasks import TASKS
-from photofinish.errors import UserError
 from photofinish.results import EpochMetrics, records
 from photofinish.results.job_times import JobTimes
 from photofinish.results.measurements import Overhead, StepsTaken
@@ -293,14 +291,7 @@ def _with_settings_of(cpu: records.TrainingRecord, on_gpu: Experiment) -> record
 def _read_predictions(
     path: Path, devices: list[DeviceLabel], task: TaskName
 ) -> dict[DeviceLabel, Predictions]:
-    try:
-        content = io.BytesIO(path.read_bytes())
-        table = pd.read_csv(
-            content, usecols=["actual", *devices], dtype=TASKS[task].predicted_dtype
-        )
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{path} is not a table of predictions that can be read: run `dvc repro` ({error})"
-        ) from error
+    columns = ["actual", *devices]
+    table = pd.read_csv(path, usecols=columns, dtype=TASKS[task].predicted_dtype)
     actual = table["actual"].to_numpy()
     return {device: Predictions(actual, table[device].to_numpy()) for device in devices}

@@ -16,7 +16,6 @@ from photofinish.config.metrics import MetricsPlan
 from photofinish.config.networks import WeightsPlan, published_weights
 from photofinish.custom.imports import custom_code_hashes
 from photofinish.data.local_files import sha256_of_local_files
-from photofinish.errors import UserError
 from photofinish.machine.fingerprint import Machine, fingerprint
 from photofinish.planning.dependencies import dep_hashes, script_plan
 from photofinish.planning.source_code import stage_code
@@ -38,8 +37,6 @@ def write_plan(
     plans = {"hosts/cpu": cpu_host, "hosts/gpu": gpu_host, **_plans(params, stages, results)}
     paths = {folder / f"{name}.json": plan for name, plan in plans.items()}
     for path, plan in paths.items():
-        if path.is_dir():
-            raise UserError(f"{path} is a folder, and `plan` writes a file there: remove it")
         text = plan.model_dump_json(indent=2) + "\n"
         if not path.is_file() or path.read_bytes() != text.encode():
             path.parent.mkdir(parents=True, exist_ok=True)

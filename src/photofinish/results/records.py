@@ -288,15 +288,9 @@ def read_scores(
 
 def read_history(folder: Path) -> list[EpochMetrics]:
     """Read model/history.csv."""
-    path = folder / HISTORY
-    try:
-        rows = csv.DictReader(path.read_text(encoding="utf-8").splitlines())
-        known = [{name: text for name, text in row.items() if text} for row in rows]
-        return [_HISTORY_ROW.validate_strings(row) for row in known]
-    except (OSError, ValidationError) as error:
-        raise UserError(
-            f"{path} is not a history that can be read: run `dvc repro` ({error})"
-        ) from error
+    rows = csv.DictReader((folder / HISTORY).read_text(encoding="utf-8").splitlines())
+    known = [{name: text for name, text in row.items() if text} for row in rows]
+    return [_HISTORY_ROW.validate_strings(row) for row in known]
 
 
 def write_history(folder: Path, rows: Iterable[EpochMetrics]) -> None:
