@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,9 +12,7 @@ import pytest
 import yaml
 from conftest import PARTS, CustomFiles, MakeExperiment
 
-from photofinish.config.datasets import CustomDataset
 from photofinish.config.loader import read_params
-from photofinish.data.local_files import sha256_of_local_files
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import ConfigError, UserError
 from photofinish.machine.fingerprint import CpuTarget
@@ -42,7 +39,7 @@ def pack(custom_files: CustomFiles) -> Pack:
     return partial(custom_files.pack, "scans", "Scans")
 
 
-FAULTS = {
+FAULTS: dict[str, tuple[Any, ...]] = {
     "raises": (
         items("return [torch.zeros(3), 1 // (i - 777)]", count=800),
         r"(?s)item 777: it raises:\n  File .*scans\.py., line 6, in __getitem__.*ZeroDivisionError",
@@ -52,12 +49,6 @@ FAULTS = {
         items("return torch.zeros([2] * (1 + (i == 5))), 0"),
         r"item 5: its input is float32 of shape \(2, 2\), the first sample's is float32 of shape",
     ),
-    "another number of inputs": (
-        items("return (torch.zeros(2), torch.zeros(3))[: 2 - (i == 5)], 0"),
-        "item 5: its input has 1 parts, the first sample's has 2 parts",
-    ),
-    "a key that is no argument": (items("return {'a b': torch.zeros(2)}, 0"), "item 0: .* keys"),
-    "another kind of target": (image_and("0.5 if i == 5 else 1"), "item 5: its target is float32"),
     "a matrix of floats": (image_and("np.zeros((2, 2))"), "item 0: .* a class at each position"),
     "no pair": (items("return {'image': 1}"), "item 0: it is a dict: an item is a pair"),
     "empty": (items("return 0, 0", count=0), "it has no items"),
@@ -70,15 +61,26 @@ FAULTS = {
         items("return torch.zeros(2), i % 3", more="    classes = ['a', 'b']\n"),
         "data set 'scans': its targets hold 2, and .*`classes` names 2",
     ),
+    "mean of two inputs": (
+        items("return (torch.ones(2), torch.ones(3)), i % 2"),
+        r"datasets\.scans\.mean is auto",
+        ("mean", "auto"),
+    ),
+    "classes of floats": (
+        items("return torch.ones(2), torch.ones(3)"),
+        "whole numbers, or one-hot rows",
+        ("task", "classes"),
+    ),
 }
 
 
-@pytest.mark.parametrize(("source", "message"), FAULTS.values(), ids=FAULTS)
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_a_fault_is_reported_with_the_index_and_nothing_is_written(
-    pack: Pack, custom_files: CustomFiles, source: str, message: str
+    pack: Pack, custom_files: CustomFiles, fault: tuple[Any, ...]
 ) -> None:
+    source, message, *settings = fault
     with pytest.raises(UserError, match=message):
-        pack(source)
+        pack(source, **dict(settings))
     assert not (custom_files.folder / "data/splits").exists()
 
 
@@ -90,7 +92,6 @@ OPEN_FILE = (
 KINDS = {
     "an image": ("torch.zeros(3, 4, 5, dtype=torch.uint8)", (3, 4, 5), "uint8"),
     "PIL, grey": ("Image.new('L', (5, 4))", (1, 4, 5), "uint8"),
-    "floats": ("torch.ones(1, 4, 5)", (1, 4, 5), "float32"),
     "half precision": ("torch.zeros(7, dtype=torch.bfloat16)", (7,), "float32"),
     "a film": ("np.zeros((2, 1, 4, 5), dtype='f2')", (2, 1, 4, 5), "float32"),
     "token ids": ("torch.arange(6) + i", (6,), "int64"),
@@ -114,25 +115,6 @@ def test_mean_auto_normalises_the_columns_of_a_table_by_the_training_part(pack: 
     train = packed.images("train")
     assert packed.manifest.mean == pytest.approx(train.mean(axis=0).tolist())
     assert packed.manifest.std == pytest.approx([*train.std(axis=0)[:2].tolist(), 1.0])
-
-
-@pytest.mark.parametrize(
-    ("item", "settings", "message"),
-    [
-        (
-            "(torch.ones(2), torch.ones(3)), i % 2",
-            {"mean": "auto"},
-            r"datasets\.scans\.mean is auto",
-        ),
-        ("torch.ones(2), torch.ones(3)", {"task": "classes"}, "whole numbers, or one-hot rows"),
-        ("torch.ones(2), torch.full((3,), 5.0)", {"task": "labels"}, "must be 0 or 1"),
-    ],
-)
-def test_settings_that_do_not_fit_the_items_are_refused(
-    pack: Pack, item: str, settings: dict[str, str], message: str
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        pack(items(f"return {item}"), **settings)
 
 
 LABELS = ("label-0", "label-1")
@@ -217,75 +199,52 @@ def test_random_items_are_refused_with_two_ways_out(pack: Pack) -> None:
     assert not (packed.folder / "train-images.npy").exists()
 
 
-def mistakes_in(custom_files: CustomFiles, **dataset: Any) -> str:
-    """Return what `plan` reports for a data set with these settings."""
-    custom_files.write(
-        "scans.py",
-        f"{HEAD}raise SystemExit('it ran')\n"
-        "class Scans:\n    def __init__(self, root, size=3): ...\n"
-        "class Parts:\n    def __init__(self, part, seed): ...\n"
-        "def Clash(std): ...\n",
-    )
-    one = {"dataset": "scans", "model": "cnn-of-nobody", "epochs": 1, "batch_size": 8}
-    params = {"datasets": {"scans": dataset}, "experiments": {"one": one}}
+PLANNED = f"""{HEAD}raise SystemExit('it ran')
+class Scans:
+    def __init__(self, root, size=3): ...
+class Parts:
+    def __init__(self, part, seed): ...
+def Clash(std): ...
+"""
+SIZES = {"validation": 0.1, "test": 0.1}
+SCANS = {"source": "./scans.py:Scans", "root": "/data", **SIZES}
+FINE: dict[str, dict[str, Any]] = {"scans": SCANS, "parts": {"source": "./scans.py:Parts"}}
+FAULTY: dict[str, tuple[dict[str, Any], str]] = {
+    "misspelt": ({**SCANS, "sise": 8}, ".sise = 8\n    unknown argument; did you mean 'size'?"),
+    "clash": ({"source": "./scans.py:Clash", **SIZES}, ".std\n    Clash takes std, which is a key"),
+    "missing": (
+        {"source": "./scans.py:Scans", **SIZES},
+        ".root\n    Scans in ./scans.py takes root",
+    ),
+    "no-file": ({**SCANS, "files": ["no.csv"]}, '.files.0 = "no.csv"\n    there is no such'),
+}
+
+
+def test_plan_reports_mistakes_without_running_the_code(custom_files: CustomFiles) -> None:
+    custom_files.write("scans.py", PLANNED)
+    datasets = FINE | {name: dataset for name, (dataset, _) in FAULTY.items()}
+    one = {"dataset": "scans", "model": "linear", "epochs": 1, "batch_size": 8}
+    one["optimizer"] = {"name": "sgd", "lr": 0.1}
+    params = {"datasets": datasets, "experiments": {"one": one}}
     custom_files.write("params.yaml", yaml.safe_dump(params))
     folder = custom_files.folder
     checks = (lambda params: check_paths(params, folder), check_custom_code_calls)
     with pytest.raises(ConfigError) as error:
         read_params(folder / "params.yaml", *checks)
-    return str(error.value)
+    for name, (_, message) in FAULTY.items():
+        assert f"datasets.{name}{message}" in str(error.value)
+    assert "has 4 mistakes" in str(error.value)
 
 
-SIZES = {"validation": 0.1, "test": 0.1}
-SCANS = {"source": "./scans.py:Scans", "root": "/data", **SIZES}
-PARTS_SOURCE = "./scans.py:Parts"
-MISTAKES: list[tuple[dict[str, Any], str]] = [
-    (SCANS, ""),
-    ({**SCANS, "sise": 8}, "scans.sise = 8\n    unknown argument; did you mean 'size'?"),
-    ({"source": "./scans.py:Clash", **SIZES}, "Clash takes std, which is a key of its"),
-    ({"source": "./scans.py:Scans", **SIZES}, "scans.root\n    Scans in ./scans.py takes root"),
-    ({"source": PARTS_SOURCE}, ""),
-    ({**SCANS, "files": ["scans.py", "no.csv"]}, 'scans.files.1 = "no.csv"\n    there is no such'),
-]
-
-
-@pytest.mark.parametrize(("dataset", "message"), MISTAKES)
-def test_plan_reports_mistakes_without_running_the_code(
-    custom_files: CustomFiles, dataset: dict[str, Any], message: str
-) -> None:
-    mistakes = mistakes_in(custom_files, **dataset)
-    assert message in mistakes if message else "datasets.scans" not in mistakes, mistakes
-
-
-def test_files_named_under_files_count(custom_files: CustomFiles) -> None:
-    custom_files.write("scans/a/1.txt", "1")
-    table = custom_files.write("labels.csv", "1")
-    dataset = CustomDataset.model_validate({**SCANS, "files": ("scans", table)})
-    seen = {sha256_of_local_files({"scans": dataset})["scans"]}
-    for name in ("scans/a/1.txt", "labels.csv"):
-        os.utime(custom_files.folder / name, ns=(1, 1))
-        seen.add(sha256_of_local_files({"scans": dataset})["scans"])
-    custom_files.write("scans/b/2.txt", "2")
-    seen.add(sha256_of_local_files({"scans": dataset})["scans"])
-    os.utime(custom_files.folder / "scans", ns=(1, 1))  # its own time doesn't count
-    seen.add(sha256_of_local_files({"scans": dataset})["scans"])
-    assert len(seen) == 4
-
-
-@pytest.mark.parametrize(
-    ("settings", "key"),
-    [
-        ({"augmentation": {"flip": 0.5}}, "augmentation"),
-        ({"input": {"name": "loader", "byte_batches": True}}, "input.byte_batches"),
-    ],
-)
 def test_settings_of_images_are_refused_for_other_samples(
-    pack: Pack,
-    make_experiment: MakeExperiment,
-    cpu_host: CpuTarget,
-    settings: dict[str, Any],
-    key: str,
+    pack: Pack, make_experiment: MakeExperiment, cpu_host: CpuTarget
 ) -> None:
     folder = pack(items("return np.zeros(3), i % 2")).folder
-    with pytest.raises(ConfigError, match=rf"small\.{key} is for images .* float32 of shape"):
-        Run("small", "cpu", make_experiment(**settings), cpu_host, folder, Path("out")).check()
+    bytes_of_images = {"input": {"name": "loader", "byte_batches": True}}
+    for settings, key in (
+        ({"augmentation": {"flip": 0.5}}, "augmentation"),
+        (bytes_of_images, r"input\.byte_batches"),
+    ):
+        run = Run("small", "cpu", make_experiment(**settings), cpu_host, folder, Path("out"))
+        with pytest.raises(ConfigError, match=rf"small\.{key} is for images .* float32 of shape"):
+            run.check()

@@ -38,12 +38,7 @@ def are_experiments(words: Sequence[str]) -> bool:
     if not words:
         return True
     is_command = bool(shutil.which(words[0]))
-    try:
-        names = read_names(folder / pipeline.PARAMS)
-    except UserError:
-        if is_command:  # which needs no params.yaml
-            return False
-        raise
+    names = read_names(folder / pipeline.PARAMS)
     if words[0] in names:
         return True
     if len(words) == 1 and not is_command:

@@ -276,7 +276,6 @@ def _rent(args: argparse.Namespace) -> None:
 def _machine(args: argparse.Namespace) -> None:
     from photofinish.commands import pipeline
 
-    pipeline.check_name(args.name)
     pipeline.enter()
     pipeline.record_machine(args.name)
 

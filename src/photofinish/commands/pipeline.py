@@ -171,14 +171,6 @@ def check_signals() -> None:
         raise ConfigError("spread and worker need Linux or macOS: use them in WSL")
 
 
-def check_name(name: str) -> None:
-    """Raise ConfigError if this is not a valid name for a machine in params.yaml."""
-    from photofinish.config.base import is_name
-
-    if not is_name(name):
-        raise ConfigError("give it a name of letters, digits, '-' and '_': photofinish machine lab")
-
-
 def record_machine(name: str) -> None:
     """Write this machine's facts to machines/<name>.json."""
     from photofinish.files import write_text_atomically

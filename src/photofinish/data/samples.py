@@ -119,21 +119,19 @@ def to_sample(pair: Any) -> Sample:
             f"Several inputs are a tuple or a dict: ((one, other), target)"
         )
     value, target = pair
-    nested = _parts_of(value, "input")
+    nested = _parts_of(value)
     inputs = map_nested(_to_input, nested)
     if not isinstance(nested, tuple | dict):
         inputs = np.atleast_1d(inputs)
-    nested = _parts_of(target, "target")
+    nested = _parts_of(target)
     if isinstance(nested, tuple | dict):
         return Sample(inputs, map_nested(_to_numbers, nested))
     return Sample(inputs, _to_target(target))
 
 
-def _parts_of(value: Any, what: str) -> Any:
+def _parts_of(value: Any) -> Any:
     """Return a tuple or dict of several arrays. A list of numbers is one array."""
     if isinstance(value, Mapping):
-        if not value or not all(isinstance(key, str) and key.isidentifier() for key in value):
-            raise ValueError(f"its {what} is a dict: its keys must be the names of arguments")
         return dict(value)
     arrays = torch.Tensor, np.ndarray, Image.Image
     if isinstance(value, tuple | list) and any(isinstance(part, arrays) for part in value):

@@ -10,7 +10,6 @@ from dataclasses import asdict, astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from photofinish.errors import UserError
 from photofinish.files import to_csv, write_text_atomically
 from photofinish.git import git
 from photofinish.regressions.change import robust_deviation
@@ -46,19 +45,14 @@ class Point:
 
 
 def write_history() -> None:
-    """Write the CSV and the picture, or print that there is nothing to compare yet.
-
-    Raise UserError if there are only scripts without known epochs.
-    """
+    """Write the CSV and the picture, or print that there is nothing to compare yet."""
     found = list(_points())
     points = [point for point in found if not math.isnan(point.epoch_seconds)]
     if without := sorted(
         {point.experiment for point in found} - {one.experiment for one in points}
     ):
-        text = f"{listed(without)} has no epochs, as its loop does not use `photofinish.steps`"
-        if not points:
-            raise UserError(f"there is no history: {text}")
-        print(f"left out: {text}")
+        why = "has no epochs, as its loop does not use `photofinish.steps`"
+        print(f"left out: {listed(without)} {why}")
     if len({point.commit for point in points}) < 2:
         print(
             "There is no history yet: fewer than two commits have records. Commit metrics/ after "
