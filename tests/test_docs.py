@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 from conftest import ROOT
 from pydantic import BaseModel
 
@@ -43,12 +42,17 @@ def test_every_link_to_a_file_leads_somewhere(document: Path) -> None:
     assert [file for file in files if not (document.parent / file).exists()] == []
 
 
-def test_every_make_target_that_the_documents_name_exists() -> None:
-    text = "\n".join(path.read_text(encoding="utf-8") for path in DOCUMENTS)
-    named = set(re.findall(r"[`$] ?make ([a-z]+)", text))
+def test_every_command_that_the_documents_and_workflows_name_exists() -> None:
+    workflows = [ROOT / ".github/workflows/test.yml", ROOT / "examples/ci/pull-request.yml"]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in [*DOCUMENTS, *workflows])
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE))
+    named = set(re.findall(r"(?:[`$] ?|run: )make ([a-z]+)", text))
     assert {"repro", "test", "ui"} <= named <= targets
+    command = [sys.executable, "-m", "photofinish", "--help"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    named = set(re.findall(r"(?:^\$ |run: |^ {8,})photofinish (\w+)", text, re.MULTILINE))
+    assert {"init", "run", "gate"} <= named <= set(re.findall(r"^    (\w+)  ", shown, re.MULTILINE))
 
 
 def test_dvc_and_mlflow_send_no_usage_data() -> None:
@@ -62,21 +66,3 @@ def test_dvc_and_mlflow_send_no_usage_data() -> None:
     command = [sys.executable, "-c", code]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "true"
-
-
-WORKFLOWS = [ROOT / ".github/workflows/test.yml", ROOT / "examples/ci/pull-request.yml"]
-
-
-@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: str(path.name))
-def test_a_workflow_runs_commands_that_exist(path: Path) -> None:
-    workflow = yaml.safe_load(path.read_text(encoding="utf-8"))
-    steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
-    ran = "\n".join(step.get("run", "") for step in steps)
-    named = set(re.findall(r"photofinish (\w+)", ran))
-    targets = re.findall(r"^make (\w+)", ran, re.MULTILINE)
-    command = [sys.executable, "-m", "photofinish", "--help"]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert named <= set(re.findall(r"^    (\w+)  ", shown, re.MULTILINE))
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    assert all(f"\n{target}:" in makefile for target in targets)
-    assert named or targets

@@ -11,14 +11,6 @@ import pytest
 
 from photofinish import files
 
-
-def test_a_file_is_written_with_the_folders_above_it(tmp_path: Path) -> None:
-    path = tmp_path / "a" / "b" / "file.txt"
-    files.write_text_atomically(path, "größe\n")
-    assert path.read_bytes() == "größe\n".encode()
-    assert path.stat().st_mode & 0o777 == 0o644
-
-
 FULL = OSError(28, "No space left on device")
 
 
@@ -43,9 +35,11 @@ def test_a_failed_or_interrupted_write_leaves_the_old_file_alone(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_equal_values_give_identical_json(tmp_path: Path) -> None:
-    files.write_json_atomically(tmp_path / "a.json", {"b": 1, "a": "größe"})
+def test_equal_values_give_identical_json_below_any_folder(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "a.json"
+    files.write_json_atomically(path, {"b": 1, "a": "größe"})
     files.write_json_atomically(tmp_path / "b.json", {"a": "größe", "b": 1})
-    text = (tmp_path / "a.json").read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8")
+    assert path.stat().st_mode & 0o777 == 0o644
     assert text == '{\n  "a": "größe",\n  "b": 1\n}\n'
     assert (tmp_path / "b.json").read_text(encoding="utf-8") == text

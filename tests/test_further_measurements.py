@@ -164,17 +164,13 @@ def test_the_shares_of_several_ranks_make_the_batch_of_one(
     assert first_batch(training, team) is None
 
 
-@pytest.mark.parametrize("change", ["one value", "two swapped", "signs"])
-def test_a_fingerprint_tells_tensors_apart(change: str) -> None:
+def test_a_fingerprint_tells_tensors_apart() -> None:
     tensor = torch.randn(1000, generator=torch.Generator().manual_seed(1))
-    other = tensor.clone()
-    if change == "one value":
-        other[7] += 1e-6
-    if change == "two swapped":
-        other[[3, 4, 5, 6]] = tensor[[6, 5, 4, 3]]
-    if change == "signs":
-        other.neg_()
-    assert fingerprint_tensor(other) != fingerprint_tensor(tensor)
+    one_changed, swapped = tensor.clone(), tensor.clone()
+    one_changed[7] += 1e-6
+    swapped[[3, 4, 5, 6]] = tensor[[6, 5, 4, 3]]
+    for other in (one_changed, swapped, -tensor):
+        assert fingerprint_tensor(other) != fingerprint_tensor(tensor)
     assert fingerprint_tensor(tensor.view(10, 100).clone()) == fingerprint_tensor(tensor)
 
 

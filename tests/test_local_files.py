@@ -78,9 +78,8 @@ def test_a_change_changes_the_data_sets_that_it_is_part_of(
     assert changed_by(photos, before) == changed
 
 
-@pytest.mark.parametrize("data", [b"\xff\xfe\x00", b"file,label\nx,y\n", b"path,label\na\0b,c\n"])
-def test_a_faulty_csv_is_left_for_split_to_report(photos: Path, data: bytes) -> None:
-    (photos / "birds.csv").write_bytes(data)
+def test_a_faulty_csv_is_left_for_split_to_report(photos: Path) -> None:
+    (photos / "birds.csv").write_bytes(b"\xff\xfe\x00")
     assert len(state(photos)["listed"]) == 64
 
 
@@ -94,12 +93,6 @@ def test_the_state_is_written_into_the_plan_of_the_data_set(photos: Path) -> Non
 # A changed line of params.yaml, and what is reported.
 MISTAKES: dict[str, tuple[str, str, list[str]]] = {
     "no CSV file": ("photos/birds.csv", "photos", ['"photos"\n    there is no such CSV file']),
-    "no folder": ("path: photos,", "path: fotos,", ['"fotos"\n    there is no such folder']),
-    "no part": (
-        "path: photos/birds.csv, validation: 1, test: 1",
-        "parts: {train: photos/birds.csv, test: photos/test.csv}, validation: 1",
-        ["datasets.listed.parts.test = "],
-    ),
     "no root, and a misspelt model": (
         "digits, validation: 1, test: 1}\nexperiments:\n  first: {dataset: digits, model: linear}",
         "MNIST, root: no, validation: 1}\nexperiments:\n  first: {dataset: digits, model: lineer}",

@@ -46,10 +46,13 @@ def same_weights(one: nn.Module, other: nn.Module) -> bool:
     ],
     ids=str,
 )
-def test_a_network_has_the_parameters_worked_out_by_hand(
+def test_a_network_has_the_parameters_worked_out_by_hand_and_loads_anywhere(
     settings: dict[str, Any], shape: Shape, parameters: int
 ) -> None:
-    assert count_parameters(built(settings, shape)) == parameters
+    network = built(settings, shape)
+    assert count_parameters(network) == parameters
+    packages = {type(module).__module__.partition(".")[0] for module in network.modules()}
+    assert packages <= {"torch", "torchvision"}  # so its pickle needs no photofinish
 
 
 @pytest.mark.parametrize("settings", [LINEAR, MLP, CNN, LENET, {"name": "resnet18"}], ids=str)
@@ -66,21 +69,11 @@ def test_the_first_weights_depend_on_the_seed_alone_and_leave_the_random_stream_
     assert not same_weights(first, built(settings, CIFAR, seed=1))
 
 
-@pytest.mark.parametrize("settings", [LINEAR, MLP, CNN, LENET], ids=str)
-def test_a_network_is_made_of_torchs_own_modules_so_that_its_pickle_loads_anywhere(
-    settings: dict[str, Any],
-) -> None:
-    modules = {type(module).__module__ for module in built(settings).modules()}
-    assert {name.partition(".")[0] for name in modules} == {"torch"}
-
-
 @pytest.mark.parametrize(
     ("settings", "shape", "message"),
     [
         ({"name": "resnet18"}, MNIST, "model resnet18 can't take"),
-        ({"name": "vit_b_32"}, CIFAR, "model vit_b_32 can't take"),
         (LENET, (1, 15, 40), r"model lenet can't take samples of shape \(1, 15, 40\)"),
-        (CNN | {"kernel_size": 9, "padding": 0}, (1, 20, 8), "model cnn can't take .* Kernel size"),
     ],
 )
 def test_images_that_a_network_cannot_take_are_refused(

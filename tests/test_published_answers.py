@@ -24,7 +24,7 @@ LINEAR = STEP.model_copy(
 LENET = STEP.model_copy(
     update={"images": 1000, "flops": 1_221_840_000, "kernels": 69, "saved_tensor_bytes": 34_240_004}
 )
-MakePair = Callable[..., Comparison]
+MakePair = Callable[..., Any]
 
 
 @pytest.fixture
@@ -76,7 +76,6 @@ def test_a_linear_network_that_waits_for_its_loader_is_no_faster_on_a_gpu(
     )
     decision, estimate = decide_own(pair), pair.renting.options[0].estimate
     assert (decision.answer, decision.reason) == ("No", "loading")
-    assert estimate
     assert estimate.epoch_seconds == pytest.approx(14.5, rel=0.02)
     low_seconds, high_seconds = estimate.job_interval
     assert low_seconds < estimate.startup_seconds + 5 * (14.5 + 0.1) < high_seconds
@@ -101,7 +100,6 @@ def test_a_lenet_at_batch_1000_is_two_to_three_times_as_fast_on_a_gpu(
             cuda_graphs=cuda_graphs,
         )
         decision, estimate = decide_own(pair), pair.renting.options[0].estimate
-        assert estimate
         answers.append((decision.answer, decision.reason))
         low_seconds, high_seconds = estimate.job_interval
         total_seconds = pair.cpu.timings.total_seconds

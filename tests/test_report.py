@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from html import unescape
@@ -13,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from conftest import MakeResult
-from result_files import changed_history, pair_of, trained, with_timings
+from result_files import pair_of, trained, with_timings
 from training_stage import contents
 
 import photofinish
@@ -21,9 +20,7 @@ from photofinish.comparing.diagnosis import Diagnosis
 from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.remedies import Remedy
 from photofinish.errors import UserError
-from photofinish.files import write_json_atomically
-from photofinish.reporting.page import number_columns
-from photofinish.reporting.report import write_for_dvc, write_report
+from photofinish.reporting.report import write_report
 from photofinish.results.records import StepsTaken
 
 REASON = "no accelerator: cuda: no driver"
@@ -143,18 +140,6 @@ def test_the_page_has_the_three_speed_ups_with_their_intervals_and_where_models_
     assert verdicts["test accuracy"] == "the same"
 
 
-def test_an_unavailable_gpu_is_listed_with_the_reason(
-    without_gpu: list[Comparison], tmp_path: Path
-) -> None:
-    write_report(without_gpu, tmp_path)
-    page = Page(tmp_path)
-    assert "GPU" not in page.tables["Figures"][0]
-    assert not {"Speed-ups", "Is it the same model?"} & set(page.tables)
-    text = (tmp_path / "comparison.md").read_text(encoding="utf-8")
-    assert "\nNothing was trained on a GPU here (no accelerator: cuda: no driver).\n" in text
-    assert "Nothing was trained on a GPU here (no accelerator: cuda: no driver).</p>" in page.text
-
-
 def test_the_page_has_the_commands_that_try_a_suggestion_and_a_short_trial_of_it(
     make_result: MakeResult, tmp_path: Path
 ) -> None:
@@ -205,12 +190,6 @@ def test_any_number_of_experiments_is_one_page_with_the_details_of_the_first(
     assert set(pd.read_csv(tmp_path / "history.csv")["experiment"]) == set(names)
 
 
-def test_the_overview_has_no_empty_column(make_result: MakeResult, tmp_path: Path) -> None:
-    write_report([pair_of(make_result("one"))] * 2, tmp_path)
-    header, *_ = Page(tmp_path).tables["All experiments"]
-    assert header == ["experiment", "worth a GPU?", "do now", "on this CPU", "speed-up"]
-
-
 def test_the_markdown_fits_into_a_comment_at_any_number(
     make_result: MakeResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,66 +206,20 @@ def test_the_markdown_fits_into_a_comment_at_any_number(
         assert ("The rest is on the page" in text) == (count == 40)
 
 
-def test_the_csv_reads_back_in_pandas_with_every_digit(
-    pair: list[Comparison], tmp_path: Path
-) -> None:
-    write_report(pair, tmp_path)
-    tables = {path.stem: pd.read_csv(path) for path in tmp_path.glob("*.csv")}
-    assert tables["comparison"]["epoch_speedup"].iloc[1] == 6.0
-    assert tables["history"]["validation_loss"].tolist()[:3] == [1.0, 1 / 2, 1 / 3]
-    assert tables["confusion"]["images"].sum() == 16
-    epoch = tables["speedups"].set_index("of").loc["epoch"]
-    assert epoch[["speedup", "cpu_seconds", "gpu_seconds"]].tolist() == [6.0, 3.0, 0.5]
-    assert epoch[["low", "high"]].isna().all()
-
-
-def test_each_experiment_of_this_report_has_its_file_of_metrics(
-    pair: list[Comparison], tmp_path: Path
-) -> None:
-    write_json_atomically(tmp_path / "metrics" / "former.json", {})
-    write_report(pair, tmp_path)
-    write_for_dvc(pair, tmp_path, tmp_path / "metrics", tmp_path / "plots")
-    plots = {path.stem for path in (tmp_path / "plots").iterdir()}
-    assert plots == {"history", "confusion", "speedups"}
-    (file,) = (tmp_path / "metrics").iterdir()
-    metrics = json.loads(file.read_text(encoding="utf-8"))
-    assert file.name == "small-mlp.json"
-    assert metrics["gpu"]["end_to_end_speedup"] == 1.5
-    assert metrics["cpu"]["total_seconds"] == 30.0
-
-
-def test_a_loss_that_is_not_finite_is_left_out_everywhere(
-    make_result: MakeResult, tmp_path: Path
-) -> None:
-    cpu = trained(make_result)
-    diverged = replace(
-        cpu,
-        scores=cpu.scores.model_copy(update={"test_loss": float("nan")}),
-        history=changed_history(cpu, validation_loss=[float("nan")] * 3),
-    )
-    write_report([pair_of(diverged)], tmp_path)
-    write_for_dvc([pair_of(diverged)], tmp_path, tmp_path / "metrics", tmp_path / "plots")
-    metrics = json.loads((tmp_path / "metrics" / "small-mlp.json").read_text(encoding="utf-8"))
-    assert "test_loss" not in metrics["cpu"]
-    assert pd.read_csv(tmp_path / "comparison.csv")["test_loss"].isna().all()
-    assert pd.read_csv(tmp_path / "history.csv")["validation_loss"].isna().all()
-    assert "test loss" not in Page(tmp_path).column("Figures", "CPU")
-
-
-def test_equal_results_give_an_equal_report(
+def test_equal_results_give_an_equal_report_and_csv_with_every_digit(
     pair: list[Comparison], without_gpu: list[Comparison], tmp_path: Path
 ) -> None:
     write_report(pair, tmp_path / "first")
     write_report(without_gpu, tmp_path / "second")
     write_report(pair, tmp_path / "second")
     assert contents(tmp_path / "first") == contents(tmp_path / "second")
-
-
-def test_columns_of_numbers_are_found() -> None:
-    numbers = ["1,234 s", "2.5 min", "70 ms (0.7%)", "2.0x", "up to 2.0x"]
-    others = ["2023-11-14 22:13 UTC", "1.50 to 2.5", "n/a"]
-    row = {text: text for text in (*numbers, *others)}
-    assert number_columns([row, dict.fromkeys(row, "n/a")]) == set(numbers)
+    tables = {path.stem: pd.read_csv(path) for path in (tmp_path / "first").glob("*.csv")}
+    assert tables["comparison"]["epoch_speedup"].iloc[1] == 6.0
+    assert tables["history"]["validation_loss"].tolist()[:3] == [1.0, 1 / 2, 1 / 3]
+    assert tables["confusion"]["images"].sum() == 16
+    epoch = tables["speedups"].set_index("of").loc["epoch"]
+    assert epoch[["speedup", "cpu_seconds", "gpu_seconds"]].tolist() == [6.0, 3.0, 0.5]
+    assert epoch[["low", "high"]].isna().all()
 
 
 def test_a_notebook_shows_the_answers_of_the_page_escaped_and_every_figure(

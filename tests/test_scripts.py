@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -15,10 +14,11 @@ import pytest
 import torch
 import warm_python
 import yaml
-from conftest import ROOT, CustomFiles, MakeResult
+from conftest import ROOT, CustomFiles, MakeResult, run_command
 from result_files import trained
 from torch import nn
 
+import photofinish
 from photofinish.comparing.device_results import ScriptResult
 from photofinish.comparing.diagnosis import diagnose
 from photofinish.comparing.pairs import Comparison, read_script_pair
@@ -104,20 +104,14 @@ WITHOUT_TORCH = 'import sys, photofinish; assert "torch" not in sys.modules'
 WITH_LINE, WITHOUT = LOOP.replace("STEPS", "photofinish.steps"), LOOP.replace("STEPS", "")
 
 
-def test_steps_give_the_loader_itself_outside_of_a_stage() -> None:
-    import photofinish
-
-    batches = [1, 2]
-    assert photofinish.steps(batches) is batches
-
-
 def measured_by(tmp_path: Path, script: str, device: str = "cpu") -> Any:
-    """Run a script as its stage does, and return what it measured."""
+    """Run a script as its stage does, and return what it measured and printed."""
     own = {"PHOTOFINISH_STEPS_FOLDER": str(tmp_path), "PHOTOFINISH_STEPS_DEVICE": device}
     environment = os.environ | own | {"PYTHONPATH": str(ROOT / "src")}
-    command = [warm_python.executable(), "-c", script]
-    subprocess.run(command, cwd=tmp_path, env=environment, check=False, capture_output=True)
-    return json.loads((tmp_path / "steps.json").read_text())
+    (tmp_path / "mine.py").write_text(script, encoding="utf-8")
+    python = sys.executable if "sys.modules" in script else warm_python.executable()
+    ran = run_command([python, "mine.py"], tmp_path, environment)
+    return json.loads((tmp_path / "steps.json").read_text()) | {"printed": ran.stdout}
 
 
 NEXT = """
@@ -138,6 +132,7 @@ def test_next_takes_a_step_and_a_script_that_fails_leaves_its_steps(tmp_path: Pa
     assert (epoch["steps"], epoch["is_whole"]) == (19, False)  # the last is not known to have ended
     assert len(epoch["counted_seconds"]) == 2
     assert not measured["used_accelerator"]
+    assert measured_by(tmp_path, APPLE)["used_accelerator"]  # which nothing hides
 
 
 def test_a_long_step_is_counted_once(tmp_path: Path) -> None:
@@ -146,16 +141,8 @@ def test_a_long_step_is_counted_once(tmp_path: Path) -> None:
     assert [len(epoch["counted_seconds"]) for epoch in epochs] == [1, 0, 0]
 
 
-def test_an_accelerator_that_nothing_hides_from_the_cpus_run_is_noticed(tmp_path: Path) -> None:
-    assert measured_by(tmp_path, APPLE)["used_accelerator"]
-
-
 def test_steps_measure_epochs_and_count_two_steps(tmp_path: Path) -> None:
-    own = {"PHOTOFINISH_STEPS_FOLDER": str(tmp_path), "PHOTOFINISH_STEPS_DEVICE": "cpu"}
-    environment = os.environ | own | {"PYTHONPATH": str(ROOT / "src")}
-    command = [sys.executable, "-c", WITHOUT_TORCH + WITH_LINE]
-    subprocess.run(command, cwd=tmp_path, env=environment, check=True)
-    measured = json.loads((tmp_path / "steps.json").read_text())
+    measured = measured_by(tmp_path, WITHOUT_TORCH + WITH_LINE)
     assert [(epoch["steps"], epoch["samples"]) for epoch in measured["epochs"]] == [(5, 40)] * 3
     assert [len(epoch["counted_seconds"]) for epoch in measured["epochs"]] == [2, 0, 0]
     counted_seconds = sum(measured["epochs"][0]["counted_seconds"])  # imports torch
@@ -183,10 +170,9 @@ for batch in photofinish.steps(torch.utils.data.DataLoader(Slow(), batch_size=4)
 
 
 def test_the_loader_of_a_loop_is_taken_apart_after_it(tmp_path: Path) -> None:
-    own = {"PHOTOFINISH_STEPS_FOLDER": str(tmp_path), "PHOTOFINISH_STEPS_DEVICE": "cpu"}
-    environment = os.environ | own | {"PYTHONPATH": str(ROOT / "src")}
-    subprocess.run([sys.executable, "-c", SLOW_LOADER], env=environment, check=True)
-    measured = json.loads((tmp_path / "steps.json").read_text())
+    batches = [1, 2]
+    assert photofinish.steps(batches) is batches  # outside of a stage
+    measured = measured_by(tmp_path, SLOW_LOADER)
     assert next(iter(measured["loader"]["parts"])) == "sleepy"
     assert measured["taking_apart_seconds"] > 0
 
@@ -194,17 +180,18 @@ def test_the_loader_of_a_loop_is_taken_apart_after_it(tmp_path: Path) -> None:
 def test_an_epoch_ends_with_its_last_step_where_the_loader_is_not_exhausted(
     tmp_path: Path,
 ) -> None:
-    own = {"PHOTOFINISH_STEPS_FOLDER": str(tmp_path), "PHOTOFINISH_STEPS_DEVICE": "cpu"}
-    environment = os.environ | own | {"PYTHONPATH": str(ROOT / "src")}
-    (tmp_path / "takes_two.py").write_text(TAKES_TWO, encoding="utf-8")
-    command = [warm_python.executable(), str(tmp_path / "takes_two.py")]
-    ran = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-    measured = json.loads((tmp_path / "steps.json").read_text())
-    for epoch, stepped_at in zip(measured["epochs"], ran.stdout.split(), strict=True):
+    measured = measured_by(tmp_path, TAKES_TWO)
+    for epoch, stepped_at in zip(measured["epochs"], measured["printed"].split(), strict=True):
         assert (epoch["is_whole"], epoch["steps"], epoch["samples"]) == (True, 12, 96)
         assert epoch["ended_at"] <= float(stepped_at)
     operations = measured["operations"]
     assert (operations["images"], operations["flops"]) == (16, 2 * 2 * 128)
+
+
+def test_an_epoch_of_many_steps_keeps_some_thousand_events(tmp_path: Path) -> None:
+    (epoch,) = measured_by(tmp_path, EVENTS, "cuda")["epochs"]
+    assert epoch["steps"] == 100_000
+    assert 1000 < len(epoch["device_step_seconds"]) < 5000
 
 
 TAKEN_APART = f"""
@@ -331,15 +318,6 @@ def test_the_precision_is_that_of_the_products_by_pytorchs_flags(
     assert step.operations(8, 0).in_double == (precision == "fp64")
 
 
-def test_an_epoch_of_many_steps_keeps_some_thousand_events(tmp_path: Path) -> None:
-    own = {"PHOTOFINISH_STEPS_FOLDER": str(tmp_path), "PHOTOFINISH_STEPS_DEVICE": "cuda"}
-    environment = os.environ | own | {"PYTHONPATH": str(ROOT / "src")}
-    subprocess.run([sys.executable, "-c", EVENTS], env=environment, check=True)
-    (epoch,) = json.loads((tmp_path / "steps.json").read_text())["epochs"]
-    assert epoch["steps"] == 100_000
-    assert 1000 < len(epoch["device_step_seconds"]) < 5000
-
-
 @pytest.mark.parametrize(
     ("waiting_seconds", "device_seconds", "step_seconds", "share", "cause"),
     [
@@ -376,20 +354,12 @@ def test_a_script_waits_for_batches_while_the_device_has_nothing_to_compute(
     assert [each.cause for each in diagnose(run)] == ([cause] if cause else [])
 
 
-@pytest.mark.parametrize(
-    ("settings", "key"),
-    [
-        ({"command": "python a.py", "deps": ["a.py"], "epochs": 0}, "epochs"),
-        ({"command": "python a.py {device}", "deps": ["missing.py"]}, "deps.0"),
-        ({"command": "python a.py {device}", "deps": ["a.py"], "metric": "m"}, "metric"),
-    ],
-)
-def test_mistakes_are_reported_with_their_key(
-    settings: dict[str, object], key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_missing_dependency_is_reported_with_its_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    settings = {"command": "python a.py {device}", "deps": ["missing.py"]}
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DVC_ROOT", raising=False)
-    (tmp_path / "a.py").touch()
     (tmp_path / "params.yaml").write_text(yaml.safe_dump({"scripts": {"mine": settings}}))
-    with pytest.raises(ConfigError, match=rf"scripts\.mine\.{key}"):
+    with pytest.raises(ConfigError, match=r"scripts\.mine\.deps\.0"):
         read_params(tmp_path / "params.yaml", check_deps)

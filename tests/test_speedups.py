@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import pandas as pd
 import pytest
 from conftest import MakeResult
-from result_files import BUSY, pair_of, trained
+from result_files import BUSY, trained
 
 from photofinish.comparing.speedups import ONCE, RUN_TO_RUN, speedups
-from photofinish.reporting.comparison_rows import comparison_rows
 from photofinish.results.records import Timings
 
 FIVE = (2.9, 3.0, 3.0, 3.0, 3.1)
@@ -82,13 +80,3 @@ def test_other_programs_only_make_a_run_longer(
     (low, high), *others = [each.interval or (0.0, 0.0) for each in found]
     on_cpu, on_gpu = (low / factor, high), (low, high * factor)
     assert others == [pytest.approx(on_cpu), pytest.approx(on_gpu)]
-
-
-def test_the_table_has_the_speed_ups(make_result: MakeResult) -> None:
-    gpu = make_result(device="gpu", epoch_seconds=(0.5,) * 5, repeats=((0.25,) * 6,))
-    table = pd.DataFrame(comparison_rows([pair_of(make_result(epoch_seconds=FIVE), gpu)]))
-    products = table["epoch_seconds"] * table["images_per_second"]
-    assert products.tolist() == pytest.approx([600, 600])
-    assert table["epoch_speedup"].iloc[1] == 3.0 / 0.25
-    assert table["epoch_speedup_low"].iloc[1] <= 12.0 <= table["epoch_speedup_high"].iloc[1]
-    assert table["end_to_end_speedup_low"].notna().tolist() == [False, True]

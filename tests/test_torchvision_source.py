@@ -57,14 +57,6 @@ def mnist() -> Files:
     return files
 
 
-def semeion() -> Files:
-    """A line of 256 pixels and ten columns, of which one is 1."""
-    rows = np.concatenate([np.eye(256)[:20], np.eye(10)[np.arange(20) % 10]], axis=1)
-    file = io.BytesIO()
-    np.savetxt(file, rows, fmt="%d")
-    return {"semeion.data": file.getvalue()}
-
-
 def caltech101() -> Files:
     """Images of several sizes, of which some are grey, in an archive in an archive."""
     images = {
@@ -90,7 +82,6 @@ MAKERS: dict[str, Callable[[], Files]] = {
     "Caltech101": caltech101,
     "Imagenette": imagenette,
     "MNIST": mnist,
-    "SEMEION": semeion,
 }
 
 
@@ -133,7 +124,6 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         ("Caltech101", (3, 5, 5), (), ("anchor", "barrel")),
         ("Imagenette", (3, 5, 5), (10, 10), ("tench", "English springer")),
         ("MNIST", (1, 28, 28), (20, 10), ("0 - zero", "1 - one")),
-        ("SEMEION", (1, 16, 16), (), ("0", "1")),
     ],
 )
 def test_each_is_unpacked_from_its_root_and_read_with_its_parts(
