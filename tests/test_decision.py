@@ -198,8 +198,8 @@ def test_an_accelerator_without_a_price_or_with_doubtful_memory_is_no_best_value
     assert decide_own(pair_of(cpu, settings=settings)).gpu == "T4"
     much = LONG_STEP.model_copy(update={"saved_tensor_bytes": 15 * 10**9})
     cpu = with_timings(job(3000.0), operations=much)
-    for accelerators, gpu, has_doubt in ((("T4", "A100"), "A100", False), (("T4",), "T4", True)):
-        pair = pair_of(cpu, settings=Comparing(accelerators=accelerators))
+    for names, gpu, has_doubt in ((("T4", "A100"), "A100", False), (("T4",), "T4", True)):
+        pair = pair_of(cpu, settings=Comparing(accelerators=names))
         assert decide_own(pair).gpu == gpu
         assert ("memory of T4 may be too small" in verdict(pair).answer) is has_doubt
 
