@@ -38,6 +38,7 @@ from photofinish.machine.load import LoadWindow
 
 if TYPE_CHECKING:
     from torch import nn
+    from training_stage import TrainingStage
 
     from photofinish.comparing.device_results import DeviceResult
     from photofinish.tracking.store import Store
@@ -65,6 +66,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 MakeExperiment = Callable[..., Experiment]
 MakeTrainer = Callable[..., "Trainer"]
 MakeResult = Callable[..., "DeviceResult"]
+PrepareStage = Callable[..., "TrainingStage"]
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -308,6 +310,20 @@ def cpu_host() -> CpuTarget:
     return CpuTarget(
         processes=1, threads=1, cpu=cpu_facts(), software=software_facts().with_only(CPU_VARIABLES)
     )
+
+
+@pytest.fixture
+def prepare_stage(
+    tmp_path: Path, packed_split: PackedSplit, cpu_host: CpuTarget, make_experiment: MakeExperiment
+) -> PrepareStage:
+    """Prepare a training stage in a folder: `prepare_stage("whole", epochs=4)`."""
+    from training_stage import TrainingStage
+
+    def prepare(name: str = "stage", **settings: Any) -> TrainingStage:
+        experiment, data = make_experiment(**settings), packed_split.folder
+        return TrainingStage.prepare(tmp_path / name, experiment, cpu_host, data)
+
+    return prepare
 
 
 @pytest.fixture(scope="session")

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import MakeExperiment
+from conftest import PrepareStage
 from training_stage import TrainingStage
 
 from photofinish.config.budget import BudgetPlan
-from photofinish.data.packed import PackedSplit
 from photofinish.errors import EXIT_FAILED
-from photofinish.machine.fingerprint import CpuTarget
 from photofinish.results.records import Timings, read_record
 
 pytestmark = pytest.mark.slow
@@ -28,22 +24,6 @@ def run(stage: TrainingStage, budget: float | None) -> tuple[int | None, str]:
     return process.returncode, output.splitlines()[-1]
 
 
-@pytest.fixture
-def prepare(
-    tmp_path: Path,
-    packed_split: PackedSplit,
-    cpu_host: CpuTarget,
-    make_experiment: MakeExperiment,
-) -> Callable[..., TrainingStage]:
-    """Prepare the stage of an experiment: `prepare("folder", epochs=4)`."""
-
-    def prepare(name: str, **settings: Any) -> TrainingStage:
-        experiment = make_experiment(**settings)
-        return TrainingStage.prepare(tmp_path / name, experiment, cpu_host, packed_split.folder)
-
-    return prepare
-
-
 @pytest.mark.parametrize(
     ("settings", "done"),
     [
@@ -52,9 +32,9 @@ def prepare(
     ],
 )
 def test_a_stopped_training_goes_on_and_ends_with_the_same_bits(
-    prepare: Callable[..., TrainingStage], settings: dict[str, Any], done: str
+    prepare_stage: PrepareStage, settings: dict[str, Any], done: str
 ) -> None:
-    whole, stopped = (prepare(name, **settings) for name in ("whole", "stopped"))
+    whole, stopped = (prepare_stage(name, **settings) for name in ("whole", "stopped"))
     assert run(whole, budget=None)[0] == 0
 
     code, error = run(stopped, budget=1e-6)
@@ -67,21 +47,17 @@ def test_a_stopped_training_goes_on_and_ends_with_the_same_bits(
     assert stopped.learned() == whole.learned()
 
 
-def test_seeds_that_stopped_early_are_not_trained_again(
-    prepare: Callable[..., TrainingStage],
-) -> None:
+def test_seeds_that_stopped_early_are_not_trained_again(prepare_stage: PrepareStage) -> None:
     slow = {"optimizer": {"name": "sgd", "lr": 1e-9}, "early_stopping": {"patience": 1}}
-    stage = prepare("early", epochs=9, seeds=2, **slow)
+    stage = prepare_stage(epochs=9, seeds=2, **slow)
     assert run(stage, budget=None)[0] == 0
     learned = stage.learned()
     assert run(stage, budget=None)[0] == 0
     assert stage.learned() == learned
 
 
-def test_money_spent_before_counts_until_the_budget_is_raised(
-    prepare: Callable[..., TrainingStage],
-) -> None:
-    stage = prepare("spending", epochs=3)
+def test_money_spent_before_counts_until_the_budget_is_raised(prepare_stage: PrepareStage) -> None:
+    stage = prepare_stage(epochs=3)
     for _ in range(2):  # the second time, no epoch is trained
         code, error = run(stage, budget=1e-6)
         assert (code, "after epoch 1" in error) == (EXIT_FAILED, True)

@@ -256,16 +256,13 @@ def photofinish(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return run_command([sys.executable, "-m", "photofinish", *arguments], cwd)
 
 
-def test_a_new_network_overwrites_no_file(custom_files: CustomFiles) -> None:
+def test_a_new_network_or_example_overwrites_another_example_but_no_file_of_the_user(
+    custom_files: CustomFiles,
+) -> None:
     custom_files.write("net.py", "mine")
     with pytest.raises(ConfigError):
         write_network("net.py")
     assert Path("net.py").read_text(encoding="utf-8") == "mine"
-
-
-def test_an_example_overwrites_another_but_no_changes_of_the_user(
-    custom_files: CustomFiles,
-) -> None:
     custom_files.write("examples/one.yaml", "one: 1")
     custom_files.write("examples/two.yaml", "two: 2")
     custom_files.write("params.yaml", "one: 1")

@@ -147,9 +147,17 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeMachine:
     return FakeMachine(tmp_path)
 
 
-def test_torch_is_asked_once_for_the_gpus(
+def test_torch_is_asked_once_for_the_gpus_and_never_without_device_nodes(
     machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(platform, "system", lambda: "Linux")
+    absent = {name: kind.absent for name, kind in KINDS.items()}
+    assert accelerators.all_accelerators() == absent
+    with monkeypatch.context() as patch:
+        patch.setenv("CUDA_VISIBLE_DEVICES", "")
+        hidden = "CUDA_VISIBLE_DEVICES hides every GPU"
+        assert accelerators.all_accelerators()["cuda"] == hidden
+    assert machine.times_asked == 0
     machine.add_node("nvidia0")
     machine.torch_lists(2)
     found = accelerators.all_accelerators()
@@ -167,18 +175,6 @@ def test_torch_is_asked_once_for_the_gpus(
     accelerators.all_accelerators()
     accelerators.all_accelerators()
     assert machine.times_asked == 3
-
-
-def test_a_machine_without_device_nodes_has_no_gpu_and_torch_is_not_asked(
-    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    machine.torch_lists(1)
-    monkeypatch.setattr(platform, "system", lambda: "Linux")
-    absent = {name: kind.absent for name, kind in KINDS.items()}
-    assert accelerators.all_accelerators() == absent
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert accelerators.all_accelerators()["cuda"] == "CUDA_VISIBLE_DEVICES hides every GPU"
-    assert machine.times_asked == 0
 
 
 @pytest.mark.parametrize(
@@ -201,7 +197,7 @@ def test_a_gpu_that_torch_cannot_use_has_a_reason_which_is_cached_if_it_is_certa
 ) -> None:
     machine.add_node(node)
     machine.torch_lists(**torch)
-    if visible:
+    if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     for _ in range(2):
         assert re.search(reason, str(accelerators.all_accelerators()["cuda"]))
@@ -228,18 +224,18 @@ NO_FIFTH = "devices.gpu.device_ids names GPU 4, and the GPUs here are numbered 0
     ids=str,
 )
 def test_the_fingerprint_holds_the_gpus_in_use_or_why_none_is_used(
-    settings: dict[str, Any], names: list[str], processes: int, missing: str | None
+    settings: dict[str, Any],
+    names: list[str],
+    processes: int,
+    missing: str | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     host = host_of(**settings)
     assert [gpu.name for gpu in host.accelerators] == names
     assert (host.processes, host.missing) == (processes, missing)
     if names:
         assert host.count == len(names)
-
-
-def test_without_an_accelerator_the_host_has_a_reason_for_each_kind_and_no_cpu(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+        return
     pretend_accelerators(monkeypatch)
     host = host_of(if_missing="fail")
     assert (host.accelerators, host.threads, host.cpu, host.software) == ((), None, None, None)

@@ -6,16 +6,13 @@ import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from conftest import MakeExperiment
+from conftest import PrepareStage
 from training_process import CHECKPOINT_EACH_EPOCH, NEVER, RENAMES, ForkedProcess, KillBefore, Start
 from training_stage import TrainingStage
 
-from photofinish.data.packed import PackedSplit
 from photofinish.files import sha256_of_bytes
-from photofinish.machine.fingerprint import CpuTarget
 from photofinish.results.records import Timings, TrainingRecord, read_record
 
 pytestmark = pytest.mark.slow
@@ -61,15 +58,8 @@ MakeTrainings = Callable[..., Trainings]
 
 
 @pytest.fixture
-def make_trainings(
-    tmp_path: Path, packed_split: PackedSplit, cpu_host: CpuTarget, make_experiment: MakeExperiment
-) -> MakeTrainings:
-    def make(**overrides: Any) -> Trainings:
-        experiment = make_experiment(**overrides)
-        stage = TrainingStage.prepare(tmp_path, experiment, cpu_host, packed_split.folder)
-        return Trainings(stage)
-
-    return make
+def make_trainings(prepare_stage: PrepareStage) -> MakeTrainings:
+    return lambda **settings: Trainings(prepare_stage(**settings))
 
 
 def test_killed_before_any_file_operation_it_ends_with_the_same_bits(

@@ -11,14 +11,11 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import MakeExperiment
+from conftest import PrepareStage
 from training_process import Start
-from training_stage import TrainingStage
 
-from photofinish.data.packed import PackedSplit
 from photofinish.files import project_root
 from photofinish.git import git
-from photofinish.machine.fingerprint import CpuTarget
 from photofinish.machine.host import git_commit
 from photofinish.results.records import Timings, read_record
 from photofinish.stage.rank import note_start_of_stage, seconds_since_stage_start
@@ -84,12 +81,8 @@ def test_the_projects_folder_is_dvcs_or_the_working_directory(
 
 
 @pytest.mark.slow
-def test_recorded_times_fit_the_wall_clock(
-    make_experiment: MakeExperiment, cpu_host: CpuTarget, packed_split: PackedSplit, tmp_path: Path
-) -> None:
-    stage = TrainingStage.prepare(
-        tmp_path, make_experiment(epochs=20), cpu_host, packed_split.folder
-    )
+def test_recorded_times_fit_the_wall_clock(prepare_stage: PrepareStage) -> None:
+    stage = prepare_stage(epochs=20)
     before = time.time()
     with stage.fork(Start(mlflow=True)) as process:
         begun = time.time()

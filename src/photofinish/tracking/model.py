@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import shutil
 import tempfile
@@ -22,6 +21,7 @@ from photofinish.custom.imports import PACKAGE, custom_files
 from photofinish.custom.reference import CodeReference
 from photofinish.custom.running import forget_imports
 from photofinish.data.tasks import TASKS
+from photofinish.errors import UserError
 from photofinish.nested import leaf_names, leaves
 from photofinish.results import records
 from photofinish.results.learned import load_network
@@ -87,23 +87,7 @@ def _save(
             code_paths=sorted(map(str, code.glob("*"))) or None,
         )
     except (pickle.PicklingError, AttributeError, RuntimeError, TypeError) as error:
-        why = first_line(error)
-        print(f"MLflow keeps {record.experiment.model.name} as code and state_dict: {why}")
-        _save_code_and_state(folder / "model", network, record, code)
-
-
-def _save_code_and_state(
-    folder: Path, network: nn.Module, record: records.TrainingRecord, code: Path
-) -> None:
-    """Save code and state of a network that can't be pickled, such as a parametrized network."""
-    shutil.rmtree(folder)
-    folder.mkdir()
-    torch.save(network.state_dict(), folder / "state_dict.pt")
-    if code.is_dir():
-        shutil.copytree(code, folder / "code")
-    facts = record.model_dump(mode="json", include={"class_names", "image_shape", "mean", "std"})
-    facts["model"] = record.experiment.model.model_dump(mode="json")
-    (folder / "network.json").write_text(json.dumps(facts, indent=2), encoding="utf-8")
+        raise UserError(f"it can't be pickled: {first_line(error)}") from error
 
 
 def _signature(record: records.TrainingRecord) -> ModelSignature:

@@ -1,4 +1,4 @@
-"""A CSV of images is read as it is written, or refused with its first faulty rows."""
+"""A CSV of images or a folder per class is read, or refused with its first faulty rows."""
 
 from __future__ import annotations
 
@@ -147,3 +147,67 @@ def test_the_first_ten_faulty_rows_or_images_are_reported_together_and_nothing_i
     assert ran.returncode == EXIT_MISTAKE
     assert reported_lines(ran.stderr) == list(range(3, 13))
     assert not (photos.parent / "data/splits").exists()
+
+
+IN_PARTS = {"parts": {"train": "photos/train", "test": "photos/test"}, "validation": 1}
+
+
+@pytest.fixture
+def classes(photos: Path) -> Path:
+    """A project's folder with photos of two classes, one of them with a folder within."""
+    for path in photos.iterdir():
+        path.unlink()
+    files = {"owl/b.png": RED, "owl/a.PNG": GREEN, "owl/barn/a.jpeg": BLUE, "cat/a.png": BLUE}
+    for name, colour in files.items():
+        write_picture(photos / name, colour)
+    return photos
+
+
+def read_folder(photos: Path, **settings: Any) -> RawData:
+    settings = settings or {"path": "photos", "validation": 1, "test": 1}
+    return read_raw(plan_of(source="folder", **settings), photos.parent / "data/raw/birds")
+
+
+def test_each_folder_is_a_class_with_all_images_below_it(classes: Path) -> None:
+    (classes / "owl/notes.txt").touch()
+    write_picture(classes.parent / "outside/x.png")
+    (classes / "owl/linked").symlink_to("../../outside")
+    images = read_folder(classes)
+    assert images.class_names == ("cat", "owl")
+    assert images.labels.tolist() == [0, 1, 1, 1, 1]
+    names = [images.name_of(row) for row in range(5)]
+    files = ["cat/a.png", "owl/a.PNG", "owl/b.png", "owl/barn/a.jpeg", "owl/linked/x.png"]
+    assert names == [f"photos/{file}" for file in files]
+    expected = [through_pil(classes / file) for file in files]
+    assert np.array_equal(images.inputs[np.arange(5)], np.stack(expected))
+    assert images.own_parts == {}
+
+
+def test_each_part_can_have_its_own_folder_with_the_classes_of_the_training(classes: Path) -> None:
+    (classes / "train").mkdir()
+    for name in ("owl", "cat"):
+        (classes / name).rename(classes / "train" / name)
+    write_picture(classes / "test/owl/z.png", GREEN)
+    write_picture(classes / "test/cat/z.png", RED)
+    images = read_folder(classes, **IN_PARTS)
+    assert images.class_names == ("cat", "owl")
+    parts = {part: rows.tolist() for part, rows in images.own_parts.items()}
+    assert parts == {"train": [0, 1, 2, 3], "test": [4, 5]}
+    assert images.labels[images.own_parts["test"]].tolist() == [0, 1]
+    assert images.inputs[np.array([5])][0, :, 0, 0].tolist() == list(GREEN)
+    write_picture(classes / "test/own/a.png")
+    with pytest.raises(ConfigError, match=r"photos/test/own/a\.png: 'own' is no class .*'owl'"):
+        read_folder(classes, **IN_PARTS)
+
+
+def test_faulty_files_are_reported_together(classes: Path) -> None:
+    (classes / "owl/empty.png").touch()
+    (classes / "owl/broken.png").symlink_to("nowhere.png")
+    write_picture(classes / "owl/wide.png", width=40)
+    with pytest.raises(ConfigError) as caught:
+        read_folder(classes)
+    for name in ("owl/empty.png", "owl/broken.png", "owl/wide.png"):
+        assert f"\nphotos/{name}: " in str(caught.value)
+    (classes / "emu").mkdir()
+    with pytest.raises(OSError, match="no valid file for the classes emu"):
+        read_folder(classes)
