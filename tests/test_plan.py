@@ -6,20 +6,26 @@ import os
 import resource
 import subprocess
 import sys
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, MakeExperiment
 
 from photofinish.config.base import read_plan
 from photofinish.config.compare import ComparePlan
 from photofinish.config.datasets import DatasetPlan
+from photofinish.config.devices import CpuDevice, Devices
 from photofinish.config.experiment import ExperimentPlan
 from photofinish.config.loader import read_params
+from photofinish.errors import ConfigError, UserError
 from photofinish.machine import fingerprint
 from photofinish.machine.accelerators import AcceleratorFacts
-from photofinish.machine.fingerprint import CpuTarget, GpuTarget
+from photofinish.machine.fingerprint import CpuTarget, GpuTarget, Machine, read_machines
+from photofinish.planning.checks import unknown_machines
 from photofinish.planning.plan import write_plan
+from photofinish.runs.stage import train
 
 PARAMS = """\
 defaults:
@@ -35,6 +41,7 @@ experiments:
   adam: {dataset: few-digits, model: linear, optimizer: {name: adam, lr: 0.001}}
 """
 LONG_AGO = 1_000_000_000
+WITH_MACHINE = f"devices: {{cpu: {{machine: %s}}}}\n{PARAMS}"
 
 
 def files_in(folder: Path) -> set[str]:
@@ -147,3 +154,46 @@ def test_a_thousand_experiments_are_planned_in_seconds(tmp_path: Path, params_fi
     assert (tmp_path / "reference").is_dir()  # which `compare` depends on
     # CPU time, since wall time depends on other programs: about one second on a quiet machine
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 10
+
+
+@pytest.fixture
+def lab() -> Machine:
+    """Like this machine, but for its cores."""
+    here = Machine.here()
+    cpu = replace(here.cpu, usable_cores=96, cgroup_cores_limit=None)
+    return here.model_copy(update={"cpu": cpu, "software": replace(here.software, variables={})})
+
+
+def test_a_device_has_the_facts_of_the_machine_that_it_names(
+    tmp_path: Path, params_file: Path, lab: Machine
+) -> None:
+    (tmp_path / "lab.json").write_text(lab.model_dump_json(), encoding="utf-8")
+    params_file.write_text(WITH_MACHINE % "lab", encoding="utf-8")
+    check = partial(unknown_machines, folder=tmp_path)
+    params, folder = read_params(params_file, check), tmp_path / "plan"
+    write_plan(params, folder, ROOT / "stages", read_machines(params.devices, tmp_path))
+    planned = read_plan(folder / "hosts/cpu.json", CpuTarget)
+    assert (planned.cpu, planned.threads) == (lab.cpu, 96)
+    gpu_here = fingerprint.fingerprint(Devices())[1]
+    assert read_plan(folder / "hosts/gpu.json", GpuTarget) == gpu_here
+
+    params_file.write_text(WITH_MACHINE % "lap", encoding="utf-8")
+    misspelt = r"params.yaml:1  devices.cpu.machine = \"lap\"\n .*did you mean 'lab'\?"
+    with pytest.raises(ConfigError, match=misspelt):
+        read_params(params_file, check)
+
+
+def test_a_stage_refuses_what_is_planned_for_another_machine_by_the_facts_that_differ(
+    tmp_path: Path, lab: Machine, make_experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned, _ = fingerprint.fingerprint(Devices(cpu=CpuDevice(machine="lab")), {"lab": lab})
+    assert fingerprint.mismatches(planned, lab) == []
+    experiment, host = tmp_path / "small.json", tmp_path / "cpu.json"
+    experiment.write_text(make_experiment().model_dump_json(), encoding="utf-8")
+    host.write_text(planned.model_dump_json(), encoding="utf-8")
+    monkeypatch.setenv("DVC_STAGE", "train-cpu@small")
+    differs = rf"cpu\.usable_cores: 96, not {Machine.here().cpu.usable_cores}\b"
+    message = rf"small on cpu is planned for another machine .*{differs}.*`photofinish spread`"
+    with pytest.raises(UserError, match=message):
+        train("cpu", experiment, host, tmp_path / "data", None, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

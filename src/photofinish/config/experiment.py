@@ -153,8 +153,6 @@ class LoaderInput(Settings):
 
     @model_validator(mode="after")
     def _check_combinations(self) -> LoaderInput:
-        if self.workers == 0 and (self.prefetch_factor is not None or self.persistent_workers):
-            raise SettingError("no workers")
         if self.byte_batches and self.collate is not None:
             raise SettingError("byte collate")
         return self
