@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import runpy
-import shutil
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from conftest import ROOT, CustomFiles, MakeExperiment, MakeResult
-from in_process import train_and_evaluate
+from conftest import ROOT, MakeExperiment, MakeResult
 from result_files import pair_of, trained, with_record
 
 from photofinish.comparing.diagnosis import Diagnosis
-from photofinish.comparing.pairs import TrainedPair, read_pair
+from photofinish.comparing.pairs import TrainedPair
 from photofinish.comparing.remedies import Gain, Remedy
 from photofinish.comparing.tried import follow_up
 from photofinish.files import to_json
-from photofinish.machine.fingerprint import CpuTarget
 from photofinish.reporting.answers import Answers
 from photofinish.reporting.report import write_report
 
@@ -173,61 +168,3 @@ def test_the_example_applies_suggestions_until_none_is_left_that_keeps_what_is_l
         "devices": {"cpu": {"threads": 4}},
     }
     assert [each["measured"]["value"] for each in tried] == pytest.approx([2.0, 2.0])
-
-
-SLOW = """\
-import time
-import torch
-class Slow:
-    classes = ["dark", "bright"]
-    def __len__(self): return 160
-    def __getitem__(self, row):
-        time.sleep(0.002)
-        return torch.full((1, 8, 8), 255 * (row % 2), dtype=torch.uint8), row % 2
-"""
-SLOW_PARAMS = {
-    "defaults": {"epochs": 3, "batch_size": 16, "optimizer": {"name": "sgd", "lr": 0.1}},
-    "datasets": {
-        "slow": {
-            "source": "./slow.py:Slow",
-            "decode": "each_epoch",
-            "validation": 0.1,
-            "test": 0.1,
-        }
-    },
-    "experiments": {"mlp": {"dataset": "slow", "model": "linear", "input": LOADER}},
-}
-
-
-@pytest.mark.slow
-def test_the_example_mends_a_training_that_is_slow_by_its_settings(
-    custom_files: CustomFiles, cpu_host: CpuTarget, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Stages and times are real. A busy machine, which gets no suggestion, counts as quiet."""
-    for limit in ("MOST_SHARE_OF_OTHERS", "MOST_SHARE_WAITED", "MOST_PAGES_A_SECOND"):
-        monkeypatch.setattr(f"photofinish.machine.load.{limit}", 1e9)
-    # As after a training of half a minute.
-    monkeypatch.setattr("photofinish.profiling.loader_parts.seconds_for", lambda _: 3.0)
-    custom_files.write("slow.py", SLOW)
-    params = Path(custom_files.write("params.yaml", yaml.safe_dump(SLOW_PARAMS)))
-    run_process, tried, texts = subprocess.run, [], []
-
-    def run(command: list[str], **options: Any) -> Any:
-        if command != ["photofinish", "run"]:
-            return run_process(command, **options)
-        for made in ("examples", "raw", "split", "results"):
-            shutil.rmtree(made, ignore_errors=True)
-        settings = yaml.safe_load(params.read_text(encoding="utf-8"))
-        results = train_and_evaluate("mlp", settings, custom_files.folder, cpu_host)
-        tried.extend(answer_of(read_pair("mlp", results), Path("report"))["tried"])
-        texts.append(Path("report/comparison.md").read_text(encoding="utf-8"))
-        return None
-
-    monkeypatch.setattr("subprocess.run", run)
-    monkeypatch.setattr("sys.argv", ["apply_suggestions.py", "mlp"])
-    runpy.run_path(str(ROOT / "examples" / "apply_suggestions.py"))
-    assert yaml.safe_load(params.read_text())["datasets"]["slow"]["decode"] == "once"
-    assert tried[0]["settings"]["datasets.slow.decode"] == "once"
-    assert tried[0]["promised"]["low"] > 2
-    assert tried[0]["measured"]["value"] > 2
-    assert re.search(r"Tried `datasets.slow.decode: once.*`: promised .*x, measured .*x", texts[1])

@@ -140,10 +140,6 @@ FAULTY = {
         network_file(forward="return self.inner(x), None"),
         "gives a tuple for .* `output: 0`, or a name",
     ),
-    "in place": (
-        network_file(forward="y = self.inner(x).exp(); y += 1; return y"),
-        "(?s)fails in a step.*inplace",
-    ),
 }
 
 

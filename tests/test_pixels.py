@@ -31,23 +31,21 @@ def image_of(mode: str) -> Image.Image:
     return Image.new(mode, (7, 5), colours[mode])
 
 
-@pytest.mark.parametrize("mode", ["P", "RGB", "RGBA", "CMYK"])
-def test_images_in_colour_have_three_channels_or_become_grey(mode: str) -> None:
+IN_COLOUR = [(mode, RED, 69) for mode in ("P", "RGB", "RGBA", "CMYK")]
+"""Red is grey of 0.299 * 200 + 0.587 * 10 + 0.114 * 30."""
+IN_GREY = [(mode, (100,) * 3, 100) for mode in ("L", "LA", "I;16")]
+
+
+@pytest.mark.parametrize(("mode", "colour", "grey"), [*IN_COLOUR, *IN_GREY, ("1", (255,) * 3, 255)])
+def test_images_have_three_channels_or_become_grey(
+    mode: str, colour: tuple[int, ...], grey: int
+) -> None:
     pixels = to_pixels(image_of(mode), None, 3)
     assert (pixels.shape, pixels.dtype) == ((3, 5, 7), np.uint8)
-    assert [np.unique(channel).tolist() for channel in pixels] == [[shade] for shade in RED]
-    grey = to_pixels(image_of(mode), None, 1)
-    assert np.unique(grey).tolist() == [69]  # 0.299 * 200 + 0.587 * 10 + 0.114 * 30
-    assert pixels_of(image_of(mode)).shape == (3, 5, 7)
-
-
-@pytest.mark.parametrize(("mode", "shade"), [("L", 100), ("LA", 100), ("I;16", 100), ("1", 255)])
-@pytest.mark.parametrize("channels", [1, 3])
-def test_grey_images_keep_their_shade(mode: str, shade: int, channels: int) -> None:
-    pixels = to_pixels(image_of(mode), None, channels)
-    assert pixels.shape == (channels, 5, 7)
-    assert np.unique(pixels).tolist() == [shade]
-    assert pixels_of(image_of(mode)).shape == (1, 5, 7)
+    assert [np.unique(channel).tolist() for channel in pixels] == [[shade] for shade in colour]
+    assert np.unique(to_pixels(image_of(mode), None, 1)).tolist() == [grey]
+    channels = 3 if colour == RED else 1
+    assert pixels_of(image_of(mode)).shape == (channels, 5, 7)
 
 
 def test_an_image_is_smoothed_where_it_shrinks() -> None:

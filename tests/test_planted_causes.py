@@ -16,7 +16,6 @@ from conftest import HeldClock, MakeExperiment, MakeResult
 from result_files import trained, with_record, with_timings
 from torch import nn
 
-from photofinish.comparing.bounds import speedup_bounds
 from photofinish.comparing.device_results import TrainingResult
 from photofinish.comparing.diagnosis import Diagnosis, diagnose
 from photofinish.config.experiment import Experiment, ResidentInput
@@ -186,12 +185,3 @@ def test_a_planted_cause_is_diagnosed_and_its_suggestion_gains_what_it_predicts(
     gain = before.timings.median_epoch_seconds / after.timings.median_epoch_seconds
     assert found.remedy.predicted
     assert found.remedy.predicted.low <= gain <= found.remedy.predicted.high
-
-
-def test_the_bound_on_a_gpu_comes_from_the_planted_loading_time(
-    job: Callable[..., Job], measured: Measure
-) -> None:
-    slow = measured(job(settings={"input": LOADER}, loading_seconds=0.05))
-    found = speedup_bounds(slow).epoch
-    assert found
-    assert found.measured_seconds == pytest.approx(8 * 0.05)  # of 8 batches

@@ -105,7 +105,6 @@ def test_what_pip_installed_here_is_installed_there(
 @pytest.mark.parametrize(
     ("gpu", "changes", "reason"),
     [
-        ("V100", {}, "compare.accelerators"),
         ("t4", {}, "did you mean 'T4'"),
         ("T4", {"fits": "no"}, "memory"),
     ],
