@@ -42,7 +42,7 @@ IMAGES = 30  # leaves no batch of one image, which ResNet's batch norm could not
 def different_experiments() -> list[tuple[str, str]]:
     """Return each experiment by its file. Batches larger than the data set count as one size.
 
-    test_jobs.py trains own-jobs.
+    test_golden.py trains own-jobs.
     """
     different: dict[str, tuple[str, str]] = {}
     for path in FILES:

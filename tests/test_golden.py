@@ -1,8 +1,9 @@
-"""Results that users rely on: weights, history, columns of comparison.csv, MLflow's names.
+"""Results that users rely on: weights, history, columns of comparison.csv, MLflow's names, answers.
 
-All are compared with golden/pipeline.json. Rewrite it with `PHOTOFINISH_UPDATE_GOLDEN=1 pytest -n 0
-tests/test_golden.py`, and read the difference before you commit it. Bits hold on one kind of
-machine, and each kind has its own. Losses hold within a tolerance on every machine.
+All but the answers are compared with golden/pipeline.json. Rewrite it with
+`PHOTOFINISH_UPDATE_GOLDEN=1 pytest -n 0 tests/test_golden.py`, and read the difference before you
+commit it. Bits hold on one kind of machine, and each kind has its own. Losses hold within a
+tolerance on every machine.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from conftest import ROOT, CustomFiles
 from in_process import train_and_evaluate
 from PIL import Image
 
+from photofinish.comparing.pairs import read_pair
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.machine.host import cpu_facts
 from photofinish.reporting.rows import COLUMNS
+from photofinish.reporting.sentences import verdict
 from photofinish.results import records
 from photofinish.results.measurements import StepParts
 from photofinish.tracking.documents import TAG_BUSY
@@ -142,3 +145,25 @@ def test_mlflow_and_the_comparison_have_the_same_names(
     if UPDATES:
         golden["names"] = found
     assert found == golden["names"]
+
+
+JOBS: dict[str, Any] = yaml.safe_load((ROOT / "examples/own-jobs.yaml").read_text("utf-8"))
+AT_LEAST = {"photos": 0.6, "characters": 0.2, "signals": 0.6, "tags": 0.6, "mixed": 0.6}
+"""Accuracies that no chance reaches."""
+
+
+@pytest.mark.parametrize("name", JOBS["experiments"])
+def test_a_job_of_any_kind_is_trained_evaluated_and_answered(
+    name: str, custom_files: CustomFiles, cpu_host: CpuTarget
+) -> None:
+    defaults = JOBS["defaults"] | {"epochs": 3}
+    params = JOBS | {"defaults": defaults, "experiments": {name: JOBS["experiments"][name]}}
+    pair = read_pair(name, train_and_evaluate(name, params, custom_files.folder, cpu_host))
+    scores = pair.cpu.scores
+    if name in ("table", "gan", "contrastive"):
+        assert scores.test_accuracy is None
+        assert scores.test_loss > 0
+    else:
+        assert scores.test_accuracy > AT_LEAST.get(name, 0)
+    assert name != "table" or len(pair.cpu.history) < 30  # it stopped early
+    assert verdict(pair).answer
