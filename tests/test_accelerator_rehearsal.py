@@ -162,10 +162,7 @@ def test_the_stage_leaves_what_it_learned_and_how_long_it_took(results: Path) ->
         for name in ("gpu", "cpu")
     )
     assert on_gpu == on_cpu > {records.WEIGHTS, records.HISTORY, records.FIRST_STEP}
-
-
-def test_other_random_numbers_on_the_device_are_no_difference(results: Path) -> None:
-    pair = read_pair("small", results)
+    pair = read_pair("small", results)  # other random numbers on the device are no difference
     assert pair.compared
     assert pair.compared.parity
     found = {layer.name: layer.within_rounding for layer in pair.compared.parity.layers}

@@ -221,7 +221,9 @@ def test_a_batch_in_parts_gives_the_same_within_rounding(
     assert runs[0] == pytest.approx(runs[1], rel=1e-5)
 
 
-def test_a_training_stops_early_with_its_best_weights(trainer_of: MakeTrainer) -> None:
+def test_a_training_stops_early_with_the_weights_of_its_best_epoch_also_when_resumed(
+    trainer_of: MakeTrainer,
+) -> None:
     # it learns for some epochs, and is then driven away
     schedule = {"name": f"{OWN}then_away"}
     settings: dict[str, Any] = {"epochs": 40, "optimizer": SGD_SETTINGS, "schedule": schedule}
@@ -233,14 +235,9 @@ def test_a_training_stops_early_with_its_best_weights(trainer_of: MakeTrainer) -
     for _ in zip(range(best + 1), alone.epochs(), strict=False):
         pass
     assert weights_of(trainer.result) == weights_of(alone.network)
-
-
-def test_it_stops_by_a_metric_with_the_weights_of_its_best_epoch_also_when_resumed(
-    trainer_of: MakeTrainer,
-) -> None:
+    # by a metric
     rule = {"monitor": "auroc", "mode": "max", "patience": 3}
-    settings: dict[str, Any] = {"epochs": 40, "optimizer": SGD_SETTINGS, "early_stopping": rule}
-    settings |= {"schedule": {"name": f"{OWN}then_away"}, "metrics": ({"name": "auroc"},)}
+    settings |= {"early_stopping": rule, "metrics": ({"name": "auroc"},)}
     trainer = trainer_of(**settings)
     values = [metrics.monitored for metrics, _ in trainer.epochs()]
     best = values.index(max(values))

@@ -348,10 +348,10 @@ def test_a_data_set_is_read_in_each_epoch_and_transformed_to_another_shape(
     assert (record.image_shape, record.dtype, record.mean) == ((1, 8, 8), "float32", ())
 
 
-def test_items_read_live_differ_in_each_epoch_and_repeat_with_the_seed(
-    pack: Callable[..., PackedSplit], make_experiment: MakeExperiment
+def test_items_read_live_differ_in_each_epoch_repeat_with_the_seed_and_may_stay_bytes(
+    pack: Callable[..., PackedSplit], train: Train, make_experiment: MakeExperiment
 ) -> None:
-    packed = pack(NOISE.replace("18 + i % 3", "18"), decode="each_epoch")
+    packed = pack(NOISE.replace("18 + i % 3", "18"), decode="each_epoch", allow_duplicates=True)
 
     def brightness(epoch: int, *, seed: int = 0, workers: int = 0) -> float:
         settings = make_experiment(input={"name": "loader", "workers": workers}, seed=seed)
@@ -363,12 +363,6 @@ def test_items_read_live_differ_in_each_epoch_and_repeat_with_the_seed(
 
     assert brightness(0) == brightness(0) == brightness(0, workers=2)
     assert len({brightness(0), brightness(1), brightness(0, seed=1)}) == 3
-
-
-def test_items_read_live_as_bytes_are_trained_and_tested_alike(
-    pack: Callable[..., PackedSplit], train: Train
-) -> None:
-    packed = pack(NOISE.replace("18 + i % 3", "18"), decode="each_epoch", allow_duplicates=True)
     network = CROPS.replace("(1, 8, 8)", "(1, 16, 18)").replace("64", "288")
     inputs = ({"name": "loader"}, {"name": "loader", "byte_batches": True})
     floats, as_bytes = (train(packed, network, input=each, epochs=2) for each in inputs)

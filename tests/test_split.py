@@ -148,7 +148,7 @@ def test_an_image_in_two_parts_of_the_user_is_refused_unless_it_is_allowed_or_dr
     assert not (tmp_path / "refused/manifest.json").exists()
     split(local_plan(allow_duplicates=True), with_duplicates(), tmp_path)
     assert f"note: {warning}" in capsys.readouterr().out.splitlines()
-    drawn = with_duplicates(own_parts=False)
-    split(digits_plan(test=0.5, validation=0.4), drawn, tmp_path / "drawn")
+    plan = plan_of(source="folder", path="photos", test=0.5, validation=0.4)
+    split(plan, with_duplicates(own_parts=False), tmp_path / "drawn")
     noted = capsys.readouterr().out
     assert re.match(r"note: \w+ images that are \w+ images too: [12] of \d+, such as", noted)

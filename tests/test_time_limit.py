@@ -1,4 +1,4 @@
-"""A time limit ends a training on the CPU after whole epochs, and its job is extrapolated."""
+"""A time limit ends a training on the CPU after whole epochs, a budget ends it with a checkpoint."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, MakeExperiment, MakeResult
+from conftest import ROOT, MakeExperiment, MakeResult, PrepareStage
 from result_files import pair_of, trained, with_record, with_timings, write_result
 from training_process import train_here
-from training_stage import contents
+from training_stage import TrainingStage, contents
 
 from photofinish.comparing.decision import decide
 from photofinish.comparing.device_results import Trained
@@ -22,6 +22,7 @@ from photofinish.config.compare import Comparing
 from photofinish.config.experiment import Experiment
 from photofinish.config.loader import read_params
 from photofinish.data.packed import PackedSplit
+from photofinish.errors import EXIT_FAILED
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.planning.plan import write_plan
 from photofinish.reporting.comparison_rows import comparison_rows
@@ -191,3 +192,63 @@ def test_a_limited_job_is_marked_and_its_end_is_never_compared(
     assert document
     assert document.tags[TAG_EXTRAPOLATED] == "from 2 of 50 epochs"
     assert "extrapolated from 2 of 50 epochs" in document.tags[TAG_NOTE]
+
+
+def within_budget(stage: TrainingStage, budget: float | None) -> tuple[int | None, str]:
+    """Run the stage, and return its exit code and the last line that it prints."""
+    plan = BudgetPlan(currency="EUR", cpu_hour=3600.0, gpu_hour=None, budget=budget)
+    (stage.folder / "budget.json").write_text(plan.model_dump_json(), encoding="utf-8")
+    process = stage.fork()
+    output, _ = process.communicate()
+    return process.returncode, output.splitlines()[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("settings", "done"),
+    [
+        ({"epochs": 1, "repeats": 2}, "repeat 2: stopped after epoch 0"),
+        ({"epochs": 1, "seeds": 2}, "seed 1: stopped after epoch 0"),
+    ],
+)
+def test_a_stopped_training_goes_on_and_ends_with_the_same_bits(
+    prepare_stage: PrepareStage, settings: dict[str, Any], done: str
+) -> None:
+    whole, stopped = (prepare_stage(name, **settings) for name in ("whole", "stopped"))
+    assert within_budget(whole, budget=None)[0] == 0
+
+    code, error = within_budget(stopped, budget=1e-6)
+    assert code == EXIT_FAILED
+    assert done in error
+    assert "compare.budget" in error
+    assert not (stopped.out / "timings" / "timings.json").exists()
+
+    assert within_budget(stopped, budget=1e9)[0] == 0
+    assert stopped.learned() == whole.learned()
+
+
+@pytest.mark.slow
+def test_seeds_that_stopped_early_are_not_trained_again(prepare_stage: PrepareStage) -> None:
+    slow = {"optimizer": {"name": "sgd", "lr": 1e-9}, "early_stopping": {"patience": 1}}
+    stage = prepare_stage(epochs=9, seeds=2, **slow)
+    assert within_budget(stage, budget=None)[0] == 0
+    learned = stage.learned()
+    assert within_budget(stage, budget=None)[0] == 0
+    assert stage.learned() == learned
+
+
+@pytest.mark.slow
+def test_money_spent_before_counts_until_the_budget_is_raised(prepare_stage: PrepareStage) -> None:
+    stage = prepare_stage(epochs=3)
+    for _ in range(2):  # the second time, no epoch is trained
+        code, error = within_budget(stage, budget=1e-6)
+        assert (code, "after epoch 1" in error) == (EXIT_FAILED, True)
+
+    spent = float(error.partition(" EUR")[0].rpartition(" ")[2])
+    code, error = within_budget(stage, budget=spent + 0.02)
+    assert (code, "after epoch 2" in error) == (EXIT_FAILED, True)
+
+    assert within_budget(stage, budget=1e9)[0] == 0
+    timings = records.read_record(stage.out / "timings" / "timings.json", records.Timings)
+    assert timings.resumed_at_epochs == (1, 2)
+    assert timings.total_seconds > spent
