@@ -1,4 +1,4 @@
-"""A time limit ends a training on the CPU after whole epochs, a budget ends it with a checkpoint."""
+"""A time limit ends a training on the CPU after whole epochs, a budget with a checkpoint."""
 
 from __future__ import annotations
 
