@@ -7,22 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from conftest import ROOT, CustomFiles, digits_plan, from_array, learnable_images
 from image_files import write_picture
 from safetensors.torch import load_file
-from torchvision.models import get_model
 from training_process import train_here
 
 from photofinish.config.base import read_plan
 from photofinish.config.datasets import CustomDataset, DatasetPlan
 from photofinish.config.experiment import Experiment, ExperimentPlan
 from photofinish.config.loader import read_params
-from photofinish.config.networks import FetchedWeights, InitialWeights
 from photofinish.data.raw_data import read_raw
 from photofinish.data.sources import download
 from photofinish.data.split import split
-from photofinish.files import sha256_of_file
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.planning.plan import write_plan
 from photofinish.results import records
@@ -113,7 +109,7 @@ def train_an_epoch(example: str, name: str, host: CpuTarget) -> tuple[Path, Expe
     params = read_params(ROOT / "examples" / f"{example}.yaml")
     experiment = params.experiments[name].model_copy(update={"epochs": 1})
     dataset = params.datasets[experiment.dataset]
-    data, weights = Path("split"), Path("weights")
+    data = Path("split")
     if isinstance(dataset, CustomDataset):
         plan = DatasetPlan(name=experiment.dataset, dataset=dataset, local_files=None)
         download(plan, Path("raw"))
@@ -123,20 +119,9 @@ def train_an_epoch(example: str, name: str, host: CpuTarget) -> tuple[Path, Expe
         grey = learnable_images(IMAGES, side=side)
         images = np.repeat(grey.inputs[np.arange(IMAGES)], channels, axis=1)
         split(digits_plan(), from_array(images, grey.labels, grey.class_names), data)
-    if getattr(experiment.model, "weights", None):
-        write_weights(experiment, weights)
-    run = Run(name, "cpu", experiment, host, data, Path("results", name, "cpu"), weights)
+    if getattr(experiment.model, "weights", None):  # test_weights_download.py trains from them
+        model = experiment.model.model_copy(update={"weights": None})
+        experiment = experiment.model_copy(update={"model": model})
+    run = Run(name, "cpu", experiment, host, data, Path("results", name, "cpu"))
     train_here(run)
     return run.out / records.MODEL, experiment
-
-
-def write_weights(experiment: Experiment, folder: Path) -> None:
-    """Write random weights as `download-weights` writes published ones."""
-    folder.mkdir()
-    model, path = experiment.model.name, folder / "made-up.pth"
-    torch.save(get_model(model, weights=None).state_dict(), path)
-    fetched = FetchedWeights(
-        model=model, weights="IMAGENET1K_V1", file=path.name, sha256=sha256_of_file(path)
-    )
-    text = InitialWeights(published=fetched).model_dump_json()
-    (folder / "weights.json").write_text(text, encoding="utf-8")
