@@ -142,40 +142,31 @@ def test_a_problem_is_reported_once_with_its_line_and_key(
     assert text in problem
 
 
-@pytest.mark.parametrize("text", ["", "- a\n- b\n"])
-def test_a_file_without_a_mapping_is_reported_with_the_keys_it_must_have(
-    params_file: Path, text: str
-) -> None:
-    [(place, problem)] = problems_in(params_file, text)
-    assert place == "1  (the whole file)"
-    assert "defaults, devices, datasets, experiments" in problem
+INVALID = {
+    "defaults: [1,\n": 2,
+    "a: 1\nb: !!python/object:os.system x\n": 2,
+    "a: 1\nb: {name: net.py:Net}\n": 2,
+    "a: 1\nb: 2\na: 3\n": 3,
+    "a: 1\nb: 'a\0'\n": 2,
+    "a: 1\nnull: 2\n": 2,
+    "a: 1\n[b, c]: 2\n": 2,
+}
+"""YAML that is not valid, or whose keys are no text, and the line that is reported."""
 
 
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ("defaults: [1,\n", 2),
-        ("a: 1\nb: !!python/object:os.system x\n", 2),
-        ("a: 1\nb: {name: net.py:Net}\n", 2),
-        ("a: 1\nb: 2\na: 3\n", 3),
-        ("a: 1\nb: 'a\0'\n", 2),
-        ("a: 1\nnull: 2\n", 2),
-        ("a: 1\n[b, c]: 2\n", 2),
-    ],
-)
-def test_invalid_yaml_and_keys_that_are_no_text_are_reported_with_their_line(
-    params_file: Path, text: str, line: int
-) -> None:
-    with pytest.raises(ConfigError, match=rf"params\.yaml:{line}  "):
-        read(params_file, text)
-
-
-@pytest.mark.parametrize("data", [b"\xff", None])
-def test_a_file_that_cannot_be_read_is_named(params_file: Path, data: bytes | None) -> None:
-    params_file.unlink(missing_ok=True)
-    if data is not None:
-        params_file.write_bytes(data)
-    with pytest.raises(ConfigError, match=r"params\.yaml can't be read|yaml:1  this is not UTF-8"):
+def test_a_file_that_cannot_be_read_is_reported_with_its_line(params_file: Path) -> None:
+    for text in ("", "- a\n- b\n"):
+        [(place, problem)] = problems_in(params_file, text)
+        assert place == "1  (the whole file)"
+        assert "defaults, devices, datasets, experiments" in problem
+    for text, line in INVALID.items():
+        with pytest.raises(ConfigError, match=rf"params\.yaml:{line}  "):
+            read(params_file, text)
+    params_file.write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match=r"params\.yaml:1  this is not UTF-8"):
+        read_params(params_file)
+    params_file.unlink()
+    with pytest.raises(ConfigError, match=r"params\.yaml can't be read"):
         read_params(params_file)
 
 

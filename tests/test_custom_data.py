@@ -159,21 +159,16 @@ BY_PART = items(
 )
 
 
-@pytest.mark.parametrize(
-    ("validation", "counts", "starts"),
-    [
-        (None, {"train": 20, "validation": 6, "test": 4}, [0, 100, 200]),
-        (4, {"train": 16, "validation": 4, "test": 4}, [0, 0, 200]),
-    ],
-)
-def test_a_data_set_with_parts_is_built_for_each_that_is_not_drawn(
-    pack: Pack, validation: int | None, counts: dict[str, int], starts: list[int]
-) -> None:
-    packed = pack(BY_PART, validation=validation, test=None)
-    assert packed.manifest.counts == counts
-    lowest = [packed.images(part)[:, 0].min() // 100 * 100 for part in PARTS]
-    assert lowest == starts
-    assert packed.images("validation").max() < (20 if validation else 106)
+def test_a_data_set_with_parts_is_built_for_each_that_is_not_drawn(pack: Pack) -> None:
+    for validation, counts, starts in (
+        (None, [20, 6, 4], [0, 100, 200]),
+        (4, [16, 4, 4], [0, 0, 200]),
+    ):
+        packed = pack(BY_PART, validation=validation, test=None)
+        assert packed.manifest.counts == dict(zip(PARTS, counts, strict=True))
+        lowest = [packed.images(part)[:, 0].min() // 100 * 100 for part in PARTS]
+        assert lowest == starts
+        assert packed.images("validation").max() < (20 if validation else 106)
 
 
 def test_a_faulty_item_is_reported_with_its_part(pack: Pack) -> None:
