@@ -193,18 +193,11 @@ def test_a_script_that_fails_shows_its_traceback_and_what_was_measured(
     assert answers[0]["records"]["cpu"]["timings"]["operations"]["images"] == 64
 
 
-@pytest.mark.parametrize(
-    ("script", "message"),
-    [
-        ("for x, y in DataLoader(data, batch_size=32):\n    net(x)", "10 batches .* 40 modules"),
-        ("optimizer.step()", "only 1 step"),
-    ],
-)
-def test_a_script_without_steps_ends_with_what_was_seen(
-    run: Ask, script: str, message: str
-) -> None:
-    with pytest.raises(UserError, match=message):
-        run(script)
+def test_a_script_without_steps_ends_with_what_was_seen(run: Ask) -> None:
+    with pytest.raises(UserError, match=r"10 batches .* 40 modules"):
+        run("for x, y in DataLoader(data, batch_size=32):\n    net(x)")
+    with pytest.raises(UserError, match="only 1 step"):
+        run("optimizer.step()")
 
 
 def test_a_script_that_does_not_start_is_waited_for_with_patience(
