@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import statistics
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -17,6 +19,20 @@ from photofinish.git import git
 from photofinish.machine.host import git_commit
 from photofinish.results.records import Timings, read_record
 from photofinish.stage.rank import note_start_of_stage, seconds_since_stage_start
+
+
+def test_the_start_of_the_process_is_known_to_a_few_hundredths() -> None:
+    code = (
+        "from photofinish.stage.rank import seconds_since_process_start as s; "
+        "import time; print(time.time() - s())"
+    )
+    before = time.time()
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
+    ) as process:
+        begun = time.time()
+        output, _ = process.communicate()
+    assert before - 0.05 < float(output) < begun + 0.05
 
 
 def test_setting_the_clock_does_not_change_a_jobs_time(monkeypatch: pytest.MonkeyPatch) -> None:
