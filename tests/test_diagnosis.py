@@ -307,6 +307,10 @@ NO_GAIN = {"waiting": 0.0001, "copying": 0.0102, "resident": SLOWER, "settings":
             {"other_step_seconds": 0.0099, "waiting": 0.002, "captured": CAPTURED},
             "launch-bound", 'cuda_graphs: "on"', (2 / 1.2, 2 * 1.2),
         ),
+        (  # which gains too little
+            {**LARGER, "captured": SteadyState(steps_per_sample=1, sample_seconds=(0.01,))},
+            "launch-bound", "batch_size: 128", (38 * 11 / 118 / 1.2, 38 * 11 / 85 * 1.2),
+        ),
         ({"epoch_seconds": 38 * 0.0105}, "compute-bound", "used well", None),
         ({"waiting": 0.002, "bf16": BF16}, "compute-bound", "precision: bf16", (2 / 1.2, 2 * 1.2)),
         ({"threads": 8}, "CPU held back", "threads: auto", None),

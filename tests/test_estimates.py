@@ -19,11 +19,11 @@ from benchmarks.published.fit import errors, estimates_of_measured, fitted, kind
 from photofinish.comparing.bounds import ABOVE_BOOST_CLOCK, LEAST_KERNEL_SECONDS, least_steps
 from photofinish.comparing.estimates import (
     CAPTURED_KERNEL_SECONDS,
+    CONVOLUTION_SECONDS,
     LAUNCH_SECONDS,
     LONG_STEPS_WITHIN,
     OTHERS_WITHIN,
     TIME_STEP_SECONDS,
-    TIMES_SMALL_CONVOLUTIONS,
     TIMES_THE_ARITHMETIC,
     TIMES_WHAT_IS_SAVED,
     are_captured,
@@ -117,7 +117,7 @@ def test_a_small_step_takes_as_long_as_its_launches(
     assert found.is_launch_bound is not is_captured
 
 
-def test_time_steps_take_their_time_in_sequence_and_small_fp32_convolutions_take_longer() -> None:
+def test_time_steps_take_their_time_in_sequence_and_fp32_convolutions_take_longer() -> None:
     def times(precision: str = "fp32", **counts: int) -> np.ndarray:
         step = SMALL.model_copy(update=counts)
         found = estimate_step(step, accelerators()["H100"], precision, is_captured=True)
@@ -125,13 +125,8 @@ def test_time_steps_take_their_time_in_sequence_and_small_fp32_convolutions_take
         return np.array(found.spread)
 
     assert times(time_steps=1000) - times() == pytest.approx([1000 * s for s in TIME_STEP_SECONDS])
-    convolution = {"flops": 10**10, "convolution_flops": 10**10}
-    longer = (TIMES_SMALL_CONVOLUTIONS - 1) * 1e10 / 67e12
-    only_products = times(flops=10**10)
-    assert (times(**convolution) - only_products)[1] == pytest.approx(longer)
-    assert list(times("tf32", **convolution)) == list(times("tf32", flops=10**10))
-    long = {"flops": 10**14, "convolution_flops": 10**14}
-    assert list(times(**long)) == list(times(flops=10**14))
+    assert (times(convolutions=10) - times())[1] == pytest.approx(10 * CONVOLUTION_SECONDS)
+    assert list(times("tf32", convolutions=10)) == list(times("tf32"))
 
 
 def test_launching_takes_no_longer_than_computing_did() -> None:

@@ -158,11 +158,11 @@ def test_without_an_accelerator_estimates_records_and_bounds_decide(
         )
     )
     expected = {
-        "estimated": "probably yes, about 5.6x faster",
-        "slower": "probably no, about 0.57x as fast",
+        "estimated": "probably yes, about 5.7x faster",
+        "slower": "probably no, about 0.58x as fast",
         "recorded": "probably yes, 10x faster",
         "startup": "no, 56 of its 60 s stay on the CPU (start-up)",
-        "unclear": "can't tell, about 1.15x faster (0.70 to 1.92)",
+        "unclear": "can't tell, about 1.17x faster (0.72 to 1.94)",
         "unknown": "can't tell, no GPU trained it",
     }
     own = {name: text.partition("If this machine had a GPU: ")[2] for name, text in answers.items()}

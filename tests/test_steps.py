@@ -34,9 +34,11 @@ from photofinish.profiling.attribution import (
     SamplePlan,
     measure_attribution,
     measure_by_turns,
+    measure_captured,
 )
 from photofinish.results.learned import weights_of
 from photofinish.training import graphs
+from photofinish.training.step import EagerSteps
 from photofinish.training.trainer import Trainer
 
 # -- the same bits ----------
@@ -288,21 +290,26 @@ def test_launching_captured_steps_is_not_timed(
 
 
 def test_captured_steps_are_tried_if_only_the_setting_on_captures_them(
-    make_job: MakeJob, recorder: OperationRecorder
+    make_job: MakeJob, recorder: OperationRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = AttributionPlan(2, 2, SamplePlan(3, 2), tries_bf16=False)
+    def tried(**settings: Any) -> tuple[int, bool]:
+        """Return the number of samples, and True if steps were recorded for them."""
+        trainer, done = trained(make_job(**settings)), len(recorder.recordings)
+        captured = measure_captured(trainer, SamplePlan(3, 2))
+        return len(captured.sample_seconds) if captured else 0, len(recorder.recordings) > done
 
-    def tried(**settings: Any) -> int:
-        trainer = trained(make_job(**settings))
-        done = recorder.times_done
-        captured = measure_attribution(trainer, plan).captured
-        assert captured is None or recorder.times_done > done
-        return len(captured.sample_seconds) if captured else 0
+    unproven = {"deterministic": False}
+    assert tried(**unproven) == (3, True)
+    for refused in ({}, {"cuda_graphs": "off", **unproven}, {"optimizer": DAMPED, **unproven}):
+        assert tried(**refused) == (0, False)
+    chosen = Trainer.chosen_steps
 
-    free = {"deterministic": False}  # `auto` can't prove these
-    assert [tried(**free), tried(), tried(cuda_graphs="off", **free)] == [3, 0, 0]
-    recorder.fails = True
-    assert tried(**free) == 0
+    def choose_then_fail(trainer: Trainer) -> EagerSteps:
+        steps, recorder.fails = chosen(trainer), True
+        return steps
+
+    monkeypatch.setattr(Trainer, "chosen_steps", choose_then_fail)
+    assert tried(**unproven)[0] == 0  # and no launched steps instead
 
 
 @pytest.mark.parametrize(

@@ -33,9 +33,7 @@ _XEON = Accelerator(
 A core does 32 operations a cycle at 3.2 GHz. A processor has 20 MiB of cache and four channels of
 DDR4-1866.
 """
-_COUNTS = (
-    "images", "flops", "convolution_flops", "kernels", "time_steps", "saved_tensor_bytes",
-)  # fmt: skip
+_COUNTS = "images", "flops", "kernels", "convolutions", "time_steps", "saved_tensor_bytes"
 _NOTHING = Operations(
     images=0, flops=0, kernels=0, products=(), parameter_bytes=0, gradient_bytes=0,
     optimizer_bytes=0, saved_activations=0, saved_tensor_bytes=0, batch_bytes=0, resident_bytes=0,
@@ -113,7 +111,7 @@ class Measured(NamedTuple):
 
 
 def measured() -> list[Measured]:
-    """All of them."""
+    """Return the steps of measured.csv."""
     found = []
     for row in rows("measured.csv"):
         step = _NOTHING.model_copy(update={name: int(row[name]) for name in _COUNTS})
@@ -137,6 +135,7 @@ def _step(
         images=images,
         flops=round(times * int(network["flops"])),
         kernels=int(network["kernels"]),
+        convolutions=int(network["convolutions"]),
         products=tuple(_product(each, images) for each in products),
         parameter_bytes=parameter_bytes,
         gradient_bytes=parameter_bytes if has_optimizer else 0,

@@ -36,6 +36,7 @@ def main() -> None:
         step = {
             "flops": counted.flops,
             "kernels": counted.kernels,
+            "convolutions": counted.convolutions,
             "kept_values": counted.saved_activations,
             "all_kept_bytes": counted.saved_tensor_bytes,
         }

@@ -15,7 +15,12 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from benchmarks.published import Measured, Published, measured, published
-from photofinish.comparing.estimates import LONG_STEP_SECONDS, StepEstimate, estimate_step
+from photofinish.comparing.estimates import (
+    CONVOLUTION_SECONDS,
+    LONG_STEP_SECONDS,
+    StepEstimate,
+    estimate_step,
+)
 from photofinish.config.compare import accelerators
 
 _BYTES = {"fp32": 1.0, "tf32": 1.0, "fp16": 0.5}
@@ -106,15 +111,22 @@ def _waits_for_host(each: Published, constants: Constants) -> bool:
 def _weights(speeds: list[Published]) -> NDArray[np.float64]:
     """Return the least sum of squares of relative errors, no weight below 0."""
     terms = np.array([np.array(_terms(each)) / each.step_seconds for each in speeds])
-    weights: NDArray[np.float64] = nnls(terms, np.ones(len(speeds)))[0]
+    rest = [1 - _beside_seconds(each) / each.step_seconds for each in speeds]
+    weights: NDArray[np.float64] = nnls(terms, np.array(rest))[0]
     return weights
 
 
 def _times(each: Published, constants: Constants) -> tuple[float, float]:
     """Return what the device needs and what the host needs."""
     weights, launch_seconds = constants
-    device_seconds = float(np.array(_terms(each)) @ weights)
+    device_seconds = float(np.array(_terms(each)) @ weights) + _beside_seconds(each)
     return device_seconds, launch_seconds * each.operations.kernels
+
+
+def _beside_seconds(each: Published) -> float:
+    """Return the time of fp32 convolutions beside their arithmetic."""
+    is_slow = each.accelerator.kind == "cuda" and each.precision == "fp32"
+    return each.operations.convolutions * CONVOLUTION_SECONDS if is_slow else 0.0
 
 
 def _terms(each: Published) -> list[float]:

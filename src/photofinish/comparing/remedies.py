@@ -61,8 +61,8 @@ class Remedy:
 
     @property
     def changes_model(self) -> bool:
-        """Return True if a training with the change learns something else."""
-        return self.by in ("batch size", "bf16", "batch transform", "stored size")
+        """Return True if a training with the change learns something else, or may do so."""
+        return self.by in ("batch size", "captured", "bf16", "batch transform", "stored size")
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -90,6 +90,10 @@ class _Candidate:
     price: Price | None
     option: RentalOption | None = None
 
+    @property
+    def full_name(self) -> str:
+        return self.option.accelerator.full_name if self.option else self.gpu
+
     def value(self) -> tuple[bool, float, float]:
         """Return a key that sorts by doubt about the memory, then by cost, then by time."""
         cost = cost_of(self.seconds, self.price)
@@ -104,7 +108,8 @@ class _Candidate:
 def decide_rented(sweep: Sequence[AnyComparison]) -> RentedGpu | None:
     """Decide for all experiments of a sweep. Return None if the settings name no accelerators."""
     settings = sweep[0].settings
-    found = _common([_candidates(pair) for pair in sweep])
+    estimated = _common([_estimated(pair) for pair in sweep])
+    found = _common([_recorded(pair) for pair in sweep]) or estimated
     if not found and not settings.accelerators:
         return None
     quickest = [_quickest(pair) for pair in sweep]
@@ -119,7 +124,10 @@ def decide_rented(sweep: Sequence[AnyComparison]) -> RentedGpu | None:
             return RentedGpu("No", "short job", here_seconds, *limits, len(sweep))
         return RentedGpu("Can't tell", "not known", here_seconds, *limits, len(sweep))
 
-    surely = [each for each in found if each.saved(here)[0] >= least_seconds]
+    # A cheaper GPU that surely saves enough by estimate is better than a recorded one.
+    recorded = {each.gpu for each in found}
+    others = [each for each in estimated if each.full_name not in recorded]
+    surely = [each for each in [*found, *others] if each.saved(here)[0] >= least_seconds]
     perhaps = [each for each in found if each.saved(here)[1] >= least_seconds and not is_short]
     faster = [each for each in found if each.saved(here)[0] > 0]
     best = min(surely or faster or found, key=_Candidate.value)
@@ -169,22 +177,24 @@ def _quickest(pair: AnyComparison) -> JobTimes:
     return min((run.timings for run in pair.trained), key=lambda each: each.job_seconds)
 
 
-def _candidates(pair: AnyComparison) -> list[_Candidate]:
-    """Return the GPUs in references, and the estimated GPUs that are not in references."""
-    timings, prices = pair.cpu.timings, pair.settings.prices
+def _recorded(pair: AnyComparison) -> list[_Candidate]:
+    """Return the GPUs in references."""
     names = {sheet.full_name: name for name, sheet in accelerators().items()}
-    found, recorded = [], set()
+    found = []
     for each in pair.references:
         if each.training.device == "gpu":
             name = names.get(each.timings.device_name)
-            recorded.add(name)
-            price = price_of(name, prices) if name else None
+            price = price_of(name, pair.settings.prices) if name else None
             seconds, spread = each.timings.job_seconds, _job_spread(each.timings)
             found.append(_Candidate(each.hardware, seconds, spread, price))
+    return found
+
+
+def _estimated(pair: AnyComparison) -> list[_Candidate]:
+    """Return the estimated GPUs."""
+    timings, found = pair.cpu.timings, []
     further_seeds = sum(map(passed_seconds, timings.seeds)) / passed_seconds(timings.epochs)
     for option, estimate in estimated_options(pair):
-        if option.accelerator.name in recorded:
-            continue
         # Further seeds have no start-up.
         seeds_seconds = further_seeds * (estimate.job_seconds - estimate.startup_seconds)
         factor = 1 + seeds_seconds / estimate.job_seconds

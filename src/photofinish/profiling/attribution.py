@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar
 
 import torch
 
+from photofinish.config.cuda_graphs import why_not_captured
 from photofinish.config.experiment import Input, ResidentInput, Schedule
 from photofinish.errors import UserError
 from photofinish.machine.host import available_memory_bytes
@@ -203,6 +204,8 @@ def measure_attribution(
 ) -> StepAttribution:
     """Measure where a step's time goes. `resident` are resident batches, if any."""
     same_batch, other_batch = measure_by_turns(trainer, plan.samples, plan.other_batch_images)
+    launch_seconds = measure_launches(trainer, plan.steps)
+    is_launching = min(launch_seconds, default=0.0) > min(same_batch.step_seconds) / 2
     return StepAttribution(
         parts=measure_parts(trainer, plan.steps),
         batch_alone_seconds=measure_batches_alone(trainer, plan.steps),
@@ -210,9 +213,9 @@ def measure_attribution(
         other_batch_images=plan.other_batch_images,
         same_batch=same_batch,
         other_batch=other_batch,
-        launch_seconds=measure_launches(trainer, plan.steps),
+        launch_seconds=launch_seconds,
         bf16=measure_bf16(trainer, plan.samples) if plan.tries_bf16 else None,
-        captured=measure_captured(trainer, plan.samples),
+        captured=measure_captured(trainer, plan.samples) if is_launching else None,
         resident=measure_input(trainer, resident, RESIDENT, plan.steps) if resident else None,
     )
 
@@ -226,16 +229,20 @@ def measure_bf16(trainer: Trainer, plan: SamplePlan) -> SteadyState:
 
 
 def measure_captured(trainer: Trainer, plan: SamplePlan) -> SteadyState | None:
-    """Time captured steps, or return None if the training's are or if none can be captured."""
-    if trainer.experiment.cuda_graphs != "auto" or isinstance(trainer.steps, GraphedSteps):
+    """Time captured steps if only `cuda_graphs: "on"` captures them, else return None."""
+    settings, twin = trainer.experiment, copy.copy(trainer)
+    twin.experiment = settings.model_copy(update={"cuda_graphs": "on"})
+    only_auto_refuses = why_not_captured(settings) and not why_not_captured(twin.experiment)
+    if settings.cuda_graphs == "off" or not only_auto_refuses:
         return None
-    twin = copy.copy(trainer)
-    twin.experiment = trainer.experiment.model_copy(update={"cuda_graphs": "on"})
     try:
         twin.steps = twin.chosen_steps()
-        return measure_steps(twin, plan) if isinstance(twin.steps, GraphedSteps) else None
-    except (RuntimeError, UserError):  # what is measured without them must not be lost
+        why = twin.steps.why
+        measured = measure_steps(twin, plan)
+    except (RuntimeError, UserError):  # the other measurements must not be lost
         return None
+    is_captured = isinstance(twin.steps, GraphedSteps) and twin.steps.why == why
+    return measured if is_captured else None
 
 
 def measure_input(

@@ -100,8 +100,8 @@ class OperatorCounts:
         operators, saved = self._operators, self._saved
         return StepCount(
             operators.flops,
-            operators.products.convolution_flops,
             operators.kernels,
+            operators.products.convolutions,
             operators.time_steps,
             operators.products.all,
             sum(saved.activations.values()),
@@ -191,7 +191,7 @@ class _Products:
 
     def __init__(self) -> None:
         self.found: list[Product] = []
-        self.convolution_flops = 0
+        self.convolutions = 0
         self._least_batched_flops = 0.0
 
     @property
@@ -263,9 +263,8 @@ class _Products:
         for is_wanted, (read_values, written_values) in zip(kinds, moved_values, strict=True):
             if is_wanted:
                 self.found.append(_product(least, read_values, written_values))
-        flops = sum(kinds) * per_place * math.prod(places) * math.prod(weight[2:])
-        self.convolution_flops += flops
-        return flops
+        self.convolutions += sum(kinds)
+        return sum(kinds) * per_place * math.prod(places) * math.prod(weight[2:])
 
 
 class Direction(NamedTuple):

@@ -119,7 +119,8 @@ def _layers(data: Tensor, hidden_or_sizes: Any, *others: Any) -> FusedCount:
     """
     is_packed = isinstance(others[1], list | tuple)  # then the hidden state follows
     weights, _, layers, _, _, is_bidirectional, *rest = others[1:] if is_packed else others
-    length = len(hidden_or_sizes) if is_packed else data.shape[data.dim() > 2 and rest[0]]
+    batch_first = not is_packed and rest[0]
+    length = len(hidden_or_sizes) if is_packed else data.shape[1 if batch_first else 0]
     matrices = [each for each in weights if each.dim() > 1]
     layers *= 1 + is_bidirectional
     firsts = [0, len(matrices) // layers] if is_bidirectional else [0]

@@ -32,6 +32,7 @@ def count_operations(trainer: Trainer) -> Operations:
         parts = trainer.experiment.accumulate
         counts = counts._replace(
             kernels=parts * counts.kernels + of_optimizer.kernels,
+            convolutions=parts * counts.convolutions,
             time_steps=parts * counts.time_steps,
         )
         weights = list(state.network.parameters())

@@ -16,8 +16,8 @@ class StepCount(NamedTuple):
     """Counts of one forward and backward pass."""
 
     flops: int
-    convolution_flops: int
     kernels: int
+    convolutions: int
     time_steps: int
     products: list[Product]
     saved_activations: int
@@ -41,9 +41,9 @@ class StepCount(NamedTuple):
         return Operations(
             images=images,
             flops=self.flops,
-            convolution_flops=self.convolution_flops,
             in_double=in_double,
             kernels=self.kernels,
+            convolutions=self.convolutions,
             time_steps=self.time_steps,
             products=tuple(
                 product.model_copy(update={"count": count})

@@ -29,7 +29,7 @@ _REMEDIES = {
     "pinned": "copies from pinned memory need not be waited for",
     "workers": "if workers share the loading evenly",
     "batch size": "tried; changes what is learned, so compare the accuracy",
-    "captured": "tried; right if each step does the same",
+    "captured": "tried; right only if each step runs the same operations",
     "bf16": "tried; changes what is learned, so compare the accuracy",
     "fewer threads": "threads that share a core wait for each other",
     "tried threads": "tried; changes the last bits",

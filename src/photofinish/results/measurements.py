@@ -124,12 +124,12 @@ class Operations(Record):
     """Batch size."""
     flops: int
     """Operations of all products, forward and backward, by the usual formulas."""
-    convolution_flops: int = 0
-    """Those of convolutions alone."""
     in_double: bool = False
     """True if products compute in double precision, which is not a setting."""
     kernels: int
     """Number of computing operators, in forward pass, backward pass and optimizer."""
+    convolutions: int = 0
+    """Number of convolutions: outputs and both gradients count one each."""
     time_steps: int = 0
     """Number of time steps of recurrent layers, forward and backward, one after another."""
     products: tuple[Product, ...]

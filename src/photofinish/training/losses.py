@@ -28,7 +28,7 @@ def _cross_entropy(outputs: torch.Tensor, targets: torch.Tensor, **arguments: An
 
 
 def _at_least_fp32(outputs: torch.Tensor) -> torch.Tensor:
-    """Return outputs for log-probabilities, which CUDA's autocast would round to bf16 or fp16."""
+    """Return outputs that are fp32 or wider. CUDA's autocast would keep bf16 and fp16."""
     return outputs.to(torch.promote_types(outputs.dtype, torch.float32))
 
 
