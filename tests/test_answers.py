@@ -26,8 +26,13 @@ SCHEMA = ROOT / "docs" / "answers.schema.json"
 LOADER = {"name": "loader", "workers": 0}
 RESIDENT = Remedy("experiments.mlp.input", "resident", Gain(1.5, 2.5), "resident")
 DECODE = Remedy("datasets.small.decode", "once", Gain(1.2, 3.0), "decode once")
+SHRINK = Remedy(
+    DECODE.key, "once", Gain(1.3, 3.5), "stored size", (("datasets.small.size", [36, 36]),)
+)
 BATCH = Remedy("experiments.mlp.batch_size", 64, Gain(1.2, 3.0), "batch size")
 THREADS = Remedy("devices.cpu.threads", 4, None, "fewer threads")
+DATA = {"data_sha256", "decode", "stored_shape"}
+"""Fields of a record on its data."""
 
 
 def test_the_schema_is_that_of_the_answers() -> None:
@@ -44,7 +49,7 @@ def make_pair(make_result: MakeResult, make_experiment: MakeExperiment) -> Any:
 
     def make(seconds: float, *remedies: Remedy, threads: int = 8, **settings: Any) -> TrainedPair:
         run = trained(make_result, "mlp", epoch_seconds=(seconds,) * 5)
-        data = {key: settings.pop(key) for key in ("data_sha256", "decode") if key in settings}
+        data = {key: settings.pop(key) for key in DATA & settings.keys()}
         run = with_record(run, experiment=make_experiment(**settings), **data)
         host = run.timings.host.model_copy(update={"threads": threads})
         run = replace(run, timings=run.timings.model_copy(update={"host": host}))
@@ -88,20 +93,36 @@ def test_a_suggestion_has_its_gain_its_evidence_and_the_command_that_tries_it(
     assert (answer["gpu_seconds"], answer["evidence"], answer["tried"]) == (None, "bound", [])
 
 
-LIVE = {"input": LOADER, "decode": "each_epoch"}
-WIDE = {"low": 1.2, "high": 3.0}
+BYTES = Remedy(RESIDENT.key, LOADER | {"byte_batches": True}, Gain(1.5, 2.5), "byte batches")
+
+
+@pytest.mark.parametrize(("device", "learns"), [("cpu", "the same"), ("gpu", "other last bits")])
+def test_bytes_may_change_the_last_bits_on_a_gpu_only(
+    make_pair: Any, tmp_path: Path, device: str, learns: str
+) -> None:
+    pair = make_pair(2.0, BYTES, input=LOADER)
+    pair = replace(pair, diagnoses={device: pair.diagnoses["cpu"]})
+    (suggestion,) = answer_of(pair, tmp_path)["suggestions"]
+    assert suggestion["learns"] == learns
+
+
+LIVE = {"input": LOADER, "decode": "each_epoch", "stored_shape": (3, 256, 256)}
+GATHERED = LIVE | {"input": {"name": "resident"}}
+ONCE = LIVE | {"decode": "once", "data_sha256": "e" * 64}
+LOW, WIDE = {"low": 1.5, "high": 2.5}, {"low": 1.2, "high": 3.0}
 
 
 @pytest.mark.parametrize(
     ("followed", "key", "promised"),
     [
-        ({"decode": "each_epoch"}, "experiments.mlp.input", {"low": 1.5, "high": 2.5}),
-        ({"decode": "each_epoch", "epochs": 3}, "experiments.mlp.input", {"low": 1.5, "high": 2.5}),
+        (GATHERED, "experiments.mlp.input", LOW),
+        (GATHERED | {"epochs": 3}, "experiments.mlp.input", LOW),
         (LIVE | {"threads": 4}, "devices.cpu.threads", None),
-        ({"input": LOADER, "data_sha256": "e" * 64}, "datasets.small.decode", WIDE),
-        ({"decode": "each_epoch", "threads": 4}, None, None),  # both at once
-        ({"decode": "each_epoch", "data_sha256": "e" * 64}, None, None),
-        ({"decode": "each_epoch", "batch_size": 32}, None, None),  # and something else
+        (ONCE, "datasets.small.decode", WIDE),
+        (ONCE | {"stored_shape": (3, 36, 36)}, "datasets.small.size", {"low": 1.3, "high": 3.5}),
+        (GATHERED | {"threads": 4}, None, None),  # both at once
+        (GATHERED | {"data_sha256": "e" * 64}, None, None),
+        (GATHERED | {"batch_size": 32}, None, None),  # and something else
         (LIVE | {"data_sha256": "e" * 64}, None, None),  # such as another seed of the split
         (LIVE, None, None),
     ],
@@ -113,11 +134,11 @@ def test_a_followed_suggestion_shows_what_it_promised_and_what_was_measured(
     key: str | None,
     promised: dict[str, float] | None,
 ) -> None:
-    slow = make_pair(2.0, RESIDENT, THREADS, DECODE, **LIVE)
+    slow = make_pair(2.0, RESIDENT, THREADS, DECODE, SHRINK, **LIVE)
     assert not answer_of(slow, tmp_path)["tried"]
     for _ in range(2):  # a report that is written again has it, too
         tried = answer_of(make_pair(1.0, **followed), tmp_path)["tried"]
-        assert [[*each["settings"]] for each in tried] == ([[key]] if key else [])
+        assert [[*each["settings"]][-1] for each in tried] == ([key] if key else [])
         if key:
             assert tried[0]["promised"] == promised
             assert tried[0]["measured"]["value"] == pytest.approx(2.0)

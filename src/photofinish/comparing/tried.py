@@ -119,6 +119,7 @@ def _what_trained(run: Trained) -> dict[str, Any]:
         "device": timings.device_name,
         "samples": dict(record.samples),
         "decode": record.decode,
+        "stored_shape": record.stored_shape,
         "code": record.custom_code,
     }
 
@@ -134,8 +135,10 @@ def _followed_sha256(run: Trained, remedy: Remedy) -> str:
             what["threads"] = cores if value == "auto" else value
         elif section.startswith("experiments."):
             what["settings"][setting] = spelled_out(value) if setting == "input" else value
-        elif section.startswith("datasets.") and setting in what:
-            what[setting] = value
+        elif setting == "decode":
+            what["decode"] = value
+        elif setting == "size":  # height and width
+            what["stored_shape"] = [*what["stored_shape"][:1], *value]
     settings = Experiment.model_validate_json(to_json(what["settings"]))
     return _sha256(what | {"settings": settings.model_dump(mode="json")})
 

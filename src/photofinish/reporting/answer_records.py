@@ -26,7 +26,6 @@ _LEARNS: dict[str, Learns] = {
     "fewer threads": "other last bits",
     "more threads": "other last bits",
     "tried threads": "other last bits",
-    "byte batches": "other last bits",
 }
 """Effect of a change on a model that stays the same otherwise. Other changes keep its bits."""
 
@@ -177,12 +176,19 @@ def _suggestion(experiment: str, device: DeviceLabel, remedy: Remedy) -> Suggest
             "line": remedy_line(remedy),
             "gain": gain and Range(low=gain.low, high=gain.high),
             "evidence": evidence,
-            "learns": "something else"
-            if remedy.changes_model
-            else _LEARNS.get(remedy.by, "the same"),
+            "learns": _learns(device, remedy),
             "command": commands(experiment, remedy)[0],
         }
     )
+
+
+def _learns(device: DeviceLabel, remedy: Remedy) -> Learns:
+    """Return the effect of a change on the model. Only a GPU may normalise to other last bits."""
+    if remedy.changes_model:
+        return "something else"
+    if remedy.by == "byte batches" and device == "gpu":
+        return "other last bits"
+    return _LEARNS.get(remedy.by, "the same")
 
 
 def _tried(tried: Tried) -> TriedSuggestion:
