@@ -40,9 +40,9 @@ from photofinish.config.experiment import Experiment
 from photofinish.data.local_source import ImageFiles
 from photofinish.machine.host import allowed_cores, cpu_facts
 from photofinish.nested import map_nested
-from photofinish.profiling.any_loader import custom_loader_times
 from photofinish.profiling.attribution import RESIDENT, SamplePlan, measure_steps
-from photofinish.profiling.loader_parts import measure
+from photofinish.profiling.loader_parts import Budget, custom_loader_times
+from photofinish.profiling.loader_times import measure
 from photofinish.profiling.loader_tries import try_inputs
 from photofinish.profiling.stopwatch import COLLATING, DECODING, READING
 from photofinish.results.measurements import LoaderTimes
@@ -161,8 +161,8 @@ class Case:
     start_method: str = "fork"
     blas_threads: int | None = None
     step_seconds: float = _STEP_SECONDS
-    budget_seconds: float = 2.0
-    """Time for taking the loader apart, and for other inputs. After 100 s of training, 5 s."""
+    budget_seconds: float = 4.0
+    """Time for measuring the loader, as after a training of 40 s."""
 
 
 CASES = {
@@ -173,10 +173,10 @@ CASES = {
     "large JPEGs": Case(Items(from_jpeg), (DECODING,), "resident once"),
     "a slow disk": Case(Items(from_slow_disk), (READING,), "tried workers"),
     "spawned workers": Case(
-        Items(noise, count=40), (), "tried workers", {"workers": 1}, "spawn", budget_seconds=5.0
+        Items(noise, count=40), (), "tried workers", {"workers": 1}, "spawn", budget_seconds=10.0
     ),
     "spawned workers, forked": Case(
-        Items(noise, count=40), (), "fork", {"workers": 1}, "spawn", budget_seconds=5.0
+        Items(noise, count=40), (), "fork", {"workers": 1}, "spawn", budget_seconds=10.0
     ),
     "workers of four threads": Case(
         Items(multiplied), ("multiplied",), "one thread", {"workers": 2}, blas_threads=4
@@ -245,8 +245,9 @@ def _try(case: Case) -> Outcome:
     with _blas(case.blas_threads):
         trainer = _train(case, given, part)
         assert isinstance(trainer.training, LoaderBatches)
-        found = measure(trainer.training, case.budget_seconds, allowed_cores(cpu_facts()))
-        tried = try_inputs(trainer, found, case.budget_seconds)
+        budget = Budget(case.budget_seconds)
+        found = measure(trainer.training, budget, allowed_cores(cpu_facts()))
+        tried = try_inputs(trainer, found, budget)
         predicted, remedy = _suggested(
             trainer, found.model_copy(update={"tried_inputs": tried}), case.by
         )

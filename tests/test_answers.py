@@ -101,7 +101,7 @@ def test_bytes_may_change_the_last_bits_on_a_gpu_only(
     make_pair: Any, tmp_path: Path, device: str, learns: str
 ) -> None:
     pair = make_pair(2.0, BYTES, input=LOADER)
-    pair = replace(pair, diagnoses={device: pair.diagnoses["cpu"]})
+    pair = replace(pair, diagnoses={"cpu": (), device: pair.diagnoses["cpu"]})
     (suggestion,) = answer_of(pair, tmp_path)["suggestions"]
     assert suggestion["learns"] == learns
 

@@ -144,17 +144,17 @@ def test_a_gain_lies_between_fast_and_slow_epochs_and_steps(slow: Change) -> Non
     assert found.remedy.predicted == pytest.approx((100 / 19 / 1.2, 100 / 11 * 1.2))
 
 
-def tried_input(by: str, milliseconds: float, **changed: Any) -> TriedInput:
+def tried_input(by: str, milliseconds: float, **changes: Any) -> TriedInput:
     steps = SteadyState(steps_per_sample=2, sample_seconds=(2 * milliseconds / 1000,) * 3)
-    given = {"by": by, "workers": 2, "persistent_workers": False, "steps": steps, **changed}
-    return TriedInput.model_validate(given)
+    return TriedInput.model_validate({"by": by, "changes": changes, "steps": steps})
 
 
 def test_of_the_inputs_that_were_tried_the_two_best_are_suggested(slow: Change) -> None:
+    given, blur = LOADER | {"workers": 2}, {"name": "GaussianBlur", "kernel_size": 9}
     tried = (
-        tried_input("workers", 50),
-        tried_input("batch transform", 40),
-        tried_input("decode once", 20, workers=0),
+        tried_input("workers", 60, input=given | {"persistent_workers": True}),
+        tried_input("batch transform", 40, input=given | {"transform": None}, batch_transform=blur),
+        tried_input("decode once", 10, decode="once"),
     )
     workers = TriedWorkers(
         workers=2,
@@ -165,21 +165,20 @@ def test_of_the_inputs_that_were_tried_the_two_best_are_suggested(slow: Change) 
         memory_bytes=(),
     )
     loader = LoaderTimes(samples=16, tried_inputs=tried, tried_workers=(workers,))
-    transform = {"name": "GaussianBlur", "kernel_size": 9}
-    settings = {"input": LOADER | {"transform": transform}}
+    settings = {"input": given | {"transform": blur}}
     result = slow(waiting=0.09, settings=settings, resident=None)
     found = only(diagnose(with_timings(result, loader=loader)))
     assert found.remedy
     assert found.second
     assert causes.remedy_line(found.remedy) == "datasets.small.decode: once"
     assert causes.remedy_line(found.second) == (
-        "experiments.small-mlp.input: {name: loader, transform: null}, "
+        "experiments.small-mlp.input: {name: loader, workers: 2, transform: null}, "
         "experiments.small-mlp.batch_transform: {name: GaussianBlur, kernel_size: 9}"
     )
     # An epoch's step takes 100 ms. Two workers start in 380 ms for 38 steps.
     assert found.remedy.predicted == pytest.approx((100 / 20 / 1.2, 100 / 20 * 1.2))
     assert found.second.predicted == pytest.approx((100 / 50 / 1.2, 100 / 50 * 1.2))
-    slower = LoaderTimes(samples=16, tried_inputs=(tried_input("workers", 95),))
+    slower = LoaderTimes(samples=16, tried_inputs=(tried_input("workers", 95, input=given),))
     assert only(diagnose(with_timings(result, loader=slower))).no_remedy == "no gain"
 
 

@@ -303,7 +303,7 @@ class _Measured:
         failed = hasattr(sys, "last_value")
         if "torch.utils.data" not in sys.modules or not self.epochs or failed:
             return {}
-        from photofinish.profiling.any_loader import custom_loader_times
+        from photofinish.profiling.loader_parts import custom_loader_times
 
         began_seconds = time.monotonic()
         found = custom_loader_times(self.loader, sum(epoch["seconds"] for epoch in self.epochs))

@@ -1,149 +1,166 @@
-"""Measure where a data loader spends its time, in one process after the training."""
+"""Measure the parts of any DataLoader: batches with timed parts, in turns with plain batches."""
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Iterator
-from itertools import count, islice
+from itertools import chain, count, starmap, zip_longest
 from typing import Any, TypeVar
 
 import torch
+from torch.utils.data import DataLoader, default_convert
 
 from photofinish.custom.running import run_custom_code
 from photofinish.errors import UserError
-from photofinish.machine.host import allowed_cores, available_memory_bytes, cpu_facts
-from photofinish.profiling.any_loader import (
-    affordable,
-    longest_first,
-    not_measured,
-    seconds_for,
-    take_in_turns,
-)
-from photofinish.profiling.loader_tries import try_inputs
-from photofinish.profiling.loader_workers import (
-    limit_threads,
-    may_fork,
-    numbers_of_workers,
-    timeout_for,
-    try_workers,
-    way_between_processes,
-)
-from photofinish.profiling.stopwatch import PACKED, REST, Stopwatch
+from photofinish.models.custom import same_bits, tensors_in
+from photofinish.profiling.stopwatch import COLLATING, REST, Stopwatch, Timed
 from photofinish.profiling.taps import Taps
-from photofinish.profiling.threads import restored_threads
-from photofinish.results import passed_seconds
-from photofinish.results.measurements import LoaderTimes, TriedWorkers
-from photofinish.training.batches import Batch
-from photofinish.training.input_paths import LoaderBatches
-from photofinish.training.trainer import Trainer
+from photofinish.results.measurements import LoaderTimes
 
+SAMPLES, _LEAST_BATCHES = 200, 4
+_SHARE, _LEAST_SECONDS, _MOST_SECONDS = 0.1, 0.5, 10.0
+"""Share of a training's time that measuring may take, with its lower and upper limit."""
 _Result = TypeVar("_Result")
-BETWEEN = "between processes"
-_LEAST_WITH_WORKERS_SECONDS = 1.0
-"""Minimum time for trying workers, which start slowly."""
+Pass = Callable[[int], Iterator[Any]]
+"""Function that returns the batches of an epoch."""
 
 
-def measure_loader(trainer: Trainer) -> LoaderTimes | None:
-    """Measure a training's loader. Return None without a loader, or with several processes."""
-    batches = trainer.training
-    if not isinstance(batches, LoaderBatches) or trainer.team.size > 1:
+def seconds_for(training_seconds: float) -> float:
+    """Return how long measuring a loader may take after a training."""
+    return min(_MOST_SECONDS, max(_LEAST_SECONDS, _SHARE * training_seconds))
+
+
+class Budget:
+    """Time for all measurements of a loader."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._ends_seconds = time.perf_counter() + seconds
+
+    @property
+    def left_seconds(self) -> float:
+        return max(0.0, self._ends_seconds - time.perf_counter())
+
+
+def attempt(measure: Callable[[], _Result | None]) -> _Result | None:
+    """Return a measurement. If it fails, print why, and return None."""
+    try:
+        with run_custom_code("batches can't be loaded"):
+            return measure()
+    except UserError as error:
+        reason = str(error).rpartition("\n")[2]
+        print(f"note: another way to load batches is not tried: {reason}")
         return None
-    budget_seconds = seconds_for(passed_seconds(trainer.progress.timings))
+
+
+def affordable(load: Callable[[], Any], most: int, seconds: float) -> int:
+    """Return how many samples of a batch there is time for, from 1 to `most`."""
+    began_seconds = time.perf_counter()
+    load()
+    sample_seconds = time.perf_counter() - began_seconds
+    if _LEAST_BATCHES * sample_seconds > _MOST_SECONDS / 2:
+        raise UserError(f"a sample takes {sample_seconds:.1f} s")
+    return max(1, min(most, int(seconds / _LEAST_BATCHES / sample_seconds)))
+
+
+def not_measured(error: UserError) -> LoaderTimes:
+    """Return the reason for missing times, so that the training is not lost."""
+    reason = str(error).rpartition("\n")[2]
+    return LoaderTimes(samples=0, not_measured=f"measuring it fails ({reason})")
+
+
+def custom_loader_times(loader: Any, training_seconds: float) -> LoaderTimes | None:
+    """Return the parts of a custom loop's loader, or None unless it is a DataLoader of rows."""
+    if not isinstance(loader, DataLoader) or not loader.batch_size:
+        return None
+    if not hasattr(loader.dataset, "__len__") or loader.collate_fn is None:
+        return None
+    budget = Budget(seconds_for(training_seconds))
     try:
         with run_custom_code("a part can't be timed"):
-            with restored_threads():
-                if batches.settings.workers:
-                    torch.set_num_threads(1)  # as PyTorch does in a worker
-                found = measure(batches, budget_seconds / 2, allowed_cores(cpu_facts()))
-            if budget_seconds < _LEAST_WITH_WORKERS_SECONDS:
-                return found
-            seconds = budget_seconds / 2
-            tried = _Tries(seconds)(try_inputs, trainer, found, seconds)
-            return found.model_copy(update={"tried_inputs": tried or ()})
+            found = _of_rows(loader, budget.left_seconds / 2)
+        changed = {"one_indexing_seconds": _one_indexing_seconds(loader, budget)}
+        return found.model_copy(update=changed)
     except UserError as error:
         return not_measured(error)
 
 
-def measure(batches: LoaderBatches, budget_seconds: float, cores: int) -> LoaderTimes:
-    """Time the parts of loading, then try workers. Each gets half of the time."""
-    most = min(batches.batch_size, batches.image_count)
-    size = affordable(batches.dataset.__getitem__, (0, None, 0), most, budget_seconds / 2)
-    found = take_apart(batches, size, budget_seconds / 2)
-    if budget_seconds < _LEAST_WITH_WORKERS_SECONDS / 2:
-        return found
-    changed = _with_workers(batches, found, size, _Tries(budget_seconds), cores)
-    return found.model_copy(update=changed)
+def _of_rows(loader: DataLoader[Any], seconds: float) -> LoaderTimes:
+    dataset: Any = loader.dataset
+    collate: Any = loader.collate_fn
+    most = min(loader.batch_size or 1, len(dataset))
+    size = affordable(lambda: dataset[0], most, seconds)
 
+    def batches(dataset: Any, collate: Any) -> Iterator[Any]:
+        return iter(DataLoader(dataset, size, shuffle=True, collate_fn=collate, drop_last=True))
 
-def _with_workers(
-    batches: LoaderBatches, found: LoaderTimes, size: int, attempt: _Tries, cores: int
-) -> dict[str, Any]:
-    """Return the fields of LoaderTimes that are measured with worker processes."""
-    timeout_seconds = timeout_for(found.whole_seconds * size / batches.batch_size)
-    settings = batches.settings
-    again = batches, settings.workers, size, timeout_seconds
-    changed: dict[str, Any] = {}
-    if settings.workers and not settings.persistent_workers and may_fork():
-        changed["by_fork"] = attempt(try_workers, *again, None, "fork")
-    tried: list[TriedWorkers] = []
-    for workers in numbers_of_workers(cores, settings.workers):
-        worker_bytes = max(tried[-1].memory_bytes, default=0) if tried else 0
-        if workers * worker_bytes > available_memory_bytes() / 2:
-            break
-        each = attempt(try_workers, batches, workers, size, timeout_seconds)
-        if each is None:
-            break
-        tried.append(each)
-    changed["tried_workers"] = tuple(tried)
-    if not settings.workers or not tried:
-        return changed
-    between = attempt(way_between_processes, batches, size, timeout_seconds)
-    if between is not None:  # else one process's parts are compared with its whole
-        parts = longest_first(found.parts | {BETWEEN: between})
-        changed |= {"parts": parts, "whole_seconds": tried[0].batch_seconds}
-    own = [each for each in tried if each.workers == settings.workers]
-    if own and max(own[0].busy_threads, default=1) > 1:
-        changed["with_one_thread"] = attempt(try_workers, *again, limit_threads)
-    return changed
-
-
-class _Tries:
-    """Other ways to load that are tried one by one, while there is time."""
-
-    def __init__(self, seconds: float) -> None:
-        self._ends_seconds, self._longest_seconds = time.perf_counter() + seconds, 0.0
-
-    def __call__(self, load: Callable[..., _Result | None], *arguments: Any) -> _Result | None:
-        """Return a measurement, or None without time for it. If it fails, print why."""
-        began_seconds = time.perf_counter()
-        if began_seconds + self._longest_seconds > self._ends_seconds:
-            return None
-        try:
-            with run_custom_code("batches can't be loaded"):
-                return load(*arguments)
-        except UserError as error:
-            reason = str(error).rpartition("\n")[2]
-            print(f"note: another way to load batches is not tried: {reason}")
-            return None
-        finally:
-            took_seconds = time.perf_counter() - began_seconds
-            self._longest_seconds = max(self._longest_seconds, took_seconds)
-
-
-def take_apart(batches: LoaderBatches, size: int, budget_seconds: float) -> LoaderTimes:
-    """Load batches with each part timed and batches without, in turns."""
-    timed, plain = (batches.with_workers(0, size) for _ in range(2))
-    watch = Stopwatch(REST if timed.dataset.part.read else PACKED)
+    watch = Stopwatch(REST)
     with Taps(watch) as taps:
-        taps.open_up(timed.dataset)
-        # From different epochs, because files that were just read are in memory.
-        return take_in_turns(
-            watch, _endless(timed, 0), _endless(plain, 1), size, batches.batch_size, budget_seconds
-        )
+        timed = taps.timed_data_set(dataset), Timed(watch, COLLATING, collate)
+        passes = (lambda _: batches(*timed)), (lambda _: batches(dataset, collate))
+        return take_in_turns(watch, *passes, size, loader.batch_size or 1, seconds)
 
 
-def _endless(batches: LoaderBatches, first_epoch: int) -> Iterator[Batch]:
-    """Yield the whole batches of every second epoch."""
-    whole = batches.image_count // batches.batch_size
-    for epoch in count(first_epoch, 2):
-        yield from islice(batches.host_batches(epoch), whole)
+def _one_indexing_seconds(loader: DataLoader[Any], budget: Budget) -> float | None:
+    """Return the time of a batch whose rows index the data set at once.
+
+    Return None if the data set can't be indexed so, or gives another batch.
+    """
+    dataset: Any = loader.dataset
+    convert: Any = default_convert
+    rows = torch.randperm(len(dataset), generator=torch.Generator())[: loader.batch_size].tolist()
+    few = rows[:_LEAST_BATCHES]
+    try:
+        with run_custom_code("rows can't be indexed at once"):
+            at_once = tensors_in(convert(dataset[few]))
+            one_by_one = tensors_in(loader.collate_fn([dataset[row] for row in few]))
+    except UserError:  # most data sets take one row
+        return None
+    if not at_once or not all(starmap(same_bits, zip_longest(at_once, one_by_one))):
+        return None
+    batch_seconds = []
+    for _ in range(_LEAST_BATCHES):
+        began_seconds = time.perf_counter()
+        convert(dataset[rows])
+        batch_seconds.append(time.perf_counter() - began_seconds)
+        if budget.left_seconds < batch_seconds[-1]:
+            break
+    return statistics.median(batch_seconds)
+
+
+def take_in_turns(
+    watch: Stopwatch,
+    timed_pass: Pass,
+    plain_pass: Pass,
+    size: int,
+    batch_size: int,
+    seconds: float,
+) -> LoaderTimes:
+    """Load batches of `size` samples, and return times of batches of `batch_size`."""
+    began_seconds = time.perf_counter()
+    # From different epochs, because files that were just read are in memory.
+    timed = chain.from_iterable(map(timed_pass, count(0, 2)))
+    plain = chain.from_iterable(map(plain_pass, count(1, 2)))
+    next(timed)
+    next(plain)
+    whole, taken = Stopwatch(REST), 0
+    for taken in count(1):
+        with watch.running():
+            next(timed)
+        with whole.running():
+            next(plain)
+        passed = time.perf_counter() - began_seconds
+        if taken * size >= SAMPLES or passed * (taken + 1) / taken > seconds:
+            break
+    scale = batch_size / (size * taken)
+    return LoaderTimes(
+        samples=size * taken,
+        batch_size=batch_size,
+        parts=longest_first({name: scale * each for name, each in watch.seconds().items()}),
+        whole_seconds=scale * sum(whole.seconds().values()),
+    )
+
+
+def longest_first(parts: dict[str, float]) -> dict[str, float]:
+    return dict(sorted(parts.items(), key=lambda part: -part[1]))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,20 +17,22 @@ from photofinish.machine.host import available_memory_bytes
 from photofinish.models.custom import generators_kept
 from photofinish.nested import leaves, map_nested
 from photofinish.profiling.attribution import RESIDENT, measure_input
-from photofinish.profiling.loader_workers import timeout_for
+from photofinish.profiling.loader_parts import Budget, attempt
+from photofinish.profiling.loader_workers import limit_threads, timeout_of
 from photofinish.results import median_training_seconds
 from photofinish.results.measurements import CLEARLY_FASTER, LoaderTimes, TriedBy, TriedInput
 from photofinish.training.batches import Batches, Part
 from photofinish.training.custom_step import BatchTransform
 from photofinish.training.input_paths import LoaderBatches, make_batches
 from photofinish.training.torch_device import CPU, free_memory_bytes
-from photofinish.training.trainer import Trainer
+from photofinish.training.trainer import WARM_UP_STEPS, Trainer
 
 _LEAST_SHARE = 0.05
 """Share of an epoch for loading, or for starting workers, above which other inputs are tried."""
 _LEAST_SAMPLES, _MOST_STEPS = 3, 100
 _STORED_SAMPLES, _STORED_BATCHES, _STORED_BYTES = 16, 8, 256 << 20
-_READ_TWICE = 3
+_STORED_SHARE = 0.25
+"""Share of the time that is left for reading samples to store, each twice."""
 _STORED_SIZE, _LEAST_SHRINKING = 256 / 224, 2
 """Side of a stored image, as multiple of what the network gets, and as least divisor of before.
 
@@ -40,120 +42,136 @@ ImageNet's images are usually stored with 256 pixels a side for crops of 224.
 
 class _OtherInput(NamedTuple):
     by: TriedBy
+    changes: dict[str, Any]
+    """Settings that change, of the experiment and of its data set."""
     settings: Input
     batches: Batches
     batch_transform: BatchTransform | None = None
-    size: tuple[int, int] | None = None
-    """Height and width of stored images, if they change."""
 
 
-def try_inputs(trainer: Trainer, found: LoaderTimes, seconds: float) -> tuple[TriedInput, ...]:
-    """Time some steps with each input that may be faster, within `seconds`."""
+def try_inputs(trainer: Trainer, found: LoaderTimes, budget: Budget) -> tuple[TriedInput, ...]:
+    """Time some steps with each input that may be faster."""
     batches = trainer.training
     assert isinstance(batches, LoaderBatches)
-    step_seconds = median_training_seconds(trainer.progress.timings) / trainer.steps_per_epoch
-    candidates = list(_candidates(trainer, batches, found))
+    candidates = attempt(lambda: list(_candidates(trainer, batches, found, budget))) or []
+    epoch_seconds, settings = median_training_seconds(trainer.progress.timings), batches.settings
+    if not settings.persistent_workers:
+        epoch_seconds -= found.start_seconds_by(settings.workers)
+    least_seconds = found.whole_seconds / max(1, settings.workers)
+    step_seconds = max(epoch_seconds / trainer.steps_per_epoch, least_seconds)
     tried = []
-    starts = {each.workers: each.start_seconds for each in found.tried_workers}
-    ends_seconds = time.perf_counter() + seconds
-    for number, (by, settings, others, batch_transform, size) in enumerate(candidates):
-        loader = settings if isinstance(settings, LoaderInput) else LoaderInput(name="loader")
-        in_a_round = max(1, loader.workers)
-        left_seconds = (ends_seconds - time.perf_counter()) / (len(candidates) - number)
-        left_seconds -= starts.get(loader.workers, 0.0)
-        rounds = int(left_seconds / step_seconds / in_a_round)
-        if rounds < _LEAST_SAMPLES:
-            continue
-        steps = in_a_round * min(rounds, max(_LEAST_SAMPLES, _MOST_STEPS // in_a_round))
-        steady = measure_input(trainer, others, settings, steps, batch_transform, in_a_round)
-        tried.append(
-            TriedInput(
-                by=by,
-                workers=loader.workers,
-                persistent_workers=loader.persistent_workers,
-                size=size,
-                steps=steady,
-            )
-        )
-    return tuple(tried)
+    for number, other in enumerate(candidates):
+        workers = other.settings.workers if isinstance(other.settings, LoaderInput) else 0
+        seconds = budget.left_seconds / (len(candidates) - number)
+        most_steps = int((seconds - found.start_seconds_by(workers)) / step_seconds)
+        tried.append(attempt(partial(_try_input, trainer, other, workers, most_steps)))
+    return tuple(filter(None, tried))
+
+
+def _try_input(
+    trainer: Trainer, other: _OtherInput, workers: int, most_steps: int
+) -> TriedInput | None:
+    """Time steps with another input. Return None without time for enough of them."""
+    in_a_round = max(1, workers)
+    rounds = (most_steps - max(WARM_UP_STEPS, in_a_round)) // in_a_round
+    if rounds < _LEAST_SAMPLES:
+        return None
+    steps = in_a_round * min(rounds, max(_LEAST_SAMPLES, _MOST_STEPS // in_a_round))
+    how = other.settings, steps, other.batch_transform, in_a_round
+    steady = measure_input(trainer, other.batches, *how)
+    return TriedInput(by=other.by, changes=other.changes, steps=steady)
 
 
 def _candidates(
-    trainer: Trainer, batches: LoaderBatches, found: LoaderTimes
+    trainer: Trainer, batches: LoaderBatches, found: LoaderTimes, budget: Budget
 ) -> Iterator[_OtherInput]:
     settings, transform = batches.settings, batches.settings.transform
-
-    def loader(settings: LoaderInput, part: Part | None = None) -> LoaderBatches:
-        # Steps may take several passes, and workers would start again after each.
-        stays = settings.model_copy(update={"persistent_workers": settings.workers > 0})
-        return batches.with_settings(stays, part, timeout_for(found.whole_seconds))
-
     epoch_seconds = median_training_seconds(trainer.progress.timings)
+
+    def loader(
+        by: TriedBy,
+        changes: dict[str, Any],
+        part: Part | None = None,
+        batch_transform: BatchTransform | None = None,
+        how: Mapping[str, Any] = {},
+        **changed: Any,
+    ) -> _OtherInput:
+        new = settings.model_copy(update=changed)
+        if changed:
+            # `dvc exp run -S` merges mappings, so a key that is left out would keep its value.
+            changes = {"input": new.model_dump(exclude_defaults=True) | changed} | changes
+        # Steps may take several passes, and workers would start again after each.
+        stays = new.model_copy(update={"persistent_workers": new.workers > 0})
+        others = batches.with_settings(stays, part, timeout=timeout_of(budget), **how)
+        return _OtherInput(by, changes, new, others, batch_transform)
+
+    own = [each for each in found.tried_workers if each.workers == settings.workers]
+    if found.by_fork:
+        yield loader("fork", {}, how={"multiprocessing_context": "fork"})
+    if any(max(each.busy_threads, default=1) > 1 for each in own):
+        yield loader("one thread", {}, how={"worker_init_fn": limit_threads})
     if workers := _workers(settings, found, epoch_seconds):
-        yield _OtherInput("workers", workers, loader(workers))
+        yield loader("workers", {}, workers=workers, persistent_workers=True)
     if found.whole_seconds < _LEAST_SHARE * epoch_seconds / trainer.steps_per_epoch:
         return
-    if part := _stored(batches):
+    read_twice_seconds = 2 * found.whole_seconds / batches.batch_size
+    if part := _stored(batches, int(_STORED_SHARE * budget.left_seconds / read_twice_seconds)):
+        once = {"decode": "once"}
         if small := _smaller(batches, part):
-            size = small.images.shape[-2:]
-            yield _OtherInput("stored size", settings, loader(settings, small), size=size)
+            size = list(small.images.shape[-2:])
+            yield loader("stored size", once | {"size": size}, small)
         needs_loader = transform or settings.eval_transform or settings.collate
         if needs_loader or not fits_resident(part.images, batches.image_count, trainer.device):
-            yield _OtherInput("decode once", settings, loader(settings, part))
+            yield loader("decode once", once, part)
         else:
             changed = {"input": RESIDENT, "sampler": None}
             experiment = trainer.experiment.model_copy(update=changed)
             resident = make_batches(experiment, part, trainer.device)
-            yield _OtherInput("resident once", RESIDENT, resident)
+            changes = once | {"input": "resident"}
+            yield _OtherInput("resident once", changes, RESIDENT, resident)
     is_known = transform and not is_reference(transform.name) and not settings.eval_transform
     if transform and is_known and trainer.batch_transform is None:
         known = BatchTransformSettings.model_validate(transform.model_dump())
         on_batches = BatchTransform(known, trainer.experiment.seed, 0)
-        without = settings.model_copy(update={"transform": None})
-        yield _OtherInput("batch transform", without, loader(without), on_batches)
+        given = {"batch_transform": transform.model_dump(exclude_defaults=True)}
+        yield loader("batch transform", given, None, on_batches, transform=None)
     if settings.collate is None and not settings.byte_batches:
-        byte_settings = settings.model_copy(update={"byte_batches": True})
-        as_bytes = loader(byte_settings)
-        image = as_bytes.dataset[0, None, 0][0]
+        as_bytes = loader("byte batches", {}, byte_batches=True)
+        assert isinstance(as_bytes.batches, LoaderBatches)
+        image = as_bytes.batches.dataset[0, None, 0][0]
         if isinstance(image, torch.Tensor) and image.dtype == torch.uint8:
-            yield _OtherInput("byte batches", byte_settings, as_bytes)
+            yield as_bytes
 
 
-def _workers(settings: LoaderInput, found: LoaderTimes, epoch_seconds: float) -> LoaderInput | None:
-    """Return the fastest number of workers, or persistent workers, or None if neither helps."""
+def _workers(settings: LoaderInput, found: LoaderTimes, epoch_seconds: float) -> int | None:
+    """Return the number of workers to try with `persistent_workers`, or None if it can't help."""
     own = [each for each in found.tried_workers if each.workers == settings.workers]
     own_seconds = own[0].batch_seconds if own else found.whole_seconds
     best = min(found.tried_workers, key=lambda each: each.batch_seconds, default=None)
-    if best is None or (settings.workers and not own):
-        return None
-    if own_seconds < CLEARLY_FASTER * best.batch_seconds:
-        if not own or settings.persistent_workers:
-            return None
-        best = own[0]
-    starts_slowly = best.start_seconds > _LEAST_SHARE * epoch_seconds
-    if best in own and not starts_slowly:
-        return None
-    persistent = settings.persistent_workers or starts_slowly
-    changed = {"workers": best.workers, "persistent_workers": persistent}
-    return settings.model_copy(update=changed)
+    if best and (own or not settings.workers):
+        if own_seconds >= CLEARLY_FASTER * best.batch_seconds:
+            return best.workers
+        start_seconds = (
+            0.0 if settings.persistent_workers else found.start_seconds_by(settings.workers)
+        )
+        if start_seconds > _LEAST_SHARE * epoch_seconds:
+            return settings.workers
+    return None
 
 
-def _stored(batches: LoaderBatches) -> Part | None:
+def _stored(batches: LoaderBatches, most: int) -> Part | None:
     """Return samples as `split` would pack them, or None if it already did or can't."""
     dataset, part = batches.dataset, batches.dataset.part
-    if part.read is None:
+    rows = range(min(_STORED_SAMPLES, len(dataset), most))
+    if part.read is None or not rows:
         return None
-    rows = range(min(_STORED_SAMPLES, len(dataset)))
     with generators_kept():
-        pairs = [dataset.read(row, 0) for row in rows]
-        again = [dataset.read(row, 1)[0] for row in rows[:_READ_TWICE]]
-    for (one, _), other in zip(pairs, again, strict=False):
+        pairs, again = ([dataset.read(row, epoch) for row in rows] for epoch in range(2))
+    for (one, _), (other, _) in zip(pairs, again, strict=True):
         if not all(map(np.array_equal, leaves(one), leaves(other))):
             return None
-    if (
-        len({tuple(np.shape(leaf) for value in pair for leaf in leaves(value)) for pair in pairs})
-        > 1
-    ):
+    shapes = {tuple(np.shape(leaf) for value in pair for leaf in leaves(value)) for pair in pairs}
+    if len(shapes) > 1:
         return None
     most = _STORED_BYTES // max(1, sum(leaf.nbytes for leaf in leaves(pairs[0][0])))
     count = max(2 * batches.batch_size, min(_STORED_BATCHES * batches.batch_size, most))

@@ -1,52 +1,78 @@
-"""Time how a data loader's worker processes start, load and share the cores."""
+"""Time how a data loader's worker processes start, load, end and share the cores."""
 
 from __future__ import annotations
 
 import multiprocessing
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import psutil
 import torch
 from threadpoolctl import threadpool_limits
 from torch.utils.data import DataLoader
 
-from photofinish.results.measurements import TriedWorkers
+from photofinish.errors import UserError
+from photofinish.machine.host import available_memory_bytes
+from photofinish.profiling.loader_parts import Budget, attempt, longest_first
+from photofinish.results.measurements import LoaderTimes, TriedWorkers
 from photofinish.training.input_paths import LoaderBatches
 
+_Result = TypeVar("_Result")
+BETWEEN = "between processes"
 _ROUNDS = 4
 """Number of batches for each worker. The first batches are not timed."""
 _BUSY_SHARE = 0.1
-LEAST_TIMEOUT_SECONDS, _TIMEOUT_BATCHES = 30.0, 10
-"""Time to wait for a batch, at least, as workers may import, and in batches of one process."""
+_LEAST_TIMEOUT_SECONDS = 0.1
 
 
-def numbers_of_workers(cores: int, own: int) -> list[int]:
-    """Return 1, 2, 4 and so on up to the cores, and the training's own number."""
-    doubled = {2**power for power in range(cores.bit_length())}
-    return sorted({*doubled, cores, own} - {0})
+def measure_workers(
+    batches: LoaderBatches, found: LoaderTimes, size: int, budget: Budget, cores: int
+) -> dict[str, Any]:
+    """Return the fields of LoaderTimes that need workers. Leave half of the time."""
+    own, keep_seconds, longest_seconds = batches.settings.workers, budget.left_seconds / 2, 0.0
+
+    def in_time(measure: Callable[..., _Result | None], **how: Any) -> _Result | None:
+        nonlocal longest_seconds
+        began_seconds = budget.left_seconds
+        if began_seconds < keep_seconds + longest_seconds:
+            return None
+        result = attempt(partial(measure, batches, size=size, budget=budget, **how))
+        longest_seconds = max(longest_seconds, began_seconds - budget.left_seconds)
+        return result
+
+    changed: dict[str, Any] = {}
+    if own and not batches.settings.persistent_workers and _may_fork():
+        changed["by_fork"] = in_time(try_workers, workers=own, multiprocessing_context="fork")
+    tried: list[TriedWorkers] = []
+    for workers in sorted({2**power for power in range(cores.bit_length())} | {cores, own} - {0}):
+        worker_bytes = max(tried[-1].memory_bytes, default=0) if tried else 0
+        if workers * worker_bytes > available_memory_bytes() / 2:
+            break
+        each = in_time(try_workers, workers=workers)
+        if each is None:
+            break
+        tried.append(each)
+    changed["tried_workers"] = tuple(tried)
+    if not own or not tried:
+        return changed
+    between = in_time(_way_between_processes)
+    if between is not None:  # else one process's parts are compared with its whole
+        parts = longest_first(found.parts | {BETWEEN: between})
+        changed |= {"parts": parts, "whole_seconds": tried[0].batch_seconds}
+    return changed
 
 
-def timeout_for(batch_seconds: float) -> float:
-    """Return how long to wait for a batch that takes one process so long. Workers may hang."""
-    return max(LEAST_TIMEOUT_SECONDS, _TIMEOUT_BATCHES * batch_seconds)
-
-
-def may_fork() -> bool:
+def _may_fork() -> bool:
     """Return True if workers start in another way than by fork, which Linux allows."""
     return sys.platform == "linux" and multiprocessing.get_start_method() != "fork"
 
 
 def try_workers(
-    batches: LoaderBatches,
-    workers: int,
-    size: int,
-    timeout_seconds: float,
-    started: Callable[[int], None] | None = None,
-    start_method: str | None = None,
+    batches: LoaderBatches, workers: int, size: int, budget: Budget, **how: Any
 ) -> TriedWorkers | None:
     """Load some batches of at most `size` samples. Return None if an epoch has too few samples."""
     count = _ROUNDS * workers
@@ -54,18 +80,35 @@ def try_workers(
     if size == 0:
         return None
     others = _children()
-    loader = batches.with_workers(workers, size, started, timeout_seconds, start_method)
-    with closing(loader.first_batches(count)) as loaded:  # at the end, the workers end
-        first_seconds, batch_seconds = _time_batches(loaded, workers, count)
+    loader = batches.with_workers(workers, size, timeout=timeout_of(budget), **how)
+    with closing(loader.first_batches(count)) as loaded:
+        first_seconds, batch_seconds = _time_batches(_in_time(loaded, budget), workers, count)
         processes = [psutil.Process(pid) for pid in _children() - others]
-        return TriedWorkers(
-            workers=workers,
-            batch_seconds=batch_seconds * batches.batch_size / size,
-            start_seconds=max(0.0, first_seconds - workers * batch_seconds),
-            cpu_seconds=tuple(sum(process.cpu_times()[:2]) for process in processes),
-            busy_threads=tuple(map(busy_threads, processes)),
-            memory_bytes=tuple(process.memory_full_info().uss for process in processes),
-        )
+        cpu_seconds = tuple(sum(process.cpu_times()[:2]) for process in processes)
+        threads = tuple(map(busy_threads, processes))
+        memory_bytes = tuple(process.memory_full_info().uss for process in processes)
+        ends_seconds = time.perf_counter()
+    first_seconds += time.perf_counter() - ends_seconds
+    return TriedWorkers(
+        workers=workers,
+        batch_seconds=batch_seconds * batches.batch_size / size,
+        start_seconds=max(0.0, first_seconds - workers * batch_seconds),
+        cpu_seconds=cpu_seconds,
+        busy_threads=threads,
+        memory_bytes=memory_bytes,
+    )
+
+
+def timeout_of(budget: Budget) -> float:
+    """Return how long to wait for a batch of workers, which may hang. 0 would be forever."""
+    return max(_LEAST_TIMEOUT_SECONDS, budget.left_seconds)
+
+
+def _in_time(loaded: Iterable[Any], budget: Budget) -> Iterator[Any]:
+    for batch in loaded:
+        yield batch
+        if not budget.left_seconds:
+            raise UserError("workers load too slowly")
 
 
 def _time_batches(loaded: Iterator[Any], workers: int, count: int) -> tuple[float, float]:
@@ -98,7 +141,7 @@ def busy_threads(process: psutil.Process) -> int:
     return sum(each > _BUSY_SHARE * sum(seconds) for each in seconds)
 
 
-def way_between_processes(batches: LoaderBatches, size: int, timeout_seconds: float) -> float:
+def _way_between_processes(batches: LoaderBatches, size: int, budget: Budget) -> float:
     """Return the time to send a batch from a worker to this process, without loading samples."""
     sample, collate = batches.dataset[0, None, 0], batches.dataset.collate
     same: Any = [sample] * (_ROUNDS * size)
@@ -107,10 +150,10 @@ def way_between_processes(batches: LoaderBatches, size: int, timeout_seconds: fl
         size,
         num_workers=1,
         collate_fn=collate,
-        timeout=timeout_seconds,
+        timeout=timeout_of(budget),
         generator=torch.Generator(),
     )
-    _, batch_seconds = _time_batches(iter(loader), 1, _ROUNDS)
+    _, batch_seconds = _time_batches(_in_time(loader, budget), 1, _ROUNDS)
     began_seconds = time.perf_counter()
     collate([sample] * size)
     collating_seconds = time.perf_counter() - began_seconds

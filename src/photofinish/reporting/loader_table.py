@@ -9,7 +9,7 @@ from photofinish.comparing.loader_remedies import EditBy, loader_edits
 from photofinish.comparing.pairs import AnyComparison
 from photofinish.reporting.columns import Table
 from photofinish.results.measurements import LoaderTimes
-from photofinish.wording import byte_size, counted, interval_text, ratio, seconds, times
+from photofinish.wording import byte_size, counted, interval_text, ratio, seconds
 
 _LINES = 5
 
@@ -60,12 +60,11 @@ def loader_note(pair: AnyComparison) -> str:
 
 def _edit(loader: LoaderTimes, by: EditBy, device: str) -> str:
     """Return what is slow, and what to change in custom code."""
-    if by == "one thread" and loader.with_one_thread and (crowded := loader.crowded_workers):
-        faster = times(crowded.batch_seconds / loader.with_one_thread.batch_seconds)
+    if by == "one thread":
+        own = max(max(each.busy_threads, default=1) for each in loader.tried_workers)
         return (
-            f"Each of the {device}'s workers computes with {max(crowded.busy_threads)} threads. "
-            f"With one they load {faster} faster. Call `threadpoolctl.threadpool_limits(1)` in "
-            f"the data set"
+            f"Each of the {device}'s workers computes with {own} threads. "
+            f"Call `threadpoolctl.threadpool_limits(1)` in the data set"
         )
     if by == "fork" and loader.by_fork:
         return (
@@ -93,7 +92,7 @@ def workers_table(pair: AnyComparison) -> Table:
                 "workers": str(each.workers),
                 "samples/s": f"{loader.batch_size / each.batch_seconds:,.0f}",
                 "a batch": seconds(each.batch_seconds),
-                "start in each epoch": seconds(each.start_seconds),
+                "start and end in each epoch": seconds(each.start_seconds),
                 "CPU time of a worker": seconds(statistics.fmean(each.cpu_seconds)),
                 "its computing threads": str(max(each.busy_threads, default=1)),
                 "its memory": byte_size(max(each.memory_bytes, default=0)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -162,7 +162,7 @@ class TriedWorkers(Record):
     batch_seconds: float
     """Time of a batch, without the first batches."""
     start_seconds: float
-    """Time from creating the iterator to the first batch."""
+    """Time from creating the iterator to the first batch, and for the workers to end."""
     cpu_seconds: tuple[float, ...]
     """CPU time of each worker."""
     busy_threads: tuple[int, ...]
@@ -173,6 +173,7 @@ class TriedWorkers(Record):
 
 TriedBy = Literal[
     "workers", "decode once", "resident once", "stored size", "batch transform", "byte batches",
+    "fork", "one thread",
 ]  # fmt: skip
 
 
@@ -180,15 +181,13 @@ class TriedInput(Record):
     """Steps with another input, which are taken as in the training."""
 
     by: TriedBy
-    workers: int
-    persistent_workers: bool
-    size: tuple[int, int] | None = None
-    """Height and width of stored images, if they change."""
+    changes: dict[str, Any]
+    """Settings that change, of the experiment and of its data set. Empty for custom code."""
     steps: SteadyState
 
 
 class LoaderTimes(Record):
-    """Breakdown of loading a batch, measured by profiling/loader_parts.py."""
+    """Breakdown of loading a batch, measured by profiling/loader_times.py."""
 
     samples: int
     """Number of samples whose loading was broken down."""
@@ -201,8 +200,6 @@ class LoaderTimes(Record):
     """Reason for missing parts."""
     tried_workers: tuple[TriedWorkers, ...] = ()
     """Loading by one worker, two, and so on up to one for each core."""
-    with_one_thread: TriedWorkers | None = None
-    """Loading by the training's workers with one thread each, if they compute with more."""
     by_fork: TriedWorkers | None = None
     """Loading by the training's workers if they are forked, and else are not."""
     one_indexing_seconds: float | None = None
@@ -215,14 +212,10 @@ class LoaderTimes(Record):
         off_seconds = abs(sum(self.parts.values()) - self.whole_seconds)
         return self.parts if off_seconds <= MOST_UNEXPLAINED_LOADING * self.whole_seconds else {}
 
-    @property
-    def crowded_workers(self) -> TriedWorkers | None:
-        """Workers of the training, if each loads clearly faster with one thread."""
-        if self.with_one_thread is None:
-            return None
-        own = [each for each in self.tried_workers if each.workers == self.with_one_thread.workers]
-        is_faster = own[0].batch_seconds > CLEARLY_FASTER * self.with_one_thread.batch_seconds
-        return own[0] if is_faster else None
+    def start_seconds_by(self, workers: int) -> float:
+        """Return the time that so many workers take to start and end, or 0 if it is unknown."""
+        starts = {each.workers: each.start_seconds for each in self.tried_workers}
+        return starts.get(workers, 0.0)
 
     def batch_seconds_by(self, workers: int) -> float:
         """Return the time of a batch with this number of workers.

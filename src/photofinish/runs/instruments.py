@@ -13,7 +13,7 @@ from photofinish.machine.energy import EnergyMeter, added_up, unavailable
 from photofinish.machine.host_memory import peak_host_memory_bytes
 from photofinish.machine.load import LoadMonitor, LoadWindow, nvidia_gpu_state
 from photofinish.profiling.attribution import Profile, profile
-from photofinish.profiling.loader_parts import measure_loader
+from photofinish.profiling.loader_times import measure_loader
 from photofinish.results import passed_seconds
 from photofinish.results.job_times import Readings
 from photofinish.results.measurements import LoaderTimes, Overhead

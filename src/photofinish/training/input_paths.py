@@ -186,10 +186,9 @@ class LoaderBatches(Batches):
         part: Part,
         device: torch.device,
         settings: LoaderInput,
-        worker_started: Callable[[int], None] | None = None,
-        timeout_seconds: float = 0.0,
-        start_method: str | None = None,
+        **of_workers: Any,
     ) -> None:
+        """`of_workers` are arguments of DataLoader, if it has workers."""
         self.image_count, self.batch_size = plan.image_count, plan.batch_size
         self._plan, self._device, self._non_blocking = plan, device, settings.non_blocking
         self.settings, self._sampler = settings, _EpochSampler()
@@ -204,37 +203,27 @@ class LoaderBatches(Batches):
             pin_memory=settings.pin_memory and device.type != "cpu",
             prefetch_factor=settings.prefetch_factor,
             persistent_workers=settings.persistent_workers,
-            worker_init_fn=worker_started,
-            timeout=timeout_seconds if settings.workers else 0,
-            multiprocessing_context=start_method,
             generator=torch.Generator(),  # else it would draw from the network's generator
+            **(of_workers if settings.workers else {}),
         )
 
-    def with_workers(
-        self,
-        workers: int,
-        batch_size: int,
-        started: Callable[[int], None] | None = None,
-        timeout_seconds: float = 0.0,
-        start_method: str | None = None,
-    ) -> LoaderBatches:
+    def with_workers(self, workers: int, batch_size: int, **of_workers: Any) -> LoaderBatches:
         """Return a loader of the same samples, whose workers end with an epoch."""
         prefetch_factor = self.settings.prefetch_factor if workers else None
         changed = {"persistent_workers": False, "prefetch_factor": prefetch_factor}
         settings = self.settings.model_copy(update={"workers": workers} | changed)
         plan = replace(self._plan, batch_size=batch_size)
-        how = started, timeout_seconds, start_method
-        return LoaderBatches(plan, self.dataset.part, self._device, settings, *how)
+        return LoaderBatches(plan, self.dataset.part, self._device, settings, **of_workers)
 
     def with_settings(
-        self, settings: LoaderInput, part: Part | None = None, timeout_seconds: float = 0.0
+        self, settings: LoaderInput, part: Part | None = None, **of_workers: Any
     ) -> LoaderBatches:
         """Return a loader with other settings, or of other samples."""
         plan = self._plan
         if part:
             plan = replace(plan, image_count=samples_in(part.labels), sampler=None)
         part = part or self.dataset.part
-        return LoaderBatches(plan, part, self._device, settings, None, timeout_seconds)
+        return LoaderBatches(plan, part, self._device, settings, **of_workers)
 
     def first_batches(self, count: int) -> Generator[Batch]:
         """Yield the first batches of an epoch in main memory. Load no further batches."""

@@ -1,0 +1,80 @@
+"""Measure a training's loader after the training: its parts, its workers, and other inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import islice
+
+import torch
+
+from photofinish.custom.running import run_custom_code
+from photofinish.errors import UserError
+from photofinish.machine.host import allowed_cores, cpu_facts
+from photofinish.profiling.loader_parts import (
+    Budget,
+    affordable,
+    not_measured,
+    seconds_for,
+    take_in_turns,
+)
+from photofinish.profiling.loader_tries import try_inputs
+from photofinish.profiling.loader_workers import measure_workers
+from photofinish.profiling.stopwatch import PACKED, REST, Stopwatch
+from photofinish.profiling.taps import Taps
+from photofinish.profiling.threads import restored_threads
+from photofinish.results import passed_seconds
+from photofinish.results.measurements import LoaderTimes
+from photofinish.training.batches import Batch
+from photofinish.training.input_paths import LoaderBatches
+from photofinish.training.trainer import Trainer
+
+_PARTS_SHARE = 0.25
+"""Share of the time for the parts. Workers get half of the rest."""
+_LEAST_WITH_WORKERS_SECONDS = 1.0
+"""Minimum time for trying workers, which start slowly."""
+
+
+def measure_loader(trainer: Trainer) -> LoaderTimes | None:
+    """Measure a training's loader. Return None without a loader, or with several processes."""
+    batches = trainer.training
+    if not isinstance(batches, LoaderBatches) or trainer.team.size > 1:
+        return None
+    budget = Budget(seconds_for(passed_seconds(trainer.progress.timings)))
+    try:
+        with run_custom_code("a part can't be timed"):
+            found = measure(batches, budget, allowed_cores(cpu_facts()))
+            if budget.seconds < _LEAST_WITH_WORKERS_SECONDS:
+                return found
+            tried = try_inputs(trainer, found, budget)
+            return found.model_copy(update={"tried_inputs": tried})
+    except UserError as error:
+        return not_measured(error)
+
+
+def measure(batches: LoaderBatches, budget: Budget, cores: int) -> LoaderTimes:
+    """Time the parts of loading, then try workers."""
+    with restored_threads():
+        if batches.settings.workers:
+            torch.set_num_threads(1)  # as PyTorch does in a worker
+        seconds, dataset = _PARTS_SHARE * budget.seconds, batches.dataset
+        most = min(batches.batch_size, batches.image_count)
+        size = affordable(lambda: dataset.collate([dataset[0, None, 0]]), most, seconds)
+        found = take_apart(batches, size, seconds)
+        if budget.seconds < _LEAST_WITH_WORKERS_SECONDS:
+            return found
+        return found.model_copy(update=measure_workers(batches, found, size, budget, cores))
+
+
+def take_apart(batches: LoaderBatches, size: int, seconds: float) -> LoaderTimes:
+    """Load batches with each part timed and batches without, in turns."""
+    timed, plain = (batches.with_workers(0, size) for _ in range(2))
+    watch = Stopwatch(REST if timed.dataset.part.read else PACKED)
+    with Taps(watch) as taps:
+        taps.open_up(timed.dataset)
+        passes = partial(_whole_batches, timed), partial(_whole_batches, plain)
+        return take_in_turns(watch, *passes, size, batches.batch_size, seconds)
+
+
+def _whole_batches(batches: LoaderBatches, epoch: int) -> Iterator[Batch]:
+    return islice(batches.host_batches(epoch), batches.image_count // batches.batch_size)
