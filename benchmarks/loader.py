@@ -179,7 +179,12 @@ CASES = {
         Items(noise, count=40), (), "fork", {"workers": 1}, "spawn", budget_seconds=10.0
     ),
     "workers of four threads": Case(
-        Items(multiplied), ("multiplied",), "one thread", {"workers": 2}, blas_threads=4
+        Items(multiplied),
+        ("multiplied",),
+        "one thread",
+        {"workers": 2},
+        blas_threads=4,
+        budget_seconds=10.0,
     ),
     "images as floats": Case(Items(flipped), (), "byte batches", {"workers": 1}),
     "a loader that is fine": Case(Items(constant), (), None, step_seconds=0.02),
