@@ -73,8 +73,12 @@ def loader_edits(run: TrainingResult | ScriptResult) -> list[Edit]:
         return _one_indexing(run, seconds)
     if isinstance(run, ScriptResult) or run.costs is None:
         return []
-    gains = [(tried.by, gain) for tried, gain in _gains(run, run.costs)]
-    edits = [Edit(by, gain) for by, gain in gains if by == "fork" or by == "one thread"]
+    edits: list[Edit] = []
+    for tried, gain in _gains(run, run.costs):
+        if tried.by == "fork":
+            edits.append(Edit("fork", gain))
+        elif tried.by == "one thread":  # limiting the threads of new workers was not timed
+            edits.append(Edit("one thread", Gain(1.0, gain.high)))
     return edits[:MOST_REMEDIES]
 
 

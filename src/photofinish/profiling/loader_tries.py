@@ -29,7 +29,7 @@ from photofinish.training.trainer import WARM_UP_STEPS, Trainer
 
 _LEAST_SHARE = 0.05
 """Share of an epoch for loading, or for starting workers, above which other inputs are tried."""
-_LEAST_SAMPLES, _MOST_STEPS = 3, 100
+_LEAST_SAMPLES, _SAMPLES, _MOST_STEPS = 3, 10, 100
 _STORED_SAMPLES, _STORED_BATCHES, _STORED_BYTES = 16, 8, 256 << 20
 _STORED_SHARE = 0.25
 """Share of the time that is left for reading samples to store, each twice."""
@@ -76,8 +76,10 @@ def _try_input(
     rounds = (most_steps - max(WARM_UP_STEPS, in_a_round)) // in_a_round
     if rounds < _LEAST_SAMPLES:
         return None
-    steps = in_a_round * min(rounds, max(_LEAST_SAMPLES, _MOST_STEPS // in_a_round))
-    how = other.settings, steps, other.batch_transform, in_a_round
+    rounds = min(rounds, max(_LEAST_SAMPLES, _MOST_STEPS // in_a_round))
+    # Rounds of workers that share the cores are uneven, and an epoch has many.
+    in_a_sample = in_a_round * max(1, rounds // _SAMPLES)
+    how = other.settings, in_a_round * rounds, other.batch_transform, in_a_sample
     steady = measure_input(trainer, other.batches, *how)
     return TriedInput(by=other.by, changes=other.changes, steps=steady)
 
