@@ -450,9 +450,14 @@ def test_workers_that_are_spawned_for_five_batches_are_tried_forked_and_persiste
     assert persistent.changes["input"]["persistent_workers"]
     for tried in (forked, persistent):
         assert tried.steps.median_seconds < own.start_seconds / 10
-    given = found.model_copy(update={"tried_inputs": (tried_input("fork", 0.01),)})
-    (edit,) = loader_edits(waiting(make_result, given))
-    assert edit.by == "fork"
+        assert len(tried.steps.sample_seconds) == 10  # each of many steps, which come unevenly
+    for by, is_limit in (("fork", False), ("one thread", True)):
+        given = found.model_copy(update={"tried_inputs": (tried_input(by, 0.01),)})
+        result = waiting(make_result, given)
+        (edit,) = loader_edits(result)
+        assert edit.by == by
+        assert (edit.predicted.low == 1) is is_limit
+        assert ("an epoch gets at most" in loader_note(pair_of(result))) is is_limit
 
 
 def tried_input(by: str, seconds: float, **changes: Any) -> TriedInput:

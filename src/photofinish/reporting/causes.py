@@ -8,7 +8,7 @@ from typing import Any
 
 from photofinish.comparing.device_results import ScriptResult
 from photofinish.comparing.diagnosis import LEAST_STEPS, Diagnosis, NotKnown
-from photofinish.comparing.remedies import Remedy
+from photofinish.comparing.remedies import Gain, Remedy
 from photofinish.comparing.tried import Tried
 from photofinish.machine.host import allowed_cores
 from photofinish.wording import HIGH, bound, counted, interval_text, seconds, times
@@ -104,14 +104,17 @@ def settings_line(settings: Mapping[str, Any]) -> str:
 
 def prediction(remedy: Remedy) -> str:
     """Return the predicted gain of an epoch, and the prediction's source."""
-    if remedy.predicted is None:
-        gain = "gain unknown"
-    elif remedy.predicted.low == 1:
-        most = remedy.predicted.high
-        gain = f"an epoch gets at most {bound(most)} faster" if most <= HIGH else "no limit here"
-    else:
-        gain = f"an epoch gets {interval_text(remedy.predicted)}x faster"
+    gain = gain_text(remedy.predicted) if remedy.predicted else "gain unknown"
     return f"{gain} ({_REMEDIES[remedy.by]})"
+
+
+def gain_text(gain: Gain) -> str:
+    """Return how much faster an epoch gets."""
+    if gain.low != 1:
+        return f"an epoch gets {interval_text(gain)}x faster"
+    return (
+        f"an epoch gets at most {bound(gain.high)} faster" if gain.high <= HIGH else "no limit here"
+    )
 
 
 def commands(experiment: str, remedy: Remedy) -> tuple[str, str]:

@@ -7,9 +7,10 @@ import statistics
 
 from photofinish.comparing.loader_remedies import EditBy, loader_edits
 from photofinish.comparing.pairs import AnyComparison
+from photofinish.reporting.causes import gain_text
 from photofinish.reporting.columns import Table
 from photofinish.results.measurements import LoaderTimes
-from photofinish.wording import byte_size, counted, interval_text, ratio, seconds
+from photofinish.wording import byte_size, counted, ratio, seconds
 
 _LINES = 5
 
@@ -53,8 +54,8 @@ def loader_note(pair: AnyComparison) -> str:
         if loader.not_measured:
             notes.append(f"The {device}'s loader is not taken apart: {loader.not_measured}.")
         for edit in loader_edits(run):
-            faster = f"an epoch gets {interval_text(edit.predicted)}x faster (tried)"
-            notes.append(f"{_edit(loader, edit.by, device)}: {faster}.")
+            faster = gain_text(edit.predicted)
+            notes.append(f"{_edit(loader, edit.by, device)}: {faster} (tried).")
     return " ".join(notes)
 
 
