@@ -1,4 +1,7 @@
-"""Start of each stage's script, before any other import: from here on, Ctrl-C prints one line."""
+"""Start of each stage's script, before any other import of photofinish.
+
+From here on, Ctrl-C and a Python that is not the environment's end the stage in one line.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ import signal
 import sys
 from pathlib import Path
 from types import FrameType
+
+_OLDEST = (3, 11)
 
 
 def _interrupted(_number: int, _frame: FrameType | None) -> None:
@@ -18,7 +23,16 @@ def _interrupted(_number: int, _frame: FrameType | None) -> None:
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a background job ignores it
     signal.signal(signal.SIGINT, _interrupted)
 
-from photofinish.stage.process import run_stage as run_stage  # noqa: E402
+try:
+    if sys.version_info < _OLDEST:
+        raise ImportError(f"it is older than Python {_OLDEST[0]}.{_OLDEST[1]}")
+    # It needs an installed package, psutil.
+    from photofinish.stage.process import run_stage as run_stage
+except ImportError as error:
+    sys.exit(
+        f"error: {sys.executable} can't run this stage ({error}): activate the environment that "
+        f"photofinish was installed into (`source .venv/bin/activate`), then run again"
+    )
 
 # This folder comes last on the path, since packages and users' files may have its names, such as
 # split. It stays there for processes that multiprocessing starts, which run the script again.

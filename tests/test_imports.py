@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from source_imports import ROOT, SOURCES, imported_modules
 
+from photofinish.errors import EXIT_INTERRUPTED
+
 PACKAGE = SOURCES / "photofinish"
 ORDER = (
     *("errors", "wording", "nested", "files", "git", "stage", "custom", "config", "machine"),
@@ -74,6 +76,10 @@ def test_modules_import_without_packages_that_a_machine_may_lack(what: str) -> N
     assert failing_imports(*RUNS_WITHOUT[what]) == ""
 
 
+def test_a_missing_package_is_noticed() -> None:
+    assert failing_imports("results.records", "pydantic").startswith("results.records: ")
+
+
 def test_no_two_modules_and_no_two_classes_have_one_name() -> None:
     paths = [path for path in SOURCES.rglob("*.py") if path.name != "__init__.py"]
     count = Counter(path.name for path in paths)
@@ -124,3 +130,48 @@ def test_every_imported_package_is_declared() -> None:
     for_tests = [*needed, *groups["dev"]]
     assert undeclared(("tests", "benchmarks", "examples"), for_tests) == set()
     assert "pydantic" in undeclared(("src",), [])
+
+
+# Other packages have code of their own for Windows, so they keep what Linux has.
+LIKE_WINDOWS = """
+import builtins, importlib, os, signal, sys
+imported = builtins.__import__
+
+def without_posix(name, scope=None, *rest, **named):
+    importer = (scope or {}).get("__name__", "")
+    if importer.startswith("photofinish") and name in ("fcntl", "resource", "pwd", "termios"):
+        raise ModuleNotFoundError(f"{importer} imports {name}")
+    return imported(name, scope, *rest, **named)
+
+builtins.__import__ = without_posix
+for module in sys.argv[1].split():
+    importlib.import_module(module)
+for owner, name in ((signal, "setitimer"), (signal, "SIGALRM"), (os, "killpg"), (os, "sysconf")):
+    delattr(owner, name)
+
+from photofinish.commands import cli
+from photofinish.stage.process import end_group, end_on_sigterm, run_stage
+import subprocess, psutil
+
+def main():
+    end_on_sigterm()
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    end_group(child.pid)
+    print(child.wait())
+    signal.raise_signal(signal.SIGINT)
+
+sys.argv[1:] = []
+cli.main()
+run_stage(main)
+"""
+
+
+def test_as_on_windows_all_modules_import_and_an_interrupt_ends_what_was_started() -> None:
+    paths = [path.relative_to(SOURCES).with_suffix("") for path in SOURCES.rglob("*.py")]
+    modules = [".".join(path.parts).removesuffix(".__init__") for path in paths]
+    names = " ".join(sorted(name for name in modules if not name.endswith("__main__")))
+    command = [sys.executable, "-c", LIKE_WINDOWS, names]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == EXIT_INTERRUPTED, ran.stderr
+    assert "photofinish run" in ran.stdout
+    assert ran.stdout.endswith("\n-15\n")

@@ -26,6 +26,7 @@ from photofinish.results.records import Timings, read_record
 
 pytestmark = pytest.mark.slow
 
+SCRIPTS = sorted((ROOT / "stages").glob("[!_]*.py"))
 EPOCHS = 240  # so many that it can be ended twice, a second or more after it began
 TRAIN = str(ROOT / "stages" / "train.py")
 INTERRUPT_AT_IMPORT = f"""
@@ -69,6 +70,12 @@ run_stage(main)
 SHUTS_DOWN = """
 atexit.register(lambda: os.kill(os.getpid(), number))
 run_stage(end_on_sigterm)
+"""
+OLD_PYTHON = """
+import runpy, sys
+sys.version_info = (3, 10, 0)
+sys.path.insert(0, {!r})
+runpy.run_path({!r})
 """
 
 
@@ -190,3 +197,17 @@ def test_ctrl_c_during_the_imports_ends_in_one_line(
     with stage.start("-c", INTERRUPT_AT_IMPORT.format(module)) as process:
         output, _ = process.communicate()
     assert (process.returncode, output) == (EXIT_INTERRUPTED, "interrupted\n")
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: str(script.stem))
+def test_a_python_without_the_package_or_too_old_is_explained_in_one_line(script: Path) -> None:
+    for arguments, said in (
+        (("-E", "-S", str(script)), "No module named"),
+        (("-c", OLD_PYTHON.format(str(script.parent), str(script))), "older than Python 3.11"),
+    ):
+        command = [sys.executable, *arguments]
+        ran = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert ran.returncode == 1
+        assert said in ran.stderr
+        assert "activate the environment" in ran.stderr
+        assert ran.stderr.count("\n") == 1
