@@ -170,7 +170,7 @@ def _script(name: str, seconds: float, folder: Path) -> Row:
     if name not in JOBS:
         metrics = str(folder / "metrics.json")
         command = [sys.executable, "examples/own-script/train.py", "--metrics", metrics, "--epochs"]
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "asked")  # both compile anew
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "asked")  # both compile again
     began_seconds = time.perf_counter()
     watched = watch([*command, str(_MANY_EPOCHS)], "cpu", _LIMITS, shows_output=False)
     ask_seconds = time.perf_counter() - began_seconds
