@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,9 @@ import pytest
 import yaml
 from conftest import PARTS, CustomFiles, MakeExperiment
 
+from photofinish.config.datasets import CustomDataset
 from photofinish.config.loader import read_params
+from photofinish.data.local_files import sha256_of_local_files
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import ConfigError, UserError
 from photofinish.machine.fingerprint import CpuTarget
@@ -243,3 +246,19 @@ def test_settings_of_images_are_refused_for_other_samples(
         run = Run("small", "cpu", make_experiment(**settings), cpu_host, folder, Path("out"))
         with pytest.raises(ConfigError, match=rf"small\.{key} is for images .* float32 of shape"):
             run.check()
+
+
+def test_files_named_under_files_count(custom_files: CustomFiles) -> None:
+    custom_files.write("scans/a/1.txt", "1")
+    table, sizes = custom_files.write("labels.csv", "1"), {"validation": 0.2, "test": 0.2}
+    source = {"source": "./scans.py:Scans", "files": ("scans", table), **sizes}
+    dataset = CustomDataset.model_validate(source)
+    seen = {sha256_of_local_files({"scans": dataset})["scans"]}
+    for name in ("scans/a/1.txt", "labels.csv"):
+        os.utime(custom_files.folder / name, ns=(1, 1))
+        seen.add(sha256_of_local_files({"scans": dataset})["scans"])
+    custom_files.write("scans/b/2.txt", "2")
+    seen.add(sha256_of_local_files({"scans": dataset})["scans"])
+    os.utime(custom_files.folder / "scans", ns=(1, 1))  # its own time doesn't count
+    seen.add(sha256_of_local_files({"scans": dataset})["scans"])
+    assert len(seen) == 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from html import unescape
@@ -12,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from conftest import MakeResult
-from result_files import pair_of, trained, with_timings
+from result_files import changed_history, pair_of, trained, with_timings
 from training_stage import contents
 
 import photofinish
@@ -20,7 +21,7 @@ from photofinish.comparing.diagnosis import Diagnosis
 from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.remedies import Remedy
 from photofinish.errors import UserError
-from photofinish.reporting.report import write_report
+from photofinish.reporting.report import write_for_dvc, write_report
 from photofinish.results.records import StepsTaken
 
 REASON = "no accelerator: cuda: no driver"
@@ -246,3 +247,21 @@ def test_a_notebook_shows_the_answers_of_the_page_escaped_and_every_figure(
     Path("photofinish").mkdir()
     Path("photofinish-report").rename("photofinish/report")
     assert str(photofinish.report()) == str(report)
+
+
+def test_a_loss_that_is_not_finite_is_left_out_everywhere(
+    make_result: MakeResult, tmp_path: Path
+) -> None:
+    cpu = trained(make_result)
+    diverged = replace(
+        cpu,
+        scores=cpu.scores.model_copy(update={"test_loss": float("nan")}),
+        history=changed_history(cpu, validation_loss=[float("nan")] * 3),
+    )
+    write_report([pair_of(diverged)], tmp_path)
+    write_for_dvc([pair_of(diverged)], tmp_path, tmp_path / "metrics", tmp_path / "plots")
+    metrics = json.loads((tmp_path / "metrics" / "small-mlp.json").read_text(encoding="utf-8"))
+    assert "test_loss" not in metrics["cpu"]
+    assert pd.read_csv(tmp_path / "comparison.csv")["test_loss"].isna().all()
+    assert pd.read_csv(tmp_path / "history.csv")["validation_loss"].isna().all()
+    assert "test loss" not in Page(tmp_path).column("Figures", "CPU")
