@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 from pathlib import Path
 
-from _start import run_stage
+from _start import note_missing, run_stage
 
 from photofinish.stage.process import end_with_parent
 
@@ -32,11 +30,7 @@ def main() -> None:
         "--budget", type=Path, help="prices, and what a training may cost and take: a JSON file"
     )
     args = parser.parse_args()
-    # `make spread` sets it to find out which results DVC lacks.
-    if note := os.environ.get("PHOTOFINISH_NOTE_MISSING"):
-        with Path(note).open("a", encoding="utf-8") as file:
-            file.write(f"{args.device} {args.experiment.stem}\n")
-        sys.exit(1)
+    note_missing(args.device, args.experiment.stem)
     # Imported late: `make spread` starts this script for each experiment.
     from photofinish.runs.stage import train
 

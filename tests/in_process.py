@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 from conftest import ROOT
-from training_process import train_here
+from training_process import measure_here, train_here
 
 from photofinish.config.base import read_plan
 from photofinish.config.datasets import DatasetPlan
@@ -39,7 +39,9 @@ def train_and_evaluate(name: str, params: dict[str, Any], folder: Path, host: Cp
     download(dataset, folder / "raw")
     split(dataset, read_raw(dataset, folder / "raw"), folder / "split")
     results = folder / "results" / name
-    train_here(Run(name, "cpu", experiment, host, folder / "split", results / "cpu"))
+    run = Run(name, "cpu", experiment, host, folder / "split", results / "cpu")
+    measure_here(run)
+    train_here(run)
     models, packed = {"cpu": results / "cpu" / records.MODEL}, PackedSplit(folder / "split")
     judged = evaluate(name, models, packed, read.experiments[name].metrics)
     write_evaluation(judged, results / records.EVALUATED)

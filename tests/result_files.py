@@ -14,11 +14,14 @@ from conftest import MakeResult
 
 from photofinish.comparing.device_results import DeviceResult, NotTrained, Trained, TrainingResult
 from photofinish.comparing.pairs import Comparison, with_settings
+from photofinish.config.base import Record
 from photofinish.config.compare import Comparing
 from photofinish.files import sha256_of_bytes, write_bytes_atomically
 from photofinish.machine.host import package_versions
 from photofinish.machine.load import LoadWindow
 from photofinish.results import EpochMetrics, EpochTiming, measurements, records
+from photofinish.results.job_times import Where
+from photofinish.results.measured import MEASURED_FOLDER, Measured, write_measured
 from photofinish.results.references import Reference
 
 BUSY = LoadWindow(
@@ -156,10 +159,37 @@ def write_result(results: Path, result: DeviceResult) -> Path:
     if isinstance(result, NotTrained):
         records.write_record(folder / records.TIMINGS_FOLDER / records.TIMINGS, records.Untimed())
         return folder
-    records.write_record(folder / records.TIMINGS_FOLDER / records.TIMINGS, result.timings)
-    records.write_record(folder / records.MODEL / records.FIRST_STEP, result.first_step)
+    times, measured = taken_apart(result)
+    records.write_record(folder / records.TIMINGS_FOLDER / records.TIMINGS, times)
+    write_measured(folder / MEASURED_FOLDER, measured)
     records.write_history(folder / records.MODEL, result.history)
     return folder
+
+
+def taken_apart(result: Trained) -> tuple[records.TrainingTimes, Measured]:
+    """Return the records of training and measuring, which `timings` joins."""
+
+    def given(schema: type[Record]) -> dict[str, Any]:
+        return {name: getattr(result.timings, name) for name in schema.model_fields}
+
+    times = records.TrainingTimes(**given(records.TrainingTimes))
+    measured = Measured(
+        **given(Where),
+        **given(measurements.StepMeasurements),
+        job=result.experiment,
+        device=result.device,
+        training=result.record,
+        startup_seconds=times.startup_seconds,
+        startup_cpu_seconds=times.startup_cpu_seconds or 0.0,
+        data_seconds=times.data_seconds,
+        warm_up_seconds=times.warm_up_seconds,
+        steps_taken=measurements.StepsTaken(kind="eager", at_once=1, why="made up"),
+        validation_seconds=times.epochs[0].validation_seconds,
+        first_step=result.first_step,
+        peak_memory_bytes=times.peak_memory_bytes,
+        load=(),
+    )
+    return times, measured
 
 
 def write_trained(results: Path, result: Trained) -> Path:

@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -82,6 +82,20 @@ def train_here(run: Run) -> None:
     from photofinish.training.world import World
 
     train(run, CPU, World(CPU), client.NoTracker(), 0.0)
+
+
+def measure_here(run: Run, seconds: float = 0.1) -> None:
+    """Measure as the stage does, on the CPU in this process."""
+    from photofinish.config.experiment import step_settings
+    from photofinish.measure.measure import measure
+    from photofinish.results.measured import MEASURED_FOLDER, write_measured
+    from photofinish.training.torch_device import CPU
+    from photofinish.training.world import World
+
+    steps = replace(run, experiment=step_settings(run.experiment))
+    measured = measure(steps, CPU, World(CPU), seconds, run.experiment.epochs, 0.0)
+    assert measured
+    write_measured(run.out / MEASURED_FOLDER, measured)
 
 
 class ForkedProcess:

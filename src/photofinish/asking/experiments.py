@@ -1,4 +1,4 @@
-"""Experiments of params.yaml, from samples of their trainings, each in a separate process."""
+"""Experiments of params.yaml, each measured by its stage into a temporary record."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from pathlib import Path
 
 from photofinish.comparing.device_results import NotTrained, Sampled
 from photofinish.comparing.pairs import Comparison
+from photofinish.comparing.sampled import sampled_times
 from photofinish.config.base import read_plan
 from photofinish.config.compare import Comparing
 from photofinish.config.experiment import Experiment, ExperimentPlan
 from photofinish.errors import UserError
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget, Machine, mismatches, read_host
 from photofinish.results import records
+from photofinish.results.measured import MEASURED, NotMeasured, read_measured
 from photofinish.results.records import DeviceLabel
 
 PLAN = Path("data/plan")
+_STAGE = Path("stages/measure.py")
 SPLITS, WEIGHTS = Path("data/splits"), Path("data/weights")
 
 
@@ -43,12 +46,14 @@ def sample_on_both(name: str, seconds: float, settings: Comparing) -> Comparison
 
 
 def sample(name: str, device: DeviceLabel, planned: ExperimentPlan, seconds: float) -> Sampled:
-    """Sample an experiment's training on a device for at most `seconds` seconds."""
+    """Measure an experiment on a device for about `seconds` seconds, into a temporary record."""
+    on_cpu = device == "cpu"
     with tempfile.TemporaryDirectory(prefix="photofinish-") as folder:
         out = Path(folder)
         arguments = {
             "device": device,
-            "experiment": PLAN / ("on_cpu" if device == "cpu" else "experiments") / f"{name}.json",
+            "steps": PLAN / ("steps_on_cpu" if on_cpu else "steps") / f"{name}.json",
+            "job": PLAN / ("on_cpu" if on_cpu else "experiments") / f"{name}.json",
             "host": PLAN / f"hosts/{device}.json",
             "data": SPLITS / planned.dataset,
             "weights": WEIGHTS / name,
@@ -56,15 +61,17 @@ def sample(name: str, device: DeviceLabel, planned: ExperimentPlan, seconds: flo
             "seconds": seconds,
         }
         # -P as for a stage, so that Python does not look for modules in the working folder.
-        command = [sys.executable, "-P", "-m", "photofinish.asking.trial"]
+        command = [sys.executable, "-P", str(_STAGE)]
         command += [text for key, value in arguments.items() for text in (f"--{key}", str(value))]
         if subprocess.run(command, check=False).returncode:
             raise UserError(f"{name} can't be sampled on the {device.upper()}: see above")
-        record = records.read_record(out / records.RECORD, records.TrainingRecord)
-        timings = records.read_record(out / records.TIMINGS, records.Timings)
+        measured = read_measured(out / MEASURED)
+    if isinstance(measured, NotMeasured):
+        raise UserError(measured.reason)
+    job = _settings(planned)
     # The CPU trains without settings that only accelerators read, but estimates need them.
-    record = record.model_copy(update={"experiment": _settings(planned)})
-    return Sampled(name, record, timings, ())
+    record = measured.training.model_copy(update={"experiment": job})
+    return Sampled(name, record, sampled_times(measured, job), ())
 
 
 def _settings(planned: ExperimentPlan) -> Experiment:

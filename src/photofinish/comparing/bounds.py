@@ -112,8 +112,7 @@ def _bounds_of_training(run: TrainingResult) -> SpeedupBounds:
     if is_busy:
         least_seconds = min(least_seconds, costs.steps_per_epoch * least_batch_seconds(timings))
     slow_seconds = costs.steps_per_epoch * costs.epoch_share_spread[1]
-    epoch_seconds = timings.median_epoch_seconds
-    epoch = SpeedupBound(slow_seconds, epoch_seconds, least_seconds, loading_seconds)
+    epoch = SpeedupBound(slow_seconds, costs.epoch_seconds, least_seconds, loading_seconds)
     job = _job_bound(startup, epoch, timings.planned_epochs)
     return SpeedupBounds(job, epoch, startup if costs.attribution.resident else None)
 

@@ -18,6 +18,7 @@ from photofinish.data import TaskName
 from photofinish.data.tasks import TASKS
 from photofinish.results import EpochMetrics, records
 from photofinish.results.job_times import JobTimes
+from photofinish.results.measured import read_trained
 from photofinish.results.measurements import Overhead, StepsTaken
 from photofinish.results.records import DeviceLabel
 from photofinish.results.script_runs import ScriptRun, ScriptUnavailable
@@ -115,7 +116,7 @@ class Trained(TrainingResult):
     """Result of a training stage, with its evaluation."""
 
     scores: records.DeviceEvaluation
-    first_step: records.FirstStep
+    first_step: records.FirstStep | None
     predictions: Predictions
     seed_runs: tuple[records.SeedRun, ...] = ()
 
@@ -127,7 +128,7 @@ class Trained(TrainingResult):
     @property
     def cpu_fallbacks(self) -> dict[str, int]:
         """Number of the first step's calls of each operator that ran on the CPU, not the device."""
-        return self.first_step.cpu_fallbacks
+        return self.first_step.cpu_fallbacks if self.first_step else {}
 
 
 @dataclass(frozen=True)
@@ -264,14 +265,14 @@ def read_results(name: str, folder: Path) -> dict[DeviceLabel, DeviceResult]:
     predictions = _read_predictions(evaluated / records.PREDICTIONS, list(trained), first.task)
     for device, (record, seeds) in trained.items():
         model = folder / device / records.MODEL
-        timings = folder / device / records.TIMINGS_FOLDER / records.TIMINGS
+        timings, first_step = read_trained(folder / device)
         results[device] = Trained(
             name,
             record,
-            records.read_record(timings, records.Timings),
+            timings,
             records.read_history(model),
             scores[device],
-            records.read_record(model / records.FIRST_STEP, records.FirstStep),
+            first_step,
             predictions[device],
             seeds,
         )

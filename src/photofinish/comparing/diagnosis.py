@@ -131,8 +131,8 @@ def why_not_known(run: TrainingResult) -> NotKnown | None:
     off = parts_seconds / costs.epoch_share_seconds - 1
     # Synchronizing after each part may slow an accelerator down.
     if off < -most or (off > most and is_cpu):
-        epoch_seconds = timings.median_epoch_seconds
-        return NotKnown("epoch", parts_seconds * costs.steps_per_epoch, epoch_seconds)
+        apart_seconds = parts_seconds * costs.steps_per_epoch
+        return NotKnown("epoch", apart_seconds, costs.epoch_seconds)
     apart_seconds = parts_seconds - costs.parts_seconds["waiting for data"] - costs.copying_seconds
     off = costs.step_alone_seconds / apart_seconds - 1
     # After loading a batch, a step on the CPU has cold caches and sleeping threads.

@@ -48,13 +48,21 @@ class StepCosts:
         return self.experiment.input.name == "loader" and self.experiment.input.workers > 0
 
     @property
+    def epoch_seconds(self) -> float:
+        """Time of an epoch as `measure` measured it, beside the steps that are taken apart."""
+        by_parts = self.timings.epoch_by_parts
+        return by_parts.seconds if by_parts else self.timings.median_epoch_seconds
+
+    @property
     def epoch_share_seconds(self) -> float:
-        return self.timings.median_epoch_seconds / self.steps_per_epoch
+        return self.epoch_seconds / self.steps_per_epoch
 
     @cached_property
     def epoch_share_spread(self) -> tuple[float, float]:
         """Time per step in a fast and in a slow epoch."""
-        return spread([seconds / self.steps_per_epoch for seconds in self.timings.epoch_seconds])
+        by_parts = self.timings.epoch_by_parts
+        values = by_parts.values if by_parts else self.timings.epoch_seconds
+        return spread([seconds / self.steps_per_epoch for seconds in values])
 
     @cached_property
     def parts_seconds(self) -> dict[str, float]:

@@ -300,6 +300,12 @@ def custom_code_of(experiment: Experiment) -> dict[tuple[str | int, ...], CallsC
     return {keys: part for keys, part in code.items() if isinstance(part, CallsCode)}
 
 
+_MEASURED_RATE = 1e-3
+"""Learning rate of measured steps: small, so that losses stay finite."""
+_MEASURED_EPOCHS = 2
+"""Epochs in the settings of measured steps, as many as a trial of captured steps needs."""
+
+
 def on_cpu(experiment: Experiment) -> Experiment:
     """Return an experiment with the defaults of the settings that only accelerators read."""
     changes: dict[str, Any] = {"cuda_graphs": "auto"}
@@ -309,11 +315,34 @@ def on_cpu(experiment: Experiment) -> Experiment:
     return experiment.model_copy(update=changes)
 
 
+def step_settings(experiment: Experiment) -> Experiment:
+    """Return an experiment with fixed values for the settings on which no step's time depends.
+
+    So an experiment with another seed, learning rate or number of epochs is not measured again.
+    """
+    optimizer = experiment.optimizer
+    if optimizer.lr is not None:
+        optimizer = optimizer.model_copy(update={"lr": _MEASURED_RATE})
+    changes: dict[str, Any] = {
+        "optimizer": optimizer,
+        "epochs": _MEASURED_EPOCHS,
+        "schedule": Schedule(),
+        "warmup_steps": 0,
+        "early_stopping": None,
+        "save_weights": "last",
+        "seed": 0,
+        "seeds": 1,
+        "repeats": 1,
+    }
+    return experiment.model_copy(update=changes)
+
+
 class ExperimentPlan(Experiment):
     """Settings of `train-gpu`: data/plan/experiments/<name>.json.
 
     data/plan/on_cpu/<name>.json has the settings of `train-cpu`, without settings that only
-    accelerators read. Changing those settings does not rerun training on the CPU.
+    accelerators read. Changing those settings does not rerun training on the CPU. The folders
+    steps/ and steps_on_cpu/ have the settings of `measure-gpu` and `measure-cpu`.
     """
 
     monitored: Metric | None = None

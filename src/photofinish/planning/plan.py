@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from pydantic import BaseModel
 
+from photofinish.config.base import CallsCode
 from photofinish.config.budget import BudgetPlan
 from photofinish.config.compare import ComparePlan
 from photofinish.config.datasets import CustomDataset, DatasetPlan
-from photofinish.config.experiment import ExperimentPlan, custom_code_of, on_cpu
+from photofinish.config.experiment import ExperimentPlan, custom_code_of, on_cpu, step_settings
 from photofinish.config.loader import Params
 from photofinish.config.metrics import MetricsPlan
 from photofinish.config.networks import WeightsPlan, published_weights
@@ -74,9 +75,7 @@ def _plans(params: Params, stages: Path, results: Path) -> dict[str, BaseModel]:
         elsewhere = {"metrics": (), "time_limit": None, "deps": ()}
         experiment = experiment.model_copy(update=elsewhere)
         parts = custom_code_of(experiment) | ({("monitor",): monitored} if monitored else {})
-        # Classes of PyTorch need no hash, because the device's file has PyTorch's version.
-        references = [part.reference for part in parts.values() if part.is_custom]
-        code = custom_code_hashes(references) | deps
+        code = _hashes(parts.values()) | deps
         plans[f"experiments/{name}"] = ExperimentPlan(
             **dict(experiment), monitored=monitored, custom_code=code
         )
@@ -85,6 +84,10 @@ def _plans(params: Params, stages: Path, results: Path) -> dict[str, BaseModel]:
         plans[f"on_cpu/{name}"] = ExperimentPlan(
             **dict(planned), monitored=monitored, custom_code=code, replaces=replaces
         )
+        steps = step_settings(experiment)
+        code = _hashes(custom_code_of(steps).values()) | deps
+        plans[f"steps/{name}"] = ExperimentPlan(**dict(steps), custom_code=code)
+        plans[f"steps_on_cpu/{name}"] = ExperimentPlan(**dict(on_cpu(steps)), custom_code=code)
         code = custom_code_hashes([metric.reference for metric in metrics])
         plans[f"metrics/{name}"] = MetricsPlan(metrics=metrics, custom_code=code)
     for name, dataset in params.datasets.items():
@@ -96,3 +99,11 @@ def _plans(params: Params, stages: Path, results: Path) -> dict[str, BaseModel]:
         )
     plans |= {f"scripts/{name}": script for name, script in scripts.items()}
     return plans
+
+
+def _hashes(parts: Iterable[CallsCode]) -> dict[str, str]:
+    """Return the hashes of custom code.
+
+    Classes of PyTorch need no hash, because the device's file has PyTorch's version.
+    """
+    return custom_code_hashes([part.reference for part in parts if part.is_custom])

@@ -20,7 +20,7 @@ from photofinish.config.experiment import Input, ResidentInput, Schedule
 from photofinish.errors import UserError
 from photofinish.machine.host import available_memory_bytes
 from photofinish.profiling.operations import count_operations
-from photofinish.profiling.scratch import forget_optimizer, scratch_steps
+from photofinish.profiling.scratch import scratch_steps
 from photofinish.profiling.step_parts import (
     differences,
     measure_batches_alone,
@@ -29,7 +29,6 @@ from photofinish.profiling.step_parts import (
     measure_parts,
 )
 from photofinish.profiling.threads import try_threads
-from photofinish.results import median_training_seconds, passed_seconds
 from photofinish.results.measurements import Operations, SteadyState, StepAttribution, TriedThreads
 from photofinish.training.batches import Batches, bytes_of_a_sample
 from photofinish.training.custom_step import BatchTransform
@@ -53,7 +52,7 @@ _Result = TypeVar("_Result")
 
 
 class Profile(NamedTuple):
-    """Fields of `records.Timings` that are measured after the training."""
+    """Fields of `StepMeasurements`."""
 
     steady_state: SteadyState
     attribution: StepAttribution | None
@@ -63,15 +62,18 @@ class Profile(NamedTuple):
     tried_threads: tuple[TriedThreads, ...] = ()
 
 
-def profile(trained: Trainer, resident_batches: Callable[[], Batches | None]) -> Profile:
-    """Measure the steps of a trained network, on copies of it. All ranks call this.
+def profile(
+    trained: Trainer,
+    resident_batches: Callable[[], Batches | None],
+    step_seconds: float,
+    training_seconds: float,
+) -> Profile:
+    """Measure the steps of a network, on copies of it. All ranks call this.
 
-    `resident_batches` returns resident batches if the training uses another input, else None.
+    A step of the training takes about `step_seconds`, and measuring takes a small share of
+    `training_seconds`. `resident_batches` returns resident batches if the training uses another
+    input, else None.
     """
-    forget_optimizer(trained)
-    timings = trained.progress.timings
-    step_seconds = median_training_seconds(timings) / trained.steps_per_epoch
-    training_seconds = passed_seconds(timings)
     samples = trained.team.broadcast_object(plan_samples(step_seconds, training_seconds))
     steady_state = measure_steps(trained, samples)
     if trained.team.size > 1 or trained.experiment.model.compile:

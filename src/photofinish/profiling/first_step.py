@@ -14,8 +14,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache, partial
-from typing import Any, NamedTuple
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -24,20 +23,14 @@ from torch import nn
 
 from photofinish.data.packed import Column
 from photofinish.data.ragged import Ragged
-from photofinish.errors import UserError
 from photofinish.files import sha256_of_bytes
-from photofinish.models.custom import tensors_in
-from photofinish.nested import Nested, call_with, leaves, map_nested, samples_in
+from photofinish.nested import Nested, leaves, map_nested, samples_in
 from photofinish.results.records import FirstStep, TensorFingerprint
-from photofinish.training.batches import Batch, Batches, batch_order, map_batch, seed_epoch
+from photofinish.training.batches import Batch, Batches, batch_order, map_batch
+from photofinish.training.custom_check import StepResult, Tensors, run_step
 from photofinish.training.custom_step import CustomStep
 from photofinish.training.losses import Loss
-from photofinish.training.torch_device import (
-    autocast,
-    generator_state,
-    memory_format,
-    to_memory_format,
-)
+from photofinish.training.torch_device import memory_format, to_memory_format
 from photofinish.training.world import World
 
 _DROPOUTS = (
@@ -48,8 +41,6 @@ _FALLBACK = re.compile(r"operator '(?:aten::)?([\w.]+)'.* fall back to run on th
 # One of several devices may lack memory for a whole batch, and the CPU would be slow.
 _MOST_IMAGES, _FEWEST_IMAGES = 64, 8
 _MOST_VALUES = 64 * 3 * 64 * 64
-_RECORDED_IMAGES = 4
-"""Number of images whose outputs are kept. With normalisation, each depends on the whole batch."""
 _MOVED_BY = {"fp32": 2**-15, "tf32": 2**-11, "fp16": 2**-11, "bf16": 2**-8}
 """Relative change of each weight, to see what rounding may change.
 
@@ -58,7 +49,6 @@ For fp32 it is far more than one rounding (2**-24), because libraries differ by 
 """
 _MOVING_SEED = 0x5EED_0F_57E9
 """Seed for changing weights. With the seed that drew the weights, all would change alike."""
-_Tensors = dict[str, torch.Tensor]
 
 
 def first_batch(training: Batches, team: World) -> Batch | None:
@@ -171,101 +161,7 @@ def _bytes_of(labels: Nested[Column], rows: npt.NDArray[np.int64]) -> bytes:
     return labels[rows].tobytes()
 
 
-class StepResult(NamedTuple):
-    """Results of a forward and a backward pass."""
-
-    loss: float
-    result: Any
-    outputs: dict[str, list[torch.Tensor]]
-    """Outputs of each innermost module in all its calls, for the first few images."""
-    gradients: _Tensors
-    draws: bool
-    """True if the step drew from the device's generator."""
-
-    def first_outputs_and_gradients(self) -> tuple[_Tensors, _Tensors]:
-        """Return each module's first output, and the gradients."""
-        return {name: outputs[0] for name, outputs in self.outputs.items()}, self.gradients
-
-
-def run_step(
-    network: nn.Module,
-    criterion: Loss,
-    batch: Batch,
-    precision: str,
-    width: int | None = None,
-    custom_step: CustomStep | None = None,
-) -> StepResult:
-    """Run a forward and a backward pass. Raise UserError unless outputs have the given width."""
-    images, targets = batch
-    outputs: dict[str, list[torch.Tensor]] = {}
-
-    def note(name: str, _module: nn.Module, _inputs: Any, output: Any) -> None:
-        for tensor in tensors_in(output):
-            some = tensor[:_RECORDED_IMAGES] if tensor.dim() else tensor
-            # Copied, because a later module may work in place.
-            outputs.setdefault(name, []).append(some.detach().clone())
-
-    hooks = []
-    for name, module in network.named_modules():
-        if next(module.children(), None) is None:
-            hooks.append(module.register_forward_hook(partial(note, name or "(network)")))
-    network.zero_grad()
-    device = leaves(images)[0].device
-    seed_epoch(0, 0)  # custom networks may draw
-    generator = generator_state(device)
-    with autocast(device, precision):
-        if custom_step:
-            result = loss = custom_step(network, batch)
-        else:
-            result = call_with(network, images)
-            if width is not None and isinstance(targets, torch.Tensor):
-                check_outputs(type(network).__name__, result, targets, width)
-            loss = criterion.mean(result, targets)
-    loss.backward()  # type: ignore[no-untyped-call]
-    for hook in hooks:
-        hook.remove()
-    gradients = {}
-    for name, weight in network.named_parameters():
-        if weight.grad is not None and weight.grad.layout == torch.strided:
-            gradients[name] = weight.grad
-    draws = not torch.equal(generator, generator_state(device))
-    return StepResult(
-        loss.item(), map_nested(torch.Tensor.detach, result), outputs, gradients, draws
-    )
-
-
-def check_outputs(name: str, result: Any, targets: torch.Tensor, width: int | None) -> None:
-    """Raise UserError unless a network gives a number for each class, value or label.
-
-    A width of None allows any number.
-    """
-    if width is None:
-        if isinstance(result, torch.Tensor):
-            return
-        width = -1
-    count, positions = len(targets), tuple[int, ...]()
-    if not targets.is_floating_point():
-        positions = tuple(targets.shape[1:])
-    expected = {(count, width, *positions), (count, *positions, width)}
-    is_tensor = isinstance(result, torch.Tensor)
-    if is_tensor and tuple(result.shape) in expected:
-        return
-    actual = tuple(result.shape) if is_tensor else f"a {type(result).__name__}"
-    wanted = " or ".join(map(str, sorted(expected)))
-    message = (
-        f"{name} gives {actual} for {count} samples: it must give a tensor of {wanted}, "
-        f"a number for each class, value or label"
-    )
-    if positions:
-        message += " at each position. A longer attribute `classes` of the data set names more"
-    elif not is_tensor:
-        message += ". `output: 0`, or a name, beside the model's name chooses a part"
-    elif result.dim() > 2:
-        message += ". For a class at each position, give targets of whole numbers for each position"
-    raise UserError(message)
-
-
-def _distances(first: _Tensors, second: _Tensors) -> dict[str, float]:
+def _distances(first: Tensors, second: Tensors) -> dict[str, float]:
     """Return, for each name, the norm of the difference between two tensors."""
     distances = {}
     for name in first:

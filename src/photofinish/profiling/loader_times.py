@@ -1,4 +1,4 @@
-"""Measure a training's loader after the training: its parts, its workers, and other inputs."""
+"""Measure a training's loader: its parts, its workers, and other inputs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from photofinish.profiling.loader_workers import measure_workers
 from photofinish.profiling.stopwatch import PACKED, REST, Stopwatch
 from photofinish.profiling.taps import Taps
 from photofinish.profiling.threads import restored_threads
-from photofinish.results import passed_seconds
 from photofinish.results.measurements import LoaderTimes
 from photofinish.training.batches import Batch
 from photofinish.training.input_paths import LoaderBatches
@@ -35,18 +34,20 @@ _LEAST_WITH_WORKERS_SECONDS = 1.0
 """Minimum time for trying workers, which start slowly."""
 
 
-def measure_loader(trainer: Trainer) -> LoaderTimes | None:
+def measure_loader(
+    trainer: Trainer, epoch_seconds: float, training_seconds: float
+) -> LoaderTimes | None:
     """Measure a training's loader. Return None without a loader, or with several processes."""
     batches = trainer.training
     if not isinstance(batches, LoaderBatches) or trainer.team.size > 1:
         return None
-    budget = Budget(seconds_for(passed_seconds(trainer.progress.timings)))
+    budget = Budget(seconds_for(training_seconds))
     try:
         with run_custom_code("a part can't be timed"):
             found = measure(batches, budget, allowed_cores(cpu_facts()))
             if budget.seconds < _LEAST_WITH_WORKERS_SECONDS:
                 return found
-            tried = try_inputs(trainer, found, budget)
+            tried = try_inputs(trainer, found, budget, epoch_seconds)
             return found.model_copy(update={"tried_inputs": tried})
     except UserError as error:
         return not_measured(error)

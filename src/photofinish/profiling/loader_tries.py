@@ -19,7 +19,6 @@ from photofinish.nested import leaves, map_nested
 from photofinish.profiling.attribution import RESIDENT, measure_input
 from photofinish.profiling.loader_parts import Budget, attempt
 from photofinish.profiling.loader_workers import limit_threads, timeout_of
-from photofinish.results import median_training_seconds
 from photofinish.results.measurements import CLEARLY_FASTER, LoaderTimes, TriedBy, TriedInput
 from photofinish.training.batches import Batches, Part
 from photofinish.training.custom_step import BatchTransform
@@ -49,12 +48,16 @@ class _OtherInput(NamedTuple):
     batch_transform: BatchTransform | None = None
 
 
-def try_inputs(trainer: Trainer, found: LoaderTimes, budget: Budget) -> tuple[TriedInput, ...]:
+def try_inputs(
+    trainer: Trainer, found: LoaderTimes, budget: Budget, epoch_seconds: float
+) -> tuple[TriedInput, ...]:
     """Time some steps with each input that may be faster."""
     batches = trainer.training
     assert isinstance(batches, LoaderBatches)
-    candidates = attempt(lambda: list(_candidates(trainer, batches, found, budget))) or []
-    epoch_seconds, settings = median_training_seconds(trainer.progress.timings), batches.settings
+    candidates = (
+        attempt(lambda: list(_candidates(trainer, batches, found, budget, epoch_seconds))) or []
+    )
+    settings = batches.settings
     if not settings.persistent_workers:
         epoch_seconds -= found.start_seconds_by(settings.workers)
     least_seconds = found.whole_seconds / max(1, settings.workers)
@@ -85,10 +88,13 @@ def _try_input(
 
 
 def _candidates(
-    trainer: Trainer, batches: LoaderBatches, found: LoaderTimes, budget: Budget
+    trainer: Trainer,
+    batches: LoaderBatches,
+    found: LoaderTimes,
+    budget: Budget,
+    epoch_seconds: float,
 ) -> Iterator[_OtherInput]:
     settings, transform = batches.settings, batches.settings.transform
-    epoch_seconds = median_training_seconds(trainer.progress.timings)
 
     def loader(
         by: TriedBy,

@@ -36,11 +36,3 @@ def scratch_steps(
 
 def _selected(rows: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     return tensor.index_select(0, rows.to(tensor.device))
-
-
-def forget_optimizer(trainer: Trainer) -> None:
-    """Free graphs, gradients and optimizer state, which only further training needs."""
-    trainer.steps.release()
-    for optimizer in trainer.state.optimizers:
-        optimizer.zero_grad()
-        optimizer.state.clear()

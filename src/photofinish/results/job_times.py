@@ -15,14 +15,11 @@ from photofinish.results import EpochTiming, median_training_seconds, passed_sec
 from photofinish.results.figures import Figure
 from photofinish.results.measurements import (
     MOST_UNEXPLAINED_SHARE,
-    LoaderTimes,
     LoopSteps,
-    Operations,
-    SteadyState,
-    StepAttribution,
+    StepMeasurements,
     StepParts,
-    TriedThreads,
 )
+from photofinish.results.timed_parts import EpochByParts, epoch_by_parts
 
 _STEP = Figure(
     "step (median)", csv="step_seconds", dvc=True, mlflow="median_step_seconds", needs_steps=True
@@ -61,20 +58,25 @@ class Readings(Record):
     """Energy of the first training, for each part of the machine."""
 
 
-class JobTimes(Readings):
-    """Duration, place and date of a job."""
+class Where(Record):
+    """Machine and software of a process that trained or measured."""
 
     host: CpuTarget | GpuTarget
     host_name: str
     device_name: str
+    device_count: int = 1
+    """Number of GPUs, or of processes on the CPU, that shared the training."""
     git_commit: str | None
     packages: dict[str, str]
     started_at_unix_seconds: float
+
+
+class PassTimes(Readings, Where):
+    """Duration of a job, of its start-up and of its epochs."""
+
     epochs: tuple[EpochTiming, ...]
     epochs_left: int = 0
     """Number of planned epochs that were not trained because of a time limit."""
-    sampled_steps: int | None = None
-    """Number of steps that `photofinish ask` took, if it extrapolates the epochs from them."""
     repeats: tuple[tuple[EpochTiming, ...], ...] = ()
     """Epochs of each further training from the same start."""
     seeds: tuple[tuple[EpochTiming, ...], ...] = ()
@@ -93,24 +95,8 @@ class JobTimes(Readings):
 
     For a resumed run, the sum over its processes.
     """
-    device_count: int = 1
-    """Number of GPUs, or of processes on the CPU, that shared the training."""
-    steady_state: SteadyState
-    tried_threads: tuple[TriedThreads, ...] = ()
-    """Steps with one, half, and all of the threads, measured in turns."""
-    loop_steps: LoopSteps | None = None
-    """Steps of a script on the CPU."""
     load: tuple[LoadWindow, ...]
-    """Load between readings after epochs.
-
-    The last window covers the measurements after the training.
-    """
-    attribution: StepAttribution | None = None
-    loader: LoaderTimes | None = None
-    """Breakdown of a loader's time for a batch."""
-    operations: Operations | None = None
-    not_counted: str | None = None
-    """Reason why there are no operations."""
+    """Load between readings after epochs."""
 
     @property
     def all_epochs(self) -> list[EpochTiming]:
@@ -123,35 +109,9 @@ class JobTimes(Readings):
         return [epoch.training_seconds for epoch in self.all_epochs]
 
     @property
-    def median_step_seconds(self) -> Annotated[float, _STEP]:
-        """Median duration of a step whose batch is on the device."""
-        return self.steady_state.median_seconds
-
-    @property
     def median_epoch_seconds(self) -> Annotated[float, _EPOCH]:
         """Median duration of a training pass."""
         return median_training_seconds(self.all_epochs)
-
-    @property
-    def step_parts(self) -> StepParts | None:
-        """Parts of a step, or None if a CPU step's parts do not add up to the whole.
-
-        The whole is a step on one batch or, on a quiet machine, an epoch's time per step without
-        loading.
-        """
-        if self.attribution is None:
-            return None
-        parts = self.attribution.parts
-        data_seconds = (
-            parts.median_seconds["waiting_seconds"] + parts.median_seconds["copying_seconds"]
-        )
-        apart_seconds = sum(parts.median_seconds.values()) - data_seconds
-        wholes = [self.attribution.same_batch.median_seconds]
-        if self.steps_per_epoch and not load_warnings(self.load):
-            wholes.append(self.median_epoch_seconds / self.steps_per_epoch - data_seconds)
-        most = MOST_UNEXPLAINED_SHARE
-        fits = any(abs(apart_seconds - whole) <= most * whole for whole in wholes)
-        return parts if fits or isinstance(self.host, GpuTarget) else None
 
     @property
     def once_seconds(self) -> float:
@@ -192,6 +152,48 @@ class JobTimes(Readings):
         """Duration of the whole job, for each repeat."""
         repeats = [passed_seconds(repeat) + self.left_seconds(repeat) for repeat in self.repeats]
         return [self.whole_seconds, *(self.once_seconds + seconds for seconds in repeats)]
+
+
+class JobTimes(PassTimes, StepMeasurements):
+    """Times of a job and of its steps, which may come from two processes."""
+
+    sampled_steps: int | None = None
+    """Number of steps that `photofinish ask` took, if it extrapolates the epochs from them."""
+    loop_steps: LoopSteps | None = None
+    """Steps of a script on the CPU."""
+
+    @property
+    def median_step_seconds(self) -> Annotated[float, _STEP]:
+        """Median duration of a step whose batch is on the device."""
+        return self.steady_state.median_seconds
+
+    @property
+    def epoch_by_parts(self) -> EpochByParts | None:
+        """Time of an epoch by the parts that `measure` timed, or None without parts."""
+        return epoch_by_parts(self.parts, self.epoch_steps) if self.epoch_steps else None
+
+    @property
+    def step_parts(self) -> StepParts | None:
+        """Parts of a step, or None if a CPU step's parts do not add up to the whole.
+
+        The whole is a step on one batch or, on a quiet machine, an epoch's time per step without
+        loading.
+        """
+        if self.attribution is None:
+            return None
+        parts = self.attribution.parts
+        data_seconds = (
+            parts.median_seconds["waiting_seconds"] + parts.median_seconds["copying_seconds"]
+        )
+        apart_seconds = sum(parts.median_seconds.values()) - data_seconds
+        wholes = [self.attribution.same_batch.median_seconds]
+        if self.steps_per_epoch and not load_warnings(self.load):
+            by_parts = self.epoch_by_parts
+            epoch_seconds = by_parts.seconds if by_parts else self.median_epoch_seconds
+            wholes.append(epoch_seconds / self.steps_per_epoch - data_seconds)
+        most = MOST_UNEXPLAINED_SHARE
+        fits = any(abs(apart_seconds - whole) <= most * whole for whole in wholes)
+        return parts if fits or isinstance(self.host, GpuTarget) else None
 
 
 def made_here(host: CpuTarget | GpuTarget) -> dict[str, Any]:

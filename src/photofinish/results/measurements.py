@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from photofinish.config.base import Record
+from photofinish.results.timed_parts import TimedPart
 
 MOST_UNEXPLAINED_SHARE = 0.25
 """Largest difference between a step and the sum of its parts that still allows a diagnosis."""
@@ -224,6 +225,26 @@ class LoaderTimes(Record):
         """
         tried = [each for each in self.tried_workers if each.workers <= workers][-1]
         return tried.batch_seconds * tried.workers / workers
+
+
+class StepMeasurements(Record):
+    """Measurements of single steps and of loading."""
+
+    parts: tuple[TimedPart, ...] = ()
+    """Parts of the training in the order of time. Empty in records before the stage `measure`."""
+    epoch_steps: float | None = None
+    """Number of steps of an epoch, a smaller last batch as a fraction."""
+    steady_state: SteadyState
+    tried_threads: tuple[TriedThreads, ...] = ()
+    """Steps with one, half, and all of the threads, measured in turns."""
+    attribution: StepAttribution | None = None
+    not_attributed: str | None = None
+    """Reason for a missing attribution."""
+    loader: LoaderTimes | None = None
+    """Breakdown of a loader's time for a batch."""
+    operations: Operations | None = None
+    not_counted: str | None = None
+    """Reason why there are no operations."""
 
 
 class Overhead(Record):

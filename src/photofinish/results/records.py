@@ -19,14 +19,14 @@ from photofinish.files import sha256_of_bytes, to_csv, write_text_atomically
 from photofinish.nested import Nested
 from photofinish.results import EpochMetrics
 from photofinish.results.figures import Figure
-from photofinish.results.job_times import JobTimes
+from photofinish.results.job_times import JobTimes, PassTimes
 from photofinish.results.measurements import Overhead, StepsTaken
 
 MODEL, TIMINGS_FOLDER, EVALUATED = "model", "timings", "evaluation"
 SEEDS = "seeds"
 RECORD, HISTORY, WEIGHTS = "record.json", "history.csv", "weights.safetensors"
 EPOCHS = "epochs"
-TIMINGS, FIRST_STEP = "timings.json", "first_step.json"
+TIMINGS = "timings.json"
 EVALUATION, PREDICTIONS = "evaluation.json", "predictions.csv"
 MEAN_ABSOLUTE_ERROR = "mean_absolute_error"
 DeviceLabel = Literal["cpu", "gpu"]
@@ -105,7 +105,7 @@ TensorFingerprint = tuple[float, float]
 
 
 class FirstStep(Record):
-    """First step of the training, layer by layer: model/first_step.json."""
+    """First step of a network, layer by layer."""
 
     batch_order_sha256: str
     """SHA-256 of the first epoch's row numbers and labels, in order."""
@@ -132,8 +132,8 @@ class FirstStep(Record):
         return self.draws or self.has_dropout
 
 
-class Timings(JobTimes):
-    """Times of a training, including what only the trainer measures: timings/timings.json."""
+class TrainingTimes(PassTimes):
+    """Times of a training: timings/timings.json."""
 
     data_seconds: Annotated[float, Figure(mlflow="data_seconds")]
     """Time to read, normalise and copy the split. Part of the start-up."""
@@ -145,14 +145,16 @@ class Timings(JobTimes):
     """Time in which training waited for MLflow."""
     overhead: Overhead
     steps_taken: StepsTaken | None = None
-    not_attributed: str | None = None
-    """Reason for a missing attribution."""
     identity: str | None = None
     """SHA-256 of all that determines the training, except the experiment's name."""
 
     @property
     def overhead_share(self) -> float:
         return self.overhead.share
+
+
+class Timings(TrainingTimes, JobTimes):
+    """Times of a training, with its steps as `measure` measured them."""
 
 
 class Untimed(Record):

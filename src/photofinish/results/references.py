@@ -22,6 +22,7 @@ from photofinish.machine.host import package_version
 from photofinish.machine.load import load_warnings
 from photofinish.results import EpochMetrics, records
 from photofinish.results.job_times import JobTimes
+from photofinish.results.measured import read_trained
 from photofinish.wording import counted
 
 _PRIVATE = re.compile(r"[/\\]|GPU-|MIG-")
@@ -107,9 +108,7 @@ def record_all(plan: Path, results: Path, out: Path, machine: str | None) -> Non
         training = records.read_training(folder / records.MODEL)
         if isinstance(training, records.Unavailable):
             continue
-        timings = records.read_record(
-            folder / records.TIMINGS_FOLDER / records.TIMINGS, records.Timings
-        )
+        timings, _first_step = read_trained(folder)
         if timings.host_name != platform.node():
             print(f"{name} on {device}: not recorded: it was measured on another machine")
             continue

@@ -6,6 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
+from photofinish.results.records import MODEL, TIMINGS_FOLDER
 from photofinish.runs.run import Run
 
 
@@ -21,7 +22,8 @@ def keep_result(run: Run) -> None:
     for leftover in (new, folder):
         shutil.rmtree(leftover, ignore_errors=True)
     try:
-        shutil.copytree(run.out, new)
+        for name in (MODEL, TIMINGS_FOLDER):
+            shutil.copytree(run.out / name, new / name)
         new.rename(folder)
     except OSError as error:
         shutil.rmtree(new, ignore_errors=True)

@@ -8,7 +8,6 @@ import torch
 
 from photofinish.errors import UserError
 from photofinish.files import sha256_of_bytes, write_bytes_atomically
-from photofinish.profiling.scratch import forget_optimizer
 from photofinish.results import EpochTiming, passed_seconds, records
 from photofinish.results.learned import seed_weights, weights_of
 from photofinish.runs.instruments import Instruments
@@ -28,7 +27,7 @@ def train_repeats(first: Training, instruments: Instruments) -> tuple[Epochs, ..
     repeats: list[Epochs] = []
     count, spent_seconds = first.setup.run.experiment.repeats, first.spent_seconds()
     if count > 1:
-        forget_optimizer(first.trainer)  # frees memory for the next training
+        first.trainer.forget_optimizer()  # frees memory for the next training
     for number in range(2, count + 1):
         again = Training(
             first.setup,

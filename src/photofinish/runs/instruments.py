@@ -12,11 +12,9 @@ from typing import Self
 from photofinish.machine.energy import EnergyMeter, added_up, unavailable
 from photofinish.machine.host_memory import peak_host_memory_bytes
 from photofinish.machine.load import LoadMonitor, LoadWindow, nvidia_gpu_state
-from photofinish.profiling.attribution import Profile, profile
-from photofinish.profiling.loader_times import measure_loader
 from photofinish.results import passed_seconds
 from photofinish.results.job_times import Readings
-from photofinish.results.measurements import LoaderTimes, Overhead
+from photofinish.results.measurements import Overhead
 from photofinish.runs.training import Training
 from photofinish.training.torch_device import nvidia_uuid
 
@@ -24,14 +22,12 @@ from photofinish.training.torch_device import nvidia_uuid
 class Instruments:
     """Instruments of a run in one process, read between epochs only.
 
-    A `with` block watches the first training. `repeat` and `measure` watch the rest.
+    A `with` block watches the first training. `repeat` watches the rest.
     """
 
     overhead: Overhead
     readings: Readings
     """Readings of the first training."""
-    profile: Profile
-    loader: LoaderTimes | None
 
     def __init__(self, training: Training) -> None:
         run, team = training.setup.run, training.team
@@ -72,7 +68,7 @@ class Instruments:
 
     @property
     def load(self) -> tuple[LoadWindow, ...]:
-        """Load of the training, then of its repeats, then of the measurements after them."""
+        """Load of the training, then of its repeats."""
         return tuple(self._load.windows)
 
     def epoch_ended(self, epoch: int) -> None:
@@ -85,11 +81,3 @@ class Instruments:
         self._load.begin()
         yield partial(self._load.epoch_ended, number)
         self._load.training_ended()
-
-    def measure(self) -> None:
-        """Measure the trained network and its loader, after all trainings."""
-        setup, trainer = self._training.setup, self._training.trainer
-        self._load.begin()
-        self.profile = profile(trainer, setup.resident_batches)
-        self.loader = measure_loader(trainer)
-        self._load.sample(setup.run.experiment.repeats, setup.run.experiment.epochs)

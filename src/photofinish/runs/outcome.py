@@ -14,32 +14,36 @@ from photofinish.results.learned import weights_of
 from photofinish.results.measurements import StepsTaken
 from photofinish.runs.further import Epochs
 from photofinish.runs.instruments import Instruments
-from photofinish.runs.training import JobClock, Training
+from photofinish.runs.job_clock import JobClock
+from photofinish.runs.setup import Setup
+from photofinish.runs.training import Training
 from photofinish.training.torch_device import device_name, effective_precision
+from photofinish.training.trainer import Trainer
 
 
-def write_model(training: Training, first_step: records.FirstStep) -> None:
+def write_model(training: Training) -> None:
     """Write the model. Every file here must have equal bytes for two trainings on one machine."""
-    trainer, folder = training.trainer, training.setup.run.out / records.MODEL
+    setup, trainer = training.setup, training.trainer
+    folder = setup.run.out / records.MODEL
     weights = weights_of(trainer.result)
     write_bytes_atomically(folder / records.WEIGHTS, weights)
     epoch_weights = sorted(training.epoch_weights.glob("epoch-*.safetensors"))
     for path in epoch_weights:
         write_bytes_atomically(folder / records.EPOCHS / path.name, path.read_bytes())
     records.write_history(folder, trainer.progress.metrics)
-    record = training_record(training).model_copy(
+    record = training_record(setup, trainer, training.initial_weights_sha256).model_copy(
         update={
             "weights_sha256": sha256_of_bytes(weights),
             "epoch_weights_sha256": tuple(map(sha256_of_file, epoch_weights)),
         }
     )
     records.write_record(folder / records.RECORD, record)
-    records.write_record(folder / records.FIRST_STEP, first_step)
 
 
-def training_record(training: Training) -> records.TrainingRecord:
+def training_record(
+    setup: Setup, trainer: Trainer, initial_weights_sha256: str
+) -> records.TrainingRecord:
     """Return the record of a training that still has its initial weights."""
-    setup, trainer = training.setup, training.trainer
     run, manifest, published = setup.run, setup.split.manifest, setup.run.published_weights()
     is_channels_last = trainer.state.memory_format is torch.channels_last
     return records.TrainingRecord(
@@ -61,8 +65,8 @@ def training_record(training: Training) -> records.TrainingRecord:
         decode=manifest.decode,
         samples=manifest.counts,
         published_weights_sha256=published.sha256 if published else None,
-        initial_weights_sha256=training.initial_weights_sha256,
-        weights_sha256=training.initial_weights_sha256,
+        initial_weights_sha256=initial_weights_sha256,
+        weights_sha256=initial_weights_sha256,
         custom_code=run.custom_code,
     )
 
@@ -75,13 +79,13 @@ def timings_of(
     *,
     warm_up_seconds: float,
     total_seconds: float,
-) -> records.Timings:
+) -> records.TrainingTimes:
     """Return the record of the times of the training and its parts."""
     setup, trainer = training.setup, training.trainer
-    run, steps, image_count = setup.run, trainer.steps, setup.training.image_count
+    run, image_count = setup.run, setup.training.image_count
     cpu = run.host.cpu if run.device == "cpu" else None
     epochs = tuple(trainer.progress.timings)
-    return records.Timings(
+    return records.TrainingTimes(
         **made_here(run.host),
         device_name=cpu.model if cpu else device_name(setup.device),
         started_at_unix_seconds=clock.started_at_unix_seconds,
@@ -100,11 +104,15 @@ def timings_of(
         images_per_second=image_count / median_training_seconds(chain(epochs, *repeats)),
         device_count=setup.team.device_count,
         repeats=repeats,
-        **instruments.profile._asdict(),
-        steps_taken=StepsTaken(kind=steps.kind, at_once=steps.at_once, why=steps.why),
+        steps_taken=steps_taken(trainer),
         overhead=instruments.overhead,
         load=instruments.load,
-        loader=instruments.loader,
         identity=run.identity(),
         **dict(instruments.readings),
     )
+
+
+def steps_taken(trainer: Trainer) -> StepsTaken:
+    """Return how the trainer launches its steps."""
+    steps = trainer.steps
+    return StepsTaken(kind=steps.kind, at_once=steps.at_once, why=steps.why)

@@ -23,6 +23,12 @@ from photofinish.results import records
 from photofinish.runs.costs import Costs
 from photofinish.stage.rank import own_rank
 
+REMEDY = (
+    "`photofinish spread` trains it there, and so does `dvc repro` on that machine. "
+    "If this machine has changed, run `dvc repro plan`."
+)
+"""Remedy for a run that is planned for another machine."""
+
 
 @dataclass(frozen=True)
 class Run:

@@ -8,16 +8,15 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from photofinish.config.experiment import Experiment, ResidentInput
+from photofinish.config.experiment import Experiment
 from photofinish.data import PartName
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import ConfigError
 from photofinish.models.custom import check_same_network
 from photofinish.models.registry import build_model
-from photofinish.profiling.custom_check import validate_custom_model
-from photofinish.profiling.loader_tries import fits_resident
 from photofinish.runs.run import Run
 from photofinish.training.batches import Batches
+from photofinish.training.custom_check import validate_custom_model
 from photofinish.training.custom_step import step_with_a_loss
 from photofinish.training.failures import failures_explained
 from photofinish.training.input_paths import make_batches
@@ -51,8 +50,8 @@ class Setup:
         clock = team.clock()
         started_seconds = clock.now_seconds()
         self.split = PackedSplit(run.data)
-        self.training = self._batches("train", run.experiment)
-        self.validation = self._batches("validation", run.experiment)
+        self.training = self.batches("train", run.experiment)
+        self.validation = self.batches("validation", run.experiment)
         self.sample = self._sample()
         self.data_seconds = clock.now_seconds() - started_seconds
 
@@ -98,19 +97,6 @@ class Setup:
                 self.run.monitored,
             )
 
-    def resident_batches(self) -> Batches | None:
-        """Return resident batches for a training with a loader, or None if they do not fit."""
-        experiment = self.run.experiment
-        given = experiment.input
-        if given.name == "resident" or given.transform or given.eval_transform or given.collate:
-            return None
-        if has_live_inputs(self.split):
-            return None
-        if not fits_resident(self.split.images("train"), self.training.image_count, self.device):
-            return None
-        resident = ResidentInput(name="resident")
-        return self._batches("train", experiment.model_copy(update={"input": resident}))
-
     def _sample(self) -> SampleKind:
         """Return a sample as the network gets it, after eval_transform and collate."""
         manifest, given = self.split.manifest, self.run.experiment.input
@@ -130,7 +116,8 @@ class Setup:
             return f"input: {workers} reads the data set itself in each epoch ({key})"
         return f"input: {workers} reads the packed split (input: loader)"
 
-    def _batches(self, name: PartName, experiment: Experiment) -> Batches:
+    def batches(self, name: PartName, experiment: Experiment) -> Batches:
+        """Return the batches of a part, with an experiment's input."""
         return make_batches(
             experiment, part_of(self.split, name), self.device, self.team.rank, self.team.size
         )

@@ -14,15 +14,11 @@ from photofinish.machine.fingerprint import GpuTarget, check_machine, read_host,
 from photofinish.results.records import DeviceLabel
 from photofinish.runs.costs import Costs
 from photofinish.runs.finished import restore_result
-from photofinish.runs.run import Run, write_unavailable
+from photofinish.runs.run import REMEDY, Run, write_unavailable
 from photofinish.stage.locks import exclusive, exclusive_machine
 from photofinish.stage.rank import Rank, own_rank
 from photofinish.tracking.client import NoTracker, Tracker
 
-_REMEDY = (
-    "`photofinish spread` trains it there, and so does `dvc repro` on that machine. "
-    "If this machine has changed, run `dvc repro plan`."
-)
 _RESUMING = ". Run `dvc repro` again: it resumes from the last checkpoint"
 
 
@@ -42,7 +38,7 @@ def train(
         costs = Costs.of(read_plan(budget_file, BudgetPlan), device, name)
     run = Run(name, device, experiment, host, data, out, weights, costs)
     if rank is None:
-        check_machine(run.title, host, _REMEDY)
+        check_machine(run.title, host, REMEDY)
     run.check()
     if rank is None and host.processes > 1:
         # Imported here, because torch takes seconds, while MLflow's process starts.

@@ -11,21 +11,19 @@ import torch
 
 from photofinish.files import state_folder
 from photofinish.machine.load import load_warnings
-from photofinish.profiling.first_step import first_batch, first_step
-from photofinish.profiling.scratch import forget_optimizer
 from photofinish.results import passed_seconds, records
 from photofinish.runs.distributed import failures_left_to_the_stage, team_for
 from photofinish.runs.finished import keep_result
 from photofinish.runs.further import train_further_seeds, train_repeats
 from photofinish.runs.instruments import Instruments
+from photofinish.runs.job_clock import JobClock
 from photofinish.runs.outcome import timings_of, write_model
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup, torch_configured
-from photofinish.runs.training import JobClock, Training
+from photofinish.runs.training import Training
 from photofinish.stage.rank import Rank
 from photofinish.tracking.client import NoTracker, Tracker
 from photofinish.training.checkpoint import CheckpointStore, prune_checkpoints
-from photofinish.training.custom_step import step_with_a_loss
 from photofinish.training.torch_device import NoAcceleratorError
 from photofinish.training.world import World
 
@@ -53,7 +51,7 @@ def train(
     tracker: Tracker | NoTracker,
     waited_seconds: float,
 ) -> None:
-    """Train from the last checkpoint, if any, then measure and write the results."""
+    """Train from the last checkpoint, if any, and write the results."""
     if team.is_main:
         prune_checkpoints(state_folder() / "checkpoints")
     with torch_configured(run, device, team):
@@ -76,7 +74,7 @@ def _train_own_seed(
     team: World,
     tracker: Tracker | NoTracker,
     waited_seconds: float,
-) -> records.Timings:
+) -> records.TrainingTimes:
     """Train from the experiment's own seed, then train its repeats. Write `model/`."""
     clock = JobClock(tracker, waited_seconds)
     training = Training(Setup(run, device, team), clock=clock)
@@ -93,11 +91,8 @@ def _train_own_seed(
                 instruments.epoch_ended(metrics.epoch)
     with clock.excluded():
         repeats = train_repeats(training, instruments)
-        first_step = _first_step(training)
-    if first_step:  # on rank 0. If killed before, restore the last checkpoint and measure again
-        write_model(training, first_step)
-    with clock.excluded():
-        instruments.measure()
+    if team.is_main:
+        write_model(training)
         for warning in load_warnings(instruments.load):
             training.say(f"take the times with care: {warning}")
     return timings_of(
@@ -107,25 +102,4 @@ def _train_own_seed(
         repeats,
         warm_up_seconds=warm_up_seconds,
         total_seconds=clock.elapsed_seconds(),
-    )
-
-
-def _first_step(training: Training) -> records.FirstStep | None:
-    """Return the first step of a new network on rank 0, and None on other ranks."""
-    forget_optimizer(training.trainer)  # makes room
-    setup, experiment = training.setup, training.setup.run.experiment
-    batch = first_batch(setup.training, training.team)
-    if batch is None:  # not rank 0
-        return None
-    loader = experiment.input
-    return first_step(
-        setup.new_network(),
-        training.trainer.criterion,
-        batch,
-        setup.device,
-        experiment.precision,
-        setup.split.labels("train"),
-        experiment.seed,
-        step_with_a_loss(experiment),
-        is_collated=loader.name == "loader" and loader.collate is not None,
     )

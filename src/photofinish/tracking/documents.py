@@ -20,7 +20,8 @@ from photofinish.machine.fingerprint import GpuTarget
 from photofinish.machine.load import load_warnings
 from photofinish.nested import dotted
 from photofinish.results import records
-from photofinish.results.job_times import JobTimes
+from photofinish.results.job_times import PassTimes
+from photofinish.results.measured import MEASURED, MEASURED_FOLDER, read_trained
 from photofinish.results.script_runs import SCRIPT, ScriptRun, read_script_run
 from photofinish.tracking.run_metrics import (
     KEY,
@@ -135,20 +136,25 @@ def training_document(
     record = records.read_training(model)
     if isinstance(record, records.Unavailable):
         return None
-    timings = records.read_record(timings_folder / records.TIMINGS, records.Timings)
+    timings = records.read_record(timings_folder / records.TIMINGS, records.TrainingTimes)
     history = records.read_history(model)
     seeds = records.read_seeds(model, record.experiment)
-    experiment, values = record.experiment, summary(timings)
+    experiment = record.experiment
     result = mirrored = _digest(f"{name}/{device}", *written_last)
     files = [*_files(model, records.MODEL), *_files(timings_folder, records.TIMINGS_FOLDER)]
-    quality = ""
+    measured_file = folder / MEASURED_FOLDER / MEASURED
+    if measured_file.is_file():  # else the stage `measure` did not run
+        timings, _ = read_trained(folder)
+        files.append((measured_file, MEASURED_FOLDER))
+        mirrored = _digest(result, measured_file)
+    values, quality = summary(timings), ""
     evaluation = results / name / records.EVALUATED / records.EVALUATION
     if evaluation.is_file():
         judged = records.read_record(evaluation, records.Evaluation)
         scores = judged.scores_of(record, seeds)
         if scores:  # otherwise `evaluate` has not scored these weights yet
             files.append((evaluation, records.EVALUATED))
-            mirrored = _digest(result, evaluation)
+            mirrored = _digest(mirrored, evaluation)
             quality = f": {scores.in_words}"
             values |= test_scores(scores)
     tags = {}
@@ -176,7 +182,7 @@ def _document(
     name: str,
     device: records.DeviceLabel,
     stage: Literal["train", "script"],
-    timings: JobTimes,
+    timings: PassTimes,
     training_key: str,
     note: str,
     result: str,
@@ -245,7 +251,7 @@ def run_tags(name: str, device: str, host: str, training_key: str) -> dict[str, 
     return {**own, TAG_TRAINING_KEY: training_key, **_SOURCE}
 
 
-def _machine_tags(timings: JobTimes) -> dict[str, str]:
+def _machine_tags(timings: PassTimes) -> dict[str, str]:
     """Describe the machine, the packages and the commit."""
     host, tags = timings.host, {"device.name": timings.device_name}
     if host.cpu and host.software:
@@ -268,7 +274,7 @@ def _machine_tags(timings: JobTimes) -> dict[str, str]:
 
 
 def _note(
-    experiment: Experiment, timings: records.Timings, quality: str, extrapolated: str | None
+    experiment: Experiment, timings: records.TrainingTimes, quality: str, extrapolated: str | None
 ) -> str:
     """Return a training's description."""
     text = (

@@ -10,7 +10,7 @@ from mlflow.entities import Metric
 
 from photofinish.results import EpochMetrics, EpochTiming, records
 from photofinish.results.figures import figures_in
-from photofinish.results.job_times import JobTimes
+from photofinish.results.job_times import PassTimes
 from photofinish.results.script_runs import ScriptRun
 
 ONCE = 0
@@ -30,7 +30,7 @@ def epoch_metrics(metrics: EpochMetrics, timing: EpochTiming, training_images: i
 
 def training_metrics(
     history: Sequence[EpochMetrics],
-    timings: records.Timings,
+    timings: records.TrainingTimes,
     seeds: Sequence[records.SeedRun],
     summary: Mapping[str, float | None],
 ) -> Iterator[Metric]:
@@ -70,11 +70,13 @@ def _at(values: Mapping[str, float | None], ended_ms: int, step: int) -> list[Me
     ]
 
 
-def summary(timings: records.Timings) -> dict[str, float | None]:
+def summary(timings: records.TrainingTimes) -> dict[str, float | None]:
     """Return the values that a training has once."""
     values = _measured(timings, has_steps=True)
     values["overhead_share"] = timings.overhead.share
     values["job_seconds"] = timings.whole_seconds if timings.epochs_left else None
+    if not isinstance(timings, records.Timings):
+        return values
     if parts := timings.step_parts:
         for part, value in parts.median_seconds.items():
             values[f"median_step_{part}"] = value
@@ -94,7 +96,7 @@ def test_scores(scores: records.DeviceEvaluation) -> dict[str, float]:
     return custom | {key: value for key, value in ours.items() if value is not None}
 
 
-def _measured(timings: JobTimes, *, has_steps: bool) -> dict[str, float | None]:
+def _measured(timings: PassTimes, *, has_steps: bool) -> dict[str, float | None]:
     """Return the measured figures by their names in MLflow."""
     figures = figures_in(timings, has_steps=has_steps)
     return {figure.mlflow: value for figure, value in figures if figure.mlflow}

@@ -20,6 +20,7 @@ from mlflow.tracking import MlflowClient
 from photofinish.errors import UserError
 from photofinish.files import project_root, state_folder
 from photofinish.results import records
+from photofinish.results.measured import MEASURED_FOLDER
 from photofinish.results.records import EVALUATED
 from photofinish.tracking.documents import (
     OURS,
@@ -167,8 +168,8 @@ def mirror_run(store: Store, run_id: str, document: RunDocument) -> None:
             print(f"MLflow: {document.name} goes without its model: {error}", file=sys.stderr)
     _log_missing_metrics(client, run, document.metrics, model_id)
     for path, folder in document.files:
-        # A training's identity determines its files. An evaluation's files may change.
-        if not has_files or folder in (EVALUATED, REPORT):
+        # A training's identity determines its files. Those of other stages may change.
+        if not has_files or folder in (EVALUATED, MEASURED_FOLDER, REPORT):
             client.log_artifact(run_id, str(path), folder)
     client.set_tag(run_id, TAG_RESULT, document.result)
     # The end of the job, not of the measurements after it, nor the time when MLflow was back.

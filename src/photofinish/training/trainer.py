@@ -324,6 +324,13 @@ class Trainer:
             why = f"recording them failed ({first_failure(error)})"
             self.steps = fall_back(self.experiment, self.step, why)
 
+    def forget_optimizer(self) -> None:
+        """Free graphs, gradients and optimizer state, which only further training needs."""
+        self.steps.release()
+        for optimizer in self.state.optimizers:
+            optimizer.zero_grad()
+            optimizer.state.clear()
+
     def state_dict(self) -> dict[str, Any]:
         """Return all state that the rest of the run depends on.
 

@@ -1,0 +1,151 @@
+"""One measurement: parts of a training, its first step, single steps, operations and loader.
+
+It trains fresh weights and keeps none of them. Every rank runs this program; rank 0 writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+import torch
+
+from photofinish.errors import UserError
+from photofinish.files import sha256_of_bytes
+from photofinish.machine.load import LoadMonitor, nvidia_gpu_state
+from photofinish.measure.take_parts import second_step_seconds, take_parts
+from photofinish.profiling.attribution import RESIDENT, profile
+from photofinish.profiling.first_step import first_batch, first_step
+from photofinish.profiling.loader_times import measure_loader
+from photofinish.profiling.loader_tries import fits_resident
+from photofinish.results import records
+from photofinish.results.job_times import made_here
+from photofinish.results.learned import weights_of
+from photofinish.results.measured import Measured
+from photofinish.runs.job_clock import JobClock
+from photofinish.runs.outcome import steps_taken, training_record
+from photofinish.runs.run import Run
+from photofinish.runs.setup import Setup, torch_configured
+from photofinish.tracking.client import NoTracker
+from photofinish.training.batches import Batch, Batches
+from photofinish.training.custom_step import step_with_a_loss
+from photofinish.training.parts import has_live_inputs
+from photofinish.training.torch_device import device_name, nvidia_uuid
+from photofinish.training.trainer import Trainer
+from photofinish.training.world import World
+
+_JOB_SHARE = 0.2
+"""Largest share of a job's time that measuring takes."""
+_LEAST_SECONDS = 0.5
+_PARTS_SHARE = 0.5
+_Result = TypeVar("_Result")
+
+
+def measure(
+    run: Run, device: torch.device, team: World, seconds: float, epochs: int, waited_seconds: float
+) -> Measured | None:
+    """Measure a job of so many epochs for about `seconds`. Return None on other ranks than 0.
+
+    A short job is measured for a fifth of its time. After the parts of the training, a measurement
+    that fails is left out, because the training may well succeed.
+    """
+    clock = JobClock(NoTracker(), waited_seconds)
+    with torch_configured(run, device, team):
+        setup = Setup(run, device, team)
+        network = setup.new_network()
+        initial_weights_sha256 = sha256_of_bytes(weights_of(network))
+        with clock.excluded():
+            setup.check_custom_code(network)
+        trainer = setup.new_trainer(network)
+        with clock.excluded():
+            warm_up_seconds = trainer.prepare()
+            step_seconds = second_step_seconds(trainer)
+        clock.startup_ended()
+        job_seconds = epochs * trainer.steps_per_epoch * step_seconds
+        job_seconds = min(max(job_seconds, _LEAST_SECONDS / _JOB_SHARE), seconds / _JOB_SHARE)
+        most_seconds = _PARTS_SHARE * _JOB_SHARE * job_seconds
+        load = _load_monitor(run, team)
+        parts, validation_seconds = take_parts(trainer, step_seconds, most_seconds, epochs)
+        load.sample(0, 0)
+        peak_memory_bytes = team.peak_memory_bytes()
+        trainer.forget_optimizer()
+        batch, first, why_no_first = first_batch(setup.training, team), None, None
+        if batch is not None:  # on rank 0
+            first, why_no_first = _attempt(partial(_first_step, setup, trainer, batch))
+        step_seconds = sum(part.seconds for part in parts) / sum(part.steps for part in parts)
+        profiled = profile(trainer, lambda: _resident_batches(setup), step_seconds, job_seconds)
+        epoch_seconds = step_seconds * trainer.steps_per_epoch
+        loader = measure_loader(trainer, epoch_seconds, job_seconds)
+        load.sample(0, 0)
+    if not team.is_main:
+        return None
+    cpu = run.host.cpu if run.device == "cpu" else None
+    return Measured(
+        **made_here(run.host),
+        **profiled._asdict(),
+        job=run.name,
+        device=run.device,
+        device_name=cpu.model if cpu else device_name(device),
+        device_count=team.device_count,
+        started_at_unix_seconds=clock.started_at_unix_seconds,
+        training=training_record(setup, trainer, initial_weights_sha256),
+        startup_seconds=clock.startup_seconds,
+        startup_cpu_seconds=clock.startup_cpu_seconds,
+        data_seconds=setup.data_seconds,
+        warm_up_seconds=warm_up_seconds,
+        steps_taken=steps_taken(trainer),
+        parts=parts,
+        epoch_steps=setup.training.image_count / setup.training.batch_size,
+        validation_seconds=validation_seconds,
+        loader=loader,
+        first_step=first,
+        no_first_step=why_no_first,
+        peak_memory_bytes=peak_memory_bytes,
+        load=tuple(load.windows),
+    )
+
+
+def _resident_batches(setup: Setup) -> Batches | None:
+    """Return resident batches for a training with a loader, or None if they do not fit."""
+    experiment = setup.run.experiment
+    given = experiment.input
+    if given.name == "resident" or given.transform or given.eval_transform or given.collate:
+        return None
+    if has_live_inputs(setup.split):
+        return None
+    if not fits_resident(setup.split.images("train"), setup.training.image_count, setup.device):
+        return None
+    return setup.batches("train", experiment.model_copy(update={"input": RESIDENT}))
+
+
+def _load_monitor(run: Run, team: World) -> LoadMonitor:
+    loader = run.experiment.input
+    shares_cores = run.host.processes > 1 or (loader.name == "loader" and loader.workers > 0)
+    gpu_state = nvidia_gpu_state(nvidia_uuid(team.devices[0]))
+    return LoadMonitor(gpu_state, own_processes_share_cores=shares_cores)
+
+
+def _attempt(take: Callable[[], _Result]) -> tuple[_Result | None, str | None]:
+    """Return the measurement and None, or None and the first line of the error."""
+    try:
+        return take(), None
+    except (RuntimeError, UserError) as error:
+        return None, f"measuring it fails ({str(error).partition(chr(10))[0]})"
+
+
+def _first_step(setup: Setup, trainer: Trainer, batch: Batch) -> records.FirstStep:
+    """Return the first step of a new network."""
+    experiment = setup.run.experiment
+    loader = experiment.input
+    return first_step(
+        setup.new_network(),
+        trainer.criterion,
+        batch,
+        setup.device,
+        experiment.precision,
+        setup.split.labels("train"),
+        experiment.seed,
+        step_with_a_loss(experiment),
+        is_collated=loader.name == "loader" and loader.collate is not None,
+    )

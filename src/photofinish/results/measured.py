@@ -1,0 +1,85 @@
+"""Measurement of one job on one device: measured/measured.json."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, RootModel
+
+from photofinish.config.base import Record
+from photofinish.errors import UserError
+from photofinish.machine.load import LoadWindow
+from photofinish.results import records
+from photofinish.results.job_times import Where
+from photofinish.results.measurements import StepMeasurements, StepsTaken
+
+MEASURED_FOLDER, MEASURED = "measured", "measured.json"
+
+
+class Measured(Where, StepMeasurements):
+    """Steps of a job, its start-up, its loader and its first step, on fresh weights."""
+
+    status: Literal["measured"] = "measured"
+    job: str
+    device: records.DeviceLabel
+    training: records.TrainingRecord
+    """Settings on which a step depends, data and network, before any training."""
+    startup_seconds: float
+    """Time from the process's start to the first step, without warm-up and photofinish's checks."""
+    startup_cpu_seconds: float
+    """CPU time of the main thread in the start-up."""
+    data_seconds: float
+    warm_up_seconds: float
+    steps_taken: StepsTaken
+    validation_seconds: float
+    """Time of an epoch's validation pass, extrapolated if there was time for a part of it."""
+    first_step: records.FirstStep | None
+    no_first_step: str | None = None
+    """Reason for a missing first step."""
+    peak_memory_bytes: int | None
+    load: tuple[LoadWindow, ...]
+
+
+class NotMeasured(Record):
+    """Record of a missing device."""
+
+    status: Literal["missing"] = "missing"
+    job: str
+    device: records.DeviceLabel
+    reason: str
+
+
+class _EitherMeasured(RootModel[Annotated[Measured | NotMeasured, Field(discriminator="status")]]):
+    """Record of either status."""
+
+
+def write_measured(folder: Path, measured: Measured | NotMeasured) -> None:
+    """Write the record of a folder `measured`."""
+    records.write_record(folder / MEASURED, measured)
+
+
+def read_measured(path: Path) -> Measured | NotMeasured:
+    """Read measured.json."""
+    return records.read_record(path, _EitherMeasured).root
+
+
+def read_trained(folder: Path) -> tuple[records.Timings, records.FirstStep | None]:
+    """Read the times of a device's folder, with what `measure` measured of the same job."""
+    times = folder / records.TIMINGS_FOLDER / records.TIMINGS
+    trained = records.read_record(times, records.TrainingTimes)
+    path = folder / MEASURED_FOLDER / MEASURED
+    if not path.is_file():
+        stage = f"measure-{folder.name}@{folder.parent.name}"
+        raise UserError(f"{path} is missing: `photofinish run {stage}` writes it")
+    measured = read_measured(path)
+    if isinstance(measured, NotMeasured):
+        raise UserError(f"{path}: {measured.reason}. But {times} exists: run `dvc repro`")
+    return with_measured(trained, measured), measured.first_step
+
+
+def with_measured(trained: records.TrainingTimes, measured: Measured) -> records.Timings:
+    """Return the times of a training with the measurements of its steps."""
+    fields = {name: getattr(trained, name) for name in records.TrainingTimes.model_fields}
+    fields |= {name: getattr(measured, name) for name in StepMeasurements.model_fields}
+    return records.Timings(**fields | {"load": (*trained.load, *measured.load)})

@@ -1,0 +1,60 @@
+"""Timed parts of a training, and the time of an epoch by them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from photofinish.config.base import Record
+
+_SLOWER = 1.1
+"""Factor by which the first epoch must be slower if its excess is to count once."""
+_LATER_PARTS = 3
+"""Minimum number of parts in later epochs, to see whether the first epoch is slower."""
+
+
+class TimedPart(Record):
+    """Consecutive steps of a training, timed together, with the training's own input."""
+
+    began_seconds: float
+    """Time since the first part began. Between parts, photofinish does its own work."""
+    seconds: float
+    steps: float
+    """Number of steps. A smaller last batch is a fraction."""
+    epoch: int
+    """Number of the epoch, from 0."""
+    holds: Literal["start", "steps", "epoch"]
+    """A start is an epoch's first steps, with the start of its loader."""
+
+
+@dataclass(frozen=True)
+class EpochByParts:
+    """Time of an epoch's training pass, if all its steps are like the parts."""
+
+    seconds: float
+    values: tuple[float, ...]
+    """Time of an epoch by each part."""
+    once_seconds: float
+    """Time that only the first epoch takes, for example to fill a cache."""
+
+
+def epoch_by_parts(parts: Sequence[TimedPart], epoch_steps: float) -> EpochByParts:
+    """Return the time of an epoch of so many steps: its start, and its steps at the mean speed."""
+    steady = [part for part in parts if part.holds != "start"] or list(parts)
+    once_seconds, later = 0.0, [part for part in steady if part.epoch > 0]
+    if len(later) >= _LATER_PARTS and len(later) < len(steady):
+        first_seconds = _step_seconds([part for part in steady if part.epoch == 0])
+        if first_seconds > _SLOWER * _step_seconds(later):
+            once_seconds = epoch_steps * (first_seconds - _step_seconds(later))
+            steady = later
+    step_seconds = _step_seconds(steady)
+    starts = [part.seconds - part.steps * step_seconds for part in parts if part.holds == "start"]
+    start_seconds = max(0.0, starts[-1]) if starts else 0.0
+    values = tuple(start_seconds + epoch_steps * part.seconds / part.steps for part in steady)
+    return EpochByParts(start_seconds + epoch_steps * step_seconds, values, once_seconds)
+
+
+def _step_seconds(parts: Sequence[TimedPart]) -> float:
+    """Return the mean time of a step."""
+    return sum(part.seconds for part in parts) / sum(part.steps for part in parts)

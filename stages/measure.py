@@ -1,0 +1,58 @@
+"""measure-cpu and measure-gpu: measure steps of an experiment, and print how long it trains."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from _start import note_missing, run_stage
+
+from photofinish.stage.process import end_with_parent
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", choices=["cpu", "gpu"], required=True)
+    parser.add_argument(
+        "--steps", type=Path, required=True, help="settings on which a step depends, a JSON file"
+    )
+    parser.add_argument(
+        "--job", type=Path, required=True, help="the experiment's plan, for its length"
+    )
+    parser.add_argument(
+        "--host", type=Path, required=True, help="the device's fingerprint, a JSON file"
+    )
+    parser.add_argument("--data", type=Path, required=True, help="the folder of the packed split")
+    parser.add_argument(
+        "--weights",
+        type=Path,
+        help="the folder of the published weights, for a model that names some",
+    )
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seconds", type=float, required=True, help="about how long to measure")
+    args = parser.parse_args()
+    note_missing(args.device, args.job.stem)
+    # Imported late: `make spread` starts this script for each experiment.
+    from photofinish.comparing.sampled import job_line
+    from photofinish.config.base import read_plan
+    from photofinish.config.experiment import ExperimentPlan
+    from photofinish.measure.stage import measure_job
+
+    end_with_parent()
+    job = read_plan(args.job, ExperimentPlan)
+    measured = measure_job(
+        args.device,
+        args.steps,
+        args.host,
+        args.data,
+        args.weights,
+        args.out,
+        args.seconds,
+        job.epochs,
+    )
+    if measured:
+        print(job_line(measured, job))
+
+
+if __name__ == "__main__":
+    run_stage(main)
