@@ -205,10 +205,6 @@ def _run(args: argparse.Namespace) -> None:
     if args.example:
         pipeline.copy_example(args.example)
     pipeline.prepare()
-    if not args.arguments:
-        from photofinish.commands.announce import announce
-
-        announce()
     sys.exit(pipeline.repro(args.arguments))
 
 

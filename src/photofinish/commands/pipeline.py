@@ -52,21 +52,6 @@ def run_quietly(stages: list[str]) -> None:
         sys.exit(status)
 
 
-def changed_stages() -> set[str]:
-    """Return the names of the stages that have changed by DVC's status, after `prepare`.
-
-    Return none if DVC fails: `dvc repro` then fails, too, and says why.
-    """
-    from dvc.exceptions import DvcException
-    from dvc.repo import Repo
-
-    try:
-        with Repo() as repo:
-            return {name.rpartition(":")[2] for name in repo.status()}
-    except DvcException:
-        return set()
-
-
 def stages_before(params: Params, experiments: Iterable[str]) -> list[str]:
     """Return the stages that the trainings of these experiments depend on."""
     chosen = [params.experiments[name] for name in experiments]
