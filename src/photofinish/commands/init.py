@@ -32,15 +32,7 @@ _MADE = (
 """Outputs of stages, which DVC deletes before a stage runs."""
 _IGNORED_BY_GIT = (
     *("/.photofinish/", "/data/plan/", "/data/raw/", "/data/splits/", "/data/weights/"),
-    *(
-        "/results/",
-        "/report/",
-        "/mlruns/",
-        "/mlflow.db*",
-        "/dvc_plots/",
-        "/speed-history.*",
-        "__pycache__/",
-    ),
+    *("/results/", "/report/", "/mlruns/", "/mlflow.db*", "/dvc_plots/", "__pycache__/"),
 )
 _IGNORED_BY_DVC = ("/.photofinish", "/mlruns", ".venv", "venv")
 
