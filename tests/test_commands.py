@@ -287,6 +287,7 @@ def test_mistakes_in_params_yaml_end_a_run_before_dvc_reads_it(tmp_path: Path) -
     ("command", "instead"),
     [
         ("history", "dvc exp show"),
+        ("plan --try", "photofinish ask NAME"),
         ("gate --find v1", "git bisect run"),
         ("gate --find=v1", "git bisect run"),
     ],

@@ -29,6 +29,7 @@ start here:
 
 _GONE = {
     "gate --find": "`git bisect run photofinish gate --base GOOD` finds the slow commit",
+    "plan --try": "`photofinish ask NAME --seconds 1` runs your code for a moment",
     "history": "`dvc exp show --all-commits` and `photofinish ui` compare commits",
 }
 """What to use instead of a command or option of an earlier version."""
@@ -96,11 +97,7 @@ def _add_commands(parser: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--example", metavar="NAME", help="copy examples/NAME.yaml over params.yaml first"
     )
-    plan = command("plan", _plan, "check params.yaml; `dvc status` then lists what will run")
-    plan.add_argument(
-        "--try", dest="tries", action="store_true",
-        help="also run your code on a few samples, and list all that fails",
-    )  # fmt: skip
+    command("plan", _plan, "check params.yaml; `dvc status` then lists what will run")
     ui = command("ui", _ui, "bring MLflow up to date, and start its web pages")
     ui.add_argument("--port", type=int, default=5000, help="default: 5000")
     _add_gate_options(
@@ -215,17 +212,12 @@ def _run(args: argparse.Namespace) -> None:
     sys.exit(pipeline.repro(args.arguments))
 
 
-def _plan(args: argparse.Namespace) -> None:
+def _plan(_args: argparse.Namespace) -> None:
     from photofinish.commands import pipeline
 
     pipeline.enter()
-    if not args.tries:
-        pipeline.prepare()
-        sys.exit(pipeline.repro(["plan"]))
-    pipeline.plan()
-    from photofinish.commands.try_out import try_out
-
-    try_out(Path("data/plan"))
+    pipeline.prepare()
+    sys.exit(pipeline.repro(["plan"]))
 
 
 def _ui(args: argparse.Namespace) -> None:

@@ -35,11 +35,6 @@ def find() -> Path | None:
     return next((each for each in (Path(), OWN_FOLDER) if (each / PLAN).is_file()), None)
 
 
-def plan() -> None:
-    """Run the stage `plan`."""
-    run_quietly(["plan"])
-
-
 def prepare_data() -> None:
     """Run the stages that training needs."""
     run_quietly(["split", "download-weights"])

@@ -29,12 +29,12 @@ def validate_custom_model(
     network: nn.Module,
     criterion: Loss,
     batch: Batch,
-    outputs: int | None,
+    outputs: int,
     custom_step: CustomStep | None = None,
 ) -> None:
     """Raise UserError if a training, its record or its comparison can't use the network.
 
-    It must give `outputs` numbers for a sample, if that is known.
+    It must give `outputs` numbers for a sample.
     """
     name, precision = f"model {experiment.model.name}", experiment.precision
     images, targets = batch
