@@ -73,7 +73,8 @@ def _set_up(repository: Path) -> None:
     subprocess.run([sys.executable, "-m", "photofinish", "init"], cwd=repository, check=True)
     params = repository / "params.yaml"
     text = params.read_text(encoding="utf-8")
-    params.write_text(text.replace("threads: auto", "threads: 1"), encoding="utf-8")
+    text = text.replace("threads: auto", "threads: 1")
+    params.write_text(re.sub("model: .*", "model: ./net.py:Net", text), encoding="utf-8")
     _git(repository, "add", "--all")
     _git(repository, "commit", "--quiet", "--message", "base")
     _git(repository, "tag", "base")

@@ -89,7 +89,7 @@ def _add_commands(parser: argparse.ArgumentParser) -> None:
     _add_ask_options(
         command("ask", _ask, "run a script or an experiment for a minute, and answer for all of it")
     )
-    command("init", _init, "write the pipeline into this folder, and a params.yaml for its network")
+    command("init", _init, "write the pipeline and a params.yaml into this folder")
     new = command("new", _new, "write a network to start from")
     new.add_argument("file", nargs="?", default="my_model.py", help="default: my_model.py")
     run = command("run", _run, "check params.yaml, then `dvc repro`: only what changed runs again")
