@@ -2,36 +2,21 @@
 
 from __future__ import annotations
 
-import re
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
-from conftest import ROOT, MakeExperiment
+from conftest import MakeExperiment
 from result_files import pair_of
 
 from photofinish.asking.epochs import SampledSteps, sample_of
-from photofinish.asking.experiments import PLAN, SPLITS
-from photofinish.asking.forecast import Planned, forecast
 from photofinish.asking.trial import sample_training
-from photofinish.commands import pipeline
-from photofinish.commands.announce import announce
 from photofinish.commands.ask_experiments import are_experiments
 from photofinish.comparing.decision import decide
 from photofinish.comparing.device_results import Sampled
 from photofinish.comparing.speedups import job_interval
-from photofinish.config.base import read_plan
-from photofinish.config.datasets import DatasetPlan
-from photofinish.config.loader import read_params
 from photofinish.data.packed import PackedSplit
-from photofinish.data.raw_data import read_raw
-from photofinish.data.sources import download
-from photofinish.data.split import split
 from photofinish.errors import ConfigError
 from photofinish.machine.fingerprint import CpuTarget
-from photofinish.planning.plan import write_plan
 from photofinish.results import records
 from photofinish.runs.run import Run
 from photofinish.training.torch_device import CPU
@@ -87,42 +72,6 @@ def test_a_first_epoch_that_fills_a_cache_counts_once() -> None:
     sample = sample_of(parts, 4.0, 0.0)
     assert sample.epochs[0].training_seconds == 4.0
     assert sample.once_seconds == 4 * 2.0
-
-
-PARAMS: dict[str, Any] = {
-    "defaults": {"model": "linear", "optimizer": {"name": "sgd", "lr": 0.1}, "batch_size": 64},
-    "devices": {"cpu": {"threads": 1}},
-    "datasets": {"digits": {"source": "digits", "validation": 0.1, "test": 0.1}},
-    "experiments": {
-        "long": {"dataset": "digits", "epochs": 10**7, "repeats": 2},
-        "limited": {"dataset": "digits", "epochs": 10**7, "time_limit": "9 s"},
-        "short": {"dataset": "digits", "epochs": 5},
-    },
-    "scripts": {"mine": {"command": "python mine.py", "deps": ["params.yaml"]}},
-}
-
-
-def test_a_long_run_is_announced_and_a_short_one_is_not_even_sampled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("params.yaml").write_text(yaml.safe_dump(PARAMS), encoding="utf-8")
-    write_plan(read_params(Path("params.yaml")), PLAN, ROOT / "stages")
-    dataset = read_plan(PLAN / "datasets/digits.json", DatasetPlan)
-    download(dataset, Path("raw"))
-    split(dataset, read_raw(dataset, Path("raw")), SPLITS / "digits")
-    stages = {"train-cpu@long", "train-cpu@limited", "train-cpu@short", "script-cpu@mine"}
-    monkeypatch.setattr(pipeline, "changed_stages", lambda: stages)
-    monkeypatch.setattr(pipeline, "repro", lambda _: 0)
-    announce()
-    line = capsys.readouterr().out
-    assert line.partition(":")[0].endswith("h, and the time of mine, which is not known")
-    assert re.search(r"^About .* h.*: long .* h, .*; `photofinish ask`", line)
-    assert "limited 9.0 s" in line
-    assert "short" in line
-
-    monkeypatch.setattr(sys, "executable", "no program")
-    assert forecast([Planned.read(name, "cpu") for name in ("limited", "short")]) is None
 
 
 def test_names_of_params_yaml_are_told_from_commands(

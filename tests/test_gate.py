@@ -8,8 +8,6 @@ import re
 import subprocess
 import sysconfig
 import venv
-from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ from conftest import MakeTrainer, Project
 
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import EXIT_FAILED, ConfigError, UserError
-from photofinish.regressions import bisection, turns
+from photofinish.regressions import turns
 from photofinish.regressions.change import Change, Losses, Rounds
 from photofinish.regressions.gate import gate
 from photofinish.regressions.side import run_here
@@ -142,77 +140,19 @@ def test_a_side_that_ended_has_failed(tmp_path: Path) -> None:
             side.prepare()
 
 
-@pytest.fixture
-def commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
-    """Commit a pipeline in a folder below the repository's top, which takes so many seconds."""
+def test_scripts_alone_and_unknown_commits_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (folder := tmp_path / "repository" / "photofinish").mkdir(parents=True)
     monkeypatch.chdir(folder)
-
-    def git(*arguments: str) -> str:
-        names = ("-c", "user.name=test", "-c", "user.email=test@example.com")
-        ran = subprocess.run(["git", *names, *arguments], check=True, capture_output=True)
-        return ran.stdout.decode().strip()
-
-    git("init", "--quiet", "..")
-    experiments = {"mine": {"dataset": "digits", "model": {"name": "mlp", "hidden": [8]}}}
-    Path("params.yaml").write_text(yaml.safe_dump(PARAMS | {"experiments": experiments}))
-
-    def commit(seconds: str) -> str:
-        Path("seconds").write_text(seconds)
-        git("add", "--all")
-        git("commit", "--quiet", "--allow-empty", "--message", "test")
-        return git("rev-parse", "HEAD")[:10]
-
-    return commit
-
-
-@pytest.mark.parametrize(
-    ("seconds", "found", "named"),
-    [
-        ("1 1 1 1 1 1.5 1.5 1.5 1.5", "slower from", [5]),
-        ("1 ? 1 1.5 fails 1.5", "slower from", [3]),
-        ("1 1 1 ? fails 1.5 1.5", "slower from one of these", [3, 4, 5]),
-        ("1 1.08 1.08 1.17 1.17", "but not than the commit before it", [0, 3]),
-        ("1 1 ? 1 1", "unchanged", [0]),
-    ],
-)
-def test_bisection_names_the_first_slow_commit_and_skips_what_is_not_clear(
-    seconds: str,
-    found: str,
-    named: list[int],
-    commit: Callable[[str], str],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    commits = [commit(each) for each in seconds.split()]
-
-    def compare(
-        _training: TimedTraining, before: Checkout, now: Checkout, _work: Checkout, _allowed: float
-    ) -> Change | None:
-        old, new = ((each.folder / "seconds").read_text() for each in (before, now))
-        if "fails" in (old, new):
-            raise UserError("it does not train")
-        if "?" in (old, new):
-            return change_of(1.0, 1.4)
-        return change_of(*[float(new) / float(old)] * 2) if old != new else None
-
-    monkeypatch.setattr(bisection, "compare", compare)
-    with nullcontext() if found == "unchanged" else pytest.raises(UserError, match="mine"):
-        bisection.find(commits[0], 1.15)
-    last = capsys.readouterr().out.splitlines()[-1]
-    assert found in last
-    assert [number for number, each in enumerate(commits) if each in last] == named
-
-
-def test_scripts_alone_and_unknown_commits_are_refused(
-    commit: Callable[[str], str], capsys: pytest.CaptureFixture[str]
-) -> None:
     Path("train.py").touch()
     script = {"command": "python train.py --device {device}", "deps": ["train.py"]}
     Path("params.yaml").write_text(yaml.safe_dump({"scripts": {"mine": script}}))
-    commits = [commit("1"), commit("2")]
+    names = ("-c", "user.name=test", "-c", "user.email=test@example.com")
+    for command in (("init", "--quiet", ".."), ("add", "--all"), ("commit", "-qm", "test")):
+        subprocess.run(["git", *names, *command], check=True)
     with pytest.raises(UserError, match="mine is a script"):
-        bisection.find(commits[0], 1.15)
+        gate("HEAD", 1.15)
     assert not capsys.readouterr().out
     with pytest.raises(ConfigError, match="no-such-commit"):
         gate("no-such-commit", 1.15)

@@ -27,6 +27,13 @@ start here:
 `photofinish COMMAND --help` lists the arguments of a command.
 """
 
+_GONE = {
+    "gate --find": "`git bisect run photofinish gate --base GOOD` finds the slow commit",
+    "plan --try": "`photofinish ask NAME --seconds 1` runs your code for a moment",
+    "history": "`dvc exp show --all-commits` and `photofinish ui` compare commits",
+}
+"""What to use instead of a command or option of an earlier version."""
+
 
 def main() -> None:
     """Run the command from the command line. Print expected errors without a traceback."""
@@ -35,6 +42,11 @@ def main() -> None:
 
 def _main() -> None:
     parser = _parser()
+    words = [word.partition("=")[0] for word in sys.argv[1:]]
+    for gone, remedy in _GONE.items():
+        command, *option = gone.split()
+        if words[:1] == [command] and set(option) <= set(words):
+            parser.error(f"`photofinish {gone}` is gone: {remedy}")
     args, others = parser.parse_known_args()
     if "call" not in args:
         parser.print_help()
@@ -77,7 +89,7 @@ def _add_commands(parser: argparse.ArgumentParser) -> None:
     _add_ask_options(
         command("ask", _ask, "run a script or an experiment for a minute, and answer for all of it")
     )
-    command("init", _init, "write the pipeline into this folder, and a params.yaml for its network")
+    command("init", _init, "write the pipeline and a params.yaml into this folder")
     new = command("new", _new, "write a network to start from")
     new.add_argument("file", nargs="?", default="my_model.py", help="default: my_model.py")
     run = command("run", _run, "check params.yaml, then `dvc repro`: only what changed runs again")
@@ -85,17 +97,12 @@ def _add_commands(parser: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--example", metavar="NAME", help="copy examples/NAME.yaml over params.yaml first"
     )
-    plan = command("plan", _plan, "check params.yaml; `dvc status` then lists what will run")
-    plan.add_argument(
-        "--try", dest="tries", action="store_true",
-        help="also run your code on a few samples, and list all that fails",
-    )  # fmt: skip
+    command("plan", _plan, "check params.yaml; `dvc status` then lists what will run")
     ui = command("ui", _ui, "bring MLflow up to date, and start its web pages")
     ui.add_argument("--port", type=int, default=5000, help="default: 5000")
     _add_gate_options(
         command("gate", _gate, "end with an error if training is slower than at another commit")
     )
-    command("history", _history, "draw speed and accuracy over Git's commits")
     reference = command("reference", _reference, "record this machine's results for other machines")
     reference.add_argument("--machine", metavar="NAME", help="default: the hardware")
     rent = command("rent", _rent, "print how to train on a rented GPU, with its time and cost")
@@ -118,9 +125,6 @@ def _add_gate_options(gate: argparse.ArgumentParser) -> None:
     sides = gate.add_mutually_exclusive_group()
     sides.add_argument(
         "--base", metavar="COMMIT", default="HEAD~1", help="what to compare with (default: HEAD~1)"
-    )
-    sides.add_argument(
-        "--find", metavar="COMMIT", help="print which commit since this one is slower, by bisection"
     )
     sides.add_argument(
         "--python", metavar="PYTHON", help="compare with the environment of another python"
@@ -208,17 +212,12 @@ def _run(args: argparse.Namespace) -> None:
     sys.exit(pipeline.repro(args.arguments))
 
 
-def _plan(args: argparse.Namespace) -> None:
+def _plan(_args: argparse.Namespace) -> None:
     from photofinish.commands import pipeline
 
     pipeline.enter()
-    if not args.tries:
-        pipeline.prepare()
-        sys.exit(pipeline.repro(["plan"]))
-    pipeline.plan()
-    from photofinish.commands.try_out import try_out
-
-    try_out(Path("data/plan"))
+    pipeline.prepare()
+    sys.exit(pipeline.repro(["plan"]))
 
 
 def _ui(args: argparse.Namespace) -> None:
@@ -230,7 +229,6 @@ def _ui(args: argparse.Namespace) -> None:
 
 def _gate(args: argparse.Namespace) -> None:
     from photofinish.commands import pipeline
-    from photofinish.regressions.bisection import find
     from photofinish.regressions.gate import gate, gate_environment
 
     python = None
@@ -240,18 +238,8 @@ def _gate(args: argparse.Namespace) -> None:
     pipeline.prepare_data()
     if python:
         gate_environment(python, args.slower)
-    elif args.find:
-        find(args.find, args.slower)
     else:
         gate(args.base, args.slower)
-
-
-def _history(_args: argparse.Namespace) -> None:
-    from photofinish.commands import pipeline
-    from photofinish.regressions.history import write_history
-
-    pipeline.enter()
-    write_history()
 
 
 def _reference(args: argparse.Namespace) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
@@ -9,14 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from string import Template
 
-from photofinish.commands.found_network import (
-    FoundNetwork,
-    find_networks,
-    find_scripts,
-    parse_files,
-)
 from photofinish.commands.pipeline import PARAMS, PLAN, has_git
 from photofinish.config.base import is_name
 from photofinish.errors import ConfigError
@@ -32,32 +26,25 @@ _MADE = (
 """Outputs of stages, which DVC deletes before a stage runs."""
 _IGNORED_BY_GIT = (
     *("/.photofinish/", "/data/plan/", "/data/raw/", "/data/splits/", "/data/weights/"),
-    *(
-        "/results/",
-        "/report/",
-        "/mlruns/",
-        "/mlflow.db*",
-        "/dvc_plots/",
-        "/speed-history.*",
-        "__pycache__/",
-    ),
+    *("/results/", "/report/", "/mlruns/", "/mlflow.db*", "/dvc_plots/", "__pycache__/"),
 )
 _IGNORED_BY_DVC = ("/.photofinish", "/mlruns", ".venv", "venv")
+_WITHOUT_SCRIPTS = frozenset({"build", "dist", "node_modules", "site-packages", "test", "tests"})
+_TRAINERS = frozenset({"fit", "train"})
+"""Methods of Lightning's Trainer and of Hugging Face's that train."""
 
 
 def init() -> None:
     """Write the pipeline and a params.yaml into the current folder, or into a new subfolder."""
     folder = _free_folder()
-    trees = parse_files(Path())
-    networks, scripts = find_networks(trees), find_scripts(trees)
+    scripts = find_scripts(Path())
     _set_up_dvc()
     for path in _copied_files():
         _copy(_pipeline() / path, folder / path)
     for path in (_pipeline() / _PLOTS).iterdir():
         if not (_dvc_root() / _PLOTS / path.name).exists():
             _copy(path, _dvc_root() / _PLOTS / path.name)
-    template = Template((Path(__file__).parent / PARAMS).read_text(encoding="utf-8"))
-    text = template.substitute(experiment=_experiment(networks, folder))
+    text = (Path(__file__).parent / PARAMS).read_text(encoding="utf-8")
     if scripts:
         text = _with_scripts(text, scripts, folder)
     (folder / PARAMS).write_text(text, encoding="utf-8")
@@ -66,8 +53,7 @@ def init() -> None:
 
     print(f"Wrote dvc.yaml, stages/, reference/ and params.yaml into {folder.resolve()}")
     if not scripts:
-        trained = _name(networks[0], folder) if networks else "a small built-in network"
-        print(f"params.yaml trains {trained} on 8x8 images of digits, as an example.")
+        print("params.yaml trains a small built-in network on 8x8 images of digits, as an example.")
     if not has_git():
         print(
             "There is no Git repository here, so DVC has none to keep its files in. For one, run "
@@ -78,7 +64,7 @@ def init() -> None:
         print(f"  photofinish ask python {scripts[0].as_posix()}")
         print("Next: `photofinish run` runs it to its end, on each device.")
     else:
-        print("Next: name your data in params.yaml if it is another, then: photofinish run")
+        print("Next: name your network and data in params.yaml, then: photofinish run")
 
 
 def write_network(file: str) -> None:
@@ -162,10 +148,6 @@ def _path(file: Path, folder: Path) -> str:
     return path if path.startswith("../") else f"./{path}"
 
 
-def _name(network: FoundNetwork, folder: Path = Path()) -> str:
-    return f"{_path(network.file, folder)}:{network.name}"
-
-
 def _with_scripts(text: str, scripts: list[Path], folder: Path) -> str:
     """Return params.yaml with a section of scripts. What trains a network becomes a comment."""
     lines: list[str] = []
@@ -195,22 +177,82 @@ def _script_lines(scripts: list[Path], folder: Path) -> Iterator[str]:
     yield ""
 
 
-def _experiment(networks: list[FoundNetwork], folder: Path) -> str:
-    """Return an experiment for params.yaml, with the first network found."""
-    if not networks:
-        return (
-            "  digits-cnn:                  # `photofinish new` writes a network of your own\n"
-            "    dataset: digits\n"
-            "    model: {name: cnn, channels: [32, 64], hidden: [128]}\n"
-        )
-    first, *others = networks
-    lines = [
-        f"  {first.name if is_name(first.name) else 'mine'}:",
-        "    dataset: digits",
-        "    model:",
-        f"      name: {_name(first, folder)}",
+def find_scripts(folder: Path) -> list[Path]:
+    """Return the files to run for a training: they have its loop, or import a file that has."""
+    trees = _parsed_files(folder)
+    loops = {file for file, tree in trees.items() if _trains(tree)}
+    imported = {file.stem for file in loops if not _runs(trees[file])}
+    scripts = [
+        file
+        for file, tree in trees.items()
+        if _runs(tree) and (file in loops or imported & _imports_of(tree))
     ]
-    for argument in first.required:
-        lines.append(f"      # {argument}: ...   # {first.name} has no default for it")
-    lines += [f"      # or {_name(other, folder)}" for other in others[:5]]
-    return "\n".join(lines) + "\n"
+    return sorted(scripts, key=lambda file: (len(file.parts), not file.stem.startswith("train")))
+
+
+def _parsed_files(folder: Path) -> dict[Path, ast.Module]:
+    """Return the syntax tree of each Python file in a folder and below."""
+    trees = {}
+    for file in _python_files(folder):
+        try:
+            trees[file] = ast.parse(file.read_bytes())
+        except (SyntaxError, ValueError):  # such as Python 2, or a template
+            continue
+    return trees
+
+
+def _python_files(folder: Path) -> Iterator[Path]:
+    for here, folders, files in os.walk(folder):
+        folders[:] = sorted(
+            name
+            for name in folders
+            if name not in _WITHOUT_SCRIPTS
+            and not name.startswith(".")
+            and not Path(here, name, "pyvenv.cfg").is_file()
+        )
+        yield from (Path(here, name) for name in sorted(files) if name.endswith(".py"))
+
+
+def _trains(tree: ast.AST) -> bool:
+    """Return True for a loop with an optimizer's `step`, or a call of a Trainer."""
+    calls = _calls_in([tree])
+    if calls & _TRAINERS and any(name.endswith("Trainer") for name in calls):
+        return True
+    loops = [node for node in ast.walk(tree) if isinstance(node, ast.For | ast.While)]
+    return "backward" in calls and "step" in _calls_in(loops)
+
+
+def _calls_in(nodes: Iterable[ast.AST]) -> set[str]:
+    each = (node for top in nodes for node in ast.walk(top))
+    return {_called(node) for node in each if isinstance(node, ast.Call)}
+
+
+def _called(value: ast.expr) -> str:
+    """Return the name of what a call calls, without the module before it."""
+    return ast.unparse(value.func).rpartition(".")[2] if isinstance(value, ast.Call) else ""
+
+
+def _runs(tree: ast.Module) -> bool:
+    """Return True for a file that does something when it is run."""
+    return _has_main(tree) or any(map(_does_something, tree.body))
+
+
+def _does_something(node: ast.stmt) -> bool:
+    is_call = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+    return is_call or isinstance(node, ast.For | ast.While | ast.With)
+
+
+def _has_main(tree: ast.Module) -> bool:
+    tests = (node.test for node in tree.body if isinstance(node, ast.If))
+    return any("__name__" in ast.unparse(test) for test in tests)
+
+
+def _imports_of(tree: ast.Module) -> set[str]:
+    """Return the last part of each module that a file imports, and the names."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            found |= {alias.name.rpartition(".")[2] for alias in node.names}
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module.rpartition(".")[2])
+    return found

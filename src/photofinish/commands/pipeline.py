@@ -35,11 +35,6 @@ def find() -> Path | None:
     return next((each for each in (Path(), OWN_FOLDER) if (each / PLAN).is_file()), None)
 
 
-def plan() -> None:
-    """Run the stage `plan`."""
-    run_quietly(["plan"])
-
-
 def prepare_data() -> None:
     """Run the stages that training needs."""
     run_quietly(["split", "download-weights"])
@@ -50,21 +45,6 @@ def run_quietly(stages: list[str]) -> None:
     prepare()
     if status := repro(["--quiet", *stages]):
         sys.exit(status)
-
-
-def changed_stages() -> set[str]:
-    """Return the names of the stages that have changed by DVC's status, after `prepare`.
-
-    Return none if DVC fails: `dvc repro` then fails, too, and says why.
-    """
-    from dvc.exceptions import DvcException
-    from dvc.repo import Repo
-
-    try:
-        with Repo() as repo:
-            return {name.rpartition(":")[2] for name in repo.status()}
-    except DvcException:
-        return set()
 
 
 def stages_before(params: Params, experiments: Iterable[str]) -> list[str]:

@@ -314,7 +314,3 @@ class DatasetPlan(Settings):
     """Hash of the names, sizes and times of the local files in the data set."""
     custom_code: dict[str, str] = Field(default_factory=dict)
     """SHA-256 of each file of custom code, and versions of the packages that it imports."""
-
-    def named_files(self) -> list[str]:
-        """Return the files and folders that the data set is known to read."""
-        return [*self.custom_code, *(str(in_project(path.given)) for path in self.dataset.paths())]

@@ -17,7 +17,6 @@ from rich.progress import track
 from torch.utils.data import DataLoader
 
 from photofinish.config.datasets import DatasetPlan
-from photofinish.custom.opened import unnamed_files_reported
 from photofinish.data import Dtype, PartName, Shape, TaskName
 from photofinish.data.images import Int64Array
 from photofinish.data.packed import Column
@@ -56,15 +55,11 @@ class RawData:
         return cast("Nested[Dtype]", map_nested(lambda column: column.dtype.name, self.inputs))
 
 
-def read_raw(plan: DatasetPlan, folder: Path, source: Source | None = None) -> RawData:
-    """Read every sample. Until they are packed, inputs are in unnamed files in `folder`.
-
-    `source` is the opened data set, or some of its samples.
-    """
+def read_raw(plan: DatasetPlan, folder: Path) -> RawData:
+    """Read every sample. Until they are packed, inputs are in unnamed files in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
-    reported = unnamed_files_reported(f"datasets.{plan.name}", plan.named_files())
-    with reported, ExitStack() as files:
-        source = source or open_source(plan)
+    source = open_source(plan)
+    with ExitStack() as files:
         first, columns = _read_all(
             plan, source, lambda: files.enter_context(TemporaryFile(dir=folder))
         )

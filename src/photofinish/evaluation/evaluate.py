@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 
 from photofinish.config.metrics import Metrics
-from photofinish.custom.opened import unnamed_files_reported
 from photofinish.data.packed import PackedSplit
 from photofinish.evaluation.judges import score
 from photofinish.evaluation.scores import Array
@@ -41,8 +40,7 @@ def evaluate(
         record = records.read_training(folder)
         if isinstance(record, records.Unavailable):
             continue
-        with unnamed_files_reported(f"experiments.{name}", record.custom_code):
-            network = load_network(folder, record)
+        network = load_network(folder, record)
         scores, actual, predicted[device] = score(network, record, split, metrics)
         seeds = _scores_of_seeds(folder, record, split)
         facts = {"weights_sha256": record.weights_sha256, "seeds": seeds}

@@ -1,4 +1,4 @@
-"""Comparisons between commits: whether training became slower, and its speed over time."""
+"""Comparisons between commits: whether training became slower."""
 
 ALLOWED = 1.15
 """Default of `photofinish gate --slower`."""

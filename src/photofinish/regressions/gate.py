@@ -27,7 +27,7 @@ from photofinish.wording import ratio
 
 _MOST_STARTS = 5
 """Maximum number of pairs of processes."""
-PARAMS = Path("params.yaml")
+_PARAMS = Path("params.yaml")
 _VERSIONS = (
     "import json, platform; from importlib.metadata import version; "
     "print(json.dumps([version('torch'), platform.python_version()]))"
@@ -36,9 +36,9 @@ _VERSIONS = (
 
 def gate(base: str, allowed: float) -> None:
     """Print how each training's time changed since `base`. Raise UserError if any is slower."""
-    now = working_tree()
+    now = _working_tree()
     with tempfile.TemporaryDirectory() as temporary:
-        before = exported(now, common_commit(base), Path(temporary).resolve())
+        before = _exported(now, _common_commit(base), Path(temporary).resolve())
         _report(before, now, now, f"since {before.title}", f"at {before.title}", allowed)
 
 
@@ -47,7 +47,7 @@ def gate_environment(python: Path, allowed: float) -> None:
 
     Raise UserError if any training is slower there.
     """
-    now = working_tree()
+    now = _working_tree()
     torch, version = _versions(str(python))
     torch_here, version_here = _versions(sys.executable)
     here = f"torch {torch_here} in Python {version_here}"
@@ -66,9 +66,9 @@ def _report(
 ) -> None:
     """Compare each training that both sides have, and print a line for it."""
     too_slow = []
-    for training in comparable(before, now, work):
-        change = compare(training, before, now, work, allowed)
-        print(f"{training} {where}: {described(change)}", flush=True)
+    for training in _comparable(before, now, work):
+        change = _compare(training, before, now, work, allowed)
+        print(f"{training} {where}: {_described(change)}", flush=True)
         if change and change.is_too_slow:
             too_slow.append(str(training))
     if too_slow:
@@ -78,13 +78,13 @@ def _report(
         )
 
 
-def working_tree() -> Checkout:
+def _working_tree() -> Checkout:
     """Return the files of this folder, including uncommitted changes."""
     top = Path(git(Path(), "rev-parse", "--show-toplevel")).resolve()
     return Checkout(top, Path.cwd().resolve(), "now")
 
 
-def common_commit(base: str) -> str:
+def _common_commit(base: str) -> str:
     """Return the last common commit of HEAD and `base`."""
     try:
         return git(Path(), "merge-base", base, "HEAD")
@@ -95,7 +95,7 @@ def common_commit(base: str) -> str:
         ) from error
 
 
-def exported(work: Checkout, commit: str, folder: Path) -> Checkout:
+def _exported(work: Checkout, commit: str, folder: Path) -> Checkout:
     """Write the files of a commit to a folder."""
     command = ["git", "archive", "--format=tar", commit]
     with (
@@ -106,8 +106,8 @@ def exported(work: Checkout, commit: str, folder: Path) -> Checkout:
             archive.extraction_filter = tarfile.data_filter
         archive.extractall(folder)  # noqa: S202  # Git wrote the archive
     there = folder / work.folder.relative_to(work.top)
-    if not (there / PARAMS).is_file():
-        raise ConfigError(f"{commit[:10]} has no {PARAMS} here: name another commit")
+    if not (there / _PARAMS).is_file():
+        raise ConfigError(f"{commit[:10]} has no {_PARAMS} here: name another commit")
     return Checkout(folder, there, commit[:10])
 
 
@@ -118,12 +118,12 @@ def _versions(python: str) -> tuple[str, str]:
     return torch, version
 
 
-def comparable(before: Checkout, now: Checkout, work: Checkout) -> list[TimedTraining]:
+def _comparable(before: Checkout, now: Checkout, work: Checkout) -> list[TimedTraining]:
     """Return the trainings that both sides have, and print why others are not compared.
 
     Raise UserError if all were left out, so that an empty comparison does not pass.
     """
-    params, params_before = (read_params(each.folder / PARAMS) for each in (now, before))
+    params, params_before = (read_params(each.folder / _PARAMS) for each in (now, before))
     cpu_host, gpu_host = fingerprint(params.devices)
     hosts: dict[DeviceLabel, CpuTarget | GpuTarget] = {"cpu": cpu_host}
     if not gpu_host.missing:
@@ -147,7 +147,7 @@ def comparable(before: Checkout, now: Checkout, work: Checkout) -> list[TimedTra
     return found
 
 
-def compare(
+def _compare(
     training: TimedTraining, before: Checkout, now: Checkout, work: Checkout, allowed: float
 ) -> Change | None:
     """Time a training on both sides, in new processes until it is clear whether it is slower.
@@ -167,7 +167,7 @@ def compare(
     return Change(training.name, allowed, pairs)
 
 
-def described(change: Change | None) -> str:
+def _described(change: Change | None) -> str:
     """Return the text of a change for its line."""
     if change is None:
         return "unchanged"

@@ -105,9 +105,9 @@ def time_axis(axes: Axes) -> None:
     axes.grid(axis="y", visible=False)
     axes.set_xlim(left=0)
     axes.xaxis.set_major_locator(MaxNLocator(5))
-    axes.xaxis.set_major_formatter(seconds_on_axis)
+    axes.xaxis.set_major_formatter(_seconds_on_axis)
 
 
-def seconds_on_axis(value: float, _place: float | None) -> str:
+def _seconds_on_axis(value: float, _place: float | None) -> str:
     """Format a tick."""
     return seconds(value) if value else "0"

@@ -68,7 +68,7 @@ class Setup:
                 self.sample.dtype,
             )
 
-    def check_custom_code(self, network: nn.Module, *, knows_classes: bool = True) -> None:
+    def check_custom_code(self, network: nn.Module) -> None:
         """Raise UserError if a custom network or loss fails, or differs between two builds."""
         if not self.run.custom_code:
             return
@@ -77,7 +77,7 @@ class Setup:
         with self._experiment_named():
             criterion = Loss.of(experiment, manifest.task, self.device)
         batch = self.training.first()
-        outputs = len(manifest.class_names) if knows_classes else None
+        outputs = len(manifest.class_names)
         step = step_with_a_loss(experiment)
         validate_custom_model(experiment, network, criterion, batch, outputs, step)
 

@@ -38,12 +38,12 @@ def validate_custom_model(
     network: nn.Module,
     criterion: Loss,
     batch: Batch,
-    outputs: int | None,
+    outputs: int,
     custom_step: CustomStep | None = None,
 ) -> None:
     """Raise UserError if a training, its record or its comparison can't use the network.
 
-    It must give `outputs` numbers for a sample, if that is known.
+    It must give `outputs` numbers for a sample.
     """
     name, precision = f"model {experiment.model.name}", experiment.precision
     images, targets = batch
@@ -170,7 +170,7 @@ def run_step(
         else:
             result = call_with(network, images)
             if width is not None and isinstance(targets, torch.Tensor):
-                check_outputs(type(network).__name__, result, targets, width)
+                _check_outputs(type(network).__name__, result, targets, width)
             loss = criterion.mean(result, targets)
     loss.backward()  # type: ignore[no-untyped-call]
     for hook in hooks:
@@ -185,15 +185,8 @@ def run_step(
     )
 
 
-def check_outputs(name: str, result: Any, targets: torch.Tensor, width: int | None) -> None:
-    """Raise UserError unless a network gives a number for each class, value or label.
-
-    A width of None allows any number.
-    """
-    if width is None:
-        if isinstance(result, torch.Tensor):
-            return
-        width = -1
+def _check_outputs(name: str, result: Any, targets: torch.Tensor, width: int) -> None:
+    """Raise UserError unless a network gives a number for each class, value or label."""
     count, positions = len(targets), tuple[int, ...]()
     if not targets.is_floating_point():
         positions = tuple(targets.shape[1:])
