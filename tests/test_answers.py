@@ -30,7 +30,7 @@ SHRINK = Remedy(
     DECODE.key, "once", Gain(1.3, 3.5), "stored size", (("datasets.small.size", [36, 36]),)
 )
 BATCH = Remedy("experiments.mlp.batch_size", 64, Gain(1.2, 3.0), "batch size")
-THREADS = Remedy("devices.cpu.threads", 4, None, "fewer threads")
+THREADS = Remedy("devices.cpu.threads", 4, Gain(1.2, 3.0), "tried threads")
 DATA = {"data_sha256", "decode", "stored_shape"}
 """Fields of a record on its data."""
 
@@ -83,8 +83,8 @@ def test_a_suggestion_has_its_gain_its_evidence_and_the_command_that_tries_it(
         "learns": "the same",
     }
     assert [threads[key] for key in ("gain", "evidence", "learns")] == [
-        None,
-        "not known",
+        {"low": 1.2, "high": 3.0},
+        "tried",
         "other last bits",
     ]
     assert answer["cpu_seconds"]["low"] < answer["cpu_seconds"]["value"]
@@ -117,7 +117,7 @@ LOW, WIDE = {"low": 1.5, "high": 2.5}, {"low": 1.2, "high": 3.0}
     [
         (GATHERED, "experiments.mlp.input", LOW),
         (GATHERED | {"epochs": 3}, "experiments.mlp.input", LOW),
-        (LIVE | {"threads": 4}, "devices.cpu.threads", None),
+        (LIVE | {"threads": 4}, "devices.cpu.threads", WIDE),
         (ONCE, "datasets.small.decode", WIDE),
         (ONCE | {"stored_shape": (3, 36, 36)}, "datasets.small.size", {"low": 1.3, "high": 3.5}),
         (GATHERED | {"threads": 4}, None, None),  # both at once

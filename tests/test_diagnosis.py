@@ -24,7 +24,7 @@ from result_files import (
 
 from photofinish.comparing.device_results import Trained
 from photofinish.comparing.diagnosis import Diagnosis, diagnose
-from photofinish.comparing.remedies import Remedy
+from photofinish.comparing.remedies import Gain, Remedy
 from photofinish.comparing.step_costs import StepCosts, fixed_share, over_an_epoch
 from photofinish.config.experiment import Experiment
 from photofinish.reporting import causes, sentences
@@ -187,6 +187,9 @@ LARGER = {"other_batch_images": 128, "other_step_seconds": 0.016}
 HARDLY_GROWS = {"device": "gpu", "other_step_seconds": 0.009}
 
 
+TWO_STEPS = {"training_image_count": 16, "epochs": (EpochTiming(0.011, 0.1, 1.7e9),) * 2}
+
+
 @pytest.mark.parametrize(
     ("measured", "why"),
     [
@@ -196,7 +199,10 @@ HARDLY_GROWS = {"device": "gpu", "other_step_seconds": 0.009}
         ({"epoch_seconds": 0.3}, "take 418 ms when taken apart, and an epoch took 300 ms"),
         ({"step_seconds": 0.02}, "a step takes 10 ms when taken apart, and 20 ms repeated"),
         ({"step_seconds": 0.005}, "a step takes 10 ms when taken apart, and 5.0 ms repeated"),
-        ({"steps": 2}, "fewer than 3 were timed"),
+        (
+            {"timings": TWO_STEPS},
+            "fewer than 3 steps",
+        ),
         ({"timings": {"attribution": None, "not_attributed": "two processes"}}, "two processes"),
     ],
 )
@@ -218,7 +224,10 @@ IMPOSSIBLE = PLAUSIBLE.model_copy(
     ("measured", "likely"),
     [
         ({"timings": {"load": (BUSY,)}}, "compute-bound"),
-        ({"steps": 2}, "compute-bound"),
+        (
+            {"timings": TWO_STEPS},
+            "compute-bound",
+        ),
         ({"epoch_seconds": 0.3}, None),  # less than its steps
         # A step takes 9 ms on one batch, but 640 ms forward.
         ({"timings": {"load": (BUSY,), "attribution": IMPOSSIBLE}}, None),
@@ -236,7 +245,7 @@ def test_parts_that_fit_the_whole_still_show_a_likely_cause(
     pair = pair_of(with_timings(result, total_seconds=30.0, startup_seconds=1.0))
     (row,) = overview_table([sentences.verdict(pair)], [pair])
     assert row.get("what takes the time") == (likely and "likely arithmetic")
-    assert row["on this CPU"].endswith(", busy machine") is ("timings" in measured)
+    assert row["on this CPU"].endswith(", busy machine") is bool(result.timings.load)
     assert list(row).index("do now") == 2  # what to do stands beside the answer
 
 
@@ -245,6 +254,8 @@ def test_parts_that_fit_the_whole_still_show_a_likely_cause(
     [  # A step next to its loader may be slower than alone, but not faster.
         ({"step_seconds": 0.005, "waiting": 0.09, "settings": {"input": LOADER}}, "input-bound"),
         ({"step_seconds": 0.02, "waiting": 0.09, "settings": {"input": LOADER}}, "not known"),
+        # Two slow steps are enough beside 190 steps of epochs that they fit.
+        ({"steps": 2}, "compute-bound"),
         # An accelerator that synchronizes after each part may take longer than in an epoch.
         ({"epoch_seconds": 0.2, "device": "gpu"}, "compute-bound"),
         # 16 samples take as long as 2, unless the device hides that launching takes so long.
@@ -277,11 +288,11 @@ NO_GAIN = {"waiting": 0.0001, "copying": 0.0102, "resident": SLOWER, "settings":
         (  # 13 ms a batch alone and 10 ms a step, so an epoch waits only 2 ms a step
             {"epoch_seconds": 38 * 0.012, "waiting": 0.002,
              "batch_alone_seconds": (0.013,) * 3, "settings": {"input": LOADER | {"workers": 2}}},
-            "input-bound", "input: resident", (1.2 / 1.2, 1.2 * 1.2),
+            "input-bound", "no gain", None,
         ),
         (  # 90 ms a batch by two workers, so 45 by four
             {"waiting": 0.09, "resident": None, "settings": {"input": LOADER | {"workers": 2}}},
-            "input-bound", "input: {name: loader, workers: 4}", (1, 100 / 45 * 1.2),
+            "input-bound", "untried workers", None,
         ),
         (
             {"waiting": 0.09, "resident": None, "settings": {"input": LOADER | {"workers": 4}}},
@@ -289,13 +300,9 @@ NO_GAIN = {"waiting": 0.0001, "copying": 0.0102, "resident": SLOWER, "settings":
         ),
         (  # how much faster copies from pinned memory are is unknown
             {**COPIED, "settings": {"input": LOADER}},
-            "copy-bound", "input: {name: loader, pin_memory: true, non_blocking: true}", None,
+            "copy-bound", "untried copies", None,
         ),
-        (  # 100 ms, of which copying and the step stay
-            {**COPIED, "settings": {"input": PINNED}},
-            "copy-bound", "input: {name: loader, pin_memory: true, non_blocking: true}",
-            (1, 100 / 90 * 1.2),
-        ),
+        ({**COPIED, "settings": {"input": PINNED}}, "copy-bound", "untried copies", None),
         (
             {**COPIED, "settings": {"input": {**PINNED, "non_blocking": True}}},
             "copy-bound", "copies", None,
@@ -312,16 +319,8 @@ NO_GAIN = {"waiting": 0.0001, "copying": 0.0102, "resident": SLOWER, "settings":
         ),
         ({"epoch_seconds": 38 * 0.0105}, "compute-bound", "used well", None),
         ({"waiting": 0.002, "bf16": BF16}, "compute-bound", "precision: bf16", (2 / 1.2, 2 * 1.2)),
-        ({"threads": 8}, "CPU held back", "threads: auto", None),
-        (  # 12 ms a step, 0.86 of it fixed and 2 for data: 2.86 + 9.14 / 2
-            {"waiting": 0.002, "threads": 2},
-            "CPU held back", "threads: auto", (1, 12 / (2 + 6 / 7 + 64 / 14) * 1.2),
-        ),
-        (  # 12 ms a step, 2 of it fixed and 2 for data: 2 + 2 + 8 / 4
-            {"waiting": 0.002, "threads": 1, "other_step_seconds": 0.003,
-             "variables": {"OMP_NUM_THREADS": "1"}},
-            "CPU held back", "threads: 4", (1, 12 / 6 * 1.2),
-        ),
+        ({"threads": 8}, "CPU held back", "untried threads", None),
+        ({"waiting": 0.002, "threads": 2}, "CPU held back", "untried threads", None),
         ({"threads": 2, "limit": 2.5}, "CPU held back", "container", None),
         (NO_GAIN, "copy-bound", "no gain", None),
     ],
@@ -337,7 +336,7 @@ def test_each_cause_has_a_change_with_its_gain_or_none(
     assert (found.of, found.cause) == ("an epoch", cause)
     if found.remedy is None:
         assert found.no_remedy == change
-        assert causes.advice(found).startswith("No setting helps: ")
+        assert causes.advice(found).startswith("No setting is suggested: ")
     else:
         line = causes.remedy_line(found.remedy)
         assert line.endswith(f".{change}")
@@ -354,7 +353,7 @@ def test_tables_have_the_parts_of_a_step_and_the_causes(
     assert cpu.costs.beside_step_seconds == pytest.approx(0.09)
     found, _ = diagnose(cpu)
     assert causes.cause(found) == "start-up is 60% of the job's 10 s"
-    assert causes.advice(found).startswith("No setting helps: ")
+    assert causes.advice(found).startswith("No setting is suggested: ")
     pair = pair_of(cpu, make_result(device="gpu"))
     shares = [row["CPU"].partition("(")[2] for row in steps_table(pair)]
     assert shares == ["90%)", "0%)", "3%)", "5%)", "2%)", "0%)"]
@@ -376,7 +375,7 @@ def test_tables_have_the_parts_of_a_step_and_the_causes(
 def test_dvc_sets_the_value_of_a_suggestions_command(tmp_path: Path, value: object) -> None:
     params = tmp_path / "params.yaml"
     params.write_text("experiments:\n  small-mlp:\n    input: resident\n")
-    remedy = Remedy("experiments.small-mlp.input", value, None, "resident")
+    remedy = Remedy("experiments.small-mlp.input", value, Gain(1.2, 3.0), "resident")
     for command in causes.commands("small-mlp", remedy):
         *start, override = shlex.split(command)[:6]
         assert start == ["dvc", "exp", "run", "--temp", "-S"]

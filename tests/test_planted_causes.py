@@ -56,12 +56,9 @@ class Job:
     """Time per sample in a step, on one thread."""
 
     def cured(self, diagnosis: Diagnosis) -> Job:
-        """Return the job with the remedy's line applied. `auto` means all cores."""
+        """Return the job with the remedy's line applied."""
         assert diagnosis.remedy
         key, value = diagnosis.remedy.key, diagnosis.remedy.value
-        if key == "devices.cpu.threads":
-            all_cores = {"threads": self.host.cpu.usable_cores}
-            return replace(self, host=self.host.model_copy(update=all_cores))
         setting = key.removeprefix("experiments.planted.")
         changed = {setting: {"name": value} if setting == "input" else value}
         settings = self.experiment.model_dump() | changed
@@ -168,7 +165,6 @@ def measured(make_result: MakeResult, clock: HeldClock) -> Measure:
         ),
         ({"settings": {"input": LOADER}, "copying_seconds": 0.05}, "copy-bound", "input: resident"),
         ({"settings": {"batch_size": 16}, "step_seconds": 0.01}, "launch-bound", "batch_size: 128"),
-        ({"cores": 2}, "CPU held back", "threads: auto"),
     ],
 )
 def test_a_planted_cause_is_diagnosed_and_its_suggestion_gains_what_it_predicts(

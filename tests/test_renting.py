@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -12,7 +13,9 @@ from conftest import MakeExperiment, MakeResult
 from result_files import STEP as SMALL_STEP
 from result_files import made_up_attribution, pair_of, trained, with_record, with_timings
 
+from photofinish.asking.lines import best_gpus
 from photofinish.comparing.bounds import least_steps
+from photofinish.comparing.decision import decide, decide_all
 from photofinish.comparing.estimates import CONTEXT_SECONDS, estimate_step
 from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.prices import price_of
@@ -162,7 +165,33 @@ def test_a_gpu_wants_as_many_cores_as_load_what_it_trains(make_pair: MakePair) -
     row = needs_table(measured)[0]
     assert row["a core here loads"] == "1.00 samples/s"
     assert row["its machine has"] == "2 cores (4 vCPUs)"
-    assert f"would wait {1 - 2 / wanted:.0%} of the time" in verdict(measured).answer
+    # A sibling in the sweep, which loads nothing, must not get this sentence.
+    decisions = decide_all([measured, pair_of(pair.cpu, settings=pair.settings)])
+    waits = f"would wait {1 - 2 / wanted:.0%} of the time"
+    found = [
+        verdict(each, decision).answer
+        for each, decision in zip((measured, pair), decisions, strict=True)
+    ]
+    assert [waits in answer for answer in found] == [True, False]
+    assert waits in verdict(measured).answer
+
+
+def test_the_gpu_of_the_answer_is_in_the_table_below_it(make_pair: MakePair) -> None:
+    prices = dict.fromkeys(accelerators(), 1000.0) | {"T4": 0.01}
+    names, listed = tuple(accelerators()), Prices(accelerator_hour=prices)
+    pair = make_pair(extra_seconds=3600.0, accelerators=names, prices=listed)
+    assert decide(pair).shown.gpu == "T4"
+    gpus = [line.split()[0] for line in best_gpus(pair)]
+    assert gpus[-1] == "T4"
+    assert len(gpus) == len(set(gpus)) == 7  # a heading, the five fastest, and the answer's
+
+
+def test_a_step_without_a_loader_is_not_called_a_batch_of_one(make_pair: MakePair) -> None:
+    small = {"flops": 10**6, "saved_activations": 1, "saved_tensor_bytes": 1, "images": 1}
+    pair = make_pair(STEP.model_copy(update=small), 60.0, accelerators=("T4",))
+    answer = verdict(pair).answer
+    assert "Launching kernels decides its steps at this batch size" in answer
+    assert "batch 1 " not in answer
 
 
 @pytest.mark.parametrize(
@@ -255,7 +284,7 @@ def test_where_launching_decides_a_larger_batch_and_cuda_graphs_are_estimated(
         assert offer.estimate.captured_job_seconds
 
 
-def test_a_measured_gpu_scales_the_estimates_of_the_others(
+def test_a_measured_gpu_scales_the_estimates_of_the_others_by_the_root_of_its_own_error(
     make_pair: MakePair, make_result: MakeResult
 ) -> None:
     alone = make_pair(accelerators=("T4", "H100"))
@@ -264,5 +293,5 @@ def test_a_measured_gpu_scales_the_estimates_of_the_others(
     gpu = trained(make_result, device="gpu", device_name="Tesla T4", **times)
     measured: Any = pair_of(alone.cpu, gpu, settings=alone.settings)
     for estimated, scaled in zip(alone.renting.options, measured.renting.options, strict=True):
-        expected = 2 * estimated.estimate.epoch_seconds
+        expected = math.sqrt(2) * estimated.estimate.epoch_seconds
         assert scaled.estimate.epoch_seconds == pytest.approx(expected)

@@ -19,7 +19,7 @@ from training_stage import contents
 import photofinish
 from photofinish.comparing.diagnosis import Diagnosis
 from photofinish.comparing.pairs import Comparison
-from photofinish.comparing.remedies import Remedy
+from photofinish.comparing.remedies import Gain, Remedy
 from photofinish.errors import UserError
 from photofinish.reporting.report import write_for_dvc, write_report
 from photofinish.results.records import StepsTaken
@@ -145,7 +145,7 @@ def test_the_page_has_the_commands_that_try_a_suggestion_and_a_short_trial_of_it
     make_result: MakeResult, tmp_path: Path
 ) -> None:
     cpu = trained(make_result, "mlp")
-    remedy = Remedy("experiments.mlp.batch_size", 256, None, "batch size")
+    remedy = Remedy("experiments.mlp.batch_size", 256, Gain(1.2, 3.0), "batch size")
     advised = Diagnosis("an epoch", "input-bound", cpu, remedy)
     write_report([replace(pair_of(cpu), diagnoses={"cpu": (advised,)})], tmp_path)
     command = "dvc exp run --temp -S '++experiments.mlp.batch_size=256'"

@@ -9,21 +9,21 @@ from dataclasses import replace
 
 from photofinish.asking.json_answers import JobAnswer
 from photofinish.asking.watch import Watched
+from photofinish.comparing.decision import decide
 from photofinish.comparing.device_results import AnyResult
 from photofinish.comparing.own_gpu import decide_own, estimated_options
 from photofinish.comparing.pairs import AnyComparison
-from photofinish.comparing.remedies import LEAST_GAIN
 from photofinish.comparing.rented_gpu import RentedGpu
 from photofinish.comparing.speedups import SECONDS_AN_HOUR
-from photofinish.machine.host import allowed_cores
 from photofinish.machine.load import LoadWindow, load_warnings
 from photofinish.reporting.answer_words import action_text, answer_text
 from photofinish.reporting.causes import advice
 from photofinish.reporting.tables import renting_table
-from photofinish.wording import bound, counted, seconds
+from photofinish.wording import counted, seconds
 
 _MOST_GPUS = 5
 _FEW_STEPS = 5
+_MUCH_WAITING = 0.1
 
 
 def answer_lines(answer: JobAnswer, title: str) -> Iterator[str]:
@@ -47,28 +47,30 @@ def repaid_lines(hour: JobAnswer) -> Iterator[str]:
 
 
 def _rented_repaid(rented: RentedGpu) -> str:
-    def least_seconds(saved_seconds: float) -> float:
-        return rented.start_seconds * rented.here_seconds / saved_seconds
+    def least_seconds(saved_seconds: float, here_seconds: float) -> float:
+        return rented.start_seconds * here_seconds / saved_seconds
 
-    low, high = rented.saved
+    (low, high), (fast, slow) = rented.saved, rented.here
     middle, what = rented.here_seconds - rented.gpu_seconds, f"A rented {rented.gpu}"
     if middle <= 0:
         return f"{what} never repays its start."
-    latest = f"to {seconds(least_seconds(low))}" if low > 0 else "or never"
+    latest = f"to {seconds(least_seconds(low, fast))}" if low > 0 else "or never"
     return (
         f"{what} repays the {seconds(rented.start_seconds)} of its start from "
-        f"{seconds(least_seconds(middle))} of training here on "
-        f"({seconds(least_seconds(high))} {latest})."
+        f"{seconds(least_seconds(middle, rented.here_seconds))} of training here on "
+        f"({seconds(least_seconds(high, slow))} {latest})."
     )
 
 
 def best_gpus(pair: AnyComparison) -> list[str]:
-    """Return a table of time, cost and memory on the fastest GPUs."""
+    """Return a table of time, cost and memory on the fastest GPUs and on the answer's."""
     options = sorted(estimated_options(pair), key=lambda each: each[1].job_seconds)
+    answer = decide(pair).shown.gpu
+    answers = [each for each in options[_MOST_GPUS:] if each[0].accelerator.name == answer]
     rows = {row["accelerator"]: row for row in renting_table(pair)}
     columns = "the job, estimated", "cost with its start", "fits, memory at least"
     table = [["GPU", *columns]] if options else []
-    for option, _ in options[:_MOST_GPUS]:
+    for option, _ in [*options[:_MOST_GPUS], *answers]:
         row = rows[option.accelerator.name]
         table.append([row["accelerator"], *(row[column] for column in columns)])
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
@@ -130,13 +132,12 @@ def _if_not_estimated(pair: AnyComparison) -> Iterator[str]:
 
 
 def suggestion(watched: Watched, pair: AnyComparison) -> Iterator[str]:
-    """Yield a change of the script with its predicted gain, or why there are no estimates."""
-    figures, cpu = watched.figures, pair.cpu.timings.host.cpu
-    cores = allowed_cores(cpu) if cpu else 1
+    """Yield what may shorten waits for batches, and why there are no estimates."""
+    figures = watched.figures
     loader = watched.process.loaders.get(-1 if figures.loader is None else figures.loader)
-    if loader and not loader.workers:
-        share = figures.waiting_share
-        gain = 1 / max(1 - share, share / cores)
-        if gain >= LEAST_GAIN:
-            yield f"Try DataLoader(num_workers={cores}): a step is up to {bound(gain)} faster."
+    if loader and not loader.workers and figures.waiting_share > _MUCH_WAITING:
+        yield (
+            "Workers (`num_workers`) may hide these waits, but were not tried: without "
+            "`persistent_workers=True` they start again in each epoch."
+        )
     yield from _if_not_estimated(pair)

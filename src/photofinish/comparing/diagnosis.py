@@ -4,7 +4,7 @@ An epoch waits for the slower of two: loading without steps, and steps with thei
 device. A step's time is mostly fixed, or mostly grows with its samples.
 
 The cause is unknown with too few steps, on a busy machine, or if the parts don't add up to the
-epoch. The gain of a change was measured on some steps after the training, or is an upper bound.
+epoch. A change is suggested if some steps after the training were surely faster with it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Literal
 from photofinish.comparing.device_results import ScriptResult, TrainingResult
 from photofinish.comparing.fair_cpu import fewer_threads
 from photofinish.comparing.loader_remedies import loader_remedies
-from photofinish.comparing.remedies import LEAST_GAIN, Gain, Remedy
+from photofinish.comparing.remedies import Gain, Remedy
 from photofinish.comparing.step_costs import StepCosts, spread
 from photofinish.config.experiment import ResidentInput
 from photofinish.machine.fingerprint import CpuTarget
@@ -33,10 +33,12 @@ MOST_STARTUP_SHARE = 0.5
 MOST_FIXED_SHARE = 0.5
 """Largest fixed share of a step that counts as compute-bound."""
 LEAST_STEPS = 3
+"""Smallest number of steps of all trained epochs that allows a diagnosis."""
 
 
 NoRemedy = Literal[
-    "start-up", "resident", "copies", "workers", "small job", "used well", "container", "no gain"
+    "start-up", "resident", "copies", "workers", "small job", "used well", "container", "no gain",
+    "untried copies", "untried workers", "untried threads",
 ]  # fmt: skip
 
 
@@ -102,14 +104,14 @@ def _diagnose_epoch(run: TrainingResult) -> Diagnosis | None:
         data_seconds = costs.beside_step_seconds
         gain = Gain.of(costs, low_seconds + data_seconds, high_seconds + data_seconds)
         remedy = Remedy("devices.cpu.threads", fewer.threads, gain, "tried threads")
-    if isinstance(remedy, Remedy) and remedy.predicted and not remedy.predicted.is_worth_it:
+    if isinstance(remedy, Remedy) and not remedy.predicted.is_worth_it:
         remedy = "no gain"
     second, tried = None, loader_remedies(run, costs)
-    is_untried = isinstance(remedy, Remedy) and remedy.by in ("pinned", "workers")
-    if tried and (is_untried or not isinstance(remedy, Remedy)):
+    if tried and not isinstance(remedy, Remedy):
         remedy, second = tried[0], next(iter(tried[1:]), None)
-    elif is_untried and run.timings.loader and run.timings.loader.tried_inputs:
-        remedy = "no gain"
+    elif remedy in ("untried copies", "untried workers"):
+        loader = run.timings.loader
+        remedy = "no gain" if loader and loader.tried_inputs else remedy
     if isinstance(remedy, Remedy):
         return Diagnosis("an epoch", cause, run, remedy, second)
     return Diagnosis("an epoch", cause, run, no_remedy=remedy)
@@ -123,8 +125,8 @@ def why_not_known(run: TrainingResult) -> NotKnown | None:
         return NotKnown("not taken apart", recorded=recorded) if recorded else None
     if load_warnings(timings.load) or load_warnings(timings.load[-1:]):
         return NotKnown("busy")
-    steps = len(costs.attribution.parts.forward_seconds), len(timings.steady_state.sample_seconds)
-    if min(steps) < min(LEAST_STEPS, costs.steps_per_epoch):
+    # Few slow steps are enough if they fit the epochs, of which all steps were timed.
+    if len(timings.epoch_seconds) * costs.steps_per_epoch < LEAST_STEPS:
         return NotKnown("few steps")
     most, is_cpu = MOST_UNEXPLAINED_SHARE, run.device == "cpu"
     parts_seconds = sum(costs.parts_seconds.values())
@@ -152,7 +154,7 @@ def _cause(run: TrainingResult, costs: StepCosts) -> tuple[Cause, Remedy | NoRem
     if costs.fixed_seconds > MOST_FIXED_SHARE * costs.step_alone_seconds:
         return "launch-bound", _against_launching(run, costs)
     if isinstance(host, CpuTarget) and host.threads != cores:
-        return "CPU held back", _against_thread_count(host, costs, cores)
+        return "CPU held back", "untried threads"
     if isinstance(host, CpuTarget) and cores < host.cpu.usable_cores:
         return "CPU held back", "container"
     return "compute-bound", _against_computing(run, costs)
@@ -161,24 +163,15 @@ def _cause(run: TrainingResult, costs: StepCosts) -> tuple[Cause, Remedy | NoRem
 def _against_input(
     run: TrainingResult, costs: StepCosts, cores: int, cause: Literal["copy-bound", "input-bound"]
 ) -> Remedy | NoRemedy:
-    settings, key = run.settings.input, f"experiments.{run.experiment}.input"
+    settings = run.settings.input
     if isinstance(settings, ResidentInput):
         return "resident"
     if tried := costs.attribution.resident:
-        return Remedy(key, "resident", Gain.of(costs, *spread(tried.step_seconds)), "resident")
-    value = settings.model_dump(exclude_defaults=True)
-    shortest_seconds = costs.copying_seconds + costs.step_alone_seconds
+        gain = Gain.of(costs, *spread(tried.step_seconds))
+        return Remedy(f"experiments.{run.experiment}.input", "resident", gain, "resident")
     if cause == "copy-bound":
-        if settings.pin_memory and settings.non_blocking:
-            return "copies"
-        # Copies from pinned memory were not timed.
-        gain = Gain.at_most(costs, shortest_seconds) if settings.pin_memory else None
-        return Remedy(key, value | {"pin_memory": True, "non_blocking": True}, gain, "pinned")
-    if cores <= settings.workers:
-        return "workers"
-    loading_seconds = costs.batch_alone_seconds * max(1, settings.workers) / cores
-    gain = Gain.at_most(costs, max(loading_seconds, shortest_seconds))
-    return Remedy(key, value | {"workers": cores}, gain, "workers")
+        return "copies" if settings.pin_memory and settings.non_blocking else "untried copies"
+    return "workers" if cores <= settings.workers else "untried workers"
 
 
 def _against_launching(run: TrainingResult, costs: StepCosts) -> Remedy | NoRemedy:
@@ -207,21 +200,6 @@ def _against_computing(run: TrainingResult, costs: StepCosts) -> Remedy | NoReme
         return "used well"
     low_seconds, high_seconds = spread(tried.step_seconds)
     gain = Gain.of(costs, low_seconds + data_seconds, high_seconds + data_seconds)
-    if gain.middle < LEAST_GAIN:
+    if not gain.is_worth_it:
         return "used well"
     return Remedy(f"experiments.{run.experiment}.precision", "bf16", gain, "bf16")
-
-
-def _against_thread_count(host: CpuTarget, costs: StepCosts, cores: int) -> Remedy:
-    """Suggest one thread for each core.
-
-    By Amdahl's law, cores only share the time that grows with the samples.
-    """
-    # `auto` follows OMP_NUM_THREADS.
-    value: str | int = cores if host.software.variables.get("OMP_NUM_THREADS") else "auto"
-    if host.threads > cores:
-        return Remedy("devices.cpu.threads", value, None, "fewer threads")
-    shared_seconds = (costs.step_alone_seconds - costs.fixed_seconds) * host.threads / cores
-    shortest_seconds = costs.beside_step_seconds + costs.fixed_seconds + shared_seconds
-    gain = Gain.at_most(costs, shortest_seconds)
-    return Remedy("devices.cpu.threads", value, gain, "more threads")

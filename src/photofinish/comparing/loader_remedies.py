@@ -86,7 +86,6 @@ def _one_indexing(run: TrainingResult | ScriptResult, saved_seconds: float) -> l
     """Return the gain of steps that save so much. An epoch only saves its waiting for batches."""
     steps = run.costs.steps_per_epoch if run.costs else run.timings.steps_per_epoch or 0
     saved_share = steps * saved_seconds / run.timings.median_epoch_seconds
-    gain = 1 / max(1 - min(saved_share, run.loading_share), _LEAST_LEFT)
-    if gain < LEAST_GAIN:
-        return []
-    return [Edit("one indexing", Gain(gain / RUN_MARGIN, gain * RUN_MARGIN))]
+    middle = 1 / max(1 - min(saved_share, run.loading_share), _LEAST_LEFT)
+    gain = Gain(middle / RUN_MARGIN, middle * RUN_MARGIN)
+    return [Edit("one indexing", gain)] if gain.is_worth_it else []

@@ -14,8 +14,16 @@ from photofinish.comparing.diagnosis import Cause
 from photofinish.comparing.estimated_job import Estimate
 from photofinish.comparing.pairs import AnyComparison
 from photofinish.comparing.renting import RentalOption
-from photofinish.comparing.speedups import Interval, job_interval, job_speedup
+from photofinish.comparing.speedups import (
+    ONCE,
+    RUN_TO_RUN,
+    Interval,
+    job_interval,
+    job_speedup,
+    job_spread,
+)
 from photofinish.machine.load import load_warnings
+from photofinish.results.job_times import JobTimes
 from photofinish.results.records import DeviceLabel
 
 Answer = Literal["Yes", "No", "No difference", "Probably yes", "Probably no", "Can't tell"]
@@ -28,7 +36,7 @@ NO_DIFFERENCE = 0.9, 1.1
 _HARDLY_KNOWN = 100.0
 """Ratio of an interval's ends from which on the number between them misleads."""
 WORTHWHILE_BOUND = 1.5
-"""Smallest bound, as measured, for which a GPU may be worth it. Real GPUs stay below it."""
+"""Smallest bound for which a GPU may be worth it. Real GPUs stay below their bound."""
 _REASONS: dict[Cause, Reason] = {
     "start-up-bound": "start-up",
     "input-bound": "loading",
@@ -95,7 +103,7 @@ def _measured(pair: AnyComparison) -> OwnGpu | None:
     whole, answer = pair.compared.speedups["end_to_end"], _by_interval(pair)
     of_gpu = answer != "Yes"
     reason = _reason(pair, "gpu" if of_gpu else "cpu")
-    if answer == "Can't tell" and whole.cpu_seconds <= SHORT_JOB_SECONDS:
+    if answer == "Can't tell" and _slow_seconds(pair.cpu.timings) <= SHORT_JOB_SECONDS:
         answer, reason = "No", "short job"
     gpu = pair.trained[-1].timings
     return OwnGpu(
@@ -123,15 +131,17 @@ def _by_interval(pair: AnyComparison) -> Answer:
 
 
 def _recorded(pair: AnyComparison) -> OwnGpu | None:
-    """Decide by the fastest GPU in references with a clear difference, or return None."""
-    clear = []
-    for each in pair.references:
-        whole = job_speedup(pair.cpu.timings, each.timings)
-        if each.training.device == "gpu" and whole.is_faster is not None:
-            clear.append((whole, each))
-    if not clear:
+    """Decide by the GPU in references that is surely fastest, or return None if it is unclear."""
+    found = [
+        (job_speedup(pair.cpu.timings, each.timings), each)
+        for each in pair.references
+        if each.training.device == "gpu"
+    ]
+    if not found:
         return None
-    best, reference = max(clear, key=lambda each: each[0].ratio)
+    best, reference = max(found, key=lambda each: each[0].interval or (0.0, math.inf))
+    if best.is_faster is None:
+        return None
     answer: Answer = "Probably yes" if best.is_faster else "Probably no"
     return OwnGpu(
         answer,
@@ -147,9 +157,14 @@ def _recorded(pair: AnyComparison) -> OwnGpu | None:
 
 def _short(pair: AnyComparison) -> OwnGpu | None:
     """Answer No if the job with its further seeds is too short, else return None."""
-    if pair.cpu.timings.job_seconds > SHORT_JOB_SECONDS:
+    if _slow_seconds(pair.cpu.timings) > SHORT_JOB_SECONDS:
         return None
     return OwnGpu("No", "bound", pair.cpu.timings.whole_seconds, reason="short job")
+
+
+def _slow_seconds(timings: JobTimes) -> float:
+    """Return the time of a slow run of the job with its further seeds."""
+    return job_interval(timings)[1] + timings.seeds_seconds
 
 
 def _estimated(pair: AnyComparison) -> OwnGpu | None:
@@ -201,22 +216,35 @@ def _value(option: RentalOption, estimate: Estimate) -> tuple[bool, float, float
 
 def _bounded(pair: AnyComparison) -> OwnGpu:
     """Answer No if no GPU in this machine can be much faster, else "Can't tell"."""
-    job, timings = pair.bounds.job, pair.cpu.timings
-    cpu_seconds = timings.whole_seconds
-    # Other programs may have slowed the staying work more than the rest.
-    limit = job.at_most if load_warnings(timings.load) else job.as_measured
-    if limit < max(WORTHWHILE_BOUND, pair.settings.worth_it):
+    cpu_seconds = pair.cpu.timings.whole_seconds
+    if highest_limit(pair) < max(WORTHWHILE_BOUND, pair.settings.worth_it):
         reason: Reason = "loading" if loads_longer_than_it_starts(pair) else "start-up"
         return OwnGpu("No", "bound", cpu_seconds, reason=reason)
     return OwnGpu("Can't tell", "bound", cpu_seconds, reason=_reason(pair, "cpu"))
 
 
+def highest_limit(pair: AnyComparison) -> float:
+    """Return the high end of the bound: slow passes, and staying work as fast as it may be."""
+    job, timings = pair.bounds.job, pair.cpu.timings
+    if load_warnings(timings.load) or not job.measured_seconds:
+        # Other programs may have slowed the staying work more than the rest.
+        return job.at_most
+    slow_seconds = job_spread(timings)[1] - (ONCE - 1) * timings.once_seconds
+    loading_seconds = _loading_seconds(pair)
+    startup_seconds = job.measured_seconds - loading_seconds
+    least_seconds = startup_seconds / ONCE + loading_seconds / RUN_TO_RUN
+    return 1 + max(0.0, slow_seconds - job.measured_seconds) / least_seconds
+
+
+def _loading_seconds(pair: AnyComparison) -> float:
+    """Return the loading of all epochs, or 0 if it need not stay on the CPU or is not known."""
+    epoch = pair.bounds.epoch
+    return pair.cpu.timings.planned_epochs * epoch.measured_seconds if epoch else 0.0
+
+
 def loads_longer_than_it_starts(pair: AnyComparison) -> bool:
     """Return True if most of the time that stays on the CPU is loading, not start-up."""
-    job, epoch = pair.bounds.job, pair.bounds.epoch
-    if epoch is None:
-        return False
-    return 2 * pair.cpu.timings.planned_epochs * epoch.measured_seconds > job.measured_seconds
+    return 2 * _loading_seconds(pair) > pair.bounds.job.measured_seconds
 
 
 def _reason(pair: AnyComparison, device: DeviceLabel) -> Reason | None:

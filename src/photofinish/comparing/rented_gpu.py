@@ -32,8 +32,9 @@ class RentedGpu:
 
     answer: Answer
     reason: RentalReason
+    here: Interval
+    """Times of a fast and a slow run on the fastest device here."""
     here_seconds: float
-    """Time on the fastest device here."""
     start_seconds: float
     """Time to start and set up the machine."""
     worth_seconds: float
@@ -46,12 +47,9 @@ class RentedGpu:
     """Times of a fast and a slow run on the GPU."""
     speedup_interval: Interval | None = None
     saved: Interval = (-math.inf, math.inf)
-    """Interval of the time that one run saves in 9 of 10 cases, without the machine's start.
-
-    It is at most the time here.
-    """
+    """Interval of the time that one run saves in 9 of 10 cases, without the machine's start."""
     runs: int | None = None
-    """Smallest number of runs that is worth it, if one is not enough."""
+    """Smallest number of runs that is surely worth it, if one is not enough."""
     cost: float | None = None
     """Cost of one run, including the machine's start."""
     currency: str = ""
@@ -70,6 +68,11 @@ class RentedGpu:
     def least_seconds(self) -> float:
         """Time that one run must save, including the machine's start."""
         return self.start_seconds + self.worth_seconds
+
+    @property
+    def fewest_runs(self) -> int:
+        """Smallest number of runs that may be worth it."""
+        return math.ceil(self.least_seconds / self.saved[1])
 
     @property
     def is_yes(self) -> bool:
@@ -118,17 +121,17 @@ def decide_rented(sweep: Sequence[AnyComparison]) -> RentedGpu | None:
     here = fast / RUN_TO_RUN, slow * RUN_TO_RUN
     limits = 60 * settings.rental_minutes, 60 * settings.worth_saving
     start_seconds, least_seconds = limits[0], sum(limits)
-    is_short = here_seconds <= least_seconds
+    is_short = here[1] <= least_seconds
     if not found:
         if is_short:
-            return RentedGpu("No", "short job", here_seconds, *limits, len(sweep))
-        return RentedGpu("Can't tell", "not known", here_seconds, *limits, len(sweep))
+            return RentedGpu("No", "short job", here, here_seconds, *limits, len(sweep))
+        return RentedGpu("Can't tell", "not known", here, here_seconds, *limits, len(sweep))
 
     # A cheaper GPU that surely saves enough by estimate is better than a recorded one.
     recorded = {each.gpu for each in found}
     others = [each for each in estimated if each.full_name not in recorded]
     surely = [each for each in [*found, *others] if each.saved(here)[0] >= least_seconds]
-    perhaps = [each for each in found if each.saved(here)[1] >= least_seconds and not is_short]
+    perhaps = [each for each in found if each.saved(here)[1] >= least_seconds]
     faster = [each for each in found if each.saved(here)[0] > 0]
     best = min(surely or faster or found, key=_Candidate.value)
     answer: Answer = "No" if is_short else "Probably no"
@@ -143,13 +146,13 @@ def decide_rented(sweep: Sequence[AnyComparison]) -> RentedGpu | None:
         depends_on_here = _is_clear([each.saved(exact) for each in found], least_seconds)
     elif faster:
         reason = "saves too little"
-        wanted = math.ceil(least_seconds / (here_seconds - best.seconds))
+        wanted = math.ceil(least_seconds / best.saved(here)[0])
         runs = wanted if wanted <= MOST_RUNS else None
-    low, high = best.saved(here)
     fast, slow = best.spread
     return RentedGpu(
         answer,
         reason,
+        here,
         here_seconds,
         *limits,
         len(sweep),
@@ -157,7 +160,7 @@ def decide_rented(sweep: Sequence[AnyComparison]) -> RentedGpu | None:
         gpu_seconds=best.seconds,
         gpu_interval=best.spread,
         speedup_interval=(here[0] / slow, here[1] / fast),
-        saved=(low, min(high, here_seconds)),
+        saved=best.saved(here),
         runs=runs,
         cost=cost_of(best.seconds + start_seconds, best.price),
         currency=best.price.currency if best.price else "",

@@ -87,11 +87,10 @@ def _promises(pair: TrainedPair) -> Iterable[Promise]:
     for run in pair.trained:
         for found in pair.diagnoses[run.device]:
             for remedy in filter(None, (found.remedy, found.second)):
-                gain = remedy.predicted
                 yield Promise(
                     device=run.device,
                     settings=remedy.settings,
-                    promised=(gain.low, gain.high) if gain else None,
+                    promised=(remedy.predicted.low, remedy.predicted.high),
                     epoch_seconds=tuple(run.timings.epoch_seconds),
                     followed_sha256=_followed_sha256(run, remedy),
                     data_sha256=run.record.data_sha256,

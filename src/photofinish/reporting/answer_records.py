@@ -23,8 +23,6 @@ from photofinish.results.records import DeviceLabel
 
 Learns = Literal["the same", "other last bits", "something else"]
 _LEARNS: dict[str, Learns] = {
-    "fewer threads": "other last bits",
-    "more threads": "other last bits",
     "tried threads": "other last bits",
 }
 """Effect of a change on a model that stays the same otherwise. Other changes keep its bits."""
@@ -166,16 +164,13 @@ def _action(action: Action, text: str) -> ActionRecord:
 
 
 def _suggestion(experiment: str, device: DeviceLabel, remedy: Remedy) -> Suggestion:
-    gain, evidence = remedy.predicted, "not known"
-    if gain:
-        evidence = "bound" if gain.low == 1 else "tried"
     return Suggestion.model_validate(
         {
             "device": device,
             "settings": remedy.settings,
             "line": remedy_line(remedy),
-            "gain": gain and Range(low=gain.low, high=gain.high),
-            "evidence": evidence,
+            "gain": Range(low=remedy.predicted.low, high=remedy.predicted.high),
+            "evidence": "tried",
             "learns": _learns(device, remedy),
             "command": commands(experiment, remedy)[0],
         }

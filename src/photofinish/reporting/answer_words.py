@@ -10,7 +10,7 @@ from photofinish.comparing.decision import About, Action, Decision
 from photofinish.comparing.device_results import ScriptResult
 from photofinish.comparing.fair_cpu import fewer_threads
 from photofinish.comparing.loader_needs import LoaderNeed
-from photofinish.comparing.own_gpu import OwnGpu, is_likely
+from photofinish.comparing.own_gpu import OwnGpu, highest_limit, is_likely
 from photofinish.comparing.pairs import AnyComparison
 from photofinish.comparing.rented_gpu import RentedGpu
 from photofinish.machine.load import load_warnings
@@ -53,10 +53,10 @@ SENTENCES = {
     "untried": "no GPU trained it.",
     "unknown loading": "Its loading is not known: {why}.",
     "uncounted": "Nothing is estimated: much of a step is {names}, which isn't counted.",
-    "some limit": "Start-up and loading limit it to {limit}.",
+    "some limit": "{staying} it to {limit}.",
     "time goes into": "Most of the {device}'s time is {likely}{reason}.",
-    "launch-bound": "Launching kernels decides its steps at batch {batch} ({step} each): with "
-    "batch {larger_batch} a step takes {larger_step}.",
+    "launch-bound": "Launching kernels decides its steps at {batch} ({step} each): with "
+    "{larger_batch} a step takes {larger_step}.",
     "captured": 'With `cuda_graphs: "on"`, about {gpu_time} on {gpu}.',
     "loader": "{gpu} takes {rate} samples/s of this network, and one core here loads {core_rate}. "
     "So it wants {wanted}. The cheapest machine has {cores}, so the GPU would wait {share} of the "
@@ -66,7 +66,7 @@ SENTENCES = {
     # A rented GPU.
     "saves enough": "{gpu} takes {gpu_time} instead of {here}{of_sweep}. With {start} to start, "
     "that saves {saved}{cost}.",
-    "may save enough": "{gpu} may save {range} of about {here}{of_sweep}. It must save "
+    "may save enough": "{gpu} may save {range} of {range_here} here{of_sweep}. It must save "
     "{least}: {start} to start, and {worth} to gain.",
     "saves too little": "{gpu} saves {saved_by_run} {run}. It must save {least} in all "
     "({start} to start, and {worth} to gain){from_runs}.",
@@ -115,7 +115,7 @@ def answer_text(pair: AnyComparison, decision: Decision) -> str:
     for about, (answer, sentences) in answers.items():
         lower, start = _lower(answer), _AT_START[about]
         texts.append(_say("other answer", about=start, answer=lower, sentences=sentences))
-    texts += _hints(decision)
+    texts += _hints(pair, decision)
     if isinstance(pair.cpu, ScriptResult) and pair.cpu.is_outdated:
         texts.append(_say("outdated"))
     return " ".join(texts)
@@ -169,7 +169,7 @@ def _limits(pair: AnyComparison, own: OwnGpu) -> Iterable[str]:
     if own.answer == "No":
         staying = part_of(job.measured_seconds, job.measured_whole_seconds)
         reason = "start-up and loading" if own.reason == "loading" else own.reason
-        yield _say("limit", staying=staying, reason=reason, limit=limit(job.as_measured))
+        yield _say("limit", staying=staying, reason=reason, limit=limit(highest_limit(pair)))
         remedies = [found.remedy for found in pair.diagnoses["cpu"] if found.remedy]
         yield from (
             _say("resident", prediction=prediction(each))
@@ -183,22 +183,28 @@ def _limits(pair: AnyComparison, own: OwnGpu) -> Iterable[str]:
     operations = pair.cpu.timings.operations
     if operations and operations.without_formula:
         yield _say("uncounted", names=", ".join(operations.without_formula))
-    if job.as_measured <= HIGH:
-        yield _say("some limit", limit=limit(job.as_measured))
+    if (highest := highest_limit(pair)) <= HIGH:
+        staying = "Start-up and loading limit" if pair.bounds.epoch else "Start-up limits"
+        yield _say("some limit", staying=staying, limit=limit(highest))
 
 
-def _hints(decision: Decision) -> Iterable[str]:
-    """Yield what would change the deciding estimate."""
-    option = decision.rented.option if decision.rented else decision.own.option
+def _hints(pair: AnyComparison, decision: Decision) -> Iterable[str]:
+    """Yield what would change the estimate of this experiment on the deciding GPU."""
+    deciding = decision.rented.option if decision.rented else decision.own.option
+    named = deciding.accelerator.name if deciding else None
+    own = {each.accelerator.name: each for each in pair.renting.options}
+    option = own.get(named) if named and not decision.is_here else None
     estimate = option.estimate if option else None
-    if option is None or estimate is None or decision.is_here:
+    if option is None or estimate is None:
         return
     if larger := estimate.larger_batch:
         yield _say(
             "launch-bound",
-            batch=larger.batch_size,
+            batch=f"batch {larger.batch_size}" if larger.batch_size > 1 else "this batch size",
             step=seconds(larger.step_seconds),
-            larger_batch=larger.larger_batch_size,
+            larger_batch=f"batch {larger.larger_batch_size}"
+            if larger.batch_size > 1
+            else f"{larger.larger_batch_size} times as many samples",
             larger_step=seconds(larger.larger_step_seconds),
         )
     if option.loader_need and option.loader_need.waiting_share > _MUCH_WAITING:
@@ -234,14 +240,12 @@ def _rented(rented: RentedGpu, pair: AnyComparison) -> str:
     if rented.option:
         name = with_article(name)
     is_sweep, cost = rented.jobs > 1, ""
-    here = seconds(rented.here_seconds)
-    if not is_sweep and not pair.compared:
-        here += mark(pair.cpu.timings)
+    marked = "" if is_sweep or pair.compared else mark(pair.cpu.timings)
+    here = seconds(rented.here_seconds) + marked
     if rented.cost is not None:
         cost = f", for {money(rented.cost, rented.currency)}"
     noun = "sweeps" if is_sweep else "runs"
     low, high = rented.saved
-    most = seconds(high) if high < rented.here_seconds else "nearly all"
     return _say(
         kind,
         gpu=name,
@@ -252,12 +256,25 @@ def _rented(rented: RentedGpu, pair: AnyComparison) -> str:
         least=seconds(rented.least_seconds),
         saved=seconds(rented.saved_seconds),
         saved_by_run=seconds(rented.here_seconds - rented.gpu_seconds),
-        range=f"{seconds(low)} to {most}" if low > 0 else f"up to {most}",
+        range=f"{seconds(low)} to {seconds(high)}" if low > 0 else f"up to {seconds(high)}",
+        range_here=" to ".join(map(seconds, rented.here)) + marked,
         cost=cost,
-        run=f"in {rented.jobs} experiments" if is_sweep else "a run",
-        of_sweep=f" for all {rented.jobs} experiments of the sweep" if is_sweep else "",
-        from_runs=f": worth it from {rented.runs:,} {noun} on" if rented.runs else "",
+        run=f"in {_all_of(rented.jobs)}" if is_sweep else "a run",
+        of_sweep=f" for {_all_of(rented.jobs)} of the sweep" if is_sweep else "",
+        from_runs=_from_runs(rented, noun),
     )
+
+
+def _all_of(jobs: int) -> str:
+    return "both experiments" if jobs == 2 else f"all {jobs} experiments"
+
+
+def _from_runs(rented: RentedGpu, noun: str) -> str:
+    """Return from how many runs on renting is surely worth it, and from how many it may be."""
+    if rented.runs is None:
+        return ""
+    perhaps = f", perhaps from {rented.fewest_runs:,}" if rented.fewest_runs < rented.runs else ""
+    return f": worth it from {rented.runs:,} {noun} on{perhaps}"
 
 
 def action_text(pair: AnyComparison, action: Action) -> str:

@@ -22,16 +22,16 @@ _NO_REMEDY = {
     "small job": "the job is small, and a faster device would not help",
     "used well": "only a faster device or a smaller network would",
     "container": "raise the container's limit",
-    "no gain": "what was tried gains less than a tenth",
+    "no gain": "nothing that was tried surely gains",
+    "untried copies": "copies from pinned memory (`pin_memory`, `non_blocking`) were not tried",
+    "untried workers": "more workers were not tried, and may lose more by their start",
+    "untried threads": "another number of threads was not tried",
 }
 _REMEDIES = {
     "resident": "tried; keeps the bits",
-    "pinned": "copies from pinned memory need not be waited for",
-    "workers": "if workers share the loading evenly",
     "batch size": "tried; changes what is learned, so compare the accuracy",
     "captured": "tried; right only if each step runs the same operations",
     "bf16": "tried; changes what is learned, so compare the accuracy",
-    "fewer threads": "threads that share a core wait for each other",
     "tried threads": "tried; changes the last bits",
     "tried workers": "tried; keeps the bits",
     "decode once": "tried; keeps the bits",
@@ -39,7 +39,6 @@ _REMEDIES = {
     "stored size": "tried; changes what is learned, so compare the accuracy",
     "byte batches": "tried; may change the last bits on a GPU",
     "batch transform": "tried; changes what is learned, as a batch draws once",
-    "more threads": "by Amdahl's law; changes the last bits",
 }
 
 
@@ -89,7 +88,7 @@ def advice(found: Diagnosis) -> str:
             return tries
         return f"{tries} Or `{remedy_line(found.second)}`: {prediction(found.second)}."
     why = _NO_REMEDY[found.no_remedy] if found.no_remedy else "the cause is not known"
-    return f"No setting helps: {why}."
+    return f"No setting is suggested: {why}."
 
 
 def remedy_line(remedy: Remedy) -> str:
@@ -104,8 +103,7 @@ def settings_line(settings: Mapping[str, Any]) -> str:
 
 def prediction(remedy: Remedy) -> str:
     """Return the predicted gain of an epoch, and the prediction's source."""
-    gain = gain_text(remedy.predicted) if remedy.predicted else "gain unknown"
-    return f"{gain} ({_REMEDIES[remedy.by]})"
+    return f"{gain_text(remedy.predicted)} ({_REMEDIES[remedy.by]})"
 
 
 def gain_text(gain: Gain) -> str:
@@ -155,7 +153,7 @@ def not_known(found: NotKnown) -> str:
     return {
         "not taken apart": found.recorded or "no step was taken apart",
         "busy": "the machine was busy",
-        "few steps": f"steps are so slow that fewer than {LEAST_STEPS} were timed",
+        "few steps": f"it trained fewer than {LEAST_STEPS} steps",
         "epoch": f"its steps take {apart} when taken apart, and an epoch took {whole}",
         "step": f"a step takes {apart} when taken apart, and {whole} repeated on one batch",
     }[found.reason]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from photofinish.comparing.bounds import SpeedupBound
 from photofinish.comparing.decision import Decision
-from photofinish.comparing.own_gpu import OwnGpu, is_likely
+from photofinish.comparing.own_gpu import OwnGpu, highest_limit, is_likely
 from photofinish.comparing.pairs import AnyComparison
 from photofinish.comparing.speedups import job_interval
 from photofinish.machine.load import load_warnings
@@ -31,7 +30,7 @@ def overview_table(verdicts: Sequence[Verdict], pairs: Sequence[AnyComparison]) 
             "do now": each.action,
             "on this CPU": _cpu_time(pair.cpu.timings),
             "on a GPU": _gpu_time(each.decision),
-            "speed-up": _speedup(own, pair.bounds.job),
+            "speed-up": _speedup(own, highest_limit(pair)),
             "what takes the time": _why(pair, own),
             "the models": likeness(compared) if compared else NOTHING,
         }
@@ -71,10 +70,10 @@ def _gpu_time(decision: Decision) -> str:
     return f"{time} on {own.gpu} (recorded elsewhere)"
 
 
-def _speedup(own: OwnGpu, job: SpeedupBound) -> str:
+def _speedup(own: OwnGpu, limit: float) -> str:
     """Return the speed-up of the GPU, or its upper bound."""
     if own.speedup is None:
-        return f"up to {bound(job.as_measured)}" if job.as_measured <= HIGH else NOTHING
+        return f"up to {bound(limit)}" if limit <= HIGH else NOTHING
     if own.interval and own.is_hardly_known:
         return f"{interval_text(own.interval)} times"
     text = f"{ratio(own.speedup)}x"
