@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 from conftest import MakeResult
-from result_files import changed_history, pair_of, trained, with_record, with_seeds
+from result_files import changed_history, pair_of, trained, with_record
 from torch import nn
 
 from photofinish.comparing.device_results import Predictions, Trained
-from photofinish.comparing.parity import Layer, Parity, mcnemar_p_value, parity
+from photofinish.comparing.parity import Layer, Parity
+from photofinish.comparing.parity import parity as parity_of
 from photofinish.config.networks import CnnModel, TorchvisionModel
 from photofinish.models.registry import build_model
 from photofinish.profiling.first_step import first_step
@@ -21,6 +22,10 @@ from photofinish.reporting.sentences import layer_finding, verdict
 from photofinish.reporting.tables import parity_table
 from photofinish.training.losses import Loss
 from photofinish.training.torch_device import CPU
+
+
+def parity(cpu: Trained, device: Trained) -> Parity:
+    return parity_of(cpu, device, margin=0.01)
 
 
 def parting(found: Parity) -> tuple[str, str | None]:
@@ -193,9 +198,9 @@ def test_other_random_numbers_are_no_difference(
         assert parting(parity(cpu, step(wrong))) == ("first forward", "first")
     else:
         assert cpu.first_step.draws
-        assert (found.likeness, found.mcnemar_p) == ("equivalent but for random numbers", 1.0)
+        assert found.likeness == "not shown"
         incomparable = [layer.name for layer in found.layers if layer.within_rounding is None]
-        assert incomparable == ["first forward", "first gradient"]
+        assert incomparable == ["first forward", "first gradient", "test accuracy"]
 
 
 def stepped(run: Trained, **changed: object) -> Trained:
@@ -215,7 +220,7 @@ def test_differences_within_rounding_are_shown_layer_by_layer(make_result: MakeR
         predictions=Predictions(cpu.predictions.actual, np.array([0, 0, 0, 1, 1, 1, 1, 1])),
     )
     found = parity(cpu, gpu)
-    assert (found.likeness, found.mcnemar_p) == ("equivalent within rounding", 1.0)
+    assert found.likeness == "equivalent within rounding"
     same = dict.fromkeys(
         ["settings", "data", "initial weights", "batch order", "first batch"], "the same"
     )
@@ -224,7 +229,7 @@ def test_differences_within_rounding_are_shown_layer_by_layer(make_result: MakeR
         "first gradient": "the same",
         "loss curves": "a relative difference of 0.02 in epoch 3",  # the first epoch decides
         "test predictions": "other predictions for 1 item (12.50%)",
-        "test accuracy": "75.00% on the CPU, 87.50% on the GPU; McNemar's p = 1",
+        "test accuracy": "75.00% on the CPU, 87.50% on the GPU; GPU +12.5 points (-12.7 to +32.7)",
         "final weights": "they differ",
     }
 
@@ -278,27 +283,15 @@ def test_networks_that_draw_are_compared_by_their_scores(
 ) -> None:
     cpu = stepped(trained(make_result), **{drawing: True})
     gpu = other_losses(cpu)
-    assert parity(cpu, gpu).likeness == "equivalent but for random numbers"
+    assert parity(cpu, gpu).likeness == "not shown"
     only_one = stepped(gpu, **{drawing: False})
     assert parting(parity(cpu, only_one)) == ("loss curves", "epoch 1")
-
     worse, better = predictions(*[False] * 6, True), predictions(*[True] * 7)
     cpu, gpu = replace(cpu, predictions=worse), replace(gpu, predictions=better)
     found = parity(cpu, gpu)
-    assert (found.likeness, found.first_divergence) == ("not comparable", None)
+    assert (found.likeness, found.first_divergence) == ("not shown", None)
     pair = pair_of(cpu, with_record(gpu, device="gpu"))
     assert "not comparable" in [row["verdict"] for row in parity_table(pair)]
-    assert "`seeds: 3`" in verdict(pair).text
-
-
-def test_seeds_decide_about_networks_that_draw(make_result: MakeResult) -> None:
-    def with_accuracies(first: float, *further: float) -> Trained:
-        return with_seeds(stepped(trained(make_result, accuracy=first), draws=True), *further)
-
-    cpu = with_accuracies(0.80, 0.84, 0.88)
-    alike, worse = with_accuracies(0.79, 0.85, 0.87), with_accuracies(0.50, 0.55, 0.57)
-    assert parity(cpu, other_losses(alike)).likeness == "equivalent but for random numbers"
-    assert parting(parity(cpu, other_losses(worse)))[0] == "test accuracy"
 
 
 def test_values_are_compared_relative_to_their_spread(make_result: MakeResult) -> None:
@@ -314,27 +307,17 @@ def test_values_are_compared_relative_to_their_spread(make_result: MakeResult) -
     found = parity(cpu, replace(cpu, predictions=Predictions(actual, moved)))
     assert layer(found, "test predictions").difference == pytest.approx(0.004)
     cpu_draws = stepped(cpu, draws=True)
-    drawn = parity(cpu_draws, replace(cpu_draws, predictions=Predictions(actual, actual + 1)))
-    assert drawn.likeness == "not comparable"
+    moved_gpu = replace(cpu_draws, predictions=Predictions(actual, actual + 1))
+    moved_gpu = with_record(moved_gpu, device="gpu")
+    drawn = parity(cpu_draws, moved_gpu)
+    assert drawn.likeness == "not shown"
+    assert "`seeds: 3`" in verdict(pair_of(cpu_draws, moved_gpu)).text
     other = parity(cpu, replace(cpu, predictions=Predictions(actual + 1, actual)))
     assert parting(other)[0] == "test predictions"
 
 
 def predictions(*hits: bool) -> Predictions:
     return Predictions(np.zeros(len(hits), int), 1 - np.array(hits, int))
-
-
-@pytest.mark.parametrize(
-    ("only_first", "only_second", "p_value"),
-    [
-        *[(0, 0, 1.0), (0, 1, 1.0), (2000, 2000, 1.0)],
-        *[(1, 9, 2 * 11 / 1024), (9, 1, 2 * 11 / 1024)],
-    ],
-)
-def test_mcnemars_exact_p(only_first: int, only_second: int, p_value: float) -> None:
-    first = predictions(*[True] * only_first, *[False] * only_second, True, True, False)
-    second = predictions(*[False] * only_first, *[True] * only_second, True, True, False)
-    assert mcnemar_p_value(first, second) == pytest.approx(p_value)
 
 
 def test_significantly_other_predictions_are_a_difference_and_of_other_items_not_compared(
@@ -344,12 +327,11 @@ def test_significantly_other_predictions_are_a_difference_and_of_other_items_not
     worse, better = predictions(*[False] * 6, True), predictions(*[True] * 7)
     found = parity(replace(cpu, predictions=worse), replace(cpu, predictions=better))
     assert parting(found)[0] == "test accuracy"
-    assert found.mcnemar_p == pytest.approx(0.03125)
     assert layer(found, "test predictions").unequal == 6
     others = Predictions(cpu.predictions.actual[1:], cpu.predictions.predicted[1:])
     found = parity(cpu, replace(cpu, predictions=others))
     assert parting(found)[0] == "test predictions"
-    assert found.mcnemar_p is None
+    assert found.difference is None
 
 
 def test_networks_without_predictions_are_compared_by_their_test_loss(
@@ -372,5 +354,40 @@ def test_an_item_with_several_labels_counts_once(make_result: MakeResult) -> Non
     right, wrong = Predictions(actual, actual), Predictions(actual, np.array([0, 1, 0, 0] * 4))
     cpu, gpu = (replace(result, predictions=side) for side in (right, wrong))
     found = parity(cpu, gpu)
-    assert found.mcnemar_p == mcnemar_p_value(right, wrong, 2) == 2 / 2**8
+    assert found.difference
+    assert found.difference.mean == pytest.approx(-0.75)
     assert layer(found, "test predictions").unequal == 8
+
+
+def test_a_record_with_one_signed_sum_is_compared_by_it(step: Step) -> None:
+    def older(run: Trained) -> Trained:
+        taken = run.first_step
+        names = ("outputs", "gradients")
+        fingerprints = {name: getattr(taken, name) for name in names}
+        cut = {
+            name: {key: each[:2] for key, each in of.items()} for name, of in fingerprints.items()
+        }
+        return stepped(run, **cut)
+
+    right = step(cnn())
+    assert parity(older(right), right).likeness == "identical"
+    network = cnn()
+    wrong_weight(network)
+    assert parting(parity(right, older(step(network))))[0] == "first forward"
+
+
+def test_an_error_of_a_few_percent_in_one_gradient_shows(step: Step) -> None:
+    """With one signed sum, 5 % showed in 69 of 100 cases."""
+    right, seen = step(cnn()), 0
+    name = list(right.first_step.gradients)[-2]
+    for seed in range(5):
+        wrong = cnn()
+        noise = torch.Generator().manual_seed(seed)
+
+        def disturb(gradient: torch.Tensor, noise: torch.Generator = noise) -> torch.Tensor:
+            other = torch.randn(gradient.shape, generator=noise)
+            return gradient + 0.05 * other * gradient.norm() / other.norm()
+
+        dict(wrong.named_parameters())[name].register_hook(disturb)
+        seen += parity(right, step(wrong)).likeness == "different"
+    assert seen == 5

@@ -216,7 +216,7 @@ def test_a_training_on_values_or_labels_is_reported(
 
     pair = read_pair("small", results)
     assert pair.compared
-    assert pair.compared.parity.likeness == "identical"
+    assert pair.parity.likeness == "identical"
     (verdict,) = write_report([pair], tmp_path / "report")
     write_for_dvc([pair], tmp_path / "report", tmp_path / "metrics", tmp_path / "plots")
     history = pd.read_csv(tmp_path / "report" / "history.csv")

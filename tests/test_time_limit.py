@@ -174,8 +174,8 @@ def test_a_limited_job_is_marked_and_its_end_is_never_compared(
     assert "identical over the 2 epochs that both trained" in answer.answer
     assert "50.00% on the CPU after 2 of 50 epochs and 75.00% on the GPU after 50" in answer.text
     assert pair.compared
-    assert pair.compared.parity
-    compared = {layer.name for layer in pair.compared.parity.layers}
+    assert pair.parity
+    compared = {layer.name for layer in pair.parity.layers}
     assert compared.isdisjoint({"test predictions", "test accuracy", "final weights"})
     assert decide(pair).own.answer == "Yes"
     early = trained(make_result, device="gpu", epoch_seconds=(1.0,) * 12, total_seconds=20.0)

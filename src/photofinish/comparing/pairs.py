@@ -55,12 +55,6 @@ class Compared:
     speedups: dict[Kind, Speedup]
     """Speed-ups of step, epoch and job. Only of the job if a run has no steps."""
     break_even: BreakEvenEpochs | None = None
-    parity: Parity | None = None
-    """None for scripts, whose models are not compared."""
-
-    @property
-    def likeness(self) -> str:
-        return self.parity.likeness if self.parity else "not compared"
 
 
 ResultT = TypeVar("ResultT", bound=AnyResult)
@@ -107,6 +101,13 @@ class Comparison(Generic[ResultT]):
         return self.gpu.record.reason if isinstance(self.gpu, NotTrained) else None
 
     @cached_property
+    def parity(self) -> Parity | None:
+        """Comparison of the models. None for scripts and samples, or without a GPU."""
+        if not isinstance(self.cpu, Trained) or not isinstance(self.gpu, Trained):
+            return None
+        return parity(self.cpu, self.gpu, self.settings.same_model_points / 100)
+
+    @cached_property
     def renting(self) -> RentalComparison:
         target = self.uses["cpu"].target
         measured = [run.timings for run in self.trained[1:]]
@@ -144,10 +145,7 @@ def _with_epochs_of(cpu: ResultT, gpu: ResultT | NotTrained) -> ResultT:
 def _compared(cpu: ResultT, gpu: ResultT) -> Compared:
     if not (cpu.has_steps and gpu.has_steps):
         return Compared({"end_to_end": job_speedup(cpu.timings, gpu.timings)})
-    found, repaid = speedups(cpu.timings, gpu.timings), break_even(cpu.timings, gpu.timings)
-    if isinstance(cpu, Trained) and isinstance(gpu, Trained):
-        return Compared(found, repaid, parity(cpu, gpu))
-    return Compared(found, repaid)
+    return Compared(speedups(cpu.timings, gpu.timings), break_even(cpu.timings, gpu.timings))
 
 
 def read_pair(name: str, folder: Path) -> TrainedPair:

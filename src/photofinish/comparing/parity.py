@@ -9,22 +9,21 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from scipy.special import bdtr, stdtrit
 
 from photofinish.comparing.device_results import Predictions, Trained
-from photofinish.comparing.seeds import over_seeds
+from photofinish.comparing.seeds import (
+    ENOUGH_SEEDS,
+    ScoreDifference,
+    difference_of_items,
+    difference_of_seeds,
+)
 from photofinish.data.tasks import TASKS
 from photofinish.results import EpochMetrics
 from photofinish.results.records import FirstStep, TensorFingerprint
 
 ModelMatch = Literal[
-    "identical",
-    "equivalent within rounding",
-    "equivalent but for random numbers",
-    "not comparable",
-    "different",
+    "identical", "equivalent within rounding", "equivalent", "not shown", "different"
 ]
-SIGNIFICANT = 0.05
 _OUTPUT_TOLERANCE, _GRADIENT_TOLERANCE = 5.0, 10.0
 """Factors on a layer's change by slightly moved weights (docs/verdict.md)."""
 _FEW_ACTIVATIONS = 0.02
@@ -58,8 +57,10 @@ class Layer:
 class Parity:
     likeness: ModelMatch
     layers: tuple[Layer, ...]
-    mcnemar_p: float | None
-    """P-value of McNemar's test. None for values, or if test items or epochs differ."""
+    margin: float
+    """Largest difference of accuracies that counts as equivalent."""
+    difference: ScoreDifference | None = None
+    """Difference of accuracies. None for other scores, or if test items or epochs differ."""
     epochs: int | None = None
     """Number of epochs that both trained, if a time limit ended a training.
 
@@ -72,8 +73,11 @@ class Parity:
         return next((layer for layer in self.layers if layer.within_rounding is False), None)
 
 
-def parity(cpu: Trained, device: Trained) -> Parity:
-    """Compare two trainings to the end, or in their common epochs if a time limit ended one."""
+def parity(cpu: Trained, device: Trained, margin: float) -> Parity:
+    """Compare two trainings to the end, or in their common epochs if a time limit ended one.
+
+    Accuracies are equivalent if their difference is surely less than the margin.
+    """
     one, other = cpu.record, device.record
     first, second = cpu.first_step, device.first_step
     tolerance = max(_CURVE_TOLERANCES[one.precision], _CURVE_TOLERANCES[other.precision])
@@ -85,10 +89,10 @@ def parity(cpu: Trained, device: Trained) -> Parity:
     output_limits = _limits(outputs, first.output_rounding, _OUTPUT_TOLERANCE)
     same_order = first.batch_order_sha256 == second.batch_order_sha256
     both_draw = first.draws_in_training and second.draws_in_training
-    epochs, p_value = _common_epochs(cpu, device), None
+    epochs, difference = _common_epochs(cpu, device), None
     end: tuple[Layer, ...] = ()
     if epochs is None:
-        end, p_value = _end(cpu, device, tolerance, both_draw=both_draw)
+        end, difference = _end(cpu, device, tolerance, margin, both_draw=both_draw)
     forward = _fingerprints("first forward", outputs, _outputs(second), output_limits)
     gradient = _fingerprints(
         "first gradient", first.gradients, second.gradients, _gradient_limits(first)
@@ -110,7 +114,7 @@ def parity(cpu: Trained, device: Trained) -> Parity:
         *end,
     )
     score = end[-2] if end else None
-    return Parity(_likeness(layers, score), layers, p_value, epochs)
+    return Parity(_likeness(layers, score), layers, margin, difference, epochs)
 
 
 def _common_epochs(cpu: Trained, device: Trained) -> int | None:
@@ -121,11 +125,11 @@ def _common_epochs(cpu: Trained, device: Trained) -> int | None:
 
 
 def _end(
-    cpu: Trained, device: Trained, tolerance: float, *, both_draw: bool
-) -> tuple[tuple[Layer, ...], float | None]:
-    """Compare final predictions, score and weights. Also return McNemar's p."""
+    cpu: Trained, device: Trained, tolerance: float, margin: float, *, both_draw: bool
+) -> tuple[tuple[Layer, ...], ScoreDifference | None]:
+    """Compare final predictions, score and weights. Also return the accuracies' difference."""
     one, other = cpu.record, device.record
-    columns, p_value, task = len(one.class_names), None, TASKS[one.task]
+    columns, task, difference = len(one.class_names), TASKS[one.task], None
     predictions: tuple[Layer, ...]
     same_items = np.array_equal(cpu.predictions.actual, device.predictions.actual)
     if not len(cpu.predictions.actual):  # for a custom step, or a tuple or dict of targets
@@ -135,12 +139,12 @@ def _end(
     else:
         rows = columns if task.is_all_or_nothing else 1
         if same_items:
-            p_value = mcnemar_p_value(cpu.predictions, device.predictions, rows)
-        predictions = _classes(cpu.predictions, device.predictions, rows, p_value)
+            difference = difference_of_items(cpu, device, rows)
+        predictions = _classes(cpu.predictions, device.predictions, rows, difference, margin)
     if both_draw and same_items:
-        predictions = _of_other_draws(predictions, cpu, device)
+        predictions, difference = _of_other_draws(predictions, cpu, device, difference, margin)
     same_weights = one.weights_sha256 == other.weights_sha256
-    return (*predictions, Layer("final weights", same_weights, within_rounding=True)), p_value
+    return (*predictions, Layer("final weights", same_weights, within_rounding=True)), difference
 
 
 def _likeness(layers: Sequence[Layer], score: Layer | None) -> ModelMatch:
@@ -152,7 +156,7 @@ def _likeness(layers: Sequence[Layer], score: Layer | None) -> ModelMatch:
     if None not in found:
         return "equivalent within rounding"
     agrees = score is not None and score.within_rounding
-    return "equivalent but for random numbers" if agrees else "not comparable"
+    return "equivalent" if agrees else "not shown"
 
 
 def _not_comparable(layer: Layer) -> Layer:
@@ -161,41 +165,27 @@ def _not_comparable(layer: Layer) -> Layer:
 
 
 def _of_other_draws(
-    predictions: tuple[Layer, ...], cpu: Trained, device: Trained
-) -> tuple[Layer, ...]:
+    predictions: tuple[Layer, ...],
+    cpu: Trained,
+    device: Trained,
+    of_items: ScoreDifference | None,
+    margin: float,
+) -> tuple[tuple[Layer, ...], ScoreDifference | None]:
     """Judge the test score if devices drew different random numbers in training.
 
-    A single training on each device can show agreement but no difference, because another dropout
-    often changes the accuracy significantly. With several seeds, Student's paired test decides.
+    A single training on each device shows no difference, because another dropout often changes the
+    accuracy significantly, and no equivalence of accuracies. Several seeds decide.
     """
     *others, score = predictions
-    within: bool | None = score.within_rounding or None
-    cpu_seeds, device_seeds = over_seeds(cpu, None), over_seeds(device, None)
-    if len(cpu_seeds.seeds) > 1 and cpu_seeds.seeds == device_seeds.seeds:
-        pairs = zip(cpu_seeds.score.values, device_seeds.score.values, strict=True)
-        differences = [one - other for one, other in pairs]
-        error = statistics.stdev(differences) / math.sqrt(len(differences))
-        most = float(stdtrit(len(differences) - 1, 1 - SIGNIFICANT / 2)) * error
-        within = abs(statistics.fmean(differences)) <= most
     others = [layer if layer.within_rounding else _not_comparable(layer) for layer in others]
-    return *others, replace(score, within_rounding=within)
-
-
-def mcnemar_p_value(cpu: Predictions, device: Predictions, rows_an_item: int = 1) -> float:
-    """Return McNemar's exact p for the items that only one device predicts correctly.
-
-    All labels of an item must be correct, because they depend on each other.
-    """
-    sides = []
-    for predictions in (cpu, device):
-        hits = predictions.predicted == predictions.actual
-        sides.append(hits.reshape(-1, rows_an_item).all(axis=1))
-    one, other = sides
-    only_one, only_other = int((one & ~other).sum()), int((other & ~one).sum())
-    discordant = only_one + only_other
-    if not discordant:
-        return 1.0
-    return min(1.0, 2 * float(bdtr(min(only_one, only_other), discordant, 0.5)))
+    within: bool | None = None if of_items else score.within_rounding or None
+    of_seeds = difference_of_seeds(cpu, device, of_items.sd if of_items else 0.0)
+    if of_seeds:
+        agrees = of_seeds.is_within(margin) if of_items else not of_seeds.excludes_0
+        within = False if of_seeds.excludes_0 else None
+        if agrees:
+            within = True if of_seeds.seeds >= ENOUGH_SEEDS else None
+    return (*others, replace(score, within_rounding=within)), of_items and (of_seeds or of_items)
 
 
 def _equal(name: str, same: bool) -> Layer:
@@ -207,9 +197,9 @@ def _outputs(step: FirstStep) -> dict[str, TensorFingerprint]:
 
 
 def _gradient_limits(step: FirstStep) -> dict[str, float]:
-    noise = _NOISE * math.hypot(*(norm for norm, _ in step.gradients.values()))
+    noise = _NOISE * math.hypot(*(norm for norm, *_ in step.gradients.values()))
     limits = _limits(step.gradients, step.gradient_rounding, _GRADIENT_TOLERANCE)
-    for part, (norm, _) in step.gradients.items():
+    for part, (norm, *_) in step.gradients.items():
         limits[part] = max(limits[part], _FEW_ACTIVATIONS * norm, noise)
     return limits
 
@@ -222,7 +212,7 @@ def _limits(
     A tensor of one number may change little by chance, so the median share of all tensors is used
     as a minimum.
     """
-    norms = {part: norm for part, (norm, _) in fingerprints.items()}
+    norms = {part: norm for part, (norm, *_) in fingerprints.items()}
     shares = [rounding[part] / norm for part, norm in norms.items() if norm and part in rounding]
     usual = statistics.median(shares or [0.0])
     return {
@@ -241,8 +231,10 @@ def _fingerprints(
         return Layer(name, same=False, within_rounding=False, at=unmatched)
     largest = 0.0
     for part in one:
-        (norm, signed), (other_norm, other_signed) = one[part], other[part]
-        difference = max(abs(norm - other_norm), abs(signed - other_signed))
+        (norm, *signed), (other_norm, *other_signed) = one[part], other[part]
+        # Older records have one sum. The mean square of several is nearer to the true difference.
+        apart = [mine - theirs for mine, theirs in zip(signed, other_signed, strict=False)]
+        difference = max(abs(norm - other_norm), math.hypot(*apart) / math.sqrt(len(apart)))
         scale = max(norm, other_norm)
         if not scale:
             continue
@@ -266,19 +258,30 @@ def _curves(cpu: Sequence[EpochMetrics], device: Sequence[EpochMetrics], toleran
 
 
 def _classes(
-    cpu: Predictions, device: Predictions, rows_an_item: int, p_value: float | None
+    cpu: Predictions,
+    device: Predictions,
+    rows_an_item: int,
+    difference: ScoreDifference | None,
+    margin: float,
 ) -> tuple[Layer, Layer]:
-    """Compare predictions and accuracy. `p_value` is None if the test items differ."""
+    """Compare predictions and accuracy. There is no `difference` if the test items differ.
+
+    If all layers before are within rounding, accuracies that differ surely, but not surely by more
+    than the margin, leave it open.
+    """
     score, other = (float((side.predicted == side.actual).mean()) for side in (cpu, device))
-    if p_value is None:
+    if difference is None:
         accuracy = Layer("test accuracy", False, False, cpu=score, gpu=other)
         return _equal("test predictions", False), accuracy
     mismatches = (cpu.predicted != device.predicted).reshape(-1, rows_an_item).any(axis=1)
     unequal, share = int(mismatches.sum()), float(mismatches.mean())
-    is_chance = p_value >= SIGNIFICANT
+    low, high = difference.interval
+    within: bool | None = None if difference.excludes_0 else True
+    if low > margin or high < -margin:
+        within = False
     return (
         Layer("test predictions", not unequal, True, difference=share, unequal=unequal),
-        Layer("test accuracy", score == other, is_chance, cpu=score, gpu=other),
+        Layer("test accuracy", score == other, within, cpu=score, gpu=other),
     )
 
 

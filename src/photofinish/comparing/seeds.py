@@ -8,9 +8,78 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+import numpy as np
+
 from photofinish.comparing.device_results import Trained
-from photofinish.comparing.speedups import Interval, TimeToTarget, students_t, time_to_target
+from photofinish.comparing.speedups import HELD, Interval, TimeToTarget, students_t, time_to_target
 from photofinish.results.records import MEAN_ABSOLUTE_ERROR, DeviceEvaluation, SeedScores
+
+ENOUGH_SEEDS = 3
+"""Minimum number of seeds that can show that two devices train equally well."""
+_NORMAL = statistics.NormalDist().inv_cdf((1 + HELD) / 2)
+
+
+@dataclass(frozen=True)
+class ScoreDifference:
+    """Mean difference of a score on the same test items, the GPU's minus the CPU's."""
+
+    mean: float
+    interval: Interval
+    """Interval that contains the true difference in 9 of 10 cases."""
+    seeds: int
+    sd: float
+    """Standard deviation of the difference for one seed."""
+
+    @property
+    def excludes_0(self) -> bool:
+        low, high = self.interval
+        return low > 0 or high < 0
+
+    def is_within(self, margin: float) -> bool:
+        low, high = self.interval
+        return -margin <= low and high <= margin
+
+    def seeds_wanted(self, margin: float) -> int:
+        """Return about how many seeds decide, if the mean and its deviation stay as they are.
+
+        Their interval excludes 0, or lies within the margin. For small numbers of seeds, Student's
+        interval is as wide as a normal one of 1.35 seeds fewer.
+        """
+        half = max(margin - abs(self.mean), abs(self.mean))
+        least = ENOUGH_SEEDS if self.seeds > 1 else ENOUGH_SEEDS + 2
+        return max(least, math.ceil((_NORMAL * self.sd / half) ** 2 + 1.35))
+
+
+def difference_of_items(cpu: Trained, device: Trained, rows_an_item: int) -> ScoreDifference:
+    """Compare the accuracies of one training on each device, by the test items that differ.
+
+    Half an item is added to each of the four kinds of pairs (Agresti and Min, 2005). Intervals of
+    90 % held the truth in 89 to 97 of 100 cases, from 270 items on.
+    """
+    sides = (cpu.predictions, device.predictions)
+    hits, other = ((side.predicted == side.actual).reshape(-1, rows_an_item) for side in sides)
+    apart = other.mean(axis=1) - hits.mean(axis=1)
+    count, squares = len(apart) + 2, float(np.square(apart).sum()) + 1
+    middle = float(apart.sum()) / count
+    half = _NORMAL * math.sqrt(squares - count * middle**2) / count
+    interval = middle - half, middle + half
+    return ScoreDifference(float(apart.mean()), interval, 1, math.sqrt(squares) / len(apart))
+
+
+def difference_of_seeds(
+    cpu: Trained, device: Trained, least_sd: float = 0.0
+) -> ScoreDifference | None:
+    """Compare the scores of several seeds by Student's interval, or return None for other seeds.
+
+    `least_sd` is what the test items alone let the difference of one seed vary.
+    """
+    first, second = over_seeds(cpu, None), over_seeds(device, None)
+    if len(first.seeds) == 1 or first.seeds != second.seeds:
+        return None
+    pairs = zip(first.score.values, second.score.values, strict=True)
+    apart = Spread(tuple(other - one for one, other in pairs))
+    sd = max(statistics.stdev(apart.values), least_sd)
+    return ScoreDifference(apart.mean, apart.interval_by(sd), len(first.seeds), sd)
 
 
 @dataclass(frozen=True)
@@ -26,8 +95,12 @@ class Spread:
     @property
     def interval(self) -> Interval:
         """Student's interval of the mean."""
+        return self.interval_by(statistics.stdev(self.values))
+
+    def interval_by(self, sd: float) -> Interval:
+        """Return Student's interval of the mean for another standard deviation."""
         count = len(self.values)
-        half = students_t(count - 1) * statistics.stdev(self.values) / math.sqrt(count)
+        half = students_t(count - 1) * sd / math.sqrt(count)
         return self.mean - half, self.mean + half
 
     @property

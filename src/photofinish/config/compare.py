@@ -178,6 +178,8 @@ class Comparing(Settings):
     """
     worth_saving: NonNegativeFloat = 5.0
     """Minutes that a rented GPU must save, including its start."""
+    same_model_points: PositiveFloat = 1.0
+    """Percentage points within which two devices' test accuracies are equivalent."""
     references: Annotated[References, BeforeValidator(_check_references)] = "all"
     """Records in reference/ that are compared with this machine's results."""
     accelerators: AcceleratorNames = SHORT_LIST

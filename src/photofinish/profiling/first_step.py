@@ -37,6 +37,12 @@ _DROPOUTS = (
     nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout,
 )  # fmt: skip
 _CHUNK = 1 << 20
+_SIGNED_SUMS = 8
+"""Number of sums in a fingerprint.
+
+With a limit of 2 %, nine of ten errors of 3 % of a tensor's norm show. With one sum they show from
+16 % on.
+"""
 _FALLBACK = re.compile(r"operator '(?:aten::)?([\w.]+)'.* fall back to run on the CPU")
 # One of several devices may lack memory for a whole batch, and the CPU would be slow.
 _MOST_IMAGES, _FEWEST_IMAGES = 64, 8
@@ -167,7 +173,7 @@ def _distances(first: Tensors, second: Tensors) -> dict[str, float]:
     for name in first:
         if name in second:
             difference = first[name].double() - second[name].double()
-            distances[name] = fingerprint_tensor(difference)[0]
+            distances[name] = difference.nan_to_num(0.0, 0.0, 0.0).norm().item()
     return distances
 
 
@@ -196,20 +202,21 @@ def fallbacks_counted() -> Iterator[Counter[str]]:
 
 
 def fingerprint_tensor(tensor: torch.Tensor) -> TensorFingerprint:
-    """Return a tensor's norm, and its sum with random signs, in double precision on the CPU.
+    """Return a tensor's norm, and its sums with random signs, in double precision on the CPU.
 
     Computed in chunks, so that equal tensors give equal figures on every device. Values that are
     not finite, such as masked scores, count as 0, because no record can hold them.
     """
-    squares = signed = 0.0
+    squares, signed = 0.0, [0.0] * _SIGNED_SUMS
     for chunk in torch.split(tensor.detach().flatten(), _CHUNK):
         values = chunk.cpu().double().nan_to_num(0.0, 0.0, 0.0)
         squares += float(values.square().sum())
-        signed += float(values @ _signs()[: len(values)])
-    return squares**0.5, signed
+        for number in range(_SIGNED_SUMS):
+            signed[number] += float(values @ _signs(number)[: len(values)].double())
+    return squares**0.5, *signed
 
 
 @cache
-def _signs() -> torch.Tensor:
-    generator = torch.Generator().manual_seed(0)
-    return torch.randint(0, 2, (_CHUNK,), generator=generator).double() * 2 - 1
+def _signs(number: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(number)
+    return torch.randint(0, 2, (_CHUNK,), generator=generator).to(torch.int8) * 2 - 1

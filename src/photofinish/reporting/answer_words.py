@@ -158,8 +158,8 @@ def _own(pair: AnyComparison, decision: Decision) -> str:
         said.append(_say("time goes into", device=device, likely=likely, reason=own.reason))
     if own.option and own.option.fits == "perhaps":
         said.append(_say("small memory", gpu=own.gpu))
-    if pair.compared and pair.compared.parity:
-        said.append(_say("models", likeness=likeness(pair.compared)))
+    if pair.parity:
+        said.append(_say("models", likeness=likeness(pair.parity)))
     return " ".join(said)
 
 

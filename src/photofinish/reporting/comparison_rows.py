@@ -76,7 +76,6 @@ class ComparisonRow:
     end_to_end_speedup_high: float | None = None
     same_model: str | None = None
     first_divergence: str | None = None
-    mcnemar_p: float | None = None
     same_initial_weights: bool | None = None
     payback_epochs: float | None = None
     payback_epochs_low: float | None = None
@@ -175,6 +174,10 @@ def _rows(pair: AnyComparison) -> list[ComparisonRow]:
                 reason=missing.reason,
             )
         )
+    if parity := pair.parity:
+        first_divergence = parity.first_divergence
+        rows[1].same_model = parity.likeness
+        rows[1].first_divergence = first_divergence.name if first_divergence else None
     if pair.compared:
         _add_comparison(rows[1], pair.compared)
         if first := pair.cpu.initial_weights_sha256:
@@ -234,9 +237,6 @@ def _row(pair: AnyComparison, run: AnyResult) -> ComparisonRow:
 
 
 def _add_comparison(row: ComparisonRow, compared: Compared) -> None:
-    if parity := compared.parity:
-        row.same_model, row.mcnemar_p = parity.likeness, parity.mcnemar_p
-        row.first_divergence = parity.first_divergence.name if parity.first_divergence else None
     if found := compared.break_even:
         row.payback_epochs = found.epochs
         row.payback_epochs_low, row.payback_epochs_high = found.interval or (None, None)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from photofinish.comparing.pairs import Compared
+from photofinish.comparing.parity import Parity
+from photofinish.comparing.seeds import ScoreDifference
 from photofinish.comparing.speedups import job_interval
 from photofinish.results.job_times import JobTimes
 from photofinish.wording import counted, seconds
@@ -39,9 +40,33 @@ def caution(timings: JobTimes) -> str:
     )
 
 
-def likeness(compared: Compared) -> str:
+def likeness(parity: Parity) -> str:
     """Return how similar the models are, and over which epochs if a time limit ended a training."""
-    epochs = compared.parity.epochs if compared.parity else None
-    if epochs is None:
-        return compared.likeness
-    return f"{compared.likeness} over the {counted(epochs, 'epoch')} that both trained"
+    words, difference = str(parity.likeness), parity.difference
+    if parity.likeness == "not shown":
+        words = "not shown to be the same"
+    if parity.epochs is not None:
+        return f"{words} over the {counted(parity.epochs, 'epoch')} that both trained"
+    if difference is None:
+        return words
+    if parity.likeness == "equivalent":
+        return f"{words} (within {_points(parity.margin)}: {_range(difference)})"
+    if parity.likeness == "not shown":
+        wanted = difference.seeds_wanted(parity.margin)
+        return f"{words}: {in_points(difference)}, and `seeds: {wanted}` would show it"
+    is_score = parity.first_divergence and parity.first_divergence.name == "test accuracy"
+    return f"{words}: {in_points(difference)}" if is_score else words
+
+
+def in_points(difference: ScoreDifference) -> str:
+    """Return `GPU -3.5 points (-7.9 to +0.9)`."""
+    return f"GPU {100 * difference.mean:+.1f} points ({_range(difference)})"
+
+
+def _points(share: float) -> str:
+    points = f"{100 * share:g}"
+    return f"{points} point{'' if points == '1' else 's'}"
+
+
+def _range(difference: ScoreDifference) -> str:
+    return " to ".join(f"{100 * end:+.1f}" for end in difference.interval)

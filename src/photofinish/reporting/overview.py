@@ -23,7 +23,7 @@ def overview_table(verdicts: Sequence[Verdict], pairs: Sequence[AnyComparison]) 
     """Return a row for each experiment, without empty columns."""
     rows = []
     for each, pair in zip(verdicts, pairs, strict=True):
-        own, compared = each.decision.own, pair.compared
+        own = each.decision.own
         row = {
             "experiment": each.experiment,
             ANSWER: f"{each.decision.answer} ({each.decision.about})",
@@ -32,11 +32,17 @@ def overview_table(verdicts: Sequence[Verdict], pairs: Sequence[AnyComparison]) 
             "on a GPU": _gpu_time(each.decision),
             "speed-up": _speedup(own, highest_limit(pair)),
             "what takes the time": _why(pair, own),
-            "the models": likeness(compared) if compared else NOTHING,
+            "the models": _models(pair),
         }
         rows.append(row)
     filled = [heading for heading in rows[0] if any(row[heading] != NOTHING for row in rows)]
     return [{heading: row[heading] for heading in filled} for row in rows]
+
+
+def _models(pair: AnyComparison) -> str:
+    if pair.parity:
+        return likeness(pair.parity)
+    return "not compared" if pair.compared else NOTHING
 
 
 def _why(pair: AnyComparison, own: OwnGpu) -> str:

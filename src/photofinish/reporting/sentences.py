@@ -19,7 +19,7 @@ from photofinish.comparing.tried import Tried
 from photofinish.machine.load import load_warnings
 from photofinish.reporting.answer_words import action_text, answer_text, busy_text
 from photofinish.reporting.causes import advice, cause, tried_text
-from photofinish.reporting.extrapolated import caution, epochs_of
+from photofinish.reporting.extrapolated import caution, epochs_of, in_points
 from photofinish.wording import counted, faster, listed, seconds
 
 NAMES: dict[Kind, str] = {
@@ -106,7 +106,7 @@ def _evidence_of_both(pair: AnyComparison) -> list[str]:
     if found := pair.compared.break_even:
         details.append(f"When the GPU's start-up is repaid: {break_even_epochs(found)}.")
     if cpu.scores and gpu.scores:
-        details.append(_scores(cpu, gpu, pair.compared.parity))
+        details.append(_scores(cpu, gpu, pair.parity))
     else:
         details.append(_metrics(cpu, gpu))
     return details
@@ -125,10 +125,10 @@ def _scores(cpu: AnyResult, gpu: AnyResult, parity: Parity | None) -> str:
     if parity and (divergence := parity.first_divergence):
         finding = layer_finding(divergence, parity)
         parted = f"The models first differ at the {divergence.name}: {finding}. "
-    elif parity and parity.likeness == "not comparable":
+    elif parity and parity.likeness == "not shown" and not parity.difference:
         parted = (
-            "Each device draws its own random numbers, so one training of each cannot show whether "
-            "the models differ by more than chance; `seeds: 3` can. "
+            "Each device draws its own random numbers, so few trainings of each cannot show "
+            "whether the models differ by more than chance; `seeds: 3` can. "
         )
     name = f"{name[0].upper()}{name[1:]}"
     return f"{parted}{name} is {score_of_gpu} on the GPU and {score} on the CPU."
@@ -236,8 +236,8 @@ def layer_finding(layer: Layer, parity: Parity) -> str:
         if layer.name != "test accuracy":
             what = "mean absolute error" if layer.name == "test error" else layer.name
             return f"{what} {layer.cpu:.4g} on the CPU, {layer.gpu:.4g} on the GPU"
-        p_value = "" if parity.mcnemar_p is None else f"; McNemar's p = {parity.mcnemar_p:.2g}"
-        return f"{layer.cpu:.2%} on the CPU, {layer.gpu:.2%} on the GPU{p_value}"
+        apart = f"; {in_points(parity.difference)}" if parity.difference else ""
+        return f"{layer.cpu:.2%} on the CPU, {layer.gpu:.2%} on the GPU{apart}"
     if layer.same:
         return THE_SAME
     if layer.unequal is not None:

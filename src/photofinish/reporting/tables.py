@@ -66,7 +66,7 @@ def bounds_table(pair: AnyComparison) -> Table:
 
 def parity_table(pair: AnyComparison) -> Table:
     """Return a row for all equal layers, then a row for each other layer, in training order."""
-    parity = pair.compared.parity if pair.compared else None
+    parity = pair.parity
     if not parity:
         return []
     findings = [(layer, sentences.layer_finding(layer, parity)) for layer in parity.layers]

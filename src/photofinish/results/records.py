@@ -100,8 +100,11 @@ class _EitherTraining(
     """Record of either status: model/record.json."""
 
 
-TensorFingerprint = tuple[float, float]
-"""Norm of a tensor, and its sum with fixed random signs, which is more sensitive to rounding."""
+TensorFingerprint = tuple[float, ...]
+"""Norm of a tensor, and eight sums with fixed random signs, or one sum in older records.
+
+The difference of two such sums is about as large as the norm of the tensors' difference.
+"""
 
 
 class FirstStep(Record):

@@ -1,0 +1,139 @@
+"""What the test scores of two devices say about their models, with made-up predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from conftest import MakeResult
+from result_files import changed_history, pair_of, trained, with_record, with_seeds
+
+from photofinish.comparing.device_results import Predictions, Trained
+from photofinish.config.compare import Comparing
+from photofinish.reporting.comparison_rows import comparison_rows
+from photofinish.reporting.sentences import verdict
+
+ITEMS = 270
+Scored = Callable[..., Trained]
+
+
+@pytest.fixture
+def scored(make_result: MakeResult) -> Scored:
+    """Return a result whose seeds are right on the first so many items, or on these items."""
+    on_cpu, on_gpu = (
+        trained(make_result, device=device, epoch_seconds=(2.0,)) for device in ("cpu", "gpu")
+    )
+
+    def make(
+        hits: Sequence[int] | Sequence[npt.NDArray[np.bool_]],
+        device: str = "cpu",
+        items: int = ITEMS,
+        *,
+        draws: bool = True,
+    ) -> Trained:
+        rows = [np.arange(items) < each if isinstance(each, int) else each for each in hits]
+        accuracies = [float(row.mean()) for row in rows]
+        run = on_cpu if device == "cpu" else on_gpu
+        if device == "gpu":
+            run = with_record(run, weights_sha256="c" * 64)
+        if device == "gpu" and draws:  # other random numbers give other losses
+            run = replace(run, history=changed_history(run, training_loss=(1.05,)))
+        step = run.first_step.model_copy(update={"has_dropout": draws})
+        scores = run.scores.model_copy(update={"test_accuracy": accuracies[0]})
+        predictions = Predictions(np.ones(items, int), rows[0].astype(int))
+        run = replace(run, first_step=step, scores=scores, predictions=predictions)
+        return with_seeds(run, *accuracies[1:])
+
+    return make
+
+
+def same_model(cpu: Trained, gpu: Trained, points: float = 1.0) -> str:
+    settings = Comparing.model_validate({"same_model_points": points})
+    return str(comparison_rows([pair_of(cpu, gpu, settings)])[1]["same_model"])
+
+
+@pytest.mark.parametrize(
+    ("cpu", "gpu"),
+    [
+        ((262, 262), (254, 251)),  # 97, 97 against 94, 93 %
+        ((262, 262), (235, 248)),  # 97, 97 against 87, 92 %
+        ((259, 260), (258, 259)),  # one item fewer in each
+        ((260, 260), (260, 260)),
+        ((262,), (254,)),
+        ((262,), (262,)),
+    ],
+)
+def test_two_seeds_or_fewer_show_nothing_of_networks_that_draw(
+    scored: Scored, cpu: Sequence[int], gpu: Sequence[int]
+) -> None:
+    first, second = scored(cpu), scored(gpu, "gpu")
+    assert same_model(first, second) == same_model(second, first) == "not shown"
+
+
+def test_what_is_not_shown_comes_with_its_interval_and_what_would_show_it(scored: Scored) -> None:
+    text = verdict(pair_of(scored((262, 262)), scored((254, 251), "gpu"))).text
+    assert "GPU -3.5 points (-8.5 to +1.4)" in text
+    assert "`seeds: 3` would show it" in text
+    one = verdict(pair_of(scored((262,)), scored((262,), "gpu"))).text
+    assert "`seeds: 5` would show it" in one
+
+
+def test_three_seeds_are_equivalent_only_within_the_points_that_are_set(scored: Scored) -> None:
+    items = 10_000
+    cpu = scored((9700, 9705, 9695), items=items)
+    gpu = scored((9702, 9698, 9701), "gpu", items)
+    assert same_model(cpu, gpu) == "equivalent"
+    assert "equivalent (within 1 point: -0.1" in verdict(pair_of(cpu, gpu)).text
+    assert same_model(cpu, gpu, points=0.05) == "not shown"
+    fewer = scored((97, 97, 97), items=100), scored((97, 97, 97), "gpu", items=100)
+    assert same_model(*fewer) == "not shown"
+
+
+def test_seeds_that_are_surely_worse_are_different(scored: Scored) -> None:
+    cpu, gpu = scored((262, 263, 261)), scored((235, 237, 234), "gpu")
+    assert same_model(cpu, gpu) == "different"
+    assert "GPU -9.9 points" in verdict(pair_of(cpu, gpu)).text
+
+
+def test_equal_scores_are_never_different(scored: Scored) -> None:
+    for seeds, expected in ((1, "not shown"), (2, "not shown"), (10, "equivalent")):
+        cpu, gpu = (scored((260,) * seeds, device) for device in ("cpu", "gpu"))
+        assert same_model(cpu, gpu) == expected
+
+
+def test_scores_overrule_layers_within_rounding_only_beyond_the_points(scored: Scored) -> None:
+    """A difference of five items in 270 is significant, but may be less than a point."""
+
+    def found(cpu: int, gpu: int) -> str:
+        first = scored((cpu,), draws=False)
+        return same_model(first, scored((gpu,), "gpu", draws=False))
+
+    assert found(260, 257) == "equivalent within rounding"
+    assert found(260, 255) == "not shown"
+    assert found(260, 230) == "different"
+
+
+def drawn(
+    random: np.random.Generator, right: npt.NDArray[np.float64], seeds: int, seed_sd: float
+) -> list[npt.NDArray[np.bool_]]:
+    shifts = random.normal(0, seed_sd, (seeds, 1))
+    return list(random.random((seeds, len(right))) < right + shifts)
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+def test_devices_that_train_alike_are_seldom_different_and_worse_ones_never_equivalent(
+    scored: Scored, seeds: int
+) -> None:
+    random = np.random.default_rng(seeds)
+    alike, worse = [], []
+    for index in range(150):
+        right = random.beta(9, 0.5, ITEMS)
+        seed_sd = (0.003, 0.005, 0.01)[index % 3]
+        cpu, gpu, bad = (drawn(random, right - less, seeds, seed_sd) for less in (0, 0, 0.05))
+        alike.append(same_model(scored(cpu), scored(gpu, "gpu")))
+        worse.append(same_model(scored(cpu), scored(bad, "gpu")))
+    assert alike.count("different") <= 0.1 * len(alike)
+    assert "equivalent" not in worse
