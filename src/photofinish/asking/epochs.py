@@ -187,8 +187,6 @@ def sample_of(
         seconds = start_seconds + epoch_steps * mean_seconds
         return EpochTiming(seconds, validation_seconds, ended_at)
 
-    # An interval needs some values. Repeating a few parts does not make it narrower.
-    steady = [*steady] * math.ceil(LEAST_EPOCHS / len(steady))
     return EpochSample(
         (epoch(step_seconds),),
         sum(part.steps for part in parts),
