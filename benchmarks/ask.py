@@ -23,6 +23,7 @@ from photofinish.asking.whole_job import jobs, script_run
 from photofinish.comparing.decision import decide
 from photofinish.comparing.device_results import NotTrained, Sampled, ScriptResult
 from photofinish.comparing.pairs import AnyComparison, Comparison
+from photofinish.comparing.speedups import job_interval
 from photofinish.config.devices import Devices
 from photofinish.config.scripts import ScriptPlan
 from photofinish.custom_loops.command import run_script
@@ -60,6 +61,12 @@ class Row:
         return self.asked.timings.whole_seconds / self.ran.timings.whole_seconds
 
     @property
+    def held(self) -> bool:
+        """Return True if the run's time lies in the interval of the answer."""
+        low, high = job_interval(self.asked.timings)
+        return low <= self.ran.timings.whole_seconds <= high
+
+    @property
     def step_ratio(self) -> float:
         seconds = _step_seconds(self.asked) / BATCHES_A_STEP.get(self.name, 1)
         return seconds / _step_seconds(self.ran)
@@ -76,7 +83,8 @@ class Row:
         )
         return (
             f"{self.name:22} {self.ask_seconds:4.0f} {self.asked.timings.whole_seconds:7.1f} "
-            f"{self.ran.timings.whole_seconds:7.1f} {self.ratio:6.2f} {self.step_ratio:6.2f} "
+            f"{self.ran.timings.whole_seconds:7.1f} {'in ' if self.held else 'out'} "
+            f"{self.ratio:6.2f} {self.step_ratio:6.2f} "
             f"{_loading(self.asked)} {_loading(self.ran)}  {words}"
         )
 
@@ -93,7 +101,7 @@ def main(arguments: list[str]) -> None:
         "--seconds", type=float, default=35.0, help="about how long each job takes (35)"
     )
     options = parser.parse_args(arguments)
-    heading = "job                     ask   asked     ran  ratio   step  loader: both"
+    heading = "job                     ask   asked     ran held ratio   step  loader: both"
     print(f"{heading}  answers, and x{LONGER}")
     rows = []
     for name in options.only:
@@ -117,7 +125,8 @@ def summary(rows: list[Row]) -> str:
     steps = [abs(row.step_ratio - 1) for row in rows]
     return (
         f"The job's time is within {statistics.median(off or [1.0]):.2f} in the median and within "
-        f"{nine_of_ten:.2f} in nine of ten. The answer is the same in {sum(words)} of "
+        f"{nine_of_ten:.2f} in nine of ten, and in {sum(row.held for row in rows)} of "
+        f"{len(rows)} intervals. The answer is the same in {sum(words)} of "
         f"{len(words)}. The loader's share is within {100 * max(shares, default=0.0):.0f} "
         f"points, and the step within {statistics.median(steps):.1%} in the median, "
         f"{max(steps):.0%} at most. Asking "

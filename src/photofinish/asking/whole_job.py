@@ -9,7 +9,7 @@ from itertools import chain
 
 from photofinish.asking.sample import Figures, Length
 from photofinish.asking.watch import Watched
-from photofinish.comparing.speedups import LEAST_VALUES, SECONDS_AN_HOUR
+from photofinish.comparing.speedups import SECONDS_AN_HOUR
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.results import EpochTiming, median_training_seconds, passed_seconds
 from photofinish.results.job_times import JobTimes
@@ -108,7 +108,7 @@ def _samples(job: WholeJob, operations: Operations | None) -> int:
 def _timings(
     watched: Watched, job: WholeJob, host: CpuTarget | GpuTarget, operations: Operations | None
 ) -> JobTimes:
-    """Return the times of the job, with a repeat for each part of the sample."""
+    """Return the times of the job, with a repeat for each part of a sample."""
     figures, started_at = watched.figures, watched.began_at_unix_seconds
     startup_seconds = max(0.0, figures.first_step_at - watched.began_at - figures.step_seconds)
     startup_seconds += figures.first_epoch_seconds
@@ -120,19 +120,19 @@ def _timings(
 
     epochs = passes(figures.step_seconds)
     total_seconds = startup_seconds + passed_seconds(epochs)
-    if job.is_run and watched.status == 0:  # it may save or test its model at the end
+    is_whole = job.is_run and watched.status == 0
+    if is_whole:  # it may save or test its model at the end
         seconds = watched.ended_at - watched.began_at - figures.counted_seconds
         total_seconds = max(total_seconds, seconds)
-    # An interval needs some values. Repeating a few parts does not make it narrower.
     parts = figures.part_seconds
-    parts = parts * math.ceil(LEAST_VALUES / len(parts))
-    samples, repeats = _samples(job, operations), tuple(map(passes, parts))
+    samples, repeats = _samples(job, operations), tuple(map(passes, [] if is_whole else parts))
     return JobTimes(
         **script_made_here(host),
         started_at_unix_seconds=started_at,
         startup_seconds=startup_seconds,
         total_seconds=total_seconds,
         epochs=epochs,
+        sampled_steps=None if is_whole else figures.steps,
         repeats=repeats,
         training_image_count=samples,
         images_per_second=samples / median_training_seconds(chain(epochs, *repeats)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -80,10 +80,19 @@ def speedups(cpu: JobTimes, device: JobTimes) -> dict[Kind, Speedup]:
 
 def job_speedup(cpu: JobTimes, device: JobTimes) -> Speedup:
     """Return the speed-up of the whole job. Its interval needs no repeats."""
-    jobs = cpu.end_to_end_seconds, device.end_to_end_seconds
     (fast_cpu, slow_cpu), (fast_device, slow_device) = job_spread(cpu), job_spread(device, 1)
-    interval = widened((fast_cpu / slow_device, slow_cpu / fast_device))
-    return replace(_speedup("end_to_end", *jobs, (1.0, 1.0)), interval=interval)
+    most = slow_cpu / fast_device if fast_device else math.inf
+    interval = widened((fast_cpu / slow_device, most))
+    cpu_seconds, device_seconds = _job_seconds(cpu), _job_seconds(device)
+    values = min(len(run.end_to_end_seconds) for run in (cpu, device))
+    ratio = cpu_seconds / device_seconds
+    return Speedup("end_to_end", cpu_seconds, device_seconds, ratio, interval, values)
+
+
+def _job_seconds(run: JobTimes) -> float:
+    """Return the job's time: the median of repeats, or the mean of a sample's parts."""
+    is_sample = run.sampled_steps is not None
+    return run.whole_seconds if is_sample else statistics.median(run.end_to_end_seconds)
 
 
 def job_interval(run: JobTimes) -> Interval:
@@ -102,9 +111,12 @@ def job_spread(run: JobTimes, seed: int = 0) -> Interval:
     least_once_seconds = once_seconds - len(run.resumed_at_epochs) * run.startup_seconds
     passes = [seconds - once_seconds for seconds in run.end_to_end_seconds]
     low = high = statistics.median(passes)
-    if len(passes) >= LEAST_VALUES:
+    has_parts = bool(run.sampled_steps and run.repeats)
+    if has_parts:
+        low, high = _mean_interval(*passes)
+    elif len(passes) >= LEAST_VALUES:
         low, high = percentile_interval(drawn_medians(passes, seed))
-    if run.epochs_left:
+    if run.epochs_left and not has_parts:
         fast, slow = _extrapolated(run)
         low, high = min(low, fast), max(high, slow)
     if load_warnings(run.load):
@@ -119,6 +131,14 @@ def job_spread(run: JobTimes, seed: int = 0) -> Interval:
     if fewer := fewer_threads(run):
         low = max(0.0, low - (run.whole_seconds - fewer.job_seconds))
     return max(0.0, least_once_seconds) / ONCE + low, once_seconds * ONCE + high
+
+
+def _mean_interval(mean: float, *parts: float) -> Interval:
+    """Return the interval of a mean by Student's t. A single part does not bound it above."""
+    if len(parts) == 1:
+        return 0.0, math.inf
+    half = students_t(len(parts) - 1) * statistics.stdev(parts) / math.sqrt(len(parts))
+    return max(0.0, mean - half), mean + half
 
 
 def _extrapolated(run: JobTimes) -> Interval:

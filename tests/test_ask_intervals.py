@@ -1,0 +1,110 @@
+"""The interval of a whole job that `photofinish ask` extrapolates from parts of it."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Callable, Sequence
+
+import pytest
+from conftest import MakeResult
+from result_files import trained
+
+from photofinish.asking.epochs import SampledSteps, sample_of
+from photofinish.asking.sample import Process
+from photofinish.asking.watch import Watched
+from photofinish.asking.whole_job import WholeJob, script_run
+from photofinish.comparing.speedups import job_interval, job_speedup
+from photofinish.machine.fingerprint import CpuTarget
+from photofinish.results import job_times
+from photofinish.results.job_times import JobTimes
+from photofinish.results.script_runs import ScriptRun
+
+STEPS = 1000
+Asked = Callable[[Sequence[float]], ScriptRun]
+
+
+@pytest.fixture
+def asked(cpu_host: CpuTarget, monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """Return the record of a job of 1,000 steps, of which a script took these."""
+    monkeypatch.setattr(job_times, "git_commit", lambda: None)
+    monkeypatch.setattr(job_times, "package_versions", dict)
+
+    def asked(step_seconds: Sequence[float]) -> ScriptRun:
+        process, ended_at = Process(), 9.0
+        process.add({"kind": "optimizer", "device": "cpu"})
+        warm_up = [1.0] * (3 if len(step_seconds) > 2 else 1)
+        for seconds in [*warm_up, *step_seconds]:
+            ended_at += seconds
+            process.add([0, ended_at, 0.0, 0, ended_at, 0, 0, 0, None])
+        figures = process.figures()
+        assert figures
+        watched = Watched("train", process, figures, 0.0, ended_at, 1.7e9, None, "", ())
+        return script_run(watched, WholeJob("job", 1, STEPS), cpu_host)
+
+    return asked
+
+
+def _draws(count: int, seed: int) -> list[float]:
+    """Return steps of about 1 s. One of ten takes up to three times as long."""
+    draw = random.Random(seed)
+    return [
+        draw.lognormvariate(0, 0.2) * (draw.uniform(1, 3) if draw.random() < 0.1 else 1)
+        for _ in range(count)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_an_estimate_lies_in_its_interval_which_more_spread_never_narrows(
+    asked: Asked, seed: int
+) -> None:
+    parts = _draws(1 + seed % 10, seed)
+    middle = statistics.fmean(parts)
+    wider = [middle + 1.5 * (part - middle) for part in parts]
+    one, other = asked(parts).timings, asked(wider).timings
+    (low, high), (lower, higher) = job_interval(one), job_interval(other)
+    assert lower <= low < one.whole_seconds < high <= higher
+    assert len(one.repeats) == len(parts)
+    speedup = job_speedup(one, asked(_draws(4, seed)).timings)
+    assert speedup.interval
+    assert speedup.interval[0] < speedup.ratio < speedup.interval[1]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_few_parts_hold_the_truth(asked: Asked, count: int) -> None:
+    """Independent steps of 1 s that vary by a fifth: 1,000 s and a start of 9 s."""
+    draw, held = random.Random(count), 0
+    for _ in range(200):
+        low, high = job_interval(asked([draw.gauss(1, 0.2) for _ in range(count)]).timings)
+        held += low <= STEPS + 9 <= high
+    assert held >= 170
+
+
+def test_one_part_gives_no_sure_answer(asked: Asked) -> None:
+    gpu = asked([0.1] * 5).timings
+    assert job_speedup(asked([1.0] * 5).timings, gpu).is_faster
+    assert job_speedup(asked([1.0]).timings, gpu).is_faster is None
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_parts_of_an_experiment_are_not_repeated(make_result: MakeResult, count: int) -> None:
+    parts = [SampledSteps(0, is_first=False, steps=1, seconds=each) for each in _draws(count, 7)]
+    start = SampledSteps(0, is_first=True, steps=1, seconds=1.0)
+    sample = sample_of([start, *parts], 50, 0.1)
+    assert len(sample.parts) == count
+
+    def times(parts: Sequence[object]) -> JobTimes:
+        changed = {
+            "epochs": sample.epochs,
+            "epochs_left": 19,
+            "sampled_steps": sample.steps,
+            "repeats": tuple((part,) for part in parts),
+        }
+        return trained(make_result).timings.model_copy(update=changed)
+
+    (low, high), (more_low, less_high) = (
+        job_interval(times(parts)) for parts in (sample.parts, 3 * sample.parts)
+    )
+    assert low < times(sample.parts).whole_seconds < high
+    if count > 1:
+        assert (low < more_low, less_high < high) == (True, True)
