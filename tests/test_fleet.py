@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +17,14 @@ import psutil
 import pytest
 import warm_python
 from conftest import ONE_THREAD, Project, clone_project
+from distributed import Scheduler
 from training_stage import read_until, wait_for
 
 from photofinish.errors import EXIT_INTERRUPTED, UserError
 from photofinish.git import git
 from photofinish.machine.fingerprint import Machine
 from photofinish.remote.jobs import clone_at, committed
-from photofinish.remote.worker import check_planned, code_version, key_of
+from photofinish.remote.worker import PLANNED, check_planned, code_version, key_of, warn_if_open
 
 LIKE_LAB = {"OMP_NUM_THREADS": "1", "OMP_DYNAMIC": "false"}
 """Variables of the fingerprint: with these, this machine is the one called lab."""
@@ -100,6 +103,64 @@ def test_an_unfinished_clone_does_not_change_the_project_around_it(repository: P
     with pytest.raises(UserError, match="not a git repository"):
         clone_at(repository, clone, git(repository, "rev-parse", "HEAD"))
     assert "not committed" in (repository / "dvc.yaml").read_text(encoding="utf-8")
+
+
+# -- who can reach a worker ----------
+
+
+def own_address() -> str:
+    """An address of this machine by which others may reach it."""
+    every = chain.from_iterable(psutil.net_if_addrs().values())
+    addresses = [each.address for each in every if each.family is socket.AF_INET]
+    others = [address for address in addresses if not address.startswith("127.")]
+    return others[0] if others else pytest.skip("this machine has no network")
+
+
+def listened_at(process: int) -> set[str]:
+    """Addresses at which a process and those that it started listen."""
+    leader = psutil.Process(process)
+    tree = [leader, *leader.children(recursive=True)]
+    sockets = chain.from_iterable(each.net_connections("inet") for each in tree)
+    return {each.laddr.ip for each in sockets if each.status == psutil.CONN_LISTEN}
+
+
+async def serve_a_head(host: str, folder: Path) -> tuple[set[str], str]:
+    """Start a head, and a worker for it. Return where the worker listens, and what it prints."""
+    command = [warm_python.executable(), "-m", "photofinish", "worker"]
+    options = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
+    async with Scheduler(host=host, port=0, **options) as head:
+        head.task_metadata[PLANNED] = {"code": code_version(), "keys": []}
+        with subprocess.Popen(
+            [*command, head.address], cwd=folder, stdout=subprocess.PIPE, text=True
+        ) as worker:
+            while not head.workers and worker.poll() is None:
+                await asyncio.sleep(0.05)
+            listening = listened_at(int(next(iter(head.workers.values())).pid))
+            worker.terminate()
+            return listening, worker.communicate()[0]
+
+
+@pytest.mark.parametrize("is_near", [True, False])
+def test_a_worker_listens_where_its_head_does_and_warns_if_others_can_reach_it(
+    tmp_path: Path, is_near: bool
+) -> None:
+    (tmp_path / "stages").mkdir()
+    (tmp_path / "stages/plan.py").touch()
+    host = "127.0.0.1" if is_near else own_address()
+    listening, printed = asyncio.run(serve_a_head(host, tmp_path))
+    assert listening == {"127.0.0.1", host}
+    assert printed.count(f"whoever reaches tcp://{host}") == (not is_near), printed
+
+
+def test_only_an_address_without_certificates_that_others_can_reach_is_warned_of(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for address in ("tcp://127.0.0.1:1", "tcp://localhost:1", "tcp://[::1]:1", "tls://10.0.0.5:1"):
+        warn_if_open(address)
+    assert capsys.readouterr().out == ""
+    for address in ("tcp://0.0.0.0:1", "tcp://[::]:1", "tcp://10.0.0.5:1"):
+        warn_if_open(address)
+        assert address in capsys.readouterr().out
 
 
 # -- for real ----------
@@ -210,6 +271,7 @@ def test_the_head_trains_what_is_its_own_and_ctrl_c_ends_it_with_all_that_it_sta
         read_until(spreading, "epoch 1/")
         started = psutil.Process(spreading.pid).children(recursive=True)
         assert any("stages/train.py" in process.cmdline() for process in started)
+        assert listened_at(spreading.pid) == {"127.0.0.1"}
         spreading.send_signal(signal.SIGINT)
         output, _ = spreading.communicate()
     assert spreading.returncode == EXIT_INTERRUPTED, output

@@ -24,7 +24,14 @@ from photofinish.errors import UserError
 from photofinish.files import project_root, state_folder
 from photofinish.machine.fingerprint import Machine, read_machines
 from photofinish.remote.jobs import PLAN, PROGRESS, Job, committed, run_job, stop_job
-from photofinish.remote.worker import DASK, PLANNED, code_version, key_of, resources_of
+from photofinish.remote.worker import (
+    DASK,
+    PLANNED,
+    code_version,
+    key_of,
+    resources_of,
+    warn_if_open,
+)
 from photofinish.results.records import DEVICE_LABELS
 from photofinish.stage.locks import exclusive
 from photofinish.tracking.experiment_name import experiment_name
@@ -214,6 +221,7 @@ def _scheduler(listen: str, resources: dict[str, float] | None) -> Iterator[tupl
     except (OSError, RuntimeError) as error:
         problem = f"{listen} can't be listened at: {error}"
         raise UserError(f"{problem}. --listen names another address") from error
+    warn_if_open(listen)
     with cluster, Client(cluster) as client:
         name = platform.node() if host in ("0.0.0.0", "[::]") else host  # noqa: S104
         try:

@@ -12,7 +12,9 @@ import signal
 import time
 import uuid
 from importlib import metadata
+from ipaddress import ip_address
 from typing import Any
+from urllib.parse import urlsplit
 
 from photofinish.errors import TerminatedError, UserError
 from photofinish.files import sha256_of_bytes, state_folder
@@ -69,6 +71,19 @@ def check_planned(planned: dict[str, Any], machine: Machine) -> None:
         )
 
 
+def warn_if_open(address: str) -> None:
+    """Print a line if other machines may reach this address, and no certificate is asked for."""
+    from distributed.comm import get_address_host, resolve_address
+
+    is_loopback = ip_address(get_address_host(resolve_address(address))).is_loopback
+    if not (is_loopback or address.startswith("tls://")):
+        print(
+            f"whoever reaches {address} can run any program here as this user: keep it in a "
+            f"private network, or use certificates and tls://",
+            flush=True,
+        )
+
+
 async def _planned_at(head: str) -> dict[str, Any]:
     from distributed import Client
 
@@ -80,6 +95,7 @@ async def _planned_at(head: str) -> dict[str, Any]:
 async def _work(head: str, machine: Machine) -> None:
     """Run a head's jobs until the head has ended."""
     from distributed import Worker
+    from distributed.comm import get_local_address_for
 
     this = asyncio.current_task()
     assert this is not None
@@ -91,11 +107,14 @@ async def _work(head: str, machine: Machine) -> None:
         name=f"{platform.node()}-{uuid.uuid4().hex[:4]}",
         nthreads=1,
         resources=resources_of(machine),
-        dashboard_address=None,
+        dashboard_address="127.0.0.1:0",
         memory_limit=0,
         local_directory=str(state_folder() / "dask"),
+        # Without it, Dask listens on all addresses, also if the head is on this machine.
+        host=urlsplit(get_local_address_for(head)).netloc,
     ) as worker:
         print(f"working for {head}", flush=True)
+        warn_if_open(worker.address)
         try:
             await worker.finished()
         finally:
