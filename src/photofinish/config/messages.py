@@ -27,6 +27,7 @@ _MESSAGES = {
     "mode": "is {name} better where it is larger (max) or smaller (min)?",
     "metric twice": "two metrics have one name: give another name, such as `as: top5`",
     "metric name": "as: {name} is no name for MLflow: letters, digits and _ . / -",
+    "init": "must be one of {names}, or conv and linear, each with such a name or {{normal: 0.01}}",
     "weights": "there are no such weights; allowed: {names}",
 }
 
