@@ -77,7 +77,7 @@ def test_each_kind_of_layer_has_the_initial_weights_that_are_set_for_it() -> Non
     convolution, *_, linear = built({**CNN, "hidden": (), "init": init}, classes=100)
     assert convolution.weight.std().item() == pytest.approx((2 / (9 + 9 * 16)) ** 0.5, rel=0.2)
     assert linear.weight.std().item() == pytest.approx(0.01, rel=0.02)
-    assert not convolution.bias.any() and not linear.bias.any()
+    assert not any(layer.bias.any() for layer in (convolution, linear))
     half = built({**CNN, "init": {"linear": "xavier_normal"}})
     assert torch.equal(half[0].weight, built(CNN)[0].weight)  # PyTorch's default
     assert not half[-1].bias.any()

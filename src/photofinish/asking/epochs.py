@@ -205,6 +205,8 @@ def _mean(parts: Sequence[SampledSteps]) -> float:
 def _validation_seconds(trainer: Trainer, deadline: _Deadline) -> float:
     """Return how long validation takes, from the batches that there is time for."""
     validation, clock = trainer.validation, trainer.clock
+    if validation is None:
+        return 0.0
     batches, seen = iter(validation.eval_batches()), 0
     began_seconds = clock.now_seconds()
     trainer.validator.evaluate(trainer.state, islice(batches, 1))  # includes the loader's start

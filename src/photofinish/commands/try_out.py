@@ -178,6 +178,7 @@ class _Trial:
     def _try_outputs(self, setup: Setup, network: nn.Module) -> None:
         """Try the network on the validation samples, then the loss and metrics on its outputs."""
         experiment, manifest = self._run.experiment, setup.split.manifest
+        assert setup.validation is not None  # split_few makes one
         task, batches = TASKS[manifest.task], list(setup.validation.eval_batches())
         outputs: list[Any] = []
         with self._part(".model"), torch.inference_mode(), autocast(CPU, experiment.precision):

@@ -11,7 +11,7 @@ _MESSAGES = {
     "arguments": "plan files are JSON and hold neither .inf nor .nan: use null in {names}",
     "part size": f"must be {SIZES}",
     "side lengths": "must be a side length from 1 to 4096, or a list of height and width",
-    "no part": f"this key is required: {SIZES}",
+    "no part": f"this key is required: {SIZES}. For no validation, write 0",
     "own part": "this source has its own {part} part: leave this key out",
     "mean without std": "mean and std go together: a number each for every channel",
     "place": "give either path, or parts with a path for each part",

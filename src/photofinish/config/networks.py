@@ -30,7 +30,7 @@ _INITS = ("default", "xavier_uniform", "xavier_normal")
 
 def _check_init(value: Any) -> Any:
     for kind, init in (value if isinstance(value, dict) else {"conv": value}).items():
-        std = init.get("normal") if isinstance(init, dict) and len(init) == 1 else None
+        std: Any = init.get("normal") if isinstance(init, dict) and len(init) == 1 else None
         is_normal = type(std) in (int, float) and 0 < std < math.inf
         if kind not in ("conv", "linear") or not (init in _INITS or is_normal):
             raise SettingError("init", names=", ".join(_INITS))
