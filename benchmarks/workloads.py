@@ -77,7 +77,7 @@ class Workload:
 
 
 def _model(name: str, **settings: Any) -> SimpleNamespace:
-    return SimpleNamespace(name=name, init=None, weights=None, compile=False, **settings)
+    return SimpleNamespace(name=name, init="default", weights=None, compile=False, **settings)
 
 
 def _linear(quick: bool, _scratch: Path) -> Workload:

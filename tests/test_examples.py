@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOT, CustomFiles, digits_plan, from_array, learnable_images
+from conftest import PARTS, ROOT, CustomFiles, digits_plan, from_array, learnable_images
 from image_files import write_picture
 from safetensors.torch import load_file
 from training_process import train_here
@@ -30,6 +30,7 @@ CHANNELS_AND_SIDE = {
     "mnist": (1, 28),
     "fashion": (1, 28),
     "caltech101": (3, 32),
+    "caltech101-once": (3, 32),
     "cifar10": (3, 32),
 }
 IMAGES = 30  # leaves no batch of one image, which ResNet's batch norm could not train on
@@ -59,11 +60,12 @@ def project_folder(
 ) -> Path:
     folder = tmp_path / "project"
     shutil.copytree(ROOT / "examples", folder / "examples")
-    rows = ["path,label\n"]
     for number in range(20):
         write_picture(tmp_path / "caltech101" / f"{number}.png", (number, 0, 0))
-        rows.append(f"{number}.png,{('cat', 'dog')[number % 2]}\n")
-    (tmp_path / "caltech101" / "images.csv").write_text("".join(rows), encoding="utf-8")
+    for part, numbers in zip(PARTS, (range(12), range(12, 16), range(16, 20)), strict=True):
+        rows = [f"{number}.png,{('cat', 'dog')[number % 2]}" for number in numbers]
+        text = "\n".join(["path,label", *rows, ""])
+        (tmp_path / "caltech101" / f"{part}.csv").write_text(text, encoding="utf-8")
     monkeypatch.chdir(folder)
     monkeypatch.delenv("DVC_ROOT", raising=False)
     return folder

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 from torch import nn
 from torchvision.models import get_model, get_model_builder, regnet
 
@@ -70,6 +70,26 @@ def test_the_first_weights_depend_on_the_seed_alone_and_leave_the_random_stream_
     assert torch.equal(torch.get_rng_state(), before)
     assert same_weights(first, again)
     assert not same_weights(first, built(settings, CIFAR, seed=1))
+
+
+def test_each_kind_of_layer_has_the_initial_weights_that_are_set_for_it() -> None:
+    init = {"conv": "xavier_normal", "linear": {"normal": 0.01}}
+    convolution, *_, linear = built({**CNN, "hidden": (), "init": init}, classes=100)
+    assert convolution.weight.std().item() == pytest.approx((2 / (9 + 9 * 16)) ** 0.5, rel=0.2)
+    assert linear.weight.std().item() == pytest.approx(0.01, rel=0.02)
+    assert not any(layer.bias.any() for layer in (convolution, linear))
+    half = built({**CNN, "init": {"linear": "xavier_normal"}})
+    assert torch.equal(half[0].weight, built(CNN)[0].weight)  # PyTorch's default
+    assert not half[-1].bias.any()
+
+
+@pytest.mark.parametrize(
+    "init", ["he", {"dense": "default"}, {"conv": {"normal": 0}}, {"conv": {"std": 1}}, 1], ids=str
+)
+def test_initial_weights_that_are_unknown_are_refused_at_their_key(init: Any) -> None:
+    with pytest.raises(ValidationError) as refused:
+        built({**CNN, "init": init})
+    assert [error["loc"][-1] for error in refused.value.errors()] == ["init"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The Caltech tutorial's images as a custom data set: a CSV lists their paths and labels."""
+"""The Caltech tutorial's images as a custom data set: CSVs list their paths and labels."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from torch.utils.data import Dataset
 
 
 class Listed(Dataset[tuple[Image.Image, int]]):
-    """Images that `table` lists. Their paths start at the table's folder."""
+    """Images that a part's CSV lists. Their paths start at the CSV's folder."""
 
-    def __init__(self, table: str, side: int = 32) -> None:
-        self.folder, self.side = Path(table).parent, side
-        self.rows = pd.read_csv(table)
-        self.classes = sorted(self.rows["label"].unique())
+    def __init__(self, folder: str, part: str, side: int = 32) -> None:
+        self.folder, self.side = Path(folder), side
+        self.rows = pd.read_csv(self.folder / f"{part}.csv")
+        labels = pd.read_csv(self.folder / "train.csv")["label"]
+        self.classes = sorted(labels.unique())  # the same numbers in all parts
 
     def __len__(self) -> int:
         return len(self.rows)

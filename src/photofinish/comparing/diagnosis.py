@@ -33,7 +33,7 @@ MOST_STARTUP_SHARE = 0.5
 MOST_FIXED_SHARE = 0.5
 """Largest fixed share of a step that counts as compute-bound."""
 LEAST_STEPS = 3
-"""Smallest number of steps of all trained epochs that allows a diagnosis."""
+"""Smallest number of timed steps that allows a diagnosis."""
 
 
 NoRemedy = Literal[
@@ -125,8 +125,8 @@ def why_not_known(run: TrainingResult) -> NotKnown | None:
         return NotKnown("not taken apart", recorded=recorded) if recorded else None
     if load_warnings(timings.load) or load_warnings(timings.load[-1:]):
         return NotKnown("busy")
-    # Few slow steps are enough if they fit the epochs, of which all steps were timed.
-    if len(timings.epoch_seconds) * costs.steps_per_epoch < LEAST_STEPS:
+    # Few slow steps taken apart are enough if they fit the steps of the training's parts.
+    if costs.steps_timed < LEAST_STEPS:
         return NotKnown("few steps")
     most, is_cpu = MOST_UNEXPLAINED_SHARE, run.device == "cpu"
     parts_seconds = sum(costs.parts_seconds.values())

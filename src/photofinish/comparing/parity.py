@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -81,40 +81,45 @@ def parity(cpu: Trained, device: Trained, margin: float) -> Parity:
     one, other = cpu.record, device.record
     first, second = cpu.first_step, device.first_step
     tolerance = max(_CURVE_TOLERANCES[one.precision], _CURVE_TOLERANCES[other.precision])
-    weights = _fingerprints("initial weights", first.weights, second.weights, {})
-    same_weights = one.initial_weights_sha256 == other.initial_weights_sha256
-    if same_weights or weights.same:
-        weights = _equal("initial weights", same_weights)
-    outputs = _outputs(first)
-    output_limits = _limits(outputs, first.output_rounding, _OUTPUT_TOLERANCE)
-    same_order = first.batch_order_sha256 == second.batch_order_sha256
-    both_draw = first.draws_in_training and second.draws_in_training
+    both_draw = bool(
+        first and second and first.draws_in_training and second.draws_in_training
+    )
     epochs, difference = _common_epochs(cpu, device), None
     end: tuple[Layer, ...] = ()
     if epochs is None:
         end, difference = _end(cpu, device, tolerance, margin, both_draw=both_draw)
-    forward = _fingerprints("first forward", outputs, _outputs(second), output_limits)
-    gradient = _fingerprints(
-        "first gradient", first.gradients, second.gradients, _gradient_limits(first)
-    )
     curves = _curves(cpu.history[:epochs], device.history[:epochs], tolerance)
-    if first.draws and second.draws:
-        forward, gradient = _not_comparable(forward), _not_comparable(gradient)
-    if both_draw:
-        curves = _not_comparable(curves)
     layers = (
         _equal("settings", one.experiment == other.experiment),
         _equal("data", one.data_sha256 == other.data_sha256),
-        weights,
-        _equal("batch order", same_order),
-        _equal("first batch", first.first_batch_sha256 == second.first_batch_sha256),
-        forward,
-        gradient,
-        curves,
+        *_beginnings(cpu, device),
+        _not_comparable(curves) if both_draw else curves,
         *end,
     )
     score = end[-2] if end else None
     return Parity(_likeness(layers, score), layers, margin, difference, epochs)
+
+
+def _beginnings(cpu: Trained, device: Trained) -> Iterator[Layer]:
+    """Yield the initial weights, and what `measure` recorded of the first step, if it did."""
+    same_weights = cpu.record.initial_weights_sha256 == device.record.initial_weights_sha256
+    first, second = cpu.first_step, device.first_step
+    if first is None or second is None:
+        yield _equal("initial weights", same_weights)
+        yield Layer("first step", same=False, within_rounding=None)
+        return
+    weights = _fingerprints("initial weights", first.weights, second.weights, {})
+    yield _equal("initial weights", same_weights) if same_weights or weights.same else weights
+    yield _equal("batch order", first.batch_order_sha256 == second.batch_order_sha256)
+    yield _equal("first batch", first.first_batch_sha256 == second.first_batch_sha256)
+    outputs, gradients = _outputs(first), first.gradients
+    limits = _limits(outputs, first.output_rounding, _OUTPUT_TOLERANCE)
+    forward = _fingerprints("first forward", outputs, _outputs(second), limits)
+    limits = _gradient_limits(first)
+    gradient = _fingerprints("first gradient", gradients, second.gradients, limits)
+    if first.draws and second.draws:
+        forward, gradient = _not_comparable(forward), _not_comparable(gradient)
+    yield from (forward, gradient)
 
 
 def _common_epochs(cpu: Trained, device: Trained) -> int | None:

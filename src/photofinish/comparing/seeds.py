@@ -145,7 +145,7 @@ def over_seeds(run: Trained, target: float | None) -> OverSeeds:
     }
     score_name = next(name for name, values in figures.items() if None not in values)
     targets = []
-    if target is not None and score_name == "test accuracy":
+    if target is not None and run.history[0].validation_accuracy is not None:
         histories = [run.history, *(seed.history for seed in run.seed_runs)]
         for history, epochs in zip(histories, [timings.epochs, *timings.seeds], strict=True):
             targets.append(time_to_target(history, epochs, timings.startup_seconds, target))

@@ -279,7 +279,7 @@ def time_to_lowest_loss(
     history: Sequence[EpochMetrics], epochs: Sequence[EpochTiming], startup_seconds: float
 ) -> tuple[int, float]:
     """Return the epoch with the lowest validation loss, from 1, and the time to its end."""
-    losses = [epoch.validation_loss for epoch in history]
+    losses = [loss for epoch in history if (loss := epoch.validation_loss) is not None]
     epoch = 1 + losses.index(min(losses))
     return epoch, startup_seconds + passed_seconds(epochs[:epoch])
 

@@ -54,6 +54,13 @@ class StepCosts:
         return by_parts.seconds if by_parts else self.timings.median_epoch_seconds
 
     @property
+    def steps_timed(self) -> float:
+        """Number of steps in the parts, or in the epochs of records without parts."""
+        if self.timings.parts:
+            return sum(part.steps for part in self.timings.parts)
+        return len(self.timings.epoch_seconds) * self.steps_per_epoch
+
+    @property
     def epoch_share_seconds(self) -> float:
         return self.epoch_seconds / self.steps_per_epoch
 

@@ -36,7 +36,7 @@ GIVEN_TO_DATASETS = frozenset({PART, "seed"})
 
 
 def _check_part_size(value: Any) -> Any:
-    is_count = is_whole_number(value) and value >= 1
+    is_count = is_whole_number(value) and value >= 0
     if value is None or is_count or (isinstance(value, float) and 0 < value < 1):
         return value
     raise SettingError("part size")
@@ -92,7 +92,7 @@ class _DatasetSettings(Settings):
     """True if the name of the source determines which parts it is already divided into."""
     source: str  # first, because the checks of later fields read it
     validation: PartSize = Field(default=None, validate_default=True)
-    """Size of the part to draw. None if the source already has this part."""
+    """Size of the part to draw. None if the source already has this part, 0 for no validation."""
     test: PartSize = Field(default=None, validate_default=True)
     seed: Seed = 0
     """Decides which samples go into which part."""
@@ -123,6 +123,8 @@ class _DatasetSettings(Settings):
     def _sized_unless_the_source_has_it(
         cls, value: float | int | None, info: ValidationInfo
     ) -> float | int | None:
+        if value == 0 and info.field_name == "test":
+            raise SettingError("part size")
         if not cls.names_its_parts:
             return value
         own = DATASETS.get(info.data.get("source", ""), ())

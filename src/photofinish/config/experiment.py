@@ -109,6 +109,11 @@ class Schedule(_PytorchClass):
     every: Literal["epoch", "step"] | None = None
     """When the rate changes. Default: after each step for one_cycle and cyclic, else each epoch."""
 
+    @property
+    def follows_validation(self) -> bool:
+        """Return True for reduce_on_plateau. A custom schedule may follow validation, too."""
+        return self.name != CONSTANT and self.reference.name == "ReduceLROnPlateau"
+
     @model_validator(mode="after")
     def _check_constant(self) -> Self:
         if self.name == CONSTANT and self.model_extra:

@@ -122,6 +122,7 @@ class _Loader:
                 experiments[name] = experiment
         self.report(*_data_parallel_problems(devices, experiments))
         self.report(*_monitor_problems(experiments))
+        self.report(*_validation_problems(experiments, datasets))
         scripts = {}
         for name, settings in self._entries("scripts"):
             script, problems = _validate(Script, settings)
@@ -213,6 +214,26 @@ def _monitor_problems(experiments: Mapping[str, Experiment]) -> Iterator[ConfigP
             path = ("experiments", name, "early_stopping", "monitor")
             problem = unknown_name("metric", rule.monitor, names)
             yield ConfigProblem(path, f"{problem}, or one below metrics", rule.monitor)
+
+
+def _validation_problems(
+    experiments: Mapping[str, Experiment], datasets: Mapping[str, Dataset]
+) -> Iterator[ConfigProblem]:
+    """Yield settings that follow a validation part which the data set does not have."""
+    for name, experiment in experiments.items():
+        dataset = datasets.get(experiment.dataset)
+        if dataset is None or dataset.validation != 0:
+            continue
+        follows = {
+            "early_stopping": experiment.early_stopping is not None,
+            "schedule": experiment.schedule.follows_validation,
+        }
+        for key in (key for key, is_set in follows.items() if is_set):
+            problem = (
+                f"this follows the validation part, and datasets.{experiment.dataset} has none "
+                f"(validation: 0)"
+            )
+            yield ConfigProblem(("experiments", name, key), problem)
 
 
 def _validate(schema: Any, settings: Any) -> tuple[Any, list[ConfigProblem]]:

@@ -11,7 +11,7 @@ _MESSAGES = {
     "arguments": "plan files are JSON and hold neither .inf nor .nan: use null in {names}",
     "part size": f"must be {SIZES}",
     "side lengths": "must be a side length from 1 to 4096, or a list of height and width",
-    "no part": f"this key is required: {SIZES}",
+    "no part": f"this key is required: {SIZES}. For no validation, write 0",
     "own part": "this source has its own {part} part: leave this key out",
     "mean without std": "mean and std go together: a number each for every channel",
     "place": "give either path, or parts with a path for each part",
@@ -27,6 +27,7 @@ _MESSAGES = {
     "mode": "is {name} better where it is larger (max) or smaller (min)?",
     "metric twice": "two metrics have one name: give another name, such as `as: top5`",
     "metric name": "as: {name} is no name for MLflow: letters, digits and _ . / -",
+    "init": "must be one of {names}, or conv and linear, each with such a name or {{normal: 0.01}}",
     "weights": "there are no such weights; allowed: {names}",
 }
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, Tag, ValidationInfo, field_validator
+from pydantic import BeforeValidator, Field, Tag, ValidationInfo, field_validator
 
 from photofinish.config.base import (
     BUILT_IN,
@@ -24,8 +25,23 @@ from photofinish.errors import SettingError
 GIVEN_TO_NETWORKS = frozenset({"classes", "shape"})
 """Arguments that a custom network gets if its signature has them."""
 RECORD = "weights.json"
-Init = Literal["default", "xavier_uniform"]
-"""Initial weights: PyTorch's defaults, or Xavier uniform with zero biases."""
+_INITS = ("default", "xavier_uniform", "xavier_normal")
+
+
+def _check_init(value: Any) -> Any:
+    for kind, init in (value if isinstance(value, dict) else {"conv": value}).items():
+        std: Any = init.get("normal") if isinstance(init, dict) and len(init) == 1 else None
+        is_normal = type(std) in (int, float) and 0 < std < math.inf
+        if kind not in ("conv", "linear") or not (init in _INITS or is_normal):
+            raise SettingError("init", names=", ".join(_INITS))
+    return value
+
+
+Init = Annotated[str | dict[str, Any], BeforeValidator(_check_init)]
+"""Initial weights: a name for all layers, or one for each kind, `conv` and `linear`.
+
+`default` is PyTorch's. Otherwise, biases are zero. `{normal: 0.01}` is a standard deviation.
+"""
 
 
 class _Network(Settings):

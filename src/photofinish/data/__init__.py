@@ -5,11 +5,12 @@ These names describe a split. Importing them needs neither PIL nor PyTorch.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 MANIFEST = "manifest.json"
 """File that describes a packed split."""
 PartName = Literal["train", "validation", "test"]
+PART_NAMES: tuple[PartName, ...] = get_args(PartName)
 TaskName = Literal["classes", "values", "labels", "custom"]
 """Task: a class per sample or position, floats, or yes or no per label."""
 Shape = tuple[int | None, ...]

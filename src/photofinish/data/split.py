@@ -18,7 +18,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
 
 from photofinish.config.datasets import DatasetPlan
-from photofinish.data import MANIFEST, PartName, Shape
+from photofinish.data import MANIFEST, PART_NAMES, PartName, Shape
 from photofinish.data.images import Int64Array
 from photofinish.data.live import PLAN as LIVE_PLAN
 from photofinish.data.packed import Column, Content, Manifest, part_file, shapes_file
@@ -37,7 +37,8 @@ _HASH_BYTES = 8
 def divide(raw: RawData, plan: DatasetPlan) -> dict[PartName, Int64Array]:
     """Return the rows of each part, in the raw data's order.
 
-    Missing parts are drawn by the seed alone, stratified if each sample has a class.
+    Missing parts are drawn by the seed alone, stratified if each sample has a class. There is no
+    validation part if its size is 0.
     """
     own, dataset, where = raw.own_parts, plan.dataset, f"datasets.{plan.name}"
     rest = own.get("train", np.arange(samples_in(raw.labels), dtype=np.int64))
@@ -47,7 +48,7 @@ def divide(raw: RawData, plan: DatasetPlan) -> dict[PartName, Int64Array]:
         if (part in own) == (size is not None):
             problem = "must be left out: the source has it" if part in own else "is required"
             raise ConfigError(f"{where}.{part} {problem} in params.yaml")
-        if size is None:
+        if not size:
             continue
         count = size if isinstance(size, int) else max(1, round(size * total))
         labels = None
@@ -63,7 +64,8 @@ def divide(raw: RawData, plan: DatasetPlan) -> dict[PartName, Int64Array]:
                 f"{where}: {error}"
             ) from None
         parts[part] = np.sort(chosen)
-    return {"train": np.sort(rest), "validation": parts["validation"], "test": parts["test"]}
+    parts["train"] = np.sort(rest)
+    return {part: parts[part] for part in PART_NAMES if part in parts}
 
 
 def split(plan: DatasetPlan, raw: RawData, folder: Path) -> Manifest:

@@ -69,7 +69,8 @@ def _whole_epochs(
         for _losses in take_steps(trainer.steps, trainer.state, batches):
             pass
         trained_seconds = clock.now_seconds()
-        trainer.validator.evaluate(trainer.state, trainer.validation.eval_batches())
+        unseen = trainer.validation.eval_batches() if trainer.validation else ()
+        trainer.validator.evaluate(trainer.state, unseen)
         validation_seconds += clock.now_seconds() - trained_seconds
         part = TimedPart(
             began_seconds=began_seconds - first_seconds,
@@ -124,6 +125,8 @@ def _parts(
 def _validation_seconds(trainer: Trainer, deadline: Deadline) -> float:
     """Return how long validation takes, from the batches that there is time for."""
     validation, clock = trainer.validation, trainer.clock
+    if validation is None:
+        return 0.0
     batches, seen = iter(validation.eval_batches()), 0
     began_seconds = clock.now_seconds()
     trainer.validator.evaluate(trainer.state, islice(batches, 1))  # includes the loader's start

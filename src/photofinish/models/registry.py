@@ -90,12 +90,23 @@ def _built_in(model: Any, shape: Any, classes: int) -> nn.Module:
         layers += [nn.Linear(inputs, width), nn.ReLU()]
         inputs = width
     network = nn.Sequential(*layers, nn.Linear(inputs, classes))
-    if model.init == "xavier_uniform":
-        for module in network:
-            if isinstance(module, nn.Conv2d | nn.Linear):
-                nn.init.xavier_uniform_(module.weight)
-                nn.init.zeros_(cast(torch.Tensor, module.bias))
+    for layer in network:
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            _initialize(layer, model.init)
     return network
+
+
+def _initialize(layer: nn.Conv2d | nn.Linear, init: str | dict[str, Any]) -> None:
+    """Draw a layer's weights as `init` says, and set its bias to zero."""
+    if isinstance(init, dict):
+        init = init.get("conv" if isinstance(layer, nn.Conv2d) else "linear", "default")
+    if init == "default":
+        return
+    if isinstance(init, dict):
+        nn.init.normal_(layer.weight, std=init["normal"])
+    else:
+        getattr(nn.init, f"{init}_")(layer.weight)
+    nn.init.zeros_(cast(torch.Tensor, layer.bias))
 
 
 def _torchvision_classifier(

@@ -87,7 +87,7 @@ def profile(
     if trained.experiment.accumulate > 1 or len(trained.state.optimizers) > 1:
         why = "a step has several forward and backward passes"
         return Profile(steady_state, None, why, *_attempt(lambda: count_operations(trained)), tried)
-    sample_bytes = bytes_of_a_sample(next(iter(trained.validation.eval_batches())))
+    sample_bytes = bytes_of_a_sample(trained.training.first())
     free_bytes = available_memory_bytes()
     if trained.device != CPU:
         free_bytes = free_memory_bytes(trained.device) or 0

@@ -16,7 +16,8 @@ def count_operations(trainer: Trainer) -> Operations:
     host_batch = next(iter(trainer.training.host_batches(0)))
     batch = trainer.training.to_device(host_batch)
     tensors = [*leaves(host_batch[0]), *leaves(host_batch[1])]
-    image_count = trainer.training.image_count + trainer.validation.image_count
+    resident = [batches for batches in (trainer.training, trainer.validation) if batches]
+    image_count = sum(batches.image_count for batches in resident)
     is_resident = trainer.experiment.input.name == "resident"
     with trainer.scratch_copy() as state, ProductPrecisions() as precisions:
         loss = state.scaler.scale

@@ -183,7 +183,13 @@ def heat_map(grid: Grid) -> Picture:
 
 @rc_context(STYLE)
 def learning_curves(history: Rows) -> Picture:
-    """Draw an experiment's validation loss by epoch, and for two devices also by time."""
+    """Draw an experiment's validation loss by epoch, and for two devices also by time.
+
+    Without a validation part, draw the training loss.
+    """
+    has_validation = history[0]["validation_loss"] is not None
+    key = "validation_loss" if has_validation else "training_loss"
+    name = key.replace("_", " ")
     by_device: dict[str, Rows] = {}
     for epoch in history:
         by_device.setdefault(epoch["device"], []).append(epoch)
@@ -193,26 +199,26 @@ def learning_curves(history: Rows) -> Picture:
     figure, all_axes = panels(2.2 * len(columns), len(columns))
     for axes, (column, label) in zip(all_axes, columns.items(), strict=True):
         for device, rows in by_device.items():
-            shown = [row for row in rows if math.isfinite(row["validation_loss"])]
+            shown = [row for row in rows if math.isfinite(row[key])]
             axes.plot(
                 [row[column] for row in shown],
-                [row["validation_loss"] for row in shown],
+                [row[key] for row in shown],
                 LINES[device],
                 color=DEVICE_COLOURS[device],
                 marker=MARKERS[device] if len(shown) <= _MOST_MARKED_EPOCHS else "",
                 label=device.upper(),
             )
-        axes.set(xlabel=label, ylabel="validation loss")
+        axes.set(xlabel=label, ylabel=name)
         axes.set_xlim(left=0)
     lines, labels = all_axes[0].get_legend_handles_labels()
     figure.legend(lines, labels, loc="upper left", ncols=2, fontsize=8, borderaxespad=0.2)
     descriptions = []
     for device, rows in by_device.items():
-        first, last = rows[0]["validation_loss"], rows[-1]["validation_loss"]
+        first, last = rows[0][key], rows[-1][key]
         descriptions.append(
             f"on the {device.upper()} from {first:.3g} to {last:.3g} in {len(rows)} epochs "
             f"and {seconds(rows[-1]['training_seconds_so_far'])} of training"
         )
     experiment = history[0]["experiment"]
-    description = f"Validation loss of {experiment}: {listed(descriptions)}"
+    description = f"{name.capitalize()} of {experiment}: {listed(descriptions)}"
     return as_picture(figure, f"loss-{experiment}", "How it learned", description)

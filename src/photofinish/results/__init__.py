@@ -19,9 +19,10 @@ class EpochMetrics:
     learning_rate: float
     """Learning rate of the epoch's first step."""
     training_loss: float
-    validation_loss: float
+    validation_loss: float | None = None
+    """None without a validation part."""
     validation_accuracy: float | None = None
-    """None if the task has values"""
+    """None if the task has values, or without a validation part."""
     monitored: float | None = None
     """Metric that early stopping follows. None if it follows no metric, or if it is not finite."""
 

@@ -51,7 +51,8 @@ class Setup:
         started_seconds = clock.now_seconds()
         self.split = PackedSplit(run.data)
         self.training = self.batches("train", run.experiment)
-        self.validation = self.batches("validation", run.experiment)
+        has_validation = "validation" in self.split.manifest.counts
+        self.validation = self.batches("validation", run.experiment) if has_validation else None
         self.sample = self._sample()
         self.data_seconds = clock.now_seconds() - started_seconds
 
@@ -101,7 +102,7 @@ class Setup:
         """Return a sample as the network gets it, after eval_transform and collate."""
         manifest, given = self.split.manifest, self.run.experiment.input
         if given.name == "loader" and (given.eval_transform or given.collate):
-            part = part_of(self.split, "validation")
+            part = part_of(self.split, "test")
             return LoadedSamples(part, given, self.run.experiment.seed).kind()
         return SampleKind(manifest.shape, manifest.dtype, is_normalised=True)
 

@@ -48,10 +48,9 @@ class TrainingDisplay:
         self, metrics: EpochMetrics, timing: EpochTiming, to_come: int, spent: str = ""
     ) -> None:
         """Show an epoch, the time left for `to_come` epochs, and the price `spent` so far."""
-        text = (
-            f"epoch {metrics.epoch}/{self._epochs}  loss {metrics.training_loss:.4f}  "
-            f"validation {metrics.validation_loss:.4f}"
-        )
+        text = f"epoch {metrics.epoch}/{self._epochs}  loss {metrics.training_loss:.4f}"
+        if metrics.validation_loss is not None:
+            text += f"  validation {metrics.validation_loss:.4f}"
         if metrics.validation_accuracy is not None:
             text += f", {metrics.validation_accuracy:.2%}"
         if metrics.monitored is not None and (rule := self._trainer.experiment.early_stopping):

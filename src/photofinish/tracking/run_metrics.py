@@ -39,8 +39,8 @@ def training_metrics(
         yield from epoch_metrics(epoch, timing, timings.training_image_count)
     ended_ms = milliseconds(timings.epochs[-1].ended_at_unix_seconds)
     for run in seeds:
-        loss = run.history[-1].validation_loss
-        yield Metric("seed_validation_loss", loss, ended_ms, run.seed)
+        if (loss := run.history[-1].validation_loss) is not None:
+            yield Metric("seed_validation_loss", loss, ended_ms, run.seed)
     yield from _at(summary, ended_ms, ONCE)
 
 

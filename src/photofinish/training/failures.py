@@ -36,12 +36,16 @@ class NonFiniteLossError(UserError):
 
 
 def check_finite(
-    epoch: int, first_failing: float, steps: int, validation_loss: float, learning_rate: float
+    epoch: int,
+    first_failing: float,
+    steps: int,
+    validation_loss: float | None,
+    learning_rate: float,
 ) -> None:
     """Raise NonFiniteLossError if a loss isn't finite. `first_failing` is infinity for no step."""
     if math.isfinite(first_failing):
         where = f"at step {first_failing + 1} of {steps}"
-    elif not math.isfinite(validation_loss):
+    elif validation_loss is not None and not math.isfinite(validation_loss):
         where = "in validation"
     else:
         return

@@ -21,7 +21,7 @@ from photofinish.config.pytorch_names import (
 )
 from photofinish.custom.reference import is_reference
 from photofinish.custom.running import accepted_arguments, run_custom_code
-from photofinish.errors import UserError
+from photofinish.errors import ConfigError, UserError
 from photofinish.training.torch_device import is_accelerator, to_device
 
 if TYPE_CHECKING:
@@ -267,9 +267,13 @@ class LearningRates:
         if self._moves_each_step and self._scheduler:
             self._scheduler.step()
 
-    def epoch_ended(self, validation_loss: float) -> None:
+    def epoch_ended(self, validation_loss: float | None) -> None:
         """Advance to the next epoch's rate, if the schedule changes each epoch."""
         if isinstance(self._scheduler, lr_scheduler.ReduceLROnPlateau):
+            if validation_loss is None:
+                raise ConfigError(
+                    "schedule follows the validation loss, and the data set has no validation part"
+                )
             self._scheduler.step(validation_loss)
         elif self._scheduler and not self._moves_each_step:
             self._scheduler.step()

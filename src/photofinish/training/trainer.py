@@ -62,7 +62,7 @@ class Trainer:
         experiment: Experiment,
         network: nn.Module,
         training: Batches,
-        validation: Batches,
+        validation: Batches | None,
         device: torch.device,
         team: World | None = None,
         task: TaskName = "classes",
@@ -157,7 +157,8 @@ class Trainer:
             losses.append(step_losses.reshape(-1))
             self.steps_done += step_losses.numel()
         trained_seconds = self.clock.now_seconds()
-        sums = self.validator.evaluate(self.state, self.validation.eval_batches())
+        unseen = self.validation.eval_batches() if self.validation else ()
+        sums = self.validator.evaluate(self.state, unseen)
         monitored = self.validator.monitored(sums.judged)
         validated_seconds = self.clock.now_seconds()
 
@@ -200,11 +201,13 @@ class Trainer:
         train_sums, losses, weights, correct, predicted, first = zip(
             *self.team.all_gather_object(own), strict=True
         )
-        validation_loss = sum(losses) / sum(weights)
+        validates = self.validation is not None
+        validation_loss = sum(losses) / sum(weights) if validates else None
         rate = self.state.schedule.learning_rate
         check_finite(epoch, min(first), self.steps_per_epoch, validation_loss, rate)
         train_loss = sum(train_sums) / self.training.image_count
-        accuracy = sum(correct) / max(1, sum(predicted)) if self.validator.has_accuracy else None
+        has_accuracy = validates and self.validator.has_accuracy
+        accuracy = sum(correct) / max(1, sum(predicted)) if has_accuracy else None
         return EpochMetrics(
             epoch + 1, learning_rate, train_loss, validation_loss, accuracy, monitored
         )
@@ -294,6 +297,8 @@ class Trainer:
         self._validate_each_size(state)
 
     def _validate_each_size(self, state: TrainState) -> None:
+        if self.validation is None:
+            return
         first = next(iter(self.validation.eval_batches()))
         self.validator.evaluate(state, self._first_and_last(self.validation, first))
 

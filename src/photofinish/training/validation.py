@@ -61,13 +61,18 @@ class Validator:
 
     @torch.inference_mode()
     def evaluate(self, state: TrainState, batches: Iterable[Batch]) -> Sums:
-        """Evaluate the network, or its average. Reads from the device after the last batch only."""
+        """Evaluate the network, or its average. Reads from the device after the last batch only.
+
+        Without a validation part, there are no batches, and the sums are 0.
+        """
         network = state.network
         if state.average:
             state.average.copy_buffers()
             network = state.average.network
         network.eval()
         scores = [self._loss.scores(network, state, batch) for batch in batches]
+        if not scores:
+            return Sums(0.0, 0.0, 0.0, 0.0, [])
         loss = torch.stack([batch.loss for batch in scores]).cpu().double().sum().item()
         correct = [batch.correct for batch in scores if batch.correct is not None]
         return Sums(
