@@ -252,7 +252,7 @@ def _try(case: Case) -> Outcome:
         assert isinstance(trainer.training, LoaderBatches)
         budget = Budget(case.budget_seconds)
         found = measure(trainer.training, budget, allowed_cores(cpu_facts()))
-        tried = try_inputs(trainer, found, budget)
+        tried = try_inputs(trainer, found, budget, _epoch_seconds(trainer))
         predicted, remedy = _suggested(
             trainer, found.model_copy(update={"tried_inputs": tried}), case.by
         )

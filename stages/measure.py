@@ -36,7 +36,7 @@ def main() -> None:
     from photofinish.comparing.sampled import job_line
     from photofinish.config.base import read_plan
     from photofinish.config.experiment import ExperimentPlan
-    from photofinish.measure.stage import measure_job
+    from photofinish.measure.measure_job import measure_job
 
     end_with_parent()
     job = read_plan(args.job, ExperimentPlan)

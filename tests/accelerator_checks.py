@@ -22,6 +22,7 @@ from torch.optim import SGD
 from photofinish.data.packed import PackedSplit
 from photofinish.data.split import split
 from photofinish.machine.fingerprint import CpuTarget
+from photofinish.measure.measure import resident_batches
 from photofinish.profiling import attribution
 from photofinish.profiling.attribution import AttributionPlan, SamplePlan, profile
 from photofinish.profiling.first_step import first_batch, first_step
@@ -188,8 +189,10 @@ def test_repeats_single_steps_and_the_first_step_are_measured_there_too(
     first = trained(job)
     check_repeat(first, trained(job), "small", 2)  # refuses other bits
     first_on_cpu = trained(on_cpu)
-    there = profile(first, job.resident_batches)
-    here = profile(first_on_cpu, on_cpu.resident_batches)
+    there = profile(first, lambda: resident_batches(job), step_seconds=1e-3, training_seconds=1.0)
+    here = profile(
+        first_on_cpu, lambda: resident_batches(on_cpu), step_seconds=1e-3, training_seconds=1.0
+    )
     step, step_on_cpu = record_first_step(job, first), record_first_step(on_cpu, first_on_cpu)
     assert step == step_on_cpu.model_copy(update={"output_rounding": {}, "gradient_rounding": {}})
     assert step_on_cpu.output_rounding.keys() == step.outputs.keys()

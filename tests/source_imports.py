@@ -11,13 +11,17 @@ ROOT = Path(__file__).parent.parent
 SOURCES = ROOT / "src"
 
 
-def transitive_sources(script: Path) -> list[str]:
-    """Return the script and every file under src/ that it imports, relative to the root."""
+def transitive_sources(script: Path, without: tuple[str, ...] = ()) -> list[str]:
+    """Return the script and every file under src/ that it imports, relative to the root.
+
+    Leave out files whose path begins with one of `without`, and what only they import.
+    """
     sources: set[Path] = set()
     queue = [script]
     while queue:
         path = queue.pop()
-        if path not in sources:
+        is_left_out = path.relative_to(ROOT).as_posix().startswith(without) if without else False
+        if path not in sources and not is_left_out:
             sources.add(path)
             queue += [file for name in imported_modules(path) for file in _files_of(name)]
     return sorted(str(path.relative_to(ROOT)) for path in sources)

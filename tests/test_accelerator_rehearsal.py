@@ -36,6 +36,7 @@ from photofinish.machine.fingerprint import CpuTarget, GpuTarget, software_facts
 from photofinish.machine.host import cpu_facts
 from photofinish.results import records
 from photofinish.results.learned import load_network
+from photofinish.results.measured import MEASURED, MEASURED_FOLDER, Measured, read_measured
 
 pytestmark = pytest.mark.slow
 
@@ -134,7 +135,8 @@ def results(
     model = {"name": f"{network}:Net", "share": 0.5}
     experiment = make_experiment(model=model, optimizer=ADAM, repeats=3)
     on_cpu, on_gpu = prepare(folder, cpu_host, experiment)
-    run_python(environment, folder, str(STAGE), *on_gpu.arguments())
+    for arguments in (on_gpu.measuring(), on_cpu.measuring(), [str(STAGE), *on_gpu.arguments()]):
+        run_python(environment, folder, *arguments)
     process = on_cpu.fork()
     output, _ = process.communicate()
     assert process.returncode == 0, output
@@ -151,7 +153,7 @@ def test_the_stage_leaves_what_it_learned_and_how_long_it_took(results: Path) ->
     assert isinstance(cpu, records.TrainingRecord)
     assert (gpu.device, gpu.device_kind, cpu.device_kind) == ("gpu", "rehearsal", "cpu")
     timings = records.read_record(
-        results / "gpu" / records.TIMINGS_FOLDER / records.TIMINGS, records.Timings
+        results / "gpu" / records.TIMINGS_FOLDER / records.TIMINGS, records.TrainingTimes
     )
     assert isinstance(timings.host, GpuTarget)
     assert (timings.device_name, timings.device_count) == ("rehearsal", 1)
@@ -161,7 +163,7 @@ def test_the_stage_leaves_what_it_learned_and_how_long_it_took(results: Path) ->
         {path.name for path in (results / name / records.MODEL).iterdir()}
         for name in ("gpu", "cpu")
     )
-    assert on_gpu == on_cpu > {records.WEIGHTS, records.HISTORY, records.FIRST_STEP}
+    assert on_gpu == on_cpu > {records.WEIGHTS, records.HISTORY}
     pair = read_pair("small", results)  # other random numbers on the device are no difference
     assert pair.compared
     assert pair.parity
@@ -242,15 +244,17 @@ def test_ask_reports_a_script_that_computes_on_the_wrong_device(
     assert "computes on the CPU though cuda is here" in capsys.readouterr().err
 
 
-def test_a_training_is_sampled_on_an_accelerator(
+def test_a_training_is_measured_on_an_accelerator(
     tmp_path: Path,
     make_experiment: MakeExperiment,
     cpu_host: CpuTarget,
     environment: dict[str, str],
 ) -> None:
     _, stage = prepare(tmp_path, cpu_host, make_experiment(model=CNN, epochs=9))
-    command = ["-m", "photofinish.asking.trial", *stage.arguments(), "--seconds", "0.001"]
-    run_python(environment, tmp_path, *command)
-    timings = records.read_record(stage.out / records.TIMINGS, records.Timings)
-    assert timings.planned_epochs == 9
-    assert timings.operations
+    output = run_python(environment, tmp_path, *stage.measuring(seconds=0.001))
+    assert re.search(r"small on gpu: about .* for 9 epochs \(.* to .*\)", output)
+    measured = read_measured(stage.out / MEASURED_FOLDER / MEASURED)
+    assert isinstance(measured, Measured)
+    assert measured.training.device_kind == "rehearsal"
+    assert measured.operations
+    assert measured.first_step

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 
 import pytest
 from conftest import MakeResult
+from photofinish.asking.epochs import SampledSteps, sample_of
 from result_files import trained
 
-from photofinish.asking.epochs import SampledSteps, sample_of
 from photofinish.asking.sample import Process
 from photofinish.asking.watch import Watched
 from photofinish.asking.whole_job import WholeJob, script_run

@@ -15,6 +15,7 @@ from torch.optim import SGD
 
 from photofinish.data.packed import PackedSplit
 from photofinish.machine.fingerprint import CpuTarget
+from photofinish.measure.measure import resident_batches
 from photofinish.profiling import attribution, step_parts
 from photofinish.profiling.attribution import (
     AttributionPlan,
@@ -226,8 +227,7 @@ def test_a_step_that_cannot_be_profiled_has_a_reason(
     run = Run("small", "cpu", experiment, cpu_host, packed_split.folder, Path())
     setup = Setup(run, CPU, team)
     trainer = setup.new_trainer()
-    list(trainer.epochs())
-    further = profile(trainer, setup.resident_batches)
+    further = profile(trainer, lambda: resident_batches(setup), 1e-3, 1.0)
     assert further.attribution is None
     assert str(further.not_attributed).startswith(why)
     assert further.operations is None

@@ -12,7 +12,7 @@ import torch
 from conftest import HeldClock, MakeExperiment, MakeResult, MakeTrainer, network_with_state
 from result_files import pair_of
 from torch import nn
-from training_process import train_here
+from training_process import measure_here
 
 from photofinish.comparing.device_results import Trained
 from photofinish.data.packed import PackedSplit
@@ -33,6 +33,7 @@ from photofinish.profiling.first_step import (
 )
 from photofinish.reporting.sentences import verdict
 from photofinish.results.learned import weights_of
+from photofinish.results.measured import Measured, read_measured
 from photofinish.results.records import FirstStep
 from photofinish.runs.further import check_repeat
 from photofinish.runs.run import Run
@@ -171,26 +172,24 @@ def test_a_fingerprint_tells_tensors_apart() -> None:
     assert fingerprint_tensor(tensor.view(10, 100).clone()) == fingerprint_tensor(tensor)
 
 
-def test_running_out_of_memory_after_the_training_does_not_cost_the_training(
+def test_a_first_step_that_runs_out_of_memory_is_left_out_with_its_reason(
     make_experiment: MakeExperiment,
     cpu_host: CpuTarget,
     packed_split: PackedSplit,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def out_of_memory(*_arguments: object, **_further: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
-    monkeypatch.chdir(tmp_path)
-    out = tmp_path / "small" / "cpu"
-    run = Run("small", "cpu", make_experiment(epochs=2), cpu_host, packed_split.folder, out)
-    with monkeypatch.context() as patch:
-        patch.setattr("photofinish.runs.train.first_step", out_of_memory)
-        with pytest.raises(UserError, match=r"2\.00 GiB"):
-            train_here(run)
-    train_here(run)
-    assert "resumes after epoch 2" in capsys.readouterr().out
+    run = Run("small", "cpu", make_experiment(), cpu_host, packed_split.folder, tmp_path)
+    monkeypatch.setattr("photofinish.measure.measure.first_step", out_of_memory)
+    measure_here(run)
+    measured = read_measured(tmp_path / "measured/measured.json")
+    assert isinstance(measured, Measured)
+    assert measured.first_step is None
+    assert "2.00 GiB" in str(measured.no_first_step)
+    assert measured.operations
 
 
 WARNING = (
@@ -214,6 +213,7 @@ def test_each_operator_is_counted_and_other_warnings_are_passed_on() -> None:
 def test_the_verdict_names_what_the_cpu_computed_for_the_gpu(make_result: MakeResult) -> None:
     cpu, gpu = make_result(), make_result(device="gpu")
     assert isinstance(gpu, Trained)
+    assert gpu.first_step
     step = gpu.first_step.model_copy(update={"cpu_fallbacks": {"cumsum.out": 2, "unfold": 1}})
     pair = pair_of(cpu, replace(gpu, first_step=step))
     text = verdict(pair).text

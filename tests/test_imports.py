@@ -20,13 +20,13 @@ PACKAGE = SOURCES / "photofinish"
 ORDER = (
     *("errors", "wording", "nested", "files", "git", "stage", "custom", "config", "machine"),
     *("data", "models", "results", "planning", "training", "profiling", "custom_loops"),
-    *("tracking", "runs", "evaluation", "comparing", "reporting", "asking", "remote"),
+    *("tracking", "runs", "measure", "evaluation", "comparing", "reporting", "asking", "remote"),
     *("regressions", "commands", "__main__"),
 )
 # Modules, and packages that they must do without.
 RUNS_WITHOUT = {
     "the trainer": (
-        "profiling.scratch models.registry results training.batches training.checkpoint "
+        "models.registry results training.batches training.checkpoint "
         "training.failures training.input_paths training.optimization training.world "
         "training.torch_device training.trainer",
         "pydantic mlflow dvc pandas sklearn safetensors matplotlib rich psutil pynvml PIL",

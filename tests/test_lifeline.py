@@ -22,7 +22,7 @@ from training_stage import TrainingStage, read_until, wait_for
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import EXIT_INTERRUPTED, EXIT_TERMINATED
 from photofinish.machine.fingerprint import CpuTarget
-from photofinish.results.records import Timings, read_record
+from photofinish.results.records import TrainingTimes, read_record
 
 pytestmark = pytest.mark.slow
 
@@ -155,7 +155,7 @@ def test_a_training_that_outlives_its_dvc_or_is_interrupted_resumes_as_one_run(
     notes = "SELECT value FROM tags WHERE key = 'mlflow.note.content'"
     assert not [note for (note,) in rows(project, notes) if "stopped" in note]  # how it had ended
     assert rows(project, "SELECT status FROM runs") == [("FINISHED",)]
-    timings = read_record(project.root / "results/short/cpu/timings/timings.json", Timings)
+    timings = read_record(project.root / "results/short/cpu/timings/timings.json", TrainingTimes)
     assert len(timings.resumed_at_epochs) == 2
     assert len(timings.epochs) == EPOCHS
     assert timings.total_seconds > sum(epoch.training_seconds for epoch in timings.epochs)

@@ -39,7 +39,7 @@ from photofinish.profiling.loader_tries import try_inputs
 from photofinish.profiling.loader_workers import BETWEEN, busy_threads, limit_threads
 from photofinish.profiling.stopwatch import COLLATING, DECODING, PINNING, READING, Stopwatch, Timed
 from photofinish.reporting.loader_table import loader_note, loader_table
-from photofinish.results import EpochTiming, median_training_seconds
+from photofinish.results import median_training_seconds
 from photofinish.results.measurements import LoaderTimes, SteadyState, TriedInput, TriedWorkers
 from photofinish.tracking import run_metrics
 from photofinish.training import loading
@@ -261,10 +261,10 @@ def test_a_data_set_that_minds_leaves_a_reason(
         raise TypeError("not a Compose")
 
     monkeypatch.setattr(loader_times, "measure", fail)
-    found = measure_loader(trainer_of(input={"name": "loader"}))
+    found = measure_loader(trainer_of(input={"name": "loader"}), 1.0, 1.0)
     assert found
     assert found.not_measured == "measuring it fails (TypeError: not a Compose)"
-    assert measure_loader(trainer_of(input={"name": "resident"})) is None
+    assert measure_loader(trainer_of(input={"name": "resident"}), 1.0, 1.0) is None
 
 
 def test_the_page_has_five_lines_and_mlflow_a_metric_a_part(make_result: MakeResult) -> None:
@@ -379,8 +379,7 @@ def test_what_may_be_faster_is_tried(
 ) -> None:
     trainer = trainer_of(input={"name": "loader"})
     trainer.training, trainer.steps_per_epoch = load(dataset, **settings), 2
-    trainer.progress.timings = [EpochTiming(1.0, 0.0, 0.0)]
-    tried = try_inputs(trainer, found, Budget(6.0))
+    tried = try_inputs(trainer, found, Budget(6.0), epoch_seconds=1.0)
     assert [each.changes for each in tried] == [expected] * bool(expected)
     for each in tried:
         assert len(each.steps.sample_seconds) >= 3
@@ -403,8 +402,7 @@ def test_workers_that_compute_with_several_threads_are_tried_with_one(
     found = planted(0.5).model_copy(update={"tried_workers": crowded})
     trainer = trainer_of(input=LOADER)
     trainer.training, trainer.steps_per_epoch = load(Items(read=drawing), workers=1), 2
-    trainer.progress.timings = [EpochTiming(1.0, 0.0, 0.0)]
-    (tried,) = try_inputs(trainer, found, Budget(6.0))
+    (tried,) = try_inputs(trainer, found, Budget(6.0), epoch_seconds=1.0)
     for seconds, note in ((0.01, "computes with 4 threads"), (0.078, "")):
         steps = tried_input(tried.by, seconds)
         result = waiting(make_result, found.model_copy(update={"tried_inputs": (steps,)}))
@@ -425,8 +423,7 @@ def test_images_that_are_shrunk_are_tried_at_a_smaller_stored_size(
     shrinks = {"transform": crop, "eval_transform": {"name": "Resize", "size": [8, 8]}}
     trainer = trainer_of(input={"name": "loader"})
     trainer.training = load(images, mean=(0.5,), **shrinks)
-    trainer.progress.timings = [EpochTiming(1.0, 0.0, 0.0)]
-    tried = try_inputs(trainer, planted(0.5), Budget(20.0))
+    tried = try_inputs(trainer, planted(0.5), Budget(20.0), epoch_seconds=1.0)
     assert [each.by for each in tried] == ["stored size", "decode once", "byte batches"]
     assert tried[0].changes == {"decode": "once", "size": [10, 10]}
 
@@ -441,8 +438,7 @@ def test_workers_that_are_spawned_for_five_batches_are_tried_forked_and_persiste
     try:
         found = measure(trainer.training, Budget(30.0), cores=1)
         (own,) = found.tried_workers
-        trainer.progress.timings = [EpochTiming(own.start_seconds, 0.0, 0.0)]
-        forked, persistent = try_inputs(trainer, found, Budget(60.0))
+        forked, persistent = try_inputs(trainer, found, Budget(60.0), own.start_seconds)
     finally:
         multiprocessing.set_start_method("fork", force=True)
     assert found.by_fork
@@ -517,9 +513,8 @@ def test_all_measurements_share_ten_seconds(
     monkeypatch.setattr(loader_times, "allowed_cores", lambda _: 8)
     trainer = trainer_of(input=LOADER, batch_size=4)
     trainer.training, trainer.steps_per_epoch = load(Items(transforms=[slow]), transform=FLIP), 2
-    trainer.progress.timings = [EpochTiming(8 * item_seconds, 0.0, 0.0)] * 100_000
     began_seconds = clock.now_seconds
-    found = measure_loader(trainer)
+    found = measure_loader(trainer, 8 * item_seconds, 800_000 * item_seconds)
     assert found
     assert bool(found.not_measured) is (item_seconds > 1)
     assert clock.now_seconds - began_seconds <= 10.0
@@ -550,7 +545,9 @@ def test_a_suggestion_gains_what_it_predicts(
     before = train(live, "loader")
     found = measure(live, Budget(10.0), cores=0)
     assert next(iter(found.explained)) == "slow"
-    tried = try_inputs(before, found, Budget(10.0))
+    tried = try_inputs(
+        before, found, Budget(10.0), median_training_seconds(before.progress.timings)
+    )
     result = with_timings(
         with_record(trained(make_result), experiment=before.experiment),
         epochs=tuple(before.progress.timings),

@@ -94,7 +94,7 @@ def assert_complete(store: Store, run: Run, document: RunDocument) -> None:
 def change_timings(results: Path, **changes: Any) -> Path:
     """Make another result of it, trained at another time or place."""
     path = results / NAME / "cpu" / records.TIMINGS_FOLDER / records.TIMINGS
-    timings = records.read_record(path, records.Timings)
+    timings = records.read_record(path, records.TrainingTimes)
     records.write_record(path, timings.model_copy(update=changes))
     return results
 

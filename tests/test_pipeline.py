@@ -60,6 +60,7 @@ _FILES = {
 _WORKER = Path("src/photofinish/tracking/mlflow_worker.py")
 _EVERY_TIME = {"plan"}
 _TRAIN = {"train-cpu", "train-gpu"}
+_MEASURE = {"measure-cpu", "measure-gpu"}
 _SCRIPTS = {f"script-{device}@{name}" for device in ("cpu", "gpu") for name in ("timed", "whole")}
 _ONCE = {"download@digits", "split@digits", "download-weights", "compare"}
 
@@ -130,7 +131,11 @@ def test_dvc_repro_goes_from_nothing_to_the_report(
     project: Project, first_output: list[str]
 ) -> None:
     output, git_status = first_output
-    assert _stages_run(output) == _EVERY_TIME | _ONCE | _SCRIPTS | _of(_INHERITS) | _of(_OWN)
+    measured = {f"{stage}@{name}" for stage in _MEASURE for name in (_INHERITS, _OWN)}
+    every = _EVERY_TIME | _ONCE | _SCRIPTS | measured | _of(_INHERITS) | _of(_OWN)
+    assert _stages_run(output) == every
+    line, training = f"{_OWN} on cpu: about .* for 3 epochs \\(.* to .*\\)", f"train-cpu@{_OWN}"
+    assert re.search(f"^{line}$(\n.*)*^Running stage '{training}'", output, re.MULTILINE)
     assert (project.root / "report" / "index.html").is_file()
     assert git_status == "?? dvc.lock\n?? metrics.json\n?? metrics/\n?? plots/\n"
     with (project.root / "report" / "comparison.csv").open(encoding="utf-8") as file:
@@ -145,7 +150,8 @@ def test_dvc_repro_goes_from_nothing_to_the_report(
     [
         ("src/photofinish/config/messages.py", set()),
         ("src/photofinish/config/tables/prices.csv", {"compare"}),
-        ("blocks.py", _TRAIN),
+        ("src/photofinish/measure/take_parts.py", _MEASURE),
+        ("blocks.py", _MEASURE | _TRAIN),
         ("scores.py", {"evaluate"}),
     ],
 )
@@ -157,13 +163,13 @@ def test_an_edited_file_runs_the_stages_that_import_it(
     assert _stages_to_run(project) == stages
 
 
-def test_a_setting_of_the_gpu_alone_trains_on_the_gpu_alone(project: Project) -> None:
+def test_a_setting_of_the_gpu_alone_runs_on_the_gpu_alone(project: Project) -> None:
     pinned = {"input": {"name": "loader", "pin_memory": True, "non_blocking": True}}
     project.write_params({**_PARAMS, "defaults": _PARAMS["defaults"] | pinned})
-    assert _stages_to_run(project) == {"train-gpu"}
+    assert _stages_to_run(project) == {"measure-gpu", "train-gpu"}
 
 
-def test_a_changed_default_reruns_its_heirs_in_a_copy_that_logs_to_this_mlflow(
+def test_other_epochs_and_rates_train_their_heirs_alone_in_a_copy_that_logs_to_this_mlflow(
     project: Project, empty_database: Path
 ) -> None:
     shutil.copy(ROOT / _WORKER, project.root / _WORKER)

@@ -57,7 +57,7 @@ def test_the_task_names_the_gpu_with_the_time_and_cost_of_all_its_trainings(proj
     task = yaml.safe_load(text)
     assert task["resources"]["accelerators"] == {"T4": 1}
     assert task["setup"].rstrip().endswith("--requirement requirements.txt")
-    for command in ("photofinish run train-gpu", "photofinish reference"):
+    for command in ("photofinish run measure-gpu train-gpu", "photofinish reference"):
         assert command in task["run"]
         assert command in commands
     comment = text.partition("name:")[0].replace("\n# ", " ")

@@ -45,11 +45,11 @@ def run(
     return Run("small", "cpu", experiment, cpu_host, packed_split.folder, tmp_path / "small/cpu")
 
 
-def train(run: Run, experiment: Experiment, costs: Costs) -> tuple[Path, records.Timings]:
+def train(run: Run, experiment: Experiment, costs: Costs) -> tuple[Path, records.TrainingTimes]:
     """Train without a result of earlier, and return the folder of the model and the times."""
     shutil.rmtree(run.out, ignore_errors=True)
     train_here(replace(run, experiment=experiment, costs=costs))
-    timings = records.read_record(run.out / "timings/timings.json", records.Timings)
+    timings = records.read_record(run.out / "timings/timings.json", records.TrainingTimes)
     return run.out / records.MODEL, timings
 
 
@@ -249,6 +249,6 @@ def test_money_spent_before_counts_until_the_budget_is_raised(prepare_stage: Pre
     assert (code, "after epoch 2" in error) == (EXIT_FAILED, True)
 
     assert within_budget(stage, budget=1e9)[0] == 0
-    timings = records.read_record(stage.out / "timings" / "timings.json", records.Timings)
+    timings = records.read_record(stage.out / "timings" / "timings.json", records.TrainingTimes)
     assert timings.resumed_at_epochs == (1, 2)
     assert timings.total_seconds > spent

@@ -12,9 +12,10 @@ from pathlib import Path
 import warm_python
 from training_process import STAGE, WITHOUT_MLFLOW, ForkedProcess, Start
 
-from photofinish.config.experiment import Experiment
+from photofinish.config.experiment import Experiment, step_settings
 from photofinish.files import write_bytes_atomically
 from photofinish.machine.fingerprint import CpuTarget
+from photofinish.results.measured import MEASURED_FOLDER
 
 
 def clean_environment() -> dict[str, str]:
@@ -47,7 +48,9 @@ class TrainingStage:
         cls, folder: Path, experiment: Experiment, host: CpuTarget, data: Path
     ) -> TrainingStage:
         folder.mkdir(parents=True, exist_ok=True)
+        steps = step_settings(experiment).model_dump_json()
         write_bytes_atomically(folder / "small.json", experiment.model_dump_json().encode())
+        write_bytes_atomically(folder / "steps/small.json", steps.encode())
         write_bytes_atomically(folder / "cpu.json", host.model_dump_json().encode())
         return cls(folder, data, folder / "results" / "small" / "cpu")
 
@@ -73,6 +76,20 @@ class TrainingStage:
         return ForkedProcess(
             self.folder, self.arguments(), clean_environment() | environment, start
         )
+
+    def measuring(self, seconds: float = 0.1) -> list[str]:
+        """Return the script of `measure` and its arguments."""
+        files = {
+            "device": self.device,
+            "steps": "steps/small.json",
+            "job": "small.json",
+            "host": f"{self.device}.json",
+            "data": str(self.data),
+            "out": str(self.out / MEASURED_FOLDER),
+            "seconds": str(seconds),
+        }
+        arguments = [text for name, value in files.items() for text in (f"--{name}", value)]
+        return [str(STAGE.with_name("measure.py")), *arguments]
 
     def arguments(self) -> list[str]:
         files = {

@@ -44,7 +44,7 @@ setup: |
 run: |
   set -e
   . ~/photofinish-env/bin/activate
-  photofinish run train-gpu
+  photofinish run measure-gpu train-gpu
   photofinish reference
 """)
 _COMMANDS = Template("""
@@ -102,7 +102,7 @@ def rent(gpu: str) -> tuple[str, str]:
         "python3 -m venv ~/photofinish-env",
         ". ~/photofinish-env/bin/activate",
         install,
-        "photofinish run train-gpu",
+        "photofinish run measure-gpu train-gpu",
         "photofinish reference",
     ]
     commands = _COMMANDS.substitute(

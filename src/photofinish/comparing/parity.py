@@ -81,9 +81,7 @@ def parity(cpu: Trained, device: Trained, margin: float) -> Parity:
     one, other = cpu.record, device.record
     first, second = cpu.first_step, device.first_step
     tolerance = max(_CURVE_TOLERANCES[one.precision], _CURVE_TOLERANCES[other.precision])
-    both_draw = bool(
-        first and second and first.draws_in_training and second.draws_in_training
-    )
+    both_draw = bool(first and second and first.draws_in_training and second.draws_in_training)
     epochs, difference = _common_epochs(cpu, device), None
     end: tuple[Layer, ...] = ()
     if epochs is None:

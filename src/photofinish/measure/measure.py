@@ -23,8 +23,8 @@ from photofinish.results import records
 from photofinish.results.job_times import made_here
 from photofinish.results.learned import weights_of
 from photofinish.results.measured import Measured
+from photofinish.runs.initial_record import steps_taken, training_record
 from photofinish.runs.job_clock import JobClock
-from photofinish.runs.outcome import steps_taken, training_record
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup, torch_configured
 from photofinish.tracking.client import NoTracker
@@ -74,7 +74,7 @@ def measure(
         if batch is not None:  # on rank 0
             first, why_no_first = _attempt(partial(_first_step, setup, trainer, batch))
         step_seconds = sum(part.seconds for part in parts) / sum(part.steps for part in parts)
-        profiled = profile(trainer, lambda: _resident_batches(setup), step_seconds, job_seconds)
+        profiled = profile(trainer, lambda: resident_batches(setup), step_seconds, job_seconds)
         epoch_seconds = step_seconds * trainer.steps_per_epoch
         loader = measure_loader(trainer, epoch_seconds, job_seconds)
         load.sample(0, 0)
@@ -106,7 +106,7 @@ def measure(
     )
 
 
-def _resident_batches(setup: Setup) -> Batches | None:
+def resident_batches(setup: Setup) -> Batches | None:
     """Return resident batches for a training with a loader, or None if they do not fit."""
     experiment = setup.run.experiment
     given = experiment.input

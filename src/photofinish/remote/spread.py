@@ -38,7 +38,7 @@ from photofinish.tracking.experiment_name import experiment_name
 from photofinish.wording import seconds
 
 _NOTE_MISSING = "PHOTOFINISH_NOTE_MISSING"
-"""Variable with a file's path. A training stage writes its name there instead of training."""
+"""Variable with a file's path. A stage writes its name there instead of training or measuring."""
 _HERE = "this machine"
 _POLL_SECONDS = 0.5
 
@@ -82,7 +82,7 @@ def _missing(commit: str) -> list[Job]:
                 title=f"{name} on {device}" + (f" of {machine}" if machine else ""),
                 where=where,
                 key=key_of(machines[where], device),
-                stages=(f"train-{device}@{name}",),
+                stages=(f"measure-{device}@{name}", f"train-{device}@{name}"),
                 **common,
             )
             jobs.append(job)
@@ -97,7 +97,8 @@ def _without_result() -> list[str]:
     note = state_folder() / "missing"
     note.parent.mkdir(exist_ok=True)
     note.write_text("", encoding="utf-8")
-    command = ["repro", "--pull", "--single-item", "--keep-going", "train-cpu", "train-gpu"]
+    stages = ["measure-cpu", "measure-gpu", "train-cpu", "train-gpu"]
+    command = ["repro", "--pull", "--single-item", "--keep-going", *stages]
     ran = subprocess.run(
         [sys.executable, "-m", "dvc", *command],
         env=os.environ | {_NOTE_MISSING: str(note)},

@@ -1,0 +1,49 @@
+"""Record of a training before its first step."""
+
+from __future__ import annotations
+
+import torch
+
+from photofinish.models.registry import count_parameters
+from photofinish.results import records
+from photofinish.results.measurements import StepsTaken
+from photofinish.runs.setup import Setup
+from photofinish.training.torch_device import effective_precision
+from photofinish.training.trainer import Trainer
+
+
+def training_record(
+    setup: Setup, trainer: Trainer, initial_weights_sha256: str
+) -> records.TrainingRecord:
+    """Return the record of a training that still has its initial weights."""
+    run, manifest, published = setup.run, setup.split.manifest, setup.run.published_weights()
+    is_channels_last = trainer.state.memory_format is torch.channels_last
+    return records.TrainingRecord(
+        device=run.device,
+        device_kind=setup.device.type,
+        experiment=run.experiment,
+        precision=effective_precision(setup.device, run.experiment.precision),
+        memory_format="channels_last" if is_channels_last else "contiguous",
+        parameter_count=count_parameters(trainer.network),
+        task=manifest.task,
+        image_shape=setup.sample.shape,
+        dtype=setup.sample.dtype,
+        stored_shape=manifest.shape,
+        target_shape=manifest.target_shape,
+        class_names=manifest.class_names,
+        mean=manifest.mean if setup.sample.is_normalised else (),
+        std=manifest.std if setup.sample.is_normalised else (),
+        data_sha256=run.data_sha256(),
+        decode=manifest.decode,
+        samples=manifest.counts,
+        published_weights_sha256=published.sha256 if published else None,
+        initial_weights_sha256=initial_weights_sha256,
+        weights_sha256=initial_weights_sha256,
+        custom_code=run.custom_code,
+    )
+
+
+def steps_taken(trainer: Trainer) -> StepsTaken:
+    """Return how the trainer launches its steps."""
+    steps = trainer.steps
+    return StepsTaken(kind=steps.kind, at_once=steps.at_once, why=steps.why)
