@@ -154,8 +154,8 @@ class Timings(JobTimes):
     """SHA-256 of all that determines the training, except the experiment's name."""
 
     @property
-    def overhead_share(self) -> float:
-        return self.overhead.share
+    def overhead_seconds(self) -> float:
+        return self.overhead.seconds
 
 
 class Untimed(Record):
