@@ -7,9 +7,17 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import HeldClock
+from conftest import HeldClock, MakeExperiment, MakeResult
+from result_files import trained, with_timings
+from training_process import train_here
 
-from photofinish.training.checkpoint import CheckpointStore, prune_checkpoints
+from photofinish.data.packed import PackedSplit
+from photofinish.machine.fingerprint import CpuTarget
+from photofinish.results.measurements import Overhead
+from photofinish.results.records import Timings, read_record
+from photofinish.runs.run import Run
+from photofinish.stage.rank import seconds_since_process_start
+from photofinish.training.checkpoint import CheckpointStore, State, prune_checkpoints
 
 
 @pytest.fixture
@@ -45,6 +53,22 @@ def test_a_checkpoint_is_due_a_second_after_the_last(
     assert due == [False, True, False, True]
 
 
+def test_checkpoints_take_a_thirtieth_of_the_time_where_writing_one_is_slow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, saves = HeldClock(), 0
+    monkeypatch.setattr("time.monotonic", lambda: clock.now_seconds)
+    write = "photofinish.training.checkpoint.write_bytes_atomically"
+    monkeypatch.setattr(write, lambda *_: clock.take(0.3))
+    store = CheckpointStore(tmp_path)
+    for epoch in range(5000):  # 100 s
+        clock.take(0.02)
+        if store.is_due():
+            store.save(epoch, {})
+            saves += 1
+    assert 0.02 < 0.3 * saves / 100 < 0.05
+
+
 @pytest.mark.parametrize(("days", "stays"), [(29, True), (31, False)])
 def test_checkpoints_are_removed_after_a_month(tmp_path: Path, days: int, stays: bool) -> None:
     run = tmp_path / "key"
@@ -56,3 +80,42 @@ def test_checkpoints_are_removed_after_a_month(tmp_path: Path, days: int, stays:
         os.utime(path, (then, then))
     prune_checkpoints(tmp_path)
     assert run.exists() is stays
+
+
+def test_checkpoints_are_in_no_jobs_time_and_have_a_figure_of_their_own(
+    make_experiment: MakeExperiment,
+    cpu_host: CpuTarget,
+    packed_split: PackedSplit,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    began_seconds, monotonic = seconds_since_process_start(), time.monotonic
+    slow, save = HeldClock(), CheckpointStore.save
+
+    def save_slowly(store: CheckpointStore, epochs_done: int, state: State) -> None:
+        save(store, epochs_done, state)
+        slow.take(1000.0)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("photofinish.training.checkpoint.CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(CheckpointStore, "save", save_slowly)
+    monkeypatch.setattr("time.monotonic", lambda: monotonic() + slow.now_seconds)
+    monkeypatch.setattr(
+        "photofinish.stage.rank.seconds_since_process_start",
+        lambda: seconds_since_process_start() + slow.now_seconds,
+    )
+    experiment = make_experiment(epochs=2)
+    run = Run("small", "cpu", experiment, cpu_host, packed_split.folder, tmp_path / "small" / "cpu")
+    train_here(run)
+    timings = read_record(run.out / "timings" / "timings.json", Timings)
+    assert timings.overhead.checkpoint_seconds == pytest.approx(slow.now_seconds, abs=100)
+    assert slow.now_seconds >= 1000
+    assert max(timings.total_seconds, timings.whole_seconds) < began_seconds + 500
+    assert timings.overhead.seconds < 500
+
+
+def test_checkpoints_of_an_older_record_are_in_no_jobs_time(make_result: MakeResult) -> None:
+    run = trained(make_result, epoch_seconds=(2.0, 4.0, 3.0), total_seconds=19.0)  # 2.5 s start-up
+    older = Overhead(passes_seconds=9.3, seconds=7.0)
+    timings = with_timings(run, overhead=older, epochs_left=10).timings
+    assert timings.whole_seconds == pytest.approx(19.0 - 7.0 + 10 * 3.1)

@@ -69,7 +69,8 @@ def test_a_further_seed_gives_what_an_experiment_of_that_seed_gives(train: Train
 def test_killed_within_a_seed_it_resumes_there(
     train: Train, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("photofinish.training.checkpoint.CHECKPOINT_SECONDS", 0.0)
+    for name in ("CHECKPOINT_SECONDS", "CHECKPOINT_TIMES"):
+        monkeypatch.setattr(f"photofinish.training.checkpoint.{name}", 0)
     epochs, settings = Trainer.epochs, {"seeds": 3, "epochs": 3}
 
     def killed(trainer: Trainer) -> Iterator[Any]:

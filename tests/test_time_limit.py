@@ -149,8 +149,7 @@ def limited(make_result: MakeResult) -> Trained:
 
 def test_a_limited_job_is_extrapolated_with_an_interval(make_result: MakeResult) -> None:
     timings = limited(make_result).timings
-    # 10 s beside the epochs, and 0.7 % of an epoch between two of them
-    whole = 52 + 48 * 21 * 1.007
+    whole = 52 + 48 * 21
     assert timings.whole_seconds == pytest.approx(whole)
     assert timings.end_to_end_seconds == [timings.whole_seconds]
     rented = decide(pair_of(limited(make_result), None, Comparing())).rented

@@ -30,6 +30,7 @@ EPOCHS = 90  # so many that it can be ended three times
 CHECKPOINT_EACH_EPOCH = f"""
 import runpy, sys, photofinish.runs.stage, photofinish.training.checkpoint
 photofinish.training.checkpoint.CHECKPOINT_SECONDS = 0
+photofinish.training.checkpoint.CHECKPOINT_TIMES = 0
 sys.path[:0] = {[str(STAGE.parent), str(Path(__file__).parent)]!r}
 from training_process import NoTracker
 photofinish.runs.stage.Tracker = NoTracker

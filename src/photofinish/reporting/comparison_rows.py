@@ -93,6 +93,7 @@ class ComparisonRow:
     target_cost: float | None = None
     overhead_seconds: float | None = _column("between epochs", seconds)
     overhead_share: float | None = None
+    checkpoint_seconds: float | None = _column("checkpoints", seconds)
     epoch_ceiling: float | None = None
     job_ceiling: float | None = None
     cause: str | None = None
@@ -230,6 +231,7 @@ def _row(pair: AnyComparison, run: AnyResult) -> ComparisonRow:
         row.job_extrapolated = f"from {epochs_of(timings)}"
     if overhead := run.overhead:
         row.overhead_seconds, row.overhead_share = overhead.seconds, overhead.share
+        row.checkpoint_seconds = overhead.checkpoint_seconds
     row.busy_share = run.costs.busy_share if run.costs else None
     for part, name in PARTS.items():
         setattr(row, name.replace("_seconds", "_share"), run.shares.get(part))

@@ -115,8 +115,10 @@ class PassTimes(Readings, Where):
 
     @property
     def once_seconds(self) -> float:
-        """Time outside the passes: start-up, checkpoints, writing results."""
-        return self.total_seconds - passed_seconds(self.epochs)
+        """Time outside the passes: start-up, writing results."""
+        once_seconds = self.total_seconds - passed_seconds(self.epochs)
+        least_seconds = min(self.startup_seconds, once_seconds)
+        return max(least_seconds, once_seconds - self.overhead_seconds)
 
     @property
     def planned_epochs(self) -> int:
@@ -124,18 +126,19 @@ class PassTimes(Readings, Where):
         return len(self.epochs) + self.epochs_left
 
     @property
-    def overhead_share(self) -> float:
-        """Overhead of the training loop as a share of the passes' time, or 0 if unknown."""
+    def overhead_seconds(self) -> float:
+        """Time in the total that a plain training would not take, or 0 if unknown."""
         return 0.0
 
     def left_seconds(self, epochs: Sequence[EpochTiming]) -> float:
         """Return the time of the epochs left, if each takes the mean time of `epochs`."""
-        return self.epochs_left * (1 + self.overhead_share) * passed_seconds(epochs) / len(epochs)
+        return self.epochs_left * passed_seconds(epochs) / len(epochs)
 
     @property
     def whole_seconds(self) -> float:
         """Duration of the whole job, extrapolated if a time limit left epochs untrained."""
-        return self.total_seconds + self.left_seconds(self.epochs)
+        passes_seconds = passed_seconds(self.epochs) + self.left_seconds(self.epochs)
+        return self.once_seconds + passes_seconds
 
     @property
     def seeds_seconds(self) -> float:

@@ -248,11 +248,16 @@ class StepMeasurements(Record):
 
 
 class Overhead(Record):
-    """Time of the training loop outside the timed passes, in the last process of the training."""
+    """Time of the training loop outside the timed passes, in the last process of the training.
+
+    It is photofinish's own, so it is in no job's time.
+    """
 
     passes_seconds: float
     seconds: float
-    """Time for display, checkpoints, tracking and sampling the load."""
+    """Time for display and sampling the load."""
+    checkpoint_seconds: float | None = None
+    """Time to save checkpoints. None in older records, whose `seconds` contain it."""
 
     @property
     def share(self) -> float:

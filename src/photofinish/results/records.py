@@ -152,8 +152,8 @@ class TrainingTimes(PassTimes):
     """SHA-256 of all that determines the training, except the experiment's name."""
 
     @property
-    def overhead_share(self) -> float:
-        return self.overhead.share
+    def overhead_seconds(self) -> float:
+        return self.overhead.seconds
 
 
 class Timings(TrainingTimes, JobTimes):

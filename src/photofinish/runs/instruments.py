@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -42,14 +41,14 @@ class Instruments:
         self._load.begin()
         if self._energy:
             self._energy.begin()
-        self._started_seconds = time.perf_counter()
+        self._started_seconds = self._training.spent_seconds()
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
         if kind is not None:
             return
-        loop_seconds = time.perf_counter() - self._started_seconds
         training, team = self._training, self._training.team
+        loop_seconds = training.spent_seconds() - self._started_seconds
         passes = training.trainer.progress.timings[self._epochs_before :]
         passes_seconds = passed_seconds(passes)
         own = [self._energy.training_ended()] if self._energy else []
@@ -58,7 +57,11 @@ class Instruments:
             energy = unavailable(energy, "only the last part of the training was measured")
         self._load.training_ended()
         seconds = max(0.0, loop_seconds - passes_seconds)
-        self.overhead = Overhead(passes_seconds=passes_seconds, seconds=seconds)
+        self.overhead = Overhead(
+            passes_seconds=passes_seconds,
+            seconds=seconds,
+            checkpoint_seconds=training.checkpoint_seconds,
+        )
         host_bytes = team.all_gather_object(peak_host_memory_bytes())
         self.readings = Readings(
             energy=energy,

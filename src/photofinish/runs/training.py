@@ -44,6 +44,8 @@ class Training:
         self.display = TrainingDisplay(self._title, self.trainer)
         self._store = CheckpointStore(setup.run.checkpoint_folder() / name.replace(" ", "-"))
         self._epochs_saved = 0
+        self.checkpoint_seconds = 0.0
+        """Time in which this process saved checkpoints, which is not the job's."""
         self.resumed_at_epochs: tuple[int, ...] = ()
 
     @property
@@ -121,12 +123,15 @@ class Training:
         epochs_done = self.trainer.progress.epochs_done
         if epochs_done == self._epochs_saved:
             return
-        state = {
-            "trainer": self.trainer.state_dict(),
-            "spent_seconds": self.spent_seconds(),
-            "resumed_at_epochs": list(self.resumed_at_epochs),
-        }
-        self._store.save(epochs_done, state)
+        spent_seconds, started_seconds = self.spent_seconds(), time.monotonic()
+        with self._clock.excluded() if self._clock else nullcontext():
+            state = {
+                "trainer": self.trainer.state_dict(),
+                "spent_seconds": spent_seconds,
+                "resumed_at_epochs": list(self.resumed_at_epochs),
+            }
+            self._store.save(epochs_done, state)
+        self.checkpoint_seconds += time.monotonic() - started_seconds
         self._epochs_saved = epochs_done
 
     def _check_time_limit(self) -> None:

@@ -18,7 +18,9 @@ import torch
 from photofinish.files import sha256_of_bytes, write_bytes_atomically
 
 CHECKPOINT_SECONDS = 1.0
-"""Minimum time between two checkpoints, so that writing them takes little of short epochs."""
+"""Minimum time between two checkpoints."""
+CHECKPOINT_TIMES = 30
+"""Minimum time between two checkpoints, in durations of the last save: they take 3 % at most."""
 KEPT = 2
 CHECKPOINT_DAYS = 30
 
@@ -39,13 +41,16 @@ class CheckpointStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._saved_seconds = time.monotonic()
+        self._last_save_seconds = 0.0
 
     def is_due(self) -> bool:
-        """Return True if at least CHECKPOINT_SECONDS have passed since the last save."""
-        return time.monotonic() - self._saved_seconds >= CHECKPOINT_SECONDS
+        """Return True if enough time has passed since the last save."""
+        wait_seconds = max(CHECKPOINT_SECONDS, CHECKPOINT_TIMES * self._last_save_seconds)
+        return time.monotonic() - self._saved_seconds >= wait_seconds
 
     def save(self, epochs_done: int, state: State) -> None:
         """Write a checkpoint, then delete all but the last two."""
+        started_seconds = time.monotonic()
         buffer = io.BytesIO()
         torch.save(state, buffer)
         data = buffer.getvalue()
@@ -54,6 +59,7 @@ class CheckpointStore:
         for old in self.paths()[KEPT:]:
             old.unlink(missing_ok=True)
         self._saved_seconds = time.monotonic()
+        self._last_save_seconds = self._saved_seconds - started_seconds
 
     def load_latest(self, say: Callable[[str], None] = print) -> State | None:
         """Load the newest intact checkpoint. Report and remove damaged checkpoints."""
