@@ -490,6 +490,23 @@ def test_inputs_that_were_tried_become_settings(
     assert remedy.settings == settings
 
 
+@pytest.mark.parametrize(
+    ("is_timed", "epochs", "suggested"), [(True, 2, 0), (True, 100, 1), (False, 100, 0)]
+)
+def test_workers_pay_for_their_start_and_are_not_suggested_if_it_is_unknown(
+    make_result: MakeResult, is_timed: bool, epochs: int, suggested: int
+) -> None:
+    """An epoch takes 0.6 s, and 0.38 s with two workers that start once in 0.5 s."""
+    given = {"name": "loader", "workers": 2, "persistent_workers": True}
+    timed = planted(0.01, *(0.01, 0.01) if is_timed else (0.01,), start_seconds=0.5)
+    tried = (tried_input("workers", 0.01, input=given),)
+    result = waiting(make_result, timed.model_copy(update={"tried_inputs": tried}))
+    epoch = replace(result.timings.epochs[0], training_seconds=0.6)
+    result = with_timings(result, epochs=(epoch,) * epochs)
+    assert result.costs
+    assert len(loader_remedies(result, result.costs)) == suggested
+
+
 @pytest.mark.parametrize("item_seconds", [0.001, 0.1, 0.4, 2.0])
 def test_all_measurements_share_ten_seconds(
     load: Load,

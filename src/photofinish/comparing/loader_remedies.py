@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal, NamedTuple
 
 from photofinish.comparing.device_results import ScriptResult, TrainingResult
 from photofinish.comparing.remedies import LEAST_GAIN, RUN_MARGIN, Gain, Remedy
 from photofinish.comparing.step_costs import StepCosts, spread
 from photofinish.config.experiment import LoaderInput
-from photofinish.results.measurements import TriedInput
+from photofinish.results.measurements import LoaderTimes, TriedInput
 
 MOST_REMEDIES = 2
 _LEAST_LEFT = 1e-3
@@ -32,16 +33,30 @@ def _gains(run: TrainingResult, costs: StepCosts) -> list[tuple[TriedInput, Gain
         return []
     gains = []
     for tried in loader.tried_inputs:
-        start_seconds = 0.0
-        if tried.by == "fork" and loader.by_fork:
-            start_seconds = loader.by_fork.start_seconds
-        elif not (settings.persistent_workers or tried.by in ("workers", "resident once")):
-            start_seconds = loader.start_seconds_by(settings.workers)
+        start_seconds = _start_seconds(loader, settings, tried, run.timings.planned_epochs)
         share_seconds = start_seconds / costs.steps_per_epoch
         gain = Gain.of(costs, *(each + share_seconds for each in spread(tried.steps.step_seconds)))
         if gain.is_worth_it:
             gains.append((tried, gain))
     return sorted(gains, key=lambda gain: -gain[1].middle)
+
+
+def _start_seconds(
+    loader: LoaderTimes, settings: LoaderInput, tried: TriedInput, epochs: int
+) -> float:
+    """Return how long workers start in an epoch, or infinity if their start was not timed.
+
+    Workers that persist start once in all epochs.
+    """
+    if tried.by == "fork" and loader.by_fork:
+        return loader.by_fork.start_seconds
+    given = tried.changes.get("input", {})
+    workers = 0 if given == "resident" else given.get("workers", settings.workers)
+    if not workers:
+        return 0.0
+    starts = {each.workers: each.start_seconds for each in loader.tried_workers}
+    persists = settings.persistent_workers or tried.by == "workers"
+    return starts.get(workers, math.inf) / (epochs if persists else 1)
 
 
 def loader_remedies(run: TrainingResult, costs: StepCosts) -> list[Remedy]:
