@@ -18,6 +18,7 @@ from photofinish.comparing.device_results import Sampled
 from photofinish.config.base import read_plan
 from photofinish.config.experiment import ExperimentPlan
 from photofinish.results import records
+from photofinish.results.job_times import Timings
 
 FILES = {
     "": ROOT / "params.yaml",
@@ -76,7 +77,7 @@ class Project:
         record = records.read_training(out / records.MODEL)
         assert isinstance(record, records.TrainingRecord)
         file = out / records.TIMINGS_FOLDER / records.TIMINGS
-        return Sampled(self._name, record, records.read_record(file, records.Timings), ())
+        return Sampled(self._name, record, records.read_record(file, Timings), ())
 
     def _stage(self, stage: str, *arguments: str) -> None:
         command = [sys.executable, str(ROOT / "stages" / f"{stage}.py"), *arguments]

@@ -27,7 +27,7 @@ from photofinish.comparing.fair_cpu import slowdown
 from photofinish.comparing.pairs import AnyComparison, Comparison
 from photofinish.comparing.speedups import job_speedup
 from photofinish.results import records
-from photofinish.results.job_times import JobTimes
+from photofinish.results.job_times import JobTimes, Timings
 from photofinish.results.script_runs import ScriptRun, ScriptUnavailable, read_script_run
 
 ROOT = Path(__file__).parent.parent
@@ -216,7 +216,7 @@ def _result(out: Path) -> TrainingResult | ScriptResult:
         return ScriptResult(out.name, run)
     record = records.read_training(out / records.MODEL)
     assert isinstance(record, records.TrainingRecord)
-    timings = records.read_record(out / records.TIMINGS_FOLDER / records.TIMINGS, records.Timings)
+    timings = records.read_record(out / records.TIMINGS_FOLDER / records.TIMINGS, Timings)
     return TrainingResult(out.name, record, timings, records.read_history(out / records.MODEL))
 
 

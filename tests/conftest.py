@@ -215,7 +215,8 @@ def assert_same_run(one: Trainer, other: Trainer) -> None:
 def make_result(make_experiment: MakeExperiment, cpu_host: CpuTarget) -> MakeResult:
     """Make up a result: `make_result(device="gpu", epoch_seconds=(1.0,))`."""
     from photofinish.comparing.device_results import NotTrained, Predictions, Trained
-    from photofinish.results import EpochMetrics, EpochTiming, measurements, records
+    from photofinish.results import EpochMetrics, EpochTiming, measurements, pass_times, records
+    from photofinish.results.job_times import Timings
 
     def timed(seconds: tuple[float, ...]) -> tuple[EpochTiming, ...]:
         return tuple(EpochTiming(each, 0.1, 1.7e9) for each in seconds)
@@ -253,7 +254,7 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuTarget) -> MakeRes
             initial_weights_sha256=initial_weights_sha256,
             weights_sha256="b" * 64,
         )
-        timings = records.Timings(
+        timings = Timings(
             host=cpu_host,
             host_name="workbench",
             device_name=device_name,
@@ -272,7 +273,7 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuTarget) -> MakeRes
             peak_memory_bytes=None,
             repeats=tuple(map(timed, repeats)),
             steady_state=measurements.SteadyState(steps_per_sample=1, sample_seconds=step_seconds),
-            overhead=measurements.Overhead(passes_seconds=10.0, seconds=0.0),
+            overhead=pass_times.Overhead(passes_seconds=10.0, seconds=0.0),
             load=load,
             attribution=attribution,
         )

@@ -19,9 +19,9 @@ from photofinish.config.compare import Comparing
 from photofinish.files import sha256_of_bytes, write_bytes_atomically
 from photofinish.machine.host import package_versions
 from photofinish.machine.load import LoadWindow
-from photofinish.results import EpochMetrics, EpochTiming, measurements, records
-from photofinish.results.job_times import Where
+from photofinish.results import EpochMetrics, EpochTiming, measurements, pass_times, records
 from photofinish.results.measured import MEASURED_FOLDER, Measured, write_measured
+from photofinish.results.pass_times import Where
 from photofinish.results.references import Reference
 
 BUSY = LoadWindow(
@@ -183,7 +183,7 @@ def taken_apart(result: Trained) -> tuple[records.TrainingTimes, Measured]:
         startup_cpu_seconds=times.startup_cpu_seconds or 0.0,
         data_seconds=times.data_seconds,
         warm_up_seconds=times.warm_up_seconds,
-        steps_taken=measurements.StepsTaken(kind="eager", at_once=1, why="made up"),
+        steps_taken=pass_times.StepsTaken(kind="eager", at_once=1, why="made up"),
         validation_seconds=times.epochs[0].validation_seconds,
         first_step=result.first_step,
         peak_memory_bytes=times.peak_memory_bytes,

@@ -13,7 +13,7 @@ from training_process import train_here
 
 from photofinish.data.packed import PackedSplit
 from photofinish.machine.fingerprint import CpuTarget
-from photofinish.results.measurements import Overhead
+from photofinish.results.pass_times import Overhead
 from photofinish.results.records import Timings, read_record
 from photofinish.runs.run import Run
 from photofinish.stage.rank import seconds_since_process_start

@@ -21,7 +21,7 @@ from photofinish.comparing.speedups import (
 )
 from photofinish.reporting.sentences import break_even_epochs
 from photofinish.results import EpochMetrics, EpochTiming
-from photofinish.results.records import Timings
+from photofinish.results.job_times import Timings
 
 
 def test_a_ratio_is_that_of_the_medians(make_result: MakeResult) -> None:

@@ -239,6 +239,25 @@ def test_on_another_host_the_cpu_trains_again_and_back_home_the_old_result_is_re
     assert project.git("status", "--porcelain") == ""
 
 
+def test_results_that_a_full_disk_cut_off_are_restored_or_trained_again(project: Project) -> None:
+    training, result = f"train-cpu@{_OWN}", project.root / "results" / _OWN / "cpu"
+    learned = contents(result / "model")
+    for file in ("model/record.json", "timings/timings.json"):
+        (result / file).write_bytes((result / file).read_bytes()[:100])
+    assert training in _stages_restored(project.repro(training))
+    assert contents(result / "model") == learned
+    (result / "timings/timings.json").write_bytes(b"")
+    cache = project.root / ".dvc/cache"
+    cache.rename(cache.with_name("kept"))
+    try:
+        assert training in _stages_run(project.repro("--single-item", training))
+    finally:
+        shutil.rmtree(cache)
+        cache.with_name("kept").rename(cache)
+    assert contents(result / "model") == learned
+    assert json.loads((result / "timings/timings.json").read_bytes())["epochs"]
+
+
 def test_ask_answers_for_experiments_and_scripts_and_leaves_all_as_it_was(
     project: Project,
 ) -> None:

@@ -7,7 +7,7 @@ from conftest import MakeResult
 from result_files import BUSY, trained
 
 from photofinish.comparing.speedups import ONCE, RUN_TO_RUN, speedups
-from photofinish.results.records import Timings
+from photofinish.results.job_times import Timings
 
 FIVE = (2.9, 3.0, 3.0, 3.0, 3.1)
 

@@ -135,6 +135,12 @@ def test_another_limit_trains_again_only_if_another_epoch_then_has_time(
         assert plan(changed)["replaces"] == replaces, limit
     # A result of other settings is none.
     assert plan(changed.replace("lr: 0.1", "lr: 0.2"))["replaces"] is None
+    # So is one that a full disk has cut off.
+    for file in (f"{records.MODEL}/{records.RECORD}", f"{records.TIMINGS_FOLDER}/timings.json"):
+        for text in ("", '{"experiment": ', "[1]", "\0", "{}"):
+            write_result(results, result)
+            (results / "small/cpu" / file).write_text(text, encoding="utf-8")
+            assert plan(changed)["replaces"] is None, (file, text)
     shutil.rmtree(results)
     assert plan(changed) == planned
 

@@ -17,9 +17,9 @@ from photofinish.config.experiment import Experiment, on_cpu
 from photofinish.data import TaskName
 from photofinish.data.tasks import TASKS
 from photofinish.results import EpochMetrics, records
-from photofinish.results.job_times import JobTimes
+from photofinish.results.job_times import JobTimes, Timings
 from photofinish.results.measured import read_trained
-from photofinish.results.measurements import Overhead, StepsTaken
+from photofinish.results.pass_times import Overhead, StepsTaken
 from photofinish.results.records import DeviceLabel
 from photofinish.results.script_runs import ScriptRun, ScriptUnavailable
 
@@ -41,7 +41,7 @@ class TrainingResult:
     has_steps: ClassVar[bool] = True
     experiment: str
     record: records.TrainingRecord
-    timings: records.Timings
+    timings: Timings
     history: Sequence[EpochMetrics]
 
     @property

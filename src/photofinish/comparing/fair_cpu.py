@@ -17,9 +17,8 @@ import numpy as np
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.machine.load import load_warnings
 from photofinish.results import passed_seconds
-from photofinish.results.job_times import JobTimes
+from photofinish.results.job_times import JobTimes, Timings
 from photofinish.results.measurements import SteadyState
-from photofinish.results.records import Timings
 
 BUSY = 2.0
 """Smallest assumed factor by which other programs slowed a run on a busy machine."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from photofinish.comparing.speedups import job_interval
 from photofinish.config.experiment import Experiment
-from photofinish.results import EpochTiming, passed_seconds, records
+from photofinish.results import EpochTiming, passed_seconds
+from photofinish.results.job_times import Timings
 from photofinish.results.measured import Measured
-from photofinish.results.measurements import Overhead, StepMeasurements
+from photofinish.results.measurements import StepMeasurements
+from photofinish.results.pass_times import Overhead
 from photofinish.results.timed_parts import epoch_by_parts
 from photofinish.wording import counted, seconds
 
 
-def sampled_times(measured: Measured, job: Experiment) -> records.Timings:
+def sampled_times(measured: Measured, job: Experiment) -> Timings:
     """Return the times of the whole job, if all its steps are like the measured parts."""
     samples = measured.training.samples["train"]
     assert measured.epoch_steps
@@ -23,7 +25,7 @@ def sampled_times(measured: Measured, job: Experiment) -> records.Timings:
 
     epochs, repeats = (epoch(by_parts.seconds),), tuple((epoch(each),) for each in by_parts.values)
     fields = {name: getattr(measured, name) for name in StepMeasurements.model_fields}
-    return records.Timings(
+    return Timings(
         **fields,
         host=measured.host,
         host_name=measured.host_name,

@@ -28,7 +28,8 @@ from photofinish.comparing.speedups import (
 )
 from photofinish.config.experiment import Experiment
 from photofinish.nested import dotted
-from photofinish.results.records import DeviceLabel, Timings
+from photofinish.results.job_times import Timings
+from photofinish.results.records import DeviceLabel
 
 _LAYERS = {"hidden": "units of hidden layer", "channels": "channels of convolution"}
 

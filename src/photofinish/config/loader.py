@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from photofinish.config.devices import Devices
 from photofinish.config.early_stopping import MONITORED
 from photofinish.config.experiment import SHORTHAND_KEYS, Experiment, custom_code_of
 from photofinish.config.problems import (
+    MOST_PROBLEMS,
     NO_MAPPING,
     REQUIRED,
     UNKNOWN_KEY,
@@ -58,14 +60,15 @@ def read_params(path: Path, *checks: Callable[[Params], Iterable[ConfigProblem]]
     loader = _Loader(document)
     params = loader.load()
     for check in checks:
-        loader.report(*check(params))
-    found = [*loader.problems.values()]
+        loader.report(*islice(check(params), MOST_PROBLEMS))
+    found = [*loader.problems.values()][:MOST_PROBLEMS]
     if any(problem.problem.startswith((UNKNOWN_KEY, NO_MAPPING)) for problem in found):
         # A missing key is usually the misspelt key, which is reported already.
         found = [problem for problem in found if not problem.problem.startswith(REQUIRED)]
     problems = [(line_of(root, problem.path), problem) for problem in found]
     if problems:
         count = f"{len(problems)} mistake{'s' if len(problems) > 1 else ''}"
+        count += " or more" if len(problems) == MOST_PROBLEMS else ""
         problems.sort(key=lambda line_and_problem: line_and_problem[0])
         lines = [problem.describe(f"{path}:{line}") for line, problem in problems]
         raise ConfigError(f"{path} has {count}; nothing was started\n" + "\n".join(lines))
@@ -75,7 +78,9 @@ def read_params(path: Path, *checks: Callable[[Params], Iterable[ConfigProblem]]
 def read_names(path: Path) -> list[str]:
     """Return the names of experiments and scripts, without a check of the rest."""
     document, _ = parse_yaml(path)
-    sections = [document.get(key) for key in ("experiments", "scripts")] if document else []
+    if not isinstance(document, dict):
+        return []
+    sections = [document.get(key) for key in ("experiments", "scripts")]
     return [name for section in sections if isinstance(section, dict) for name in section]
 
 
@@ -100,7 +105,7 @@ class _Loader:
             problem = f"{NO_MAPPING} with the keys {', '.join(_SECTIONS)}"
             self.report(ConfigProblem((), problem, document))
             return Params({}, {}, Devices())
-        for key in document.keys() - set(_SECTIONS):
+        for key in sorted(document.keys() - set(_SECTIONS))[:MOST_PROBLEMS]:
             self.report(ConfigProblem((key,), unknown_name("key", key, _SECTIONS), document[key]))
         devices = self._validated(Devices, "devices")
         comparing = self._validated(Comparing, "compare")
@@ -146,6 +151,8 @@ class _Loader:
             self.report(ConfigProblem((section,), problem))
             return
         for name, settings in entries.items():
+            if len(self.problems) >= MOST_PROBLEMS:
+                return
             if not is_name(name):
                 problem = f"this name must match {NAME_PATTERN}, since it names a folder"
                 self.report(ConfigProblem((section, name), problem))

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError
+from ruamel.yaml.events import CollectionEndEvent, CollectionStartEvent
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
 
 from photofinish.config.problems import KeyPath
 from photofinish.errors import ConfigError
-from photofinish.wording import printable
+from photofinish.wording import printable, shortened
 
 _TEXT, _MERGE = "tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"
+_DEEPEST, _MOST_VALUES, _LONGEST_NUMBER = 100, 50_000, 1000
+"""Limits far above what anyone writes, so that no file makes `plan` hang or fail."""
+_TOO_MANY = f"with aliases written out, it has more than {_MOST_VALUES:,} values"
 
 
 def parse_yaml(path: Path) -> tuple[Any, Node | None]:
@@ -24,6 +29,7 @@ def parse_yaml(path: Path) -> tuple[Any, Node | None]:
     try:
         data = path.read_bytes()
         text = data.decode("utf-8")
+        _check_size(text)
         constructor, _ = YAML(typ="safe").get_constructor_parser(text)
         root = constructor.composer.get_single_node()
         if root is None:
@@ -31,6 +37,7 @@ def parse_yaml(path: Path) -> tuple[Any, Node | None]:
         if problems := sorted(_key_problems(root, set())):
             lines = [f"{path}:{line}  {printable(problem)}" for line, problem in problems]
             raise ConfigError("\n".join(lines))
+        _check_values(root, {}, constructor.construct_object)
         document = constructor.construct_document(root)
         return json.loads(json.dumps(document, default=str)), root
     except OSError as error:
@@ -47,6 +54,55 @@ def parse_yaml(path: Path) -> tuple[Any, Node | None]:
         hint = "; put text with a colon in quotes" if "':'" in problem else ""
         line = mark.line + 1 if mark else 1
         raise ConfigError(f"{path}:{line}  this is not valid YAML: {problem}{hint}") from None
+
+
+def _check_size(text: str) -> None:
+    """Raise MarkedYAMLError for nesting that would exhaust Python's stack, or for many values."""
+    depth = 0
+    for number, event in enumerate(YAML(typ="safe").parse(text)):
+        depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
+        if depth > _DEEPEST:
+            problem = f"it is nested more than {_DEEPEST} deep"
+            raise MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
+        if number > _MOST_VALUES:
+            raise MarkedYAMLError(problem=_TOO_MANY, problem_mark=event.start_mark)
+
+
+def _check_values(node: Node, counts: dict[int, int], construct: Callable[[Node], Any]) -> int:
+    """Return how many values a node is with its aliases written out, as `parse_yaml` returns it.
+
+    Raise MarkedYAMLError if they are too many, or if a value can't be constructed.
+    """
+    if isinstance(node, ScalarNode):
+        if node.tag not in (_TEXT, _MERGE):
+            _check_scalar(node, construct)
+        return 1
+    if (count := counts.get(id(node))) is None:
+        counts[id(node)] = 0
+        is_mapping = isinstance(node, MappingNode)
+        children = chain.from_iterable(node.value) if is_mapping else node.value
+        count = 1 + sum(_check_values(child, counts, construct) for child in children)
+        counts[id(node)] = count
+    if not 0 < count <= _MOST_VALUES:
+        problem = _TOO_MANY if count else "an alias in it names itself"
+        raise MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+    return count
+
+
+def _check_scalar(node: ScalarNode, construct: Callable[[Node], Any]) -> None:
+    """Raise MarkedYAMLError if Python can't make the value, or can't print it."""
+    kind = str(node.tag).rpartition(":")[2]  # of tag:yaml.org,2002:int
+    problem = f'"{shortened(node.value)}" is no {kind}: put text in quotes'
+    if kind in ("int", "float") and len(node.value) > _LONGEST_NUMBER:
+        problem = f"a number has {len(node.value):,} characters"
+    else:
+        try:
+            construct(node)
+        except (ValueError, LookupError, ArithmeticError):  # from Python's int or date, for example
+            pass
+        else:
+            return
+    raise MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
 
 
 def _key_problems(node: Node, visited: set[int]) -> Iterator[tuple[int, str]]:

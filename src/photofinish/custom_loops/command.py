@@ -35,8 +35,9 @@ from photofinish.machine.fingerprint import (
 from photofinish.machine.load import LoadMonitor, LoadWindow, nvidia_gpu_state
 from photofinish.nested import dotted
 from photofinish.results import EpochTiming, median_training_seconds
-from photofinish.results.job_times import JobTimes, Readings
+from photofinish.results.job_times import JobTimes
 from photofinish.results.measurements import LoaderTimes, LoopSteps, Operations, SteadyState
+from photofinish.results.pass_times import Readings
 from photofinish.results.records import DeviceLabel, write_record
 from photofinish.results.script_runs import (
     SCRIPT,

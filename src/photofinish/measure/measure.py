@@ -20,9 +20,9 @@ from photofinish.profiling.first_step import first_batch, first_step
 from photofinish.profiling.loader_times import measure_loader
 from photofinish.profiling.loader_tries import fits_resident
 from photofinish.results import records
-from photofinish.results.job_times import made_here
 from photofinish.results.learned import weights_of
 from photofinish.results.measured import Measured
+from photofinish.results.pass_times import made_here
 from photofinish.runs.initial_record import steps_taken, training_record
 from photofinish.runs.job_clock import JobClock
 from photofinish.runs.run import Run

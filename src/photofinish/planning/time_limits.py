@@ -29,18 +29,26 @@ def to_replace(experiment: Experiment, result: Path, limit_seconds: float | None
     Otherwise return what the recorded training itself replaced. A result of other settings is
     ignored, because DVC replaces it anyway.
     """
-    record_file, timings_file = result / "model/record.json", result / "timings/timings.json"
-    if not (record_file.is_file() and timings_file.is_file()):
-        return None
-    # Not validated, because `plan` takes under a second, and the stages validate these files.
-    record, timings = (json.loads(file.read_bytes()) for file in (record_file, timings_file))
-    if record["experiment"] != json.loads(experiment.model_dump_json()):
+    record, timings = _read(result / "model/record.json"), _read(result / "timings/timings.json")
+    if not timings or record.get("experiment") != json.loads(experiment.model_dump_json()):
         return None
     if timings.get("epochs_left") and _has_time(timings, limit_seconds):
         weights: str = record["weights_sha256"]
         return weights
     replaced: str | None = timings.get("replaces")
     return replaced
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """Return a JSON object, or nothing if a full disk has cut it off, for example.
+
+    It is not validated, because `plan` takes under a second, and the stages validate these files.
+    """
+    try:
+        content = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def _has_time(timings: dict[str, Any], limit_seconds: float | None) -> bool:

@@ -11,8 +11,9 @@ from photofinish.config.base import Record
 from photofinish.errors import UserError
 from photofinish.machine.load import LoadWindow
 from photofinish.results import records
-from photofinish.results.job_times import Where
-from photofinish.results.measurements import StepMeasurements, StepsTaken
+from photofinish.results.job_times import Timings
+from photofinish.results.measurements import StepMeasurements
+from photofinish.results.pass_times import StepsTaken, Where
 
 MEASURED_FOLDER, MEASURED = "measured", "measured.json"
 
@@ -64,7 +65,7 @@ def read_measured(path: Path) -> Measured | NotMeasured:
     return records.read_record(path, _EitherMeasured).root
 
 
-def read_trained(folder: Path) -> tuple[records.Timings, records.FirstStep | None]:
+def read_trained(folder: Path) -> tuple[Timings, records.FirstStep | None]:
     """Read the times of a device's folder, with what `measure` measured of the same job."""
     times = folder / records.TIMINGS_FOLDER / records.TIMINGS
     trained = records.read_record(times, records.TrainingTimes)
@@ -78,8 +79,8 @@ def read_trained(folder: Path) -> tuple[records.Timings, records.FirstStep | Non
     return with_measured(trained, measured), measured.first_step
 
 
-def with_measured(trained: records.TrainingTimes, measured: Measured) -> records.Timings:
+def with_measured(trained: records.TrainingTimes, measured: Measured) -> Timings:
     """Return the times of a training with the measurements of its steps."""
     fields = {name: getattr(trained, name) for name in records.TrainingTimes.model_fields}
     fields |= {name: getattr(measured, name) for name in StepMeasurements.model_fields}
-    return records.Timings(**fields | {"load": (*trained.load, *measured.load)})
+    return Timings(**fields | {"load": (*trained.load, *measured.load)})

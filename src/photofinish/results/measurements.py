@@ -53,15 +53,6 @@ class LoopSteps(Record):
     """Mean CPU time of a step, summed over all threads."""
 
 
-class StepsTaken(Record):
-    """Way in which the training's steps were launched: one by one, or captured in a CUDA graph."""
-
-    kind: Literal["eager", "graph"]
-    at_once: int
-    """Number of steps in a graph."""
-    why: str
-
-
 class StepParts(Record):
     """Parts of training steps with the training's input path. Each part has a value for each step.
 
@@ -245,21 +236,3 @@ class StepMeasurements(Record):
     operations: Operations | None = None
     not_counted: str | None = None
     """Reason why there are no operations."""
-
-
-class Overhead(Record):
-    """Time of the training loop outside the timed passes, in the last process of the training.
-
-    It is photofinish's own, so it is in no job's time.
-    """
-
-    passes_seconds: float
-    seconds: float
-    """Time for display and sampling the load."""
-    checkpoint_seconds: float | None = None
-    """Time to save checkpoints. None in older records, whose `seconds` contain it."""
-
-    @property
-    def share(self) -> float:
-        """Overhead as a share of the passes' time, or 0 without passes."""
-        return self.seconds / self.passes_seconds if self.passes_seconds else 0.0

@@ -19,8 +19,7 @@ from photofinish.files import sha256_of_bytes, to_csv, write_text_atomically
 from photofinish.nested import Nested
 from photofinish.results import EpochMetrics
 from photofinish.results.figures import Figure
-from photofinish.results.job_times import JobTimes, PassTimes
-from photofinish.results.measurements import Overhead, StepsTaken
+from photofinish.results.pass_times import Overhead, PassTimes, StepsTaken
 
 MODEL, TIMINGS_FOLDER, EVALUATED = "model", "timings", "evaluation"
 SEEDS = "seeds"
@@ -154,10 +153,6 @@ class TrainingTimes(PassTimes):
     @property
     def overhead_seconds(self) -> float:
         return self.overhead.seconds
-
-
-class Timings(TrainingTimes, JobTimes):
-    """Times of a training, with its steps as `measure` measured them."""
 
 
 class Untimed(Record):

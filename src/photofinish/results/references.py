@@ -21,7 +21,7 @@ from photofinish.files import to_json
 from photofinish.machine.host import package_version
 from photofinish.machine.load import load_warnings
 from photofinish.results import EpochMetrics, records
-from photofinish.results.job_times import JobTimes
+from photofinish.results.job_times import JobTimes, Timings
 from photofinish.results.measured import read_trained
 from photofinish.wording import counted
 
@@ -41,7 +41,7 @@ class Reference(Record):
     recorded_at_unix_seconds: float
     photofinish_version: str
     training: records.TrainingRecord
-    timings: records.Timings
+    timings: Timings
     scores: records.DeviceEvaluation
     history: tuple[EpochMetrics, ...]
 
@@ -130,7 +130,7 @@ def record_all(plan: Path, results: Path, out: Path, machine: str | None) -> Non
 def reference_of(
     name: str,
     training: records.TrainingRecord,
-    timings: records.Timings,
+    timings: Timings,
     scores: records.DeviceEvaluation,
     history: Iterable[EpochMetrics],
     machine: str | None = None,

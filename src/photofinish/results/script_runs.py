@@ -10,7 +10,8 @@ from pydantic import Field, RootModel
 
 from photofinish.config.base import Record
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
-from photofinish.results.job_times import JobTimes, made_here
+from photofinish.results.job_times import JobTimes
+from photofinish.results.pass_times import made_here
 from photofinish.results.records import DeviceLabel, read_record
 
 SCRIPT = "script.json"

@@ -6,7 +6,7 @@ import torch
 
 from photofinish.models.registry import count_parameters
 from photofinish.results import records
-from photofinish.results.measurements import StepsTaken
+from photofinish.results.pass_times import StepsTaken
 from photofinish.runs.setup import Setup
 from photofinish.training.torch_device import effective_precision
 from photofinish.training.trainer import Trainer

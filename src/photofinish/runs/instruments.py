@@ -12,8 +12,7 @@ from photofinish.machine.energy import EnergyMeter, added_up, unavailable
 from photofinish.machine.host_memory import peak_host_memory_bytes
 from photofinish.machine.load import LoadMonitor, LoadWindow, nvidia_gpu_state
 from photofinish.results import passed_seconds
-from photofinish.results.job_times import Readings
-from photofinish.results.measurements import Overhead
+from photofinish.results.pass_times import Overhead, Readings
 from photofinish.runs.training import Training
 from photofinish.training.torch_device import nvidia_uuid
 

@@ -6,8 +6,8 @@ from itertools import chain
 
 from photofinish.files import sha256_of_bytes, sha256_of_file, write_bytes_atomically
 from photofinish.results import median_training_seconds, records
-from photofinish.results.job_times import made_here
 from photofinish.results.learned import weights_of
+from photofinish.results.pass_times import made_here
 from photofinish.runs.further import Epochs
 from photofinish.runs.initial_record import steps_taken, training_record
 from photofinish.runs.instruments import Instruments

@@ -20,8 +20,8 @@ from photofinish.machine.fingerprint import GpuTarget
 from photofinish.machine.load import load_warnings
 from photofinish.nested import dotted
 from photofinish.results import records
-from photofinish.results.job_times import PassTimes
 from photofinish.results.measured import MEASURED, MEASURED_FOLDER, read_trained
+from photofinish.results.pass_times import PassTimes
 from photofinish.results.script_runs import SCRIPT, ScriptRun, read_script_run
 from photofinish.tracking.run_metrics import (
     KEY,

@@ -10,7 +10,8 @@ from mlflow.entities import Metric
 
 from photofinish.results import EpochMetrics, EpochTiming, records
 from photofinish.results.figures import figures_in
-from photofinish.results.job_times import PassTimes
+from photofinish.results.job_times import Timings
+from photofinish.results.pass_times import PassTimes
 from photofinish.results.script_runs import ScriptRun
 
 ONCE = 0
@@ -75,7 +76,7 @@ def summary(timings: records.TrainingTimes) -> dict[str, float | None]:
     values = _measured(timings, has_steps=True)
     values["overhead_share"] = timings.overhead.share
     values["job_seconds"] = timings.whole_seconds if timings.epochs_left else None
-    if not isinstance(timings, records.Timings):
+    if not isinstance(timings, Timings):
         return values
     if parts := timings.step_parts:
         for part, value in parts.median_seconds.items():
