@@ -21,8 +21,7 @@ from photofinish.wording import all_or_some, energy, limit, listed, money, ratio
 
 RENTING_NOTE = (
     "Estimates assume this CPU's start-up and loading; a loader's workers share the cores of the "
-    "cheapest machine. Least times and costs count arithmetic and memory traffic only, by "
-    "the accelerator's data sheet."
+    "cheapest machine."
 )
 
 
