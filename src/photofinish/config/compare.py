@@ -131,18 +131,8 @@ class Prices(Settings):
     """Price of an hour of the whole machine of `train-cpu`."""
     gpu_hour: NonNegativeFloat | None = None
     """Price of an hour of the machine of `train-gpu` with all GPUs in use."""
-    kilowatt_hour: NonNegativeFloat | None = None
-    """Price of energy, added to the hours."""
     accelerator_hour: dict[AcceleratorName, NonNegativeFloat] = Field(default_factory=dict)
     """Prices of machines with these accelerators, instead of list prices."""
-
-
-class Watts(Settings):
-    """Power of the device while it trains, for estimates where it cannot be measured."""
-
-    cpu: PositiveFloat | None = None
-    gpu: PositiveFloat | None = None
-    """Power of all GPUs in use."""
 
 
 References = Literal["all", "none"] | tuple[Name, ...]
@@ -157,7 +147,6 @@ class Comparing(Settings):
     prices: Prices = Prices()
     budget: PositiveFloat | None = None
     """Maximum price of one training on one device, in the prices' currency."""
-    watts: Watts = Watts()
     worth_it: PositiveFloat = 1.2
     """Smallest estimated speed-up of the whole job for which a GPU in this machine is worth it."""
     rental_minutes: NonNegativeFloat = 5.0

@@ -17,6 +17,7 @@ from photofinish.config.datasets import CustomDataset, Dataset
 from photofinish.config.devices import Devices
 from photofinish.config.early_stopping import MONITORED
 from photofinish.config.experiment import SHORTHAND_KEYS, Experiment, custom_code_of
+from photofinish.config.other_names import without_gone
 from photofinish.config.problems import (
     NO_MAPPING,
     REQUIRED,
@@ -189,7 +190,7 @@ class _Loader:
 
     def _validated(self, schema: Any, name: str) -> Any:
         """Return a section's settings. If it has problems, report them and return the defaults."""
-        value, problems = _validate(schema, self._document.get(name) or {})
+        value, problems = _validate(schema, without_gone(self._document.get(name)) or {})
         self.report(*problems, below=(name,))
         return value or schema()
 
