@@ -40,9 +40,6 @@ STEP = measurements.Operations(
     images=16,
     flops=10**12,
     kernels=100,
-    products=(
-        measurements.Product(count=3, least_flops=10**10, read_values=10**6, written_values=10**6),
-    ),
     parameter_bytes=2**20,
     gradient_bytes=2**20,
     optimizer_bytes=2**20,

@@ -64,7 +64,6 @@ def test_an_epoch_keeps_its_loading_and_the_job_half_of_its_start_up_too(on_cpu:
     assert found.job.measured_seconds == pytest.approx(2.25 + loading_seconds)
     least_seconds = 2.25 / 2 + loading_seconds / RUN
     assert found.job.at_most == pytest.approx(whole_seconds / least_seconds)
-    assert found.job_if_resident.at_most == pytest.approx(whole_seconds / (2.25 / 2))
 
 
 def test_the_bound_is_of_slow_epochs_and_fast_batches(on_cpu: Any) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import MakeResult
+from conftest import ROOT, MakeResult
 from result_files import (
     BUSY,
+    STEP,
     paired,
     trained,
     with_record,
@@ -120,6 +122,20 @@ def test_only_the_chosen_machines_are_read_and_unreadable_files_are_named(
     path.write_text(newer, encoding="utf-8")
     with pytest.raises(UserError, match=str(path)):
         read_references(tmp_path, "all")
+
+
+def test_a_reference_of_an_earlier_version_is_read_without_the_fields_that_are_gone(
+    gpu_elsewhere: Trained, tmp_path: Path
+) -> None:
+    written = recorded(with_timings(gpu_elsewhere, load=(BUSY,), operations=STEP))
+    path = write_reference(tmp_path, written)
+    record = json.loads(path.read_bytes())
+    record["timings"]["load"][0]["gpu_clock_mhz"] = 1980
+    record["timings"]["operations"]["products"] = [{"count": 3, "least_flops": 1}]
+    path.write_text(json.dumps(record), encoding="utf-8")
+    assert read_references(tmp_path, "all") == [written]
+    shipped = read_references(ROOT / "reference", "all")
+    assert {each.training.device for each in shipped} == {"cpu", "gpu"}
 
 
 def test_a_reference_is_compared_with_this_cpu_and_labelled_with_its_day(

@@ -1,4 +1,4 @@
-"""Bounds of time and cost on rented accelerators, against examples calculated by hand."""
+"""Estimates of time and cost on rented accelerators, against examples calculated by hand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from result_files import STEP as SMALL_STEP
 from result_files import made_up_attribution, pair_of, trained, with_record, with_timings
 
 from photofinish.asking.lines import best_gpus
-from photofinish.comparing.bounds import least_steps
 from photofinish.comparing.decision import decide, decide_all
 from photofinish.comparing.estimates import CONTEXT_SECONDS, estimate_step
 from photofinish.comparing.pairs import Comparison
@@ -65,24 +64,6 @@ def make_pair(make_result: MakeResult, make_experiment: MakeExperiment) -> MakeP
     return make
 
 
-def test_the_job_takes_at_least_its_epochs_and_the_target_as_many_as_here(
-    make_pair: MakePair,
-) -> None:
-    prices = Prices(accelerator_hour={"T4": 3.6})
-    pair = make_pair(accelerators=("T4",), prices=prices, target_accuracy=0.5)
-    (offer,) = pair.renting.options
-    epoch = least_steps(STEP, accelerators()["T4"], "fp32", 600).seconds
-    assert offer.epoch_seconds == epoch
-    assert offer.job_seconds == pytest.approx(EPOCHS * epoch)
-    assert offer.epoch_at_most == pytest.approx(0.38 / epoch)
-    assert offer.job_at_most == pytest.approx(4.4 / offer.job_seconds)
-    assert offer.cost == pytest.approx(offer.job_seconds / 1000)
-    assert offer.target_seconds == offer.epoch_seconds
-    assert offer.target_cost == pytest.approx(offer.target_seconds / 1000)
-    (missed,) = make_pair(accelerators=("T4",), target_accuracy=0.9).renting.options
-    assert (missed.target_seconds, missed.target_cost) == (None, None)
-
-
 def with_loader(pair: Comparison, cores: int, workers: int) -> Any:
     """Return five epochs of 3.8 s of which loading takes 3.4 s, on so many cores."""
     timings, host = pair.cpu.timings, pair.cpu.timings.host
@@ -98,20 +79,6 @@ def with_loader(pair: Comparison, cores: int, workers: int) -> Any:
     settings = {"input": LoaderInput(name="loader", workers=workers)}
     experiment = pair.cpu.record.experiment.model_copy(update=settings)
     return pair_of(with_record(loading, experiment=experiment), settings=pair.settings)
-
-
-def test_nothing_that_this_cpu_took_is_part_of_a_bound(make_pair: MakePair) -> None:
-    resident = make_pair(accelerators=("T4",), target_accuracy=0.5)
-    loading = with_loader(resident, cores=2, workers=0)
-    untimed = pair_of(with_timings(resident.cpu, attribution=None), settings=resident.settings)
-    late = with_timings(resident.cpu, startup_seconds=300.0, total_seconds=302.0)
-    pairs = [resident, loading, untimed, pair_of(late, settings=resident.settings)]
-    bounds = {
-        (offer.epoch_seconds, offer.job_seconds, offer.cost, offer.target_seconds)
-        for pair in pairs
-        for offer in pair.renting.options
-    }
-    assert len(bounds) == 1
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
-"""Training speeds that others published, each with its source, to test bounds and estimates.
+"""Training speeds that others published, each with its source, to test estimates.
 
 `training.csv` has a row for each: images per second of a network, batch and accelerator.
-`networks.csv` and `products.csv` have the operations, the traffic and the saved memory of each
-network's step. `python -m benchmarks.published.count` counts them with timm's networks.
+`networks.csv` has the operations and the saved memory of each network's step.
+`python -m benchmarks.published.count` counts them with timm's networks.
 
 `fp16` rows are mixed precision. `tf32` rows are published as FP32 by NVIDIA, in whose containers
 TF32 is on. Rows without an optimizer are forward and backward passes alone.
@@ -20,22 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from photofinish.comparing.bounds import MinimumStepTime, least_steps
 from photofinish.config.compare import Accelerator, accelerators
-from photofinish.results.measurements import Operations, Product
+from photofinish.results.measurements import Operations
 
 FOLDER = Path(__file__).parent
-_XEON = Accelerator(
-    "2x-Xeon-E5-2630-v3", "2x Intel Xeon E5-2630 v3", "cpu", 64, 118.0, {"fp32": 1.64}, 40, None
-)
-"""Two processors with 16 cores in all.
-
-A core does 32 operations a cycle at 3.2 GHz. A processor has 20 MiB of cache and four channels of
-DDR4-1866.
-"""
 _COUNTS = "images", "flops", "kernels", "convolutions", "time_steps", "saved_tensor_bytes"
 _NOTHING = Operations(
-    images=0, flops=0, kernels=0, products=(), parameter_bytes=0, gradient_bytes=0,
+    images=0, flops=0, kernels=0, parameter_bytes=0, gradient_bytes=0,
     optimizer_bytes=0, saved_activations=0, saved_tensor_bytes=0, batch_bytes=0, resident_bytes=0,
 )  # fmt: skip
 
@@ -57,41 +48,17 @@ class Published:
         """Measured time of a step."""
         return self.operations.images / self.images_per_second
 
-    @property
-    def floor(self) -> MinimumStepTime:
-        """Minimum time of a step by the data sheet."""
-        return least_steps(self.operations, self.accelerator, self.precision)
-
-
-def held_by(floor: MinimumStepTime) -> str:
-    """Return the name of the longest part of a minimum time."""
-    if floor.link_seconds > floor.computing_seconds:
-        return "the link"
-    parts = {
-        "arithmetic": floor.arithmetic_seconds,
-        "memory": floor.memory_seconds,
-        "kernels": floor.kernel_seconds,
-    }
-    return max(parts, key=lambda name: parts[name])
-
 
 def published() -> list[Published]:
     """All of them."""
     networks = {(row["model"], row["image_size"]): row for row in rows("networks.csv")}
-    products: dict[tuple[str, str], list[dict[str, int]]] = {}
-    for row in rows("products.csv"):
-        counts = {
-            name: int(text) for name, text in row.items() if name not in ("model", "image_size")
-        }
-        products.setdefault((row["model"], row["image_size"]), []).append(counts)
-    known = {_XEON.name: _XEON, **accelerators()}
     return [
         Published(
             row["model"],
             row["precision"],
             row["layout"],
-            known[row["accelerator"]],
-            _step(networks[name], products[name], int(row["batch_size"]), row["steps"] == "whole"),
+            accelerators()[row["accelerator"]],
+            _step(networks[name], int(row["batch_size"]), row["steps"] == "whole"),
             float(row["images_per_second"]),
             row["source"],
         )
@@ -126,9 +93,7 @@ def rows(name: str) -> Iterator[dict[str, str]]:
         yield from csv.DictReader(file)
 
 
-def _step(
-    network: dict[str, str], products: list[dict[str, int]], images: int, has_optimizer: bool
-) -> Operations:
+def _step(network: dict[str, str], images: int, has_optimizer: bool) -> Operations:
     """Return the step's operations without the optimizer's state, which is not always published."""
     times, parameter_bytes = images / int(network["images"]), int(network["parameter_bytes"])
     return Operations(
@@ -136,7 +101,6 @@ def _step(
         flops=round(times * int(network["flops"])),
         kernels=int(network["kernels"]),
         convolutions=int(network["convolutions"]),
-        products=tuple(_product(each, images) for each in products),
         parameter_bytes=parameter_bytes,
         gradient_bytes=parameter_bytes if has_optimizer else 0,
         optimizer_bytes=0,
@@ -144,13 +108,4 @@ def _step(
         saved_tensor_bytes=round(times * int(network["all_kept_bytes"])),
         batch_bytes=0,
         resident_bytes=0,
-    )
-
-
-def _product(counts: dict[str, int], images: int) -> Product:
-    return Product(
-        count=counts["count"],
-        least_flops=images * counts["least_flops"],
-        read_values=counts["read_values"] + images * counts["read_values_an_image"],
-        written_values=counts["written_values"] + images * counts["written_values_an_image"],
     )

@@ -21,10 +21,11 @@ from photofinish.comparing.estimates import (
     StepEstimate,
     estimate_step,
 )
-from photofinish.config.compare import accelerators
+from photofinish.config.compare import Accelerator, accelerators
 
 _BYTES = {"fp32": 1.0, "tf32": 1.0, "fp16": 0.5}
 """Share of the bytes counted in fp32."""
+_SHORTER = "fp32", "tf32", "bf16", "fp16"
 _FIRST_LAUNCH_SECONDS, _ROUNDS = 60e-6, 6
 
 Constants = tuple[NDArray[np.float64], float]
@@ -33,7 +34,7 @@ Constants = tuple[NDArray[np.float64], float]
 
 def main() -> None:
     """Print the error of each estimate, and of each kind."""
-    speeds = [each for each in published() if each.accelerator.kind != "cpu"]
+    speeds = published()
     kinds = defaultdict(list)
     for each, factor in errors(speeds):
         what = f"{each.model} {each.precision} {each.layout} on {each.accelerator.name}"
@@ -131,9 +132,15 @@ def _beside_seconds(each: Published) -> float:
 
 def _terms(each: Published) -> list[float]:
     sheet, step = each.accelerator, each.operations
-    arithmetic = step.flops / ((sheet.best_tflops(each.precision) or np.inf) * 1e12)
+    arithmetic = step.flops / (_tflops(sheet, each.precision) * 1e12)
     memory = step.saved_tensor_bytes * _BYTES[each.precision] / (sheet.memory_gb_per_s * 1e9)
     return [arithmetic * (each.precision == name) for name in _BYTES] + [memory]
+
+
+def _tflops(sheet: Accelerator, precision: str) -> float:
+    """Return the rate in a precision, or in the next shorter precision with a known rate."""
+    wanted = _SHORTER[_SHORTER.index(sheet.effective_precision(precision)) :]
+    return next((sheet.tflops[name] for name in wanted if name in sheet.tflops), np.inf)
 
 
 if __name__ == "__main__":

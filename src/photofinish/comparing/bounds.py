@@ -1,6 +1,6 @@
-"""Bounds on speed-ups by the work that stays on the CPU, and on step times by data sheets.
+"""Bounds on speed-ups by the work that stays on the CPU.
 
-docs/verdict.md explains both. Only work that must stay on the CPU counts: data loading per epoch,
+docs/verdict.md explains them. Only work that must stay on the CPU counts: data loading per epoch,
 as fast as without steps, and start-up for the job. Kernel launches, checkpoints and loading for
 validation do not count, because they may shrink.
 """
@@ -19,16 +19,9 @@ from photofinish.comparing.fair_cpu import (
     least_startup_seconds,
     slowdown_of_a_thread,
 )
-from photofinish.comparing.memory import VALUE_BYTES
 from photofinish.comparing.remedies import RUN_MARGIN
 from photofinish.comparing.step_costs import StepCosts, spread
-from photofinish.config.compare import Accelerator
 from photofinish.results.job_times import JobTimes
-from photofinish.results.measurements import Operations
-
-ABOVE_BOOST_CLOCK = 1.25
-LEAST_KERNEL_SECONDS = 0.5e-6
-_GB, _MIB, _TERA = 1e9, 2**20, 1e12
 
 
 @dataclass(frozen=True)
@@ -65,8 +58,6 @@ class SpeedupBounds:
     job: SpeedupBound
     epoch: SpeedupBound | None = None
     """None if no part of an epoch must stay on the CPU, or if that is not known."""
-    job_if_resident: SpeedupBound | None = None
-    """Bound with `input: resident`, if a loader is used and the samples would fit."""
     loading_not_known: NotKnown | None = None
     """Reason why a loader's time is left out of the bounds, and why there are no estimates."""
 
@@ -113,8 +104,7 @@ def _bounds_of_training(run: TrainingResult) -> SpeedupBounds:
         least_seconds = min(least_seconds, costs.steps_per_epoch * least_batch_seconds(timings))
     slow_seconds = costs.steps_per_epoch * costs.epoch_share_spread[1]
     epoch = SpeedupBound(slow_seconds, costs.epoch_seconds, least_seconds, loading_seconds)
-    job = _job_bound(startup, epoch, timings.planned_epochs)
-    return SpeedupBounds(job, epoch, startup if costs.attribution.resident else None)
+    return SpeedupBounds(_job_bound(startup, epoch, timings.planned_epochs), epoch)
 
 
 def _startup_bound(timings: JobTimes) -> SpeedupBound:
@@ -157,60 +147,3 @@ def _rounds(values: Sequence[float], size: int) -> list[float]:
     starts = range(0, len(values) - size + 1, size)
     means = [statistics.fmean(values[start : start + size]) for start in starts]
     return means or [statistics.fmean(values)]
-
-
-@dataclass(frozen=True)
-class MinimumStepTime:
-    computing_seconds: float
-    """Time of products and optimizer in sequence. At least each of the three times below."""
-    arithmetic_seconds: float
-    """Time of all products' arithmetic, or 0 if the rate is unknown."""
-    memory_seconds: float
-    kernel_seconds: float
-    link_seconds: float
-
-    @property
-    def seconds(self) -> float:
-        return max(self.computing_seconds, self.link_seconds)
-
-
-def least_steps(
-    operations: Operations, accelerator: Accelerator, precision: str, samples: int | None = None
-) -> MinimumStepTime:
-    """Return the least time of the counted step, or of enough steps for `samples` samples.
-
-    Matrix products and convolutions run in sequence, then the optimizer. Only a kernel's reads and
-    writes beyond the cache's size count, as other values may stay in the cache.
-    """
-    tflops = accelerator.best_tflops(precision) or math.inf
-    flops_a_second = tflops * _TERA * ABOVE_BOOST_CLOCK
-    bytes_a_second = accelerator.memory_gb_per_s * _GB
-    link_bytes_a_second = (accelerator.link_gb_per_s or math.inf) * _GB
-    cache_bytes = accelerator.cache_mib * _MIB
-
-    # The optimizer reads gradients, weights and its state, and writes all but the gradients. The
-    # number of updated weights is the number of gradients.
-    written_bytes = operations.gradient_bytes + operations.optimizer_bytes
-    read_bytes = operations.gradient_bytes + written_bytes
-    moved_bytes = max(0.0, read_bytes - cache_bytes) + max(0.0, written_bytes - cache_bytes)
-    computing_seconds = memory_seconds = moved_bytes / bytes_a_second
-    arithmetic_seconds, kernels = 0.0, 0
-    for product in operations.products:
-        moved_bytes = 0.0
-        for values in (product.read_values, product.written_values):
-            moved_bytes += max(0.0, values * VALUE_BYTES[precision] - cache_bytes)
-        product_arithmetic = product.count * product.least_flops / flops_a_second
-        product_memory = product.count * moved_bytes / bytes_a_second
-        product_kernels = product.count * LEAST_KERNEL_SECONDS
-        computing_seconds += max(product_arithmetic, product_memory, product_kernels)
-        arithmetic_seconds += product_arithmetic
-        memory_seconds += product_memory
-        kernels += product.count
-    whole_steps, rest = divmod((samples or operations.images) / operations.images, 1)
-    return MinimumStepTime(
-        whole_steps * computing_seconds + rest * arithmetic_seconds,
-        (whole_steps + rest) * arithmetic_seconds,
-        whole_steps * memory_seconds,
-        whole_steps * LEAST_KERNEL_SECONDS * kernels,
-        (whole_steps + rest) * operations.batch_bytes / link_bytes_a_second,
-    )

@@ -7,7 +7,7 @@ from typing import Literal
 from photofinish.results.measurements import Operations
 
 _GIB = 2**30
-VALUE_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
+_VALUE_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
 _DRIVER_BYTES = 2**30
 """Upper estimate of the driver's and libraries' size in the device's memory."""
 _ROOM = 1.5
@@ -16,7 +16,7 @@ _ROOM = 1.5
 
 def least_memory_bytes(operations: Operations, precision: str) -> int:
     """Return the least memory of a step, at the end of its forward or backward pass."""
-    saved_bytes = operations.saved_activations * VALUE_BYTES[precision]
+    saved_bytes = operations.saved_activations * _VALUE_BYTES[precision]
     passing_bytes = max(saved_bytes, operations.gradient_bytes)
     state_bytes = operations.parameter_bytes + operations.optimizer_bytes
     return state_bytes + passing_bytes + operations.batch_bytes + operations.resident_bytes

@@ -109,10 +109,9 @@ class Comparison(Generic[ResultT]):
 
     @cached_property
     def renting(self) -> RentalComparison:
-        target = self.uses["cpu"].target
         measured = [run.timings for run in self.trained[1:]]
         measured += [each.timings for each in self.references]
-        return renting(self.cpu, self.bounds, target, self.settings, measured)
+        return renting(self.cpu, self.bounds, self.settings, measured)
 
     @cached_property
     def uses(self) -> dict[DeviceLabel, ResourceUse]:

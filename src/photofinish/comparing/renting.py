@@ -1,24 +1,18 @@
-"""Bounds and estimates of a training's time and cost on rented accelerators, and whether it fits.
-
-Bounds use only the accelerator's data sheet.
-"""
+"""Estimates of a training's time and cost on rented accelerators, and whether it fits."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
-from photofinish.comparing.bounds import MinimumStepTime, SpeedupBounds, least_steps
+from photofinish.comparing.bounds import SpeedupBounds
 from photofinish.comparing.device_results import ScriptResult, TrainingResult
 from photofinish.comparing.estimated_job import Estimate, estimate_job, measured_over_estimated
 from photofinish.comparing.loader_needs import LoaderNeed, loader_need
 from photofinish.comparing.memory import fits, least_memory_bytes
 from photofinish.comparing.prices import Price, cost_of, price_of
-from photofinish.comparing.speedups import TimeToTarget
-from photofinish.comparing.step_costs import spread
 from photofinish.config.compare import Accelerator, Comparing, accelerators
 from photofinish.results.job_times import JobTimes
 from photofinish.results.measurements import Operations
@@ -26,25 +20,15 @@ from photofinish.results.measurements import Operations
 
 @dataclass(frozen=True)
 class RentalOption:
-    """Accelerator as an option for one training. All figures except the estimate are bounds."""
+    """Accelerator as an option for one training."""
 
     accelerator: Accelerator
-    step: MinimumStepTime
-    epoch_seconds: float
-    """Least time of the device's arithmetic and memory traffic."""
-    job_seconds: float
-    """Least time of all epochs' training."""
-    epoch_at_most: float
-    job_at_most: float
     needed_bytes: int
+    """Least memory of a step."""
     fits: Literal["yes", "perhaps", "no"]
     price: Price | None
     price_is_old: bool | None
     """True if the price was half a year old or more when the training began."""
-    cost: float | None
-    target_seconds: float | None
-    """Least time to the target accuracy. None if the accuracy was not reached here."""
-    target_cost: float | None
     estimate: Estimate | None
     start_seconds: float
     """Time to start and set up the machine, which is also paid for."""
@@ -68,11 +52,10 @@ class RentalComparison:
 def renting(
     run: TrainingResult | ScriptResult,
     stays: SpeedupBounds,
-    target: TimeToTarget | None,
     settings: Comparing,
     measured: Sequence[JobTimes] = (),
 ) -> RentalComparison:
-    """Return bounds and estimates of time and cost for each accelerator in the settings.
+    """Return estimates of time and cost for each accelerator in the settings.
 
     Estimates are scaled by `measured` times of the same training on a GPU.
     """
@@ -85,9 +68,7 @@ def renting(
             if not stays.loading_not_known:
                 estimate = estimate_job(run, operations, stays, accelerator, price, scale)
             start_seconds = 60 * settings.rental_minutes
-            options.append(
-                _option(run, operations, target, accelerator, price, estimate, start_seconds)
-            )
+            options.append(_option(run, operations, accelerator, price, estimate, start_seconds))
     elif settings.accelerators:
         not_counted = timings.not_counted or "a step's operations were not counted"
     return RentalComparison(tuple(options), not_counted)
@@ -96,36 +77,19 @@ def renting(
 def _option(
     run: TrainingResult | ScriptResult,
     operations: Operations,
-    target: TimeToTarget | None,
     accelerator: Accelerator,
     price: Price | None,
     estimate: Estimate | None,
     start_seconds: float,
 ) -> RentalOption:
     timings, precision = run.timings, operations.precision(run.wanted_precision)
-    samples, epochs = timings.training_image_count, timings.planned_epochs
     trained_on = datetime.fromtimestamp(timings.started_at_unix_seconds, UTC).date()
-
-    epoch_seconds = least_steps(operations, accelerator, precision, samples).seconds
-    job_seconds = epochs * epoch_seconds
-    target_seconds = target.epoch * epoch_seconds if target and target.epoch else None
-
-    _, slow_epoch_seconds = spread(timings.epoch_seconds)
-    _, slow_job_seconds = spread(timings.end_to_end_seconds)
     return RentalOption(
         accelerator=accelerator,
-        step=least_steps(operations, accelerator, precision),
-        epoch_seconds=epoch_seconds,
-        job_seconds=job_seconds,
-        epoch_at_most=slow_epoch_seconds / epoch_seconds if epoch_seconds else math.inf,
-        job_at_most=slow_job_seconds / job_seconds if job_seconds else math.inf,
         needed_bytes=least_memory_bytes(operations, precision),
         fits=fits(operations, precision, accelerator.memory_gib),
         price=price,
         price_is_old=price.is_old(trained_on) if price else None,
-        cost=cost_of(job_seconds, price),
-        target_seconds=target_seconds,
-        target_cost=cost_of(target_seconds, price),
         estimate=estimate,
         start_seconds=start_seconds,
         loader_need=loader_need(run, estimate, accelerator.name),

@@ -43,7 +43,6 @@ Twelve starts in a row differed by up to 1.09 on a quiet machine.
 """
 _RESAMPLES = 2000
 SECONDS_AN_HOUR = 3600.0
-JOULES_A_KILOWATT_HOUR = 3.6e6
 
 Interval = tuple[float, float]
 FloatArray = NDArray[np.float64]
@@ -182,14 +181,13 @@ class TimeToTarget:
     epoch: int | None
     seconds: float | None
     """Time from the start of the process to the end of the epoch's validation."""
-    share: float | None
     best: float
 
 
 @dataclass(frozen=True)
 class EnergyUsed:
     joules: float | None
-    status: Literal["measured", "estimated", "unavailable"]
+    status: Literal["measured", "unavailable"]
     counted: str
     """Source of the figure, or reason for a missing figure. A column of comparison.csv."""
 
@@ -207,7 +205,6 @@ class ResourceUse:
     cost: Cost
     currency: str
     target: TimeToTarget | None = None
-    joules_to_target: float | None = None
     cost_to_target: Cost | None = None
 
 
@@ -238,21 +235,19 @@ def _epochs(extra_seconds: float, gain_seconds: float) -> float:
 def resource_use(
     device: DeviceLabel, timings: JobTimes, history: Sequence[EpochMetrics], settings: Comparing
 ) -> ResourceUse:
-    """Return energy and cost of the training, in total and up to the target accuracy.
+    """Return energy of the training, and its cost in total and up to the target accuracy.
 
     A script has no history, so it has no target.
     """
-    energy, currency = energy_used(device, timings, settings), settings.prices.currency
-    whole = cost(device, timings.total_seconds, energy.joules, settings)
+    energy, currency = energy_used(device, timings), settings.prices.currency
+    whole = cost(device, timings.total_seconds, settings)
     accuracy = settings.target_accuracy
     if accuracy is None or not history or history[0].validation_accuracy is None:
         return ResourceUse(energy, whole, currency)
     target = time_to_target(history, timings.epochs, timings.startup_seconds, accuracy)
-    if target.seconds is None or target.share is None:
+    if target.seconds is None:
         return ResourceUse(energy, whole, currency, target)
-    joules = None if energy.joules is None else energy.joules * target.share
-    to_target = cost(device, target.seconds, joules, settings)
-    return ResourceUse(energy, whole, currency, target, joules, to_target)
+    return ResourceUse(energy, whole, currency, target, cost(device, target.seconds, settings))
 
 
 def time_to_target(
@@ -268,11 +263,9 @@ def time_to_target(
     accuracies = [epoch.validation_accuracy or 0.0 for epoch in history]
     best = max(accuracies)
     if best < target:
-        return TimeToTarget(target, None, None, None, best)
+        return TimeToTarget(target, None, None, best)
     epoch = next(number for number, value in enumerate(accuracies, 1) if value >= target)
-    seconds = passed_seconds(epochs[:epoch])
-    share = seconds / passed_seconds(epochs)
-    return TimeToTarget(target, epoch, startup_seconds + seconds, share, best)
+    return TimeToTarget(target, epoch, startup_seconds + passed_seconds(epochs[:epoch]), best)
 
 
 def time_to_lowest_loss(
@@ -284,36 +277,24 @@ def time_to_lowest_loss(
     return epoch, startup_seconds + passed_seconds(epochs[:epoch])
 
 
-def energy_used(device: DeviceLabel, timings: JobTimes, settings: Comparing) -> EnergyUsed:
-    """Return the GPU's energy from its counter, or an estimate from the watts in the settings."""
+def energy_used(device: DeviceLabel, timings: JobTimes) -> EnergyUsed:
+    """Return the GPU's energy from its counter."""
     meter = next((part for part in timings.energy if part.of == device), None)
     if device == "gpu" and meter and meter.joules is not None:
         return EnergyUsed(meter.joules, "measured", "the GPU (NVML)")
-    watts = settings.watts.cpu if device == "cpu" else settings.watts.gpu
-    if watts is not None:
-        counted = f"{watts:g} W (compare.watts.{device}) times the epochs' time"
-        return EnergyUsed(watts * passed_seconds(timings.epochs), "estimated", counted)
     reason = (meter.reason if meter else None) or "not recorded"
     if device == "cpu":
         reason = "a CPU's energy is not measured"
-    return EnergyUsed(
-        None, "unavailable", f"{reason}; compare.watts.{device} would give an estimate"
-    )
+    return EnergyUsed(None, "unavailable", reason)
 
 
-def cost(device: DeviceLabel, seconds: float, joules: float | None, settings: Comparing) -> Cost:
-    """Return the price of the time, and of the energy if it has a price."""
+def cost(device: DeviceLabel, seconds: float, settings: Comparing) -> Cost:
+    """Return the price of the time."""
     prices = settings.prices
     hour_price = prices.cpu_hour if device == "cpu" else prices.gpu_hour
-    amounts = {}
-    if hour_price is not None:
-        amounts["time"] = seconds / SECONDS_AN_HOUR * hour_price
-    if prices.kilowatt_hour is not None and joules is not None:
-        amounts["energy"] = joules / JOULES_A_KILOWATT_HOUR * prices.kilowatt_hour
-    counted = " and ".join(amounts) or f"no price of an hour (compare.prices.{device}_hour)"
-    if prices.kilowatt_hour is not None and joules is None:
-        counted += ", its energy being unknown"
-    return Cost(sum(amounts.values()) if amounts else None, counted)
+    if hour_price is None:
+        return Cost(None, f"no price of an hour (compare.prices.{device}_hour)")
+    return Cost(seconds / SECONDS_AN_HOUR * hour_price, "time")
 
 
 def run_margins(cpu: JobTimes, device: JobTimes) -> Interval:

@@ -28,7 +28,6 @@ from photofinish.wording import unknown_name
 
 _TABLES = Path(__file__).parent / "tables"
 _PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16")
-"""Precisions, the slowest first."""
 SHORT_LIST = ("T4", "L4", "A10G", "L40S", "A100", "H100")
 """Default accelerators: clouds rent each as a single GPU, and its price here has a date."""
 
@@ -46,20 +45,11 @@ class Accelerator:
     memory_gb_per_s: float
     tflops: dict[str, float]
     """Dense rate at the boost clock, by precision."""
-    cache_mib: float
-    """Size of the last-level cache."""
-    link_gb_per_s: float | None
-    """Rate from the host, one way. None if both share the memory."""
 
     def effective_precision(self, precision: str) -> str:
         """Return `precision`, but fp32 for tf32 unless this is an NVIDIA GPU with bf16."""
         has_tf32 = self.kind == "cuda" and "bf16" in self.tflops
         return "fp32" if precision == "tf32" and not has_tf32 else precision
-
-    def best_tflops(self, precision: str) -> float | None:
-        """Return the rate in a precision, or in the next shorter precision with a known rate."""
-        wanted = _PRECISIONS[_PRECISIONS.index(self.effective_precision(precision)) :]
-        return next((self.tflops[name] for name in wanted if name in self.tflops), None)
 
 
 @dataclass(frozen=True)
@@ -141,18 +131,8 @@ class Prices(Settings):
     """Price of an hour of the whole machine of `train-cpu`."""
     gpu_hour: NonNegativeFloat | None = None
     """Price of an hour of the machine of `train-gpu` with all GPUs in use."""
-    kilowatt_hour: NonNegativeFloat | None = None
-    """Price of energy, added to the hours."""
     accelerator_hour: dict[AcceleratorName, NonNegativeFloat] = Field(default_factory=dict)
     """Prices of machines with these accelerators, instead of list prices."""
-
-
-class Watts(Settings):
-    """Power of the device while it trains, for estimates where it cannot be measured."""
-
-    cpu: PositiveFloat | None = None
-    gpu: PositiveFloat | None = None
-    """Power of all GPUs in use."""
 
 
 References = Literal["all", "none"] | tuple[Name, ...]
@@ -167,7 +147,6 @@ class Comparing(Settings):
     prices: Prices = Prices()
     budget: PositiveFloat | None = None
     """Maximum price of one training on one device, in the prices' currency."""
-    watts: Watts = Watts()
     worth_it: PositiveFloat = 1.2
     """Smallest estimated speed-up of the whole job for which a GPU in this machine is worth it."""
     rental_minutes: NonNegativeFloat = 5.0
@@ -183,7 +162,7 @@ class Comparing(Settings):
     references: Annotated[References, BeforeValidator(_check_references)] = "all"
     """Records in reference/ that are compared with this machine's results."""
     accelerators: AcceleratorNames = SHORT_LIST
-    """Accelerators for which bounds are computed from their data sheets."""
+    """Accelerators on which the job is estimated from their data sheets."""
 
     @field_validator("budget", mode="before")
     @classmethod

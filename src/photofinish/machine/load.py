@@ -65,7 +65,6 @@ class LoadWindow(Record):
     """Number of pages that were read from a disk."""
     swapped_pages: int | None
     """Number of pages that the whole machine swapped in and out."""
-    gpu_clock_mhz: int | None = None
     gpu_slowdowns: tuple[str, ...] = ()
     """Reasons why the GPU reduced its clock."""
 
@@ -109,27 +108,22 @@ def load_warnings(windows: Iterable[LoadWindow]) -> list[str]:
     ]
 
 
-GpuState = tuple[int | None, tuple[str, ...]]
-"""Current clock in MHz, and the reasons that slow the GPU down."""
-
-
-def nvidia_gpu_state(uuid: str | None) -> Callable[[], GpuState]:
-    """Return a function that reads this GPU's state, or returns `(None, ())` if NVML can't."""
+def nvidia_gpu_state(uuid: str | None) -> Callable[[], tuple[str, ...]]:
+    """Return a function that reads why this GPU reduced its clock. It reads none without NVML."""
     handle: Any = None
     if uuid:
         with suppress(pynvml.NVMLError):
             pynvml.nvmlInit()
             handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
 
-    def read() -> GpuState:
+    def read() -> tuple[str, ...]:
         if handle is None:
-            return None, ()
+            return ()
         try:
-            clock_mhz = int(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM))
             reasons = int(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
         except pynvml.NVMLError:  # a virtual GPU, for example
-            return None, ()
-        return clock_mhz, tuple(text for bit, text in _SLOWDOWNS.items() if reasons & bit)
+            return ()
+        return tuple(text for bit, text in _SLOWDOWNS.items() if reasons & bit)
 
     return read
 
@@ -138,9 +132,12 @@ class LoadMonitor:
     """Reader of the system's counters between epochs, too rare to affect times."""
 
     def __init__(
-        self, gpu_state: Callable[[], GpuState], *, own_processes_share_cores: bool = False
+        self,
+        gpu_slowdowns: Callable[[], tuple[str, ...]],
+        *,
+        own_processes_share_cores: bool = False,
     ) -> None:
-        self._gpu_state = gpu_state
+        self._gpu_slowdowns = gpu_slowdowns
         self._own_processes_share_cores = own_processes_share_cores
         affinity = getattr(os, "sched_getaffinity", None)
         self._cores = sorted(affinity(0)) if affinity else list(range(os.cpu_count() or 1))
@@ -180,7 +177,6 @@ class LoadMonitor:
         # Negative if threads have ended, because the system drops their counters.
         passed = {name: max(0, value - before[name]) for name, value in self._last.items()}
         counts_waiting = not self._own_processes_share_cores and self._last["waited_seconds"] > 0
-        clock_mhz, slowdowns = self._gpu_state()
         self.windows.append(
             LoadWindow(
                 repeat=repeat,
@@ -192,8 +188,7 @@ class LoadMonitor:
                 waited_for_core_seconds=passed["waited_seconds"] if counts_waiting else None,
                 major_page_faults=int(passed["faults"]),
                 swapped_pages=int(passed["swapped"]),
-                gpu_clock_mhz=clock_mhz,
-                gpu_slowdowns=slowdowns,
+                gpu_slowdowns=self._gpu_slowdowns(),
             )
         )
 

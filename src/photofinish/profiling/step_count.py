@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
 from torch.optim import Optimizer
 
-from photofinish.results.measurements import Operations, Product
+from photofinish.results.measurements import Operations
 
 
 class StepCount(NamedTuple):
@@ -19,7 +18,6 @@ class StepCount(NamedTuple):
     kernels: int
     convolutions: int
     time_steps: int
-    products: list[Product]
     saved_activations: int
     saved_tensor_bytes: int
     without_formula: tuple[str, ...]
@@ -45,10 +43,6 @@ class StepCount(NamedTuple):
             kernels=self.kernels,
             convolutions=self.convolutions,
             time_steps=self.time_steps,
-            products=tuple(
-                product.model_copy(update={"count": count})
-                for product, count in Counter(self.products).items()
-            ),
             parameter_bytes=bytes_of(weights),
             gradient_bytes=bytes_of(gradients),
             optimizer_bytes=sum(bytes_of(state.values()) for state in states),

@@ -16,7 +16,6 @@ ItemT = TypeVar("ItemT")
 Table = list[dict[str, str]]
 """Rows of a table, each a dictionary of cells by heading. All rows have equal headings."""
 NOTHING = "n/a"
-SHORT = "under 1 s"
 
 
 @dataclass(frozen=True)
@@ -111,22 +110,6 @@ RENTING: tuple[Column[RentalOption], ...] = (
     *ESTIMATED,
     Column("loader_cores", lambda each: each.loader_need and each.loader_need.wanted_cores),
     Column("waiting_share", lambda each: each.loader_need and each.loader_need.waiting_share),
-    Column("step_seconds_at_least", lambda each: each.step.seconds),
-    Column("arithmetic_seconds", lambda each: each.step.arithmetic_seconds),
-    Column("memory_seconds", lambda each: each.step.memory_seconds),
-    Column("link_seconds", lambda each: each.step.link_seconds),
-    Column("epoch_seconds_at_least", lambda each: each.epoch_seconds),
-    Column(
-        "job_seconds_at_least",
-        lambda each: each.job_seconds,
-        "the job at least",
-        lambda value: seconds(value) if value >= 1 else SHORT,
-    ),
-    Column("epoch_times_as_fast_at_most", lambda each: each.epoch_at_most),
-    Column("job_times_as_fast_at_most", lambda each: each.job_at_most),
-    Column("cost_at_least", lambda each: each.cost),
-    Column("target_seconds_at_least", lambda each: each.target_seconds),
-    Column("target_cost_at_least", lambda each: each.target_cost),
     Column("fits", lambda each: each.fits),
     Column("needed_bytes_at_least", lambda each: each.needed_bytes),
     Column(None, _memory, "fits, memory at least"),

@@ -86,7 +86,6 @@ class ComparisonRow:
     energy_joules: float | None = None
     energy_status: str | None = None
     energy_counted: str | None = None
-    target_energy_joules: float | None = None
     cost: float | None = None
     cost_currency: str | None = None
     cost_counted: str | None = None
@@ -210,7 +209,6 @@ def _row(pair: AnyComparison, run: AnyResult) -> ComparisonRow:
         energy_joules=spent.energy.joules,
         energy_status=spent.energy.status,
         energy_counted=spent.energy.counted,
-        target_energy_joules=spent.joules_to_target,
         cost=spent.cost.amount,
         cost_currency=None if spent.cost.amount is None else spent.currency,
         cost_counted=spent.cost.counted,

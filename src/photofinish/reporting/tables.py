@@ -21,8 +21,7 @@ from photofinish.wording import all_or_some, energy, limit, listed, money, ratio
 
 RENTING_NOTE = (
     "Estimates assume this CPU's start-up and loading; a loader's workers share the cores of the "
-    "cheapest machine. Least times and costs count arithmetic and memory traffic only, by "
-    "the accelerator's data sheet."
+    "cheapest machine."
 )
 
 
@@ -152,8 +151,6 @@ def _spent(pair: AnyComparison, run: AnyResult) -> dict[str, tuple[str, str]]:
     elif target and target.seconds is not None:
         when = f"in epoch {target.epoch}, start-up included"
         answers[f"time {goal}"] = seconds(target.seconds), when
-    if spent.joules_to_target:
-        answers[f"energy {goal}"] = energy(spent.joules_to_target), "by the epochs' time"
     if spent.cost_to_target:
         cost = money_or_nothing(spent.cost_to_target.amount, currency)
         answers[f"cost {goal}"] = cost, "as for the run"

@@ -98,19 +98,8 @@ class StepAttribution(Record):
     """Steps with resident batches, if a loader is used and the samples would fit on the device."""
 
 
-class Product(Record):
-    """Matrix product or convolution, or its gradient, counted by profiling/counting.py."""
-
-    count: int
-    """Number of equal products in a step."""
-    least_flops: int
-    """Operations of the fastest known algorithm. A multiply-add counts as two."""
-    read_values: int
-    written_values: int
-
-
 class Operations(Record):
-    """Operations, memory traffic and saved tensors of one training step."""
+    """Operations and saved tensors of one training step."""
 
     images: int
     """Batch size."""
@@ -124,7 +113,6 @@ class Operations(Record):
     """Number of convolutions: outputs and both gradients count one each."""
     time_steps: int = 0
     """Number of time steps of recurrent layers, forward and backward, one after another."""
-    products: tuple[Product, ...]
     parameter_bytes: int
     gradient_bytes: int
     optimizer_bytes: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import re
@@ -11,8 +12,6 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
-
-from pydantic import ValidationError
 
 from photofinish.config.base import Name, Record, is_name
 from photofinish.config.experiment import Experiment
@@ -29,6 +28,10 @@ _PRIVATE = re.compile(r"[/\\]|GPU-|MIG-")
 """Pattern of an environment variable's value that contains a folder or a GPU's identifier."""
 _OUTSIDE = re.compile(r"[/\\~]|\.\.[/\\]|([A-Za-z]|file):[/\\]")
 """Pattern of the start of a path outside the project."""
+
+
+_GONE = frozenset({"products", "gpu_clock_mhz", "by_fork", "one_indexing_seconds"})
+"""Fields of timings in records of earlier versions, which nothing reads."""
 
 
 class Reference(Record):
@@ -75,13 +78,22 @@ def read_references(
     references = []
     for path in (path for name in names for path in sorted((folder / name).glob("*.json"))):
         try:
-            references.append(Reference.model_validate_json(path.read_bytes()))
-        except ValidationError as error:
+            record = json.loads(path.read_bytes())
+            record["timings"] = _without_gone(record["timings"])
+            references.append(Reference.model_validate_json(json.dumps(record)))
+        except (KeyError, TypeError, ValueError) as error:
             raise UserError(
                 f"{path} is not a reference that can be read: {error}. "
                 "Remove it, or set compare.references in params.yaml"
             ) from error
     return references
+
+
+def _without_gone(value: Any) -> Any:
+    """Return a record without the fields that an earlier version wrote."""
+    if isinstance(value, dict):
+        return {key: _without_gone(each) for key, each in value.items() if key not in _GONE}
+    return [_without_gone(each) for each in value] if isinstance(value, list) else value
 
 
 def hardware(device: records.DeviceLabel, timings: JobTimes) -> str:
