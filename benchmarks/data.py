@@ -42,7 +42,7 @@ class Data:
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
-    def batches(self, experiment: Any, device: torch.device) -> tuple[Batches, Batches]:
+    def batches(self, experiment: Any, device: torch.device) -> tuple[Batches, Batches | None]:
         """Return batches for training and for validation, as the training stage makes them."""
 
         def of(name: PartName, part: Part) -> Batches:
@@ -57,14 +57,20 @@ def idx(name: str, train: int, validation: int) -> Data:
     folder = REAL_DATA / name / "raw"
     if not folder.is_dir():
         return noise((1, 28, 28), train, validation)
-    images = _read_idx(folder / "train-images-idx3-ubyte.gz", header=16).reshape(-1, 1, 28, 28)
-    labels = _read_idx(folder / "train-labels-idx1-ubyte.gz", header=8).astype(np.int64)
+    whole = idx_part(folder, "train")
     return _data(
-        Part(images[:train], labels[:train]),
-        Part(images[-validation:], labels[-validation:]),
+        Part(whole.images[:train], whole.labels[:train]),
+        Part(whole.images[-validation:], whole.labels[-validation:]),
         classes=10,
         is_real=True,
     )
+
+
+def idx_part(folder: Path, prefix: str) -> Part:
+    """Return the images of `train` or `t10k`."""
+    images = _read_idx(folder / f"{prefix}-images-idx3-ubyte.gz", header=16)
+    labels = _read_idx(folder / f"{prefix}-labels-idx1-ubyte.gz", header=8)
+    return Part(images.reshape(-1, 1, 28, 28), labels.astype(np.int64))
 
 
 def noise(shape: tuple[int, int, int], train: int, validation: int) -> Data:
@@ -105,11 +111,14 @@ def jpegs(scratch: Path, side: int, most: int) -> Data:
 
 
 def _data(train: Part, validation: Part, classes: int, is_real: bool) -> Data:
-    scaled = train.images.astype(np.float32) / 255
-    mean, std = (
-        tuple(np.asarray(of).tolist()) for of in (scaled.mean((0, 2, 3)), scaled.std((0, 2, 3)))
-    )
-    return Data(train, validation, classes, is_real, mean, std)
+    return Data(train, validation, classes, is_real, *mean_and_std(train))
+
+
+def mean_and_std(part: Part) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the mean and standard deviation of each channel, on the scale from 0 to 1."""
+    scaled = part.images.astype(np.float32) / 255
+    mean, std = scaled.mean((0, 2, 3)), scaled.std((0, 2, 3))
+    return tuple(np.asarray(mean).tolist()), tuple(np.asarray(std).tolist())
 
 
 def _read_idx(path: Path, header: int) -> UInt8Array:

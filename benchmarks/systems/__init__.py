@@ -1,0 +1,1 @@
+"""The five tutorials' systems on the devices here: `python -m benchmarks.systems`."""
