@@ -14,7 +14,7 @@ from training_process import train_here
 from photofinish.data.packed import PackedSplit
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.results.pass_times import Overhead
-from photofinish.results.records import Timings, read_record
+from photofinish.results.records import TrainingTimes, read_record
 from photofinish.runs.run import Run
 from photofinish.stage.rank import seconds_since_process_start
 from photofinish.training.checkpoint import CheckpointStore, State, prune_checkpoints
@@ -107,7 +107,7 @@ def test_checkpoints_are_in_no_jobs_time_and_have_a_figure_of_their_own(
     experiment = make_experiment(epochs=2)
     run = Run("small", "cpu", experiment, cpu_host, packed_split.folder, tmp_path / "small" / "cpu")
     train_here(run)
-    timings = read_record(run.out / "timings" / "timings.json", Timings)
+    timings = read_record(run.out / "timings" / "timings.json", TrainingTimes)
     assert timings.overhead.checkpoint_seconds == pytest.approx(slow.now_seconds, abs=100)
     assert slow.now_seconds >= 1000
     assert max(timings.total_seconds, timings.whole_seconds) < began_seconds + 500

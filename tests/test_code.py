@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from conftest import run_command
+from conftest import PrepareStage, run_command
 from source_imports import ROOT, transitive_sources
 
+from photofinish.files import write_bytes_atomically
+from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.planning.source_code import stage_code
+from photofinish.results.measured import MEASURED, MEASURED_FOLDER, NotMeasured, read_measured
 
 SCRIPTS = sorted((ROOT / "stages").glob("[!_]*.py"))
 SHOWS = ("src/photofinish/tracking/", "src/photofinish/wording.py", "src/photofinish/comparing/")
@@ -93,3 +97,28 @@ def test_scripts_do_not_hide_packages_and_custom_files_of_their_names(tmp_path: 
     environment = {"PYTHONPATH": f"{elsewhere}:{ROOT / 'src'}"}
     ran = run_command([sys.executable, str(script)], tmp_path, environment)
     assert Path(ran.stdout.strip()) == elsewhere / "split.py"
+
+
+def test_training_loads_no_measuring(prepare_stage: PrepareStage) -> None:
+    stage = prepare_stage(epochs=1)
+    output, _ = stage.fork().communicate()
+    loaded = (stage.folder / "modules.txt").read_text(encoding="utf-8").split()
+    assert "photofinish.training.trainer" in loaded, output
+    packages = {module.split(".")[1] for module in loaded if module.startswith("photofinish.")}
+    assert not packages & {"measure", "profiling", "comparing", "reporting"}
+
+
+def test_a_missing_gpu_is_recorded_without_torch(
+    prepare_stage: PrepareStage, cpu_host: CpuTarget
+) -> None:
+    stage = replace(prepare_stage(), device="gpu")
+    missing: dict[str, Any] = {"kind": "auto", "count": 1, "if_missing": "skip", "missing": "none"}
+    host = GpuTarget(**missing, accelerators=(), threads=None, cpu=None, software=None)
+    write_bytes_atomically(stage.folder / "gpu.json", host.model_dump_json().encode())
+    code = "import runpy, sys; del sys.argv[0]; sys.path.insert(0, sys.argv[0][:-11])\n"
+    code += "runpy.run_path(sys.argv[0], run_name='__main__'); assert 'torch' not in sys.modules"
+    ran = run_command([sys.executable, "-c", code, *stage.measuring()], stage.folder, {})
+    assert ran.returncode == 0, ran.stderr
+    record = read_measured(stage.out / MEASURED_FOLDER / MEASURED)
+    assert isinstance(record, NotMeasured)
+    assert "none" in record.reason

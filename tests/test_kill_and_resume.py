@@ -13,7 +13,7 @@ from training_process import CHECKPOINT_EACH_EPOCH, NEVER, RENAMES, ForkedProces
 from training_stage import TrainingStage
 
 from photofinish.files import sha256_of_bytes
-from photofinish.results.records import Timings, TrainingRecord, read_record
+from photofinish.results.records import TrainingRecord, TrainingTimes, read_record
 
 pytestmark = pytest.mark.slow
 
@@ -105,7 +105,7 @@ def test_killed_between_repeats_it_trains_only_the_missing_ones(
     learned = trainings.learn()
     resumed = [f"repeat {repeat}  resumes after epoch 2" in trainings.output for repeat in (2, 3)]
     assert resumed == [True, False]
-    timings = read_record(trainings.stage.out / "timings" / "timings.json", Timings)
+    timings = read_record(trainings.stage.out / "timings" / "timings.json", TrainingTimes)
     assert [len(repeat) for repeat in timings.repeats] == [2, 2]
     trainings.start_over()
     assert trainings.learn() == learned
@@ -117,10 +117,10 @@ def test_killed_before_dvc_stored_the_result_it_trains_no_epoch_again(
     trainings = make_trainings(epochs=3, save_weights="every_epoch")
     trainings.environment["DVC_STAGE"] = DVC_STAGE
     learned = trainings.learn()
-    timings = read_record(trainings.stage.out / "timings" / "timings.json", Timings)
+    timings = read_record(trainings.stage.out / "timings" / "timings.json", TrainingTimes)
     assert trainings.learn() == learned
     assert trainings.output == "small on cpu  had finished: its result is restored\n"
-    again = read_record(trainings.stage.out / "timings" / "timings.json", Timings)
+    again = read_record(trainings.stage.out / "timings" / "timings.json", TrainingTimes)
     assert again == timings  # so that MLflow has one run of it
     lock = trainings.folder / "dvc.lock"
     lock.write_text(f"stages:\n  {DVC_STAGE}:\n    outs: 1\n", encoding="utf-8")

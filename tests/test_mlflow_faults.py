@@ -25,7 +25,7 @@ from training_stage import TrainingStage, clean_environment, contents
 
 from photofinish.data.packed import PackedSplit
 from photofinish.machine.fingerprint import CpuTarget
-from photofinish.results.records import Timings, read_record
+from photofinish.results.records import TrainingTimes, read_record
 from photofinish.tracking import sync
 
 pytestmark = [
@@ -141,7 +141,7 @@ def test_a_training_of_less_than_a_second_is_logged_live_and_prints_nothing_of_m
     assert run.info.status == "FINISHED"
     assert "system/cpu_utilization_percentage" in run.data.metrics
     assert trained_once.logged_epochs() == Counter(range(1, EPOCHS + 1))
-    timings = read_record(trained_once.stage.out / "timings" / "timings.json", Timings)
+    timings = read_record(trained_once.stage.out / "timings" / "timings.json", TrainingTimes)
     # By this, a sync finds the run of a training whose server was gone at its end.
     assert run.info.start_time / 1000 == pytest.approx(timings.started_at_unix_seconds, abs=0.5)
 

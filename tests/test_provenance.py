@@ -17,7 +17,7 @@ from training_process import Start
 from photofinish.files import project_root
 from photofinish.git import git
 from photofinish.machine.host import git_commit
-from photofinish.results.records import Timings, read_record
+from photofinish.results.records import TrainingTimes, read_record
 from photofinish.stage.rank import note_start_of_stage, seconds_since_stage_start
 
 
@@ -89,7 +89,7 @@ def test_recorded_times_fit_the_wall_clock(prepare_stage: PrepareStage) -> None:
         output, _ = process.communicate()
     ended = time.time()
     assert process.returncode == 0, output
-    timings = read_record(stage.out / "timings" / "timings.json", Timings)
+    timings = read_record(stage.out / "timings" / "timings.json", TrainingTimes)
     epochs_seconds = sum(
         epoch.training_seconds + epoch.validation_seconds for epoch in timings.epochs
     )

@@ -22,7 +22,7 @@ from training_stage import TrainingStage, read_until, wait_for
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED
 from photofinish.machine.fingerprint import CpuTarget
-from photofinish.results.records import Timings, read_record
+from photofinish.results.records import TrainingTimes, read_record
 
 pytestmark = pytest.mark.slow
 
@@ -69,7 +69,7 @@ def undisturbed(make_stage: MakeStage) -> TrainingStage:
         begun_at_unix_seconds = time.time()
         output = process.stdout.read()
     assert process.returncode == 0, output
-    timings = read_record(stage.out / "timings" / "timings.json", Timings)
+    timings = read_record(stage.out / "timings" / "timings.json", TrainingTimes)
     # Starting the processes, which takes half a second of the launcher's alone, is part of the job.
     assert timings.started_at_unix_seconds < begun_at_unix_seconds + 0.25
     return stage

@@ -152,7 +152,7 @@ def _run(
 ) -> None:
     """Run the stage's script, and the programs that it starts with `python`.
 
-    At its end, it writes its file operations to `operations.txt`.
+    At its end, it writes its file operations to `operations.txt`, and its modules to `modules.txt`.
     """
     for descriptor in (1, 2):
         os.dup2(output.fileno(), descriptor)
@@ -187,6 +187,7 @@ def _run(
     runpy.run_path(str(STAGE), run_name="__main__")
     operations = "\n".join(seen)
     (folder / "operations.txt").write_text(operations, encoding="utf-8")
+    (folder / "modules.txt").write_text("\n".join(sys.modules), encoding="utf-8")
     if start.reports_waiting:
         print(f"waited {sum(waited_seconds):.2f} s for MLflow")
 
