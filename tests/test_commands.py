@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, CustomFiles, clone_project, run_command
 
-from photofinish.commands.init import find_scripts, write_network
-from photofinish.commands.pipeline import copy_example
+from photofinish.commands.init import find_scripts, init, write_network
+from photofinish.commands.pipeline import copy_example, prepare
 from photofinish.config.loader import read_params
 from photofinish.errors import EXIT_MISTAKE, ConfigError
 from photofinish.planning.checks import check_custom_code_calls, check_deps
@@ -235,3 +235,21 @@ def test_every_make_target_of_the_pipeline_calls_the_command() -> None:
         "python -m photofinish run --example one",
         "python -m photofinish ui --port 1",
     ]
+
+
+def test_a_pipeline_of_an_older_photofinish_is_named_by_run_and_renewed_by_init(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    older = "stages:\n  train-cpu: {cmd: python stages/train.py}\n"
+    for name, text in {"dvc.yaml": older, "stages/plan.py": "", "params.yaml": "mine: 1\n"}.items():
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match="photofinish init"):
+        prepare()
+    init()
+    assert "dvc.yaml.old" in capsys.readouterr().out
+    assert Path("dvc.yaml.old").read_text(encoding="utf-8") == older
+    assert Path("dvc.yaml").read_bytes() == (ROOT / "dvc.yaml").read_bytes()
+    assert Path("stages/measure.py").is_file()
+    assert Path("params.yaml").read_text(encoding="utf-8") == "mine: 1\n"

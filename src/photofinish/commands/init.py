@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from photofinish.commands.pipeline import PARAMS, PLAN, has_git
+from photofinish.commands.pipeline import PARAMS, PIPELINE, PLAN, has_git, is_older
 from photofinish.config.base import is_name
 from photofinish.errors import ConfigError
 from photofinish.files import OWN_FOLDER
@@ -35,7 +35,13 @@ _TRAINERS = frozenset({"fit", "train"})
 
 
 def init() -> None:
-    """Write the pipeline and a params.yaml into the current folder, or into a new subfolder."""
+    """Write the pipeline and a params.yaml into the current folder, or into a new subfolder.
+
+    A pipeline of an older photofinish is renewed.
+    """
+    if older := next((each for each in (Path(), OWN_FOLDER) if _has_older(each)), None):
+        _renew(older)
+        return
     folder = _free_folder()
     scripts = find_scripts(Path())
     _set_up_dvc()
@@ -65,6 +71,20 @@ def init() -> None:
         print("Next: `photofinish run` runs it to its end, on each device.")
     else:
         print("Next: name your network and data in params.yaml, then: photofinish run")
+
+
+def _has_older(folder: Path) -> bool:
+    return (folder / PLAN).is_file() and (folder / PIPELINE).is_file() and is_older(folder)
+
+
+def _renew(folder: Path) -> None:
+    """Write today's dvc.yaml and stages. Keep the old dvc.yaml, which a user may have changed."""
+    kept = folder / f"{PIPELINE}.old"
+    shutil.copyfile(folder / PIPELINE, kept)
+    for path in _copied_files():
+        _copy(_pipeline() / path, folder / path)
+    print(f"Renewed {PIPELINE} and {PLAN.parent}/ in {folder.resolve()}.")
+    print(f"{kept} is the old one, in case it has stages of yours. Next: photofinish run")
 
 
 def write_network(file: str) -> None:

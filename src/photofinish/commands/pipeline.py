@@ -18,6 +18,7 @@ from photofinish.git import git_succeeds
 
 PARAMS = Path("params.yaml")
 PLAN = Path("stages/plan.py")
+PIPELINE = Path("dvc.yaml")
 
 
 def enter() -> None:
@@ -64,12 +65,22 @@ def repro(arguments: list[str]) -> int:
 
 
 def prepare() -> None:
-    """Check params.yaml and write the plan, and let DVC work without Git."""
+    """Check the pipeline's age and params.yaml, write the plan, and let DVC work without Git."""
     from dvc.cli import main as dvc
 
+    if is_older():
+        raise ConfigError(
+            f"{PIPELINE} and {PLAN.parent}/ in {Path.cwd()} are of an older photofinish: "
+            f"`photofinish init` here renews them and leaves {PARAMS} as it is"
+        )
     check_params()
     if not has_git():  # a ZIP without .git, which DVC would refuse
         dvc(["config", "--local", "core.no_scm", "true"])
+
+
+def is_older(folder: Path = Path()) -> bool:
+    """Return True if the folder's pipeline lacks the stages that came last."""
+    return "measure-cpu:" not in (folder / PIPELINE).read_text(encoding="utf-8")
 
 
 def check_params() -> None:
