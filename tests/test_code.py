@@ -14,7 +14,7 @@ from conftest import PrepareStage, run_command
 from source_imports import ROOT, transitive_sources
 
 from photofinish.files import write_bytes_atomically
-from photofinish.machine.fingerprint import CpuTarget, GpuTarget
+from photofinish.machine.fingerprint import GpuTarget
 from photofinish.planning.source_code import stage_code
 from photofinish.results.measured import MEASURED, MEASURED_FOLDER, NotMeasured, read_measured
 
@@ -108,9 +108,7 @@ def test_training_loads_no_measuring(prepare_stage: PrepareStage) -> None:
     assert not packages & {"measure", "profiling", "comparing", "reporting"}
 
 
-def test_a_missing_gpu_is_recorded_without_torch(
-    prepare_stage: PrepareStage, cpu_host: CpuTarget
-) -> None:
+def test_a_missing_gpu_is_recorded_without_torch(prepare_stage: PrepareStage) -> None:
     stage = replace(prepare_stage(), device="gpu")
     missing: dict[str, Any] = {"kind": "auto", "count": 1, "if_missing": "skip", "missing": "none"}
     host = GpuTarget(**missing, accelerators=(), threads=None, cpu=None, software=None)
