@@ -10,6 +10,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -24,6 +25,8 @@ from photofinish.stage.process import end_with
 FOLDER, ASKING_PROCESS = "PHOTOFINISH_ASK_FOLDER", "PHOTOFINISH_ASK_PROCESS"
 SITECUSTOMIZE = "from photofinish.asking.hooks import begin\nbegin(__file__)\n"
 """Content of a sitecustomize.py in the first folder of PYTHONPATH."""
+OTHER_LIBRARIES = "jax", "tensorflow", "sklearn"
+"""Libraries that train without torch."""
 
 
 def begin(own_file: str) -> None:
@@ -39,6 +42,7 @@ def begin(own_file: str) -> None:
     if FOLDER in os.environ and os.environ.get("RANK", "0") == "0":
         watcher = Watcher(Path(os.environ[FOLDER]))
         calls = {"argparse": watcher.argparse_imported, "torch": watcher.torch_imported}
+        calls |= {name: partial(watcher.other_imported, name) for name in OTHER_LIBRARIES}
         sys.meta_path.insert(0, _AfterImport(calls))
     hidden = PathFinder.find_spec("sitecustomize")
     if hidden and hidden.loader:
@@ -55,14 +59,18 @@ class _AfterImport(MetaPathFinder):
 
     def find_spec(self, name: str, _path: Any, _target: Any = None) -> ModuleSpec | None:
         call = self._calls.pop(name, None)
-        spec = importlib.util.find_spec(name) if call else None
-        if call is None or spec is None or spec.loader is None:
+        if call is None:
+            return None
+        spec = importlib.util.find_spec(name)  # by the other finders
+        self._calls[name] = call
+        if spec is None or spec.loader is None:
             return None
         execute = spec.loader.exec_module
 
         def execute_and_call(module: ModuleType) -> None:
             execute(module)
-            call()
+            if self._calls.pop(name, None):  # to look for a module is not to import it
+                call()
 
         spec.loader.exec_module = execute_and_call  # type: ignore[method-assign]
         return spec

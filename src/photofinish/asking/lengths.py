@@ -1,15 +1,60 @@
-"""Lengths of a training, as the process of a script has them: in its arguments or in a Trainer."""
+"""Lengths of a training: in its command line, in the script's arguments or in a Trainer."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-_LENGTHS = ("epochs", "num_epochs", "max_epochs", "n_epochs", "max_steps", "max_iters")
-"""Names of command-line arguments with the length of a training."""
+_PARSED = ("epochs", "num_epochs", "max_epochs", "n_epochs", "max_steps", "max_iters")
+"""Names of argparse's arguments with the length of a training, whose defaults count too."""
+STEPS = (
+    "max_steps",
+    "max_iters",
+    "max_train_steps",
+    "num_train_steps",
+    "train_steps",
+    "total_steps",
+    "num_steps",
+    "n_steps",
+    "num_iters",
+    "num_iterations",
+    "iterations",
+    "iters",
+    "steps",
+)
+"""Names of options with the number of steps."""
+_EPOCHS = (
+    "epochs",
+    "num_epochs",
+    "max_epochs",
+    "n_epochs",
+    "num_train_epochs",
+    "train_epochs",
+    "total_epochs",
+    "nepochs",
+    "epoch",
+)
+TRAINER = "the trainer"
 _TRAINERS = ("lightning.", "pytorch_lightning.", "transformers.")
+
+
+def lengths_in_command(command: Sequence[str]) -> Iterator[tuple[str, float, str]]:
+    """Yield each length on a command line: `--epochs 3`, `--max-steps=10`, `trainer.epochs=3`."""
+    words = " ".join(command).split()  # a shell gets its command line as one argument
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        option, has_value, value = word.partition("=")
+        name = option.lstrip("-").rpartition(".")[2].replace("-", "_")
+        if name not in STEPS + _EPOCHS or not (has_value or option.startswith("-")):
+            continue
+        try:
+            number = float(value if has_value else following)
+        except ValueError:
+            continue
+        if 0 < number < math.inf:
+            yield name, number, option
 
 
 def watch_arguments(note: Callable[[str, int, str], None]) -> None:
@@ -21,7 +66,7 @@ def watch_arguments(note: Callable[[str, int, str], None]) -> None:
     @functools.wraps(parse)
     def parse_and_note(parser: Any, *arguments: Any, **named: Any) -> Any:
         parsed = parse(parser, *arguments, **named)
-        for name in _LENGTHS:
+        for name in _PARSED:
             value = getattr(parsed[0], name, None)
             if isinstance(value, int) and value > 0:
                 note(name, value, f"--{name}")

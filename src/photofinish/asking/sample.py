@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 from array import array
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from photofinish.asking.lengths import STEPS, TRAINER
 from photofinish.asking.watcher import main_optimizer
 from photofinish.comparing.speedups import students_t
 
@@ -49,11 +51,20 @@ class Length(NamedTuple):
     name: str
     value: float
     by: str
-    """Source of the length: `--epochs`, or `the trainer`."""
+    """Source of the length: `--epochs` or another option, or `the trainer`."""
 
     @property
     def is_steps(self) -> bool:
-        return self.name in ("max_steps", "max_iters")
+        return self.name in STEPS
+
+    @property
+    def is_from_options(self) -> bool:
+        return self.by != TRAINER
+
+    @property
+    def is_perhaps_a_start(self) -> bool:
+        """Return True for `--epoch`: some scripts begin with this epoch."""
+        return self.name == "epoch"
 
 
 class WatchedScript:
@@ -80,7 +91,8 @@ class WatchedScript:
     def process(self) -> Process | None:
         """Process that trains, else a process that imported torch, else None."""
         processes = [*self._processes.values()]
-        return max(processes, key=lambda each: sum(each.steps), default=None)
+        key = operator.attrgetter("taken_steps", "has_torch")
+        return max(processes, key=key, default=None)
 
 
 class Process:
@@ -95,11 +107,18 @@ class Process:
         """
         self.steps: list[int] = []
         self.lengths: list[Length] = []
+        """Lengths that the process has, from a Trainer or argparse."""
+        self.on_command_line: list[Length] = []
         self.loaders: dict[int, Loader] = {}
         self.counts: dict[str, Any] | None = None
         self.device = "cpu"
         self.seen = 0, 0
         """Numbers of batches and forward passes before an optimizer's first step."""
+        self.unseen: str | None = None
+        """Reason why the script takes steps that no hook sees."""
+        self.has_torch = False
+        self.others: dict[str, float] = {}
+        """Times at which libraries were imported that train without torch."""
 
     def add(self, line: Any) -> None:
         if isinstance(line, list):
@@ -118,6 +137,20 @@ class Process:
             self.counts = line
         elif kind == "seen":
             self.seen = line["batches"], line["forward_passes"]
+        elif kind == "unseen":
+            self.unseen = line["why"]
+        elif kind == "torch":
+            self.has_torch = True
+        elif kind == "other":
+            self.others[line["name"]] = line["at"]
+
+    def imported_instead(self, before: float) -> list[str]:
+        """Return the libraries imported before a time, if torch was not imported."""
+        return [name for name, at in self.others.items() if at < before and not self.has_torch]
+
+    @property
+    def taken_steps(self) -> int:
+        return sum(self.steps)
 
     @property
     def first_step_at(self) -> float | None:
@@ -126,11 +159,14 @@ class Process:
 
     @property
     def length(self) -> Length | None:
-        """Length of the whole job, from a Trainer, else the script's arguments, steps first."""
-        lengths = sorted(
-            self.lengths, key=lambda each: (each.by.startswith("--"), not each.is_steps)
-        )
-        return lengths[0] if lengths else None
+        """Length of the whole job, from a Trainer, else the command line, else argparse."""
+        lengths = [
+            length
+            for source in (self.on_command_line, self.lengths)
+            for length in sorted(source, key=lambda each: not each.is_steps)
+        ]
+        key = operator.attrgetter("is_from_options", "is_perhaps_a_start")
+        return min(lengths, key=key, default=None)
 
     def seconds_until_second_epoch(self, figures: Figures) -> float:
         """Return the time until the end of the first epoch and some steps of the second.

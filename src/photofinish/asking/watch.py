@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -18,18 +19,28 @@ from typing import Self
 import psutil
 
 from photofinish.asking.hooks import ASKING_PROCESS, FOLDER, SITECUSTOMIZE
-from photofinish.asking.sample import Figures, Process, WatchedScript
+from photofinish.asking.lengths import lengths_in_command
+from photofinish.asking.sample import Figures, Length, Process, WatchedScript
 from photofinish.config.scripts import PLACEHOLDER
 from photofinish.custom_loops.command import HIDING
 from photofinish.errors import UserError
 from photofinish.machine.load import LoadMonitor, LoadWindow, nvidia_gpu_state
-from photofinish.wording import counted, seconds
+from photofinish.wording import counted, listed, seconds
 
 _POLL_SECONDS = 1.0
 _LEAST_SECONDS = 10.0
 """Minimum time of training to watch."""
 _PRECISE = 0.02
 """Relative error of a step that is small enough. Two runs differ by more."""
+UNSEEN_SECONDS = 30.0
+"""Time after the import of another library from which on torch is not expected."""
+_BESIDE_TORCH = {"sklearn"}
+"""Libraries that scripts import long before torch."""
+_NEEDS_GPU = re.compile(r"^(?! *File ).*(cuda|nvidia|nccl|\b(hip|gpus?|mps|xpu)\b)", re.I | re.M)
+_HARD_CODED = (
+    f" This run has no GPU. If the command asks for one, write {PLACEHOLDER} in its place, for "
+    f"example `--device {PLACEHOLDER}`: it becomes cpu, and then the GPU's name."
+)
 _LAST_LINES = 40
 _OUTPUT = "output.txt"
 _CLEAR = "\r\033[K"
@@ -65,7 +76,14 @@ class Watched:
     load: tuple[LoadWindow, ...]
 
 
-def watch(command: Sequence[str], kind: str, limits: Limits, *, shows_output: bool) -> Watched:
+def watch(
+    command: Sequence[str],
+    kind: str,
+    limits: Limits,
+    *,
+    shows_output: bool,
+    takes_input: bool = False,
+) -> Watched:
     """Run the command until a step's time is known or time is over, then end it.
 
     `kind` is torch's name of the device to compute on. For the CPU, GPUs are hidden. Raise
@@ -78,7 +96,13 @@ def watch(command: Sequence[str], kind: str, limits: Limits, *, shows_output: bo
         environment = os.environ | environment_of(kind, folder)
         with (
             _Progress(kind, shows_output=shows_output) as progress,
-            _running(command, environment, folder, shows_output=shows_output) as process,
+            _running(
+                command,
+                environment,
+                folder,
+                shows_output=shows_output,
+                takes_input=takes_input,
+            ) as process,
         ):
             sample = WatchedScript(folder)
             load = LoadMonitor(nvidia_gpu_state(None), own_processes_share_cores=True)
@@ -89,8 +113,13 @@ def watch(command: Sequence[str], kind: str, limits: Limits, *, shows_output: bo
         lines = (folder / _OUTPUT).read_text(encoding="utf-8", errors="replace").splitlines()
     output, trained = "\n".join(lines[-_LAST_LINES:]), sample.process
     figures = trained.figures() if trained else None
-    if trained is None or figures is None:
-        raise UserError(_no_steps(trained, status, output, limits))
+    if trained is None or figures is None or trained.unseen:
+        text = _no_steps(trained, status, ended_at - began_at)
+        if status:
+            needs_gpu = kind == "cpu" and (shows_output or _NEEDS_GPU.search(output))
+            text = f"{output}\n{text}{_HARD_CODED if needs_gpu else ''}"
+        raise UserError(text)
+    trained.on_command_line += [Length(*found) for found in lengths_in_command(command)]
     times = began_at, ended_at, began_at_unix_seconds
     return Watched(
         shlex.join(command), trained, figures, *times, status, output, tuple(load.windows)
@@ -107,7 +136,12 @@ def environment_of(kind: str, folder: Path) -> dict[str, str]:
 
 @contextmanager
 def _running(
-    command: Sequence[str], environment: dict[str, str], folder: Path, *, shows_output: bool
+    command: Sequence[str],
+    environment: dict[str, str],
+    folder: Path,
+    *,
+    shows_output: bool,
+    takes_input: bool,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Start the command, and kill it at the end."""
     (folder / "sitecustomize.py").write_text(SITECUSTOMIZE, encoding="utf-8")
@@ -117,7 +151,7 @@ def _running(
             process = subprocess.Popen(
                 command,
                 env=environment,
-                stdin=subprocess.DEVNULL,
+                stdin=None if takes_input else subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
@@ -154,6 +188,11 @@ class _Progress:
             left = seconds(max(1, math.ceil(left_seconds)))
             self._write(f"{_CLEAR}{self._where}: {text}, at most {left} more")
 
+    def say(self, text: str) -> None:
+        """Print a line that stays."""
+        self._write(_CLEAR)
+        print(f"{self._where}: {text}", file=sys.stderr)
+
     def _write(self, text: str) -> None:
         if self._is_terminal:
             print(text, end="", file=sys.stderr, flush=True)
@@ -183,20 +222,27 @@ def _follow(
     limits: Limits,
 ) -> int | None:
     """Wait until the command has ended or enough is known. Return the exit status or None."""
-    began_at, has_begun = _clock(), False
+    began_at, has_begun, has_warned = _clock(), False, False
     while True:
         try:
             return process.wait(_POLL_SECONDS)
         except subprocess.TimeoutExpired:
             sample.read()
         now, trained = _clock(), sample.process
+        if trained and trained.unseen:
+            break
         first_step_at = trained.first_step_at if trained else None
         if trained is None or first_step_at is None:
             left_seconds = limits.patience_seconds - (now - began_at)
-            awaited = "an optimizer's first step" if trained else "the script to import torch"
+            has_torch = trained is not None and trained.has_torch
+            awaited = "an optimizer's first step" if has_torch else "the script to import torch"
             progress.show(f"waiting for {awaited}", left_seconds)
-            if left_seconds < 0:
+            others = trained.imported_instead(now - UNSEEN_SECONDS) if trained else []
+            if left_seconds < 0 or set(others) - _BESIDE_TORCH:
                 break
+            if others and not has_warned:
+                progress.say(f"the script imported {listed(others)}, and no torch so far")
+                has_warned = True
             continue
         if not has_begun:
             load.begin()
@@ -214,24 +260,33 @@ def _follow(
     return None
 
 
-def _no_steps(process: Process | None, status: int | None, output: str, limits: Limits) -> str:
+def _no_steps(process: Process | None, status: int | None, ran_seconds: float) -> str:
     """Return a message on why nothing could be timed, with what the script did instead."""
+    if process and process.unseen:
+        return (
+            f"the command {process.unseen}, whose steps can't be seen. `for batch in "
+            f"photofinish.steps(loader)` times them, in a script of params.yaml"
+        )
     how = f"ended with exit status {status}"
     if status is None:
-        limit = limits.training_seconds if process and process.steps else limits.patience_seconds
-        how = f"was ended after {seconds(limit)}"
-    if process is None:
+        how = f"was ended after {seconds(ran_seconds)}"
+    option = "--patience"
+    others = process.others if process else {}
+    if process is None or not process.has_torch:
         what = "never imported torch, in a Python that has photofinish"
+        if others:
+            what = f"imported {listed([*others])} and not torch, and only torch's training is seen"
+            option = ""
     elif process.steps:
-        what = f"took only {counted(sum(process.steps), 'step')}, too few to time one"
+        what = f"took only {counted(process.taken_steps, 'step')}, too few to time one"
+        option = "--seconds"
     else:
         batches, forward_passes = process.seen
         what = (
             f"took no step of an optimizer; it loaded {batches:,} batches with a DataLoader and "
             f"ran {counted(forward_passes, 'module')}"
         )
-    text = f"the command {how}. It {what}."
-    if status is None:
-        is_started = process is not None and process.steps
-        text += f" {'--seconds' if is_started else '--patience'} allows more."
-    return f"{output}\n{text}" if status else text
+        if others:
+            what += f". It imported {listed([*others])}, whose training is not seen"
+    more = f" {option} allows more." if status is None and option else ""
+    return f"the command {how}. It {what}.{more}"

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from photofinish.asking.lengths import lengths_of_a_trainer, watch_arguments
+from photofinish.asking.lengths import TRAINER, lengths_of_a_trainer, watch_arguments
+from photofinish.custom_loops.script_device import is_capturing
 
 if TYPE_CHECKING:
     from photofinish.asking.counted_step import CountedStep
@@ -35,7 +36,7 @@ class Watcher:
         self._lines: list[str] = []
         self._written_at = 0.0
         self._forward_hook: Any = None
-        self._compiles = False
+        self._compiles = self._is_unbroken = False
         self._loaders: dict[tuple[int, int | None], int] = {}
         """Numbers of loaders by data set and batch size. A script may make one for each epoch."""
         self._optimizers: dict[int, int] = {}
@@ -65,12 +66,16 @@ class Watcher:
         """Note a length of the training in the script's arguments, such as --epochs."""
         watch_arguments(self._note_length)
 
+    def other_imported(self, name: str) -> None:
+        """Note a library whose training can't be seen."""
+        self._note(kind="other", name=name, at=_clock())
+
     def torch_imported(self) -> None:
         import torch
         from torch.optim.optimizer import register_optimizer_step_post_hook
         from torch.utils.data import DataLoader
 
-        register_optimizer_step_post_hook(self._optimizer_stepped)
+        hook = register_optimizer_step_post_hook(self._optimizer_stepped)
         iterate, compiled = DataLoader.__iter__, torch.compile
 
         @functools.wraps(iterate)
@@ -79,9 +84,14 @@ class Watcher:
 
         @functools.wraps(compiled)
         def note_and_compile(*arguments: Any, **named: Any) -> Any:
+            nonlocal hook
             # Compiled code depends on global hooks, so it would be compiled again at each change.
-            self._compiles = True
             self._forget_forward()
+            self._is_unbroken = self._is_unbroken or bool(named.get("fullgraph"))
+            if not self._compiles:
+                self._compiles = True
+                hook.remove()
+                hook = register_optimizer_step_post_hook(self._hook_in_compiled_code())
             return compiled(*arguments, **named)
 
         DataLoader.__iter__ = iterate_and_time  # type: ignore[method-assign]
@@ -89,6 +99,29 @@ class Watcher:
         self._watch_forward()
         self._note(kind="torch")
         atexit.register(self._ended)
+
+    def _hook_in_compiled_code(self) -> Callable[..., None]:
+        """Return the optimizers' hook for a script that compiles. It runs uncompiled.
+
+        With `fullgraph=True`, compiled code may not leave its graph, so the hook is left out of it.
+        """
+        import torch
+
+        stepped = torch.compiler.disable(self._optimizer_stepped)  # type: ignore[no-untyped-call]
+
+        def note_unseen() -> None:
+            self._note_unseen("compiles its optimizer's step with fullgraph=True")
+
+        # A constant result is computed while Dynamo compiles the step.
+        note_unseen = torch.compiler.assume_constant_result(note_unseen)  # type: ignore[no-untyped-call]
+
+        def stepped_unless_unbroken(optimizer: Any, arguments: Any, named: Any) -> None:
+            if torch.compiler.is_compiling() and self._is_unbroken:
+                note_unseen()
+            else:
+                stepped(optimizer, arguments, named)
+
+        return stepped_unless_unbroken
 
     # -- what the hooks see ----------------------------------------------------------------------
 
@@ -144,6 +177,9 @@ class Watcher:
             self._forward_hook = None
 
     def _optimizer_stepped(self, optimizer: Any, _arguments: Any, _named: Any) -> None:
+        if is_capturing():
+            self._note_unseen("captures whole steps in CUDA graphs and replays them")
+            return
         now = _clock()
         writes = now - self._written_at > _WRITE_SECONDS
         if writes and self._is_on_accelerator:
@@ -175,7 +211,7 @@ class Watcher:
         self._is_on_accelerator = device != "cpu"
         self._note(kind="optimizer", device=device)
         for name, value in lengths_of_a_trainer():
-            self._note_length(name, value, "the trainer")
+            self._note_length(name, value, TRAINER)
 
     def _count(self, optimizer: Any, now: float) -> None:
         """Count the operations in a period of the main optimizer, once training has begun."""
@@ -210,6 +246,9 @@ class Watcher:
         return main_optimizer(self._steps)
 
     # -- the file --------------------------------------------------------------------------------
+
+    def _note_unseen(self, why: str) -> None:
+        self._note(kind="unseen", why=why)
 
     def _note_length(self, name: str, value: int, by: str) -> None:
         self._note(kind="length", name=name, value=value, by=by)

@@ -33,6 +33,31 @@ class WholeJob:
     is_hour: bool = False
 
 
+def missing_length(run: Watched, wanted: Length | None) -> str | None:
+    """Return what gives the whole job's length, or None if it is known or the run is whole."""
+    length = wanted or run.process.length
+    if (run.status == 0 and wanted is None) or (length and length.is_steps):
+        return None
+    if _epoch_steps(run) is None and length:
+        return (
+            f"How many steps its {length.value:,g} epochs ({length.by}) have is not known, as no "
+            f"DataLoader with a length was seen. --steps before the command gives the whole job's:"
+        )
+    if length:
+        return None
+    option = "--steps" if _epoch_steps(run) is None else "--epochs or --steps"
+    return f"How long the whole job is was not found. {option} before the command gives it:"
+
+
+def _epoch_steps(run: Watched) -> float | None:
+    """Return the number of steps in an epoch, or None without a loader that has a length."""
+    process, figures = run.process, run.figures
+    loader = process.loaders[figures.loader] if figures.loader is not None else None
+    if loader and loader.batches:
+        return max(1.0, loader.batches / figures.batches_per_step)
+    return None
+
+
 def jobs(runs: Sequence[Watched], wanted: Length | None) -> Iterator[WholeJob]:
     """Yield the whole job, or an epoch and an hour if its length is not known.
 
@@ -44,10 +69,7 @@ def jobs(runs: Sequence[Watched], wanted: Length | None) -> Iterator[WholeJob]:
     if ended and wanted is None:
         yield WholeJob("the whole run", 1, ended[0].figures.steps, is_run=True)
         return
-    epoch_steps = None
-    loader = process.loaders[figures.loader] if figures.loader is not None else None
-    if loader and loader.batches:
-        epoch_steps = max(1.0, loader.batches / figures.batches_per_step)
+    epoch_steps = _epoch_steps(runs[0])
     length = wanted or process.length
     if length and length.is_steps:
         yield WholeJob(f"{length.value:,.0f} steps ({length.by})", 1, length.value)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +18,7 @@ from photofinish.asking.lines import (
 )
 from photofinish.asking.sample import Length
 from photofinish.asking.watch import Limits, Watched, watch
-from photofinish.asking.whole_job import WholeJob, jobs, script_run
+from photofinish.asking.whole_job import WholeJob, jobs, missing_length, script_run
 from photofinish.comparing.device_results import NotTrained, ScriptResult
 from photofinish.comparing.pairs import AnyComparison, Comparison
 from photofinish.config.compare import Comparing
@@ -42,6 +44,10 @@ def ask(
     shows_output: bool,
 ) -> None:
     """Print the answer for a command, and write it."""
+    if _is_only_python(command):
+        raise UserError(
+            f"{shlex.join(command)} has no script to run: photofinish ask {command[0]} train.py"
+        )
     answers, has_failed = ask_command(command, length, limits, shows_output=shows_output)
     if json_file:
         write_job_answers(json_file, answers)
@@ -62,14 +68,17 @@ def ask_command(
     Return the answers, and whether the command failed.
     """
     hosts = fingerprint(Devices())
-    each_device = "" if hosts[1].missing else " on the CPU, and again on the GPU"
+    is_once = bool(hosts[1].missing)
+    each_device = "" if is_once else " on the CPU, and again on the GPU"
+    no_input = "" if is_once else "\nAs it runs twice, it gets no input from here."
     print(
         f"Running the command for up to {seconds(limits.training_seconds)} of training"
         f"{each_device}, then ending it.\n"
-        f"What it writes until then is written, and what it saves at its end is not.",
+        f"What it writes until then is written, and what it saves at its end is not.{no_input}",
         file=sys.stderr,
     )
-    cpu = _watch_cpu(command, limits, hosts[1], shows_output=shows_output)
+    watched = watch(command, "cpu", limits, shows_output=shows_output, takes_input=is_once)
+    cpu = _checked_cpu(watched, hosts[1])
     gpu = _watch_gpu(command, limits, hosts[1], shows_output=shows_output)
     runs = [cpu] if isinstance(gpu, str) else [cpu, gpu]
     settings = settings or Comparing()
@@ -77,16 +86,25 @@ def ask_command(
         JobAnswer.alone(job, _compared(job, cpu, gpu, hosts, settings))
         for job in jobs(runs, length)
     ]
+    if what_gives := missing_length(cpu, length):
+        print(f"\n{what_gives}")
     for answer in answers:
         print("\n" + "\n".join(answer_lines(answer, answer.job.name)))
     _print_evidence(runs, answers[-1])
     return answers, any(run.status for run in runs)
 
 
-def _watch_cpu(
-    command: Sequence[str], limits: Limits, gpu: GpuTarget, *, shows_output: bool
-) -> Watched:
-    watched = watch(command, "cpu", limits, shows_output=shows_output)
+def _is_only_python(command: Sequence[str]) -> bool:
+    """Return True for `python` with at most options, which would wait for a program."""
+    name = Path(command[0]).name
+    return bool(re.fullmatch(r"python[\d.]*(\.exe)?", name)) and all(
+        word.startswith("-") and not word.startswith(("-c", "-m")) and word != "-"
+        for word in command[1:]
+    )
+
+
+def _checked_cpu(watched: Watched, gpu: GpuTarget) -> Watched:
+    """Raise UserError if the CPU's run computed on an accelerator."""
     kind = watched.process.device
     if kind != "cpu":
         here = gpu.accelerators[0].kind if gpu.accelerators else kind

@@ -6,6 +6,7 @@ Imports are inside functions, because `photofinish --help` needs none of them.
 from __future__ import annotations
 
 import argparse
+import math
 import shutil
 import sys
 from collections.abc import Callable
@@ -135,6 +136,13 @@ def _add_gate_options(gate: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def _positive(text: str) -> float:
+    """Return a number above 0. argparse reports a ValueError."""
+    if 0 < float(text) < math.inf:
+        return float(text)
+    raise ValueError(text)
+
+
 def _add_ask_options(ask: argparse.ArgumentParser) -> None:
     ask.usage = (
         "photofinish ask [options] python train.py [arguments of train.py]\n"
@@ -144,14 +152,14 @@ def _add_ask_options(ask: argparse.ArgumentParser) -> None:
         "Words that begin with the NAME of an experiment or script in params.yaml are names. "
         "Without words, all are asked about. Anything else is a command."
     )
-    ask.add_argument("--epochs", type=float, help="epochs of the whole job")
-    ask.add_argument("--steps", type=int, help="steps of the whole job")
+    ask.add_argument("--epochs", type=_positive, help="epochs of the whole job")
+    ask.add_argument("--steps", type=_positive, help="steps of the whole job")
     ask.add_argument(
-        "--seconds", type=float,
+        "--seconds", type=_positive,
         help="most seconds of training (default: 60, and 30 for each experiment)",
     )  # fmt: skip
     ask.add_argument(
-        "--patience", type=float, default=600.0,
+        "--patience", type=_positive, default=600.0,
         help="most seconds until the first step (default: 600)",
     )  # fmt: skip
     ask.add_argument("--json", type=Path, metavar="FILE", help="write the answer here")

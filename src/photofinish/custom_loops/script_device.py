@@ -26,8 +26,14 @@ def event_now() -> Any:
 
 def wait_for_device() -> None:
     torch = sys.modules.get("torch")
-    if torch and os.environ[DEVICE] != "cpu":
+    if torch and os.environ[DEVICE] != "cpu" and not is_capturing():
         torch.accelerator.synchronize()
+
+
+def is_capturing() -> bool:
+    """Return True while the script captures a CUDA graph, where waiting is an error."""
+    cuda = sys.modules["torch"].cuda
+    return bool(cuda.is_initialized() and cuda.is_current_stream_capturing())
 
 
 def peak_memory_bytes() -> int | None:

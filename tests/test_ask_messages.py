@@ -1,0 +1,138 @@
+"""`photofinish ask`: what it says of commands and options that give no answer or half of one."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from photofinish.asking import watch
+from photofinish.asking.lengths import lengths_in_command
+from photofinish.asking.sample import Length, Process
+from photofinish.asking.watch import Limits
+from photofinish.commands.ask import ask
+from photofinish.errors import UserError
+from photofinish.machine.fingerprint import GpuTarget
+
+LIMITS = Limits(60, 60)
+
+
+def _refusal(script: str) -> str:
+    """Return the error of asking for a script."""
+    Path("train.py").write_text(script, encoding="utf-8")
+    with pytest.raises(UserError) as raised:
+        ask([sys.executable, "train.py"], None, LIMITS, None, shows_output=False)
+    return str(raised.value)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("command", [["python"], ["/usr/bin/python3.11", "-u"]])
+def test_python_without_a_script_is_refused(command: list[str]) -> None:
+    with pytest.raises(UserError, match="no script"):
+        ask(command, None, LIMITS, None, shows_output=False)
+
+
+def test_a_fixed_cuda_device_is_answered_with_the_placeholder() -> None:
+    assert "--device {device}" in _refusal("import torch; torch.ones(1).cuda()")
+    assert "{device}" not in _refusal("import torch; torch.nope")
+
+
+def test_libraries_that_train_without_torch_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("jax", "sklearn"):
+        Path(f"{name}.py").touch()
+    assert "imported sklearn and not torch" in _refusal("import sklearn")
+    monkeypatch.setattr(watch, "UNSEEN_SECONDS", 0.5)
+    assert "imported jax and not torch" in _refusal("import jax, time; time.sleep(50)")
+
+
+def test_a_script_gets_our_input_if_it_runs_once() -> None:
+    script = "import torch; print(int(input()) / 0)"
+    Path("train.py").write_text(script, encoding="utf-8")
+    command = [sys.executable, "-m", "photofinish", "ask", sys.executable, "train.py"]
+    ended = subprocess.run(command, input="7\n", capture_output=True, text=True, check=False)
+    assert "ZeroDivisionError" in ended.stderr
+
+
+def test_a_script_that_runs_twice_gets_no_input_and_a_line_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gpu = GpuTarget.model_construct(accelerators=(), missing=None)
+    monkeypatch.setattr("photofinish.commands.ask.fingerprint", lambda _: (None, gpu))
+    assert "EOFError" in _refusal("import torch; input()")
+    assert "no input" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("value", ["0", "-3", "nan", "inf", "many"])
+@pytest.mark.parametrize("option", ["--epochs", "--steps", "--seconds", "--patience"])
+def test_a_length_is_a_number_above_0(
+    option: str,
+    value: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from photofinish.commands.cli import main
+
+    monkeypatch.setattr(sys, "argv", ["photofinish", "ask", f"{option}={value}", "python"])
+    with pytest.raises(SystemExit) as raised:
+        main()
+    assert raised.value.code == 2
+    assert option in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--epoch 7", "7 --epoch"),
+        ("--steps 4", "4 --steps"),
+        ("--epochs=3 --lr 0.1", "3 --epochs"),
+        ("--max_steps 10 --epochs 3", "10 --max_steps"),
+        ("--num-epochs 2", "2 --num-epochs"),
+        ("--epoch 5 --n_epochs 200", "200 --n_epochs"),
+        ("trainer.max_epochs=9", "9 trainer.max_epochs"),
+        ("--epochs many --steps -1 --steps-per-epoch 4 epochs 4", ""),
+    ],
+)
+def test_the_command_line_has_the_length(words: str, expected: str) -> None:
+    for command in (["python", "train.py", *words.split()], ["/bin/sh", "-c", f"train {words}"]):
+        process = Process()
+        process.on_command_line += [Length(*found) for found in lengths_in_command(command)]
+        length = process.length
+        assert (f"{length.value:g} {length.by}" if length else "") == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted", "line"),
+    [
+        ([], Length("epochs", 90, "--epochs"), r"90 epochs \(--epochs\).*--steps"),
+        (["--epoch", "7"], None, r"7 epochs \(--epoch\).*--steps"),
+        ([], None, r"not found.*--steps"),
+        (["--steps", "4"], None, r"4 steps \(--steps\)"),
+    ],
+)
+def test_the_first_line_has_the_length_or_the_option_that_gives_it(
+    arguments: list[str],
+    wanted: Length | None,
+    line: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    script = """
+import torch, time
+weight = torch.ones(1, requires_grad=True)
+optimizer = torch.optim.SGD([weight])
+while True:
+    weight.square().sum().backward()
+    optimizer.step()
+    time.sleep(0.01)
+"""
+    Path("train.py").write_text(script, encoding="utf-8")
+    command = [sys.executable, "train.py", *arguments]
+    ask(command, wanted, Limits(1, 60), None, shows_output=False)
+    first = capsys.readouterr().out.strip().splitlines()[0]
+    assert re.search(line, first)
