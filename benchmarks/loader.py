@@ -322,6 +322,7 @@ def _run(found: LoaderTimes, epochs: list[float], trainer: Trainer | None, share
     timings: Any = SimpleNamespace(
         loader=found,
         epoch_seconds=epochs,
+        planned_epochs=trainer.experiment.epochs if trainer else len(epochs),
         median_epoch_seconds=statistics.median(epochs),
         training_image_count=trainer.training.image_count if trainer else 0,
         steps_per_epoch=_SCRIPT_STEPS,

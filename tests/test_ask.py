@@ -217,6 +217,25 @@ def test_a_script_that_ends_is_measured_whole_and_its_output_is_shown(
     assert Path("saved").exists()
 
 
+SLOW_ROWS = f"""
+class Rows(TensorDataset):
+    def __getitem__(self, row):
+        return sum(torch.randn(4) for _ in range(100)), data[row][1]
+while True:
+    for x, y in DataLoader(Rows(*data.tensors), batch_size=32):
+        {STEP}
+"""
+
+
+def test_no_number_of_workers_is_suggested_to_a_script_as_they_start_in_each_short_epoch(
+    run: Ask, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(SLOW_ROWS)
+    printed = capsys.readouterr().out
+    assert "num_workers=" not in printed
+    assert "`persistent_workers=True`" in printed
+
+
 def test_a_script_that_fails_shows_its_traceback_and_what_was_measured(
     run: Ask, capfd: pytest.CaptureFixture[str]
 ) -> None:
