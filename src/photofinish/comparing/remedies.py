@@ -54,7 +54,7 @@ class Remedy:
     by: Literal[
         "resident", "pinned", "workers", "batch size", "captured", "bf16", "fewer threads",
         "more threads", "tried threads", "tried workers", "decode once", "resident once",
-        "stored size", "batch transform", "byte batches",
+        "batch transform",
     ]  # fmt: skip
     also: tuple[tuple[str, Any], ...] = ()
     """Other keys that must change too, with their values."""
@@ -62,7 +62,7 @@ class Remedy:
     @property
     def changes_model(self) -> bool:
         """Return True if a training with the change learns something else, or may do so."""
-        return self.by in ("batch size", "captured", "bf16", "batch transform", "stored size")
+        return self.by in ("batch size", "captured", "bf16", "batch transform")
 
     @property
     def settings(self) -> dict[str, Any]:
