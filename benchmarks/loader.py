@@ -9,39 +9,27 @@ import argparse
 import io
 import multiprocessing
 import statistics
-import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from PIL import Image
-from threadpoolctl import threadpool_limits
 from torch import nn
-from torch.utils.data import (
-    BatchSampler,
-    DataLoader,
-    RandomSampler,
-    TensorDataset,
-    default_collate,
-)
+from torch.utils.data import default_collate
 
-from photofinish.comparing.loader_remedies import loader_edits, loader_remedies
+from photofinish.comparing.loader_remedies import loader_remedies
 from photofinish.comparing.remedies import Gain, Remedy
 from photofinish.comparing.step_costs import StepCosts
 from photofinish.config.base import spelled_out
 from photofinish.config.experiment import Experiment
-from photofinish.data.local_source import ImageFiles
 from photofinish.machine.host import allowed_cores, cpu_facts
 from photofinish.nested import map_nested
-from photofinish.profiling.attribution import RESIDENT, SamplePlan, measure_steps
-from photofinish.profiling.loader_parts import Budget, custom_loader_times
+from photofinish.profiling.attribution import RESIDENT
+from photofinish.profiling.loader_parts import Budget
 from photofinish.profiling.loader_times import measure
 from photofinish.profiling.loader_tries import try_inputs
 from photofinish.profiling.stopwatch import COLLATING, DECODING, READING
@@ -57,8 +45,6 @@ _SECONDS, _LEAST_EPOCHS = 0.6, 5
 _SLOW_SECONDS, _STEP_SECONDS = 0.002, 0.001
 _JPEG = io.BytesIO()
 Image.effect_noise((640, 480), 50).convert("RGB").save(_JPEG, "JPEG")
-_MATRIX = np.random.default_rng(0).random((200, 200))
-_IMAGE = torch.randint(256, (3, 160, 160), dtype=torch.uint8)
 
 
 def burn(item: Any, seconds: float = _SLOW_SECONDS) -> Any:
@@ -91,22 +77,6 @@ def from_jpeg(_row: int) -> Any:
     return np.asarray(Image.open(io.BytesIO(_JPEG.getvalue())))[None, :8, :8, 0]
 
 
-def multiplied(_row: int) -> Any:
-    product = _MATRIX
-    for _ in range(2):
-        product = product @ _MATRIX
-    return torch.rand(1, 8, 8) + float(product[0, 0] > 0)
-
-
-def flipped(_row: int) -> Any:
-    return _IMAGE.flip(2) if torch.rand(1) < 0.5 else _IMAGE
-
-
-@cache
-def _limit_threads() -> None:
-    threadpool_limits(1)
-
-
 @dataclass
 class Items:
     """Data set with a planted cost."""
@@ -114,14 +84,11 @@ class Items:
     read: Callable[[int], Any]
     transform: Callable[[Any], Any] | None = None
     count: int = 64
-    one_thread: bool = False
 
     def __len__(self) -> int:
         return self.count
 
     def __getitem__(self, row: int) -> tuple[Any, int]:
-        if self.one_thread:
-            _limit_threads()
         item = self.read(row)
         return self.transform(item) if self.transform else item, row % 2
 
@@ -159,7 +126,6 @@ class Case:
     """Change that must be suggested, or None if nothing must be."""
     input: dict[str, Any] = field(default_factory=dict)
     start_method: str = "fork"
-    blas_threads: int | None = None
     step_seconds: float = _STEP_SECONDS
     budget_seconds: float = 4.0
     """Time for measuring the loader, as after a training of 40 s."""
@@ -175,18 +141,6 @@ CASES = {
     "spawned workers": Case(
         Items(noise, count=40), (), "tried workers", {"workers": 1}, "spawn", budget_seconds=10.0
     ),
-    "spawned workers, forked": Case(
-        Items(noise, count=40), (), "fork", {"workers": 1}, "spawn", budget_seconds=10.0
-    ),
-    "workers of four threads": Case(
-        Items(multiplied),
-        ("multiplied",),
-        "one thread",
-        {"workers": 2},
-        blas_threads=4,
-        budget_seconds=10.0,
-    ),
-    "images as floats": Case(Items(flipped), (), "byte batches", {"workers": 1}),
     "a loader that is fine": Case(Items(constant), (), None, step_seconds=0.02),
 }
 
@@ -205,18 +159,15 @@ class Outcome(NamedTuple):
 
 
 def main() -> None:
-    every = [*CASES, "images that are shrunk", "many small tensors"]
+    every = [*CASES]
     parser = argparse.ArgumentParser(prog="python -m benchmarks.loader", description=__doc__)
     parser.add_argument("--only", nargs="+", choices=every, default=every)
     parser.add_argument("--times", type=int, default=TIMES)
     options = parser.parse_args()
     torch.set_num_threads(1)
     print(f"{'planted':26} found suggested held  predicted   gain (medians)")
-    with tempfile.TemporaryDirectory() as folder:
-        cases = {**CASES, "images that are shrunk": _shrunk(Path(folder))}
-        for name in options.only:
-            run = partial(_try, cases[name]) if name in cases else _many_small_tensors
-            _print(name, [run() for _ in range(options.times)])
+    for name in options.only:
+        _print(name, [_try(CASES[name]) for _ in range(options.times)])
 
 
 def _print(name: str, outcomes: Sequence[Outcome]) -> None:
@@ -232,43 +183,26 @@ def _print(name: str, outcomes: Sequence[Outcome]) -> None:
     print(line, flush=True)
 
 
-def _shrunk(folder: Path) -> Case:
-    """Return image files of which a training uses random crops of 32x32."""
-    file = folder / "large.jpg"
-    file.write_bytes(_JPEG.getvalue())
-    images = ImageFiles([file] * 64, [0, 1] * 32, ("one", "other"), (256, 256), 3)
-    crop = {"name": "RandomResizedCrop", "size": [32, 32]}
-    settings = {"transform": crop, "eval_transform": {"name": "Resize", "size": [32, 32]}}
-    return Case(images, (DECODING, "resizing"), "stored size", settings)
-
-
 def _try(case: Case) -> Outcome:
     """Train, measure the loader, follow the suggestion, and train again."""
     given = {"name": "loader", **case.input}
     multiprocessing.set_start_method(case.start_method, force=True)
     part = Part("train", None, np.arange(len(case.dataset)) % 2, _NORMALISE, Read(case.dataset))
-    with _blas(case.blas_threads):
-        trainer = _train(case, given, part)
-        assert isinstance(trainer.training, LoaderBatches)
-        budget = Budget(case.budget_seconds)
-        found = measure(trainer.training, budget, allowed_cores(cpu_facts()))
-        tried = try_inputs(trainer, found, budget, _epoch_seconds(trainer))
-        predicted, remedy = _suggested(
-            trainer, found.model_copy(update={"tried_inputs": tried}), case.by
-        )
-        is_found = not case.slowest or next(iter(found.explained), "") in case.slowest
-        if predicted is None:
-            return Outcome(is_found, None, None)
-        after = _train(case, *_followed(case, given, part, remedy))
+    trainer = _train(case, given, part)
+    assert isinstance(trainer.training, LoaderBatches)
+    budget = Budget(case.budget_seconds)
+    found = measure(trainer.training, budget, allowed_cores(cpu_facts()))
+    tried = try_inputs(trainer, found, budget, _epoch_seconds(trainer))
+    remedy = _suggested(trainer, found.model_copy(update={"tried_inputs": tried}), case.by)
+    is_found = not case.slowest or next(iter(found.explained), "") in case.slowest
+    if remedy is None:
+        return Outcome(is_found, None, None)
+    after = _train(case, *_followed(case, given, part, remedy))
     multiprocessing.set_start_method("fork", force=True)
-    return Outcome(is_found, predicted, _epoch_seconds(trainer) / _epoch_seconds(after))
+    return Outcome(is_found, remedy.predicted, _epoch_seconds(trainer) / _epoch_seconds(after))
 
 
 _NORMALISE = Normaliser((0.5,), (0.25,))
-
-
-def _blas(threads: int | None) -> AbstractContextManager[Any]:
-    return threadpool_limits(threads, user_api="blas") if threads else nullcontext()
 
 
 def _train(case: Case, given: dict[str, Any], part: Part) -> Trainer:
@@ -299,93 +233,32 @@ def _epoch_seconds(trainer: Trainer) -> float:
     return statistics.median(each.training_seconds for each in trainer.progress.timings)
 
 
-def _suggested(
-    trainer: Trainer, found: LoaderTimes, by: str | None
-) -> tuple[Gain | None, Remedy | None]:
-    """Return the predicted gain of a change, or of any if `by` is None."""
-    step_seconds = measure_steps(trainer, SamplePlan(3, 3)).median_seconds
-    epoch_seconds = _epoch_seconds(trainer)
-    share = 1 - trainer.steps_per_epoch * step_seconds / epoch_seconds
-    run = _run(found, [each.training_seconds for each in trainer.progress.timings], trainer, share)
-    remedies = loader_remedies(run, run.costs)
-    for remedy in remedies:
-        if by in (None, remedy.by):
-            return remedy.predicted, remedy
-    for edit in loader_edits(run):
-        if by in (None, edit.by):
-            return edit.predicted, None
-    return None, None
-
-
-def _run(found: LoaderTimes, epochs: list[float], trainer: Trainer | None, share: float) -> Any:
-    """Return what stands for the result of a training, or of a script."""
+def _suggested(trainer: Trainer, found: LoaderTimes, by: str | None) -> Remedy | None:
+    """Return the suggested change, or any if `by` is None."""
+    epochs = [each.training_seconds for each in trainer.progress.timings]
     timings: Any = SimpleNamespace(
         loader=found,
         epoch_seconds=epochs,
         planned_epochs=trainer.experiment.epochs if trainer else len(epochs),
         median_epoch_seconds=statistics.median(epochs),
-        training_image_count=trainer.training.image_count if trainer else 0,
-        steps_per_epoch=_SCRIPT_STEPS,
+        training_image_count=trainer.training.image_count,
     )
     nothing: Any = None
-    costs = StepCosts(trainer.experiment, timings, nothing) if trainer else None
-    record = SimpleNamespace(experiment=trainer.experiment) if trainer else None
-    return SimpleNamespace(
-        experiment="planted", record=record, timings=timings, costs=costs, loading_share=share
-    )
+    costs = StepCosts(trainer.experiment, timings, nothing)
+    record = SimpleNamespace(experiment=trainer.experiment)
+    run: Any = SimpleNamespace(experiment="planted", record=record, timings=timings)
+    remedies = loader_remedies(run, costs)
+    return next((remedy for remedy in remedies if by in (None, remedy.by)), None)
 
 
-def _followed(
-    case: Case, given: Any, part: Part, remedy: Remedy | None
-) -> tuple[dict[str, Any], Part]:
+def _followed(case: Case, given: Any, part: Part, remedy: Remedy) -> tuple[dict[str, Any], Part]:
     """Return the input and the samples of a training that follows a suggestion."""
-    if remedy is None:
-        if case.by == "fork":
-            multiprocessing.set_start_method("fork", force=True)
-            return given, part
-        return given, replace(part, read=Read(replace(case.dataset, one_thread=True)))
     settings = {key.split(".")[-1]: value for key, value in remedy.settings.items()}
-    dataset = case.dataset
-    if size := settings.get("size"):
-        dataset = replace(dataset, size=tuple(size))
     if "decode" in settings:
-        read = Read(dataset)
-        images, labels = zip(*(read(row) for row in range(len(dataset))), strict=True)
+        read = Read(case.dataset)
+        images, labels = zip(*(read(row) for row in range(len(case.dataset))), strict=True)
         part = replace(part, images=np.stack(images), labels=np.stack(labels), read=None)
     return spelled_out(settings.get("input", given)), part
-
-
-_SCRIPT_STEPS, _SCRIPT_BATCH, _COLUMNS, _SCRIPT_SECONDS = 32, 32, 40, 20.0
-
-
-def _many_small_tensors() -> Outcome:
-    """Time a script's epochs, measure its loader, and index each batch once."""
-    data = TensorDataset(*(torch.rand(_SCRIPT_BATCH * _SCRIPT_STEPS, 2) for _ in range(_COLUMNS)))
-    loader = DataLoader(data, _SCRIPT_BATCH, shuffle=True)
-    epochs, waiting_seconds = _pass_over(loader)
-    found = custom_loader_times(loader, _SCRIPT_SECONDS)
-    assert found
-    is_found = next(iter(found.explained), "") in (COLLATING, "the rest of TensorDataset")
-    edits = loader_edits(_run(found, epochs, None, waiting_seconds / sum(epochs)))
-    if not edits:
-        return Outcome(is_found, None, None)
-    sampler = BatchSampler(RandomSampler(data), _SCRIPT_BATCH, drop_last=False)
-    after, _ = _pass_over(DataLoader(data, sampler=sampler, batch_size=None))
-    gain = statistics.median(epochs) / statistics.median(after)
-    return Outcome(is_found, edits[0].predicted, gain)
-
-
-def _pass_over(loader: Iterable[Any]) -> tuple[list[float], float]:
-    """Return the time of each epoch with steps, and the sum of waiting for batches."""
-    epochs, waiting_seconds = [], 0.0
-    for _ in range(_LEAST_EPOCHS):
-        began_seconds = asked_seconds = time.perf_counter()
-        for batch in loader:
-            waiting_seconds += time.perf_counter() - asked_seconds
-            burn(batch, _STEP_SECONDS)
-            asked_seconds = time.perf_counter()
-        epochs.append(time.perf_counter() - began_seconds)
-    return epochs, waiting_seconds
 
 
 if __name__ == "__main__":

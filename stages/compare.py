@@ -8,10 +8,8 @@ from pathlib import Path
 from _start import run_stage
 
 from photofinish.comparing.pairs import read_pair, read_script_pair, with_settings
-from photofinish.comparing.tried import follow_up
 from photofinish.config.base import read_plan
 from photofinish.config.compare import ComparePlan
-from photofinish.files import state_folder
 from photofinish.reporting.report import write_for_dvc, write_report
 from photofinish.results.references import read_references
 from photofinish.stage.process import end_with_parent
@@ -41,8 +39,7 @@ def main() -> None:
         pairs = [read_pair(name, args.results / name) for name in plan.experiments]
         pairs = with_settings(pairs, plan, references)
         scripts = [read_script_pair(one, args.results / one.name, plan) for one in plan.scripts]
-        tried = follow_up(pairs, state_folder() / "suggestions")
-        for verdict in write_report(pairs, args.out, scripts, tried):
+        for verdict in write_report(pairs, args.out, scripts):
             print(f"{verdict.experiment}: {verdict.answer}")
             for line in verdict.first:
                 print(f"    {line}")

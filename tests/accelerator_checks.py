@@ -57,7 +57,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "schedule": {"name": "one_cycle", "max_lr": 0.2},
         "optimizer": NESTEROV,
     },
-    "loader of bytes": {"input": {"name": "loader", "byte_batches": True}},
     "loader with a worker, augmented": {
         "input": LOADER,
         "augmentation": AUGMENTATION,

@@ -26,8 +26,7 @@ IMAGES = np.random.default_rng(0).integers(1, 256, size=(COUNT, *SHAPE), dtype=n
 NORMALISE = Normaliser((0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
 AUGMENTED = {"flip": 0.5, "crop_padding": 2}
 RESIDENT, LOADER = {"name": "resident"}, {"name": "loader"}
-BYTES = LOADER | {"byte_batches": True}
-AHEAD = BYTES | {"workers": 2, "prefetch_factor": 5, "non_blocking": True, "pin_memory": True}
+AHEAD = LOADER | {"workers": 2, "prefetch_factor": 5, "non_blocking": True, "pin_memory": True}
 PERSISTENT = LOADER | {"workers": 2, "persistent_workers": True, "prefetch_factor": 1}
 
 
@@ -72,7 +71,7 @@ def assert_same_batches(some: list[Batch], others: list[Batch]) -> None:
 
 @pytest.mark.parametrize(
     ("source", "augmentation"),
-    [(BYTES, {}), (LOADER, AUGMENTED), (AHEAD, AUGMENTED), (PERSISTENT, AUGMENTED)],
+    [(LOADER, {}), (LOADER, AUGMENTED), (AHEAD, AUGMENTED), (PERSISTENT, AUGMENTED)],
 )
 def test_the_loader_gives_the_resident_batches_bit_for_bit_in_the_same_order(
     numbered: MakeBatches, source: dict[str, Any], augmentation: dict[str, Any]

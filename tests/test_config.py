@@ -64,6 +64,7 @@ PROBLEMS = [
         "12  compare.prices.kilowatt_hour",
         "is gone: add energy to the prices",
     ),
+    ("resident", "{name: loader, byte_batches: true}", "7  defaults.input.byte_batches", "is gone"),
     (LINEAR, "linear:", "15  experiments.linear", "mapping"),
     ("dataset: digits", "dataset: digit", "15  experiments.linear.dataset", "mean 'digits'?"),
     (LR, "optimizer: adam", "16  experiments.mlp.optimizer.lr", "required"),

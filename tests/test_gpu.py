@@ -49,8 +49,7 @@ CNN = SimpleNamespace(
 )  # fmt: skip
 LOADER = SimpleNamespace(
     name="loader", workers=2, pin_memory=True, non_blocking=True, prefetch_factor=None,
-    persistent_workers=True, transform=None, eval_transform=None, byte_batches=False,
-    collate=None,
+    persistent_workers=True, transform=None, eval_transform=None, collate=None,
 )  # fmt: skip
 NOT_AUGMENTED, AUGMENTED = (
     SimpleNamespace(flip=0.0, crop_padding=0),

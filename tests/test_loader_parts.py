@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -20,25 +19,23 @@ import torch
 from conftest import HeldClock, MakeExperiment, MakeResult, MakeTrainer
 from PIL import Image, ImageFile
 from result_files import made_up_attribution, pair_of, trained, with_record, with_timings
-from threadpoolctl import threadpool_info, threadpool_limits
 from torch import nn
-from torch.utils.data import DataLoader, Subset, TensorDataset, default_collate, get_worker_info
+from torch.utils.data import DataLoader, Subset, default_collate, get_worker_info
 from torchvision.transforms import v2
 
 from photofinish.comparing.device_results import Trained
-from photofinish.comparing.loader_remedies import loader_edits, loader_remedies
+from photofinish.comparing.loader_remedies import loader_remedies
 from photofinish.config.experiment import LoaderInput
 from photofinish.data.live import LiveSamples
-from photofinish.data.local_source import ImageFiles
 from photofinish.nested import map_nested
 from photofinish.profiling import loader_parts, loader_times, loader_workers, stopwatch
 from photofinish.profiling.attribution import RESIDENT
 from photofinish.profiling.loader_parts import Budget, custom_loader_times
 from photofinish.profiling.loader_times import measure, measure_loader, take_apart
 from photofinish.profiling.loader_tries import try_inputs
-from photofinish.profiling.loader_workers import BETWEEN, busy_threads, limit_threads
+from photofinish.profiling.loader_workers import BETWEEN, busy_threads
 from photofinish.profiling.stopwatch import COLLATING, DECODING, PINNING, READING, Stopwatch, Timed
-from photofinish.reporting.loader_table import loader_note, loader_table
+from photofinish.reporting.loader_table import loader_table
 from photofinish.results import median_training_seconds
 from photofinish.results.measurements import LoaderTimes, SteadyState, TriedInput, TriedWorkers
 from photofinish.tracking import run_metrics
@@ -221,29 +218,8 @@ def test_a_data_set_that_reads_whole_batches_is_timed() -> None:
         found = custom_loader_times(DataLoader(dataset, batch_size=4), training_seconds=1.0)
         assert found
         assert next(iter(found.parts)) == slowest
-        assert found.one_indexing_seconds is None
     assert Timed(Stopwatch("around"), "data set", Burning()).shades is Burning.shades
     assert custom_loader_times([1, 2], training_seconds=1.0) is None
-
-
-COLUMNS = TensorDataset(*(torch.rand(64, 1) for _ in range(40)))
-"""Data set whose items are many small tensors."""
-
-
-def test_a_script_learns_how_fast_rows_are_indexed_at_once(make_result: MakeResult) -> None:
-    loader = DataLoader(Subset(COLUMNS, range(32)), batch_size=16)
-    found = custom_loader_times(loader, training_seconds=1.0)
-    assert found
-    assert found.one_indexing_seconds
-    # An epoch takes 3 s, and of a step's 79 ms 69 ms are waiting.
-    times = found.model_copy(update={"whole_seconds": 0.04, "one_indexing_seconds": 0.001})
-    result = with_timings(
-        trained(make_result), loader=times, attribution=made_up_attribution(0.069)
-    )
-    (edit,) = loader_edits(result)
-    assert edit.predicted == pytest.approx((1.97 / 1.2, 1.97 * 1.2), rel=0.01)
-    note = loader_note(pair_of(result))
-    assert "sampler=BatchSampler(RandomSampler(data), 16, drop_last=False), batch_size=None" in note
 
 
 def test_parts_are_shown_only_if_they_explain_the_whole() -> None:
@@ -335,11 +311,6 @@ def drawing(_row: int) -> Any:
     return torch.rand(1, 8, 8)
 
 
-def flipped(_row: int) -> Any:
-    image = torch.arange(64, dtype=torch.uint8).view(1, 8, 8)
-    return image.flip(2) if torch.rand(1) < 0.5 else image
-
-
 LOADER, STAYING = {"name": "loader"}, {"persistent_workers": True}
 FLIP: dict[str, Any] = {"name": "RandomHorizontalFlip"}
 TRIES: dict[str, tuple[Any, dict[str, Any], LoaderTimes, dict[str, Any]]] = {
@@ -356,10 +327,6 @@ TRIES: dict[str, tuple[Any, dict[str, Any], LoaderTimes, dict[str, Any]]] = {
         Items(read=drawing), {"workers": 1} | STAYING, planted(0.5, 0.5, start_seconds=0.8), {},
     ),
     "items without draws": (Items(), {}, planted(0.5), {"decode": "once", "input": "resident"}),
-    "images as bytes": (
-        Items(read=flipped), {"mean": (0.5,)}, planted(0.5),
-        {"input": LOADER | {"byte_batches": True}},
-    ),
     "a transform of torchvision": (
         Items(read=drawing), {"transform": FLIP}, planted(0.5),
         {"input": LOADER | {"transform": None}, "batch_transform": FLIP},
@@ -394,42 +361,8 @@ def waiting(make_result: MakeResult, loader: LoaderTimes) -> Trained:
     return with_record(result, experiment=experiment)
 
 
-def test_workers_that_compute_with_several_threads_are_tried_with_one(
-    load: Load, trainer_of: MakeTrainer, make_result: MakeResult
-) -> None:
-    (own,) = planted(0.5, 0.5).tried_workers
-    crowded = (own.model_copy(update={"busy_threads": (4,)}),)
-    found = planted(0.5).model_copy(update={"tried_workers": crowded})
-    trainer = trainer_of(input=LOADER)
-    trainer.training, trainer.steps_per_epoch = load(Items(read=drawing), workers=1), 2
-    (tried,) = try_inputs(trainer, found, Budget(6.0), epoch_seconds=1.0)
-    for seconds, note in ((0.01, "computes with 4 threads"), (0.078, "")):
-        steps = tried_input(tried.by, seconds)
-        result = waiting(make_result, found.model_copy(update={"tried_inputs": (steps,)}))
-        assert note in loader_note(pair_of(result))
-        assert bool(loader_note(pair_of(result))) is bool(note)
-    with threadpool_limits(2):
-        limit_threads(0)
-        assert {pool["num_threads"] for pool in threadpool_info()} == {1}
-
-
-def test_images_that_are_shrunk_are_tried_at_a_smaller_stored_size(
-    load: Load, trainer_of: MakeTrainer, tmp_path: Path
-) -> None:
-    file = tmp_path / "large.jpg"
-    file.write_bytes(LARGE.getvalue())
-    images = ImageFiles([file] * 8, [0, 1] * 4, ("one", "other"), (32, 32), 1)
-    crop = {"name": "RandomResizedCrop", "size": [8, 8]}
-    shrinks = {"transform": crop, "eval_transform": {"name": "Resize", "size": [8, 8]}}
-    trainer = trainer_of(input={"name": "loader"})
-    trainer.training = load(images, mean=(0.5,), **shrinks)
-    tried = try_inputs(trainer, planted(0.5), Budget(20.0), epoch_seconds=1.0)
-    assert [each.by for each in tried] == ["stored size", "decode once", "byte batches"]
-    assert tried[0].changes == {"decode": "once", "size": [10, 10]}
-
-
-def test_workers_that_are_spawned_for_five_batches_are_tried_forked_and_persistent(
-    trainer_of: MakeTrainer, make_result: MakeResult
+def test_workers_that_are_spawned_for_five_batches_are_tried_persistent(
+    trainer_of: MakeTrainer,
 ) -> None:
     trainer = trainer_of(input={"name": "loader", "workers": 1})
     assert trainer.steps_per_epoch == 5
@@ -438,22 +371,12 @@ def test_workers_that_are_spawned_for_five_batches_are_tried_forked_and_persiste
     try:
         found = measure(trainer.training, Budget(30.0), cores=1)
         (own,) = found.tried_workers
-        forked, persistent = try_inputs(trainer, found, Budget(60.0), own.start_seconds)
+        (persistent,) = try_inputs(trainer, found, Budget(60.0), own.start_seconds)
     finally:
         multiprocessing.set_start_method("fork", force=True)
-    assert found.by_fork
-    assert found.by_fork.start_seconds < own.start_seconds / 2
     assert persistent.changes["input"]["persistent_workers"]
-    for tried in (forked, persistent):
-        assert tried.steps.median_seconds < own.start_seconds / 10
-        assert len(tried.steps.sample_seconds) == 10  # each of many steps, which come unevenly
-    for by, is_limit in (("fork", False), ("one thread", True)):
-        given = found.model_copy(update={"tried_inputs": (tried_input(by, 0.01),)})
-        result = waiting(make_result, given)
-        (edit,) = loader_edits(result)
-        assert edit.by == by
-        assert (edit.predicted.low == 1) is is_limit
-        assert ("an epoch gets at most" in loader_note(pair_of(result))) is is_limit
+    assert persistent.steps.median_seconds < own.start_seconds / 10
+    assert len(persistent.steps.sample_seconds) == 10  # each of many steps, which come unevenly
 
 
 def tried_input(by: str, seconds: float, **changes: Any) -> TriedInput:
@@ -462,32 +385,14 @@ def tried_input(by: str, seconds: float, **changes: Any) -> TriedInput:
 
 
 INPUT, ONCE = "experiments.small-mlp.input", {"datasets.small.decode": "once"}
-SMALLER = tried_input("stored size", 0.01, decode="once", size=[10, 12])
-LINES: dict[str, tuple[list[TriedInput], dict[str, Any]]] = {
-    "resident once": (
-        [tried_input("resident once", 0.01, decode="once", input="resident")],
-        ONCE | {INPUT: "resident"},
-    ),
-    "a size that gains": (
-        [tried_input("decode once", 0.02, decode="once"), SMALLER],
-        ONCE | {"datasets.small.size": [10, 12]},
-    ),
-    "a size that gains too little": (
-        [tried_input("decode once", 0.0104, decode="once"), SMALLER], ONCE,
-    ),
-}  # fmt: skip
-"""Inputs that were tried, and the settings that are suggested."""
 
 
-@pytest.mark.parametrize(("tried", "settings"), LINES.values(), ids=LINES)
-def test_inputs_that_were_tried_become_settings(
-    make_result: MakeResult, tried: list[TriedInput], settings: dict[str, Any]
-) -> None:
-    found = LoaderTimes(samples=8, tried_inputs=tuple(tried))
-    result = waiting(make_result, found)
+def test_an_input_that_was_tried_becomes_settings(make_result: MakeResult) -> None:
+    tried = (tried_input("resident once", 0.01, decode="once", input="resident"),)
+    result = waiting(make_result, LoaderTimes(samples=8, tried_inputs=tried))
     assert result.costs
     (remedy,) = loader_remedies(result, result.costs)
-    assert remedy.settings == settings
+    assert remedy.settings == ONCE | {INPUT: "resident"}
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 LOADER = {
     "name": "loader", "workers": 0, "pin_memory": False, "non_blocking": False,
     "prefetch_factor": None, "persistent_workers": False, "transform": None,
-    "eval_transform": None, "collate": None, "byte_batches": False,
+    "eval_transform": None, "collate": None,
 }  # fmt: skip
 _SETTINGS: dict[str, Any] = {
     "model": LINEAR, "loss": None, "optimizer": SGD, "schedule": {"name": "constant"},

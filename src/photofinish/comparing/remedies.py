@@ -47,7 +47,7 @@ class Remedy:
     predicted: Gain
     by: Literal[
         "resident", "batch size", "captured", "bf16", "tried threads", "tried workers",
-        "decode once", "resident once", "stored size", "batch transform", "byte batches",
+        "decode once", "resident once", "batch transform",
     ]  # fmt: skip
     also: tuple[tuple[str, Any], ...] = ()
     """Other keys that must change too, with their values."""
@@ -55,7 +55,7 @@ class Remedy:
     @property
     def changes_model(self) -> bool:
         """Return True if a training with the change learns something else, or may do so."""
-        return self.by in ("batch size", "captured", "bf16", "batch transform", "stored size")
+        return self.by in ("batch size", "captured", "bf16", "batch transform")
 
     @property
     def settings(self) -> dict[str, Any]:

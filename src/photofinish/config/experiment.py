@@ -147,20 +147,12 @@ class LoaderInput(Settings):
     non_blocking: bool = False
     prefetch_factor: PositiveInt | None = None
     persistent_workers: bool = False
-    byte_batches: bool = False
-    """Keep images as uint8 until their batch is on the device, and normalise them there."""
     transform: Annotated[CustomTransform | None, BeforeValidator(spelled_out)] = None
     """Transform of the training samples, applied in each epoch."""
     eval_transform: Annotated[CustomTransform | None, BeforeValidator(spelled_out)] = None
     """Transform of validation and test samples. If set, both may change shape and dtype."""
     collate: Annotated[CustomCollate | None, BeforeValidator(spelled_out)] = None
     """Function that makes a batch of (input, target) pairs, whose shapes may differ."""
-
-    @model_validator(mode="after")
-    def _check_combinations(self) -> LoaderInput:
-        if self.byte_batches and self.collate is not None:
-            raise SettingError("byte collate")
-        return self
 
 
 Input = Annotated[ResidentInput | LoaderInput, Field(discriminator="name")]

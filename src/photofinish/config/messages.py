@@ -23,7 +23,6 @@ _MESSAGES = {
     "ids and count": "device_ids names {ids} GPUs, but count is {count}",
     "constant": "a constant schedule has no {names}",
     "no weight decay": "weight_decay_exclude needs an optimizer of torch.optim with weight_decay",
-    "byte collate": "a custom collate gets samples that are normalised: leave byte_batches out",
     "mode": "is {name} better where it is larger (max) or smaller (min)?",
     "metric twice": "two metrics have one name: give another name, such as `as: top5`",
     "metric name": "as: {name} is no name for MLflow: letters, digits and _ . / -",

@@ -54,6 +54,7 @@ _NOT_HERE = {
 GONE = {
     "watts": "this key is gone: the report has the energy that NVIDIA's GPUs count",
     "kilowatt_hour": "this key is gone: add energy to the prices cpu_hour and gpu_hour",
+    "byte_batches": "this key is gone: leave it out. decode: once or workers load faster",
 }
 """Keys of earlier versions, and what to do instead."""
 

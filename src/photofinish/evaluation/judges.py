@@ -222,8 +222,7 @@ def _test_batches(record: TrainingRecord, split: PackedSplit) -> Iterator[Batch]
     """Yield the test samples, normalised."""
     given, size = record.experiment.input, record.experiment.batch_size
     if given.name == "loader" and (given.eval_transform or given.collate or has_live_inputs(split)):
-        part, as_floats = part_of(split, "test"), given.model_copy(update={"byte_batches": False})
-        samples = LoadedSamples(part, as_floats, record.experiment.seed)
+        samples = LoadedSamples(part_of(split, "test"), given, record.experiment.seed)
         for start in range(0, len(samples), size):
             keys = [(row, None, None) for row in range(start, min(start + size, len(samples)))]
             yield samples.collate([samples[key] for key in keys])

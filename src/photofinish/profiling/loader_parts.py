@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Iterator
-from itertools import chain, count, starmap, zip_longest
+from itertools import chain, count
 from typing import Any, TypeVar
 
-import torch
-from torch.utils.data import DataLoader, default_convert
+from torch.utils.data import DataLoader
 
 from photofinish.custom.running import run_custom_code
 from photofinish.errors import UserError
-from photofinish.models.custom import same_bits, tensors_in
 from photofinish.profiling.stopwatch import COLLATING, REST, Stopwatch, Timed
 from photofinish.profiling.taps import Taps
 from photofinish.results.measurements import LoaderTimes
@@ -76,12 +73,9 @@ def custom_loader_times(loader: Any, training_seconds: float) -> LoaderTimes | N
         return None
     if not hasattr(loader.dataset, "__len__") or loader.collate_fn is None:
         return None
-    budget = Budget(seconds_for(training_seconds))
     try:
         with run_custom_code("a part can't be timed"):
-            found = _of_rows(loader, budget.left_seconds / 2)
-        changed = {"one_indexing_seconds": _one_indexing_seconds(loader, budget)}
-        return found.model_copy(update=changed)
+            return _of_rows(loader, seconds_for(training_seconds) / 2)
     except UserError as error:
         return not_measured(error)
 
@@ -100,33 +94,6 @@ def _of_rows(loader: DataLoader[Any], seconds: float) -> LoaderTimes:
         timed = taps.timed_data_set(dataset), Timed(watch, COLLATING, collate)
         passes = (lambda _: batches(*timed)), (lambda _: batches(dataset, collate))
         return take_in_turns(watch, *passes, size, loader.batch_size or 1, seconds)
-
-
-def _one_indexing_seconds(loader: DataLoader[Any], budget: Budget) -> float | None:
-    """Return the time of a batch whose rows index the data set at once.
-
-    Return None if the data set can't be indexed so, or gives another batch.
-    """
-    dataset: Any = loader.dataset
-    convert: Any = default_convert
-    rows = torch.randperm(len(dataset), generator=torch.Generator())[: loader.batch_size].tolist()
-    few = rows[:_LEAST_BATCHES]
-    try:
-        with run_custom_code("rows can't be indexed at once"):
-            at_once = tensors_in(convert(dataset[few]))
-            one_by_one = tensors_in(loader.collate_fn([dataset[row] for row in few]))
-    except UserError:  # most data sets take one row
-        return None
-    if not at_once or not all(starmap(same_bits, zip_longest(at_once, one_by_one))):
-        return None
-    batch_seconds = []
-    for _ in range(_LEAST_BATCHES):
-        began_seconds = time.perf_counter()
-        convert(dataset[rows])
-        batch_seconds.append(time.perf_counter() - began_seconds)
-        if budget.left_seconds < batch_seconds[-1]:
-            break
-    return statistics.median(batch_seconds)
 
 
 def take_in_turns(

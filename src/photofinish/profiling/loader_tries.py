@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from photofinish.models.custom import generators_kept
 from photofinish.nested import leaves, map_nested
 from photofinish.profiling.attribution import RESIDENT, measure_input
 from photofinish.profiling.loader_parts import Budget, attempt
-from photofinish.profiling.loader_workers import limit_threads, timeout_of
+from photofinish.profiling.loader_workers import timeout_of
 from photofinish.results.measurements import CLEARLY_FASTER, LoaderTimes, TriedBy, TriedInput
 from photofinish.training.batches import Batches, Part
 from photofinish.training.custom_step import BatchTransform
@@ -32,11 +32,6 @@ _LEAST_SAMPLES, _SAMPLES, _MOST_STEPS = 3, 10, 100
 _STORED_SAMPLES, _STORED_BATCHES, _STORED_BYTES = 16, 8, 256 << 20
 _STORED_SHARE = 0.25
 """Share of the time that is left for reading samples to store, each twice."""
-_STORED_SIZE, _LEAST_SHRINKING = 256 / 224, 2
-"""Side of a stored image, as multiple of what the network gets, and as least divisor of before.
-
-ImageNet's images are usually stored with 256 pixels a side for crops of 224.
-"""
 
 
 class _OtherInput(NamedTuple):
@@ -101,7 +96,6 @@ def _candidates(
         changes: dict[str, Any],
         part: Part | None = None,
         batch_transform: BatchTransform | None = None,
-        how: Mapping[str, Any] = {},
         **changed: Any,
     ) -> _OtherInput:
         new = settings.model_copy(update=changed)
@@ -110,14 +104,9 @@ def _candidates(
             changes = {"input": new.model_dump(exclude_defaults=True) | changed} | changes
         # Steps may take several passes, and workers would start again after each.
         stays = new.model_copy(update={"persistent_workers": new.workers > 0})
-        others = batches.with_settings(stays, part, timeout=timeout_of(budget), **how)
+        others = batches.with_settings(stays, part, timeout=timeout_of(budget))
         return _OtherInput(by, changes, new, others, batch_transform)
 
-    own = [each for each in found.tried_workers if each.workers == settings.workers]
-    if found.by_fork:
-        yield loader("fork", {}, how={"multiprocessing_context": "fork"})
-    if any(max(each.busy_threads, default=1) > 1 for each in own):
-        yield loader("one thread", {}, how={"worker_init_fn": limit_threads})
     if workers := _workers(settings, found, epoch_seconds):
         yield loader("workers", {}, workers=workers, persistent_workers=True)
     if found.whole_seconds < _LEAST_SHARE * epoch_seconds / trainer.steps_per_epoch:
@@ -125,9 +114,6 @@ def _candidates(
     read_twice_seconds = 2 * found.whole_seconds / batches.batch_size
     if part := _stored(batches, int(_STORED_SHARE * budget.left_seconds / read_twice_seconds)):
         once = {"decode": "once"}
-        if small := _smaller(batches, part):
-            size = list(small.images.shape[-2:])
-            yield loader("stored size", once | {"size": size}, small)
         needs_loader = transform or settings.eval_transform or settings.collate
         if needs_loader or not fits_resident(part.images, batches.image_count, trainer.device):
             yield loader("decode once", once, part)
@@ -143,12 +129,6 @@ def _candidates(
         on_batches = BatchTransform(known, trainer.experiment.seed, 0)
         given = {"batch_transform": transform.model_dump(exclude_defaults=True)}
         yield loader("batch transform", given, None, on_batches, transform=None)
-    if settings.collate is None and not settings.byte_batches:
-        as_bytes = loader("byte batches", {}, byte_batches=True)
-        assert isinstance(as_bytes.batches, LoaderBatches)
-        image = as_bytes.batches.dataset[0, None, 0][0]
-        if isinstance(image, torch.Tensor) and image.dtype == torch.uint8:
-            yield as_bytes
 
 
 def _workers(settings: LoaderInput, found: LoaderTimes, epoch_seconds: float) -> int | None:
@@ -189,22 +169,6 @@ def _stored(batches: LoaderBatches, most: int) -> Part | None:
         for values in zip(*pairs, strict=True)
     )
     return replace(part, images=images, labels=labels, read=None)
-
-
-def _smaller(batches: LoaderBatches, part: Part) -> Part | None:
-    """Return images of a smaller stored size, if the transform shrinks every image file."""
-    # Imported here, as only data sets of image files need it.
-    from photofinish.data.local_source import ImageFiles
-
-    read: Any = batches.dataset.part.read
-    used = batches.dataset[0, None, 0][0]
-    is_image = isinstance(used, torch.Tensor) and used.dim() == 3
-    if not isinstance(read.dataset, ImageFiles) or not is_image:
-        return None
-    height, width = (math.ceil(_STORED_SIZE * side) for side in used.shape[-2:])
-    if any(np.array(part.images.shape[-2:]) < _LEAST_SHRINKING * np.array([height, width])):
-        return None
-    return replace(part, images=np.ascontiguousarray(part.images[..., :height, :width]))
 
 
 def fits_resident(columns: Any, count: int, device: torch.device) -> bool:

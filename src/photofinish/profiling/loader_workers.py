@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
@@ -12,7 +11,6 @@ from typing import Any, TypeVar
 
 import psutil
 import torch
-from threadpoolctl import threadpool_limits
 from torch.utils.data import DataLoader
 
 from photofinish.errors import UserError
@@ -45,8 +43,6 @@ def measure_workers(
         return result
 
     changed: dict[str, Any] = {}
-    if own and not batches.settings.persistent_workers and _may_fork():
-        changed["by_fork"] = in_time(try_workers, workers=own, multiprocessing_context="fork")
     tried: list[TriedWorkers] = []
     for workers in sorted({2**power for power in range(cores.bit_length())} | {cores, own} - {0}):
         worker_bytes = max(tried[-1].memory_bytes, default=0) if tried else 0
@@ -66,13 +62,8 @@ def measure_workers(
     return changed
 
 
-def _may_fork() -> bool:
-    """Return True if workers start in another way than by fork, which Linux allows."""
-    return sys.platform == "linux" and multiprocessing.get_start_method() != "fork"
-
-
 def try_workers(
-    batches: LoaderBatches, workers: int, size: int, budget: Budget, **how: Any
+    batches: LoaderBatches, workers: int, size: int, budget: Budget
 ) -> TriedWorkers | None:
     """Load some batches of at most `size` samples. Return None if an epoch has too few samples."""
     count = _ROUNDS * workers
@@ -80,7 +71,7 @@ def try_workers(
     if size == 0:
         return None
     others = _children()
-    loader = batches.with_workers(workers, size, timeout=timeout_of(budget), **how)
+    loader = batches.with_workers(workers, size, timeout=timeout_of(budget))
     with closing(loader.first_batches(count)) as loaded:
         first_seconds, batch_seconds = _time_batches(_in_time(loaded, budget), workers, count)
         processes = [psutil.Process(pid) for pid in _children() - others]
@@ -122,13 +113,6 @@ def _time_batches(loaded: Iterator[Any], workers: int, count: int) -> tuple[floa
     for _ in range(count - workers):
         next(loaded)
     return first_seconds, (time.perf_counter() - began_seconds) / (count - workers)
-
-
-def limit_threads(_worker: int) -> None:
-    """Let a worker compute with one thread, also in OpenBLAS, OpenMP and OpenCV."""
-    threadpool_limits(1)
-    if opencv := sys.modules.get("cv2"):
-        opencv.setNumThreads(0)
 
 
 def _children() -> set[int]:

@@ -15,7 +15,6 @@ from photofinish.comparing.pairs import AnyComparison
 from photofinish.comparing.remedies import Remedy
 from photofinish.comparing.rented_gpu import RentedGpu
 from photofinish.comparing.speedups import Interval, job_interval
-from photofinish.comparing.tried import Tried
 from photofinish.config.base import Record
 from photofinish.reporting.causes import cause, commands, remedy_line
 from photofinish.reporting.sentences import Verdict
@@ -78,16 +77,6 @@ class Suggestion(Record):
     """Command that tries the change in a copy."""
 
 
-class TriedSuggestion(Record):
-    """Earlier suggestion that this result follows."""
-
-    device: DeviceLabel
-    settings: dict[str, Any]
-    promised: Range | None
-    measured: Number
-    """Speed-up of an epoch since the suggestion."""
-
-
 class ActionRecord(Record):
     """Action that is recommended now."""
 
@@ -117,7 +106,6 @@ class AnswerRecord(Record):
     """Time that renting saves, without the machine's start."""
     causes: tuple[CauseRecord, ...]
     suggestions: tuple[Suggestion, ...]
-    tried: tuple[TriedSuggestion, ...]
 
 
 def answer_record(pair: AnyComparison, verdict: Verdict) -> AnswerRecord:
@@ -155,7 +143,6 @@ def answer_record(pair: AnyComparison, verdict: Verdict) -> AnswerRecord:
             for remedy in (found.remedy, found.second)
             if remedy and own.reason != "short job"
         ),
-        tried=tuple(map(_tried, verdict.tried)),
     )
 
 
@@ -171,29 +158,14 @@ def _suggestion(experiment: str, device: DeviceLabel, remedy: Remedy) -> Suggest
             "line": remedy_line(remedy),
             "gain": Range(low=remedy.predicted.low, high=remedy.predicted.high),
             "evidence": "tried",
-            "learns": _learns(device, remedy),
+            "learns": _learns(remedy),
             "command": commands(experiment, remedy)[0],
         }
     )
 
 
-def _learns(device: DeviceLabel, remedy: Remedy) -> Learns:
-    """Return the effect of a change on the model. Only a GPU may normalise to other last bits."""
+def _learns(remedy: Remedy) -> Learns:
+    """Return the effect of a change on the model."""
     if remedy.changes_model:
         return "something else"
-    if remedy.by == "byte batches" and device == "gpu":
-        return "other last bits"
     return _LEARNS.get(remedy.by, "the same")
-
-
-def _tried(tried: Tried) -> TriedSuggestion:
-    promise, measured = tried.promise, Number.of(tried.measured, tried.interval)
-    assert measured
-    return TriedSuggestion(
-        device=promise.device,
-        settings=promise.settings,
-        promised=Range(low=promise.promised[0], high=promise.promised[1])
-        if promise.promised
-        else None,
-        measured=measured,
-    )

@@ -9,9 +9,8 @@ from typing import Any
 from photofinish.comparing.device_results import ScriptResult
 from photofinish.comparing.diagnosis import LEAST_STEPS, Diagnosis, NotKnown
 from photofinish.comparing.remedies import Gain, Remedy
-from photofinish.comparing.tried import Tried
 from photofinish.machine.host import allowed_cores
-from photofinish.wording import HIGH, bound, counted, interval_text, seconds, times
+from photofinish.wording import HIGH, bound, counted, interval_text, seconds
 
 IN_GRAPHS = "Steps in CUDA graphs are taken apart one by one, so these are proportions, not times"
 _NO_REMEDY = {
@@ -36,8 +35,6 @@ _REMEDIES = {
     "tried workers": "tried; keeps the bits",
     "decode once": "tried; keeps the bits",
     "resident once": "tried; keeps the bits",
-    "stored size": "tried; changes what is learned, so compare the accuracy",
-    "byte batches": "tried; may change the last bits on a GPU",
     "batch transform": "tried; changes what is learned, as a batch draws once",
 }
 
@@ -123,19 +120,6 @@ def commands(experiment: str, remedy: Remedy) -> tuple[str, str]:
     sets = " ".join(f"-S '++{key}={_yaml(value)}'" for key, value in remedy.settings.items())
     command = f"dvc exp run --temp {sets}"
     return command, f"{command} -S '++experiments.{experiment}.epochs=3'"
-
-
-def tried_text(tried: Tried) -> str:
-    """Return a suggestion's predicted gain and the measured gain."""
-    promise, interval = tried.promise, ""
-    promised = "nothing known"
-    if promise.promised:
-        low, high = promise.promised
-        promised = f"at most {bound(high)}" if low == 1 else f"{interval_text((low, high))}x"
-    if tried.interval:
-        interval = f" ({interval_text(tried.interval)})"
-    measured = f"{times(tried.measured)}{interval}"
-    return f"Tried `{settings_line(promise.settings)}`: promised {promised}, measured {measured}."
 
 
 def _yaml(value: Any) -> str:

@@ -5,11 +5,8 @@ from __future__ import annotations
 import math
 import statistics
 
-from photofinish.comparing.loader_remedies import EditBy, loader_edits
 from photofinish.comparing.pairs import AnyComparison
-from photofinish.reporting.causes import gain_text
 from photofinish.reporting.columns import Table
-from photofinish.results.measurements import LoaderTimes
 from photofinish.wording import byte_size, counted, ratio, seconds
 
 _LINES = 5
@@ -45,39 +42,13 @@ def loader_table(pair: AnyComparison) -> Table:
 
 
 def loader_note(pair: AnyComparison) -> str:
-    """Return hints on changes in the data set, or the reason for missing parts."""
+    """Return the reason for missing parts."""
     notes = []
     for run in pair.trained:
         loader, device = run.timings.loader, run.device.upper()
-        if loader is None:
-            continue
-        if loader.not_measured:
+        if loader and loader.not_measured:
             notes.append(f"The {device}'s loader is not taken apart: {loader.not_measured}.")
-        for edit in loader_edits(run):
-            faster = gain_text(edit.predicted)
-            notes.append(f"{_edit(loader, edit.by, device)}: {faster} (tried).")
     return " ".join(notes)
-
-
-def _edit(loader: LoaderTimes, by: EditBy, device: str) -> str:
-    """Return what is slow, and what to change in custom code."""
-    if by == "one thread":
-        own = max(max(each.busy_threads, default=1) for each in loader.tried_workers)
-        return (
-            f"Each of the {device}'s workers computes with {own} threads. "
-            f"Call `threadpoolctl.threadpool_limits(1)` in the data set"
-        )
-    if by == "fork" and loader.by_fork:
-        return (
-            f"By fork, the {device}'s workers start in {seconds(loader.by_fork.start_seconds)}. "
-            f"Call `multiprocessing.set_start_method('fork', force=True)` in the data set's file"
-        )
-    sampler = f"BatchSampler(RandomSampler(data), {loader.batch_size}, drop_last=False)"
-    return (
-        f"A batch takes {seconds(loader.whole_seconds)} on the {device}, and "
-        f"{seconds(loader.one_indexing_seconds or 0.0)} if its rows index the data set at once. "
-        f"Use `DataLoader(data, sampler={sampler}, batch_size=None)`"
-    )
 
 
 def workers_table(pair: AnyComparison) -> Table:

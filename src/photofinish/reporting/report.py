@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 from photofinish.comparing.decision import Decision, decide_all
 from photofinish.comparing.device_results import ScriptResult
 from photofinish.comparing.pairs import AnyComparison, Comparison, TrainedPair
 from photofinish.comparing.remedies import Remedy
 from photofinish.comparing.scaling import all_series, grid, shared_trainings
-from photofinish.comparing.tried import Tried
 from photofinish.files import to_json, write_text_atomically
 from photofinish.reporting import pictures, rows, sentences, tables
 from photofinish.reporting.answer_records import answer_record
@@ -104,17 +102,12 @@ def write_report(
     pairs: list[TrainedPair],
     folder: Path,
     scripts: Sequence[Comparison[ScriptResult]] = (),
-    tried: Mapping[str, Sequence[Tried]] = MappingProxyType({}),
 ) -> list[Verdict]:
-    """Write all files of the report, and return a verdict for each experiment and script.
-
-    `tried` has the suggestions that the results of an experiment follow.
-    """
+    """Write all files of the report, and return a verdict for each experiment and script."""
     everything: list[AnyComparison] = [*pairs, *scripts]
     decisions = decide_all(everything)
     verdicts = [
-        verdict(pair, decision, tried.get(pair.experiment, ()))
-        for pair, decision in zip(everything, decisions, strict=True)
+        verdict(pair, decision) for pair, decision in zip(everything, decisions, strict=True)
     ]
     _write_csv_files(pairs, everything, decisions, folder)
     shutil.rmtree(folder / FIGURES, ignore_errors=True)

@@ -15,10 +15,9 @@ from photofinish.comparing.parity import Layer, Parity
 from photofinish.comparing.scaling import Series
 from photofinish.comparing.seeds import OverSeeds
 from photofinish.comparing.speedups import LEAST_VALUES, BreakEvenEpochs, Kind, Speedup
-from photofinish.comparing.tried import Tried
 from photofinish.machine.load import load_warnings
 from photofinish.reporting.answer_words import action_text, answer_text, busy_text
-from photofinish.reporting.causes import advice, cause, tried_text
+from photofinish.reporting.causes import advice, cause
 from photofinish.reporting.extrapolated import caution, epochs_of, in_points
 from photofinish.wording import counted, faster, listed, seconds
 
@@ -54,14 +53,11 @@ class Verdict:
     """Reasons for doubt."""
     missing: str | None = None
     """Sentence why no GPU trained."""
-    tried: tuple[Tried, ...] = ()
-    """Suggestions that the results follow."""
 
     @property
     def first(self) -> list[str]:
         """Lines below the answer on the first screen and in the terminal."""
-        tried = map(tried_text, self.tried)
-        return [f"Now: {self.action}", *([self.busy] if self.busy else []), *tried]
+        return [f"Now: {self.action}", *([self.busy] if self.busy else [])]
 
     @property
     def text(self) -> str:
@@ -69,9 +65,7 @@ class Verdict:
         return " ".join([self.answer, *self.first, *self.details, *self.cautions])
 
 
-def verdict(
-    pair: AnyComparison, decision: Decision | None = None, tried: Sequence[Tried] = ()
-) -> Verdict:
+def verdict(pair: AnyComparison, decision: Decision | None = None) -> Verdict:
     """Return the answer with its evidence. By default, decide for this experiment alone."""
     decision = decision or decide(pair)
     details = _evidence_of_both(pair) if pair.compared else _evidence_of_cpu(pair, decision)
@@ -89,7 +83,6 @@ def verdict(
         missing=f"Nothing was trained on a GPU here ({pair.why_no_gpu})."
         if pair.why_no_gpu
         else None,
-        tried=tuple(tried),
     )
 
 

@@ -151,10 +151,7 @@ class TriedWorkers(Record):
     """Memory of each worker that is not shared with other processes."""
 
 
-TriedBy = Literal[
-    "workers", "decode once", "resident once", "stored size", "batch transform", "byte batches",
-    "fork", "one thread",
-]  # fmt: skip
+TriedBy = Literal["workers", "decode once", "resident once", "batch transform"]
 
 
 class TriedInput(Record):
@@ -162,7 +159,7 @@ class TriedInput(Record):
 
     by: TriedBy
     changes: dict[str, Any]
-    """Settings that change, of the experiment and of its data set. Empty for custom code."""
+    """Settings that change, of the experiment and of its data set."""
     steps: SteadyState
 
 
@@ -180,10 +177,6 @@ class LoaderTimes(Record):
     """Reason for missing parts."""
     tried_workers: tuple[TriedWorkers, ...] = ()
     """Loading by one worker, two, and so on up to one for each core."""
-    by_fork: TriedWorkers | None = None
-    """Loading by the training's workers if they are forked, and else are not."""
-    one_indexing_seconds: float | None = None
-    """Seconds for a batch of a script whose rows index the data set at once, if that is equal."""
     tried_inputs: tuple[TriedInput, ...] = ()
 
     @property

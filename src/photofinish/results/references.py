@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from photofinish.config.base import Name, Record, is_name
 from photofinish.config.experiment import Experiment
@@ -22,6 +22,7 @@ from photofinish.machine.load import load_warnings
 from photofinish.results import EpochMetrics, records
 from photofinish.results.job_times import JobTimes, Timings
 from photofinish.results.measured import read_trained
+from photofinish.results.measurements import TriedBy
 from photofinish.wording import counted
 
 _PRIVATE = re.compile(r"[/\\]|GPU-|MIG-")
@@ -78,8 +79,7 @@ def read_references(
     references = []
     for path in (path for name in names for path in sorted((folder / name).glob("*.json"))):
         try:
-            record = json.loads(path.read_bytes())
-            record["timings"] = _without_gone(record["timings"])
+            record = _as_now(json.loads(path.read_bytes()))
             references.append(Reference.model_validate_json(json.dumps(record)))
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(
@@ -89,8 +89,18 @@ def read_references(
     return references
 
 
+def _as_now(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record of an earlier version without what is gone since."""
+    timings = _without_gone(record["timings"])
+    if loader := timings.get("loader"):
+        tried, known = loader["tried_inputs"], get_args(TriedBy)
+        loader["tried_inputs"] = [each for each in tried if each["by"] in known]
+    record["training"]["experiment"]["input"].pop("byte_batches", None)
+    return {**record, "timings": timings}
+
+
 def _without_gone(value: Any) -> Any:
-    """Return a record without the fields that an earlier version wrote."""
+    """Return a part of a record without the fields that are gone."""
     if isinstance(value, dict):
         return {key: _without_gone(each) for key, each in value.items() if key not in _GONE}
     return [_without_gone(each) for each in value] if isinstance(value, list) else value

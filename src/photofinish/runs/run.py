@@ -80,18 +80,12 @@ class Run:
         split, augmentation = PackedSplit(self.data).manifest, experiment.augmentation
         self._check_input(split)
         self._check_ignored_class(split)
-        given = experiment.input
-        for_images = {
-            "augmentation": augmentation.flip or augmentation.crop_padding,
-            "input.byte_batches": given.name == "loader" and given.byte_batches,
-        }
-        for key, is_set in for_images.items():
-            if is_set and split.dtype != "uint8":
-                raise ConfigError(
-                    f"experiments.{self.name}.{key} is for images in params.yaml. Samples of "
-                    f"datasets.{experiment.dataset} are {split.dtype} of shape {split.shape}: "
-                    f"leave it out"
-                )
+        if (augmentation.flip or augmentation.crop_padding) and split.dtype != "uint8":
+            raise ConfigError(
+                f"experiments.{self.name}.augmentation is for images in params.yaml. Samples of "
+                f"datasets.{experiment.dataset} are {split.dtype} of shape {split.shape}: "
+                f"leave it out"
+            )
 
     def _check_input(self, split: Manifest) -> None:
         """Raise ConfigError if the input can't batch the samples."""

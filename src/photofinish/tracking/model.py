@@ -32,8 +32,8 @@ from photofinish.tracking.store import Store, first_line
 _REQUIREMENTS = ("mlflow", "numpy", "torch", "torchvision")
 
 
-def log_model(store: Store, run: Run, document: RunDocument) -> str:
-    """Log the model as an output of the run, or complete an unfinished model. Return its id."""
+def log_model(store: Store, run: Run, document: RunDocument) -> None:
+    """Log the model as an output of the run, or complete an unfinished model."""
     assert document.model
     client, run_id = store.client, str(run.info.run_id)
     name = document.name.replace("/", "-")  # MLflow refuses slashes
@@ -43,16 +43,13 @@ def log_model(store: Store, run: Run, document: RunDocument) -> str:
         if outputs := run.outputs.model_outputs:  # an unfinished model, or deleted files
             logged = client.get_logged_model(outputs[0].model_id)
         else:
-            logged = client.create_logged_model(
-                store.experiment_id, name, run_id, params=document.params
-            )
+            logged = client.create_logged_model(store.experiment_id, name, run_id)
             client.log_outputs(run_id, [LoggedModelOutput(logged.model_id, step=ONCE)])
         model_id, place = str(logged.model_id), logged.artifact_location
         model = Model(artifact_path=place, run_id=run_id, model_uuid=model_id, model_id=model_id)
         _save(Path(folder), model, network, record, document.tags)
         client.log_model_artifacts(model_id, str(Path(folder, "model")))
     client.finalize_logged_model(model_id, LoggedModelStatus.READY)
-    return model_id
 
 
 def _save(
@@ -82,7 +79,6 @@ def _save(
             serialization_format="pickle",  # the default traces the network with the example
             signature=_signature(record),
             input_example=_example(record),
-            metadata={"class_names": list(record.class_names)},
             pip_requirements=[f"{package}=={one}" for package, one in sorted(versions.items())],
             code_paths=sorted(map(str, code.glob("*"))) or None,
         )

@@ -42,7 +42,6 @@ from photofinish.tracking.documents import (
     script_document,
     training_document,
 )
-from photofinish.tracking.run_metrics import ONCE
 from photofinish.tracking.store import (
     Store,
     close_abandoned_runs,
@@ -158,15 +157,14 @@ def mirror_run(store: Store, run_id: str, document: RunDocument) -> None:
     if document.dataset and not run.inputs.dataset_inputs:
         client.log_inputs(run_id, [document.dataset])
     has_files = TAG_MIRRORED in run.data.tags and _has_artifacts(store, run)
-    model_id = _ready_model(store, run) if has_files else None
-    if document.model and not model_id:
+    if document.model and not (has_files and _has_model(store, run)):
         from photofinish.tracking.model import log_model  # imports torch, which takes seconds
 
         try:
-            model_id = log_model(store, run, document)
+            log_model(store, run, document)
         except UserError as error:  # custom code has changed or fails
             print(f"MLflow: {document.name} goes without its model: {error}", file=sys.stderr)
-    _log_missing_metrics(client, run, document.metrics, model_id)
+    _log_missing_metrics(client, run, document.metrics)
     for path, folder in document.files:
         # A training's identity determines its files. Those of other stages may change.
         if not has_files or folder in (EVALUATED, MEASURED_FOLDER, REPORT):
@@ -190,13 +188,10 @@ def _mark_as_current(store: Store, run_id: str, tags: dict[str, str]) -> None:
     store.client.set_tag(run_id, TAG_CURRENT, "true")
 
 
-def _log_missing_metrics(
-    client: MlflowClient, run: Run, metrics: list[Metric], model_id: str | None
-) -> None:
+def _log_missing_metrics(client: MlflowClient, run: Run, metrics: list[Metric]) -> None:
     """Log only the metrics that the run lacks, because MLflow would keep repeated values twice.
 
-    MLflow shows the latest value of a step, so a changed value gets a later time. Values that a run
-    has once, such as test scores, are also logged for the model.
+    MLflow shows the latest value of a step, so a changed value gets a later time.
     """
     latest: dict[tuple[str, int], Metric] = {}
     for key in {metric.key for metric in metrics} & run.data.metrics.keys():
@@ -210,8 +205,7 @@ def _log_missing_metrics(
             continue
         if before:
             time_ms = max(time_ms, before.timestamp + 1)
-        model = model_id if metric.step == ONCE else None
-        missing.append(Metric(metric.key, metric.value, time_ms, metric.step, model))
+        missing.append(Metric(metric.key, metric.value, time_ms, metric.step))
     client.log_batch(run.info.run_id, missing)
 
 
@@ -222,7 +216,7 @@ def _is_whole(store: Store, run: Run, document: RunDocument) -> bool:
         and run.data.tags.get(TAG_MIRRORED) == document.mirrored
         and run.data.tags.get(TAG_CURRENT) == "true"
         and _has_artifacts(store, run)
-        and (document.model is None or _ready_model(store, run) is not None)
+        and (document.model is None or _has_model(store, run))
     )
 
 
@@ -231,13 +225,10 @@ def _has_artifacts(store: Store, run: Run) -> bool:
     return store.local_artifacts is None or (store.local_artifacts / run.info.run_id).is_dir()
 
 
-def _ready_model(store: Store, run: Run) -> str | None:
-    """Return the id of the run's model, or None if the model is not complete."""
-    for output in run.outputs.model_outputs:
-        model = store.client.get_logged_model(output.model_id)
-        if model.status == LoggedModelStatus.READY:
-            return str(output.model_id)
-    return None
+def _has_model(store: Store, run: Run) -> bool:
+    """Return True if the run has a complete model."""
+    models = (store.client.get_logged_model(each.model_id) for each in run.outputs.model_outputs)
+    return any(model.status == LoggedModelStatus.READY for model in models)
 
 
 def _share_view(store: Store) -> None:

@@ -6,7 +6,6 @@ sample from (seed, epoch, row).
 
 from __future__ import annotations
 
-import copy
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -119,13 +118,6 @@ class Normaliser:
         # CUDA would multiply by the inverse of a Python number, for other bits.
         scaled = images.float().div_(self._white) if images.dtype == torch.uint8 else images.clone()
         return scaled.sub_(self._mean).div_(self._std)
-
-    def to(self, device: torch.device) -> Normaliser:
-        """Return a normaliser for images on a device."""
-        moved = copy.copy(self)
-        for name in ("_mean", "_std", "_white"):
-            setattr(moved, name, getattr(self, name).to(device))
-        return moved
 
 
 @dataclass(frozen=True)

@@ -192,7 +192,6 @@ class LoaderBatches(Batches):
         self.image_count, self.batch_size = plan.image_count, plan.batch_size
         self._plan, self._device, self._non_blocking = plan, device, settings.non_blocking
         self.settings, self._sampler = settings, _EpochSampler()
-        self._normalise = part.normalise.to(device) if settings.byte_batches else None
         self.dataset = dataset = LoadedSamples(part, settings, plan.seed, plan.padding)
         self._loader = DataLoader(
             dataset,
@@ -240,11 +239,7 @@ class LoaderBatches(Batches):
 
     def to_device(self, batch: Batch) -> Batch:
         """Copy a batch to the device. With `non_blocking`, the host doesn't wait."""
-        inputs, targets = map_batch(
-            lambda part: part.to(self._device, non_blocking=self._non_blocking), batch
-        )
-        is_image = isinstance(inputs, torch.Tensor) and inputs.dtype == torch.uint8
-        return self._normalise(inputs) if self._normalise and is_image else inputs, targets
+        return map_batch(lambda part: part.to(self._device, non_blocking=self._non_blocking), batch)
 
     def _load(
         self, order: torch.Tensor, draws: torch.Tensor | None, epoch: int | None

@@ -58,7 +58,6 @@ class LoadedSamples(Dataset[Batch]):
             self._targets = to_tensor(part.labels)
         self._may_change = settings.eval_transform is not None
         self._has_collate = settings.collate is not None
-        self._keeps_bytes = settings.byte_batches
         self.make_batch = _collate_of(settings.collate)
 
     def __len__(self) -> int:
@@ -80,17 +79,12 @@ class LoadedSamples(Dataset[Batch]):
     def _sample(self, key: Key) -> Batch:
         row, draw, _ = key
         if self._targets is not None and not draw:
-            return self._normalised(to_tensor(self.part.images[row])), self._targets[row]
+            return self.part.normalise(to_tensor(self.part.images[row])), self._targets[row]
         item, changed, target = self._changed(key)
         # A transform that converts an image to floats also normalises it.
         if changed is item or _dtypes(changed) == _dtypes(item):
-            changed = self._normalised(changed)
+            changed = self.part.normalise(changed)
         return changed, map_nested(to_tensor, target)
-
-    def _normalised(self, item: Any) -> Any:
-        """Return the input for a network, or an image as it is if its batch is normalised."""
-        is_kept = self._keeps_bytes and isinstance(item, torch.Tensor) and item.dtype == torch.uint8
-        return item if is_kept else self.part.normalise(item)
 
     def _changed(self, key: Key) -> tuple[Any, Any, Any]:
         """Return a sample's input before and after the transform, and the target."""
