@@ -16,7 +16,6 @@ from benchmarks.systems.__main__ import table
 from benchmarks.systems.images import write_caltech
 from benchmarks.systems.jobs import SYSTEMS
 from benchmarks.systems.records import experiment_of
-
 from photofinish.config.datasets import CsvDataset, DatasetPlan
 from photofinish.config.loader import read_params
 from photofinish.data.raw_data import read_raw
