@@ -30,6 +30,7 @@ from benchmarks.systems.shared_batch import step_seconds
 from photofinish.training.torch_device import CPU
 
 SHARED = "cifar10-resnet18"
+_RECORDED = ("MNIST", "MNIST, plain", "FashionMNIST")
 _OVERHEAD_SECONDS = 90
 """Time of a system's process beside the training: imports, images, warm-ups."""
 
@@ -134,7 +135,12 @@ def _record(args: argparse.Namespace) -> None:
         sys.exit("error: records need pydantic, which is not installed here")
     from benchmarks.systems.records import record
 
-    jobs = [job for jobs in SYSTEMS.values() for job in jobs if job.name in args.records]
+    jobs = [
+        job
+        for jobs in SYSTEMS.values()
+        for job in jobs
+        if job.name in args.records and job.images in _RECORDED
+    ]
     if args.data is None or len(jobs) < len(args.records):
         sys.exit("error: --records takes jobs of MNIST and Fashion-MNIST, and needs --data")
     record(jobs, args.data, args.out, args.seconds)

@@ -10,7 +10,8 @@ import io
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +20,19 @@ import torch
 from PIL import Image
 
 from benchmarks import data
-from benchmarks.systems.jobs import FILES
+from benchmarks.systems.jobs import FILES, PICTURES
 from photofinish.data import PART_NAMES, PartName
-from photofinish.data.images import decode
+from photofinish.data.images import decode, to_pixels
 from photofinish.training.batches import Batches, Normaliser, Part
 from photofinish.training.input_paths import make_batches
 
 CALTECH_CLASSES, CALTECH_IMAGES, SIDE = 101, 8677, 32
 CIFAR_IMAGES = 50_000, 10_000
-MEAN_AND_STD = {"MNIST": ((0.1307,), (0.3081,)), "MNIST, plain": ((0.0,), (1.0,))}
+MEAN_AND_STD = {
+    "MNIST": ((0.1307,), (0.3081,)),
+    PICTURES: ((0.1307,), (0.3081,)),
+    "MNIST, plain": ((0.0,), (1.0,)),
+}
 
 
 @dataclass(frozen=True)
@@ -59,10 +64,17 @@ def images_of(name: str, folder: Path | None, scratch: Path, *, small: bool = Fa
         return _made((3, 32, 32), (60, 60) if small else CIFAR_IMAGES)
     source = folder / name.partition(",")[0] / "raw" if folder else None
     if small or source is None or not source.is_dir():
-        return _made((1, 28, 28), (60, 60) if small else (60_000, 10_000))
-    train, test = (data.idx_part(source, prefix) for prefix in ("train", "t10k"))
-    mean, std = MEAN_AND_STD.get(name) or data.mean_and_std(train)
-    return Images(train, test, 10, True, mean, std)
+        images = _made((1, 28, 28), (60, 60) if small else (60_000, 10_000))
+    else:
+        train, test = (data.idx_part(source, prefix) for prefix in ("train", "t10k"))
+        mean, std = MEAN_AND_STD.get(name) or data.mean_and_std(train)
+        images = Images(train, test, 10, True, mean, std)
+    return replace(images, read=partial(_picture, images.train)) if name == PICTURES else images
+
+
+def _picture(part: data.Part, row: int) -> tuple[Any, Any]:
+    """Return a grey image by way of PIL, as torchvision's data sets do."""
+    return to_pixels(Image.fromarray(part.images[row, 0]), None, 1), part.labels[row]
 
 
 def _made(shape: tuple[int, int, int], counts: tuple[int, int]) -> Images:

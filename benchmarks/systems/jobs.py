@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-FILES = "caltech101, files"
-"""Images that the loader decodes from JPEG files in each epoch."""
+FILES, PICTURES = "caltech101, files", "MNIST, pictures"
+"""Images that the loader reads in each epoch, from JPEG files, or as torchvision's MNIST does."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,8 @@ def _linear() -> list[Job]:
     settings["batch_size"] = 128
     loaded = settings | {"input": _loader(0)}
     return [
-        Job(system, "mnist-linear-loader", "MNIST", theirs, loaded),
+        Job(system, "mnist-linear-pictures", PICTURES, theirs, loaded),
+        Job(system, "mnist-linear-loader", "MNIST", "", loaded),
         Job(system, "mnist-linear", "MNIST", "", settings),
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -42,8 +43,10 @@ def record(jobs: list[Job], data: Path, project: Path, cpu_seconds: float) -> No
     for job in jobs:
         source = job.images.partition(",")[0]
         mean, std = MEAN_AND_STD.get(job.images, (None, None))
+        root = project / "given"  # a copy, as torchvision unpacks the files beside themselves
+        shutil.copytree(data / source, root / source, dirs_exist_ok=True)
         dataset = TorchvisionDataset(
-            source=source, validation=0, mean=mean, std=std, root=str(data.resolve())
+            source=source, validation=0, mean=mean, std=std, root=str(root)
         )
         plan = DatasetPlan(name=source, dataset=dataset, local_files=None)
         write_text_atomically(project / "dataset.json", plan.model_dump_json())
