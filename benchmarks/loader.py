@@ -27,11 +27,11 @@ from photofinish.comparing.step_costs import StepCosts
 from photofinish.config.base import spelled_out
 from photofinish.config.experiment import Experiment
 from photofinish.machine.host import allowed_cores, cpu_facts
+from photofinish.measure.attribution import RESIDENT
+from photofinish.measure.loader_times import measure
+from photofinish.measure.loader_tries import try_inputs
 from photofinish.nested import map_nested
-from photofinish.profiling.attribution import RESIDENT
 from photofinish.profiling.loader_parts import Budget
-from photofinish.profiling.loader_times import measure
-from photofinish.profiling.loader_tries import try_inputs
 from photofinish.profiling.stopwatch import COLLATING, DECODING, READING
 from photofinish.results.measurements import LoaderTimes
 from photofinish.training.batches import Normaliser, Part

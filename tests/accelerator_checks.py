@@ -22,11 +22,11 @@ from torch.optim import SGD
 from photofinish.data.packed import PackedSplit
 from photofinish.data.split import split
 from photofinish.machine.fingerprint import CpuTarget
+from photofinish.measure import attribution
+from photofinish.measure.attribution import AttributionPlan, SamplePlan, profile
+from photofinish.measure.first_step import first_batch, first_step
 from photofinish.measure.measure import resident_batches
-from photofinish.profiling import attribution
-from photofinish.profiling.attribution import AttributionPlan, SamplePlan, profile
-from photofinish.profiling.first_step import first_batch, first_step
-from photofinish.profiling.scratch import scratch_steps
+from photofinish.measure.scratch import scratch_steps
 from photofinish.results.learned import weights_of
 from photofinish.results.records import FirstStep
 from photofinish.runs.further import check_repeat

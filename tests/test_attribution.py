@@ -15,9 +15,8 @@ from torch.optim import SGD
 
 from photofinish.data.packed import PackedSplit
 from photofinish.machine.fingerprint import CpuTarget
-from photofinish.measure.measure import resident_batches
-from photofinish.profiling import attribution, step_parts
-from photofinish.profiling.attribution import (
+from photofinish.measure import attribution, step_parts
+from photofinish.measure.attribution import (
     AttributionPlan,
     SamplePlan,
     measure_attribution,
@@ -25,7 +24,8 @@ from photofinish.profiling.attribution import (
     plan_attribution,
     profile,
 )
-from photofinish.profiling.threads import restored_threads, try_threads
+from photofinish.measure.measure import resident_batches
+from photofinish.measure.threads import restored_threads, try_threads
 from photofinish.results.measurements import StepParts
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup

@@ -49,7 +49,7 @@ RUN_BY = {
         *("config/compare.py", "config/tables/prices.csv"),
     ),
     "split": ("data/split.py",),
-    "measure": ("measure/measure.py", "profiling/attribution.py"),
+    "measure": ("measure/measure.py", "measure/attribution.py"),
     "compare measure": ("results/measured.py",),
     "measure train": ("training/trainer.py",),
     "train": ("runs/train.py", "training/checkpoint.py"),

@@ -18,19 +18,19 @@ from photofinish.comparing.device_results import Trained
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
 from photofinish.machine.fingerprint import CpuTarget
-from photofinish.models.registry import build_model
-from photofinish.profiling.attribution import (
+from photofinish.measure.attribution import (
     SamplePlan,
     measure_by_turns,
     measure_steps,
     plan_samples,
 )
-from photofinish.profiling.first_step import (
+from photofinish.measure.first_step import (
     fallbacks_counted,
     fingerprint_tensor,
     first_batch,
     first_step,
 )
+from photofinish.models.registry import build_model
 from photofinish.reporting.sentences import verdict
 from photofinish.results.learned import weights_of
 from photofinish.results.measured import Measured, read_measured

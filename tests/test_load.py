@@ -16,7 +16,7 @@ from photofinish.machine import host
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.machine.host import available_memory_bytes
 from photofinish.machine.load import LoadMonitor, LoadWindow, load_warnings, nvidia_gpu_state
-from photofinish.profiling import loader_tries
+from photofinish.measure import loader_tries
 from photofinish.runs import setup
 from photofinish.runs.run import Run
 from photofinish.training.torch_device import CPU

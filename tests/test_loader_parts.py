@@ -27,13 +27,14 @@ from photofinish.comparing.device_results import Trained
 from photofinish.comparing.loader_remedies import loader_remedies
 from photofinish.config.experiment import LoaderInput
 from photofinish.data.live import LiveSamples
+from photofinish.measure import loader_times, loader_workers
+from photofinish.measure.attribution import RESIDENT
+from photofinish.measure.loader_times import measure, measure_loader, take_apart
+from photofinish.measure.loader_tries import try_inputs
+from photofinish.measure.loader_workers import BETWEEN, busy_threads
 from photofinish.nested import map_nested
-from photofinish.profiling import loader_parts, loader_times, loader_workers, stopwatch
-from photofinish.profiling.attribution import RESIDENT
+from photofinish.profiling import loader_parts, stopwatch
 from photofinish.profiling.loader_parts import Budget, custom_loader_times
-from photofinish.profiling.loader_times import measure, measure_loader, take_apart
-from photofinish.profiling.loader_tries import try_inputs
-from photofinish.profiling.loader_workers import BETWEEN, busy_threads
 from photofinish.profiling.stopwatch import COLLATING, DECODING, PINNING, READING, Stopwatch, Timed
 from photofinish.reporting.loader_table import loader_table
 from photofinish.results import median_training_seconds

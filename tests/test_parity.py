@@ -16,8 +16,8 @@ from photofinish.comparing.device_results import Predictions, Trained
 from photofinish.comparing.parity import Layer, Parity
 from photofinish.comparing.parity import parity as parity_of
 from photofinish.config.networks import CnnModel, TorchvisionModel
+from photofinish.measure.first_step import first_step
 from photofinish.models.registry import build_model
-from photofinish.profiling.first_step import first_step
 from photofinish.reporting.sentences import layer_finding, verdict
 from photofinish.reporting.tables import parity_table
 from photofinish.training.losses import Loss
@@ -187,7 +187,7 @@ def test_other_random_numbers_are_no_difference(
     layer_of = DRAWING[name]
     cpu = step(Drawing(layer_of))
     # Another kind of device draws other numbers from the same seed.
-    first = "photofinish.profiling.first_step.seed_epoch"
+    first = "photofinish.measure.first_step.seed_epoch"
     monkeypatch.setattr(first, lambda *_: torch.manual_seed(12345))
     found = parity(cpu, step(Drawing(layer_of)))
     if name != "sampled":

@@ -20,13 +20,13 @@ from photofinish.comparing.device_results import TrainingResult
 from photofinish.comparing.diagnosis import Diagnosis, diagnose
 from photofinish.config.experiment import Experiment, ResidentInput
 from photofinish.machine.fingerprint import CpuTarget
-from photofinish.models.registry import build_model
-from photofinish.profiling.attribution import (
+from photofinish.measure.attribution import (
     SamplePlan,
     measure_attribution,
     measure_steps,
     plan_attribution,
 )
+from photofinish.models.registry import build_model
 from photofinish.reporting.causes import remedy_line
 from photofinish.results import median_training_seconds, passed_seconds
 from photofinish.training.batches import Batch, Batches, Normaliser, Part

@@ -29,7 +29,7 @@ from torch import nn
 
 from photofinish.config.experiment import Experiment
 from photofinish.errors import UserError
-from photofinish.profiling.attribution import (
+from photofinish.measure.attribution import (
     AttributionPlan,
     SamplePlan,
     measure_attribution,
@@ -280,7 +280,7 @@ def test_a_capture_that_fails_while_measuring_leaves_figures_and_a_reason(
 def test_launching_captured_steps_is_not_timed(
     make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("photofinish.profiling.step_parts.is_accelerator", lambda _device: True)
+    monkeypatch.setattr("photofinish.measure.step_parts.is_accelerator", lambda _device: True)
     plan = AttributionPlan(2, 2, SamplePlan(1, 2), tries_bf16=False)
     recorded, eager = (
         measure_attribution(trained(make_job(cuda_graphs=kind)), plan) for kind in ("auto", "off")

@@ -14,11 +14,11 @@ import torch
 from photofinish.errors import UserError
 from photofinish.files import sha256_of_bytes
 from photofinish.machine.load import LoadMonitor, nvidia_gpu_state
+from photofinish.measure.attribution import RESIDENT, profile
+from photofinish.measure.first_step import first_batch, first_step
+from photofinish.measure.loader_times import measure_loader
+from photofinish.measure.loader_tries import fits_resident
 from photofinish.measure.take_parts import second_step_seconds, take_parts
-from photofinish.profiling.attribution import RESIDENT, profile
-from photofinish.profiling.first_step import first_batch, first_step
-from photofinish.profiling.loader_times import measure_loader
-from photofinish.profiling.loader_tries import fits_resident
 from photofinish.results import records
 from photofinish.results.learned import weights_of
 from photofinish.results.measured import Measured

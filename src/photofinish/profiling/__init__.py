@@ -1,1 +1,1 @@
-"""Warm-up, and measurements of a trained network's steps."""
+"""Operations of a training step, counted, and the loading of samples, timed by part."""

@@ -77,7 +77,7 @@ class StepParts(Record):
 
 
 class StepAttribution(Record):
-    """Attribution of an epoch's time to its parts; see profiling/attribution.py."""
+    """Attribution of an epoch's time to its parts; see measure/attribution.py."""
 
     parts: StepParts
     batch_alone_seconds: tuple[float, ...]
@@ -164,7 +164,7 @@ class TriedInput(Record):
 
 
 class LoaderTimes(Record):
-    """Breakdown of loading a batch, measured by profiling/loader_times.py."""
+    """Breakdown of loading a batch, measured by measure/loader_times.py."""
 
     samples: int
     """Number of samples whose loading was broken down."""

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import torch
 
-from photofinish.profiling.scratch import scratch_steps
+from photofinish.measure.scratch import scratch_steps
 from photofinish.results.measurements import SteadyState, TriedThreads
 from photofinish.training.trainer import Trainer
 

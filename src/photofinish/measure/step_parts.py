@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
+from photofinish.measure.scratch import scratch_steps
+from photofinish.measure.threads import cpu_time_of
 from photofinish.nested import samples_in
-from photofinish.profiling.scratch import scratch_steps
-from photofinish.profiling.threads import cpu_time_of
 from photofinish.results.measurements import StepParts
 from photofinish.training.torch_device import CPU, is_accelerator
 from photofinish.training.trainer import WARM_UP_STEPS, Trainer

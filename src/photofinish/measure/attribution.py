@@ -19,16 +19,16 @@ from photofinish.config.cuda_graphs import why_not_captured
 from photofinish.config.experiment import Input, ResidentInput, Schedule
 from photofinish.errors import UserError
 from photofinish.machine.host import available_memory_bytes
-from photofinish.profiling.operations import count_operations
-from photofinish.profiling.scratch import scratch_steps
-from photofinish.profiling.step_parts import (
+from photofinish.measure.operations import count_operations
+from photofinish.measure.scratch import scratch_steps
+from photofinish.measure.step_parts import (
     differences,
     measure_batches_alone,
     measure_launches,
     measure_loading_cpu,
     measure_parts,
 )
-from photofinish.profiling.threads import try_threads
+from photofinish.measure.threads import try_threads
 from photofinish.results.measurements import Operations, SteadyState, StepAttribution, TriedThreads
 from photofinish.training.batches import Batches, bytes_of_a_sample
 from photofinish.training.custom_step import BatchTransform

@@ -11,6 +11,9 @@ import torch
 from photofinish.custom.running import run_custom_code
 from photofinish.errors import UserError
 from photofinish.machine.host import allowed_cores, cpu_facts
+from photofinish.measure.loader_tries import try_inputs
+from photofinish.measure.loader_workers import measure_workers
+from photofinish.measure.threads import restored_threads
 from photofinish.profiling.loader_parts import (
     Budget,
     affordable,
@@ -18,11 +21,8 @@ from photofinish.profiling.loader_parts import (
     seconds_for,
     take_in_turns,
 )
-from photofinish.profiling.loader_tries import try_inputs
-from photofinish.profiling.loader_workers import measure_workers
 from photofinish.profiling.stopwatch import PACKED, REST, Stopwatch
 from photofinish.profiling.taps import Taps
-from photofinish.profiling.threads import restored_threads
 from photofinish.results.measurements import LoaderTimes
 from photofinish.training.batches import Batch
 from photofinish.training.input_paths import LoaderBatches

@@ -14,11 +14,11 @@ import torch
 from photofinish.config.experiment import BatchTransformSettings, Input, LoaderInput
 from photofinish.custom.reference import is_reference
 from photofinish.machine.host import available_memory_bytes
+from photofinish.measure.attribution import RESIDENT, measure_input
+from photofinish.measure.loader_workers import timeout_of
 from photofinish.models.custom import generators_kept
 from photofinish.nested import leaves, map_nested
-from photofinish.profiling.attribution import RESIDENT, measure_input
 from photofinish.profiling.loader_parts import Budget, attempt
-from photofinish.profiling.loader_workers import timeout_of
 from photofinish.results.measurements import CLEARLY_FASTER, LoaderTimes, TriedBy, TriedInput
 from photofinish.training.batches import Batches, Part
 from photofinish.training.custom_step import BatchTransform
