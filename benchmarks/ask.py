@@ -100,16 +100,31 @@ def main(arguments: list[str]) -> None:
     parser.add_argument(
         "--seconds", type=float, default=35.0, help="about how long each job takes (35)"
     )
+    parser.add_argument(
+        "--turns", type=int, default=1, help="how often each job is asked about and run (1)"
+    )
     options = parser.parse_args(arguments)
     heading = "job                     ask   asked     ran held ratio   step  loader: both"
     print(f"{heading}  answers, and x{LONGER}")
     rows = []
     for name in options.only:
         measure = _script if name in SCRIPTS else _experiment
-        with tempfile.TemporaryDirectory() as folder:
-            rows.append(measure(name, options.seconds, Path(folder)))
-        print(rows[-1], flush=True)
+        for _ in range(options.turns):
+            with tempfile.TemporaryDirectory() as folder:
+                rows.append(measure(name, options.seconds, Path(folder)))
+            print(rows[-1], flush=True)
+        if options.turns > 1:
+            print(agreement(rows[-options.turns :]), flush=True)
     print(summary(rows))
+
+
+def agreement(turns: list[Row]) -> str:
+    """Return the ratio of asking to running for one job: its median and range."""
+    ratios = [row.ratio for row in turns]
+    return (
+        f"{turns[0].name}: asked / ran is {statistics.median(ratios):.2f} "
+        f"({min(ratios):.2f} to {max(ratios):.2f})"
+    )
 
 
 def summary(rows: list[Row]) -> str:

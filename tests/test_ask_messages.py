@@ -8,12 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from photofinish.asking import watch
 from photofinish.asking.lengths import lengths_in_command
 from photofinish.asking.sample import Length, Process
 from photofinish.asking.watch import Limits
 from photofinish.commands.ask import ask
+from photofinish.custom_loops.script_device import DEVICE, wait_for_device
 from photofinish.errors import UserError
 from photofinish.machine.fingerprint import GpuTarget
 
@@ -67,6 +69,21 @@ def test_a_script_that_runs_twice_gets_no_input_and_a_line_says_so(
     monkeypatch.setattr("photofinish.commands.ask.fingerprint", lambda _: (None, gpu))
     assert "EOFError" in _refusal("import torch; input()")
     assert "no input" in capsys.readouterr().err
+
+
+def test_nothing_waits_for_a_device_whose_graph_is_captured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits: list[str] = []
+    monkeypatch.setenv(DEVICE, "cuda")
+    monkeypatch.setattr(torch.accelerator, "synchronize", lambda: waits.append("waited"))
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    wait_for_device()
+    assert not waits
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    wait_for_device()
+    assert waits
 
 
 @pytest.mark.parametrize("value", ["0", "-3", "nan", "inf", "many"])
