@@ -56,3 +56,22 @@ def test_checkpoints_are_removed_after_a_month(tmp_path: Path, days: int, stays:
         os.utime(path, (then, then))
     prune_checkpoints(tmp_path)
     assert run.exists() is stays
+
+
+class Code:
+    """Object whose pickle calls a function."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.mkdir, ("executed",)
+
+
+def test_a_checkpoint_with_a_pickle_is_named_removed_and_not_executed(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(store.folder.parent)
+    store.save(4, {"epochs_done": Code()})
+    newest, said = store.paths()[0], list[str]()
+    assert store.load_latest(said.append) == {"epochs_done": 3}
+    assert [str(newest) in line for line in said] == [True]
+    assert not newest.exists()
+    assert not Path("executed").exists()

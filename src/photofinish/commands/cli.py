@@ -6,6 +6,7 @@ Imports are inside functions, because `photofinish --help` needs none of them.
 from __future__ import annotations
 
 import argparse
+import io
 import shutil
 import sys
 from collections.abc import Callable
@@ -30,6 +31,8 @@ start here:
 
 def main() -> None:
     """Run the command from the command line. Print expected errors without a traceback."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # DVC's lines come at once into a pipe, too
     run_stage(_main)
 
 
