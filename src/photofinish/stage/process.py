@@ -188,6 +188,6 @@ def kill_tree(leader: int) -> None:
 def _socket_folders(process: psutil.Process) -> set[Path]:
     """Return multiprocessing's temporary folders in which a process listens."""
     with suppress(psutil.AccessDenied):  # a program of another user, which has none
-        paths = [Path(each.laddr) for each in process.net_connections("unix") if each.laddr]
+        paths = [Path(str(each.laddr)) for each in process.net_connections("unix")]
         return {path.parent for path in paths if path.parent.name.startswith("pymp-")}
     return set()
