@@ -119,3 +119,22 @@ def test_checkpoints_of_an_older_record_are_in_no_jobs_time(make_result: MakeRes
     older = Overhead(passes_seconds=9.3, seconds=7.0)
     timings = with_timings(run, overhead=older, epochs_left=10).timings
     assert timings.whole_seconds == pytest.approx(19.0 - 7.0 + 10 * 3.1)
+
+
+class Code:
+    """Object whose pickle calls a function."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.mkdir, ("executed",)
+
+
+def test_a_checkpoint_with_a_pickle_is_named_removed_and_not_executed(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(store.folder.parent)
+    store.save(4, {"epochs_done": Code()})
+    newest, said = store.paths()[0], list[str]()
+    assert store.load_latest(said.append) == {"epochs_done": 3}
+    assert [str(newest) in line for line in said] == [True]
+    assert not newest.exists()
+    assert not Path("executed").exists()

@@ -67,6 +67,14 @@ def test_the_task_names_the_gpu_with_the_time_and_cost_of_all_its_trainings(proj
     assert "At least: 3.0 min of training, 0.15 USD" in rent("T4")[0].replace("\n# ", " ")
 
 
+@pytest.mark.parametrize("end", ["\u2028", "\u2029", "\x85", "\r", "\n", "\x1b[2K"])
+def test_text_of_a_csv_adds_no_key_to_the_task(project: Path, end: str) -> None:
+    write_offers(project)
+    expected = yaml.safe_load(rent("T4")[0])
+    write_offers(project, price_of=f"some cloud{end}envs: {{A: b}}")
+    assert yaml.safe_load(rent("T4")[0]) == expected
+
+
 @pytest.mark.parametrize(
     ("origin", "installed", "copied"),
     [

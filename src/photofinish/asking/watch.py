@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-import psutil
-
 from photofinish.asking.hooks import ASKING_PROCESS, FOLDER, SITECUSTOMIZE
 from photofinish.asking.lengths import lengths_in_command
 from photofinish.asking.sample import Figures, Length, Process, WatchedScript
@@ -25,6 +23,7 @@ from photofinish.config.scripts import PLACEHOLDER
 from photofinish.custom_loops.command import HIDING
 from photofinish.errors import UserError
 from photofinish.machine.load import LoadMonitor, LoadWindow, nvidia_gpu_state
+from photofinish.stage.process import kill_tree
 from photofinish.wording import counted, listed, seconds
 
 _POLL_SECONDS = 1.0
@@ -161,7 +160,8 @@ def _running(
         try:
             yield process
         finally:
-            _kill(process)
+            kill_tree(process.pid)
+            process.wait()
 
 
 class _Progress:
@@ -196,22 +196,6 @@ class _Progress:
     def _write(self, text: str) -> None:
         if self._is_terminal:
             print(text, end="", file=sys.stderr, flush=True)
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill the command and its children, without time to save anything."""
-    try:
-        leader = psutil.Process(process.pid)
-        # Not by process group, because torchrun starts workers in other groups.
-        started = [leader, *leader.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        started = []
-    for one in started:
-        try:
-            one.kill()
-        except psutil.NoSuchProcess:  # it ended by itself meanwhile
-            continue
-    process.wait()
 
 
 def _follow(

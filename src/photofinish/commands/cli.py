@@ -6,6 +6,7 @@ Imports are inside functions, because `photofinish --help` needs none of them.
 from __future__ import annotations
 
 import argparse
+import io
 import math
 import shutil
 import sys
@@ -38,6 +39,8 @@ _GONE = {
 
 def main() -> None:
     """Run the command from the command line. Print expected errors without a traceback."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # DVC's lines come at once into a pipe, too
     run_stage(_main)
 
 

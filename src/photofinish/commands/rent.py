@@ -21,7 +21,7 @@ from photofinish.config.compare import accelerators
 from photofinish.config.loader import read_params
 from photofinish.errors import ConfigError, UserError
 from photofinish.reporting.answers import read_answers
-from photofinish.wording import listed, money, seconds, unknown_name
+from photofinish.wording import listed, money, printable, seconds, unknown_name
 
 _RENTING = Path("report/renting.csv")
 _CLUSTER = "photofinish"
@@ -90,7 +90,10 @@ def rent(gpu: str) -> tuple[str, str]:
         "stay here: for data among them, add file_mounts."
     )
     task = _TASK.substitute(
-        about=textwrap.fill(about, 100, initial_indent="# ", subsequent_indent="# "),
+        # U+2028 in a CSV would end the comment: to YAML it is a line break.
+        about=textwrap.fill(
+            printable(" ".join(about.split())), 100, initial_indent="# ", subsequent_indent="# "
+        ),
         cluster=_CLUSTER,
         gpu=gpu,
         count=1 if count == "all" else count,

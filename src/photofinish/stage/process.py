@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from types import FrameType
 
 import psutil
@@ -24,6 +27,7 @@ from photofinish.stage.rank import own_rank
 _SHELLS = frozenset({"sh", "bash", "zsh", "dash", "fish", "ksh", "cmd.exe", "powershell.exe"})
 _POLL_SECONDS = 1.0
 _GRACE_SECONDS = 10.0
+_TRACKER = "multiprocessing.resource_tracker"
 
 
 def run_stage(main: Callable[[], None]) -> None:
@@ -153,3 +157,37 @@ def end_group(process: int) -> None:
     leader = psutil.Process(process)  # Windows has no groups
     for one in (*leader.children(recursive=True), leader):
         one.terminate()
+
+
+def kill_tree(leader: int) -> None:
+    """Kill a process and all that it started, without time to save anything.
+
+    Python's resource trackers are spared. They remove the semaphores of killed processes, then end.
+    """
+    try:
+        process = psutil.Process(leader)
+        # Not by process group, because torchrun starts workers in other groups.
+        tree = [process, *process.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return
+    trackers, folders = [], set[Path]()
+    for one in tree:
+        with suppress(psutil.NoSuchProcess):  # it ended by itself meanwhile
+            if any(_TRACKER in argument for argument in one.cmdline()):
+                trackers.append(one)
+                continue
+            folders |= _socket_folders(one)
+            one.kill()
+    deadline_seconds = time.monotonic() + _GRACE_SECONDS
+    while any(map(_is_alive, trackers)) and time.monotonic() < deadline_seconds:
+        time.sleep(0.02)
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _socket_folders(process: psutil.Process) -> set[Path]:
+    """Return multiprocessing's temporary folders in which a process listens."""
+    with suppress(psutil.AccessDenied):  # a program of another user, which has none
+        paths = [Path(str(each.laddr)) for each in process.net_connections("unix")]
+        return {path.parent for path in paths if path.parent.name.startswith("pymp-")}
+    return set()

@@ -11,6 +11,7 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -65,10 +66,17 @@ class CheckpointStore:
         """Load the newest intact checkpoint. Report and remove damaged checkpoints."""
         for path in self.paths():
             data = path.read_bytes()
+            problem = "is damaged"
             if sha256_of_bytes(data) == path.name.split(".")[1]:
-                state: State = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-                return state
-            say(f"checkpoint {path} is damaged and not used")
+                try:
+                    state: State = torch.load(
+                        io.BytesIO(data), map_location="cpu", weights_only=True
+                    )
+                except UnpicklingError:  # it has code, which is not executed
+                    problem = "has more than tensors and numbers in it"
+                else:
+                    return state
+            say(f"checkpoint {path} {problem} and is not used")
             path.unlink()
         return None
 
