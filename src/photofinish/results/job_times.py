@@ -98,6 +98,8 @@ class JobTimes(Readings):
     steady_state: SteadyState
     tried_threads: tuple[TriedThreads, ...] = ()
     """Steps with one, half, and all of the threads, measured in turns."""
+    fp32_flops_a_second: float | None = None
+    """Rate of an fp32 matrix product on the CPU. Measured if the steps are in half precision."""
     loop_steps: LoopSteps | None = None
     """Steps of a script on the CPU."""
     load: tuple[LoadWindow, ...]
