@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 from conftest import MakeResult
-from result_files import BUSY, STEP, made_up_attribution, pair_of, trained, with_timings
+from result_files import (
+    BUSY,
+    STEP,
+    made_up_attribution,
+    pair_of,
+    trained,
+    with_record,
+    with_timings,
+)
 
 from photofinish.comparing.decision import decide
 from photofinish.comparing.device_results import Trained
@@ -143,6 +151,43 @@ def test_fewer_threads_that_are_faster_count_and_are_suggested(
     busy = with_timings(cpu, load=(BUSY,))
     assert "fair CPU" not in verdict(pair_of(busy, gpu)).answer
     assert diagnose(busy)[0].remedy is None
+
+
+@pytest.mark.parametrize(
+    ("step", "rate", "is_slow"),
+    [
+        ({}, 2e14, True),  # steps compute at 1e13
+        ({}, 9e13, False),
+        ({}, None, False),
+        ({"other_step_seconds": 0.09}, 2e14, False),  # most of a step is fixed
+    ],
+)
+def test_a_cpu_without_fast_kernels_for_the_precision_makes_no_gpu_worth_it(
+    on_cpu: Any, make_result: MakeResult, step: dict[str, float], rate: float | None, is_slow: bool
+) -> None:
+    attribution = made_up_attribution(0.0001, step_seconds=0.1, **PARTS, **step)
+    cpu = on_cpu(attribution=attribution, operations=STEP, fp32_flops_a_second=rate)
+    cpu = with_record(cpu, precision="fp16")
+    gpu = make_result(device="gpu", epoch_seconds=(0.1,) * 5, total_seconds=3.0)
+    decision = decide(pair_of(cpu, gpu))
+    assert decision.answer == ("Can't tell" if is_slow else "Yes")
+    assert (decision.action.kind == "compare in fp32") is is_slow
+    text = verdict(pair_of(cpu, gpu)).text
+    assert ("fp16 kernels are slow" in text) is ("`precision: fp32`" in text) is is_slow
+    low, _ = job_speedup(cpu.timings, gpu.timings).interval or (0.0, 0.0)
+    assert (low < 2) is is_slow
+
+
+def test_a_rented_gpu_is_not_worth_it_by_slow_kernels(on_cpu: Any) -> None:
+    attribution = made_up_attribution(0.0001, step_seconds=0.1, **PARTS)
+    light = STEP.model_copy(update={"flops": 10**10, "saved_tensor_bytes": 10**7})
+    cpu = on_cpu(attribution=attribution, operations=light)
+    cpu = with_timings(cpu, epochs_left=400)
+    settings = Comparing(accelerators=("T4",), worth_saving=1.0)
+    assert decide(pair_of(cpu, settings=settings)).answer == "Probably yes"
+    slow = pair_of(with_timings(cpu, fp32_flops_a_second=2e12), settings=settings)
+    assert decide(slow).answer == "Can't tell"
+    assert decide(slow).action.kind == "compare in fp32"
 
 
 def test_a_busy_run_makes_no_rented_gpu_worth_it(on_cpu: Any) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from photofinish.comparing.fair_cpu import slow_kernels
 from photofinish.comparing.own_gpu import Answer, Basis, OwnGpu, decide_own
 from photofinish.comparing.pairs import AnyComparison
 from photofinish.comparing.remedies import Remedy
@@ -23,7 +24,7 @@ class Action:
 
     kind: Literal[
         "use the GPU", "rent", "change a setting", "measure again", "measure longer",
-        "train longer", "try a GPU", "stay here",
+        "train longer", "try a GPU", "stay here", "compare in fp32",
     ]  # fmt: skip
     accelerator: str | None = None
     """Accelerator to rent, by its name for `photofinish rent`."""
@@ -104,6 +105,9 @@ def decide(pair: AnyComparison) -> Decision:
 
 def _decision(pair: AnyComparison, rented: RentedGpu | None) -> Decision:
     own, is_here = decide_own(pair), pair.compared is not None
+    if slow_kernels(pair.cpu.timings):  # a fair CPU computes in fp32
+        own = replace(own, answer="Can't tell") if own.is_yes else own
+        rented = replace(rented, answer="Can't tell") if rented and rented.is_yes else rented
     return Decision(own, rented, _action(pair, own, rented, is_here), is_here)
 
 
@@ -114,6 +118,8 @@ def _action(pair: AnyComparison, own: OwnGpu, rented: RentedGpu | None, is_here:
     busy = tuple(run.device for run in pair.trained if load_warnings(run.timings.load))
     if busy and answer == "Can't tell":
         return Action("measure again", devices=busy)
+    if answer == "Can't tell" and slow_kernels(pair.cpu.timings):
+        return Action("compare in fp32")
     if is_here and own.is_yes:
         return Action("use the GPU")
     if rented and rented.is_yes and not is_here:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from photofinish.comparing.step_costs import fixed_share
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.machine.load import load_warnings
 from photofinish.results import passed_seconds
@@ -36,6 +37,11 @@ With two busy loops running, steps took 1.09 to 1.2 times the CPU time of a quie
 """
 FASTER = 1.1
 """Smallest speed-up for which fewer threads are reported."""
+SLOW_KERNELS = 0.1
+"""Share of an fp32 product's rate below which half-precision kernels count as slow.
+
+PyTorch 2.14 computes fp16 at 1/23 of it on a CPU without fp16 instructions.
+"""
 _ENOUGH_STEPS, _ENOUGH_TRIES = 10, 5
 
 
@@ -162,6 +168,35 @@ def fewer_threads(run: JobTimes) -> FewerThreads | None:
     passes_seconds = passed_seconds(run.epochs) + run.left_seconds(run.epochs)
     job_seconds = run.whole_seconds - saved_share * passes_seconds
     return FewerThreads(threads, best, job_seconds)
+
+
+@dataclass(frozen=True)
+class SlowKernels:
+    """Half-precision steps that the CPU computes far below its fp32 rate."""
+
+    share: float
+    """Share of an fp32 product's rate."""
+    job_seconds: float
+    """Time of the job with steps at an fp32 product's rate."""
+
+
+def slow_kernels(run: JobTimes) -> SlowKernels | None:
+    """Return how slow half-precision steps are if most of an epoch is their arithmetic, or None."""
+    steps, operations, rate = run.attribution, run.operations, run.fp32_flops_a_second
+    if not (steps and operations and rate and run.steps_per_epoch):
+        return None
+    quickest_seconds = min(steps.same_batch.step_seconds)
+    other_seconds = min(steps.other_batch.step_seconds)
+    fixed = fixed_share(
+        operations.images, quickest_seconds, steps.other_batch_images, other_seconds
+    )
+    computing = run.steps_per_epoch * run.median_step_seconds / run.median_epoch_seconds
+    share = operations.flops / quickest_seconds / rate
+    if share >= SLOW_KERNELS or max(fixed, 1 - computing) > 0.5:
+        return None
+    passes_seconds = passed_seconds(run.epochs) + run.left_seconds(run.epochs)
+    saved_seconds = min(1.0, computing) * (1 - share) * passes_seconds
+    return SlowKernels(share, run.whole_seconds - saved_seconds)
 
 
 def _quickest(seconds: Sequence[float]) -> float:

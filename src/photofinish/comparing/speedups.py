@@ -16,6 +16,7 @@ from photofinish.comparing.fair_cpu import (
     fewer_threads,
     least_epoch_seconds,
     least_startup_seconds,
+    slow_kernels,
     slowdown,
     slowdown_of_a_thread,
 )
@@ -103,7 +104,8 @@ def job_spread(run: JobTimes, seed: int = 0) -> Interval:
     """Return the times of a fast and a slow run of the job on a quiet machine.
 
     In addition, both may be off by `RUN_TO_RUN`. For a busy machine, the fast run is as fast as if
-    no program had slowed it. If fewer threads were faster, the fast run uses them.
+    no program had slowed it. If fewer threads were faster, the fast run uses them. With slow
+    kernels, it computes in fp32.
     """
     once_seconds, epochs = run.once_seconds, run.planned_epochs
     # Without the interruptions, a resumed training would have started only once.
@@ -127,8 +129,8 @@ def job_spread(run: JobTimes, seed: int = 0) -> Interval:
         low, high = min(low / factor, float(fast)), max(high, float(slow))
         after_seconds = (least_once_seconds - run.startup_seconds) / slowdown_of_a_thread(run)
         least_once_seconds = least_startup_seconds(run) + max(0.0, after_seconds)
-    if fewer := fewer_threads(run):
-        low = max(0.0, low - (run.whole_seconds - fewer.job_seconds))
+    if fair := [each.job_seconds for each in (fewer_threads(run), slow_kernels(run)) if each]:
+        low = max(0.0, low - (run.whole_seconds - min(fair)))
     return max(0.0, least_once_seconds) / ONCE + low, once_seconds * ONCE + high
 
 

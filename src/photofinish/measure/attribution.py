@@ -28,7 +28,7 @@ from photofinish.measure.step_parts import (
     measure_loading_cpu,
     measure_parts,
 )
-from photofinish.measure.threads import try_threads
+from photofinish.measure.threads import fp32_flops_a_second, try_threads
 from photofinish.results.measurements import Operations, SteadyState, StepAttribution, TriedThreads
 from photofinish.training.batches import Batches, bytes_of_a_sample
 from photofinish.training.custom_step import BatchTransform
@@ -60,6 +60,7 @@ class Profile(NamedTuple):
     operations: Operations | None
     not_counted: str | None
     tried_threads: tuple[TriedThreads, ...] = ()
+    fp32_flops_a_second: float | None = None
 
 
 def profile(
@@ -81,12 +82,16 @@ def profile(
         why = "the network is compiled" if is_compiled else "several processes train together"
         return Profile(steady_state, None, why, None, why)
     tried: tuple[TriedThreads, ...] = ()
+    rate: float | None = None
     if trained.device == CPU:
+        if trained.experiment.precision in ("fp16", "bf16"):
+            rate = fp32_flops_a_second()
         most_seconds = min(_MOST_SECONDS, max(_LEAST_SECONDS, _SAMPLES_SHARE * training_seconds))
         tried = try_threads(trained, step_seconds, most_seconds)
     if trained.experiment.accumulate > 1 or len(trained.state.optimizers) > 1:
         why = "a step has several forward and backward passes"
-        return Profile(steady_state, None, why, *_attempt(lambda: count_operations(trained)), tried)
+        counted = _attempt(lambda: count_operations(trained))
+        return Profile(steady_state, None, why, *counted, tried, rate)
     sample_bytes = bytes_of_a_sample(trained.training.first())
     free_bytes = available_memory_bytes()
     if trained.device != CPU:
@@ -94,7 +99,8 @@ def profile(
     room = free_bytes // (_BYTES_AN_IMAGE_BYTE * sample_bytes)
     plan = plan_attribution(trained, step_seconds, training_seconds, most_images=room)
     attributed = _attempt(lambda: measure_attribution(trained, plan, resident_batches()))
-    return Profile(steady_state, *attributed, *_attempt(lambda: count_operations(trained)), tried)
+    counted = _attempt(lambda: count_operations(trained))
+    return Profile(steady_state, *attributed, *counted, tried, rate)
 
 
 def _attempt(measure: Callable[[], _Result]) -> tuple[_Result | None, str | None]:

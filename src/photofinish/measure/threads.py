@@ -1,11 +1,13 @@
-"""Steps with fewer threads. They show the time on a quiet CPU, and whether threads help.
+"""Rates of the CPU: of an fp32 product, and of steps with fewer threads.
 
-OpenMP's threads spin while they wait for each other, so other programs may make a step many times
-slower. A single thread does not spin, so its CPU time is the work of a step.
+Fewer threads show the time on a quiet CPU, and whether threads help. OpenMP's threads spin while
+they wait for each other, so other programs may make a step many times slower. A single thread does
+not spin, so its CPU time is the work of a step.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,7 +25,8 @@ _MOST_ROUNDS = 10
 _MOST_STEPS = 20
 _LONG_STEP_SECONDS = 0.1
 """Steps above this time need no extra step before them to start threads."""
-
+_PRODUCT_SIDE, _PRODUCTS = 384, 5
+"""Side of a square matrix, and number of products: about 5 ms on two cores."""
 
 _Result = TypeVar("_Result")
 
@@ -45,6 +48,17 @@ def cpu_time_of(work: Callable[[], _Result]) -> tuple[_Result, float]:
         started_seconds = time.thread_time()
         result = work()
         return result, time.thread_time() - started_seconds
+
+
+def fp32_flops_a_second() -> float:
+    """Return the rate of the quickest of a few fp32 products, with the training's threads."""
+    matrix = torch.rand(_PRODUCT_SIDE, _PRODUCT_SIDE)
+    quickest_seconds = math.inf
+    for _ in range(1 + _PRODUCTS):  # the first may start threads
+        started_seconds = time.perf_counter()
+        matrix @ matrix
+        quickest_seconds = min(quickest_seconds, time.perf_counter() - started_seconds)
+    return 2 * _PRODUCT_SIDE**3 / quickest_seconds
 
 
 def try_threads(

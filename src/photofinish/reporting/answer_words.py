@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from photofinish.comparing.decision import About, Action, Decision
 from photofinish.comparing.device_results import ScriptResult
-from photofinish.comparing.fair_cpu import fewer_threads
+from photofinish.comparing.fair_cpu import fewer_threads, slow_kernels
 from photofinish.comparing.loader_needs import LoaderNeed
 from photofinish.comparing.own_gpu import OwnGpu, highest_limit, is_likely
 from photofinish.comparing.pairs import AnyComparison
@@ -62,6 +62,8 @@ SENTENCES = {
     "So it wants {wanted}. The cheapest machine has {cores}, so the GPU would wait {share} of the "
     "time.",
     "fair CPU": "A fair CPU with {threads} takes {time}.",
+    "slow kernels": "The CPU's {precision} kernels are slow (at {share} of the rate of an fp32 "
+    "product): compare in fp32.",
     "models": "The models are {likeness}.",
     # A rented GPU.
     "saves enough": "{gpu} takes {gpu_time} instead of {here}{of_sweep}. With {start} to start, "
@@ -90,6 +92,8 @@ SENTENCES = {
     "train longer": "Train longer: more epochs would settle it.",
     "try a GPU": "Train it once on a GPU, which would settle it.",
     "try a rented GPU": "Train it once on a GPU: `photofinish rent --on {accelerator}`",
+    "compare in fp32": "In params.yaml set `precision: fp32`, then `photofinish run`: the CPU is "
+    "no fair comparison.",
     "stay here": "Stay here.",
     "stay here for few": "Stay here. From {runs} runs in one rental on: "
     "`photofinish rent --on {accelerator}`",
@@ -115,6 +119,8 @@ def answer_text(pair: AnyComparison, decision: Decision) -> str:
     for about, (answer, sentences) in answers.items():
         lower, start = _lower(answer), _AT_START[about]
         texts.append(_say("other answer", about=start, answer=lower, sentences=sentences))
+    if slow := slow_kernels(pair.cpu.timings):
+        texts.append(_say("slow kernels", precision=pair.cpu.precision, share=f"{slow.share:.1%}"))
     texts += _hints(pair, decision)
     if isinstance(pair.cpu, ScriptResult) and pair.cpu.is_outdated:
         texts.append(_say("outdated"))

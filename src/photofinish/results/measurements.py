@@ -209,6 +209,8 @@ class StepMeasurements(Record):
     steady_state: SteadyState
     tried_threads: tuple[TriedThreads, ...] = ()
     """Steps with one, half, and all of the threads, measured in turns."""
+    fp32_flops_a_second: float | None = None
+    """Rate of an fp32 matrix product on the CPU. Measured if the steps are in half precision."""
     attribution: StepAttribution | None = None
     not_attributed: str | None = None
     """Reason for a missing attribution."""
