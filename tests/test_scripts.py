@@ -76,6 +76,7 @@ class Event:
 sys.modules["torch"] = SimpleNamespace(
     Event=lambda *_, **__: Event(),
     accelerator=SimpleNamespace(synchronize=lambda: None),
+    cuda=SimpleNamespace(is_initialized=lambda: False),
     get_device_module=lambda _: None,
 )
 import photofinish
