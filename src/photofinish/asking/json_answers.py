@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -38,11 +37,6 @@ def write_job_answers(file: Path, answers: Sequence[JobAnswer]) -> None:
 
 def _as_json(answer: JobAnswer) -> dict[str, Any]:
     pair = answer.pair
-    # JSON has no infinity, but a bound may be infinite.
-    finite = [
-        {name: None if value == math.inf else value for name, value in row.items()}
-        for row in renting_rows([pair])
-    ]
     records = {
         run.device: run.record.model_dump(mode="json")
         | {"timings": run.timings.model_dump(mode="json")}
@@ -51,6 +45,6 @@ def _as_json(answer: JobAnswer) -> dict[str, Any]:
     return {
         "job": asdict(answer.job),
         "answer": answer_record(pair, verdict(pair, answer.decision)).model_dump(mode="json"),
-        "renting": finite,
+        "renting": renting_rows([pair]),
         "records": records,
     }

@@ -131,17 +131,18 @@ def _estimate(gpu: str, trainings: dict[str, int]) -> str:
             f"each GPU"
         ) from None
     rows = [row for row in every if row["accelerator"] == gpu and row["experiment"] in trainings]
+    not_known = f"Time and cost on a {gpu} are not known: report/index.html says why."
     if len(rows) < len(trainings):
-        return f"Time and cost on a {gpu} are not known: report/index.html says why."
+        return not_known
     if small := [row["experiment"] for row in rows if row["fits"] == "no"]:
         raise UserError(f"{listed(small)} needs more memory than a {gpu} has: rent another GPU")
-    is_estimated = all(row["job_seconds_estimated"] for row in rows)
-    kind = "estimated" if is_estimated else "at_least"
-    spent_seconds = _total(rows, trainings, f"job_seconds_{kind}")
-    text = f"{'Estimated' if is_estimated else 'At least'}: {seconds(spent_seconds)} of training"
+    if not all(row["job_seconds_estimated"] for row in rows):
+        return not_known
+    spent_seconds = _total(rows, trainings, "job_seconds_estimated")
+    text = f"Estimated: {seconds(spent_seconds)} of training"
     price, currency = rows[0]["hour_price"], rows[0]["currency"]
     if price:
-        cost = money(_total(rows, trainings, f"cost_{kind}"), currency)
+        cost = money(_total(rows, trainings, "cost_estimated"), currency)
         where = ", ".join(filter(None, (rows[0]["price_of"], rows[0]["price_as_of"])))
         text += f", {cost} at {money(float(price), currency)} an hour ({where})"
     return f"{text}."

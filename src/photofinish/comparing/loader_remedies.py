@@ -11,7 +11,7 @@ from photofinish.comparing.step_costs import StepCosts, spread
 from photofinish.config.experiment import LoaderInput
 from photofinish.results.measurements import LoaderTimes, TriedInput
 
-MOST_REMEDIES = 2
+_MOST_REMEDIES = 2
 
 
 def _gains(run: TrainingResult, costs: StepCosts) -> list[tuple[TriedInput, Gain]]:
@@ -47,7 +47,7 @@ def _start_seconds(
 
 def loader_remedies(run: TrainingResult, costs: StepCosts) -> list[Remedy]:
     """Return the two changes of params.yaml with the highest gain, or fewer, best first."""
-    return [_remedy(run, *each) for each in _gains(run, costs)][:MOST_REMEDIES]
+    return [_remedy(run, *each) for each in _gains(run, costs)][:_MOST_REMEDIES]
 
 
 def _remedy(run: TrainingResult, tried: TriedInput, gain: Gain) -> Remedy:

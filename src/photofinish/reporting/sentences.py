@@ -159,7 +159,7 @@ def _evidence_of_cpu(pair: AnyComparison, decision: Decision) -> list[str]:
     if decision.own.reason == "short job":
         return [trained]
     if not_counted := pair.renting.not_counted:
-        return [trained, f"There are no bounds by data sheets: {not_counted}.", *why]
+        return [trained, f"There are no estimates for other GPUs: {not_counted}.", *why]
     return [trained, *why]
 
 
