@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 
 import pytest
 from conftest import MakeResult
-from photofinish.asking.epochs import SampledSteps, sample_of
 from result_files import trained
 
 from photofinish.asking.sample import Process
@@ -16,9 +15,10 @@ from photofinish.asking.watch import Watched
 from photofinish.asking.whole_job import WholeJob, script_run
 from photofinish.comparing.speedups import job_interval, job_speedup
 from photofinish.machine.fingerprint import CpuTarget
-from photofinish.results import job_times
+from photofinish.results import EpochTiming, pass_times
 from photofinish.results.job_times import JobTimes
 from photofinish.results.script_runs import ScriptRun
+from photofinish.results.timed_parts import TimedPart, epoch_by_parts
 
 STEPS = 1000
 Asked = Callable[[Sequence[float]], ScriptRun]
@@ -27,8 +27,8 @@ Asked = Callable[[Sequence[float]], ScriptRun]
 @pytest.fixture
 def asked(cpu_host: CpuTarget, monkeypatch: pytest.MonkeyPatch) -> Asked:
     """Return the record of a job of 1,000 steps, of which a script took these."""
-    monkeypatch.setattr(job_times, "git_commit", lambda: None)
-    monkeypatch.setattr(job_times, "package_versions", dict)
+    monkeypatch.setattr(pass_times, "git_commit", lambda: None)
+    monkeypatch.setattr(pass_times, "package_versions", dict)
 
     def asked(step_seconds: Sequence[float]) -> ScriptRun:
         process, ended_at = Process(), 9.0
@@ -88,23 +88,24 @@ def test_one_part_gives_no_sure_answer(asked: Asked) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_parts_of_an_experiment_are_not_repeated(make_result: MakeResult, count: int) -> None:
-    parts = [SampledSteps(0, is_first=False, steps=1, seconds=each) for each in _draws(count, 7)]
-    start = SampledSteps(0, is_first=True, steps=1, seconds=1.0)
-    sample = sample_of([start, *parts], 50, 0.1)
-    assert len(sample.parts) == count
+    given = {"began_seconds": 0.0, "epoch": 0, "holds": "steps", "steps": 1.0}
+    parts = [TimedPart.model_validate(given | {"seconds": each}) for each in _draws(count, 7)]
+    found = epoch_by_parts(parts, 50)
+    assert len(found.values) == count
 
-    def times(parts: Sequence[object]) -> JobTimes:
+    def times(values: Sequence[float]) -> JobTimes:
+        epoch, *repeats = (EpochTiming(each, 0.1, 1.7e9) for each in (found.seconds, *values))
         changed = {
-            "epochs": sample.epochs,
+            "epochs": (epoch,),
             "epochs_left": 19,
-            "sampled_steps": sample.steps,
-            "repeats": tuple((part,) for part in parts),
+            "sampled_steps": count,
+            "repeats": tuple((part,) for part in repeats),
         }
         return trained(make_result).timings.model_copy(update=changed)
 
-    (low, high), (more_low, less_high) = (
-        job_interval(times(parts)) for parts in (sample.parts, 3 * sample.parts)
+    (low, high), (more_low, less_high) = map(
+        job_interval, (times(found.values), times(3 * found.values))
     )
-    assert low < times(sample.parts).whole_seconds < high
+    assert low < times(found.values).whole_seconds < high
     if count > 1:
         assert (low < more_low, less_high < high) == (True, True)

@@ -179,7 +179,7 @@ def test_the_epochs_cause_comes_before_the_jobs(make_result: MakeResult) -> None
     assert not any("Why" in detail for detail in verdict(pair_of(make_result())).details)
     slow_start = trained(make_result, attribution=made_up_attribution(0.05), total_seconds=40.0)
     why = verdict(pair_of(with_timings(slow_start, startup_seconds=25.0))).details[-1]
-    assert why.startswith("On the CPU, an epoch is likely input-bound, but steps are so slow")
+    assert why.startswith("On the CPU, gathering batches takes 63% of an epoch")
     assert why.endswith(" And start-up is 62% of the job's 40 s.")
 
 
@@ -189,8 +189,7 @@ def test_without_a_gpu_and_a_bound_nothing_can_be_told(make_result: MakeResult) 
     assert found.missing == "Nothing was trained on a GPU here (no accelerator: cuda: no driver)."
     assert found.answer == (
         "No (renting): the job takes 30 s, and a rented machine takes 5.0 min to start. "
-        "If this machine had a GPU: can't tell, no GPU trained it. Start-up and loading limit "
-        "it to 12x."
+        "If this machine had a GPU: can't tell, no GPU trained it. Start-up limits it to 16x."
     )
     assert found.details[0] == (
         "Some CPU trained it to 75.00% test accuracy in 30 s, 2.5 s of it start-up."

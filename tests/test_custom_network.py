@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 from conftest import CustomFiles, MakeExperiment
-from photofinish.profiling.custom_check import validate_custom_model
 from torch import nn
 
 from photofinish.config.networks import CustomModel
@@ -20,6 +19,7 @@ from photofinish.models.custom import check_same_network
 from photofinish.models.registry import build_model
 from photofinish.results.learned import weights_of
 from photofinish.training.batches import Batch
+from photofinish.training.custom_check import validate_custom_model
 from photofinish.training.losses import Loss
 from photofinish.training.torch_device import CPU
 

@@ -35,10 +35,10 @@ from photofinish.results import EpochTiming
 from photofinish.results.measurements import (
     LoaderTimes,
     SteadyState,
-    StepsTaken,
     TriedInput,
     TriedWorkers,
 )
+from photofinish.results.pass_times import StepsTaken
 
 LOADER = {"name": "loader", "workers": 0}
 Change = Callable[..., Trained]

@@ -30,9 +30,9 @@ from photofinish.results.measurements import (
     LoopSteps,
     SteadyState,
     StepParts,
-    StepsTaken,
     TriedThreads,
 )
+from photofinish.results.pass_times import StepsTaken
 
 QUIET = BUSY.model_copy(update={"others_cpu_seconds": 0.0})
 

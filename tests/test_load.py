@@ -17,6 +17,7 @@ from photofinish.machine.fingerprint import CpuTarget
 from photofinish.machine.host import available_memory_bytes
 from photofinish.machine.load import LoadMonitor, LoadWindow, load_warnings, nvidia_gpu_state
 from photofinish.measure import loader_tries
+from photofinish.measure.measure import resident_batches
 from photofinish.runs import setup
 from photofinish.runs.run import Run
 from photofinish.training.torch_device import CPU
@@ -132,9 +133,9 @@ def test_resident_batches_are_measured_beside_a_loader_only_if_they_fit(
     experiment = make_experiment(input={"name": "loader"})
     run = Run("small", "cpu", experiment, cpu_host, packed_split.folder, tmp_path)
     made = setup.Setup(run, CPU, World(CPU))
-    assert made.resident_batches() is not None
+    assert resident_batches(made) is not None
     monkeypatch.setattr(loader_tries, "available_memory_bytes", lambda: 1000)
-    assert made.resident_batches() is None
+    assert resident_batches(made) is None
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from result_files import trained, with_record, write_result, write_scores, write
 from photofinish.data import PartName
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.results import records
+from photofinish.results.measured import MEASURED
 from photofinish.tracking import documents, mlflow_worker
 from photofinish.tracking.documents import RunDocument, training_document
 from photofinish.tracking.store import Store, close_abandoned_runs, process_tag
@@ -237,7 +238,7 @@ def test_a_run_that_another_process_writes_is_left_to_it(store: Store, results: 
     assert the_run(store).info.status == "RUNNING"
 
 
-def test_scores_that_come_later_complete_the_same_run_and_only_they_are_sent(
+def test_scores_that_come_later_complete_the_same_run_without_the_model_again(
     store: Store, results: Path, make_result: MakeResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mirror(store, results, with_models=True)
@@ -248,7 +249,8 @@ def test_scores_that_come_later_complete_the_same_run_and_only_they_are_sent(
         sends.reset_mock()
         write_scores(results, trained(make_result, NAME, accuracy=accuracy))
         assert mirror(store, results, with_models=True) == 1
-        assert [Path(call.args[1]).name for call in sends.mock_calls] == [records.EVALUATION]
+        sent = {Path(call.args[1]).name for call in sends.mock_calls}
+        assert sent == {records.EVALUATION, MEASURED}
     after = the_run(store)
     assert after.info.run_id == before.info.run_id
     assert after.data.metrics["test_accuracy"] == 0.5

@@ -53,6 +53,11 @@ def trainings(*names: str) -> set[str]:
     return {f"{folder}/{name}.json" for folder in ("experiments", "on_cpu") for name in names}
 
 
+def measurements(*names: str) -> set[str]:
+    """Return the plans of both devices' measurements."""
+    return {f"{folder}/{name}.json" for folder in ("steps", "steps_on_cpu") for name in names}
+
+
 def plan(folder: Path, text: str = PARAMS) -> set[str]:
     """Make the plan, as each `dvc repro` does. Return the files that it writes."""
     params_file = folder.parent / "params.yaml"
@@ -78,6 +83,7 @@ def test_each_experiment_data_set_device_and_stage_has_a_file(folder: Path) -> N
         *(f"hosts/{device}.json" for device in ("cpu", "gpu")),
         *(f"datasets/{name}.json" for name in params.datasets),
         *trainings(*params.experiments),
+        *measurements(*params.experiments),
         *(f"metrics/{name}.json" for name in params.experiments),
         *(f"code/{name}.json" for name in stages - {"plan"}),
         *("weights.json", "budget.json", "compare.json"),
@@ -97,7 +103,17 @@ def test_each_experiment_data_set_device_and_stage_has_a_file(folder: Path) -> N
         ("epochs: 50", "epochs: 60", trainings("long")),
         ("epochs: 10", "epochs: 11", trainings("linear", "adam")),
         ("lr: 0.1", "lr: 0.2", trainings("linear", "long")),
-        ("epochs: 50", "epochs: 50, cuda_graphs: 'off'", {"experiments/long.json"}),
+        ("epochs: 10", "epochs: 10\n  seed: 1", trainings("linear", "long", "adam")),
+        (
+            "batch_size: 128",
+            "batch_size: 64",
+            trainings("linear", "long", "adam") | measurements("linear", "long", "adam"),
+        ),
+        (
+            "epochs: 50",
+            "epochs: 50, cuda_graphs: 'off'",
+            {"experiments/long.json", "steps/long.json"},
+        ),
         ("epochs: 10", "epochs: 10  # the usual", set()),
         ("validation: 50", "validation: 60", {"datasets/few-digits.json"}),
         ("datasets:", "devices: {gpu: {if_missing: fail}}\ndatasets:", {"hosts/gpu.json"}),
@@ -122,6 +138,7 @@ def test_files_that_are_no_longer_needed_go_and_others_stay(folder: Path) -> Non
         "experiments/left-over.json",
         "metrics/adam.json",
         *trainings("adam"),
+        *measurements("adam"),
     }
 
 

@@ -22,7 +22,7 @@ from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.remedies import Gain, Remedy
 from photofinish.errors import UserError
 from photofinish.reporting.report import write_for_dvc, write_report
-from photofinish.results.records import StepsTaken
+from photofinish.results.pass_times import StepsTaken
 
 REASON = "no accelerator: cuda: no driver"
 NASTY_NAME = "<script>alert('a & b')</script>"

@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 from conftest import MakeExperiment, MakeResult
 from result_files import pair_of, trained, with_seeds
-from training_process import train_here
+from training_process import measure_here, train_here
 
 from photofinish.comparing.pairs import read_pair, with_settings
 from photofinish.comparing.seeds import over_seeds
@@ -46,6 +46,7 @@ def train(
     def train(name: str, **settings: Any) -> Path:
         experiment, out = make_experiment(**settings), tmp_path / name / "cpu"
         run = Run(name, "cpu", experiment, cpu_host, packed_split.folder, out)
+        measure_here(run)
         train_here(run)
         return run.out / records.MODEL
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from conftest import PARTS, CustomFiles, MakeExperiment
 from torch import nn
-from training_process import train_here
+from training_process import measure_here, train_here
 
 from photofinish.comparing.pairs import read_pair
 from photofinish.config.experiment import Experiment
@@ -203,7 +203,9 @@ def test_a_training_on_values_or_labels_is_reported(
     loss = {"name": name, "weights": [1.0, 1.0]} if task == "values" else None
     experiment = make_experiment(epochs=3, loss=loss)
     for device, model in models.items():
-        train_here(Run("small", device, experiment, cpu_host, task_split.folder, model.parent))
+        run = Run("small", device, experiment, cpu_host, task_split.folder, model.parent)
+        measure_here(run)
+        train_here(run)
     # A custom metric of a built-in one's name is ignored where there is the built-in one.
     custom = "def mean_absolute_error(outputs, targets):\n    return -1.0\n"
     metric = Metric(name=f"{custom_files.write('metrics.py', custom)}:mean_absolute_error")

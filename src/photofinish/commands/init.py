@@ -74,7 +74,7 @@ def init() -> None:
 
 
 def _has_older(folder: Path) -> bool:
-    return (folder / PLAN).is_file() and (folder / PIPELINE).is_file() and is_older(folder)
+    return (folder / PLAN).is_file() and is_older(folder)
 
 
 def _renew(folder: Path) -> None:

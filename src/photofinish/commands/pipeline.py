@@ -80,7 +80,8 @@ def prepare() -> None:
 
 def is_older(folder: Path = Path()) -> bool:
     """Return True if the folder's pipeline lacks the stages that came last."""
-    return "measure-cpu:" not in (folder / PIPELINE).read_text(encoding="utf-8")
+    file = folder / PIPELINE
+    return file.is_file() and "measure-cpu:" not in file.read_text(encoding="utf-8")
 
 
 def check_params() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from photofinish.comparing.speedups import job_interval
 from photofinish.config.experiment import Experiment
 from photofinish.results import EpochTiming, passed_seconds
@@ -62,6 +64,7 @@ def job_line(measured: Measured, job: Experiment) -> str:
     length = f"{at_most}{counted(job.epochs, 'epoch')}"
     if job.seeds > 1:
         length += f" from each of {job.seeds} seeds"
-    low, high = map(seconds, job_interval(times))
+    low, high = job_interval(times)
+    spread = f"{seconds(low)} to {seconds(high)}" if math.isfinite(high) else "by one part of it"
     about = seconds(times.job_seconds)
-    return f"{measured.job} on {measured.device}: about {about} for {length} ({low} to {high})"
+    return f"{measured.job} on {measured.device}: about {about} for {length} ({spread})"
