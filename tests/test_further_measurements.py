@@ -172,24 +172,29 @@ def test_a_fingerprint_tells_tensors_apart() -> None:
     assert fingerprint_tensor(tensor.view(10, 100).clone()) == fingerprint_tensor(tensor)
 
 
-def test_a_first_step_that_runs_out_of_memory_is_left_out_with_its_reason(
+@pytest.mark.parametrize("failing", ["first_step", "profile"])
+def test_what_runs_out_of_memory_is_left_out_with_its_reason(
     make_experiment: MakeExperiment,
     cpu_host: CpuTarget,
     packed_split: PackedSplit,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    failing: str,
 ) -> None:
     def out_of_memory(*_arguments: object, **_further: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
     run = Run("small", "cpu", make_experiment(), cpu_host, packed_split.folder, tmp_path)
-    monkeypatch.setattr("photofinish.measure.measure.first_step", out_of_memory)
+    monkeypatch.setattr(f"photofinish.measure.measure.{failing}", out_of_memory)
     measure_here(run)
     measured = read_measured(tmp_path / "measured/measured.json")
     assert isinstance(measured, Measured)
-    assert measured.first_step is None
-    assert "2.00 GiB" in str(measured.no_first_step)
-    assert measured.operations
+    assert measured.parts
+    assert measured.steady_state.sample_seconds
+    without = {"first_step": measured.no_first_step, "profile": measured.not_counted}
+    found = {"first_step": measured.first_step, "profile": measured.operations}
+    assert "2.00 GiB" in str(without.pop(failing))
+    assert [name for name, each in found.items() if each] == [*without]
 
 
 WARNING = (

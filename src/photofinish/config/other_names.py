@@ -44,7 +44,7 @@ _NOT_HERE = {
     "check_val_every_n_epoch": "validation follows each epoch",
     "logger": "MLflow logs every run: photofinish ui",
     "log_every_n_steps": "MLflow logs each epoch: logging a step would disturb its time",
-    "profiler": "every training is profiled after its last epoch: read the report",
+    "profiler": "every training is measured before its first epoch: read the report",
     "benchmark": "cudnn.benchmark stays off, since its choice changes bits from run to run",
     "detect_anomaly": "a loss that is not finite ends the training with the step's number",
     "sync_batchnorm": "BatchNorm is synchronised wherever several GPUs train",

@@ -14,7 +14,7 @@ import torch
 from photofinish.errors import UserError
 from photofinish.files import sha256_of_bytes
 from photofinish.machine.load import LoadMonitor, nvidia_gpu_state
-from photofinish.measure.attribution import RESIDENT, profile
+from photofinish.measure.attribution import RESIDENT, Profile, profile
 from photofinish.measure.first_step import first_batch, first_step
 from photofinish.measure.loader_times import measure_loader
 from photofinish.measure.loader_tries import fits_resident
@@ -22,7 +22,9 @@ from photofinish.measure.take_parts import second_step_seconds, take_parts
 from photofinish.results import records
 from photofinish.results.learned import weights_of
 from photofinish.results.measured import Measured
+from photofinish.results.measurements import SteadyState
 from photofinish.results.pass_times import made_here
+from photofinish.results.timed_parts import TimedPart
 from photofinish.runs.initial_record import steps_taken, training_record
 from photofinish.runs.job_clock import JobClock
 from photofinish.runs.run import Run
@@ -74,7 +76,10 @@ def measure(
         if batch is not None:  # on rank 0
             first, why_no_first = _attempt(partial(_first_step, setup, trainer, batch))
         step_seconds = sum(part.seconds for part in parts) / sum(part.steps for part in parts)
-        profiled = profile(trainer, lambda: resident_batches(setup), step_seconds, job_seconds)
+        take = partial(profile, trainer, lambda: resident_batches(setup), step_seconds, job_seconds)
+        # With several processes, a rank that fails alone would leave the others in a collective.
+        profiled, why = (take(), None) if team.size > 1 else _attempt(take)
+        profiled = profiled or Profile(_steps_in(parts), None, why, None, why)
         epoch_seconds = step_seconds * trainer.steps_per_epoch
         loader = measure_loader(trainer, epoch_seconds, job_seconds)
         load.sample(0, 0)
@@ -104,6 +109,12 @@ def measure(
         peak_memory_bytes=peak_memory_bytes,
         load=tuple(load.windows),
     )
+
+
+def _steps_in(parts: tuple[TimedPart, ...]) -> SteadyState:
+    """Return the parts' steps, with their loading, where single steps can't be measured."""
+    seconds = tuple(part.seconds / part.steps for part in parts)
+    return SteadyState(steps_per_sample=1, sample_seconds=seconds)
 
 
 def resident_batches(setup: Setup) -> Batches | None:
