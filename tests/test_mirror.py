@@ -29,7 +29,7 @@ from photofinish.results.measured import MEASURED
 from photofinish.tracking import documents, mlflow_worker
 from photofinish.tracking.documents import RunDocument, training_document
 from photofinish.tracking.store import Store, close_abandoned_runs, process_tag
-from photofinish.tracking.sync import create_run, sync_all
+from photofinish.tracking.sync import bring_up_to_date, create_run, sync_all
 
 # sqlite3 and MLflow's readers of old formats warn about themselves
 pytestmark = pytest.mark.filterwarnings(
@@ -289,6 +289,20 @@ def test_a_folder_mlruns_that_was_deleted_comes_back_in_the_same_runs(
     assert after.info.run_id == before.info.run_id
     ids = [[one.model_id for one in run.outputs.model_outputs] for run in (before, after)]
     assert ids[0] == ids[1]
+
+
+def test_the_page_of_runs_shows_answer_device_accuracy_and_time_of_each_run(
+    store: Store, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(results.parent)
+    (results.parent / "plan").mkdir()
+    mirror(store, results)
+    bring_up_to_date(5000)
+    tags = store.client.get_experiment(store.experiment_id).tags
+    columns = json.loads(tags["mlflow.sharedViewState.photofinish"])["selectedColumns"]
+    names = ["answer", "device", "test_accuracy", "total_seconds", "validation_loss", "Dataset"]
+    assert [column.rstrip("`").rpartition(".")[2].strip("`") for column in columns] == names
+    assert {"total_seconds", "validation_loss"} <= the_run(store).data.metrics.keys()
 
 
 def test_the_report_is_one_run_that_follows_its_changes(store: Store, tmp_path: Path) -> None:

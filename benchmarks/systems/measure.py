@@ -6,6 +6,7 @@ import os
 import statistics
 import time
 from dataclasses import dataclass
+from itertools import islice, pairwise
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from photofinish.training.step import take_steps
 from photofinish.training.torch_device import device_name
 from photofinish.training.trainer import Trainer
 
-_LEAST_STEPS = 3
+_LEAST_STEPS, _TRIED_STEPS = 3, 8
 
 
 @dataclass(frozen=True)
@@ -94,13 +95,14 @@ def _spelled_out(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _few_steps_seconds(built: Trainer) -> float:
-    """Return the time of a step of a scratch copy, with its batch."""
+    """Return the median time of some steps of a scratch copy, each with its batch."""
+    times = [built.clock.now_seconds()]
     with built.scratch_copy() as state:
-        batches = iter(built.training.train_batches(0))
-        built.step(state, 0, next(batches))  # starts the loader
-        began_seconds = built.clock.now_seconds()
-        built.step(state, 1, next(batches, built.training.first()))
-        return built.clock.now_seconds() - began_seconds
+        for number, batch in enumerate(islice(built.training.train_batches(0), _TRIED_STEPS)):
+            built.step(state, number, batch)
+            times.append(built.clock.now_seconds())
+    steps = [after - before for before, after in pairwise(times)]
+    return statistics.median(steps[1:] or steps)  # the first starts the loader
 
 
 def _some_steps(built: Trainer, until_seconds: float) -> tuple[int, float]:

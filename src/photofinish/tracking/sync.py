@@ -57,6 +57,7 @@ _COLUMNS = (
     _ANSWER,
     "params.`device`",
     "metrics.`test_accuracy`",
+    "metrics.`total_seconds`",
     "metrics.`validation_loss`",
     "attributes.`Dataset`",
 )
