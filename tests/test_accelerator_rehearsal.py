@@ -252,7 +252,7 @@ def test_a_training_is_measured_on_an_accelerator(
 ) -> None:
     _, stage = prepare(tmp_path, cpu_host, make_experiment(model=CNN, epochs=9))
     output = run_python(environment, tmp_path, *stage.measuring(seconds=0.001))
-    assert re.search(r"small on gpu: about .* for 9 epochs \(.* to .*\)", output)
+    assert re.search(r"small on gpu: about .* for 9 epochs \(.*\)", output)
     measured = read_measured(stage.out / MEASURED_FOLDER / MEASURED)
     assert isinstance(measured, Measured)
     assert measured.training.device_kind == "rehearsal"

@@ -33,7 +33,7 @@ def sample_on_both(name: str, seconds: float, settings: Comparing) -> Comparison
     """Compare an experiment on the devices here, by samples of at most `seconds` seconds."""
     planned = read_plan(PLAN / f"experiments/{name}.json", ExperimentPlan)
     if reason := _why_not_here(planned_host("cpu")):
-        raise UserError(f"{name} can't be sampled on the CPU: {reason}")
+        raise UserError(f"{name} can't be measured on the CPU: {reason}")
     cpu = sample(name, "cpu", planned, seconds)
     reason = _why_not_here(planned_host("gpu"))
     if reason is None:
@@ -60,11 +60,11 @@ def sample(name: str, device: DeviceLabel, planned: ExperimentPlan, seconds: flo
             "out": out,
             "seconds": seconds,
         }
-        # -P as for a stage, so that Python does not look for modules in the working folder.
-        command = [sys.executable, "-P", str(_STAGE)]
+        command = [sys.executable, str(_STAGE)]
         command += [text for key, value in arguments.items() for text in (f"--{key}", str(value))]
-        if subprocess.run(command, check=False).returncode:
-            raise UserError(f"{name} can't be sampled on the {device.upper()}: see above")
+        # Answers alone go to the standard output.
+        if subprocess.run(command, stdout=sys.stderr, check=False).returncode:
+            raise UserError(f"{name} can't be measured on the {device.upper()}: see above")
         measured = read_measured(out / MEASURED)
     if isinstance(measured, NotMeasured):
         raise UserError(measured.reason)
