@@ -20,7 +20,9 @@ def _interrupted(_number: int, _frame: FrameType | None) -> None:
     os._exit(130)
 
 
-if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a background job ignores it
+# A background job ignores Ctrl-C. A spawned process runs this as __mp_main__: it has to clean up.
+is_stage = "__mp_main__" not in sys.modules
+if is_stage and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, _interrupted)
 
 try:

@@ -1,14 +1,18 @@
-"""Processes that are killed leave no semaphores and no temporary folders."""
+"""Processes that are killed or interrupted leave no semaphores and no temporary folders."""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
+from training_stage import wait_for
 
+from photofinish.errors import EXIT_INTERRUPTED
 from photofinish.stage.process import kill_tree
 
 SPAWNS = """
@@ -26,6 +30,21 @@ if __name__ == "__main__":
     worker = spawn.Process(target=listen, args=(lock,))
     worker.start()
     worker.join()
+"""
+
+STAGE = f"""
+import sys
+sys.path.insert(0, {str(ROOT / "stages")!r})
+from _start import run_stage
+from photofinish.stage.process import end_on_sigterm
+
+def main():
+    end_on_sigterm()
+    wait()
+
+{SPAWNS.replace('if __name__ == "__main__":', "def wait():")}
+if __name__ == "__main__":
+    run_stage(main)
 """
 
 
@@ -55,3 +74,28 @@ def test_a_killed_program_with_spawned_workers_leaves_nothing_behind(tmp_path: P
             kill_tree(process.pid)
     assert not own & semaphores()
     assert not list(folder.iterdir())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="sends Ctrl-C to a group")
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_ctrl_c_on_a_stage_with_spawned_workers_leaves_no_folder_and_is_noted_once(
+    tmp_path: Path, method: str
+) -> None:
+    script = tmp_path / "stage.py"
+    script.write_text(STAGE.replace('"spawn"', repr(method)), encoding="utf-8")
+    (folder := tmp_path / "temporary").mkdir()
+    with subprocess.Popen(
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"TMPDIR": str(folder)},
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "listens\n"
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate()
+    assert process.returncode == EXIT_INTERRUPTED
+    assert errors.count("interrupted\n") == 1
+    wait_for(lambda: not list(folder.iterdir()))

@@ -67,6 +67,21 @@ def main():
 
 run_stage(main)
 """
+LOSES_A_WORKER = """
+def fail(number, frame):
+    raise RuntimeError("a worker died")
+
+def main():
+    end_on_sigterm()
+    signal.signal(signal.SIGCHLD, fail)  # as PyTorch's data loader does
+    try:
+        os.kill(os.getpid(), number)
+    finally:
+        os.kill(os.getpid(), signal.SIGCHLD)
+        print("cleaned up")
+
+run_stage(main)
+"""
 SHUTS_DOWN = """
 atexit.register(lambda: os.kill(os.getpid(), number))
 run_stage(end_on_sigterm)
@@ -171,15 +186,23 @@ INT, TERM = signal.SIGINT, signal.SIGTERM
         (SWALLOWED, TERM, EXIT_TERMINATED, "", "stopped: terminated\n"),
         (CLEANS_UP_LONG, INT, EXIT_INTERRUPTED, "cleaned up\n", "interrupted\n"),
         (CLEANS_UP_LONG, TERM, EXIT_TERMINATED, "cleaned up\n", "stopped: terminated\n"),
+        (LOSES_A_WORKER, INT, EXIT_INTERRUPTED, "cleaned up\n", "interrupted\n"),
         (SHUTS_DOWN, TERM, -TERM, "", ""),
     ],
-    ids=["swallowed", "terminated", "cleans up", "terminated, cleans up", "shuts down"],
+    ids=[
+        "swallowed",
+        "terminated",
+        "cleans up",
+        "terminated, cleans up",
+        "loses a worker",
+        "shuts down",
+    ],
 )
 def test_a_signal_ends_a_stage_wherever_it_arrives_and_lets_it_clean_up(
     code: str, kind: signal.Signals, status: int, printed: str, said: str
 ) -> None:
     imports = "from photofinish.stage.process import end_on_sigterm, run_stage\n"
-    start = f"import atexit, os, time\n{imports}number = {int(kind)}\n"
+    start = f"import atexit, os, signal, time\n{imports}number = {int(kind)}\n"
     command = [sys.executable, "-c", start + code]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout, ran.stderr) == (status, printed, said)

@@ -15,7 +15,7 @@ import pytest
 from training_stage import read_until
 
 from photofinish.errors import UserError
-from photofinish.stage.locks import exclusive, machine_lock
+from photofinish.stage.locks import exclusive, exclusive_machine, machine_lock
 
 _HOLD = """
 import os, sys, time
@@ -108,3 +108,16 @@ def test_the_machines_lock_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setattr(Path, "home", lambda: tmp_path)
     monkeypatch.setattr("platform.node", lambda: "lab")
     assert machine_lock() == tmp_path / ".local" / "state" / "photofinish" / "lab.lock"
+
+
+@pytest.mark.parametrize("what", ["a file", "a folder"])
+def test_a_lock_that_cant_be_written_is_named_with_the_variable_that_moves_it(
+    folder: Path, what: str
+) -> None:
+    if what == "a file":  # in the folder's place
+        machine_lock().parent.write_text("", encoding="utf-8")
+    else:
+        machine_lock().mkdir(parents=True)
+    with pytest.raises(UserError, match="XDG_STATE_HOME") as raised, exclusive_machine("trains"):
+        pass
+    assert str(machine_lock()) in str(raised.value)

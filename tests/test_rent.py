@@ -85,9 +85,9 @@ def test_text_of_a_csv_adds_no_key_to_the_task(project: Path, end: str) -> None:
             [],
         ),
         (
-            {"url": "file:///my%20folder", "dir_info": {}},
+            {"url": "file:///my%20folder:%20%231", "dir_info": {}},
             "$HOME/photofinish-source[fleet]",
-            ["/my folder/"],
+            ["/my folder: #1/"],
         ),
     ],
 )

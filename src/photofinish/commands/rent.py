@@ -6,6 +6,7 @@ It prints a task for SkyPilot, then the commands for SkyPilot and for plain SSH.
 from __future__ import annotations
 
 import csv
+import io
 import json
 import shlex
 import textwrap
@@ -13,8 +14,13 @@ from collections.abc import Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
 from string import Template
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
+
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap
+from ruamel.yaml.scalarstring import LiteralScalarString
 
 from photofinish.commands import pipeline
 from photofinish.config.compare import accelerators
@@ -25,28 +31,18 @@ from photofinish.wording import listed, money, printable, seconds, unknown_name
 
 _RENTING = Path("report/renting.csv")
 _CLUSTER = "photofinish"
-_TASK = Template("""\
-$about
-name: $cluster
-workdir: .
-resources:
-  accelerators: {$gpu: $count}
-  use_spot: false  # the record of an interrupted training would be left out
-  autostop: 10     # stops after 10 idle minutes; `sky down` deletes the machine
-$mounts
-setup: |
-  set -e
-  export PATH="$$HOME/.local/bin:$$PATH"  # where SkyPilot installs uv
-  [ -d ~/photofinish-env ] || uv venv --seed --python 3.12 ~/photofinish-env
-  . ~/photofinish-env/bin/activate
-  $install
-
-run: |
-  set -e
-  . ~/photofinish-env/bin/activate
-  photofinish run measure-gpu train-gpu
-  photofinish reference
-""")
+_SETUP = """\
+set -e
+export PATH="$HOME/.local/bin:$PATH"  # where SkyPilot installs uv
+[ -d ~/photofinish-env ] || uv venv --seed --python 3.12 ~/photofinish-env
+. ~/photofinish-env/bin/activate
+"""
+_RUN = """\
+set -e
+. ~/photofinish-env/bin/activate
+photofinish run measure-gpu train-gpu
+photofinish reference
+"""
 _COMMANDS = Template("""
 By SkyPilot, with the task above in rent.yaml:
   sky launch --cluster $cluster rent.yaml
@@ -89,17 +85,10 @@ def rent(gpu: str) -> tuple[str, str]:
         "The minutes to start and set up the machine come on top. Files that .gitignore names "
         "stay here: for data among them, add file_mounts."
     )
-    task = _TASK.substitute(
-        # U+2028 in a CSV would end the comment: to YAML it is a line break.
-        about=textwrap.fill(
-            printable(" ".join(about.split())), 100, initial_indent="# ", subsequent_indent="# "
-        ),
-        cluster=_CLUSTER,
-        gpu=gpu,
-        count=1 if count == "all" else count,
-        mounts="".join(f"\nfile_mounts:\n  ~/{to}: {json.dumps(path)}\n" for path, to in mounts),
-        install=install,
-    )
+    # U+2028 in a CSV would end the comment: to YAML it is a line break.
+    about = printable(" ".join(about.split()))
+    comment = textwrap.fill(about, 100, initial_indent="# ", subsequent_indent="# ")
+    task = f"{comment}\n{_task(gpu, 1 if count == 'all' else count, install, mounts)}"
     script = [
         "cd photofinish-job",
         "python3 -m venv ~/photofinish-env",
@@ -118,6 +107,22 @@ def rent(gpu: str) -> tuple[str, str]:
         script=shlex.quote(" && ".join(script)),
     )
     return task, commands
+
+
+def _task(gpu: str, count: int, install: str, mounts: Iterable[tuple[str, str]]) -> str:
+    """Return the task for SkyPilot as YAML."""
+    resources = CommentedMap(accelerators={gpu: count}, use_spot=False, autostop=10)
+    resources.yaml_add_eol_comment("an interrupted training's record would be left out", "use_spot")
+    resources.yaml_add_eol_comment(
+        "stops after 10 idle minutes; `sky down` deletes the machine", "autostop"
+    )
+    task: dict[str, Any] = {"name": _CLUSTER, "workdir": ".", "resources": resources}
+    if copied := {f"~/{to}": path for path, to in mounts}:
+        task["file_mounts"] = copied
+    task["setup"] = LiteralScalarString(f"{_SETUP}{install}\n")
+    task["run"] = LiteralScalarString(_RUN)
+    YAML().dump(task, text := io.StringIO())
+    return text.getvalue()
 
 
 def _estimate(gpu: str, trainings: dict[str, int]) -> str:

@@ -39,13 +39,17 @@ def exclusive(folder: Path, *names: str, patience_seconds: float | None = None) 
 def exclusive_machine(what: str) -> Iterator[float]:
     """Hold this user's lock on timed training on this machine. Yield the seconds spent waiting."""
     path = machine_lock()
-    path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path, poll_interval=0.2)
     holder = ""
     with suppress(OSError):  # no file yet, or Windows, where a locked file can't be read
         holder = path.read_text(encoding="utf-8", errors="replace")
     holder = f"{holder or 'another process'} has this machine to itself ({path})"
-    waited_seconds = _acquire(lock, holder, math.inf)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        waited_seconds = _acquire(lock, holder, math.inf)
+    except OSError as error:
+        problem = f"{path} can't be locked ({error.strerror or error})"
+        raise UserError(f"{problem}: set XDG_STATE_HOME to a folder that can be written") from error
     try:
         # Windows refuses to open a locked file.
         with suppress(PermissionError), path.open("r+", encoding="utf-8") as file:

@@ -79,6 +79,8 @@ def end_on_sigterm() -> None:
             number = signals[-1]
         elif has_timer and os.getpid() == process:  # else a fork, such as a loader's worker
             signals.append(number)
+            # PyTorch's handler would raise if the same Ctrl-C ends a loader's worker.
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.setitimer(signal.ITIMER_REAL, 1.0, 1.0)
         if number == signal.SIGTERM:
             raise TerminatedError("terminated")
