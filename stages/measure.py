@@ -33,7 +33,6 @@ def main() -> None:
     args = parser.parse_args()
     note_missing(args.device, args.job.stem)
     # Imported late: `make spread` starts this script for each experiment.
-    from photofinish.comparing.sampled import job_line
     from photofinish.config.base import read_plan
     from photofinish.config.experiment import ExperimentPlan
     from photofinish.measure.measure_job import measure_job
@@ -50,7 +49,9 @@ def main() -> None:
         args.seconds,
         job.epochs,
     )
-    if measured:
+    if measured:  # imported now, because imports before the first step are part of the start-up
+        from photofinish.comparing.sampled import job_line
+
         print(job_line(measured, job))
 
 

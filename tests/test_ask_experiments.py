@@ -52,7 +52,7 @@ def test_a_measurement_answers_for_all_epochs_and_seeds(
 
 
 def part(epoch: int, holds: str, steps: int, seconds: float) -> TimedPart:
-    given = {"began_seconds": 0.0, "epoch": epoch, "holds": holds}
+    given = {"epoch": epoch, "holds": holds}
     return TimedPart.model_validate(given | {"steps": float(steps), "seconds": seconds})
 
 

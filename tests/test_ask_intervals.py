@@ -88,7 +88,7 @@ def test_one_part_gives_no_sure_answer(asked: Asked) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_parts_of_an_experiment_are_not_repeated(make_result: MakeResult, count: int) -> None:
-    given = {"began_seconds": 0.0, "epoch": 0, "holds": "steps", "steps": 1.0}
+    given = {"epoch": 0, "holds": "steps", "steps": 1.0}
     parts = [TimedPart.model_validate(given | {"seconds": each}) for each in _draws(count, 7)]
     found = epoch_by_parts(parts, 50)
     assert len(found.values) == count

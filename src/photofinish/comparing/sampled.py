@@ -64,7 +64,8 @@ def job_line(measured: Measured, job: Experiment) -> str:
     length = f"{at_most}{counted(job.epochs, 'epoch')}"
     if job.seeds > 1:
         length += f" from each of {job.seeds} seeds"
-    low, high = job_interval(times)
+    with_seeds = times.job_seconds / times.whole_seconds
+    low, high = (with_seeds * end for end in job_interval(times))
     spread = f"{seconds(low)} to {seconds(high)}" if math.isfinite(high) else "by one part of it"
     about = seconds(times.job_seconds)
     return f"{measured.job} on {measured.device}: about {about} for {length} ({spread})"

@@ -20,6 +20,7 @@ from photofinish.config.base import (
     Share,
     spelled_out,
 )
+from photofinish.config.cuda_graphs import why_not_captured
 from photofinish.config.early_stopping import EarlyStopping
 from photofinish.config.loss_settings import Loss
 from photofinish.config.metrics import Metric, Metrics
@@ -331,7 +332,10 @@ def step_settings(experiment: Experiment) -> Experiment:
         "seeds": 1,
         "repeats": 1,
     }
-    return experiment.model_copy(update=changes)
+    changed = experiment.model_copy(update=changes)
+    if why_not_captured(experiment) and not why_not_captured(changed):
+        changed = changed.model_copy(update={"cuda_graphs": "off"})  # as its schedule demands
+    return changed
 
 
 class ExperimentPlan(Experiment):

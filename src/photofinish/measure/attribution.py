@@ -1,4 +1,4 @@
-"""Measure how long a training step takes and what limits it, on a copy of the trained network.
+"""Measure how long a training step takes and what limits it, on a copy of the network.
 
 results/measurements.py defines each figure. Loading batches without steps shows whether an epoch
 waits for its input. Steps with two batch sizes, in turns, show how much of a step's time is fixed.
@@ -90,7 +90,7 @@ def profile(
         tried = try_threads(trained, step_seconds, most_seconds)
     if trained.experiment.accumulate > 1 or len(trained.state.optimizers) > 1:
         why = "a step has several forward and backward passes"
-        counted = _attempt(lambda: count_operations(trained))
+        counted = attempt(lambda: count_operations(trained))
         return Profile(steady_state, None, why, *counted, tried, rate)
     sample_bytes = bytes_of_a_sample(trained.training.first())
     free_bytes = available_memory_bytes()
@@ -98,13 +98,13 @@ def profile(
         free_bytes = free_memory_bytes(trained.device) or 0
     room = free_bytes // (_BYTES_AN_IMAGE_BYTE * sample_bytes)
     plan = plan_attribution(trained, step_seconds, training_seconds, most_images=room)
-    attributed = _attempt(lambda: measure_attribution(trained, plan, resident_batches()))
-    counted = _attempt(lambda: count_operations(trained))
+    attributed = attempt(lambda: measure_attribution(trained, plan, resident_batches()))
+    counted = attempt(lambda: count_operations(trained))
     return Profile(steady_state, *attributed, *counted, tried, rate)
 
 
-def _attempt(measure: Callable[[], _Result]) -> tuple[_Result | None, str | None]:
-    """Return the measurement and None, or None and the error, so that the training is not lost."""
+def attempt(measure: Callable[[], _Result]) -> tuple[_Result | None, str | None]:
+    """Return the measurement and None, or None and the first line of the error."""
     try:
         return measure(), None
     # Memory may be too small, a custom network may fail under a dispatch mode, and a piece of a

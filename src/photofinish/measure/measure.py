@@ -5,26 +5,24 @@ It trains fresh weights and keeps none of them. Every rank runs this program; ra
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
 
 import torch
 
-from photofinish.errors import UserError
 from photofinish.files import sha256_of_bytes
 from photofinish.machine.load import LoadMonitor, nvidia_gpu_state
-from photofinish.measure.attribution import RESIDENT, Profile, profile
+from photofinish.measure.attribution import RESIDENT, Profile, attempt, profile
 from photofinish.measure.first_step import first_batch, first_step
 from photofinish.measure.loader_times import measure_loader
 from photofinish.measure.loader_tries import fits_resident
+from photofinish.measure.operations import count_operations
 from photofinish.measure.take_parts import second_step_seconds, take_parts
 from photofinish.results import records
 from photofinish.results.learned import weights_of
 from photofinish.results.measured import Measured
 from photofinish.results.measurements import SteadyState
 from photofinish.results.pass_times import made_here
-from photofinish.results.timed_parts import TimedPart
+from photofinish.results.timed_parts import TimedPart, epoch_by_parts
 from photofinish.runs.initial_record import steps_taken, training_record
 from photofinish.runs.job_clock import JobClock
 from photofinish.runs.run import Run
@@ -36,21 +34,30 @@ from photofinish.training.parts import has_live_inputs
 from photofinish.training.torch_device import device_name, nvidia_uuid
 from photofinish.training.trainer import Trainer
 from photofinish.training.world import World
+from photofinish.wording import seconds
 
 _JOB_SHARE = 0.2
 """Largest share of a job's time that measuring takes."""
-_LEAST_SECONDS = 0.5
+_LEAST_SECONDS = 1.5
+"""Shortest measurement, so that a job of one epoch says enough about the same job with more."""
 _PARTS_SHARE = 0.5
-_Result = TypeVar("_Result")
+_SLOW_STEPS = 20
+"""Number of steps that measuring single steps takes at least."""
 
 
 def measure(
-    run: Run, device: torch.device, team: World, seconds: float, epochs: int, waited_seconds: float
+    run: Run,
+    device: torch.device,
+    team: World,
+    most_seconds: float,
+    epochs: int,
+    waited_seconds: float,
 ) -> Measured | None:
-    """Measure a job of so many epochs for about `seconds`. Return None on other ranks than 0.
+    """Measure a job of so many epochs for about `most_seconds`. Return None on ranks but 0.
 
     A short job is measured for a fifth of its time. After the parts of the training, a measurement
-    that fails is left out, because the training may well succeed.
+    that fails is left out, because the training may well succeed. Of slow steps only the parts and
+    a count are taken.
     """
     clock = JobClock(NoTracker(), waited_seconds)
     with torch_configured(run, device, team):
@@ -65,22 +72,21 @@ def measure(
             step_seconds = second_step_seconds(trainer)
         clock.startup_ended()
         job_seconds = epochs * trainer.steps_per_epoch * step_seconds
-        job_seconds = min(max(job_seconds, _LEAST_SECONDS / _JOB_SHARE), seconds / _JOB_SHARE)
-        most_seconds = _PARTS_SHARE * _JOB_SHARE * job_seconds
+        job_seconds = min(max(job_seconds, _LEAST_SECONDS / _JOB_SHARE), most_seconds / _JOB_SHARE)
         load = _load_monitor(run, team)
-        parts, validation_seconds = take_parts(trainer, step_seconds, most_seconds, epochs)
+        parts, validation_seconds = take_parts(
+            trainer, step_seconds, _PARTS_SHARE * _JOB_SHARE * job_seconds, epochs
+        )
         load.sample(0, 0)
         peak_memory_bytes = team.peak_memory_bytes()
         trainer.forget_optimizer()
         batch, first, why_no_first = first_batch(setup.training, team), None, None
         if batch is not None:  # on rank 0
-            first, why_no_first = _attempt(partial(_first_step, setup, trainer, batch))
-        step_seconds = sum(part.seconds for part in parts) / sum(part.steps for part in parts)
-        take = partial(profile, trainer, lambda: resident_batches(setup), step_seconds, job_seconds)
-        # With several processes, a rank that fails alone would leave the others in a collective.
-        profiled, why = (take(), None) if team.size > 1 else _attempt(take)
-        profiled = profiled or Profile(_steps_in(parts), None, why, None, why)
-        epoch_seconds = step_seconds * trainer.steps_per_epoch
+            first, why_no_first = attempt(partial(_first_step, setup, trainer, batch))
+        epoch_steps = setup.training.image_count / setup.training.batch_size
+        epoch_seconds = epoch_by_parts(parts, epoch_steps).seconds
+        is_slow = _SLOW_STEPS * step_seconds > _JOB_SHARE * job_seconds
+        profiled = (_profile_slow if is_slow else _profile)(setup, trainer, parts, job_seconds)
         loader = measure_loader(trainer, epoch_seconds, job_seconds)
         load.sample(0, 0)
     if not team.is_main:
@@ -101,7 +107,7 @@ def measure(
         warm_up_seconds=warm_up_seconds,
         steps_taken=steps_taken(trainer),
         parts=parts,
-        epoch_steps=setup.training.image_count / setup.training.batch_size,
+        epoch_steps=epoch_steps,
         validation_seconds=validation_seconds,
         loader=loader,
         first_step=first,
@@ -111,10 +117,33 @@ def measure(
     )
 
 
+def _profile(
+    setup: Setup, trainer: Trainer, parts: tuple[TimedPart, ...], job_seconds: float
+) -> Profile:
+    """Return the measurements of single steps, or why there are none."""
+    step_seconds = sum(part.seconds for part in parts) / sum(part.steps for part in parts)
+    take = partial(profile, trainer, lambda: resident_batches(setup), step_seconds, job_seconds)
+    # With several processes, a rank that fails alone would leave the others in a collective.
+    profiled, why = (take(), None) if trainer.team.size > 1 else attempt(take)
+    return profiled or Profile(_steps_in(parts), None, why, None, why)
+
+
+def _profile_slow(
+    _setup: Setup, trainer: Trainer, parts: tuple[TimedPart, ...], job_seconds: float
+) -> Profile:
+    """Return the counts of a slow step, whose parts would take too long to measure."""
+    allowed = seconds(_JOB_SHARE * job_seconds)
+    why = f"{_SLOW_STEPS} steps take longer than the {allowed} that measuring may take"
+    if trainer.team.size > 1 or trainer.experiment.model.compile:
+        return Profile(_steps_in(parts), None, why, None, why)
+    counted = attempt(partial(count_operations, trainer))
+    return Profile(_steps_in(parts), None, why, *counted)
+
+
 def _steps_in(parts: tuple[TimedPart, ...]) -> SteadyState:
     """Return the parts' steps, with their loading, where single steps can't be measured."""
-    seconds = tuple(part.seconds / part.steps for part in parts)
-    return SteadyState(steps_per_sample=1, sample_seconds=seconds)
+    each_seconds = tuple(part.seconds / part.steps for part in parts)
+    return SteadyState(steps_per_sample=1, sample_seconds=each_seconds)
 
 
 def resident_batches(setup: Setup) -> Batches | None:
@@ -135,14 +164,6 @@ def _load_monitor(run: Run, team: World) -> LoadMonitor:
     shares_cores = run.host.processes > 1 or (loader.name == "loader" and loader.workers > 0)
     gpu_state = nvidia_gpu_state(nvidia_uuid(team.devices[0]))
     return LoadMonitor(gpu_state, own_processes_share_cores=shares_cores)
-
-
-def _attempt(take: Callable[[], _Result]) -> tuple[_Result | None, str | None]:
-    """Return the measurement and None, or None and the first line of the error."""
-    try:
-        return take(), None
-    except (RuntimeError, UserError) as error:
-        return None, f"measuring it fails ({str(error).partition(chr(10))[0]})"
 
 
 def _first_step(setup: Setup, trainer: Trainer, batch: Batch) -> records.FirstStep:

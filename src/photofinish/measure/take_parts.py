@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from photofinish.results.timed_parts import TimedPart
@@ -11,8 +11,8 @@ from photofinish.training.batches import Batch, seed_epoch
 from photofinish.training.step import take_steps
 from photofinish.training.trainer import Trainer
 
-ENOUGH_EPOCHS = 5
-"""Fewest whole epochs that are worth more than parts of epochs."""
+_ENOUGH_EPOCHS = 5
+"""Fewest whole epochs that are worth more than parts of epochs, by hand: an interval needs some."""
 _PARTS = 30
 _VALIDATION_SHARE = 0.2
 """Share of the time that is reserved for validation."""
@@ -30,14 +30,15 @@ class Deadline:
 
 
 def second_step_seconds(trainer: Trainer) -> float:
-    """Return the time of a step and its batch, after a first step that starts the loader."""
-    with trainer.scratch_copy() as state:
-        batches = iter(trainer.training.train_batches(0))
-        first = next(batches)
-        trainer.step(state, 0, first)
-        began_seconds = trainer.clock.now_seconds()
-        trainer.step(state, 1, next(batches, first))
-        step_seconds = trainer.clock.now_seconds() - began_seconds
+    """Return the time of a step and its batch, launched as in the training.
+
+    The first steps start the loader, so the second launch counts if an epoch has several.
+    """
+    batches, ended_seconds = _begin(trainer, 0)
+    step_seconds = 0.0
+    for losses in islice(take_steps(trainer.steps, trainer.state, batches), 2):
+        began_seconds, ended_seconds = ended_seconds, trainer.clock.now_seconds()
+        step_seconds = (ended_seconds - began_seconds) / losses.numel()
     seconds: float = trainer.team.broadcast_object(step_seconds)
     return seconds
 
@@ -47,13 +48,15 @@ def take_parts(
 ) -> tuple[tuple[TimedPart, ...], float]:
     """Train for at most `most_seconds` or `epochs`. Return the parts and the validation's time.
 
-    At least two parts are taken, however long a step takes.
+    Two parts are taken, however long a step takes, or one if there is only one step.
     """
     epoch_seconds = step_seconds * trainer.steps_per_epoch
-    if epochs >= ENOUGH_EPOCHS and ENOUGH_EPOCHS * epoch_seconds <= most_seconds:
+    if epochs >= _ENOUGH_EPOCHS and _ENOUGH_EPOCHS * epoch_seconds <= most_seconds:
         return _whole_epochs(trainer, Deadline(trainer, most_seconds), epochs)
     deadline = Deadline(trainer, (1 - _VALIDATION_SHARE) * most_seconds)
-    steps = max(1, int(most_seconds / _PARTS / step_seconds))
+    # An epoch's start is a part of its own, so steps are left for another part.
+    most_steps = max(1, trainer.steps_per_epoch - trainer.steps.at_once)
+    steps = min(most_steps, max(1, int(most_seconds / _PARTS / step_seconds)))
     parts = tuple(_parts(trainer, deadline, steps, epochs))
     return parts, _validation_seconds(trainer, Deadline(trainer, _VALIDATION_SHARE * most_seconds))
 
@@ -63,23 +66,16 @@ def _whole_epochs(
 ) -> tuple[tuple[TimedPart, ...], float]:
     """Train and validate as the trainer does, but read no losses back and check none."""
     clock, parts, validation_seconds = trainer.clock, list[TimedPart](), 0.0
-    first_seconds = clock.now_seconds()
     for epoch in range(epochs):
         batches, began_seconds = _begin(trainer, epoch)
         for _losses in take_steps(trainer.steps, trainer.state, batches):
             pass
         trained_seconds = clock.now_seconds()
-        unseen = trainer.validation.eval_batches() if trainer.validation else ()
-        trainer.validator.evaluate(trainer.state, unseen)
+        _validate(trainer, trainer.validation.eval_batches() if trainer.validation else ())
         validation_seconds += clock.now_seconds() - trained_seconds
-        part = TimedPart(
-            began_seconds=began_seconds - first_seconds,
-            seconds=trained_seconds - began_seconds,
-            steps=trainer.training.image_count / trainer.training.batch_size,
-            epoch=epoch,
-            holds="epoch",
-        )
-        parts.append(part)
+        steps = trainer.training.image_count / trainer.training.batch_size
+        seconds = trained_seconds - began_seconds
+        parts.append(TimedPart(seconds=seconds, steps=steps, epoch=epoch, holds="epoch"))
         if deadline.is_over() and len(parts) > 1:
             break
     return tuple(parts), validation_seconds / len(parts)
@@ -97,29 +93,32 @@ def _parts(
     trainer: Trainer, deadline: Deadline, part_steps: int, epochs: int
 ) -> Iterator[TimedPart]:
     """Yield parts of one epoch after another, until the deadline."""
-    clock, batch_size = trainer.clock, trainer.training.batch_size
-    first_seconds, count = clock.now_seconds(), 0
+    clock, batch_size, count = trainer.clock, trainer.training.batch_size, 0
     for epoch in range(epochs):
         batches, began_seconds = _begin(trainer, epoch)
         is_start, steps, left = True, 0, trainer.training.image_count
+        steps_left = trainer.steps_per_epoch
         for losses in take_steps(trainer.steps, trainer.state, batches):
-            steps += losses.numel()
-            if steps < part_steps and not is_start:
+            steps, steps_left = steps + losses.numel(), steps_left - losses.numel()
+            if steps < part_steps and not is_start and steps_left > 0:
                 continue
-            now_seconds = clock.now_seconds()
+            seconds = clock.now_seconds() - began_seconds
             samples = min(left, steps * batch_size)
             left -= samples
-            yield TimedPart(
-                began_seconds=began_seconds - first_seconds,
-                seconds=now_seconds - began_seconds,
-                steps=samples / batch_size,
-                epoch=epoch,
-                holds="start" if is_start else "steps",
+            holds = "start" if is_start else "steps"
+            yield TimedPart.model_validate(
+                {"seconds": seconds, "steps": samples / batch_size, "epoch": epoch, "holds": holds}
             )
             count += 1
-            is_start, steps, began_seconds = False, 0, now_seconds
             if deadline.is_over() and count > 1:
                 return
+            is_start, steps, began_seconds = False, 0, clock.now_seconds()
+
+
+def _validate(trainer: Trainer, batches: Iterable[Batch]) -> None:
+    """Evaluate the batches as after an epoch, with the metric that early stopping follows."""
+    sums = trainer.validator.evaluate(trainer.state, batches)
+    trainer.validator.monitored(sums.judged)
 
 
 def _validation_seconds(trainer: Trainer, deadline: Deadline) -> float:
@@ -129,7 +128,7 @@ def _validation_seconds(trainer: Trainer, deadline: Deadline) -> float:
         return 0.0
     batches, seen = iter(validation.eval_batches()), 0
     began_seconds = clock.now_seconds()
-    trainer.validator.evaluate(trainer.state, islice(batches, 1))  # includes the loader's start
+    _validate(trainer, islice(batches, 1))  # includes the loader's start
     started_seconds = clock.now_seconds()
 
     def in_time() -> Iterator[Batch]:
@@ -144,5 +143,5 @@ def _validation_seconds(trainer: Trainer, deadline: Deadline) -> float:
     first_seconds = started_seconds - began_seconds
     if not others:
         return first_seconds
-    trainer.validator.evaluate(trainer.state, in_time())
+    _validate(trainer, in_time())
     return first_seconds + others * (clock.now_seconds() - started_seconds) / seen

@@ -85,9 +85,12 @@ def _plans(params: Params, stages: Path, results: Path) -> dict[str, BaseModel]:
             **dict(planned), monitored=monitored, custom_code=code, replaces=replaces
         )
         steps = step_settings(experiment)
-        code = _hashes(custom_code_of(steps).values()) | deps
-        plans[f"steps/{name}"] = ExperimentPlan(**dict(steps), custom_code=code)
-        plans[f"steps_on_cpu/{name}"] = ExperimentPlan(**dict(on_cpu(steps)), custom_code=code)
+        judged = [monitored] if monitored else []  # validation computes it
+        code = _hashes([*custom_code_of(steps).values(), *judged]) | deps
+        for folder, each in {"steps": steps, "steps_on_cpu": on_cpu(steps)}.items():
+            plans[f"{folder}/{name}"] = ExperimentPlan(
+                **dict(each), monitored=monitored, custom_code=code
+            )
         code = custom_code_hashes([metric.reference for metric in metrics])
         plans[f"metrics/{name}"] = MetricsPlan(metrics=metrics, custom_code=code)
     for name, dataset in params.datasets.items():

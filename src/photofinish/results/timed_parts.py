@@ -17,8 +17,6 @@ _LATER_PARTS = 3
 class TimedPart(Record):
     """Consecutive steps of a training, timed together, with the training's own input."""
 
-    began_seconds: float
-    """Time since the first part began. Between parts, photofinish does its own work."""
     seconds: float
     steps: float
     """Number of steps. A smaller last batch is a fraction."""
