@@ -173,7 +173,8 @@ class Tracker:
         if self._pool:
             for process in self._workers:
                 process.kill()
-            self._pool.shutdown(wait=False, cancel_futures=True)
+            # Its thread ends at once. Without waiting, Python's exit may write to its closed pipe.
+            self._pool.shutdown(cancel_futures=True)
             self._pool, self._calls = None, []
 
 
