@@ -112,7 +112,7 @@ def test_the_machines_lock_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 @pytest.mark.parametrize("what", ["a file", "a folder"])
 def test_a_lock_that_cant_be_written_is_named_with_the_variable_that_moves_it(
-    folder: Path, what: str
+    what: str,
 ) -> None:
     if what == "a file":  # in the folder's place
         machine_lock().parent.write_text("", encoding="utf-8")

@@ -173,7 +173,8 @@ class Tracker:
         if self._pool:
             for process in self._workers:
                 process.kill()
-            self._pool.shutdown(wait=False, cancel_futures=True)
+            # Wait for the pool's thread: it closes pipes that Python's exit writes to.
+            self._pool.shutdown(cancel_futures=True)
             self._pool, self._calls = None, []
 
 
