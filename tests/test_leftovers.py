@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -48,15 +50,23 @@ if __name__ == "__main__":
 """
 
 
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Make a temporary folder whose name is short: the path of a socket has 107 characters."""
+    with tempfile.TemporaryDirectory(dir=os.environ["TMPDIR"]) as name:
+        yield Path(name)
+
+
 def semaphores() -> set[int]:
     return {entry.inode() for entry in os.scandir("/dev/shm")}  # noqa: S108
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="no folder shows the semaphores")
-def test_a_killed_program_with_spawned_workers_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_killed_program_with_spawned_workers_leaves_nothing_behind(
+    tmp_path: Path, folder: Path
+) -> None:
     script = tmp_path / "spawns.py"
     script.write_text(SPAWNS, encoding="utf-8")
-    (folder := tmp_path / "temporary").mkdir()
     with subprocess.Popen(
         [sys.executable, str(script)],
         stdout=subprocess.PIPE,
@@ -79,11 +89,10 @@ def test_a_killed_program_with_spawned_workers_leaves_nothing_behind(tmp_path: P
 @pytest.mark.skipif(sys.platform != "linux", reason="sends Ctrl-C to a group")
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_ctrl_c_on_a_stage_with_spawned_workers_leaves_no_folder_and_is_noted_once(
-    tmp_path: Path, method: str
+    tmp_path: Path, folder: Path, method: str
 ) -> None:
     script = tmp_path / "stage.py"
     script.write_text(STAGE.replace('"spawn"', repr(method)), encoding="utf-8")
-    (folder := tmp_path / "temporary").mkdir()
     with subprocess.Popen(
         [sys.executable, str(script)],
         stdout=subprocess.PIPE,
