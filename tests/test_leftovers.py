@@ -52,8 +52,8 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Yield a temporary folder with a short path, as the names of sockets must be short."""
-    with tempfile.TemporaryDirectory(prefix="pf-", dir="/tmp") as name:
+    """Make a temporary folder whose name is short: the path of a socket has 107 characters."""
+    with tempfile.TemporaryDirectory(dir=os.environ["TMPDIR"]) as name:
         yield Path(name)
 
 

@@ -173,7 +173,7 @@ class Tracker:
         if self._pool:
             for process in self._workers:
                 process.kill()
-            # Its thread ends at once. Without waiting, Python's exit may write to its closed pipe.
+            # Wait for the pool's thread: it closes pipes that Python's exit writes to.
             self._pool.shutdown(cancel_futures=True)
             self._pool, self._calls = None, []
 
