@@ -75,7 +75,7 @@ def _bounds_of_script(run: ScriptResult) -> SpeedupBounds:
     timings = run.timings
     startup = _startup_bound(timings)
     waiting_seconds = run.waiting_seconds or [0.0]
-    margin = max(RUN_MARGIN, slowdown_of_a_thread(timings))
+    margin = max(RUN_MARGIN, slowdown_of_a_thread(timings.load))
     least_seconds = spread(waiting_seconds)[0] / margin
     if not least_seconds:
         return SpeedupBounds(startup)

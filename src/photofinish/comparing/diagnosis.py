@@ -123,7 +123,7 @@ def why_not_known(run: TrainingResult) -> NotKnown | None:
     if costs is None:
         recorded = timings.not_attributed
         return NotKnown("not taken apart", recorded=recorded) if recorded else None
-    if load_warnings(timings.load) or load_warnings(timings.load[-1:]):
+    if timings.step_warnings:
         return NotKnown("busy")
     # Few slow steps taken apart are enough if they fit the steps of the training's parts.
     if costs.steps_timed < LEAST_STEPS:

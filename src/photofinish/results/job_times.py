@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from photofinish.machine.fingerprint import GpuTarget
-from photofinish.machine.load import load_warnings
+from photofinish.machine.load import LoadWindow, load_warnings
 from photofinish.results.figures import Figure
 from photofinish.results.measurements import (
     MOST_UNEXPLAINED_SHARE,
@@ -29,6 +29,24 @@ class JobTimes(PassTimes, StepMeasurements):
     """Number of steps that `photofinish ask` took, if it extrapolates the epochs from them."""
     loop_steps: LoopSteps | None = None
     """Steps of a script on the CPU."""
+    measured_load: tuple[LoadWindow, ...] = ()
+    """Load while `measure` ran. In records without it, the last window of `load` covers that."""
+
+    @property
+    def training_load(self) -> tuple[LoadWindow, ...]:
+        """Load during the training."""
+        return self.load if self.measured_load else self.load[:-1]
+
+    @property
+    def step_load(self) -> tuple[LoadWindow, ...]:
+        """Load while steps were measured."""
+        return self.measured_load or self.load[-1:]
+
+    @property
+    def step_warnings(self) -> list[str]:
+        """Reasons why the times of steps are unreliable. Empty on a quiet machine."""
+        before = [] if self.measured_load else load_warnings(self.load)
+        return before or load_warnings(self.step_load)
 
     @property
     def median_step_seconds(self) -> Annotated[float, _STEP]:
@@ -55,7 +73,7 @@ class JobTimes(PassTimes, StepMeasurements):
         )
         apart_seconds = sum(parts.median_seconds.values()) - data_seconds
         wholes = [self.attribution.same_batch.median_seconds]
-        if self.steps_per_epoch and not load_warnings(self.load):
+        if self.steps_per_epoch and not self.step_warnings:
             by_parts = self.epoch_by_parts
             epoch_seconds = by_parts.seconds if by_parts else self.median_epoch_seconds
             wholes.append(epoch_seconds / self.steps_per_epoch - data_seconds)

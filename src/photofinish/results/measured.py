@@ -83,4 +83,4 @@ def with_measured(trained: records.TrainingTimes, measured: Measured) -> Timings
     """Return the times of a training with the measurements of its steps."""
     fields = {name: getattr(trained, name) for name in records.TrainingTimes.model_fields}
     fields |= {name: getattr(measured, name) for name in StepMeasurements.model_fields}
-    return Timings(**fields | {"load": (*trained.load, *measured.load)})
+    return Timings(**fields, measured_load=measured.load)
