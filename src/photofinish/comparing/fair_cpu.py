@@ -163,7 +163,7 @@ def fewer_threads(run: JobTimes) -> FewerThreads | None:
     threads, best = min(tried.items(), key=lambda each: each[1].median_seconds)
     if own.median_seconds <= FASTER * best.median_seconds:
         return None
-    share = min(1.0, run.steps_per_epoch * own.median_seconds / run.median_epoch_seconds)
+    share = min(1.0, run.steps_per_epoch * own.median_seconds / run.measured_epoch_seconds)
     saved_share = share * (1 - best.median_seconds / own.median_seconds)
     passes_seconds = passed_seconds(run.epochs) + run.left_seconds(run.epochs)
     job_seconds = run.whole_seconds - saved_share * passes_seconds
@@ -190,7 +190,7 @@ def slow_kernels(run: JobTimes) -> SlowKernels | None:
     fixed = fixed_share(
         operations.images, quickest_seconds, steps.other_batch_images, other_seconds
     )
-    computing = run.steps_per_epoch * run.median_step_seconds / run.median_epoch_seconds
+    computing = run.steps_per_epoch * run.median_step_seconds / run.measured_epoch_seconds
     share = operations.flops / quickest_seconds / rate
     if share >= SLOW_KERNELS or max(fixed, 1 - computing) > 0.5:
         return None

@@ -59,6 +59,12 @@ class JobTimes(PassTimes, StepMeasurements):
         return epoch_by_parts(self.parts, self.epoch_steps) if self.epoch_steps else None
 
     @property
+    def measured_epoch_seconds(self) -> float:
+        """Time of an epoch by the process that measured steps, if it timed parts of one."""
+        by_parts = self.epoch_by_parts
+        return by_parts.seconds if by_parts else self.median_epoch_seconds
+
+    @property
     def step_parts(self) -> StepParts | None:
         """Parts of a step, or None if a CPU step's parts do not add up to the whole.
 
@@ -74,9 +80,7 @@ class JobTimes(PassTimes, StepMeasurements):
         apart_seconds = sum(parts.median_seconds.values()) - data_seconds
         wholes = [self.attribution.same_batch.median_seconds]
         if self.steps_per_epoch and not self.step_warnings:
-            by_parts = self.epoch_by_parts
-            epoch_seconds = by_parts.seconds if by_parts else self.median_epoch_seconds
-            wholes.append(epoch_seconds / self.steps_per_epoch - data_seconds)
+            wholes.append(self.measured_epoch_seconds / self.steps_per_epoch - data_seconds)
         most = MOST_UNEXPLAINED_SHARE
         fits = any(abs(apart_seconds - whole) <= most * whole for whole in wholes)
         return parts if fits or isinstance(self.host, GpuTarget) else None
