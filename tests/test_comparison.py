@@ -14,6 +14,7 @@ from result_files import (
     made_up_attribution,
     pair_of,
     paired,
+    taken_apart,
     trained,
     with_record,
     with_timings,
@@ -32,7 +33,7 @@ from photofinish.reporting.figures_table import figures_table
 from photofinish.reporting.rows import confusion_rows, history_rows
 from photofinish.reporting.sentences import verdict
 from photofinish.results import records
-from photofinish.results.measured import read_trained
+from photofinish.results.measured import Measured, NotMeasured, read_trained, write_measured
 from photofinish.tracking.documents import training_document
 
 REASON = "no accelerator: cuda: no driver"
@@ -183,6 +184,33 @@ def test_only_the_stage_that_was_busy_is_doubted_and_run_again(
     text = verdict(pair_of(result)).text
     commands = [f"--single-item {stage}-cpu@small-mlp" in text for stage in load]
     assert commands == [stage == busy_stage for stage in load]
+
+
+@pytest.mark.parametrize("changed", ["data", "settings", "missing"])
+def test_a_measurement_that_is_not_of_the_training_names_the_stage_to_run(
+    make_result: MakeResult, tmp_path: Path, changed: str
+) -> None:
+    result = trained(make_result)
+    folder = write_result(tmp_path, result)
+    experiment, record = result.record.experiment, result.record
+    others = {
+        "seed": record.model_copy(update={"experiment": experiment.model_copy(update={"seed": 8})}),
+        "data": record.model_copy(update={"data_sha256": "e" * 64}),
+        "settings": record.model_copy(
+            update={"experiment": experiment.model_copy(update={"batch_size": 7})}
+        ),
+    }
+    _, measured = taken_apart(result)
+    seed = measured.model_copy(update={"training": others["seed"]})
+    write_measured(folder / "measured", seed)
+    assert read_trained(folder)
+    other: Measured | NotMeasured = NotMeasured(job="small-mlp", device="cpu", reason="none")
+    if changed in others:
+        other = measured.model_copy(update={"training": others[changed]})
+    write_measured(folder / "measured", other)
+    with pytest.raises(UserError, match="`photofinish run .*measure-cpu@small-mlp`"):
+        read_trained(folder)
+    assert training_document("small-mlp", "cpu", tmp_path)  # MLflow shows the training
 
 
 def test_doubtful_results_have_cautions(make_result: MakeResult) -> None:
