@@ -12,13 +12,13 @@ from typing import Any
 
 import yaml
 
-from benchmarks.busy import ROOT, TRAIN
+from benchmarks.busy import ROOT, TRAIN, measure
 from photofinish.asking.experiments import PLAN, sample
 from photofinish.comparing.device_results import Sampled
 from photofinish.config.base import read_plan
 from photofinish.config.experiment import ExperimentPlan
 from photofinish.results import records
-from photofinish.results.job_times import Timings
+from photofinish.results.measured import read_trained
 
 FILES = {
     "": ROOT / "params.yaml",
@@ -47,6 +47,7 @@ class Project:
             "datasets": {dataset: settings["datasets"][dataset]},
         }
         shutil.copytree(ROOT / "examples", folder / "examples")
+        (folder / "stages").symlink_to(ROOT / "stages")
         self.plan(1000)
         plan, raw = f"data/plan/datasets/{dataset}.json", f"data/raw/{dataset}"
         self._split = f"data/splits/{dataset}"
@@ -69,6 +70,7 @@ class Project:
     def run(self) -> Sampled:
         """Train as a stage does, without MLflow."""
         out = self._folder / "out"
+        measure(self._folder, self._name, self._split, out)
         environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
         command = [sys.executable, "-c", TRAIN, self._name, self._split, str(out)]
         subprocess.run(
@@ -76,8 +78,8 @@ class Project:
         )
         record = records.read_training(out / records.MODEL)
         assert isinstance(record, records.TrainingRecord)
-        file = out / records.TIMINGS_FOLDER / records.TIMINGS
-        return Sampled(self._name, record, records.read_record(file, Timings), ())
+        timings, _ = read_trained(out)
+        return Sampled(self._name, record, timings, ())
 
     def _stage(self, stage: str, *arguments: str) -> None:
         command = [sys.executable, str(ROOT / "stages" / f"{stage}.py"), *arguments]

@@ -27,7 +27,8 @@ from photofinish.comparing.fair_cpu import slowdown
 from photofinish.comparing.pairs import AnyComparison, Comparison
 from photofinish.comparing.speedups import job_speedup
 from photofinish.results import records
-from photofinish.results.job_times import JobTimes, Timings
+from photofinish.results.job_times import JobTimes
+from photofinish.results.measured import MEASURED_FOLDER, read_trained
 from photofinish.results.script_runs import ScriptRun, ScriptUnavailable, read_script_run
 
 ROOT = Path(__file__).parent.parent
@@ -150,6 +151,13 @@ def _prepare(project: Path, settings: dict[str, Any]) -> None:
         _stage(project, "split", "--dataset", plan, "--raw", raw, "--out", f"data/splits/{dataset}")
 
 
+def measure(project: Path, job: str, data: str, out: Path) -> None:
+    """Measure an experiment on the CPU, as DVC does before its training."""
+    _stage(project, "measure", "--device", "cpu", "--steps", f"data/plan/steps_on_cpu/{job}.json",
+           "--job", f"data/plan/on_cpu/{job}.json", "--host", "data/plan/hosts/cpu.json",
+           "--data", data, "--out", str(out / MEASURED_FOLDER), "--seconds", "5")  # fmt: skip
+
+
 def _stage(project: Path, stage: str, *arguments: str) -> None:
     command = [sys.executable, str(ROOT / "stages" / f"{stage}.py"), *arguments]
     subprocess.run(command, cwd=project, check=True, stdout=subprocess.DEVNULL)
@@ -158,13 +166,16 @@ def _stage(project: Path, stage: str, *arguments: str) -> None:
 def _run(project: Path, settings: dict[str, Any], job: str, load: Load) -> None:
     """Run a job beside this load."""
     out = project / "runs" / str(load) / job
+    if job not in settings["scripts"]:
+        data = f"data/splits/{settings['experiments'][job]['dataset']}"
+        with _busy(Load(0) if load.in_the_middle else load, None):
+            measure(project, job, data, out)
     with _busy(load, _quiet_timings(project, job) if load.in_the_middle else None):
         if job in settings["scripts"]:
             plan = f"data/plan/scripts/{job}.json"
             _stage(project, "script", "--device", "cpu", "--script", plan, "--host",
                    "data/plan/hosts/cpu.json", "--out", str(out))  # fmt: skip
             return
-        data = f"data/splits/{settings['experiments'][job]['dataset']}"
         command = [sys.executable, "-c", TRAIN, job, data, str(out)]
         environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
         shutil.rmtree(project / ".photofinish/checkpoints", ignore_errors=True)
@@ -216,7 +227,7 @@ def _result(out: Path) -> TrainingResult | ScriptResult:
         return ScriptResult(out.name, run)
     record = records.read_training(out / records.MODEL)
     assert isinstance(record, records.TrainingRecord)
-    timings = records.read_record(out / records.TIMINGS_FOLDER / records.TIMINGS, Timings)
+    timings, _ = read_trained(out)
     return TrainingResult(out.name, record, timings, records.read_history(out / records.MODEL))
 
 

@@ -184,7 +184,7 @@ def taken_apart(result: Trained) -> tuple[records.TrainingTimes, Measured]:
         validation_seconds=times.epochs[0].validation_seconds,
         first_step=result.first_step,
         peak_memory_bytes=times.peak_memory_bytes,
-        load=(),
+        load=result.timings.measured_load,
     )
     return times, measured
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import MakeExperiment, MakeResult
-from result_files import BUSY, made_up_attribution, pair_of, trained
+from result_files import BUSY, QUIET, made_up_attribution, pair_of, trained
 
 from photofinish.comparing.bounds import speedup_bounds
 from photofinish.comparing.device_results import Trained
@@ -17,6 +17,7 @@ from photofinish.comparing.own_gpu import decide_own
 from photofinish.reporting.comparison_rows import comparison_rows
 from photofinish.reporting.sentences import verdict
 from photofinish.reporting.tables import bounds_table
+from photofinish.results.timed_parts import TimedPart
 
 RUN = 1.2
 """Margin of a run."""
@@ -111,6 +112,36 @@ def test_figures_that_show_no_cause_leave_the_bound_by_start_up(on_cpu: Any) -> 
         assert pair.bounds.epoch is None
         assert pair.bounds.job.measured_seconds == 2.25
         assert f"no GPU trained it. Its loading is not known: {why}" in verdict(pair).answer
+
+
+def parts_of(epoch_seconds: float) -> dict[str, Any]:
+    """Return `measure`'s parts of such epochs."""
+    part = TimedPart(began_seconds=0.0, seconds=epoch_seconds, steps=37.5, epoch=0, holds="steps")
+    return {"parts": (part,) * 3, "epoch_steps": 37.5}
+
+
+@pytest.mark.parametrize("factor", [0.5, 2.0])
+def test_a_training_that_took_other_times_than_its_measurement_has_no_cause(
+    on_cpu: Any, factor: float
+) -> None:
+    """Its steps and loading are as measured: 0.1 s each."""
+    run = on_cpu(epoch_seconds=(STEPS * 0.1 * factor,) * 5, **parts_of(STEPS * 0.1))
+    pair = pair_of(run)
+    why = f"an epoch takes 3.8 s when measured, and took {3.8 * factor:.1f} s in the training"
+    assert f"Its loading is not known: {why}" in verdict(pair).answer
+    assert pair.bounds.epoch is None
+
+
+def test_loading_never_takes_longer_than_a_faster_training(on_cpu: Any) -> None:
+    run = on_cpu(epoch_seconds=(STEPS * 0.1 * 0.85,) * 5, **parts_of(STEPS * 0.1))
+    found: Any = speedup_bounds(run)
+    assert found.epoch.as_measured == pytest.approx(100 / 90)
+    assert found.job.measured_seconds < found.job.measured_whole_seconds
+    busy: Any = speedup_bounds(
+        on_cpu(epoch_seconds=(STEPS * 0.2,) * 5, load=(BUSY,), measured_load=(QUIET,),
+               **parts_of(STEPS * 0.1))
+    )  # fmt: skip
+    assert busy.epoch.measured_seconds == pytest.approx(STEPS * 0.09)
 
 
 def test_on_a_busy_machine_loading_takes_its_cpu_time_or_half(on_cpu: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -13,6 +14,7 @@ from result_files import (
     made_up_attribution,
     pair_of,
     paired,
+    taken_apart,
     trained,
     with_record,
     with_timings,
@@ -21,6 +23,8 @@ from result_files import (
 )
 
 from photofinish.comparing.device_results import DeviceResult
+from photofinish.comparing.diagnosis import why_not_known
+from photofinish.comparing.fair_cpu import slowdown
 from photofinish.comparing.pairs import read_pair, with_settings
 from photofinish.config.compare import Comparing
 from photofinish.errors import UserError
@@ -29,6 +33,7 @@ from photofinish.reporting.figures_table import figures_table
 from photofinish.reporting.rows import confusion_rows, history_rows
 from photofinish.reporting.sentences import verdict
 from photofinish.results import records
+from photofinish.results.measured import Measured, NotMeasured, read_trained, write_measured
 from photofinish.tracking.documents import training_document
 
 REASON = "no accelerator: cuda: no driver"
@@ -162,7 +167,50 @@ def test_a_busy_machine_is_a_caution_for_the_device_that_it_slowed(make_result: 
     assert "the GPU's times are unreliable" in text
     assert "`photofinish run --force --single-item train-gpu@small-mlp && photofinish run`" in text
     (caution,) = verdict(pair_of(make_result(load=(QUIET, QUIET, BUSY)))).cautions
-    assert "busy after the CPU's training" in caution
+    assert "busy while the CPU's steps were measured" in caution
+
+
+@pytest.mark.parametrize("busy_stage", ["train", "measure"])
+def test_only_the_stage_that_was_busy_is_doubted_and_run_again(
+    make_result: MakeResult, tmp_path: Path, busy_stage: str
+) -> None:
+    load = {"train": (QUIET,), "measure": (QUIET,)} | {busy_stage: (BUSY,)}
+    made = trained(make_result, attribution=made_up_attribution(0.05), load=load["train"])
+    folder = write_result(tmp_path, with_timings(made, measured_load=load["measure"]))
+    result = replace(made, timings=read_trained(folder)[0])
+    assert (slowdown(result.timings) > 1) is (busy_stage == "train")
+    found = why_not_known(result)
+    assert (found is not None and found.reason == "busy") is (busy_stage == "measure")
+    text = verdict(pair_of(result)).text
+    commands = [f"--single-item {stage}-cpu@small-mlp" in text for stage in load]
+    assert commands == [stage == busy_stage for stage in load]
+
+
+@pytest.mark.parametrize("changed", ["data", "settings", "missing"])
+def test_a_measurement_that_is_not_of_the_training_names_the_stage_to_run(
+    make_result: MakeResult, tmp_path: Path, changed: str
+) -> None:
+    result = trained(make_result)
+    folder = write_result(tmp_path, result)
+    experiment, record = result.record.experiment, result.record
+    others = {
+        "seed": record.model_copy(update={"experiment": experiment.model_copy(update={"seed": 8})}),
+        "data": record.model_copy(update={"data_sha256": "e" * 64}),
+        "settings": record.model_copy(
+            update={"experiment": experiment.model_copy(update={"batch_size": 7})}
+        ),
+    }
+    _, measured = taken_apart(result)
+    seed = measured.model_copy(update={"training": others["seed"]})
+    write_measured(folder / "measured", seed)
+    assert read_trained(folder)
+    other: Measured | NotMeasured = NotMeasured(job="small-mlp", device="cpu", reason="none")
+    if changed in others:
+        other = measured.model_copy(update={"training": others[changed]})
+    write_measured(folder / "measured", other)
+    with pytest.raises(UserError, match="`photofinish run .*measure-cpu@small-mlp`"):
+        read_trained(folder)
+    assert training_document("small-mlp", "cpu", tmp_path)  # MLflow shows the training
 
 
 def test_doubtful_results_have_cautions(make_result: MakeResult) -> None:

@@ -20,7 +20,7 @@ from result_files import (
 from photofinish.comparing.decision import decide
 from photofinish.comparing.device_results import Trained
 from photofinish.comparing.diagnosis import diagnose
-from photofinish.comparing.fair_cpu import SHARED_CACHES, SPINNING, slowdown
+from photofinish.comparing.fair_cpu import SHARED_CACHES, SPINNING, fewer_threads, slowdown
 from photofinish.comparing.own_gpu import decide_own
 from photofinish.comparing.speedups import ONCE, RUN_TO_RUN, job_speedup
 from photofinish.config.compare import Comparing
@@ -33,6 +33,7 @@ from photofinish.results.measurements import (
     TriedThreads,
 )
 from photofinish.results.pass_times import StepsTaken
+from photofinish.results.timed_parts import TimedPart
 
 QUIET = BUSY.model_copy(update={"others_cpu_seconds": 0.0})
 
@@ -148,6 +149,17 @@ def test_fewer_threads_that_are_faster_count_and_are_suggested(
     (found,) = diagnose(cpu)
     assert advice(found).startswith("Try `devices.cpu.threads: 1`: ")
     assert "tried" in advice(found)
+    # The training took twice as long as measured, and the steps' share of it is as measured.
+    part = TimedPart(began_seconds=0.0, seconds=3.9, steps=38, epoch=0, holds="steps")
+    slow_epochs = tuple(
+        replace(epoch, training_seconds=2 * epoch.training_seconds) for epoch in cpu.timings.epochs
+    )
+    slow = with_timings(
+        cpu, parts=(part,) * 3, epoch_steps=38, epochs=slow_epochs, total_seconds=41.5
+    )
+    fewer = fewer_threads(slow.timings)
+    assert fewer
+    assert fewer.job_seconds < 0.4 * slow.timings.whole_seconds
     busy = with_timings(cpu, load=(BUSY,))
     assert "fair CPU" not in verdict(pair_of(busy, gpu)).answer
     assert diagnose(busy)[0].remedy is None

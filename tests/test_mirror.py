@@ -276,6 +276,19 @@ def test_a_sync_that_is_cut_off_is_completed_by_the_next(
     assert len(store.client.search_logged_models([store.experiment_id])) == 1
 
 
+def test_a_record_of_an_older_photofinish_keeps_no_other_run_from_mlflow(
+    store: Store, results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(results / NAME, results / "older")
+    file = results / "older/cpu/timings/timings.json"
+    record = json.loads(file.read_bytes()) | {"attribution": None}
+    file.write_text(json.dumps(record), encoding="utf-8")
+    report = results.parent / "report"
+    assert sync_all(store, ["older", NAME], results, report, with_models=False) == 1
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "older/cpu" in line]
+    assert "left out" in line
+
+
 def test_a_folder_mlruns_that_was_deleted_comes_back_in_the_same_runs(
     store: Store, results: Path, tmp_path: Path
 ) -> None:

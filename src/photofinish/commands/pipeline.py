@@ -68,14 +68,19 @@ def prepare() -> None:
     """Check the pipeline's age and params.yaml, write the plan, and let DVC work without Git."""
     from dvc.cli import main as dvc
 
+    check_age()
+    check_params()
+    if not has_git():  # a ZIP without .git, which DVC would refuse
+        dvc(["config", "--local", "core.no_scm", "true"])
+
+
+def check_age() -> None:
+    """Raise ConfigError if the pipeline is of an older photofinish."""
     if is_older():
         raise ConfigError(
             f"{PIPELINE} and {PLAN.parent}/ in {Path.cwd()} are of an older photofinish: "
             f"`photofinish init` here renews them and leaves {PARAMS} as it is"
         )
-    check_params()
-    if not has_git():  # a ZIP without .git, which DVC would refuse
-        dvc(["config", "--local", "core.no_scm", "true"])
 
 
 def is_older(folder: Path = Path()) -> bool:

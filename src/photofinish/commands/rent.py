@@ -62,6 +62,7 @@ def rent(gpu: str) -> tuple[str, str]:
     """Return the task for SkyPilot, and the commands to run it."""
     top = Path.cwd()
     pipeline.enter()
+    pipeline.check_age()
     records = (Path.cwd() / "reference").relative_to(top).as_posix()
     if gpu not in accelerators():
         raise ConfigError(f"--on {gpu}: {unknown_name('accelerator', gpu, list(accelerators()))}")

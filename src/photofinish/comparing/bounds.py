@@ -21,6 +21,7 @@ from photofinish.comparing.fair_cpu import (
 )
 from photofinish.comparing.remedies import RUN_MARGIN
 from photofinish.comparing.step_costs import StepCosts, spread
+from photofinish.machine.load import load_warnings
 from photofinish.results.job_times import JobTimes
 
 
@@ -75,7 +76,7 @@ def _bounds_of_script(run: ScriptResult) -> SpeedupBounds:
     timings = run.timings
     startup = _startup_bound(timings)
     waiting_seconds = run.waiting_seconds or [0.0]
-    margin = max(RUN_MARGIN, slowdown_of_a_thread(timings))
+    margin = max(RUN_MARGIN, slowdown_of_a_thread(timings.load))
     least_seconds = spread(waiting_seconds)[0] / margin
     if not least_seconds:
         return SpeedupBounds(startup)
@@ -103,7 +104,12 @@ def _bounds_of_training(run: TrainingResult) -> SpeedupBounds:
     if is_busy:
         least_seconds = min(least_seconds, costs.steps_per_epoch * least_batch_seconds(timings))
     slow_seconds = costs.steps_per_epoch * costs.epoch_share_spread[1]
-    epoch = SpeedupBound(slow_seconds, costs.epoch_seconds, least_seconds, loading_seconds)
+    measured = slow_seconds, costs.epoch_seconds, least_seconds, loading_seconds
+    # Loading was measured in another process than the whole job, which may have been faster.
+    trained_share = timings.median_epoch_seconds / costs.epoch_seconds
+    if load_warnings(timings.load):
+        trained_share = min(1.0, trained_share)
+    epoch = SpeedupBound(*(seconds * trained_share for seconds in measured))
     return SpeedupBounds(_job_bound(startup, epoch, timings.planned_epochs), epoch)
 
 

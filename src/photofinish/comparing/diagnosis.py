@@ -32,6 +32,8 @@ MOST_STARTUP_SHARE = 0.5
 """Largest share of start-up in a job that is not reported as the main cause."""
 MOST_FIXED_SHARE = 0.5
 """Largest fixed share of a step that counts as compute-bound."""
+MOST_FROM_TRAINING = 1.25
+"""Largest factor between a measured and a trained epoch that counts as chance."""
 LEAST_STEPS = 3
 """Smallest number of timed steps that allows a diagnosis."""
 
@@ -46,7 +48,7 @@ NoRemedy = Literal[
 class NotKnown:
     """Reason why the figures show no cause, with two times that should be equal."""
 
-    reason: Literal["not taken apart", "busy", "few steps", "epoch", "step"]
+    reason: Literal["not taken apart", "busy", "few steps", "training", "epoch", "step"]
     apart_seconds: float = 0.0
     whole_seconds: float = 0.0
     recorded: str | None = None
@@ -123,11 +125,13 @@ def why_not_known(run: TrainingResult) -> NotKnown | None:
     if costs is None:
         recorded = timings.not_attributed
         return NotKnown("not taken apart", recorded=recorded) if recorded else None
-    if load_warnings(timings.load) or load_warnings(timings.load[-1:]):
+    if timings.step_warnings:
         return NotKnown("busy")
     # Few slow steps taken apart are enough if they fit the steps of the training's parts.
     if costs.steps_timed < LEAST_STEPS:
         return NotKnown("few steps")
+    if _differs_from_training(costs):
+        return NotKnown("training", costs.epoch_seconds, timings.median_epoch_seconds)
     most, is_cpu = MOST_UNEXPLAINED_SHARE, run.device == "cpu"
     parts_seconds = sum(costs.parts_seconds.values())
     off = parts_seconds / costs.epoch_share_seconds - 1
@@ -142,6 +146,21 @@ def why_not_known(run: TrainingResult) -> NotKnown | None:
     if off > most or (off < -most and not may_be_faster):
         return NotKnown("step", apart_seconds, costs.step_alone_seconds)
     return None
+
+
+def _differs_from_training(costs: StepCosts) -> bool:
+    """Return True if measured and trained epochs surely differ by more than a quarter.
+
+    A busy training is slower than the measurement of a quiet machine, which then holds.
+    """
+    timings = costs.timings
+    if load_warnings(timings.load):
+        return False
+    low, high = (costs.steps_per_epoch * share for share in costs.epoch_share_spread)
+    trained_low, trained_high = spread(timings.epoch_seconds)
+    factor = timings.median_epoch_seconds / costs.epoch_seconds
+    is_apart = trained_high < low or high < trained_low
+    return is_apart and max(factor, 1 / factor) > MOST_FROM_TRAINING
 
 
 def _cause(run: TrainingResult, costs: StepCosts) -> tuple[Cause, Remedy | NoRemedy]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from photofinish.comparing.step_costs import fixed_share
 from photofinish.machine.fingerprint import CpuTarget
-from photofinish.machine.load import load_warnings
+from photofinish.machine.load import LoadWindow, load_warnings
 from photofinish.results import passed_seconds
 from photofinish.results.job_times import JobTimes, Timings
 from photofinish.results.measurements import SteadyState
@@ -50,28 +50,27 @@ def slowdown(run: JobTimes) -> float:
     if not load_warnings(run.load):
         return 1.0
     if not isinstance(run.host, CpuTarget):
-        return slowdown_of_a_thread(run)
+        return slowdown_of_a_thread(run.load)
     if least_seconds := least_epoch_seconds(run):
         return max(1.0, run.median_epoch_seconds / least_seconds)
     if run.host.threads == 1:
-        return slowdown_of_a_thread(run)
-    # The last window covers the measurements after the training.
-    windows = run.load[:-1]
+        return slowdown_of_a_thread(run.load)
+    windows = run.training_load
     passed = sum(window.wall_seconds for window in windows)
     quiet = sum(window.wall_seconds for window in windows if not load_warnings([window]))
     spinning = min(SPINNING, passed / quiet) if quiet else SPINNING
-    return max(spinning, slowdown_of_a_thread(run))
+    return max(spinning, slowdown_of_a_thread(run.load))
 
 
-def slowdown_of_a_thread(run: JobTimes) -> float:
+def slowdown_of_a_thread(load: Sequence[LoadWindow]) -> float:
     """Return the factor by which other programs may have slowed work of a single thread.
 
     The time of threads that were ready to run without a core is a lower bound.
     """
-    if not load_warnings(run.load):
+    if not load_warnings(load):
         return 1.0
-    running_seconds = sum(window.own_cpu_seconds for window in run.load)
-    waited_seconds = sum(window.waited_for_core_seconds or 0.0 for window in run.load)
+    running_seconds = sum(window.own_cpu_seconds for window in load)
+    waited_seconds = sum(window.waited_for_core_seconds or 0.0 for window in load)
     return max(BUSY, 1 + waited_seconds / running_seconds if running_seconds else BUSY)
 
 
@@ -129,7 +128,8 @@ def least_batch_seconds(run: JobTimes) -> float:
     cpu_seconds = run.attribution.batch_alone_cpu_seconds
     if cpu_seconds is not None:
         return cpu_seconds / SHARED_CACHES
-    return statistics.fmean(alone_seconds) / slowdown_of_a_thread(run)
+    load = run.measured_load or run.load
+    return statistics.fmean(alone_seconds) / slowdown_of_a_thread(load)
 
 
 def least_startup_seconds(run: JobTimes) -> float:
@@ -154,7 +154,7 @@ def fewer_threads(run: JobTimes) -> FewerThreads | None:
 
     Returns None on a busy machine, where threads wait for each other.
     """
-    if load_warnings(run.load) or load_warnings(run.load[-1:]) or run.steps_per_epoch is None:
+    if load_warnings(run.load) or run.step_warnings or run.steps_per_epoch is None:
         return None
     tried = {each.threads: each.steps for each in run.tried_threads}
     own = tried.pop(run.host.threads or 1, None)
@@ -163,7 +163,7 @@ def fewer_threads(run: JobTimes) -> FewerThreads | None:
     threads, best = min(tried.items(), key=lambda each: each[1].median_seconds)
     if own.median_seconds <= FASTER * best.median_seconds:
         return None
-    share = min(1.0, run.steps_per_epoch * own.median_seconds / run.median_epoch_seconds)
+    share = min(1.0, run.steps_per_epoch * own.median_seconds / run.measured_epoch_seconds)
     saved_share = share * (1 - best.median_seconds / own.median_seconds)
     passes_seconds = passed_seconds(run.epochs) + run.left_seconds(run.epochs)
     job_seconds = run.whole_seconds - saved_share * passes_seconds
@@ -190,7 +190,7 @@ def slow_kernels(run: JobTimes) -> SlowKernels | None:
     fixed = fixed_share(
         operations.images, quickest_seconds, steps.other_batch_images, other_seconds
     )
-    computing = run.steps_per_epoch * run.median_step_seconds / run.median_epoch_seconds
+    computing = run.steps_per_epoch * run.median_step_seconds / run.measured_epoch_seconds
     share = operations.flops / quickest_seconds / rate
     if share >= SLOW_KERNELS or max(fixed, 1 - computing) > 0.5:
         return None

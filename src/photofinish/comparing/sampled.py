@@ -54,6 +54,7 @@ def sampled_times(measured: Measured, job: Experiment) -> Timings:
         overhead=Overhead(passes_seconds=0.0, seconds=0.0),
         tracking_seconds=0.0,
         load=measured.load,
+        measured_load=measured.load,
     )
 
 

@@ -127,7 +127,7 @@ def job_spread(run: JobTimes, seed: int = 0) -> Interval:
         # Fast epochs were slowed too, unless the least time of an epoch is known.
         fast = fast if least_epoch_seconds(run) else fast / factor
         low, high = min(low / factor, float(fast)), max(high, float(slow))
-        after_seconds = (least_once_seconds - run.startup_seconds) / slowdown_of_a_thread(run)
+        after_seconds = (least_once_seconds - run.startup_seconds) / slowdown_of_a_thread(run.load)
         least_once_seconds = least_startup_seconds(run) + max(0.0, after_seconds)
     if fair := [each.job_seconds for each in (fewer_threads(run), slow_kernels(run)) if each]:
         low = max(0.0, low - (run.whole_seconds - min(fair)))

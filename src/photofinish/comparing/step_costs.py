@@ -50,8 +50,7 @@ class StepCosts:
     @property
     def epoch_seconds(self) -> float:
         """Time of an epoch as `measure` measured it, beside the steps that are taken apart."""
-        by_parts = self.timings.epoch_by_parts
-        return by_parts.seconds if by_parts else self.timings.median_epoch_seconds
+        return self.timings.measured_epoch_seconds
 
     @property
     def steps_timed(self) -> float:

@@ -138,6 +138,7 @@ def not_known(found: NotKnown) -> str:
         "not taken apart": found.recorded or "no step was taken apart",
         "busy": "the machine was busy",
         "few steps": f"it trained fewer than {LEAST_STEPS} steps",
+        "training": f"an epoch takes {apart} when measured, and took {whole} in the training",
         "epoch": f"its steps take {apart} when taken apart, and an epoch took {whole}",
         "step": f"a step takes {apart} when taken apart, and {whole} repeated on one batch",
     }[found.reason]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from photofinish.comparing.decision import Decision, decide
-from photofinish.comparing.device_results import AnyResult
+from photofinish.comparing.device_results import AnyResult, TrainingResult
 from photofinish.comparing.diagnosis import Diagnosis
 from photofinish.comparing.pairs import AnyComparison
 from photofinish.comparing.parity import Layer, Parity
@@ -19,7 +19,7 @@ from photofinish.machine.load import load_warnings
 from photofinish.reporting.answer_words import action_text, answer_text, busy_text
 from photofinish.reporting.causes import advice, cause
 from photofinish.reporting.extrapolated import caution, epochs_of, in_points
-from photofinish.wording import counted, faster, listed, seconds
+from photofinish.wording import counted, faster, listed, measure_again, seconds
 
 NAMES: dict[Kind, str] = {
     "step": "a step, its data on the device",
@@ -266,11 +266,14 @@ def _cautions(pair: AnyComparison) -> tuple[str, ...]:
     if pair.cpu.timings.epochs_left:
         cautions.append(caution(pair.cpu.timings))
     for run in pair.trained:
-        device, load = run.device.upper(), run.timings.load
-        if not load_warnings(load) and (warnings := load_warnings(load[-1:])):
+        device, times = run.device.upper(), run.timings
+        is_reported = load_warnings(times.load) and times.measured_load in ((), times.load)
+        if isinstance(run, TrainingResult) and times.step_warnings and not is_reported:
+            stages = [f"measure-{run.device}@{run.experiment}"]
             cautions.append(
-                f"The machine was busy after the {device}'s training ({listed(warnings)}), so the "
-                "times of its steps are unreliable."
+                f"The machine was busy while the {device}'s steps were measured "
+                f"({listed(times.step_warnings)}), so their times are unreliable. To measure them "
+                f"again: {measure_again(stages)}."
             )
         if run.cpu_fallbacks:
             fallbacks = [f"{name} ({count} per step)" for name, count in run.cpu_fallbacks.items()]

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, RootModel
 
 from photofinish.config.base import Record
+from photofinish.config.experiment import on_cpu, step_settings
 from photofinish.errors import UserError
 from photofinish.machine.load import LoadWindow
 from photofinish.results import records
@@ -66,21 +67,40 @@ def read_measured(path: Path) -> Measured | NotMeasured:
 
 
 def read_trained(folder: Path) -> tuple[Timings, records.FirstStep | None]:
-    """Read the times of a device's folder, with what `measure` measured of the same job."""
+    """Read the times of a device's folder, with what `measure` measured of the same job.
+
+    Raise UserError if its measurement is missing, or of other data or settings.
+    """
     times = folder / records.TIMINGS_FOLDER / records.TIMINGS
     trained = records.read_record(times, records.TrainingTimes)
     path = folder / MEASURED_FOLDER / MEASURED
+    stage = f"measure-{folder.name}@{folder.parent.name}"
     if not path.is_file():
-        stage = f"measure-{folder.name}@{folder.parent.name}"
         raise UserError(f"{path} is missing: `photofinish run {stage}` writes it")
     measured = read_measured(path)
     if isinstance(measured, NotMeasured):
-        raise UserError(f"{path}: {measured.reason}. But {times} exists: run `dvc repro`")
+        raise UserError(
+            f"{path}: {measured.reason}. But {times} exists: run "
+            f"`photofinish run --force --single-item {stage}`"
+        )
+    training = records.read_training(folder / records.MODEL)
+    if isinstance(training, records.TrainingRecord) and (what := _stale(training, measured)):
+        raise UserError(f"{path} is of other {what} than {times}: run `photofinish run {stage}`")
     return with_measured(trained, measured), measured.first_step
+
+
+def _stale(training: records.TrainingRecord, measured: Measured) -> str | None:
+    """Return what differs between a training and a measurement, or None if they belong together."""
+    if measured.training.data_sha256 != training.data_sha256:
+        return "data"
+    settings, of_steps = (step_settings(each.experiment) for each in (training, measured.training))
+    if training.device == "cpu":
+        settings, of_steps = on_cpu(settings), on_cpu(of_steps)
+    return "settings" if settings != of_steps else None
 
 
 def with_measured(trained: records.TrainingTimes, measured: Measured) -> Timings:
     """Return the times of a training with the measurements of its steps."""
     fields = {name: getattr(trained, name) for name in records.TrainingTimes.model_fields}
     fields |= {name: getattr(measured, name) for name in StepMeasurements.model_fields}
-    return Timings(**fields | {"load": (*trained.load, *measured.load)})
+    return Timings(**fields, measured_load=measured.load)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT
 
 from photofinish.config.experiment import RECIPE, Experiment
 from photofinish.data import PartName
+from photofinish.errors import UserError
 from photofinish.files import sha256_of_bytes
 from photofinish.machine.fingerprint import GpuTarget
 from photofinish.machine.load import load_warnings
@@ -144,9 +146,13 @@ def training_document(
     files = [*_files(model, records.MODEL), *_files(timings_folder, records.TIMINGS_FOLDER)]
     measured_file = folder / MEASURED_FOLDER / MEASURED
     if measured_file.is_file():  # else the stage `measure` did not run
-        timings, _ = read_trained(folder)
-        files.append((measured_file, MEASURED_FOLDER))
-        mirrored = _digest(result, measured_file)
+        try:
+            timings, _ = read_trained(folder)
+        except UserError as error:  # it is of another training, and not measured again yet
+            print(f"MLflow: {name}/{device} goes without its steps: {error}", file=sys.stderr)
+        else:
+            files.append((measured_file, MEASURED_FOLDER))
+            mirrored = _digest(result, measured_file)
     values, quality = summary(timings), ""
     evaluation = results / name / records.EVALUATED / records.EVALUATION
     if evaluation.is_file():

@@ -45,6 +45,7 @@ from photofinish.tracking.documents import (
 from photofinish.tracking.store import (
     Store,
     close_abandoned_runs,
+    first_line,
     is_live,
     open_store,
     process_tag,
@@ -75,8 +76,13 @@ def sync_all(
     count, answers = 0, answers_of(report)
     for name in names:
         for device in records.DEVICE_LABELS:
-            document = script_document(name, device, results, answers)
-            document = document or training_document(name, device, results, answers)
+            try:
+                document = script_document(name, device, results, answers)
+                document = document or training_document(name, device, results, answers)
+            except UserError as error:  # a record of an older photofinish
+                problem = first_line(error)
+                print(f"MLflow: {name}/{device} is left out: {problem}", file=sys.stderr)
+                continue
             if document:
                 document = document if with_models else replace(document, model=None)
                 count += _sync(store, document)
