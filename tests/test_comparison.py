@@ -208,7 +208,7 @@ def test_a_measurement_that_is_not_of_the_training_names_the_stage_to_run(
     if changed in others:
         other = measured.model_copy(update={"training": others[changed]})
     write_measured(folder / "measured", other)
-    with pytest.raises(UserError, match="`photofinish run .*measure-cpu@small-mlp`"):
+    with pytest.raises(UserError, match=r"`photofinish run .*measure-cpu@small-mlp`"):
         read_trained(folder)
     assert training_document("small-mlp", "cpu", tmp_path)  # MLflow shows the training
 
