@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from conftest import MakeExperiment
 from result_files import pair_of
 from training_process import measure_here
 
+from photofinish.asking.watch import Limits
+from photofinish.commands import ask as ask_command
+from photofinish.commands import ask_experiments
 from photofinish.commands.ask_experiments import are_experiments
+from photofinish.commands.cli import main
 from photofinish.comparing.decision import decide
 from photofinish.comparing.device_results import Sampled
 from photofinish.comparing.sampled import sampled_times
@@ -92,3 +98,25 @@ def test_names_of_params_yaml_are_told_from_commands(
     assert not are_experiments(["python", "small"])
     with pytest.raises(ConfigError, match="did you mean 'small'"):
         are_experiments(["smal"])
+
+
+def test_options_may_follow_the_names_of_experiments_but_not_a_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "stages").mkdir()
+    (tmp_path / "stages/plan.py").touch()
+    (tmp_path / "params.yaml").write_text("experiments: {small: , other: }\n")
+    monkeypatch.chdir(tmp_path)
+    asked = Mock()
+    monkeypatch.setattr(ask_experiments, "ask_experiments", asked)
+    monkeypatch.setattr(ask_command, "ask", asked)
+    for words in ("small --seconds 3 other --json a.json", "--seconds 3 small other --json a.json"):
+        monkeypatch.setattr(sys, "argv", ["photofinish", "ask", *words.split()])
+        main()
+        limits = Limits(3.0, 600.0)
+        file = tmp_path / "a.json"
+        asked.assert_called_with(["small", "other"], limits, file, shows_output=False)
+    command = ["python", "train.py", "--seconds", "3"]
+    monkeypatch.setattr(sys, "argv", ["photofinish", "ask", *command])
+    main()
+    assert asked.call_args.args[0] == command

@@ -237,6 +237,18 @@ def test_every_make_target_of_the_pipeline_calls_the_command() -> None:
     ]
 
 
+@pytest.mark.parametrize("command", [["run"], ["rent", "--on", "T4"], ["spread"]])
+def test_a_command_that_measures_names_a_pipeline_of_an_older_photofinish(
+    tmp_path: Path, command: list[str]
+) -> None:
+    (tmp_path / "stages").mkdir()
+    (tmp_path / "stages/plan.py").touch()
+    (tmp_path / "dvc.yaml").write_text("stages:\n  train-cpu: {cmd: x}\n", encoding="utf-8")
+    ran = run_command([sys.executable, "-m", "photofinish", *command], tmp_path)
+    assert ran.returncode == EXIT_MISTAKE
+    assert "photofinish init" in ran.stderr
+
+
 def test_a_pipeline_of_an_older_photofinish_is_named_by_run_and_renewed_by_init(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

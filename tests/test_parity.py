@@ -391,3 +391,10 @@ def test_an_error_of_a_few_percent_in_one_gradient_shows(step: Step) -> None:
         dict(wrong.named_parameters())[name].register_hook(disturb)
         seen += parity(right, step(wrong)).likeness == "different"
     assert seen == 5
+
+
+def test_a_first_step_without_a_record_has_its_reason(make_result: MakeResult) -> None:
+    cpu = trained(make_result)
+    found = parity(cpu, replace(cpu, first_step=None, no_first_step="no memory"))
+    assert found.likeness == "equivalent"
+    assert table(found)["first step"] == "not recorded: no memory"

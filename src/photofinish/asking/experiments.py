@@ -70,7 +70,8 @@ def sample(name: str, device: DeviceLabel, planned: ExperimentPlan, seconds: flo
         raise UserError(measured.reason)
     job = _settings(planned)
     # The CPU trains without settings that only accelerators read, but estimates need them.
-    record = measured.training.model_copy(update={"experiment": job})
+    changes = {"experiment": job, "custom_code": planned.custom_code}
+    record = measured.training.model_copy(update=changes)
     return Sampled(name, record, sampled_times(measured, job), ())
 
 

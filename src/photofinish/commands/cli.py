@@ -146,10 +146,10 @@ def _positive(text: str) -> float:
     raise ValueError(text)
 
 
-def _add_ask_options(ask: argparse.ArgumentParser) -> None:
+def _add_ask_options(ask: argparse.ArgumentParser, nargs: str = argparse.REMAINDER) -> None:
     ask.usage = (
         "photofinish ask [options] python train.py [arguments of train.py]\n"
-        "       photofinish ask [options] [NAME ...]"
+        "       photofinish ask [options] [NAME ...] [options]"
     )
     ask.epilog = (
         "Words that begin with the NAME of an experiment or script in params.yaml are names. "
@@ -167,9 +167,7 @@ def _add_ask_options(ask: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     ask.add_argument("--json", type=Path, metavar="FILE", help="write the answer here")
     ask.add_argument("--verbose", action="store_true", help="show the script's output")
-    ask.add_argument(
-        "words", nargs=argparse.REMAINDER, metavar="...", help="command that trains, or names"
-    )
+    ask.add_argument("words", nargs=nargs, metavar="...", help="command that trains, or names")
 
 
 def _ask(args: argparse.Namespace) -> None:
@@ -180,8 +178,13 @@ def _ask(args: argparse.Namespace) -> None:
     from photofinish.stage.process import end_on_sigterm
 
     end_on_sigterm()  # which ends the script, too
+    is_of_experiments = are_experiments(args.words)
+    if is_of_experiments:  # options after a command are the command's
+        options = argparse.ArgumentParser(prog="photofinish ask", allow_abbrev=False)
+        _add_ask_options(options, nargs="*")
+        args = options.parse_intermixed_args(args.words, args)
     json_file = args.json and args.json.absolute()
-    if are_experiments(args.words):
+    if is_of_experiments:
         if args.steps or args.epochs:
             raise ConfigError("params.yaml has the epochs of an experiment: leave out the option")
         limits = Limits(args.seconds or 30.0, args.patience)

@@ -119,6 +119,8 @@ class Trained(TrainingResult):
     first_step: records.FirstStep | None
     predictions: Predictions
     seed_runs: tuple[records.SeedRun, ...] = ()
+    no_first_step: str | None = None
+    """Reason for a missing first step."""
 
     @property
     def metrics(self) -> dict[str, float | None]:
@@ -265,16 +267,17 @@ def read_results(name: str, folder: Path) -> dict[DeviceLabel, DeviceResult]:
     predictions = _read_predictions(evaluated / records.PREDICTIONS, list(trained), first.task)
     for device, (record, seeds) in trained.items():
         model = folder / device / records.MODEL
-        timings, first_step = read_trained(folder / device)
+        timings, measured = read_trained(folder / device)
         results[device] = Trained(
             name,
             record,
             timings,
             records.read_history(model),
             scores[device],
-            first_step,
+            measured.first_step,
             predictions[device],
             seeds,
+            measured.no_first_step,
         )
     return results
 

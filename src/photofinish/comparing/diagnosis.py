@@ -4,7 +4,7 @@ An epoch waits for the slower of two: loading without steps, and steps with thei
 device. A step's time is mostly fixed, or mostly grows with its samples.
 
 The cause is unknown with too few steps, on a busy machine, or if the parts don't add up to the
-epoch. A change is suggested if some steps after the training were surely faster with it.
+epoch. A change is suggested if some measured steps were surely faster with it.
 """
 
 from __future__ import annotations

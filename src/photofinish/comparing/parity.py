@@ -51,6 +51,8 @@ class Layer:
     cpu: float | None = None
     gpu: float | None = None
     unequal: int | None = None
+    not_recorded: str | None = None
+    """Reason why a device has no record of this layer."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,8 @@ def _beginnings(cpu: Trained, device: Trained) -> Iterator[Layer]:
     first, second = cpu.first_step, device.first_step
     if first is None or second is None:
         yield _equal("initial weights", same_weights)
-        yield Layer("first step", same=False, within_rounding=None)
+        why = cpu.no_first_step or device.no_first_step or "it was not measured"
+        yield Layer("first step", same=False, within_rounding=None, not_recorded=why)
         return
     weights = _fingerprints("initial weights", first.weights, second.weights, {})
     yield _equal("initial weights", same_weights) if same_weights or weights.same else weights

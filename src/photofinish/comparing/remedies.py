@@ -8,8 +8,6 @@ from typing import Any, Literal, NamedTuple
 
 from photofinish.comparing.step_costs import StepCosts
 
-LEAST_GAIN = 1.1
-"""Factor by which a suggestion that changes the data must beat one that does not."""
 RUN_MARGIN = 1.2
 """Margin at both ends of a prediction, for differences between two runs.
 

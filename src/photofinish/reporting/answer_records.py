@@ -70,7 +70,7 @@ class Suggestion(Record):
     gain: Range | None
     """Predicted speed-up of an epoch, or null if it is not known."""
     evidence: Literal["tried", "bound", "not known"]
-    """`tried`: measured on some steps after the training."""
+    """`tried`: measured on some steps."""
     learns: Learns
     """Effect of the change on the trained model."""
     command: str

@@ -55,7 +55,7 @@ _SECTIONS: list[tuple[str, Callable[[AnyComparison], Table], str]] = [
     (
         "Loading with more workers",
         workers_table,
-        "Timed after the training, without steps. A worker's CPU time is for four batches.",
+        "Timed without steps. A worker's CPU time is for four batches.",
     ),
     ("Which to rent", tables.renting_table, RENTING_NOTE),
     (

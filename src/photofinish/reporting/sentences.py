@@ -233,6 +233,8 @@ def layer_finding(layer: Layer, parity: Parity) -> str:
         return f"{layer.cpu:.2%} on the CPU, {layer.gpu:.2%} on the GPU{apart}"
     if layer.same:
         return THE_SAME
+    if layer.not_recorded:
+        return f"not recorded: {layer.not_recorded}"
     if layer.unequal is not None:
         return f"other predictions for {counted(layer.unequal, 'item')} ({layer.difference:.2%})"
     if layer.difference is not None:

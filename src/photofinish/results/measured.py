@@ -66,7 +66,7 @@ def read_measured(path: Path) -> Measured | NotMeasured:
     return records.read_record(path, _EitherMeasured).root
 
 
-def read_trained(folder: Path) -> tuple[Timings, records.FirstStep | None]:
+def read_trained(folder: Path) -> tuple[Timings, Measured]:
     """Read the times of a device's folder, with what `measure` measured of the same job.
 
     Raise UserError if its measurement is missing, or of other data or settings.
@@ -86,7 +86,7 @@ def read_trained(folder: Path) -> tuple[Timings, records.FirstStep | None]:
     training = records.read_training(folder / records.MODEL)
     if isinstance(training, records.TrainingRecord) and (what := _stale(training, measured)):
         raise UserError(f"{path} is of other {what} than {times}: run `photofinish run {stage}`")
-    return with_measured(trained, measured), measured.first_step
+    return with_measured(trained, measured), measured
 
 
 def _stale(training: records.TrainingRecord, measured: Measured) -> str | None:

@@ -36,7 +36,7 @@ class SteadyState(Record):
 
 
 class TriedThreads(Record):
-    """Steps on the CPU with a number of threads that was tried after the training."""
+    """Steps on the CPU with a number of threads that was tried."""
 
     threads: int
     steps: SteadyState

@@ -130,7 +130,7 @@ def record_all(plan: Path, results: Path, out: Path, machine: str | None) -> Non
         training = records.read_training(folder / records.MODEL)
         if isinstance(training, records.Unavailable):
             continue
-        timings, _first_step = read_trained(folder)
+        timings, _ = read_trained(folder)
         if timings.host_name != platform.node():
             print(f"{name} on {device}: not recorded: it was measured on another machine")
             continue
