@@ -37,7 +37,10 @@ def exclusive(folder: Path, *names: str, patience_seconds: float | None = None) 
 
 @contextmanager
 def exclusive_machine(what: str) -> Iterator[float]:
-    """Hold this user's lock on timed training on this machine. Yield the seconds spent waiting."""
+    """Hold this user's lock on timed training on this machine. Yield the seconds spent waiting.
+
+    Without a lock, print a note and go on: no training needs it.
+    """
     path = machine_lock()
     lock = FileLock(path, poll_interval=0.2)
     holder = ""
@@ -48,8 +51,14 @@ def exclusive_machine(what: str) -> Iterator[float]:
         path.parent.mkdir(parents=True, exist_ok=True)
         waited_seconds = _acquire(lock, holder, math.inf)
     except OSError as error:
-        problem = f"{path} can't be locked ({error.strerror or error})"
-        raise UserError(f"{problem}: set XDG_STATE_HOME to a folder that can be written") from error
+        print(
+            f"note: {path} can't be locked ({error.strerror or error}), so another timed training "
+            f"may run beside this one: set XDG_STATE_HOME to a folder that can be written",
+            file=sys.stderr,
+            flush=True,
+        )
+        yield 0.0
+        return
     try:
         # Windows refuses to open a locked file.
         with suppress(PermissionError), path.open("r+", encoding="utf-8") as file:
