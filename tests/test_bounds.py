@@ -116,7 +116,7 @@ def test_figures_that_show_no_cause_leave_the_bound_by_start_up(on_cpu: Any) -> 
 
 def parts_of(epoch_seconds: float) -> dict[str, Any]:
     """Return `measure`'s parts of such epochs."""
-    part = TimedPart(began_seconds=0.0, seconds=epoch_seconds, steps=37.5, epoch=0, holds="steps")
+    part = TimedPart(seconds=epoch_seconds, steps=37.5, epoch=0, holds="steps")
     return {"parts": (part,) * 3, "epoch_steps": 37.5}
 
 

@@ -150,7 +150,7 @@ def test_fewer_threads_that_are_faster_count_and_are_suggested(
     assert advice(found).startswith("Try `devices.cpu.threads: 1`: ")
     assert "tried" in advice(found)
     # The training took twice as long as measured, and the steps' share of it is as measured.
-    part = TimedPart(began_seconds=0.0, seconds=3.9, steps=38, epoch=0, holds="steps")
+    part = TimedPart(seconds=3.9, steps=38, epoch=0, holds="steps")
     slow_epochs = tuple(
         replace(epoch, training_seconds=2 * epoch.training_seconds) for epoch in cpu.timings.epochs
     )
