@@ -21,15 +21,17 @@ from photofinish.asking.sample import Length
 from photofinish.asking.watch import Limits, Watched, watch
 from photofinish.asking.whole_job import jobs, script_run
 from photofinish.comparing.decision import decide
-from photofinish.comparing.device_results import NotTrained, Sampled, ScriptResult
-from photofinish.comparing.pairs import AnyComparison, Comparison
-from photofinish.comparing.speedups import job_interval
+from photofinish.comparing.pairs import Comparison, result_of_script
+from photofinish.comparing.result import Result
+from photofinish.comparing.times import job_interval
 from photofinish.config.devices import Devices
 from photofinish.config.scripts import ScriptPlan
 from photofinish.custom_loops.command import run_script
 from photofinish.machine.fingerprint import fingerprint
 from photofinish.results import passed_seconds
-from photofinish.results.script_runs import ScriptRun, ScriptUnavailable, read_script_run
+from photofinish.results.job_times import EpochTimes
+from photofinish.results.measured_job import MeasuredJob
+from photofinish.results.script_runs import ScriptRun, read_script_run
 
 SCRIPTS = [*JOBS, "own-script"]
 AT_MOST = {"table", "own-jobs/table"}
@@ -40,8 +42,6 @@ LONGER = 100
 _MANY_EPOCHS, _MOST_EPOCHS = 100_000, 1000
 _LIMITS, _EXPERIMENT_SECONDS = Limits(60.0, 600.0), 30.0
 _HOST, _ = fingerprint(Devices())
-
-Result = ScriptResult | Sampled
 
 
 @dataclass(frozen=True)
@@ -166,16 +166,19 @@ def _experiment(name: str, seconds: float, folder: Path) -> Row:
     began_seconds = time.perf_counter()
     asked = project.ask(_EXPERIMENT_SECONDS)
     ask_seconds = time.perf_counter() - began_seconds
-    epochs = _epochs(asked, asked.timings.planned_epochs, seconds)
+    epochs = _epochs(asked, round(asked.timings.planned_epochs), seconds)
     project.plan(epochs)
     ran = project.run()
     both = [_of_epochs(result, LONGER * epochs) for result in (asked, ran)]
     return Row(name, ask_seconds, _of_epochs(asked, epochs), both[0], ran, both[1])
 
 
-def _of_epochs(run: Sampled, epochs: int) -> Sampled:
+def _of_epochs(run: Result, epochs: int) -> Result:
     """Return the result as it would be for so many epochs."""
     timings = run.timings
+    if isinstance(timings, MeasuredJob):
+        return replace(run, timings=timings.model_copy(update={"job_epochs": epochs}))
+    assert isinstance(timings, EpochTimes)
     kept, left_out = timings.epochs[:epochs], timings.epochs[epochs:]
     changed = {
         "epochs": kept,
@@ -205,17 +208,17 @@ def _script(name: str, seconds: float, folder: Path) -> Row:
     return Row(name, ask_seconds, asked, longer, ran, _longer(ran))
 
 
-def _asked(name: str, watched: Watched, epochs: int) -> ScriptResult:
+def _asked(name: str, watched: Watched, epochs: int) -> Result:
     """Return the result by asking, as it is for so many epochs."""
     steps = {"characters": CHARACTERS_STEPS * epochs, "fitted": epochs}.get(name)
     length = Length("epochs", epochs, "--epochs")
     if steps:
         length = Length("max_steps", steps, "--steps")
     (job,) = jobs([watched], length)
-    return ScriptResult(name, script_run(watched, job, _HOST))
+    return result_of_script(name, script_run(watched, job, _HOST))
 
 
-def _run_whole(name: str, command: list[str], folder: Path) -> ScriptResult:
+def _run_whole(name: str, command: list[str], folder: Path) -> Result:
     """Run the job as a script's stage does, timed by `photofinish.steps`."""
     plan = ScriptPlan(name=name, command=shlex.join(command), metrics=None, files={})
     for file, record in (("plan", plan), ("host", _HOST)):
@@ -224,12 +227,13 @@ def _run_whole(name: str, command: list[str], folder: Path) -> ScriptResult:
     run_script("cpu", folder / "plan.json", folder / "host.json", folder)
     ran = read_script_run(folder)
     assert isinstance(ran, ScriptRun)
-    return ScriptResult(name, ran)
+    return result_of_script(name, ran)
 
 
-def _longer(run: ScriptResult) -> ScriptResult:
+def _longer(run: Result) -> Result:
     """Return the result as it would be for more epochs."""
     timings = run.timings
+    assert isinstance(timings, EpochTimes)
     passes_seconds = LONGER * (timings.total_seconds - timings.startup_seconds)
     longer = timings.model_copy(
         update={
@@ -237,7 +241,7 @@ def _longer(run: ScriptResult) -> ScriptResult:
             "total_seconds": timings.startup_seconds + passes_seconds,
         }
     )
-    return replace(run, record=run.record.model_copy(update={"timings": longer}))
+    return replace(run, timings=longer)
 
 
 # -- both ----------------------------------------------------------------------------------------
@@ -245,20 +249,11 @@ def _longer(run: ScriptResult) -> ScriptResult:
 
 def _step_seconds(run: Result) -> float:
     """Return the median of a step with its batch."""
-    if isinstance(run, Sampled):
-        return run.timings.median_epoch_seconds / (run.timings.steps_per_epoch or 1)
-    return statistics.median(epoch.full_seconds / epoch.steps for epoch in run.record.epochs)
+    return run.timings.median_epoch_seconds / (run.timings.steps_per_epoch or 1)
 
 
 def _answer(run: Result) -> str:
-    missing = ScriptUnavailable(device="gpu", command="", reason="not asked for")
-    not_trained = NotTrained(run.experiment, missing)
-    pair: AnyComparison
-    if isinstance(run, Sampled):
-        pair = Comparison.of(run, not_trained)
-    else:
-        pair = Comparison.of(run, not_trained)
-    return decide(pair).answer
+    return decide(Comparison.of(run, None)).answer
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import yaml
 
 from benchmarks.busy import ROOT, TRAIN, measure
 from photofinish.asking.experiments import PLAN, sample
-from photofinish.comparing.device_results import Sampled
+from photofinish.comparing.result import Result
 from photofinish.config.base import read_plan
 from photofinish.config.experiment import ExperimentPlan
 from photofinish.results import records
@@ -62,12 +62,12 @@ class Project:
         self._stage("plan", "--params", "params.yaml", "--stages", str(ROOT / "stages"),
                     "--references", str(ROOT / "reference"), "--out", str(PLAN))  # fmt: skip
 
-    def ask(self, seconds: float) -> Sampled:
+    def ask(self, seconds: float) -> Result:
         with chdir(self._folder):
             planned = read_plan(PLAN / f"experiments/{self._name}.json", ExperimentPlan)
             return sample(self._name, "cpu", planned, seconds)
 
-    def run(self) -> Sampled:
+    def run(self) -> Result:
         """Train as a stage does, without MLflow."""
         out = self._folder / "out"
         measure(self._folder, self._name, self._split, out)
@@ -79,7 +79,8 @@ class Project:
         record = records.read_training(out / records.MODEL)
         assert isinstance(record, records.TrainingRecord)
         timings, _ = read_trained(out)
-        return Sampled(self._name, record, timings, ())
+        precision, parameters = record.precision, record.parameter_count
+        return Result(self._name, "cpu", timings, precision, parameters, record)
 
     def _stage(self, stage: str, *arguments: str) -> None:
         command = [sys.executable, str(ROOT / "stages" / f"{stage}.py"), *arguments]

@@ -22,14 +22,14 @@ from typing import Any
 import yaml
 
 from photofinish.comparing.decision import Decision, decide
-from photofinish.comparing.device_results import NotTrained, ScriptResult, TrainingResult
 from photofinish.comparing.fair_cpu import slowdown
-from photofinish.comparing.pairs import AnyComparison, Comparison
+from photofinish.comparing.pairs import Comparison, result_of_script
+from photofinish.comparing.result import Result
 from photofinish.comparing.speedups import job_speedup
 from photofinish.results import records
 from photofinish.results.job_times import JobTimes
 from photofinish.results.measured import MEASURED_FOLDER, read_trained
-from photofinish.results.script_runs import ScriptRun, ScriptUnavailable, read_script_run
+from photofinish.results.script_runs import ScriptRun, read_script_run
 
 ROOT = Path(__file__).parent.parent
 BUSY_LOOP = [sys.executable, "-c", "while True: pass"]
@@ -220,26 +220,23 @@ def _busy(load: Load, quiet: JobTimes | None) -> Iterator[None]:
         end()
 
 
-def _result(out: Path) -> TrainingResult | ScriptResult:
+def _result(out: Path) -> Result:
     if (out / "script.json").is_file():
         run = read_script_run(out)
         assert isinstance(run, ScriptRun)
-        return ScriptResult(out.name, run)
+        return result_of_script(out.name, run)
     record = records.read_training(out / records.MODEL)
     assert isinstance(record, records.TrainingRecord)
     timings, _ = read_trained(out)
-    return TrainingResult(out.name, record, timings, records.read_history(out / records.MODEL))
+    return Result(out.name, "cpu", timings, record.precision, record.parameter_count, record)
 
 
 def _quiet_timings(project: Path, job: str) -> JobTimes:
     return _result(project / "runs" / "0" / job).timings
 
 
-def _decision(result: TrainingResult | ScriptResult) -> Decision:
-    missing: Any = ScriptUnavailable(device="gpu", command="", reason="not tried")
-    cpu: Any = result
-    pair: AnyComparison = Comparison.of(cpu, NotTrained(result.experiment, missing))
-    return decide(pair)
+def _decision(result: Result) -> Decision:
+    return decide(Comparison.of(result, None))
 
 
 def _sum_up(project: Path) -> None:

@@ -37,10 +37,10 @@ from photofinish.machine.fingerprint import CPU_VARIABLES, CpuTarget, cpu_facts,
 from photofinish.machine.load import LoadWindow
 
 if TYPE_CHECKING:
+    from result_files import DeviceResult
     from torch import nn
     from training_stage import TrainingStage
 
-    from photofinish.comparing.device_results import DeviceResult
     from photofinish.tracking.store import Store
     from photofinish.training.trainer import Trainer
 
@@ -214,7 +214,9 @@ def assert_same_run(one: Trainer, other: Trainer) -> None:
 @pytest.fixture(scope="session")
 def make_result(make_experiment: MakeExperiment, cpu_host: CpuTarget) -> MakeResult:
     """Make up a result: `make_result(device="gpu", epoch_seconds=(1.0,))`."""
-    from photofinish.comparing.device_results import NotTrained, Predictions, Trained
+    from result_files import Missing
+
+    from photofinish.comparing.result import Predictions, Trained
     from photofinish.results import EpochMetrics, EpochTiming, measurements, pass_times, records
     from photofinish.results.job_times import Timings
 
@@ -238,8 +240,7 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuTarget) -> MakeRes
     ) -> DeviceResult:
         experiment = make_experiment(epochs=len(epoch_seconds))
         if unavailable:
-            record = records.Unavailable(device=device, experiment=experiment, reason=unavailable)
-            return NotTrained(name, record)
+            return Missing(name, device, experiment, unavailable)
         trained = records.TrainingRecord(
             device=device,
             device_kind="cpu" if device == "cpu" else "cuda",
@@ -248,6 +249,7 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuTarget) -> MakeRes
             parameter_count=547,
             image_shape=(1, 8, 8),
             class_names=("cat", "dog"),
+            samples={"train": 600},
             mean=(0.5,),
             std=(0.25,),
             data_sha256="d" * 64,

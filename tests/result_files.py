@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,11 @@ import numpy as np
 import pandas as pd
 from conftest import MakeResult
 
-from photofinish.comparing.device_results import DeviceResult, NotTrained, Trained, TrainingResult
-from photofinish.comparing.pairs import Comparison, with_settings
+from photofinish.comparing.pairs import Comparison, pair_of_trainings, with_settings
+from photofinish.comparing.result import Result, Trained
 from photofinish.config.base import Record
 from photofinish.config.compare import Comparing
+from photofinish.config.experiment import Experiment
 from photofinish.files import sha256_of_bytes, write_bytes_atomically
 from photofinish.machine.host import package_versions
 from photofinish.machine.load import LoadWindow
@@ -52,7 +53,21 @@ QUIET = BUSY.model_copy(update={"wall_seconds": 1000.0, "others_cpu_seconds": 0.
 """A long time without other programs."""
 
 
-def changed_history(result: TrainingResult, **columns: Sequence[float]) -> list[EpochMetrics]:
+@dataclass(frozen=True)
+class Missing:
+    """Device that did not train."""
+
+    experiment: str
+    device: records.DeviceLabel
+    settings: Experiment
+    reason: str = "made up"
+
+
+DeviceResult = Trained | Missing
+as_result = Result.of_training
+
+
+def changed_history(result: Trained, **columns: Sequence[float]) -> list[EpochMetrics]:
     """Replace columns of the history."""
     rows = zip(*columns.values(), strict=True)
     return [
@@ -68,11 +83,20 @@ def trained(make_result: MakeResult, *arguments: Any, **settings: Any) -> Traine
     return result
 
 
-def with_record(result: Trained, **changed: Any) -> Trained:
+def trained_of(result: Trained | Result) -> Trained:
+    if isinstance(result, Trained):
+        return result
+    assert result.trained
+    return result.trained
+
+
+def with_record(result: Trained | Result, **changed: Any) -> Trained:
+    result = trained_of(result)
     return replace(result, record=result.record.model_copy(update=changed))
 
 
-def with_timings(result: Trained, **changed: Any) -> Trained:
+def with_timings(result: Trained | Result, **changed: Any) -> Trained:
+    result = trained_of(result)
     return replace(result, timings=result.timings.model_copy(update=changed))
 
 
@@ -102,18 +126,24 @@ def paired(
     references: Sequence[Reference] = (),
 ) -> list[Comparison]:
     """Compare the devices of each experiment."""
-    cpus = [result for result in results if result.device == "cpu"]
     gpus = {result.experiment: result for result in results if result.device == "gpu"}
-    pairs = [Comparison.of(cpu, gpus[cpu.experiment]) for cpu in cpus]
+    pairs = []
+    for cpu in results:
+        if isinstance(cpu, Trained) and cpu.device == "cpu":
+            gpu = gpus.get(cpu.experiment, Missing(cpu.experiment, "gpu", cpu.record.experiment))
+            trained_gpu, why = (None, gpu.reason) if isinstance(gpu, Missing) else (gpu, None)
+            pairs.append(pair_of_trainings(cpu, trained_gpu, why))
     return with_settings(pairs, settings or Comparing(), references)
 
 
 def pair_of(
-    cpu: DeviceResult, gpu: DeviceResult | None = None, settings: Comparing | None = None
+    cpu: DeviceResult | Result,
+    gpu: DeviceResult | Result | None = None,
+    settings: Comparing | None = None,
 ) -> Comparison:
     """Compare one experiment, without a GPU by default."""
-    record = records.Unavailable(device="gpu", experiment=cpu.record.experiment, reason="made up")
-    (pair,) = paired([cpu, gpu or NotTrained(cpu.experiment, record)], settings)
+    runs = [run.trained if isinstance(run, Result) else run for run in (cpu, gpu)]
+    (pair,) = paired([run for run in runs if run], settings)
     return pair
 
 
@@ -152,10 +182,14 @@ def made_up_attribution(
 def write_result(results: Path, result: DeviceResult) -> Path:
     """Write `results/<experiment>/<device>` without weights, and return the folder."""
     folder = results / result.experiment / result.device
-    records.write_record(folder / records.MODEL / records.RECORD, result.record)
-    if isinstance(result, NotTrained):
+    if isinstance(result, Missing):
+        missing = records.Unavailable(
+            device=result.device, experiment=result.settings, reason=result.reason
+        )
+        records.write_record(folder / records.MODEL / records.RECORD, missing)
         records.write_record(folder / records.TIMINGS_FOLDER / records.TIMINGS, records.Untimed())
         return folder
+    records.write_record(folder / records.MODEL / records.RECORD, result.record)
     times, measured = taken_apart(result)
     records.write_record(folder / records.TIMINGS_FOLDER / records.TIMINGS, times)
     write_measured(folder / MEASURED_FOLDER, measured)

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import yaml
 from conftest import ROOT, MakeExperiment, MakeResult
-from result_files import pair_of, trained, with_record
+from result_files import as_result, pair_of, trained, with_record
 
 from photofinish.comparing.diagnosis import Diagnosis
-from photofinish.comparing.pairs import TrainedPair
+from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.remedies import Gain, Remedy
 from photofinish.files import to_json
 from photofinish.reporting.answers import Answers
@@ -40,18 +40,20 @@ def test_the_schema_is_that_of_the_answers() -> None:
 def make_pair(make_result: MakeResult, make_experiment: MakeExperiment) -> Any:
     """Make the result of settings on the CPU, with suggestions."""
 
-    def make(seconds: float, *remedies: Remedy, threads: int = 8, **settings: Any) -> TrainedPair:
+    def make(seconds: float, *remedies: Remedy, threads: int = 8, **settings: Any) -> Comparison:
         run = trained(make_result, "mlp", epoch_seconds=(seconds,) * 5)
         run = with_record(run, experiment=make_experiment(**settings))
         host = run.timings.host.model_copy(update={"threads": threads})
         run = replace(run, timings=run.timings.model_copy(update={"host": host}))
-        found = tuple(Diagnosis("an epoch", "input-bound", run, each) for each in remedies)
+        found = tuple(
+            Diagnosis("an epoch", "input-bound", as_result(run), each) for each in remedies
+        )
         return replace(pair_of(run), diagnoses={"cpu": found})
 
     return make
 
 
-def answer_of(pair: TrainedPair, folder: Path) -> dict[str, Any]:
+def answer_of(pair: Comparison, folder: Path) -> dict[str, Any]:
     write_report([pair], folder)
     text = (folder / "answers.json").read_text(encoding="utf-8")
     Answers.model_validate_json(text)

@@ -8,7 +8,6 @@ from unittest.mock import Mock
 
 import pytest
 from conftest import MakeExperiment
-from result_files import pair_of
 from training_process import measure_here
 
 from photofinish.asking.watch import Limits
@@ -17,13 +16,14 @@ from photofinish.commands import ask_experiments
 from photofinish.commands.ask_experiments import are_experiments
 from photofinish.commands.cli import main
 from photofinish.comparing.decision import decide
-from photofinish.comparing.device_results import Sampled
-from photofinish.comparing.sampled import sampled_times
-from photofinish.comparing.speedups import job_interval
+from photofinish.comparing.pairs import Comparison
+from photofinish.comparing.result import Result
+from photofinish.comparing.times import job_interval
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import ConfigError
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.results.measured import Measured, read_measured
+from photofinish.results.measured_job import measured_job
 from photofinish.results.timed_parts import TimedPart, epoch_by_parts
 from photofinish.runs.run import Run
 
@@ -44,7 +44,7 @@ def test_a_measurement_answers_for_all_epochs_and_seeds(
 
     measured = read_measured(tmp_path / "measured/measured.json")
     assert isinstance(measured, Measured)
-    timings = sampled_times(measured, experiment)
+    timings = measured_job(measured, experiment)
     assert timings.planned_epochs == 12
     holds = {part.holds for part in measured.parts}
     assert holds == ({"start", "steps"} if seconds < 1 else {"epoch"})
@@ -53,7 +53,8 @@ def test_a_measurement_answers_for_all_epochs_and_seeds(
     low, high = job_interval(timings)
     assert low < timings.whole_seconds < high
     assert timings.seeds_seconds == pytest.approx(timings.whole_seconds - timings.once_seconds)
-    own = decide(pair_of(Sampled("small", measured.training, timings, ()))).own
+    run = Result("small", "cpu", timings, "fp32", None, measured.training)
+    own = decide(Comparison.of(run, None)).own
     assert own.cpu_seconds == timings.whole_seconds
 
 

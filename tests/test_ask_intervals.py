@@ -8,17 +8,19 @@ from collections.abc import Callable, Sequence
 
 import pytest
 from conftest import MakeResult
-from result_files import trained
+from result_files import taken_apart, trained
 
 from photofinish.asking.sample import Process
 from photofinish.asking.watch import Watched
 from photofinish.asking.whole_job import WholeJob, script_run
-from photofinish.comparing.speedups import job_interval, job_speedup
+from photofinish.comparing.speedups import job_speedup
+from photofinish.comparing.times import job_interval
 from photofinish.machine.fingerprint import CpuTarget
-from photofinish.results import EpochTiming, pass_times
+from photofinish.results import pass_times
 from photofinish.results.job_times import JobTimes
+from photofinish.results.measured_job import measured_job
 from photofinish.results.script_runs import ScriptRun
-from photofinish.results.timed_parts import TimedPart, epoch_by_parts
+from photofinish.results.timed_parts import TimedPart
 
 STEPS = 1000
 Asked = Callable[[Sequence[float]], ScriptRun]
@@ -90,22 +92,16 @@ def test_one_part_gives_no_sure_answer(asked: Asked) -> None:
 def test_parts_of_an_experiment_are_not_repeated(make_result: MakeResult, count: int) -> None:
     given = {"epoch": 0, "holds": "steps", "steps": 1.0}
     parts = [TimedPart.model_validate(given | {"seconds": each}) for each in _draws(count, 7)]
-    found = epoch_by_parts(parts, 50)
-    assert len(found.values) == count
+    made_up = trained(make_result)
+    _, measured = taken_apart(made_up)
+    job = made_up.record.experiment.model_copy(update={"epochs": 20})
 
-    def times(values: Sequence[float]) -> JobTimes:
-        epoch, *repeats = (EpochTiming(each, 0.1, 1.7e9) for each in (found.seconds, *values))
-        changed = {
-            "epochs": (epoch,),
-            "epochs_left": 19,
-            "sampled_steps": count,
-            "repeats": tuple((part,) for part in repeats),
-        }
-        return trained(make_result).timings.model_copy(update=changed)
+    def times(parts: list[TimedPart]) -> JobTimes:
+        changed = {"parts": tuple(parts), "epoch_steps": 50.0}
+        return measured_job(measured.model_copy(update=changed), job)
 
-    (low, high), (more_low, less_high) = map(
-        job_interval, (times(found.values), times(3 * found.values))
-    )
-    assert low < times(found.values).whole_seconds < high
+    assert len(times(parts).pass_seconds) == count
+    (low, high), (more_low, less_high) = map(job_interval, (times(parts), times(3 * parts)))
+    assert low < times(parts).whole_seconds < high
     if count > 1:
         assert (low < more_low, less_high < high) == (True, True)

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import MakeExperiment, MakeResult
-from result_files import BUSY, QUIET, made_up_attribution, pair_of, trained
+from result_files import BUSY, QUIET, as_result, made_up_attribution, pair_of, trained
 
 from photofinish.comparing.bounds import speedup_bounds
-from photofinish.comparing.device_results import Trained
 from photofinish.comparing.fair_cpu import SHARED_CACHES
 from photofinish.comparing.own_gpu import decide_own
+from photofinish.comparing.result import Trained
 from photofinish.reporting.comparison_rows import comparison_rows
 from photofinish.reporting.sentences import verdict
 from photofinish.reporting.tables import bounds_table
@@ -55,11 +55,11 @@ def on_cpu(make_result: MakeResult, make_experiment: MakeExperiment) -> Any:
 
 
 def epoch_bound(run: Trained) -> Any:
-    return speedup_bounds(run).epoch
+    return speedup_bounds(as_result(run)).epoch
 
 
 def test_an_epoch_keeps_its_loading_and_the_job_half_of_its_start_up_too(on_cpu: Any) -> None:
-    found: Any = speedup_bounds(on_cpu(waiting=0.09))
+    found: Any = speedup_bounds(as_result(on_cpu(waiting=0.09)))
     assert found.epoch.at_most == pytest.approx(100 / 90 * RUN)
     whole_seconds, loading_seconds = 2.5 + 5 * STEPS * 0.1, 5 * STEPS * 0.09
     assert found.job.measured_seconds == pytest.approx(2.25 + loading_seconds)
@@ -75,7 +75,7 @@ def test_the_bound_is_of_slow_epochs_and_fast_batches(on_cpu: Any) -> None:
     attribution = made_up_attribution(0.09, batch_alone_seconds=batches)
     epochs = (*(STEPS * 0.1,) * 9, STEPS * 0.09, STEPS * 0.11)
     found: Any = speedup_bounds(
-        on_cpu(epochs=11, epoch_seconds=epochs, attribution=attribution)
+        as_result(on_cpu(epochs=11, epoch_seconds=epochs, attribution=attribution))
     ).epoch
     # one epoch in ten has over 100 ms a step, one batch in ten under 82 ms
     assert found.whole_seconds == pytest.approx(STEPS * 0.1)
@@ -99,7 +99,7 @@ def test_without_workers_the_faster_of_two_passes_counts(on_cpu: Any) -> None:
     parts = attribution.parts.model_copy(update={"waiting_seconds": (0.085, *(0.08,) * 9)})
     attribution = attribution.model_copy(update={"parts": parts})
     found: Any = speedup_bounds(
-        on_cpu(epoch_seconds=(STEPS * 0.1,) * 5, attribution=attribution)
+        as_result(on_cpu(epoch_seconds=(STEPS * 0.1,) * 5, attribution=attribution))
     ).epoch
     assert found.staying_seconds == pytest.approx((0.085 + (STEPS - 1) * 0.08) / RUN)
 
@@ -134,13 +134,11 @@ def test_a_training_that_took_other_times_than_its_measurement_has_no_cause(
 
 def test_loading_never_takes_longer_than_a_faster_training(on_cpu: Any) -> None:
     run = on_cpu(epoch_seconds=(STEPS * 0.1 * 0.85,) * 5, **parts_of(STEPS * 0.1))
-    found: Any = speedup_bounds(run)
+    found: Any = speedup_bounds(as_result(run))
     assert found.epoch.as_measured == pytest.approx(100 / 90)
     assert found.job.measured_seconds < found.job.measured_whole_seconds
-    busy: Any = speedup_bounds(
-        on_cpu(epoch_seconds=(STEPS * 0.2,) * 5, load=(BUSY,), measured_load=(QUIET,),
-               **parts_of(STEPS * 0.1))
-    )  # fmt: skip
+    measured = {"load": (BUSY,), "measured_load": (QUIET,), **parts_of(STEPS * 0.1)}
+    busy: Any = speedup_bounds(as_result(on_cpu(epoch_seconds=(STEPS * 0.2,) * 5, **measured)))
     assert busy.epoch.measured_seconds == pytest.approx(STEPS * 0.09)
 
 
@@ -228,7 +226,7 @@ def test_a_device_that_computes_in_no_time_seldom_beats_the_bound(
             warm_up_seconds=0.0,
             total_seconds=started + sum(epochs),
         )
-        found, really = speedup_bounds(run), loading(there, 5, STEPS).sum(axis=1)
+        found, really = speedup_bounds(as_result(run)), loading(there, 5, STEPS).sum(axis=1)
         if found.epoch and found.job:
             bounds += 1
             beaten_of_epoch += np.median(epochs) / np.median(really) > found.epoch.at_most

@@ -11,6 +11,8 @@ from conftest import MakeResult
 from result_files import (
     BUSY,
     QUIET,
+    DeviceResult,
+    as_result,
     made_up_attribution,
     pair_of,
     paired,
@@ -22,10 +24,10 @@ from result_files import (
     write_results,
 )
 
-from photofinish.comparing.device_results import DeviceResult
 from photofinish.comparing.diagnosis import why_not_known
 from photofinish.comparing.fair_cpu import slowdown
 from photofinish.comparing.pairs import read_pair, with_settings
+from photofinish.comparing.result import Trained
 from photofinish.config.compare import Comparing
 from photofinish.errors import UserError
 from photofinish.reporting.comparison_rows import comparison_rows
@@ -107,7 +109,8 @@ def test_results_are_read_as_they_were_written(
     read = read_pair("small-mlp", tmp_path / "small-mlp")
     assert comparison_rows([read]) == comparison_rows(paired(written))
     assert history_rows([read]) == history_rows(paired(written))
-    assert [read.cpu.record, read.gpu.record] == [result.record for result in written]
+    records_read = [run.record for run in read.trained]
+    assert records_read == [each.record for each in written if isinstance(each, Trained)]
 
 
 def test_a_record_that_cannot_be_read_is_named(pair: list[DeviceResult], tmp_path: Path) -> None:
@@ -179,7 +182,7 @@ def test_only_the_stage_that_was_busy_is_doubted_and_run_again(
     folder = write_result(tmp_path, with_timings(made, measured_load=load["measure"]))
     result = replace(made, timings=read_trained(folder)[0])
     assert (slowdown(result.timings) > 1) is (busy_stage == "train")
-    found = why_not_known(result)
+    found = why_not_known(as_result(result))
     assert (found is not None and found.reason == "busy") is (busy_stage == "measure")
     text = verdict(pair_of(result)).text
     commands = [f"--single-item {stage}-cpu@small-mlp" in text for stage in load]

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pynvml
 import pytest
 from conftest import HeldClock, MakeResult
-from result_files import changed_history, pair_of, trained, with_record
+from result_files import as_result, changed_history, pair_of, trained, with_record
 
-from photofinish.comparing.device_results import Trained
-from photofinish.comparing.speedups import TimeToTarget, cost, energy_used, resource_use
+from photofinish.comparing.result import Trained
+from photofinish.comparing.spending import TimeToTarget, cost, energy_used, resource_use
 from photofinish.config.compare import Comparing, Prices
 from photofinish.config.early_stopping import EarlyStopping
 from photofinish.machine.energy import Energy, EnergyMeter, added_up
@@ -72,7 +72,7 @@ def test_a_target_that_is_not_reached_leaves_the_cost_of_the_training(
 ) -> None:
     result = metered(make_result, GPU)
     settings = PRICED.model_copy(update={"target_accuracy": 0.995})
-    found = resource_use("gpu", result.timings, result.history, settings)
+    found = resource_use(as_result(result), settings)
     assert found.target == TimeToTarget(0.995, None, None, 0.99)
     assert found.cost_to_target is None
     assert found.cost.amount == pytest.approx(36 / 3600 * 3.6)

@@ -14,11 +14,11 @@ from conftest import MakeResult
 from result_files import BUSY, STEP, made_up_attribution, pair_of, paired, trained, with_timings
 
 from photofinish.comparing.decision import Action, decide, decide_all
-from photofinish.comparing.device_results import Trained
 from photofinish.comparing.own_gpu import decide_own, is_likely
 from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.rented_gpu import RentedGpu
-from photofinish.comparing.speedups import ONCE, RUN_TO_RUN
+from photofinish.comparing.result import Trained
+from photofinish.comparing.times import ONCE, RUN_TO_RUN
 from photofinish.config.compare import Comparing, Prices, accelerators
 from photofinish.reporting.answer_records import answer_record
 from photofinish.reporting.answer_words import summary
@@ -94,7 +94,7 @@ def with_references(cpu: Trained, *gpus: Trained) -> Comparison:
         reference_of(gpu.experiment, gpu.record, gpu.timings, gpu.scores, [*gpu.history], "lab")
         for gpu in gpus
     ]
-    (pair,) = paired([cpu, pair_of(cpu).gpu], None, references)
+    (pair,) = paired([cpu], None, references)
     return pair
 
 

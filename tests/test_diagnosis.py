@@ -15,6 +15,7 @@ from dvc.utils.hydra import apply_overrides
 from result_files import (
     BUSY,
     QUIET,
+    as_result,
     made_up_attribution,
     pair_of,
     trained,
@@ -22,9 +23,9 @@ from result_files import (
     with_timings,
 )
 
-from photofinish.comparing.device_results import Trained
 from photofinish.comparing.diagnosis import Diagnosis, diagnose
 from photofinish.comparing.remedies import Gain, Remedy
+from photofinish.comparing.result import Trained
 from photofinish.comparing.step_costs import StepCosts, fixed_share, over_an_epoch
 from photofinish.config.experiment import Experiment
 from photofinish.reporting import causes, sentences
@@ -116,8 +117,7 @@ def test_batches_of_workers_arrive_unevenly_and_while_others_are_copied(slow: Ch
         parts = attribution.parts.model_copy(update={"waiting_seconds": uneven_seconds})
         changed = {"batch_alone_seconds": uneven_seconds, "parts": parts}
         result = with_timings(result, attribution=attribution.model_copy(update=changed))
-        assert result.costs
-        return result.costs
+        return as_result(result).costs
 
     in_turn, ahead = costs(0), costs(1)
     assert (in_turn.loads_ahead, ahead.loads_ahead) == (False, True)
@@ -138,7 +138,7 @@ def test_a_gain_lies_between_fast_and_slow_epochs_and_steps(slow: Change) -> Non
     tried = SteadyState(steps_per_sample=2, sample_seconds=steps)
     result = slow(waiting=0.09, settings={"input": LOADER}, resident=tried)
     epochs = tuple(EpochTiming(38 * step, 0.1, 1.7e9) for step in (0.1,) * 9 + (0.09, 0.11))
-    found = only(diagnose(with_timings(result, epochs=epochs)))
+    found = only(diagnose(as_result(with_timings(result, epochs=epochs))))
     assert found.remedy
     # nine of ten tried steps took 11 to 19 ms, and nine of ten epochs' steps 100 ms
     assert found.remedy.predicted == pytest.approx((100 / 19 / 1.2, 100 / 11 * 1.2))
@@ -167,7 +167,7 @@ def test_of_the_inputs_that_were_tried_the_two_best_are_suggested(slow: Change) 
     loader = LoaderTimes(samples=16, tried_inputs=tried, tried_workers=(workers,))
     settings = {"input": given | {"transform": blur}}
     result = slow(waiting=0.09, settings=settings, resident=None)
-    found = only(diagnose(with_timings(result, loader=loader)))
+    found = only(diagnose(as_result(with_timings(result, loader=loader))))
     assert found.remedy
     assert found.second
     assert causes.remedy_line(found.remedy) == "datasets.small.decode: once"
@@ -179,7 +179,7 @@ def test_of_the_inputs_that_were_tried_the_two_best_are_suggested(slow: Change) 
     assert found.remedy.predicted == pytest.approx((100 / 20 / 1.2, 100 / 20 * 1.2))
     assert found.second.predicted == pytest.approx((100 / 50 / 1.2, 100 / 50 * 1.2))
     slower = LoaderTimes(samples=16, tried_inputs=(tried_input("workers", 95, input=given),))
-    assert only(diagnose(with_timings(result, loader=slower))).no_remedy == "no gain"
+    assert only(diagnose(as_result(with_timings(result, loader=slower)))).no_remedy == "no gain"
 
 
 LARGER = {"other_batch_images": 128, "other_step_seconds": 0.016}
@@ -209,7 +209,7 @@ TWO_STEPS = {"training_image_count": 16, "epochs": (EpochTiming(0.011, 0.1, 1.7e
 def test_figures_that_show_no_cause_name_none(
     slow: Change, measured: dict[str, Any], why: str
 ) -> None:
-    found = only(diagnose(slow(**measured)))
+    found = only(diagnose(as_result(slow(**measured))))
     assert (found.of, found.cause, found.remedy) == ("an epoch", "not known", None)
     assert why in causes.cause(found)
 
@@ -241,7 +241,7 @@ def test_parts_that_fit_the_whole_still_show_a_likely_cause(
     assert bool(steps_table(pair_of(result))) is has_parts
     (row, _) = comparison_rows([pair_of(result)])
     assert (row["forward_share"] is not None) is has_parts
-    assert only(diagnose(result)).likely == likely
+    assert only(diagnose(as_result(result))).likely == likely
     pair = pair_of(with_timings(result, total_seconds=30.0, startup_seconds=1.0))
     (row,) = overview_table([sentences.verdict(pair)], [pair])
     assert row.get("what takes the time") == (likely and "likely arithmetic")
@@ -267,7 +267,7 @@ def test_parts_that_fit_the_whole_still_show_a_likely_cause(
 def test_what_differs_by_design_is_not_the_cause(
     slow: Change, measured: dict[str, Any], cause: str
 ) -> None:
-    assert only(diagnose(slow(**measured))).cause == cause
+    assert only(diagnose(as_result(slow(**measured)))).cause == cause
 
 
 COPIED: dict[str, Any] = {"waiting": 0.01, "copying": 0.08, "resident": None}
@@ -332,7 +332,7 @@ def test_each_cause_has_a_change_with_its_gain_or_none(
     change: str,
     gain: tuple[float, float] | None,
 ) -> None:
-    found = only(diagnose(slow(**measured)))
+    found = only(diagnose(as_result(slow(**measured))))
     assert (found.of, found.cause) == ("an epoch", cause)
     if found.remedy is None:
         assert found.no_remedy == change
@@ -349,9 +349,8 @@ def test_tables_have_the_parts_of_a_step_and_the_causes(
 ) -> None:
     job = {"startup_seconds": 6.0, "total_seconds": 10.0}
     cpu = slow(waiting=0.09, settings={"input": LOADER}, timings=job)
-    assert cpu.costs
-    assert cpu.costs.beside_step_seconds == pytest.approx(0.09)
-    found, _ = diagnose(cpu)
+    assert as_result(cpu).costs.beside_step_seconds == pytest.approx(0.09)
+    found, _ = diagnose(as_result(cpu))
     assert causes.cause(found) == "start-up is 60% of the job's 10 s"
     assert causes.advice(found).startswith("No setting is suggested: ")
     pair = pair_of(cpu, make_result(device="gpu"))

@@ -10,6 +10,7 @@ from conftest import MakeResult
 from result_files import (
     BUSY,
     STEP,
+    as_result,
     made_up_attribution,
     pair_of,
     trained,
@@ -18,11 +19,12 @@ from result_files import (
 )
 
 from photofinish.comparing.decision import decide
-from photofinish.comparing.device_results import Trained
 from photofinish.comparing.diagnosis import diagnose
 from photofinish.comparing.fair_cpu import SHARED_CACHES, SPINNING, fewer_threads, slowdown
 from photofinish.comparing.own_gpu import decide_own
-from photofinish.comparing.speedups import ONCE, RUN_TO_RUN, job_speedup
+from photofinish.comparing.result import Trained
+from photofinish.comparing.speedups import job_speedup
+from photofinish.comparing.times import ONCE, RUN_TO_RUN
 from photofinish.config.compare import Comparing
 from photofinish.reporting.causes import advice
 from photofinish.reporting.sentences import verdict
@@ -146,7 +148,7 @@ def test_fewer_threads_that_are_faster_count_and_are_suggested(
     assert "A fair CPU with 1 thread takes 6.4 s." in verdict(pair).answer
     assert decide_own(pair).answer == "Can't tell"
     assert decide_own(pair_of(with_timings(cpu, tried_threads=()), gpu)).answer == "Yes"
-    (found,) = diagnose(cpu)
+    (found,) = diagnose(as_result(cpu))
     assert advice(found).startswith("Try `devices.cpu.threads: 1`: ")
     assert "tried" in advice(found)
     # The training took twice as long as measured, and the steps' share of it is as measured.
@@ -162,7 +164,7 @@ def test_fewer_threads_that_are_faster_count_and_are_suggested(
     assert fewer.job_seconds < 0.4 * slow.timings.whole_seconds
     busy = with_timings(cpu, load=(BUSY,))
     assert "fair CPU" not in verdict(pair_of(busy, gpu)).answer
-    assert diagnose(busy)[0].remedy is None
+    assert diagnose(as_result(busy))[0].remedy is None
 
 
 @pytest.mark.parametrize(

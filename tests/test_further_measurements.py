@@ -14,7 +14,7 @@ from result_files import pair_of
 from torch import nn
 from training_process import measure_here
 
-from photofinish.comparing.device_results import Trained
+from photofinish.comparing.result import Trained
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
 from photofinish.machine.fingerprint import CpuTarget

@@ -11,14 +11,9 @@ from conftest import MakeResult
 from result_files import BUSY, trained
 
 from photofinish.comparing import speedups
-from photofinish.comparing.speedups import (
-    LEAST_VALUES,
-    RUN_TO_RUN,
-    epoch_speedup,
-    percentile_interval,
-    ratio_interval,
-    time_to_target,
-)
+from photofinish.comparing.speedups import epoch_speedup, ratio_interval
+from photofinish.comparing.spending import time_to_target
+from photofinish.comparing.times import LEAST_VALUES, RUN_TO_RUN, percentile_interval
 from photofinish.reporting.sentences import break_even_epochs
 from photofinish.results import EpochMetrics, EpochTiming
 from photofinish.results.job_times import Timings

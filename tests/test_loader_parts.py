@@ -18,13 +18,13 @@ import pytest
 import torch
 from conftest import HeldClock, MakeExperiment, MakeResult, MakeTrainer
 from PIL import Image, ImageFile
-from result_files import made_up_attribution, pair_of, trained, with_record, with_timings
+from result_files import as_result, made_up_attribution, pair_of, trained, with_record, with_timings
 from torch import nn
 from torch.utils.data import DataLoader, Subset, default_collate, get_worker_info
 from torchvision.transforms import v2
 
-from photofinish.comparing.device_results import Trained
 from photofinish.comparing.loader_remedies import loader_remedies
+from photofinish.comparing.result import Trained
 from photofinish.config.experiment import LoaderInput
 from photofinish.data.live import LiveSamples
 from photofinish.measure import loader_times, loader_workers
@@ -391,8 +391,7 @@ INPUT, ONCE = "experiments.small-mlp.input", {"datasets.small.decode": "once"}
 def test_an_input_that_was_tried_becomes_settings(make_result: MakeResult) -> None:
     tried = (tried_input("resident once", 0.01, decode="once", input="resident"),)
     result = waiting(make_result, LoaderTimes(samples=8, tried_inputs=tried))
-    assert result.costs
-    (remedy,) = loader_remedies(result, result.costs)
+    (remedy,) = loader_remedies(as_result(result), as_result(result).costs)
     assert remedy.settings == ONCE | {INPUT: "resident"}
 
 
@@ -409,8 +408,7 @@ def test_workers_pay_for_their_start_and_are_not_suggested_if_it_is_unknown(
     result = waiting(make_result, timed.model_copy(update={"tried_inputs": tried}))
     epoch = replace(result.timings.epochs[0], training_seconds=0.6)
     result = with_timings(result, epochs=(epoch,) * epochs)
-    assert result.costs
-    assert len(loader_remedies(result, result.costs)) == suggested
+    assert len(loader_remedies(as_result(result), as_result(result).costs)) == suggested
 
 
 @pytest.mark.parametrize("item_seconds", [0.001, 0.1, 0.4, 2.0])
@@ -478,8 +476,7 @@ def test_a_suggestion_gains_what_it_predicts(
         loader=found.model_copy(update={"tried_inputs": tried}),
         attribution=made_up_attribution(0.0),
     )
-    assert result.costs
-    (remedy,) = loader_remedies(result, result.costs)
+    (remedy,) = loader_remedies(as_result(result), as_result(result).costs)
     assert remedy.settings == ONCE | {INPUT: "resident"}
     items, targets = zip(*(live.dataset.read(row, 0) for row in range(8)), strict=True)
     packed = replace(live.dataset.part, images=np.stack(items), labels=np.stack(targets), read=None)

@@ -12,9 +12,9 @@ from conftest import MakeResult
 from result_files import changed_history, pair_of, trained, with_record
 from torch import nn
 
-from photofinish.comparing.device_results import Predictions, Trained
 from photofinish.comparing.parity import Layer, Parity
 from photofinish.comparing.parity import parity as parity_of
+from photofinish.comparing.result import Predictions, Trained
 from photofinish.config.networks import CnnModel, TorchvisionModel
 from photofinish.measure.first_step import first_step
 from photofinish.models.registry import build_model

@@ -14,13 +14,13 @@ from typing import Any
 import pandas as pd
 import warm_python
 from conftest import ROOT, MakeResult
-from result_files import STEP, trained, with_record, with_timings, write_results
+from result_files import STEP, Missing, trained, with_record, with_timings, write_results
 
-from photofinish.comparing.device_results import NotTrained, Trained
+from photofinish.comparing.result import Trained
 from photofinish.config.compare import ComparePlan
 from photofinish.config.scripts import ScriptPlan
 from photofinish.files import write_json_atomically
-from photofinish.results.records import DeviceLabel, Unavailable, write_record
+from photofinish.results.records import DeviceLabel, write_record
 from photofinish.results.references import reference_of, write_reference
 from photofinish.results.script_runs import SCRIPT, ScriptEpoch, ScriptRun
 
@@ -144,8 +144,8 @@ def test_without_an_accelerator_estimates_records_and_bounds_decide(
         "unknown": job(make_result, "unknown", 62.0),
     }
     for name, cpu in cpus.items():
-        record = Unavailable(device="gpu", experiment=cpu.record.experiment, reason="no driver")
-        write_results([cpu, NotTrained(name, record)], tmp_path / "results")
+        missing = Missing(name, "gpu", cpu.record.experiment, "no driver")
+        write_results([cpu, missing], tmp_path / "results")
     gpu = with_another_batch_size(job(make_result, "recorded", 10.0, "gpu"))
     history = list(gpu.history)
     reference = reference_of("recorded", gpu.record, gpu.timings, gpu.scores, history, "lab")

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import torch
 from conftest import HeldClock, MakeExperiment, MakeResult
-from result_files import trained, with_record, with_timings
+from result_files import as_result, trained, with_record, with_timings
 from torch import nn
 
-from photofinish.comparing.device_results import TrainingResult
 from photofinish.comparing.diagnosis import Diagnosis, diagnose
+from photofinish.comparing.result import Result
 from photofinish.config.experiment import Experiment, ResidentInput
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.measure.attribution import (
@@ -89,7 +89,7 @@ class TimedBatches:
         return self._batches.to_device(batch)
 
 
-Measure = Callable[[Job], TrainingResult]
+Measure = Callable[[Job], Result]
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def measured(make_result: MakeResult, clock: HeldClock) -> Measure:
     part = Part("train", images, labels, Normaliser((0.5,), (0.25,)))
     few = Part("validation", images[:4], labels[:4], part.normalise)
 
-    def measure(job: Job) -> TrainingResult:
+    def measure(job: Job) -> Result:
         experiment = job.experiment
         is_loader = experiment.input.name == "loader"
         batches = [make_batches(experiment, each, CPU) for each in (part, few)]
@@ -150,7 +150,7 @@ def measured(make_result: MakeResult, clock: HeldClock) -> Measure:
             "host": job.host,
         }
         result = with_timings(with_record(made_up, experiment=experiment), **timings)
-        return TrainingResult("planted", result.record, result.timings, result.history)
+        return as_result(replace(result, experiment="planted"))
 
     return measure
 

@@ -13,6 +13,7 @@ from conftest import ROOT, MakeResult
 from result_files import (
     BUSY,
     STEP,
+    DeviceResult,
     paired,
     trained,
     with_record,
@@ -22,8 +23,8 @@ from result_files import (
 )
 
 from photofinish.commands.pipeline import record_results
-from photofinish.comparing.device_results import DeviceResult, Trained
 from photofinish.comparing.pairs import same_training
+from photofinish.comparing.result import Trained
 from photofinish.config.networks import CustomModel
 from photofinish.errors import UserError
 from photofinish.reporting.tables import references_table

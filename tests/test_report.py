@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from conftest import MakeResult
-from result_files import changed_history, pair_of, trained, with_timings
+from result_files import as_result, changed_history, pair_of, trained, with_timings
 from training_stage import contents
 
 import photofinish
@@ -146,7 +146,7 @@ def test_the_page_has_the_commands_that_try_a_suggestion_and_a_short_trial_of_it
 ) -> None:
     cpu = trained(make_result, "mlp")
     remedy = Remedy("experiments.mlp.batch_size", 256, Gain(1.2, 3.0), "batch size")
-    advised = Diagnosis("an epoch", "input-bound", cpu, remedy)
+    advised = Diagnosis("an epoch", "input-bound", as_result(cpu), remedy)
     write_report([replace(pair_of(cpu), diagnoses={"cpu": (advised,)})], tmp_path)
     command = "dvc exp run --temp -S '++experiments.mlp.batch_size=256'"
     trial = f"{command} -S '++experiments.mlp.epochs=3'"

@@ -11,7 +11,7 @@ import pytest
 from conftest import MakeResult
 from result_files import changed_history, pair_of, trained, with_record, with_seeds
 
-from photofinish.comparing.device_results import Predictions, Trained
+from photofinish.comparing.result import Predictions, Trained
 from photofinish.config.compare import Comparing
 from photofinish.reporting.comparison_rows import comparison_rows
 from photofinish.reporting.sentences import verdict

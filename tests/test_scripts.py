@@ -19,9 +19,9 @@ from result_files import trained
 from torch import nn
 
 import photofinish
-from photofinish.comparing.device_results import ScriptResult
 from photofinish.comparing.diagnosis import diagnose
 from photofinish.comparing.pairs import Comparison, read_script_pair
+from photofinish.comparing.result import Result
 from photofinish.config.base import read_plan
 from photofinish.config.compare import Comparing
 from photofinish.config.loader import read_params
@@ -32,6 +32,7 @@ from photofinish.machine.fingerprint import CpuTarget
 from photofinish.planning.checks import check_deps
 from photofinish.profiling.script_step import ScriptStep
 from photofinish.reporting.sentences import verdict
+from photofinish.results import EpochTiming
 from photofinish.results.records import write_record
 from photofinish.results.script_runs import ScriptEpoch, ScriptRun, read_script_run
 
@@ -256,7 +257,7 @@ def test_a_complete_run_is_kept_if_it_does_not_do_what_its_settings_expect(
 def test_a_result_from_before_a_change_is_not_current_and_not_compared_with_another_version(
     run_mine: RunScript, custom_files: CustomFiles
 ) -> None:
-    def pair() -> Comparison[ScriptResult]:
+    def pair() -> Comparison:
         plan = read_plan(custom_files.folder / "plan.json", ScriptPlan)
         return read_script_pair(plan, custom_files.folder / "results", Comparing())
 
@@ -348,8 +349,9 @@ def test_a_script_waits_for_batches_while_the_device_has_nothing_to_compute(
         device_step_seconds=device_seconds,
     )
     timings = trained(make_result, "mine", "gpu").timings
-    record = ScriptRun.model_construct(device="gpu", epochs=(epoch,), timings=timings)
-    run = ScriptResult("mine", record)
+    timings = timings.model_copy(update={"epochs": (EpochTiming(1.0, 0.0, 0.0),)})
+    waited = (epoch.exposed_waiting_seconds,)
+    run = Result("mine", "gpu", timings, "fp32", None, waiting_seconds=waited)
     assert epoch.step_seconds == pytest.approx(step_seconds)
     assert run.waiting_share == pytest.approx(share)
     assert [each.cause for each in diagnose(run)] == ([cause] if cause else [])

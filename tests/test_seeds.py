@@ -118,7 +118,8 @@ def test_seeds_are_evaluated_and_reported(train: Train, packed_split: PackedSpli
     write_evaluation(judged, results / records.EVALUATED)
     settings = Comparing(target_accuracy=0.01)
     (pair,) = with_settings([read_pair("small", results)], settings, ())
-    scores = [pair.cpu.scores, *pair.cpu.scores.seeds]
+    assert pair.cpu.trained
+    scores = [pair.cpu.trained.scores, *pair.cpu.trained.scores.seeds]
     accuracies = [cast("float", each.test_accuracy) for each in scores]
     table = {row["of"]: row for row in seeds_table(pair)}
     assert table["test accuracy"]["mean"] == f"{statistics.fmean(accuracies):.2%}"

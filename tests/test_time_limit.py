@@ -15,8 +15,8 @@ from training_process import train_here
 from training_stage import TrainingStage, contents
 
 from photofinish.comparing.decision import decide
-from photofinish.comparing.device_results import Trained
-from photofinish.comparing.speedups import job_interval
+from photofinish.comparing.result import Trained
+from photofinish.comparing.times import job_interval
 from photofinish.config.budget import BudgetPlan
 from photofinish.config.compare import Comparing
 from photofinish.config.experiment import Experiment

@@ -9,8 +9,7 @@ from conftest import MakeExperiment, MakeResult
 from result_files import BUSY, made_up_attribution, trained, with_record, write_result, write_scores
 
 from photofinish.results import records
-from photofinish.results.figures import figures_of
-from photofinish.results.job_times import Timings
+from photofinish.results.figures import FIGURES
 from photofinish.tracking import documents, run_metrics
 from photofinish.tracking.documents import RunDocument, run_params, training_document
 
@@ -51,7 +50,7 @@ def test_every_epoch_has_a_value_of_each_metric_at_its_own_step_and_time(
         assert metric.timestamp == 1_700_000_000_000
     assert steps[1] == steps[2]
     assert {"training_loss", "validation_loss", "images_per_second"} < steps[1]
-    once = {figure.mlflow for figure in figures_of(Timings).values() if figure.mlflow}
+    once = {figure.mlflow for figure in FIGURES if figure.mlflow}
     assert once - {"peak_memory_bytes", "peak_host_memory_bytes"} < steps[run_metrics.ONCE]
     assert not steps[run_metrics.ONCE] & steps[1]
     assert values(document)["images_per_second"] == 600 / 4.0

@@ -7,16 +7,15 @@ import sys
 import tempfile
 from pathlib import Path
 
-from photofinish.comparing.device_results import NotTrained, Sampled
 from photofinish.comparing.pairs import Comparison
-from photofinish.comparing.sampled import sampled_times
+from photofinish.comparing.result import Result
 from photofinish.config.base import read_plan
 from photofinish.config.compare import Comparing
 from photofinish.config.experiment import Experiment, ExperimentPlan
 from photofinish.errors import UserError
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget, Machine, mismatches, read_host
-from photofinish.results import records
 from photofinish.results.measured import MEASURED, NotMeasured, read_measured
+from photofinish.results.measured_job import measured_job
 from photofinish.results.records import DeviceLabel
 
 PLAN = Path("data/plan")
@@ -29,7 +28,7 @@ def planned_host(device: DeviceLabel) -> CpuTarget | GpuTarget:
     return read_host(device, PLAN / f"hosts/{device}.json")
 
 
-def sample_on_both(name: str, seconds: float, settings: Comparing) -> Comparison[Sampled]:
+def sample_on_both(name: str, seconds: float, settings: Comparing) -> Comparison:
     """Compare an experiment on the devices here, by samples of at most `seconds` seconds."""
     planned = read_plan(PLAN / f"experiments/{name}.json", ExperimentPlan)
     if reason := _why_not_here(planned_host("cpu")):
@@ -38,14 +37,13 @@ def sample_on_both(name: str, seconds: float, settings: Comparing) -> Comparison
     reason = _why_not_here(planned_host("gpu"))
     if reason is None:
         try:
-            return Comparison.of(cpu, sample(name, "gpu", planned, seconds), settings)
+            return Comparison.of(cpu, sample(name, "gpu", planned, seconds), None, settings)
         except UserError as error:
             reason = str(error)
-    record = records.Unavailable(device="gpu", experiment=_settings(planned), reason=reason)
-    return Comparison.of(cpu, NotTrained(name, record), settings)
+    return Comparison.of(cpu, None, reason, settings)
 
 
-def sample(name: str, device: DeviceLabel, planned: ExperimentPlan, seconds: float) -> Sampled:
+def sample(name: str, device: DeviceLabel, planned: ExperimentPlan, seconds: float) -> Result:
     """Measure an experiment on a device for about `seconds` seconds, into a temporary record."""
     on_cpu = device == "cpu"
     with tempfile.TemporaryDirectory(prefix="photofinish-") as folder:
@@ -72,7 +70,8 @@ def sample(name: str, device: DeviceLabel, planned: ExperimentPlan, seconds: flo
     # The CPU trains without settings that only accelerators read, but estimates need them.
     changes = {"experiment": job, "custom_code": planned.custom_code}
     record = measured.training.model_copy(update=changes)
-    return Sampled(name, record, sampled_times(measured, job), ())
+    times = measured_job(measured, job)
+    return Result(name, device, times, record.precision, record.parameter_count, record)
 
 
 def _settings(planned: ExperimentPlan) -> Experiment:

@@ -9,7 +9,7 @@ from typing import Any
 
 from photofinish.asking.whole_job import WholeJob
 from photofinish.comparing.decision import Decision, decide
-from photofinish.comparing.pairs import AnyComparison
+from photofinish.comparing.pairs import Comparison
 from photofinish.files import to_json, write_text_atomically
 from photofinish.reporting.answer_records import answer_record
 from photofinish.reporting.rows import renting_rows
@@ -21,11 +21,11 @@ class JobAnswer:
     """Answer for one job."""
 
     job: WholeJob
-    pair: AnyComparison
+    pair: Comparison
     decision: Decision
 
     @classmethod
-    def alone(cls, job: WholeJob, pair: AnyComparison) -> JobAnswer:
+    def alone(cls, job: WholeJob, pair: Comparison) -> JobAnswer:
         """Return the answer for a job that is alone on a rented GPU."""
         return cls(job, pair, decide(pair))
 
@@ -38,7 +38,7 @@ def write_job_answers(file: Path, answers: Sequence[JobAnswer]) -> None:
 def _as_json(answer: JobAnswer) -> dict[str, Any]:
     pair = answer.pair
     records = {
-        run.device: run.record.model_dump(mode="json")
+        run.device: (run.record.model_dump(mode="json") if run.record else {})
         | {"timings": run.timings.model_dump(mode="json")}
         for run in pair.trained
     }

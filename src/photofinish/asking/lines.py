@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from photofinish.asking.json_answers import JobAnswer
 from photofinish.asking.watch import Watched
 from photofinish.comparing.decision import decide
-from photofinish.comparing.device_results import AnyResult
 from photofinish.comparing.own_gpu import decide_own, estimated_options
-from photofinish.comparing.pairs import AnyComparison
+from photofinish.comparing.pairs import Comparison
+from photofinish.comparing.prices import SECONDS_AN_HOUR
 from photofinish.comparing.rented_gpu import RentedGpu
-from photofinish.comparing.speedups import SECONDS_AN_HOUR
+from photofinish.comparing.result import Result
 from photofinish.machine.load import LoadWindow, load_warnings
 from photofinish.reporting.answer_words import action_text, answer_text
 from photofinish.reporting.causes import advice
@@ -62,7 +61,7 @@ def _rented_repaid(rented: RentedGpu) -> str:
     )
 
 
-def best_gpus(pair: AnyComparison) -> list[str]:
+def best_gpus(pair: Comparison) -> list[str]:
     """Return a table of time, cost and memory on the fastest GPUs and on the answer's."""
     options = sorted(estimated_options(pair), key=lambda each: each[1].job_seconds)
     answer = decide(pair).shown.gpu
@@ -105,12 +104,12 @@ def _if_busy(load: Sequence[LoadWindow]) -> Iterator[str]:
         yield f"The machine was busy ({warnings[0]}), so the intervals are wide."
 
 
-def where_epochs_go(run: AnyResult) -> Iterator[str]:
+def where_epochs_go(run: Result) -> Iterator[str]:
     """Yield lines on the time of an experiment's start-up and epochs on a device."""
     timings = run.timings
     epoch_seconds = seconds(timings.median_epoch_seconds)
     waiting = f", {run.loading_share:.0%} of it waiting for data" if run.shares else ""
-    validation = seconds(statistics.median(epoch.validation_seconds for epoch in timings.epochs))
+    validation = seconds(timings.validation_share * timings.median_epoch_seconds)
     yield (
         f"On {timings.device_name}: start-up {seconds(timings.startup_seconds)}, then "
         f"{epoch_seconds} an epoch{waiting}, and {validation} of validation."
@@ -118,7 +117,7 @@ def where_epochs_go(run: AnyResult) -> Iterator[str]:
     yield from _if_busy(timings.load)
 
 
-def suggestion_of_setting(pair: AnyComparison) -> Iterator[str]:
+def suggestion_of_setting(pair: Comparison) -> Iterator[str]:
     """Yield the first change of a setting that may help, and the reason for missing estimates."""
     found = [each for causes in pair.diagnoses.values() for each in causes if each.remedy]
     if found and decide_own(pair).reason != "short job":
@@ -126,12 +125,12 @@ def suggestion_of_setting(pair: AnyComparison) -> Iterator[str]:
     yield from _if_not_estimated(pair)
 
 
-def _if_not_estimated(pair: AnyComparison) -> Iterator[str]:
+def _if_not_estimated(pair: Comparison) -> Iterator[str]:
     if not_counted := pair.renting.not_counted:
         yield f"There are no estimates: {not_counted}."
 
 
-def suggestion(watched: Watched, pair: AnyComparison) -> Iterator[str]:
+def suggestion(watched: Watched, pair: Comparison) -> Iterator[str]:
     """Yield what may shorten waits for batches, and why there are no estimates."""
     figures = watched.figures
     loader = watched.process.loaders.get(-1 if figures.loader is None else figures.loader)

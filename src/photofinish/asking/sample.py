@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from photofinish.asking.lengths import STEPS, TRAINER
 from photofinish.asking.watcher import main_optimizer
-from photofinish.comparing.speedups import students_t
+from photofinish.comparing.times import students_t
 
 _COLUMNS = 9
 _WARM_UP = 2

@@ -9,10 +9,10 @@ from itertools import chain
 
 from photofinish.asking.sample import Figures, Length
 from photofinish.asking.watch import Watched
-from photofinish.comparing.speedups import SECONDS_AN_HOUR
+from photofinish.comparing.prices import SECONDS_AN_HOUR
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.results import EpochTiming, median_training_seconds, passed_seconds
-from photofinish.results.job_times import JobTimes
+from photofinish.results.job_times import EpochTimes
 from photofinish.results.measurements import LoopSteps, Operations, SteadyState
 from photofinish.results.script_runs import ScriptEpoch, ScriptRun, script_made_here
 
@@ -129,7 +129,7 @@ def _samples(job: WholeJob, operations: Operations | None) -> int:
 
 def _timings(
     watched: Watched, job: WholeJob, host: CpuTarget | GpuTarget, operations: Operations | None
-) -> JobTimes:
+) -> EpochTimes:
     """Return the times of the job, with a repeat for each part of a sample."""
     figures, started_at = watched.figures, watched.began_at_unix_seconds
     startup_seconds = max(0.0, figures.first_step_at - watched.began_at - figures.step_seconds)
@@ -148,7 +148,7 @@ def _timings(
         total_seconds = max(total_seconds, seconds)
     parts = figures.part_seconds
     samples, repeats = _samples(job, operations), tuple(map(passes, [] if is_whole else parts))
-    return JobTimes(
+    return EpochTimes(
         **script_made_here(host),
         started_at_unix_seconds=started_at,
         startup_seconds=startup_seconds,

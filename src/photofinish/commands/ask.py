@@ -19,14 +19,12 @@ from photofinish.asking.lines import (
 from photofinish.asking.sample import Length
 from photofinish.asking.watch import Limits, Watched, watch
 from photofinish.asking.whole_job import WholeJob, jobs, missing_length, script_run
-from photofinish.comparing.device_results import NotTrained, ScriptResult
-from photofinish.comparing.pairs import AnyComparison, Comparison
+from photofinish.comparing.pairs import Comparison, result_of_script
 from photofinish.config.compare import Comparing
 from photofinish.config.devices import Devices
 from photofinish.config.scripts import PLACEHOLDER
 from photofinish.errors import EXIT_FAILED, UserError
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget, fingerprint
-from photofinish.results.script_runs import ScriptUnavailable
 from photofinish.wording import seconds
 
 _BY_PLACEHOLDER = (
@@ -150,13 +148,12 @@ def _compared(
     gpu: Watched | str,
     hosts: tuple[CpuTarget, GpuTarget],
     settings: Comparing,
-) -> Comparison[ScriptResult]:
-    on_cpu = ScriptResult(job.name, script_run(cpu, job, hosts[0]))
+) -> Comparison:
+    on_cpu = result_of_script(job.name, script_run(cpu, job, hosts[0]))
     if isinstance(gpu, Watched):
-        on_gpu = ScriptResult(job.name, script_run(gpu, job, hosts[1]))
-        return Comparison.of(on_cpu, on_gpu, settings)
-    missing = ScriptUnavailable(device="gpu", command=cpu.command, reason=gpu)
-    return Comparison.of(on_cpu, NotTrained(job.name, missing), settings)
+        on_gpu = result_of_script(job.name, script_run(gpu, job, hosts[1]))
+        return Comparison.of(on_cpu, on_gpu, None, settings)
+    return Comparison.of(on_cpu, None, gpu, settings)
 
 
 def _print_evidence(runs: Sequence[Watched], answer: JobAnswer) -> None:
@@ -173,7 +170,7 @@ def _print_evidence(runs: Sequence[Watched], answer: JobAnswer) -> None:
         print(line)
 
 
-def print_gpus(pair: AnyComparison) -> None:
+def print_gpus(pair: Comparison) -> None:
     """Print the table of the best GPUs, if there are estimates, and an empty line."""
     if table := best_gpus(pair):
         print("\n" + "\n".join(table))

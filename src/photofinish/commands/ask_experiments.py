@@ -16,7 +16,6 @@ from photofinish.asking.whole_job import WholeJob
 from photofinish.commands import pipeline
 from photofinish.commands.ask import ask_command, print_gpus
 from photofinish.comparing.decision import decide_all
-from photofinish.comparing.device_results import Sampled
 from photofinish.comparing.pairs import Comparison, with_settings
 from photofinish.config.base import read_plan
 from photofinish.config.compare import ComparePlan
@@ -92,7 +91,7 @@ def ask_experiments(
 def _sampled(experiments: Sequence[str], limits: Limits) -> Iterator[JobAnswer]:
     """Sample the experiments, then decide for all of them: a sweep shares a rented GPU."""
     plan = read_plan(PLAN / "compare.json", ComparePlan)
-    pairs: list[Comparison[Sampled]] = []
+    pairs: list[Comparison] = []
     for number, name in enumerate(experiments, 1):
         print(
             f"{name}: training for up to {seconds(limits.training_seconds)}, and keeping nothing "
@@ -107,7 +106,7 @@ def _sampled(experiments: Sequence[str], limits: Limits) -> Iterator[JobAnswer]:
     for pair, decision in zip(pairs, decide_all(pairs), strict=True):
         timings = pair.cpu.timings
         steps = float(timings.steps_per_epoch or 1)
-        job = WholeJob(pair.experiment, timings.planned_epochs, steps)
+        job = WholeJob(pair.experiment, round(timings.planned_epochs), steps)
         yield JobAnswer(job, pair, decision)
 
 

@@ -12,7 +12,6 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from photofinish.comparing.device_results import ScriptResult, TrainingResult
 from photofinish.comparing.diagnosis import NotKnown, why_not_known
 from photofinish.comparing.fair_cpu import (
     least_batch_seconds,
@@ -20,7 +19,9 @@ from photofinish.comparing.fair_cpu import (
     slowdown_of_a_thread,
 )
 from photofinish.comparing.remedies import RUN_MARGIN
+from photofinish.comparing.result import Result
 from photofinish.comparing.step_costs import StepCosts, spread
+from photofinish.config.experiment import LoaderInput, ResidentInput
 from photofinish.machine.load import load_warnings
 from photofinish.results.job_times import JobTimes
 
@@ -63,19 +64,21 @@ class SpeedupBounds:
     """Reason why a loader's time is left out of the bounds, and why there are no estimates."""
 
 
-def speedup_bounds(run: TrainingResult | ScriptResult) -> SpeedupBounds:
+def speedup_bounds(run: Result) -> SpeedupBounds:
     """Return the bounds of a training on the CPU. Without timed steps, only start-up counts."""
-    return _bounds_of_script(run) if isinstance(run, ScriptResult) else _bounds_of_training(run)
+    if run.settings is None:
+        return _bounds_by_waits(run)
+    return _bounds_by_loading(run, run.settings.input)
 
 
-def _bounds_of_script(run: ScriptResult) -> SpeedupBounds:
+def _bounds_by_waits(run: Result) -> SpeedupBounds:
     """Return a script's bounds, from its start-up and its waits for batches.
 
     If workers load ahead, a batch takes longer than the wait for it, so the true bound is lower.
     """
     timings = run.timings
     startup = _startup_bound(timings)
-    waiting_seconds = run.waiting_seconds or [0.0]
+    waiting_seconds = run.waiting_seconds or (0.0,)
     margin = max(RUN_MARGIN, slowdown_of_a_thread(timings.load))
     least_seconds = spread(waiting_seconds)[0] / margin
     if not least_seconds:
@@ -89,12 +92,11 @@ def _bounds_of_script(run: ScriptResult) -> SpeedupBounds:
     return SpeedupBounds(_job_bound(startup, epoch, timings.planned_epochs), epoch)
 
 
-def _bounds_of_training(run: TrainingResult) -> SpeedupBounds:
+def _bounds_by_loading(run: Result, settings: LoaderInput | ResidentInput) -> SpeedupBounds:
     """Return an experiment's bounds. On a busy machine, estimate the batches of a quiet machine."""
     timings, costs, not_known = run.timings, run.costs, why_not_known(run)
     startup = _startup_bound(timings)
     is_busy = not_known is not None and not_known.reason == "busy"
-    settings = run.settings.input
     if settings.name == "resident":
         return SpeedupBounds(startup)
     if costs is None or (not_known and not is_busy):
@@ -123,7 +125,7 @@ def _startup_bound(timings: JobTimes) -> SpeedupBound:
     return SpeedupBound(job_seconds, whole_seconds, least_seconds, timings.startup_seconds)
 
 
-def _job_bound(startup: SpeedupBound, epoch: SpeedupBound, epochs: int) -> SpeedupBound:
+def _job_bound(startup: SpeedupBound, epoch: SpeedupBound, epochs: float) -> SpeedupBound:
     """Return a job's bound if its start-up and every epoch's loading stay on the CPU."""
     staying_seconds = startup.staying_seconds + epochs * epoch.staying_seconds
     measured_seconds = startup.measured_seconds + epochs * epoch.measured_seconds

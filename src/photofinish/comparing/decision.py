@@ -9,7 +9,7 @@ from typing import Literal
 
 from photofinish.comparing.fair_cpu import slow_kernels
 from photofinish.comparing.own_gpu import Answer, Basis, OwnGpu, decide_own
-from photofinish.comparing.pairs import AnyComparison
+from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.remedies import Remedy
 from photofinish.comparing.rented_gpu import RentedGpu, decide_rented
 from photofinish.machine.load import load_warnings
@@ -88,22 +88,22 @@ class Decision:
         return shown.cpu_seconds - shown.gpu_seconds
 
 
-def decide_all(pairs: Sequence[AnyComparison]) -> list[Decision]:
+def decide_all(pairs: Sequence[Comparison]) -> list[Decision]:
     """Decide for each experiment. Experiments with equal data set and network are one sweep."""
-    sweeps: dict[tuple[str, ...], list[AnyComparison]] = defaultdict(list)
+    sweeps: dict[tuple[str, ...], list[Comparison]] = defaultdict(list)
     for pair in pairs:
         sweeps[pair.cpu.sweep].append(pair)
     rented = {key: decide_rented(sweep) for key, sweep in sweeps.items()}
     return [_decision(pair, rented[pair.cpu.sweep]) for pair in pairs]
 
 
-def decide(pair: AnyComparison) -> Decision:
+def decide(pair: Comparison) -> Decision:
     """Decide for a single experiment, without its sweep."""
     (decision,) = decide_all([pair])
     return decision
 
 
-def _decision(pair: AnyComparison, rented: RentedGpu | None) -> Decision:
+def _decision(pair: Comparison, rented: RentedGpu | None) -> Decision:
     own, is_here = decide_own(pair), pair.compared is not None
     if slow_kernels(pair.cpu.timings):  # a fair CPU computes in fp32
         own = replace(own, answer="Can't tell") if own.is_yes else own
@@ -111,7 +111,7 @@ def _decision(pair: AnyComparison, rented: RentedGpu | None) -> Decision:
     return Decision(own, rented, _action(pair, own, rented, is_here), is_here)
 
 
-def _action(pair: AnyComparison, own: OwnGpu, rented: RentedGpu | None, is_here: bool) -> Action:
+def _action(pair: Comparison, own: OwnGpu, rented: RentedGpu | None, is_here: bool) -> Action:
     """Return the first action that fits: measure again, use a GPU, change a setting, stay here."""
     answer = rented.answer if rented and not is_here else own.answer
     accelerator = rented.option.accelerator.name if rented and rented.option else None
@@ -127,7 +127,7 @@ def _action(pair: AnyComparison, own: OwnGpu, rented: RentedGpu | None, is_here:
     if remedy := _remedy(pair, own):
         return Action("change a setting", remedy=remedy)
     if answer == "Can't tell":
-        if pair.cpu.timings.epochs_left and (is_here or (rented and rented.depends_on_here)):
+        if pair.cpu.timings.untimed_epochs and (is_here or (rented and rented.depends_on_here)):
             return Action("measure longer")
         return Action("train longer") if is_here else Action("try a GPU", accelerator)
     if own.is_yes and not rented:
@@ -135,7 +135,7 @@ def _action(pair: AnyComparison, own: OwnGpu, rented: RentedGpu | None, is_here:
     return Action("stay here", accelerator, rented.runs if rented else None)
 
 
-def _remedy(pair: AnyComparison, own: OwnGpu) -> Remedy | None:
+def _remedy(pair: Comparison, own: OwnGpu) -> Remedy | None:
     """Return a change of settings that does not change the model, or None."""
     if own.reason == "short job":
         return None

@@ -13,10 +13,10 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from photofinish.comparing.device_results import ScriptResult, TrainingResult
 from photofinish.comparing.fair_cpu import fewer_threads
 from photofinish.comparing.loader_remedies import loader_remedies
 from photofinish.comparing.remedies import Gain, Remedy
+from photofinish.comparing.result import Result
 from photofinish.comparing.step_costs import StepCosts, spread
 from photofinish.config.experiment import ResidentInput
 from photofinish.machine.fingerprint import CpuTarget
@@ -58,7 +58,7 @@ class NotKnown:
 class Diagnosis:
     of: Literal["the job", "an epoch"]
     cause: Cause
-    run: TrainingResult | ScriptResult
+    run: Result
     remedy: Remedy | None = None
     second: Remedy | None = None
     """Second change that was tried."""
@@ -68,19 +68,19 @@ class Diagnosis:
     """Likely cause, from figures that are too unreliable for a remedy (on a busy machine)."""
 
 
-def diagnose(run: TrainingResult | ScriptResult) -> tuple[Diagnosis, ...]:
+def diagnose(run: Result) -> tuple[Diagnosis, ...]:
     """Return the diagnosis of the job, if it is mostly start-up, then the diagnosis of an epoch."""
     diagnoses = []
     if run.timings.startup_seconds > MOST_STARTUP_SHARE * run.timings.whole_seconds:
         diagnoses.append(Diagnosis("the job", "start-up-bound", run, no_remedy="start-up"))
-    epoch = _diagnose_steps(run) if isinstance(run, ScriptResult) else _diagnose_epoch(run)
+    epoch = _diagnose_epoch(run) if run.settings else _diagnose_waits(run)
     if epoch:
         diagnoses.append(epoch)
     return tuple(diagnoses)
 
 
-def _diagnose_steps(run: ScriptResult) -> Diagnosis | None:
-    """Return a diagnosis if the script mostly waits for batches, else None: steps have no parts."""
+def _diagnose_waits(run: Result) -> Diagnosis | None:
+    """Return a diagnosis if a script mostly waits for batches, else None: steps have no parts."""
     if not run.has_steps or run.waiting_share <= 0.5:
         return None
     if load_warnings(run.timings.load):
@@ -89,7 +89,7 @@ def _diagnose_steps(run: ScriptResult) -> Diagnosis | None:
     return Diagnosis("an epoch", "input-bound", run)
 
 
-def _diagnose_epoch(run: TrainingResult) -> Diagnosis | None:
+def _diagnose_epoch(run: Result) -> Diagnosis | None:
     """Return the cause of an epoch's time, or None if its steps were not measured in parts."""
     not_known, costs = why_not_known(run), run.costs
     if not_known:
@@ -119,7 +119,7 @@ def _diagnose_epoch(run: TrainingResult) -> Diagnosis | None:
     return Diagnosis("an epoch", cause, run, no_remedy=remedy)
 
 
-def why_not_known(run: TrainingResult) -> NotKnown | None:
+def why_not_known(run: Result) -> NotKnown | None:
     """Return why the figures show no cause, or None if they show one or were not measured."""
     timings, costs = run.timings, run.costs
     if costs is None:
@@ -142,7 +142,7 @@ def why_not_known(run: TrainingResult) -> NotKnown | None:
     apart_seconds = parts_seconds - costs.parts_seconds["waiting for data"] - costs.copying_seconds
     off = costs.step_alone_seconds / apart_seconds - 1
     # After loading a batch, a step on the CPU has cold caches and sleeping threads.
-    may_be_faster = not is_cpu or run.settings.input.name == "loader"
+    may_be_faster = not is_cpu or costs.experiment.input.name == "loader"
     if off > most or (off < -most and not may_be_faster):
         return NotKnown("step", apart_seconds, costs.step_alone_seconds)
     return None
@@ -163,7 +163,7 @@ def _differs_from_training(costs: StepCosts) -> bool:
     return is_apart and max(factor, 1 / factor) > MOST_FROM_TRAINING
 
 
-def _cause(run: TrainingResult, costs: StepCosts) -> tuple[Cause, Remedy | NoRemedy]:
+def _cause(run: Result, costs: StepCosts) -> tuple[Cause, Remedy | NoRemedy]:
     host = run.timings.host
     cores = allowed_cores(host.cpu) if host.cpu else 1
     if costs.input_seconds > costs.step_alone_seconds:
@@ -180,9 +180,9 @@ def _cause(run: TrainingResult, costs: StepCosts) -> tuple[Cause, Remedy | NoRem
 
 
 def _against_input(
-    run: TrainingResult, costs: StepCosts, cores: int, cause: Literal["copy-bound", "input-bound"]
+    run: Result, costs: StepCosts, cores: int, cause: Literal["copy-bound", "input-bound"]
 ) -> Remedy | NoRemedy:
-    settings = run.settings.input
+    settings = costs.experiment.input
     if isinstance(settings, ResidentInput):
         return "resident"
     if tried := costs.attribution.resident:
@@ -193,7 +193,7 @@ def _against_input(
     return "workers" if cores <= settings.workers else "untried workers"
 
 
-def _against_launching(run: TrainingResult, costs: StepCosts) -> Remedy | NoRemedy:
+def _against_launching(run: Result, costs: StepCosts) -> Remedy | NoRemedy:
     """Suggest captured steps or the larger batch, which were tried.
 
     The larger batch's interval assumes that the time for data is constant per epoch, or per step.
@@ -205,7 +205,7 @@ def _against_launching(run: TrainingResult, costs: StepCosts) -> Remedy | NoReme
         if gain.is_worth_it:
             return Remedy(f"experiments.{run.experiment}.cuda_graphs", "on", gain, "captured")
     larger, tried = costs.attribution.other_batch_images, costs.attribution.other_batch
-    if larger <= run.settings.batch_size:
+    if larger <= costs.experiment.batch_size:
         return "small job"
     steps = math.ceil(run.timings.training_image_count / larger) / costs.steps_per_epoch
     low_seconds, high_seconds = (steps * seconds for seconds in spread(tried.step_seconds))
@@ -213,7 +213,7 @@ def _against_launching(run: TrainingResult, costs: StepCosts) -> Remedy | NoReme
     return Remedy(f"experiments.{run.experiment}.batch_size", larger, gain, "batch size")
 
 
-def _against_computing(run: TrainingResult, costs: StepCosts) -> Remedy | NoRemedy:
+def _against_computing(run: Result, costs: StepCosts) -> Remedy | NoRemedy:
     tried, data_seconds = costs.attribution.bf16, costs.beside_step_seconds
     if tried is None:
         return "used well"

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from photofinish.comparing.bounds import SpeedupBounds
-from photofinish.comparing.device_results import ScriptResult, TrainingResult
 from photofinish.comparing.estimates import (
     CONTEXT_SECONDS,
     Spread,
@@ -21,6 +20,7 @@ from photofinish.comparing.estimates import (
 )
 from photofinish.comparing.memory import fits
 from photofinish.comparing.prices import Price, cheapest_machine, cost_of
+from photofinish.comparing.result import Result
 from photofinish.config.compare import Accelerator, accelerators
 from photofinish.config.cuda_graphs import why_not_captured
 from photofinish.config.experiment import Experiment, LoaderInput
@@ -65,7 +65,7 @@ class Estimate:
 
 
 def estimate_job(
-    run: TrainingResult | ScriptResult,
+    run: Result,
     operations: Operations,
     stays: SpeedupBounds,
     accelerator: Accelerator,
@@ -96,7 +96,7 @@ def estimate_job(
 
 
 def _estimate_step(
-    run: TrainingResult | ScriptResult,
+    run: Result,
     settings: Experiment | None,
     operations: Operations,
     accelerator: Accelerator,
@@ -116,7 +116,7 @@ class _EstimatedJob:
 
     def __init__(
         self,
-        run: TrainingResult | ScriptResult,
+        run: Result,
         operations: Operations,
         stays: SpeedupBounds,
         accelerator: Accelerator,
@@ -144,7 +144,8 @@ class _EstimatedJob:
 
     def seconds(self, step: StepEstimate) -> Spread:
         """Return the job's time if everything is fast, as estimated, and if everything is slow."""
-        passes = self._timings.planned_epochs * (1 + _validation_share(self._timings))
+        # Validation's share of the time is assumed to be equal on the GPU.
+        passes = self._timings.planned_epochs * (1 + self._timings.validation_share)
         cpu_factors = 1 / _OTHER_CPU, 1.0, _OTHER_CPU
         fast, middle, slow = (
             cpu_factor * self.startup_seconds
@@ -158,7 +159,7 @@ class _EstimatedJob:
 
 
 def _larger_batch(
-    run: TrainingResult | ScriptResult,
+    run: Result,
     operations: Operations,
     accelerator: Accelerator,
     step: StepEstimate,
@@ -177,7 +178,7 @@ def _larger_batch(
 
 
 def measured_over_estimated(
-    run: TrainingResult | ScriptResult, operations: Operations, measured: Sequence[JobTimes]
+    run: Result, operations: Operations, measured: Sequence[JobTimes]
 ) -> float:
     """Return the factor on all estimates by a quiet GPU's step, or 1 without a measurement.
 
@@ -203,13 +204,7 @@ def _quickest_step_seconds(timings: JobTimes) -> float:
     return min(seconds)
 
 
-def _validation_share(timings: JobTimes) -> float:
-    """Return validation's time as a share of training's. It is assumed to be equal on the GPU."""
-    validation_seconds = sum(epoch.validation_seconds for epoch in timings.epochs)
-    return validation_seconds / sum(epoch.training_seconds for epoch in timings.epochs)
-
-
-def _loading_factor(run: TrainingResult | ScriptResult, name: str) -> float:
+def _loading_factor(run: Result, name: str) -> float:
     """Return the ratio of loading times on a rented machine and here.
 
     A loader's workers share the cores. An unknown machine is assumed to have this machine's number

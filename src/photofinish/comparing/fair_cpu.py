@@ -17,8 +17,7 @@ import numpy as np
 from photofinish.comparing.step_costs import fixed_share
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.machine.load import LoadWindow, load_warnings
-from photofinish.results import passed_seconds
-from photofinish.results.job_times import JobTimes, Timings
+from photofinish.results.job_times import JobTimes
 from photofinish.results.measurements import SteadyState
 
 BUSY = 2.0
@@ -101,13 +100,8 @@ def least_step_seconds(run: JobTimes) -> float | None:
         if host.threads == 1 and run.loop_steps.cpu_seconds:
             return run.loop_steps.cpu_seconds / SHARED_CACHES
         return None
-    # Without an attribution, a script's samples are means over whole epochs.
     steps = run.attribution.same_batch if run.attribution else run.steady_state
-    if (
-        isinstance(run, Timings)
-        and steps.steps_per_sample == 1
-        and len(steps.sample_seconds) >= _ENOUGH_STEPS
-    ):
+    if steps.steps_per_sample == 1 and len(steps.sample_seconds) >= _ENOUGH_STEPS:
         quickest_seconds = _quickest(steps.sample_seconds)
         if quickest_seconds <= SLICE_SECONDS:
             return quickest_seconds
@@ -165,8 +159,7 @@ def fewer_threads(run: JobTimes) -> FewerThreads | None:
         return None
     share = min(1.0, run.steps_per_epoch * own.median_seconds / run.measured_epoch_seconds)
     saved_share = share * (1 - best.median_seconds / own.median_seconds)
-    passes_seconds = passed_seconds(run.epochs) + run.left_seconds(run.epochs)
-    job_seconds = run.whole_seconds - saved_share * passes_seconds
+    job_seconds = run.whole_seconds - saved_share * run.passes_seconds
     return FewerThreads(threads, best, job_seconds)
 
 
@@ -194,8 +187,7 @@ def slow_kernels(run: JobTimes) -> SlowKernels | None:
     share = operations.flops / quickest_seconds / rate
     if share >= SLOW_KERNELS or max(fixed, 1 - computing) > 0.5:
         return None
-    passes_seconds = passed_seconds(run.epochs) + run.left_seconds(run.epochs)
-    saved_seconds = min(1.0, computing) * (1 - share) * passes_seconds
+    saved_seconds = min(1.0, computing) * (1 - share) * run.passes_seconds
     return SlowKernels(share, run.whole_seconds - saved_seconds)
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from photofinish.comparing.device_results import ScriptResult, TrainingResult
 from photofinish.comparing.estimated_job import Estimate
 from photofinish.comparing.prices import cheapest_machine
+from photofinish.comparing.result import Result
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,7 @@ class LoaderNeed:
         return max(0.0, 1 - self.cores / self.wanted_cores)
 
 
-def loader_need(
-    run: TrainingResult | ScriptResult, estimate: Estimate | None, name: str
-) -> LoaderNeed | None:
+def loader_need(run: Result, estimate: Estimate | None, name: str) -> LoaderNeed | None:
     """Return the need of this accelerator, or None if steps, loading or machine are unknown."""
     loader, machine = run.timings.loader, cheapest_machine(name)
     if not loader or not loader.whole_seconds or estimate is None or machine is None:

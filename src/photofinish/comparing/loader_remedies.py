@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from photofinish.comparing.device_results import TrainingResult
 from photofinish.comparing.remedies import Gain, Remedy
+from photofinish.comparing.result import Result
 from photofinish.comparing.step_costs import StepCosts, spread
 from photofinish.config.experiment import LoaderInput
 from photofinish.results.measurements import LoaderTimes, TriedInput
@@ -14,9 +14,9 @@ from photofinish.results.measurements import LoaderTimes, TriedInput
 _MOST_REMEDIES = 2
 
 
-def _gains(run: TrainingResult, costs: StepCosts) -> list[tuple[TriedInput, Gain]]:
+def _gains(run: Result, costs: StepCosts) -> list[tuple[TriedInput, Gain]]:
     """Return what was tried and is worth it, best first."""
-    loader, settings = run.timings.loader, run.record.experiment.input
+    loader, settings = run.timings.loader, costs.experiment.input
     if loader is None or not isinstance(settings, LoaderInput):
         return []
     gains = []
@@ -30,7 +30,7 @@ def _gains(run: TrainingResult, costs: StepCosts) -> list[tuple[TriedInput, Gain
 
 
 def _start_seconds(
-    loader: LoaderTimes, settings: LoaderInput, tried: TriedInput, epochs: int
+    loader: LoaderTimes, settings: LoaderInput, tried: TriedInput, epochs: float
 ) -> float:
     """Return how long workers start in an epoch, or infinity if their start was not timed.
 
@@ -45,13 +45,13 @@ def _start_seconds(
     return starts.get(workers, math.inf) / (epochs if persists else 1)
 
 
-def loader_remedies(run: TrainingResult, costs: StepCosts) -> list[Remedy]:
+def loader_remedies(run: Result, costs: StepCosts) -> list[Remedy]:
     """Return the two changes of params.yaml with the highest gain, or fewer, best first."""
-    return [_remedy(run, *each) for each in _gains(run, costs)][:_MOST_REMEDIES]
+    return [_remedy(run, costs, *each) for each in _gains(run, costs)][:_MOST_REMEDIES]
 
 
-def _remedy(run: TrainingResult, tried: TriedInput, gain: Gain) -> Remedy:
-    dataset = f"datasets.{run.record.experiment.dataset}"
+def _remedy(run: Result, costs: StepCosts, tried: TriedInput, gain: Gain) -> Remedy:
+    dataset = f"datasets.{costs.experiment.dataset}"
     owners = {"decode": dataset}
     (key, value), *also = (
         (f"{owners.get(key, f'experiments.{run.experiment}')}.{key}", new)

@@ -12,16 +12,10 @@ from typing import Literal
 
 from photofinish.comparing.diagnosis import Cause
 from photofinish.comparing.estimated_job import Estimate
-from photofinish.comparing.pairs import AnyComparison
+from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.renting import RentalOption
-from photofinish.comparing.speedups import (
-    ONCE,
-    RUN_TO_RUN,
-    Interval,
-    job_interval,
-    job_speedup,
-    job_spread,
-)
+from photofinish.comparing.speedups import job_speedup
+from photofinish.comparing.times import ONCE, RUN_TO_RUN, Interval, job_interval, job_spread
 from photofinish.machine.load import load_warnings
 from photofinish.results.job_times import JobTimes
 from photofinish.results.records import DeviceLabel
@@ -82,7 +76,7 @@ class OwnGpu:
         return self.answer in ("Yes", "Probably yes")
 
 
-def decide_own(pair: AnyComparison) -> OwnGpu:
+def decide_own(pair: Comparison) -> OwnGpu:
     """Decide on a GPU in this machine, by the best available evidence."""
     recorded, estimated = _recorded(pair), _estimated(pair)
     if decision := _measured(pair) or _if_yes(recorded) or _short(pair) or _if_yes(estimated):
@@ -97,7 +91,7 @@ def _if_yes(decision: OwnGpu | None) -> OwnGpu | None:
     return decision if decision and decision.answer == "Probably yes" else None
 
 
-def _measured(pair: AnyComparison) -> OwnGpu | None:
+def _measured(pair: Comparison) -> OwnGpu | None:
     if pair.compared is None:
         return None
     whole, answer = pair.compared.speedups["end_to_end"], _by_interval(pair)
@@ -119,7 +113,7 @@ def _measured(pair: AnyComparison) -> OwnGpu | None:
     )
 
 
-def _by_interval(pair: AnyComparison) -> Answer:
+def _by_interval(pair: Comparison) -> Answer:
     assert pair.compared
     low, high = pair.compared.speedups["end_to_end"].interval or (0.0, float("inf"))
     if low > 1:
@@ -130,7 +124,7 @@ def _by_interval(pair: AnyComparison) -> Answer:
     return "No difference" if least <= low and high <= most else "Can't tell"
 
 
-def _recorded(pair: AnyComparison) -> OwnGpu | None:
+def _recorded(pair: Comparison) -> OwnGpu | None:
     """Decide by the GPU in references that is surely fastest, or return None if it is unclear."""
     found = [
         (job_speedup(pair.cpu.timings, each.timings), each)
@@ -155,7 +149,7 @@ def _recorded(pair: AnyComparison) -> OwnGpu | None:
     )
 
 
-def _short(pair: AnyComparison) -> OwnGpu | None:
+def _short(pair: Comparison) -> OwnGpu | None:
     """Answer No if the job with its further seeds is too short, else return None."""
     if _slow_seconds(pair.cpu.timings) > SHORT_JOB_SECONDS:
         return None
@@ -167,7 +161,7 @@ def _slow_seconds(timings: JobTimes) -> float:
     return job_interval(timings)[1] + timings.seeds_seconds
 
 
-def _estimated(pair: AnyComparison) -> OwnGpu | None:
+def _estimated(pair: Comparison) -> OwnGpu | None:
     """Decide by the cheapest accelerator that is worth it, or else by the fastest."""
     options = estimated_options(pair)
     if not options:
@@ -193,7 +187,7 @@ def _estimated(pair: AnyComparison) -> OwnGpu | None:
     )
 
 
-def estimated_options(pair: AnyComparison) -> list[tuple[RentalOption, Estimate]]:
+def estimated_options(pair: Comparison) -> list[tuple[RentalOption, Estimate]]:
     """Return the accelerators whose memory may suffice, with the job's estimates."""
     return [
         (option, option.estimate)
@@ -202,7 +196,7 @@ def estimated_options(pair: AnyComparison) -> list[tuple[RentalOption, Estimate]
     ]
 
 
-def estimated_speedup(pair: AnyComparison, estimate: Estimate) -> Interval:
+def estimated_speedup(pair: Comparison, estimate: Estimate) -> Interval:
     """Return the interval of the job's estimated speed-up, as wide as nine of ten estimates."""
     (fast, slow), (low, high) = job_interval(pair.cpu.timings), estimate.job_interval
     return fast / high, slow / low
@@ -214,7 +208,7 @@ def _value(option: RentalOption, estimate: Estimate) -> tuple[bool, float, float
     return option.fits != "yes", cost, estimate.job_seconds
 
 
-def _bounded(pair: AnyComparison) -> OwnGpu:
+def _bounded(pair: Comparison) -> OwnGpu:
     """Answer No if no GPU in this machine can be much faster, else "Can't tell"."""
     cpu_seconds = pair.cpu.timings.whole_seconds
     if highest_limit(pair) < max(WORTHWHILE_BOUND, pair.settings.worth_it):
@@ -223,7 +217,7 @@ def _bounded(pair: AnyComparison) -> OwnGpu:
     return OwnGpu("Can't tell", "bound", cpu_seconds, reason=_reason(pair, "cpu"))
 
 
-def highest_limit(pair: AnyComparison) -> float:
+def highest_limit(pair: Comparison) -> float:
     """Return the high end of the bound: slow passes, and staying work as fast as it may be."""
     job, timings = pair.bounds.job, pair.cpu.timings
     if load_warnings(timings.load) or not job.measured_seconds:
@@ -236,24 +230,24 @@ def highest_limit(pair: AnyComparison) -> float:
     return 1 + max(0.0, slow_seconds - job.measured_seconds) / least_seconds
 
 
-def _loading_seconds(pair: AnyComparison) -> float:
+def _loading_seconds(pair: Comparison) -> float:
     """Return the loading of all epochs, or 0 if it need not stay on the CPU or is not known."""
     epoch = pair.bounds.epoch
     return pair.cpu.timings.planned_epochs * epoch.measured_seconds if epoch else 0.0
 
 
-def loads_longer_than_it_starts(pair: AnyComparison) -> bool:
+def loads_longer_than_it_starts(pair: Comparison) -> bool:
     """Return True if most of the time that stays on the CPU is loading, not start-up."""
     return 2 * _loading_seconds(pair) > pair.bounds.job.measured_seconds
 
 
-def _reason(pair: AnyComparison, device: DeviceLabel) -> Reason | None:
+def _reason(pair: Comparison, device: DeviceLabel) -> Reason | None:
     """Return the likely main part of the device's job, or else of its epoch."""
     diagnoses = pair.diagnoses[device]
     return _REASONS.get(diagnoses[0].likely or diagnoses[0].cause) if diagnoses else None
 
 
-def is_likely(pair: AnyComparison, decision: OwnGpu) -> bool:
+def is_likely(pair: Comparison, decision: OwnGpu) -> bool:
     """Return True if the reason comes from unreliable figures, such as on a busy machine."""
     first = pair.diagnoses["gpu" if decision.of_gpu else "cpu"][:1]
     return any(each.likely and _REASONS.get(each.likely) == decision.reason for each in first)

@@ -6,31 +6,23 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Generic, Self, TypeVar
+from typing import Any
 
 from photofinish.comparing.bounds import SpeedupBounds, speedup_bounds
-from photofinish.comparing.device_results import (
-    AnyResult,
-    NotTrained,
-    Sampled,
-    ScriptResult,
-    Trained,
-    read_results,
-)
 from photofinish.comparing.diagnosis import Diagnosis, diagnose
 from photofinish.comparing.parity import Parity, parity
 from photofinish.comparing.renting import RentalComparison, renting
+from photofinish.comparing.result import Result, Trained, read_results
 from photofinish.comparing.seeds import OverSeeds, over_seeds
 from photofinish.comparing.speedups import (
     BreakEvenEpochs,
     Kind,
-    ResourceUse,
     Speedup,
     break_even,
     job_speedup,
-    resource_use,
     speedups,
 )
+from photofinish.comparing.spending import ResourceUse, resource_use
 from photofinish.config.compare import Comparing
 from photofinish.config.experiment import on_cpu
 from photofinish.config.scripts import PLACEHOLDER, ScriptPlan
@@ -57,19 +49,16 @@ class Compared:
     break_even: BreakEvenEpochs | None = None
 
 
-ResultT = TypeVar("ResultT", bound=AnyResult)
-TrainingT = TypeVar("TrainingT", Trained, Sampled)
-
-
 @dataclass(frozen=True)
-class Comparison(Generic[ResultT]):
+class Comparison:
     """Comparison of an experiment or script on the CPU and on the GPU.
 
     Findings that depend on the settings are computed at their first use.
     """
 
-    cpu: ResultT
-    gpu: ResultT | NotTrained
+    cpu: Result
+    gpu: Result | None
+    why_no_gpu: str | None
     compared: Compared | None
     diagnoses: dict[DeviceLabel, tuple[Diagnosis, ...]]
     """Causes on each trained device: of the job if it is mostly start-up, then of an epoch."""
@@ -79,33 +68,34 @@ class Comparison(Generic[ResultT]):
     """Records of the same training on other machines. Scripts have none."""
 
     @classmethod
-    def of(cls, cpu: ResultT, gpu: ResultT | NotTrained, settings: Comparing | None = None) -> Self:
-        cpu = _with_epochs_of(cpu, gpu)
+    def of(
+        cls,
+        cpu: Result,
+        gpu: Result | None,
+        why_no_gpu: str | None = None,
+        settings: Comparing | None = None,
+    ) -> Comparison:
         compared, diagnoses = None, {cpu.device: diagnose(cpu)}
-        if not isinstance(gpu, NotTrained):
+        if gpu:
             diagnoses[gpu.device] = diagnose(gpu)
             compared = _compared(cpu, gpu)
-        return cls(cpu, gpu, compared, diagnoses, speedup_bounds(cpu), settings or Comparing(), ())
+        bounds, settings = speedup_bounds(cpu), settings or Comparing()
+        return cls(cpu, gpu, why_no_gpu, compared, diagnoses, bounds, settings, ())
 
     @property
     def experiment(self) -> str:
         return self.cpu.experiment
 
     @property
-    def trained(self) -> tuple[ResultT, ...]:
+    def trained(self) -> tuple[Result, ...]:
         """Results of the devices that trained, the CPU's first."""
-        return (self.cpu,) if isinstance(self.gpu, NotTrained) else (self.cpu, self.gpu)
-
-    @property
-    def why_no_gpu(self) -> str | None:
-        return self.gpu.record.reason if isinstance(self.gpu, NotTrained) else None
+        return (self.cpu, self.gpu) if self.gpu else (self.cpu,)
 
     @cached_property
     def parity(self) -> Parity | None:
         """Comparison of the models. None for scripts and samples, or without a GPU."""
-        if not isinstance(self.cpu, Trained) or not isinstance(self.gpu, Trained):
-            return None
-        return parity(self.cpu, self.gpu, self.settings.same_model_points / 100)
+        cpu, gpu = self.cpu.trained, self.gpu.trained if self.gpu else None
+        return parity(cpu, gpu, self.settings.same_model_points / 100) if cpu and gpu else None
 
     @cached_property
     def renting(self) -> RentalComparison:
@@ -115,50 +105,47 @@ class Comparison(Generic[ResultT]):
 
     @cached_property
     def uses(self) -> dict[DeviceLabel, ResourceUse]:
-        uses = {}
-        for run in self.trained:
-            uses[run.device] = resource_use(run.device, run.timings, run.history, self.settings)
-        return uses
+        return {run.device: resource_use(run, self.settings) for run in self.trained}
 
     @cached_property
     def seeds(self) -> dict[DeviceLabel, OverSeeds]:
         """Scores over seeds, for devices that trained from several seeds."""
         target = self.settings.target_accuracy
-        runs = [run for run in self.trained if isinstance(run, Trained) and run.seed_runs]
-        return {run.device: over_seeds(run, target) for run in runs}
+        trained = [run.trained for run in self.trained if run.trained]
+        return {each.device: over_seeds(each, target) for each in trained if each.seed_runs}
 
 
-TrainedPair = Comparison[Trained]
-AnyComparison = Comparison[Trained] | Comparison[Sampled] | Comparison[ScriptResult]
-
-
-def _with_epochs_of(cpu: ResultT, gpu: ResultT | NotTrained) -> ResultT:
-    """Return the CPU's result. Its job ends with the GPU's job if early stopping ended that."""
-    if not isinstance(cpu, Trained) or isinstance(gpu, NotTrained) or not cpu.timings.epochs_left:
-        return cpu
-    epochs_left = max(0, gpu.timings.planned_epochs - len(cpu.timings.epochs))
-    timings = cpu.timings.model_copy(update={"epochs_left": epochs_left})
-    return replace(cpu, timings=timings)
-
-
-def _compared(cpu: ResultT, gpu: ResultT) -> Compared:
+def _compared(cpu: Result, gpu: Result) -> Compared:
     if not (cpu.has_steps and gpu.has_steps):
         return Compared({"end_to_end": job_speedup(cpu.timings, gpu.timings)})
     return Compared(speedups(cpu.timings, gpu.timings), break_even(cpu.timings, gpu.timings))
 
 
-def read_pair(name: str, folder: Path) -> TrainedPair:
+def pair_of_trainings(
+    cpu: Trained, gpu: Trained | None, why_no_gpu: str | None = None
+) -> Comparison:
+    """Compare the trainings of an experiment on both devices.
+
+    The CPU's job ends with the GPU's job if early stopping ended that.
+    """
+    if gpu is None:
+        return Comparison.of(Result.of_training(cpu), None, why_no_gpu)
+    if cpu.timings.epochs_left:
+        epochs_left = max(0, gpu.timings.planned_epochs - len(cpu.timings.epochs))
+        timings = cpu.timings.model_copy(update={"epochs_left": epochs_left})
+        cpu = replace(cpu, timings=timings)
+    return Comparison.of(Result.of_training(cpu), Result.of_training(gpu))
+
+
+def read_pair(name: str, folder: Path) -> Comparison:
     """Read the results of both devices from an experiment's folder."""
-    results = read_results(name, folder)
-    cpu = results["cpu"]
-    if isinstance(cpu, NotTrained):
+    trained, missing = read_results(name, folder)
+    if "cpu" not in trained:
         raise UserError(f"{name} was not trained on the CPU, the baseline: run `dvc repro`")
-    return Comparison.of(cpu, results["gpu"])
+    return pair_of_trainings(trained["cpu"], trained.get("gpu"), missing.get("gpu"))
 
 
-def read_script_pair(
-    plan: ScriptPlan, folder: Path, settings: Comparing
-) -> Comparison[ScriptResult]:
+def read_script_pair(plan: ScriptPlan, folder: Path, settings: Comparing) -> Comparison:
     """Read the results of both devices from a script's folder.
 
     A result stays if a changed script fails, so it may be outdated. Results of different versions
@@ -167,15 +154,27 @@ def read_script_pair(
     cpu, gpu = (_script_run(folder / device, device) for device in DEVICE_LABELS)
     if isinstance(cpu, ScriptUnavailable):
         raise UserError(f"{plan.name} did not run on the CPU, the baseline: run `dvc repro`")
-    on_cpu = ScriptResult(plan.name, cpu, _is_outdated(cpu, plan))
+    on_cpu = result_of_script(plan.name, cpu, is_outdated=_is_outdated(cpu, plan))
     if isinstance(gpu, ScriptUnavailable):
-        return Comparison.of(on_cpu, NotTrained(plan.name, gpu), settings)
-    on_gpu = ScriptResult(plan.name, gpu, _is_outdated(gpu, plan))
+        return Comparison.of(on_cpu, None, gpu.reason, settings)
+    on_gpu = result_of_script(plan.name, gpu, is_outdated=_is_outdated(gpu, plan))
     if (gpu.files, on_gpu.is_outdated) != (cpu.files, on_cpu.is_outdated):
-        reason = "what ran there is another version of the script"
-        other = ScriptUnavailable(device="gpu", command=gpu.command, reason=reason)
-        return Comparison.of(on_cpu, NotTrained(plan.name, other), settings)
-    return Comparison.of(on_cpu, on_gpu, settings)
+        why = "what ran there is another version of the script"
+        return Comparison.of(on_cpu, None, why, settings)
+    return Comparison.of(on_cpu, on_gpu, None, settings)
+
+
+def result_of_script(name: str, run: ScriptRun, *, is_outdated: bool = False) -> Result:
+    return Result(
+        name,
+        run.device,
+        run.timings,
+        run.precision,
+        run.parameter_count,
+        waiting_seconds=tuple(epoch.exposed_waiting_seconds for epoch in run.epochs),
+        metrics=run.metrics,
+        is_outdated=is_outdated,
+    )
 
 
 def _is_outdated(run: ScriptRun, plan: ScriptPlan) -> bool:
@@ -192,8 +191,8 @@ def _script_run(folder: Path, device: DeviceLabel) -> ScriptRun | ScriptUnavaila
 
 
 def with_settings(
-    pairs: Sequence[Comparison[TrainingT]], settings: Comparing, references: Iterable[Reference]
-) -> list[Comparison[TrainingT]]:
+    pairs: Sequence[Comparison], settings: Comparing, references: Iterable[Reference]
+) -> list[Comparison]:
     """Return the comparisons with these settings, each with its training's references.
 
     References of hardware that this machine also has are left out.
@@ -203,7 +202,7 @@ def with_settings(
     found = []
     for pair in pairs:
         cpu = pair.cpu.record
-        own = tuple(each for each in references if same_training(each.training, cpu))
+        own = tuple(each for each in references if cpu and same_training(each.training, cpu))
         found.append(replace(pair, settings=settings, references=own))
     return found
 

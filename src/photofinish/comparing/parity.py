@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from photofinish.comparing.device_results import Predictions, Trained
+from photofinish.comparing.result import Predictions, Trained
 from photofinish.comparing.seeds import (
     ENOUGH_SEEDS,
     ScoreDifference,

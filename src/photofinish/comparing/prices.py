@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import date, timedelta
 
-from photofinish.comparing.speedups import SECONDS_AN_HOUR
 from photofinish.config.compare import ListPrice, Prices, list_prices
 
+SECONDS_AN_HOUR = 3600.0
 _OLD = timedelta(days=183)
 _LIST_CURRENCY = "USD"
 

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from photofinish.comparing.own_gpu import Answer, Basis, estimated_options
-from photofinish.comparing.pairs import AnyComparison
+from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.prices import Price, cost_of, price_of
 from photofinish.comparing.renting import RentalOption
-from photofinish.comparing.speedups import RUN_TO_RUN, Interval, job_spread
+from photofinish.comparing.times import RUN_TO_RUN, Interval, job_spread
 from photofinish.config.compare import accelerators
-from photofinish.results import passed_seconds
 from photofinish.results.job_times import JobTimes
 
 MOST_RUNS = 1000
@@ -108,7 +107,7 @@ class _Candidate:
         return here[0] - self.spread[1], here[1] - self.spread[0]
 
 
-def decide_rented(sweep: Sequence[AnyComparison]) -> RentedGpu | None:
+def decide_rented(sweep: Sequence[Comparison]) -> RentedGpu | None:
     """Decide for all experiments of a sweep. Return None if the settings name no accelerators."""
     settings = sweep[0].settings
     estimated = _common([_estimated(pair) for pair in sweep])
@@ -175,12 +174,12 @@ def _is_clear(saved: Sequence[Interval], least_seconds: float) -> bool:
     return is_sure or all(high < least_seconds for _, high in saved)
 
 
-def _quickest(pair: AnyComparison) -> JobTimes:
+def _quickest(pair: Comparison) -> JobTimes:
     """Return the times of the fastest device here."""
     return min((run.timings for run in pair.trained), key=lambda each: each.job_seconds)
 
 
-def _recorded(pair: AnyComparison) -> list[_Candidate]:
+def _recorded(pair: Comparison) -> list[_Candidate]:
     """Return the GPUs in references."""
     names = {sheet.full_name: name for name, sheet in accelerators().items()}
     found = []
@@ -193,10 +192,10 @@ def _recorded(pair: AnyComparison) -> list[_Candidate]:
     return found
 
 
-def _estimated(pair: AnyComparison) -> list[_Candidate]:
+def _estimated(pair: Comparison) -> list[_Candidate]:
     """Return the estimated GPUs."""
     timings, found = pair.cpu.timings, []
-    further_seeds = sum(map(passed_seconds, timings.seeds)) / passed_seconds(timings.epochs)
+    further_seeds = timings.seeds_seconds / timings.passes_seconds
     for option, estimate in estimated_options(pair):
         # Further seeds have no start-up.
         seeds_seconds = further_seeds * (estimate.job_seconds - estimate.startup_seconds)

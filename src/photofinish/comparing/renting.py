@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from photofinish.comparing.bounds import SpeedupBounds
-from photofinish.comparing.device_results import ScriptResult, TrainingResult
 from photofinish.comparing.estimated_job import Estimate, estimate_job, measured_over_estimated
 from photofinish.comparing.loader_needs import LoaderNeed, loader_need
 from photofinish.comparing.memory import fits, least_memory_bytes
 from photofinish.comparing.prices import Price, cost_of, price_of
+from photofinish.comparing.result import Result
 from photofinish.config.compare import Accelerator, Comparing, accelerators
 from photofinish.results.job_times import JobTimes
 from photofinish.results.measurements import Operations
@@ -50,7 +50,7 @@ class RentalComparison:
 
 
 def renting(
-    run: TrainingResult | ScriptResult,
+    run: Result,
     stays: SpeedupBounds,
     settings: Comparing,
     measured: Sequence[JobTimes] = (),
@@ -75,7 +75,7 @@ def renting(
 
 
 def _option(
-    run: TrainingResult | ScriptResult,
+    run: Result,
     operations: Operations,
     accelerator: Accelerator,
     price: Price | None,

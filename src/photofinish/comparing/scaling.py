@@ -15,20 +15,18 @@ import numpy as np
 
 from photofinish.comparing.decision import Decision
 from photofinish.comparing.own_gpu import Answer
-from photofinish.comparing.pairs import TrainedPair
-from photofinish.comparing.speedups import (
+from photofinish.comparing.pairs import Comparison
+from photofinish.comparing.speedups import Speedup, epoch_speedup, run_margins
+from photofinish.comparing.times import (
     LEAST_VALUES,
     FloatArray,
     Interval,
-    Speedup,
     drawn_medians,
-    epoch_speedup,
     percentile_interval,
-    run_margins,
 )
 from photofinish.config.experiment import Experiment
 from photofinish.nested import dotted
-from photofinish.results.job_times import Timings
+from photofinish.results.job_times import JobTimes
 from photofinish.results.records import DeviceLabel
 
 _LAYERS = {"hidden": "units of hidden layer", "channels": "channels of convolution"}
@@ -37,7 +35,7 @@ _LAYERS = {"hidden": "units of hidden layer", "channels": "channels of convoluti
 @dataclass(frozen=True)
 class SizePoint:
     x: int
-    pair: TrainedPair
+    pair: Comparison
 
     @property
     def speedup(self) -> Speedup:
@@ -96,11 +94,12 @@ def _inside(size: float | FloatArray) -> float | None:
     return value if np.isfinite(value) else None
 
 
-def all_series(pairs: Iterable[TrainedPair]) -> list[Series]:
+def all_series(pairs: Iterable[Comparison]) -> list[Series]:
     """Group experiments that differ in one size only."""
     groups: dict[tuple[str, str], dict[int, SizePoint]] = defaultdict(dict)
     for pair in pairs:
-        for x_name, x, others in _sizes(pair.cpu.settings) if pair.compared else ():
+        settings = pair.cpu.settings if pair.compared else None
+        for x_name, x, others in _sizes(settings) if settings else ():
             groups[x_name, others].setdefault(x, SizePoint(x, pair))
     return [
         Series(x_name, tuple(point for _, point in sorted(by_size.items())))
@@ -161,9 +160,10 @@ class Grid:
     """Cells by row and column."""
 
 
-def grid(pairs: Sequence[TrainedPair], decisions: Sequence[Decision]) -> Grid | None:
+def grid(pairs: Sequence[Comparison], decisions: Sequence[Decision]) -> Grid | None:
     """Return the experiments as a grid, or None if not exactly two settings vary."""
-    settings = [dict(dotted(pair.cpu.settings.model_dump(mode="json"))) for pair in pairs]
+    of_each = [pair.cpu.settings for pair in pairs]
+    settings = [dict(dotted(each.model_dump(mode="json"))) for each in of_each if each]
     values: dict[str, list[str]] = defaultdict(list)
     for key in dict.fromkeys(key for each in settings for key in each):
         values[key] = list(dict.fromkeys(str(each.get(key)) for each in settings))
@@ -191,7 +191,7 @@ class Shared:
     device: DeviceLabel
     machine: str | None
     """Machine of the record, or None for this project's result."""
-    timings: Timings
+    timings: JobTimes
     fewest: int
     speedup: Speedup
 
@@ -213,15 +213,15 @@ class Shared:
         return low * self.fewest / self.count, high * self.fewest / self.count
 
 
-def shared_trainings(pairs: Iterable[TrainedPair]) -> list[Shared]:
+def shared_trainings(pairs: Iterable[Comparison]) -> list[Shared]:
     """Compare trainings of one experiment on different numbers of devices."""
     found = []
     for pair in pairs:
-        runs: list[tuple[DeviceLabel, str | None, Timings]] = []
+        runs: list[tuple[DeviceLabel, str | None, JobTimes]] = []
         runs += [(run.device, None, run.timings) for run in pair.trained]
         runs += [(each.training.device, each.machine, each.timings) for each in pair.references]
         # This project's results come first. Of equal counts, only the first is kept.
-        groups: dict[tuple[DeviceLabel, str, int | None], dict[int, tuple[str | None, Timings]]]
+        groups: dict[tuple[DeviceLabel, str, int | None], dict[int, tuple[str | None, JobTimes]]]
         groups = defaultdict(dict)
         for device, machine, timings in runs:
             threads = timings.host.threads if device == "cpu" else None

@@ -10,8 +10,9 @@ from itertools import combinations
 
 import numpy as np
 
-from photofinish.comparing.device_results import Trained
-from photofinish.comparing.speedups import HELD, Interval, TimeToTarget, students_t, time_to_target
+from photofinish.comparing.result import Trained
+from photofinish.comparing.spending import TimeToTarget, time_to_target
+from photofinish.comparing.times import HELD, Interval, students_t
 from photofinish.results.records import MEAN_ABSOLUTE_ERROR, DeviceEvaluation, SeedScores
 
 ENOUGH_SEEDS = 3
@@ -150,7 +151,7 @@ def over_seeds(run: Trained, target: float | None) -> OverSeeds:
         for history, epochs in zip(histories, [timings.epochs, *timings.seeds], strict=True):
             targets.append(time_to_target(history, epochs, timings.startup_seconds, target))
     return OverSeeds(
-        seeds=(run.settings.seed, *(seed.seed for seed in run.seed_runs)),
+        seeds=(run.record.experiment.seed, *(seed.seed for seed in run.seed_runs)),
         score_name=score_name,
         score=_spread(figures[score_name]),
         test_loss=_spread(figures["test loss"]),

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from photofinish.config.experiment import Experiment
-from photofinish.results.job_times import Timings
+from photofinish.results.job_times import JobTimes
 from photofinish.results.measurements import StepAttribution
 
 PARTS = {
@@ -35,7 +35,7 @@ class StepCosts:
     """Times per step: medians, or means over an epoch if the first step differs."""
 
     experiment: Experiment
-    timings: Timings
+    timings: JobTimes
     attribution: StepAttribution
 
     @property

@@ -35,7 +35,7 @@ from photofinish.machine.fingerprint import (
 from photofinish.machine.load import LoadMonitor, LoadWindow, nvidia_gpu_state
 from photofinish.nested import dotted
 from photofinish.results import EpochTiming, median_training_seconds
-from photofinish.results.job_times import JobTimes
+from photofinish.results.job_times import EpochTimes
 from photofinish.results.measurements import LoaderTimes, LoopSteps, Operations, SteadyState
 from photofinish.results.pass_times import Readings
 from photofinish.results.records import DeviceLabel, write_record
@@ -274,7 +274,7 @@ def _numbers(file: Path) -> Iterator[tuple[str, float | None]]:
 
 def _timings(
     host: CpuTarget | GpuTarget, ran: _Ran, started_at_unix_seconds: float, plan: ScriptPlan
-) -> JobTimes:
+) -> EpochTimes:
     measured = ran.measured
     total_seconds = ran.ended_at - ran.began_at
     startup_seconds, samples, not_counted = 0.0, 0, _NOT_USED
@@ -294,7 +294,7 @@ def _timings(
         loop_steps = _loop_steps(measured.whole_epochs)
         not_counted = _NOT_COUNTED
     counts_samples = all(epoch.samples for epoch in measured.epochs)
-    return JobTimes(
+    return EpochTimes(
         **script_made_here(host),
         **dict(measured.readings),
         started_at_unix_seconds=started_at_unix_seconds,

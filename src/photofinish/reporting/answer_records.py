@@ -11,10 +11,10 @@ from typing import Any, Literal
 from photofinish.comparing.decision import About, Action
 from photofinish.comparing.diagnosis import Cause
 from photofinish.comparing.own_gpu import Answer, Basis
-from photofinish.comparing.pairs import AnyComparison
+from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.remedies import Remedy
 from photofinish.comparing.rented_gpu import RentedGpu
-from photofinish.comparing.speedups import Interval, job_interval
+from photofinish.comparing.times import Interval, job_interval
 from photofinish.config.base import Record
 from photofinish.reporting.causes import cause, commands, remedy_line
 from photofinish.reporting.sentences import Verdict
@@ -108,7 +108,7 @@ class AnswerRecord(Record):
     suggestions: tuple[Suggestion, ...]
 
 
-def answer_record(pair: AnyComparison, verdict: Verdict) -> AnswerRecord:
+def answer_record(pair: Comparison, verdict: Verdict) -> AnswerRecord:
     """Return the answer for an experiment, script or job."""
     decision, own, shown = verdict.decision, verdict.decision.own, verdict.decision.shown
     cpu = pair.cpu.timings

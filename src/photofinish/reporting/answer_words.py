@@ -7,11 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from photofinish.comparing.decision import About, Action, Decision
-from photofinish.comparing.device_results import ScriptResult
 from photofinish.comparing.fair_cpu import fewer_threads, slow_kernels
 from photofinish.comparing.loader_needs import LoaderNeed
 from photofinish.comparing.own_gpu import OwnGpu, highest_limit, is_likely
-from photofinish.comparing.pairs import AnyComparison
+from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.rented_gpu import RentedGpu
 from photofinish.machine.load import load_warnings
 from photofinish.reporting.causes import not_known, prediction, remedy_line
@@ -108,7 +107,7 @@ _AT_START: dict[About, str] = {
 """Subject of an answer at the start of a sentence."""
 
 
-def answer_text(pair: AnyComparison, decision: Decision) -> str:
+def answer_text(pair: Comparison, decision: Decision) -> str:
     """Return the answer about the GPU here, or else about a rented GPU, then the other answer."""
     here: About = "the GPU here" if decision.is_here else "if this machine had a GPU"
     answers: dict[About, tuple[str, str]] = {here: (decision.own.answer, _own(pair, decision))}
@@ -122,7 +121,7 @@ def answer_text(pair: AnyComparison, decision: Decision) -> str:
     if slow := slow_kernels(pair.cpu.timings):
         texts.append(_say("slow kernels", precision=pair.cpu.precision, share=f"{slow.share:.1%}"))
     texts += _hints(pair, decision)
-    if isinstance(pair.cpu, ScriptResult) and pair.cpu.is_outdated:
+    if pair.cpu.is_outdated:
         texts.append(_say("outdated"))
     return " ".join(texts)
 
@@ -135,7 +134,7 @@ def _lower(answer: str) -> str:
     return answer[0].lower() + answer[1:]
 
 
-def _own(pair: AnyComparison, decision: Decision) -> str:
+def _own(pair: Comparison, decision: Decision) -> str:
     """Return the sentences about a GPU in this machine."""
     own = decision.own
     whole, startup_seconds = job_time(pair.cpu.timings), pair.cpu.timings.startup_seconds
@@ -169,7 +168,7 @@ def _own(pair: AnyComparison, decision: Decision) -> str:
     return " ".join(said)
 
 
-def _limits(pair: AnyComparison, own: OwnGpu) -> Iterable[str]:
+def _limits(pair: Comparison, own: OwnGpu) -> Iterable[str]:
     """Yield the bound on a GPU in this machine, or why there is none."""
     job = pair.bounds.job
     if own.answer == "No":
@@ -194,7 +193,7 @@ def _limits(pair: AnyComparison, own: OwnGpu) -> Iterable[str]:
         yield _say("some limit", staying=staying, limit=limit(highest))
 
 
-def _hints(pair: AnyComparison, decision: Decision) -> Iterable[str]:
+def _hints(pair: Comparison, decision: Decision) -> Iterable[str]:
     """Yield what would change the estimate of this experiment on the deciding GPU."""
     deciding = decision.rented.option if decision.rented else decision.own.option
     named = deciding.accelerator.name if deciding else None
@@ -239,7 +238,7 @@ def with_article(gpu: str) -> str:
     return f"{'an' if gpu[0] in 'AEFHILMNORSX' else 'a'} {gpu}"
 
 
-def _rented(rented: RentedGpu, pair: AnyComparison) -> str:
+def _rented(rented: RentedGpu, pair: Comparison) -> str:
     """Return the sentence about a rented GPU."""
     kind = "rented short job" if rented.reason == "short job" else rented.reason
     name = rented.gpu or ""
@@ -283,7 +282,7 @@ def _from_runs(rented: RentedGpu, noun: str) -> str:
     return f": worth it from {rented.runs:,} {noun} on{perhaps}"
 
 
-def action_text(pair: AnyComparison, action: Action) -> str:
+def action_text(pair: Comparison, action: Action) -> str:
     """Return the sentence about what to do now."""
     kind: str = action.kind
     if kind == "measure again":
@@ -304,21 +303,21 @@ def action_text(pair: AnyComparison, action: Action) -> str:
     )
 
 
-def _longer(pair: AnyComparison) -> str:
+def _longer(pair: Comparison) -> str:
     """Return the sentence that says how to train more of the job here."""
-    if isinstance(pair.cpu, ScriptResult):
-        return "run longer"
-    return "sample longer" if pair.cpu.timings.sampled_steps else "measure longer"
+    if pair.cpu.timings.timed.unit == "step":
+        return "sample longer"
+    return "measure longer" if pair.cpu.settings else "run longer"
 
 
-def _measure_again(pair: AnyComparison, devices: Sequence[DeviceLabel]) -> str:
+def _measure_again(pair: Comparison, devices: Sequence[DeviceLabel]) -> str:
     """Return how to measure again, with the time that it took on the busy machine."""
     took_seconds = sum(run.timings.total_seconds for run in pair.trained if run.device in devices)
     command = measure_again(f"{pair.cpu.stage}-{device}@{pair.experiment}" for device in devices)
     return _say("measure again", time=f"at most {seconds(took_seconds)}", command=command)
 
 
-def busy_text(pair: AnyComparison, action: Action) -> str | None:
+def busy_text(pair: Comparison, action: Action) -> str | None:
     """Return a note if the machine was busy, with the command unless the action has it, or None."""
     busy = [run for run in pair.trained if load_warnings(run.timings.load)]
     if not busy:

@@ -6,7 +6,6 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from photofinish.comparing.device_results import ScriptResult
 from photofinish.comparing.diagnosis import LEAST_STEPS, Diagnosis, NotKnown
 from photofinish.comparing.remedies import Gain, Remedy
 from photofinish.machine.host import allowed_cores
@@ -47,7 +46,7 @@ def cause(found: Diagnosis) -> str:
         return f"start-up is {share:.0%} of the job's {seconds(timings.whole_seconds)}"
     if found.not_known:
         return not_known(found.not_known)
-    if isinstance(run, ScriptResult):
+    if run.settings is None:
         step = seconds(statistics.median(timings.steady_state.step_seconds))
         waiting = f"{run.waiting_share:.0%} of an epoch waits for batches"
         return f"{waiting}: {seconds(run.batch_seconds)} per batch, and a step takes {step}"
@@ -58,7 +57,7 @@ def cause(found: Diagnosis) -> str:
     if found.cause in ("copy-bound", "input-bound"):
         what, batch_seconds = "copying to the device", costs.copying_seconds
         if found.cause == "input-bound":
-            loads = run.settings.input.name == "loader"
+            loads = costs.experiment.input.name == "loader"
             what = "the loader" if loads else "gathering batches"
             batch_seconds = costs.input_seconds
         share = min(1.0, batch_seconds / costs.epoch_share_seconds)
@@ -67,7 +66,7 @@ def cause(found: Diagnosis) -> str:
     if found.cause == "launch-bound":
         return (
             f"{seconds(costs.fixed_seconds)} of a step's {step} do not depend on its samples: "
-            f"launching operations and updating {run.record.parameter_count:,} weights"
+            f"launching operations and updating {run.parameter_count:,} weights"
         )
     computing = f"arithmetic is {1 - costs.fixed_seconds / costs.step_alone_seconds:.0%} of a step"
     if found.cause == "compute-bound":

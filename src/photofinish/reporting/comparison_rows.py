@@ -8,16 +8,14 @@ from itertools import zip_longest
 from typing import Any
 
 from photofinish.comparing.decision import Decision
-from photofinish.comparing.device_results import AnyResult, NotTrained
-from photofinish.comparing.pairs import AnyComparison, Compared
-from photofinish.comparing.speedups import job_interval
+from photofinish.comparing.pairs import Compared, Comparison
+from photofinish.comparing.result import Result
 from photofinish.comparing.step_costs import PARTS
+from photofinish.comparing.times import job_interval
 from photofinish.machine.load import load_warnings
-from photofinish.reporting.extrapolated import epochs_of
+from photofinish.reporting.extrapolated import timed_text
 from photofinish.reporting.sentences import metric_texts
-from photofinish.results import records
-from photofinish.results.figures import figures_in, figures_of
-from photofinish.results.job_times import JobTimes
+from photofinish.results.figures import FIGURES, figures_in
 from photofinish.wording import byte_size, seconds, utc_minute
 
 Rows = list[dict[str, Any]]
@@ -60,7 +58,7 @@ class ComparisonRow:
     macro_f1: float | None = _column("macro F1", "{:.4f}".format, dvc=True)
     test_metrics: str | None = _column("test metrics")
     figures: dict[str, Any] = field(default_factory=dict)
-    """Measured figures by column, described in results/job_times.py."""
+    """Measured figures by column, described in results/figures.py."""
     job_seconds: float | None = _column("whole job", seconds, dvc=True)
     job_seconds_low: float | None = None
     job_seconds_high: float | None = None
@@ -134,7 +132,7 @@ def _columns() -> Iterator[ComparisonColumn]:
         if each.name != "figures":
             yield ComparisonColumn(each.name, **each.metadata)
             continue
-        for figure in figures_of(JobTimes).values():
+        for figure in FIGURES:
             if figure.csv:
                 yield ComparisonColumn(figure.csv, figure.label, _WRITE[figure.unit], figure.dvc)
 
@@ -142,7 +140,7 @@ def _columns() -> Iterator[ComparisonColumn]:
 COLUMNS = tuple(_columns())
 
 
-def comparison_rows(pairs: Iterable[AnyComparison], decisions: Iterable[Decision] = ()) -> Rows:
+def comparison_rows(pairs: Iterable[Comparison], decisions: Iterable[Decision] = ()) -> Rows:
     """Return a row for each experiment and device, with its answer.
 
     A speed-up of 2 means half the CPU's time.
@@ -157,21 +155,18 @@ def comparison_rows(pairs: Iterable[AnyComparison], decisions: Iterable[Decision
     return [row.as_dict() for row in rows]
 
 
-def _rows(pair: AnyComparison) -> list[ComparisonRow]:
+def _rows(pair: Comparison) -> list[ComparisonRow]:
     rows = [_row(pair, run) for run in pair.trained]
     rows[0].epoch_ceiling = pair.bounds.epoch.at_most if pair.bounds.epoch else None
     rows[0].job_ceiling = pair.bounds.job.at_most
-    if isinstance(pair.gpu, NotTrained):
-        missing, epochs = pair.gpu.record, 0
-        if isinstance(missing, records.Unavailable):
-            epochs = missing.experiment.epochs
+    if pair.gpu is None:
         rows.append(
             ComparisonRow(
                 experiment=pair.experiment,
-                device=missing.device,
-                status=missing.status,
-                epochs=epochs,
-                reason=missing.reason,
+                device="gpu",
+                status="unavailable",
+                epochs=pair.cpu.settings.epochs if pair.cpu.settings else 0,
+                reason=pair.why_no_gpu,
             )
         )
     if parity := pair.parity:
@@ -180,24 +175,24 @@ def _rows(pair: AnyComparison) -> list[ComparisonRow]:
         rows[1].first_divergence = first_divergence.name if first_divergence else None
     if pair.compared:
         _add_comparison(rows[1], pair.compared)
-        if first := pair.cpu.initial_weights_sha256:
-            rows[1].same_initial_weights = pair.trained[1].initial_weights_sha256 == first
+    if pair.gpu and pair.cpu.record and pair.gpu.record:
+        initial = {run.record.initial_weights_sha256 for run in pair.trained if run.record}
+        rows[1].same_initial_weights = len(initial) == 1
     return rows
 
 
-def _row(pair: AnyComparison, run: AnyResult) -> ComparisonRow:
+def _row(pair: Comparison, run: Result) -> ComparisonRow:
     timings, spent = run.timings, pair.uses[run.device]
     row = ComparisonRow(
         experiment=pair.experiment,
         device=run.device,
-        status=run.record.status,
+        status="trained",
         device_name=timings.device_name,
-        parameters=run.record.parameter_count,
-        precision=run.precision,
-        epochs=run.epoch_count,
+        parameters=run.parameter_count,
+        precision=run.precision if run.record or timings.operations else None,
+        epochs=run.settings.epochs if run.settings else round(timings.timed.done) * run.has_steps,
         test_metrics="; ".join(metric_texts(run)) or None,
-        resumed_at_epochs=" ".join(map(str, timings.resumed_at_epochs)) or None,
-        repeats=len(timings.repeats) + 1,
+        repeats=len(timings.end_to_end_seconds),
         figures={
             figure.csv: value or None
             for figure, value in figures_in(timings, has_steps=run.has_steps)
@@ -219,17 +214,18 @@ def _row(pair: AnyComparison, run: AnyResult) -> ComparisonRow:
         row.target_seconds = target.seconds
     if diagnoses := pair.diagnoses[run.device]:
         row.cause, row.epoch_cause = diagnoses[0].cause, diagnoses[-1].cause
-    if scores := run.scores:
+    if trained := run.trained:
+        scores, times = trained.scores, trained.timings
         row.test_accuracy, row.test_loss = scores.test_accuracy, scores.test_loss
         row.macro_f1 = scores.macro_f1
-        row.epochs_trained = len(timings.epochs)
-    if timings.epochs_left:
+        row.epochs_trained = len(times.epochs)
+        row.resumed_at_epochs = " ".join(map(str, times.resumed_at_epochs)) or None
+        row.overhead_seconds, row.overhead_share = times.overhead.seconds, times.overhead.share
+        row.checkpoint_seconds = times.overhead.checkpoint_seconds
+    if timings.untimed_epochs:
         row.job_seconds = timings.whole_seconds
         row.job_seconds_low, row.job_seconds_high = job_interval(timings)
-        row.job_extrapolated = f"from {epochs_of(timings)}"
-    if overhead := run.overhead:
-        row.overhead_seconds, row.overhead_share = overhead.seconds, overhead.share
-        row.checkpoint_seconds = overhead.checkpoint_seconds
+        row.job_extrapolated = f"from {timed_text(timings)}"
     row.busy_share = run.costs.busy_share if run.costs else None
     for part, name in PARTS.items():
         setattr(row, name.replace("_seconds", "_share"), run.shares.get(part))
@@ -246,7 +242,7 @@ def _add_comparison(row: ComparisonRow, compared: Compared) -> None:
             setattr(row, f"{kind}_speedup{name}", value)
 
 
-def comparison_metrics(pairs: Iterable[AnyComparison]) -> dict[str, Any]:
+def comparison_metrics(pairs: Iterable[Comparison]) -> dict[str, Any]:
     """Return the figures for `dvc metrics`, by experiment and device."""
     shown = [column.name for column in COLUMNS if column.dvc]
     metrics: dict[str, Any] = {}

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from photofinish.comparing.parity import Parity
 from photofinish.comparing.seeds import ScoreDifference
-from photofinish.comparing.speedups import job_interval
+from photofinish.comparing.times import job_interval
 from photofinish.results.job_times import JobTimes
 from photofinish.wording import counted, seconds
 
 
-def epochs_of(timings: JobTimes) -> str:
-    """Return `3 of 50 epochs`, or `50 epochs` for a complete training."""
-    if not timings.epochs_left:
-        return counted(len(timings.epochs), "epoch")
-    return f"{len(timings.epochs)} of {counted(timings.planned_epochs, 'epoch')}"
+def timed_text(timings: JobTimes) -> str:
+    """Return `3 of 50 epochs`, or `50 epochs` if all of the job was timed."""
+    count, of, unit = timings.timed
+    whole = counted(round(of), unit)
+    return f"{round(count):,} of {whole}" if timings.untimed_epochs else whole
 
 
 def job_time(timings: JobTimes) -> str:
@@ -23,20 +23,17 @@ def job_time(timings: JobTimes) -> str:
 
 def mark(timings: JobTimes) -> str:
     """Return the mark of an extrapolated time, or an empty text."""
-    if timings.sampled_steps and timings.steps_per_epoch:
-        steps = timings.planned_epochs * timings.steps_per_epoch
-        sampled = f"{timings.sampled_steps:,} of {counted(steps, 'step')}"
-        return f" (extrapolated from {sampled})" if timings.sampled_steps < steps else ""
-    return f" (extrapolated from {epochs_of(timings)})" if timings.epochs_left else ""
+    return f" (extrapolated from {timed_text(timings)})" if timings.untimed_epochs else ""
 
 
 def caution(timings: JobTimes) -> str:
     """Return a caution about a training that a time limit ended."""
     low, high = map(seconds, job_interval(timings))
+    count, _, unit = timings.timed
     return (
-        f"The CPU trained {epochs_of(timings)}, by its `time_limit`. The whole job's time of "
+        f"The CPU trained {timed_text(timings)}, by its `time_limit`. The whole job's time of "
         f"{seconds(timings.whole_seconds)} is extrapolated ({low} to {high}), and its test metrics "
-        f"are those after {counted(len(timings.epochs), 'epoch')}."
+        f"are those after {counted(round(count), unit)}."
     )
 
 

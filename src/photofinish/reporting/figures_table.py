@@ -6,8 +6,8 @@ from collections import defaultdict
 
 import numpy as np
 
-from photofinish.comparing.device_results import AnyResult, Trained
-from photofinish.comparing.pairs import AnyComparison
+from photofinish.comparing.pairs import Comparison
+from photofinish.comparing.result import Result, Trained
 from photofinish.machine.fingerprint import GpuTarget
 from photofinish.reporting.columns import NOTHING, Table
 from photofinish.reporting.comparison_rows import COLUMNS, comparison_rows, is_known
@@ -18,7 +18,7 @@ _COMMIT_CHARACTERS = 10
 _MISTAKES_NAMED = 3
 
 
-def figures_table(pair: AnyComparison) -> Table:
+def figures_table(pair: Comparison) -> Table:
     """Return a row for each figure, with a column for each device that trained."""
     trained = {run.device for run in pair.trained}
     by_device = {row["device"]: row for row in comparison_rows([pair]) if row["device"] in trained}
@@ -28,8 +28,8 @@ def figures_table(pair: AnyComparison) -> Table:
             if column.label and is_known(row[column.name]):
                 figures[column.label][device] = column.write(row[column.name])
     for result in pair.trained:
-        if isinstance(result, Trained) and result.scores.confusion:
-            figures["most mistaken"][result.device] = _most_mistaken(result)
+        if result.trained and result.trained.scores.confusion:
+            figures["most mistaken"][result.device] = _most_mistaken(result.trained)
         for label, text in _hardware_and_software(result).items():
             figures[label][result.device] = text
     return [
@@ -50,7 +50,7 @@ def _most_mistaken(result: Trained) -> str:
     return listed(mistakes) or NOTHING
 
 
-def _hardware_and_software(result: AnyResult) -> dict[str, str]:
+def _hardware_and_software(result: Result) -> dict[str, str]:
     """Return hardware and software, and how steps are launched or what was counted."""
     timings, host = result.timings, result.timings.host
     versions = dict(timings.packages)
@@ -71,16 +71,17 @@ def _hardware_and_software(result: AnyResult) -> dict[str, str]:
     }
 
 
-def _launching(result: AnyResult) -> dict[str, str]:
+def _launching(result: Result) -> dict[str, str]:
     """Return how the trainer launched its steps. Empty for scripts."""
-    taken, steps = result.steps_taken, "one by one"
-    if result.warm_up_seconds is None:
+    if result.trained is None:
         return {}
+    timings, steps = result.trained.timings, "one by one"
+    taken = timings.steps_taken
     if result.device == "gpu" and taken:
         is_captured = taken.kind == "graph"
         steps = f"in graphs of {taken.at_once}" if is_captured else f"one by one: {taken.why}"
-    devices = str(result.timings.device_count)
-    return {"devices": devices, "steps": steps, "warm-up": seconds(result.warm_up_seconds)}
+    devices = str(timings.device_count)
+    return {"devices": devices, "steps": steps, "warm-up": seconds(timings.warm_up_seconds)}
 
 
 def _counted_step(operations: Operations | None) -> dict[str, str]:

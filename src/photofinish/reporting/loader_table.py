@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import statistics
 
-from photofinish.comparing.pairs import AnyComparison
+from photofinish.comparing.pairs import Comparison
 from photofinish.reporting.columns import Table
 from photofinish.wording import byte_size, counted, ratio, seconds
 
 _LINES = 5
 
 
-def loader_parts(pair: AnyComparison) -> dict[str, float]:
+def loader_parts(pair: Comparison) -> dict[str, float]:
     """Return the longest parts of loading a batch, and the sum of the others. Empty if unknown.
 
     If both devices measured the parts, they are the GPU's, with the copy to it.
@@ -31,7 +31,7 @@ def loader_parts(pair: AnyComparison) -> dict[str, float]:
     return {**dict(longest), counted(len(others), "other"): others_seconds}
 
 
-def loader_table(pair: AnyComparison) -> Table:
+def loader_table(pair: Comparison) -> Table:
     """Return a row for each part of loading a batch, with its share."""
     parts = loader_parts(pair)
     whole_seconds = sum(parts.values())
@@ -41,7 +41,7 @@ def loader_table(pair: AnyComparison) -> Table:
     ]
 
 
-def loader_note(pair: AnyComparison) -> str:
+def loader_note(pair: Comparison) -> str:
     """Return the reason for missing parts."""
     notes = []
     for run in pair.trained:
@@ -51,7 +51,7 @@ def loader_note(pair: AnyComparison) -> str:
     return " ".join(notes)
 
 
-def workers_table(pair: AnyComparison) -> Table:
+def workers_table(pair: Comparison) -> Table:
     """Return a row for each tried number of workers."""
     rows = []
     for run in pair.trained:
@@ -73,7 +73,7 @@ def workers_table(pair: AnyComparison) -> Table:
     return rows
 
 
-def needs_table(pair: AnyComparison) -> Table:
+def needs_table(pair: Comparison) -> Table:
     """Return a row for each accelerator with a known need of loading."""
     rows = []
     for option in pair.renting.options:

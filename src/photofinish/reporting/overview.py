@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from photofinish.comparing.decision import Decision
 from photofinish.comparing.own_gpu import OwnGpu, highest_limit, is_likely
-from photofinish.comparing.pairs import AnyComparison
-from photofinish.comparing.speedups import job_interval
+from photofinish.comparing.pairs import Comparison
+from photofinish.comparing.times import job_interval
 from photofinish.machine.load import load_warnings
 from photofinish.reporting.answer_words import with_article
 from photofinish.reporting.columns import NOTHING, Table
-from photofinish.reporting.extrapolated import epochs_of, likeness
+from photofinish.reporting.extrapolated import likeness, timed_text
 from photofinish.reporting.sentences import Verdict
 from photofinish.results.job_times import JobTimes
 from photofinish.wording import HIGH, bound, interval_text, ratio, seconds
@@ -19,7 +19,7 @@ from photofinish.wording import HIGH, bound, interval_text, ratio, seconds
 ANSWER = "worth a GPU?"
 
 
-def overview_table(verdicts: Sequence[Verdict], pairs: Sequence[AnyComparison]) -> Table:
+def overview_table(verdicts: Sequence[Verdict], pairs: Sequence[Comparison]) -> Table:
     """Return a row for each experiment, without empty columns."""
     rows = []
     for each, pair in zip(verdicts, pairs, strict=True):
@@ -39,13 +39,13 @@ def overview_table(verdicts: Sequence[Verdict], pairs: Sequence[AnyComparison]) 
     return [{heading: row[heading] for heading in filled} for row in rows]
 
 
-def _models(pair: AnyComparison) -> str:
+def _models(pair: Comparison) -> str:
     if pair.parity:
         return likeness(pair.parity)
     return "not compared" if pair.compared else NOTHING
 
 
-def _why(pair: AnyComparison, own: OwnGpu) -> str:
+def _why(pair: Comparison, own: OwnGpu) -> str:
     reason = own.reason or NOTHING
     return f"likely {reason}" if is_likely(pair, own) else reason
 
@@ -54,8 +54,8 @@ def _cpu_time(timings: JobTimes) -> str:
     """Return the job's time, with a note if other programs used the machine."""
     low, high = map(seconds, job_interval(timings))
     time = f"{seconds(timings.whole_seconds)}"
-    if timings.epochs_left:
-        time += f" ({low} to {high}), extrapolated from {epochs_of(timings)}"
+    if timings.untimed_epochs:
+        time += f" ({low} to {high}), extrapolated from {timed_text(timings)}"
     return f"{time}{', busy machine' if load_warnings(timings.load) else ''}"
 
 

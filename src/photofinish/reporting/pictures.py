@@ -9,7 +9,7 @@ from matplotlib import rc_context
 from matplotlib.patches import Rectangle
 
 from photofinish.comparing.decision import Decision
-from photofinish.comparing.pairs import AnyComparison
+from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.scaling import Grid
 from photofinish.reporting.comparison_rows import Rows
 from photofinish.reporting.drawing import (
@@ -23,7 +23,7 @@ from photofinish.reporting.drawing import (
     panels,
     time_axis,
 )
-from photofinish.reporting.extrapolated import epochs_of
+from photofinish.reporting.extrapolated import timed_text
 from photofinish.results.job_times import JobTimes
 from photofinish.wording import HIGH, limit, listed, seconds, times
 
@@ -41,7 +41,7 @@ _LONGEST_NAME = 60
 
 
 @rc_context(STYLE)
-def job_times(pair: AnyComparison, decision: Decision) -> Picture:
+def job_times(pair: Comparison, decision: Decision) -> Picture:
     """Draw the job's time as a bar for each device, solid if measured and hatched if estimated."""
     bars = _bars(pair, decision)
     figure, (axes,) = panels(0.85 + 0.46 * len(bars))
@@ -111,15 +111,15 @@ class _Bar:
     is_estimated: bool = False
 
 
-def _bars(pair: AnyComparison, decision: Decision) -> list[_Bar]:
+def _bars(pair: Comparison, decision: Decision) -> list[_Bar]:
     """Return a bar for each device that trained here and each GPU in the answer."""
     bars = []
     for run in pair.trained:
         timings, how = run.timings, "measured"
-        if timings.epochs_left:
-            how = f"extrapolated from {epochs_of(timings)}"
+        if timings.untimed_epochs:
+            how = f"extrapolated from {timed_text(timings)}"
         label, parts = f"{run.device.upper()} here, {how}", _parts(timings, run.loading_share)
-        bars.append(_Bar(label, parts, is_estimated=bool(timings.epochs_left)))
+        bars.append(_Bar(label, parts, is_estimated=bool(timings.untimed_epochs)))
     named = [decision.own.gpu, decision.rented.gpu if decision.rented else None]
     for each in pair.references:
         if each.hardware in named:
@@ -135,14 +135,13 @@ def _bars(pair: AnyComparison, decision: Decision) -> list[_Bar]:
 
 def _parts(timings: JobTimes, loading_share: float) -> dict[str, float]:
     """Return the parts of a whole job, from its measured epochs."""
-    share = timings.planned_epochs / len(timings.epochs)
-    training_seconds = share * sum(epoch.training_seconds for epoch in timings.epochs)
+    training_seconds = timings.passes_seconds / (1 + timings.validation_share)
     loading_seconds = training_seconds * loading_share
     parts = {
         "start-up": timings.startup_seconds,
         "loading": loading_seconds,
         "training": training_seconds - loading_seconds,
-        "validation": share * sum(epoch.validation_seconds for epoch in timings.epochs),
+        "validation": timings.validation_share * training_seconds,
     }
     parts["the rest"] = max(0.0, timings.whole_seconds - sum(parts.values()))
     return {part: value for part, value in parts.items() if value}

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from photofinish.comparing.decision import Decision, decide_all
-from photofinish.comparing.device_results import ScriptResult
-from photofinish.comparing.pairs import AnyComparison, Comparison, TrainedPair
+from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.remedies import Remedy
 from photofinish.comparing.scaling import all_series, grid, shared_trainings
 from photofinish.files import to_json, write_text_atomically
@@ -40,7 +39,7 @@ MOST_SHOWN = 30
 MOST_MARKDOWN_CHARACTERS = 60_000
 """GitHub accepts comments of up to 65,536 characters."""
 FIGURES = "figures"
-_SECTIONS: list[tuple[str, Callable[[AnyComparison], Table], str]] = [
+_SECTIONS: list[tuple[str, Callable[[Comparison], Table], str]] = [
     (
         "Speed-ups",
         tables.speedup_table,
@@ -99,12 +98,12 @@ class Details:
 
 
 def write_report(
-    pairs: list[TrainedPair],
+    pairs: list[Comparison],
     folder: Path,
-    scripts: Sequence[Comparison[ScriptResult]] = (),
+    scripts: Sequence[Comparison] = (),
 ) -> list[Verdict]:
     """Write all files of the report, and return a verdict for each experiment and script."""
-    everything: list[AnyComparison] = [*pairs, *scripts]
+    everything: list[Comparison] = [*pairs, *scripts]
     decisions = decide_all(everything)
     verdicts = [
         verdict(pair, decision) for pair, decision in zip(everything, decisions, strict=True)
@@ -139,8 +138,8 @@ def write_report(
 
 
 def _write_csv_files(
-    pairs: Sequence[TrainedPair],
-    everything: Sequence[AnyComparison],
+    pairs: Sequence[Comparison],
+    everything: Sequence[Comparison],
     decisions: Sequence[Decision],
     folder: Path,
 ) -> None:
@@ -158,7 +157,7 @@ def _write_csv_files(
 
 
 def _answers(
-    pairs: Sequence[AnyComparison], verdicts: list[Verdict], summary: str, overview: Table
+    pairs: Sequence[Comparison], verdicts: list[Verdict], summary: str, overview: Table
 ) -> Answers:
     """Return the answers alone, without evidence."""
     answers = {
@@ -184,7 +183,7 @@ def _reasons(verdicts: list[Verdict]) -> list[str]:
     return list(dict.fromkeys(each.missing for each in verdicts if each.missing))
 
 
-def _details(pair: AnyComparison, answer: Verdict) -> Details:
+def _details(pair: Comparison, answer: Verdict) -> Details:
     diagnoses = [found for of_device in pair.diagnoses.values() for found in of_device]
     remedies = [each for found in diagnoses for each in (found.remedy, found.second) if each]
     if answer.decision.own.reason == "short job":
@@ -212,7 +211,7 @@ def _suggestion(experiment: str, remedy: Remedy) -> tuple[str, str, str]:
     return remedy_line(remedy), prediction(remedy), tries
 
 
-def write_for_dvc(pairs: Sequence[AnyComparison], folder: Path, metrics: Path, plots: Path) -> None:
+def write_for_dvc(pairs: Sequence[Comparison], folder: Path, metrics: Path, plots: Path) -> None:
     """Write the files that `dvc metrics` and `dvc plots` show, which Git keeps."""
     for former in (metrics, plots):
         shutil.rmtree(former, ignore_errors=True)

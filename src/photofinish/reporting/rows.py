@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import astuple, fields
 from itertools import accumulate
 
-from photofinish.comparing.device_results import Trained
-from photofinish.comparing.pairs import AnyComparison
+from photofinish.comparing.pairs import Comparison
+from photofinish.comparing.result import Trained
 from photofinish.files import to_csv
 from photofinish.reporting.columns import RENTING, SPEEDUPS, csv_names, csv_rows
 from photofinish.reporting.comparison_rows import COLUMNS as COMPARISON
@@ -32,7 +32,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 """Columns of each of the report's CSV files."""
 
 
-def history_rows(pairs: Iterable[AnyComparison]) -> Rows:
+def history_rows(pairs: Iterable[Comparison]) -> Rows:
     """Return every epoch of every run, with the training time up to its end."""
     rows = []
     for result in _trained(pairs):
@@ -42,7 +42,7 @@ def history_rows(pairs: Iterable[AnyComparison]) -> Rows:
     return _named("history.csv", rows)
 
 
-def confusion_rows(pairs: Iterable[AnyComparison]) -> Rows:
+def confusion_rows(pairs: Iterable[Comparison]) -> Rows:
     """Return how many test samples of each class were predicted as each class, for each run."""
     rows = []
     for result in _trained(pairs):
@@ -53,9 +53,9 @@ def confusion_rows(pairs: Iterable[AnyComparison]) -> Rows:
     return _named("confusion.csv", rows)
 
 
-def _trained(pairs: Iterable[AnyComparison]) -> list[Trained]:
+def _trained(pairs: Iterable[Comparison]) -> list[Trained]:
     """Return the results of experiments, since scripts have no history and no predictions."""
-    return [run for pair in pairs for run in pair.trained if isinstance(run, Trained)]
+    return [run.trained for pair in pairs for run in pair.trained if run.trained]
 
 
 def _run(result: Trained) -> tuple[str, ...]:
@@ -63,13 +63,13 @@ def _run(result: Trained) -> tuple[str, ...]:
     return result.experiment, result.device, f"{result.experiment} {result.device}"
 
 
-def speedup_rows(pairs: Iterable[AnyComparison]) -> Rows:
+def speedup_rows(pairs: Iterable[Comparison]) -> Rows:
     """Return three rows for each experiment with a trained GPU."""
     found = [(pair.experiment, pair.compared.speedups) for pair in pairs if pair.compared]
     return csv_rows(SPEEDUPS, [(experiment, each.values()) for experiment, each in found])
 
 
-def seed_rows(pairs: Iterable[AnyComparison]) -> Rows:
+def seed_rows(pairs: Iterable[Comparison]) -> Rows:
     """Return a row for each seed of an experiment with several seeds."""
     rows: list[tuple[object, ...]] = []
     for pair in pairs:
@@ -84,7 +84,7 @@ def seed_rows(pairs: Iterable[AnyComparison]) -> Rows:
     return _named("seeds.csv", rows)
 
 
-def renting_rows(pairs: Iterable[AnyComparison]) -> Rows:
+def renting_rows(pairs: Iterable[Comparison]) -> Rows:
     """Return a row of bounds and estimates for each experiment and accelerator."""
     return csv_rows(RENTING, [(pair.experiment, pair.renting.options) for pair in pairs])
 

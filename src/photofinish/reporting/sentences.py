@@ -8,17 +8,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from photofinish.comparing.decision import Decision, decide
-from photofinish.comparing.device_results import AnyResult, TrainingResult
 from photofinish.comparing.diagnosis import Diagnosis
-from photofinish.comparing.pairs import AnyComparison
+from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.parity import Layer, Parity
+from photofinish.comparing.result import Result, Trained
 from photofinish.comparing.scaling import Series
 from photofinish.comparing.seeds import OverSeeds
-from photofinish.comparing.speedups import LEAST_VALUES, BreakEvenEpochs, Kind, Speedup
+from photofinish.comparing.speedups import BreakEvenEpochs, Kind, Speedup
+from photofinish.comparing.times import LEAST_VALUES
 from photofinish.machine.load import load_warnings
 from photofinish.reporting.answer_words import action_text, answer_text, busy_text
 from photofinish.reporting.causes import advice, cause
-from photofinish.reporting.extrapolated import caution, epochs_of, in_points
+from photofinish.reporting.extrapolated import caution, in_points, timed_text
 from photofinish.wording import counted, faster, listed, measure_again, seconds
 
 NAMES: dict[Kind, str] = {
@@ -65,12 +66,12 @@ class Verdict:
         return " ".join([self.answer, *self.first, *self.details, *self.cautions])
 
 
-def verdict(pair: AnyComparison, decision: Decision | None = None) -> Verdict:
+def verdict(pair: Comparison, decision: Decision | None = None) -> Verdict:
     """Return the answer with its evidence. By default, decide for this experiment alone."""
     decision = decision or decide(pair)
     details = _evidence_of_both(pair) if pair.compared else _evidence_of_cpu(pair, decision)
     if "cpu" in pair.seeds:
-        is_whole = not pair.cpu.timings.epochs_left
+        is_whole = not pair.cpu.timings.untimed_epochs
         details.append(chance(pair.seeds["cpu"], pair.seeds.get("gpu") if is_whole else None))
     return Verdict(
         experiment=pair.experiment,
@@ -86,7 +87,7 @@ def verdict(pair: AnyComparison, decision: Decision | None = None) -> Verdict:
     )
 
 
-def _evidence_of_both(pair: AnyComparison) -> list[str]:
+def _evidence_of_both(pair: Comparison) -> list[str]:
     assert pair.compared
     (cpu, gpu), details = pair.trained, []
     if epoch := pair.compared.speedups.get("epoch"):
@@ -98,22 +99,21 @@ def _evidence_of_both(pair: AnyComparison) -> list[str]:
     details += [*_why(cpu, pair.diagnoses["cpu"]), *_why(gpu, pair.diagnoses["gpu"])]
     if found := pair.compared.break_even:
         details.append(f"When the GPU's start-up is repaid: {break_even_epochs(found)}.")
-    if cpu.scores and gpu.scores:
-        details.append(_scores(cpu, gpu, pair.parity))
+    if cpu.trained and gpu.trained:
+        details.append(_scores(cpu.trained, gpu.trained, pair.parity))
     else:
         details.append(_metrics(cpu, gpu))
     return details
 
 
-def _scores(cpu: AnyResult, gpu: AnyResult, parity: Parity | None) -> str:
+def _scores(cpu: Trained, gpu: Trained, parity: Parity | None) -> str:
     """Return where the models first differ, and the main score of both devices."""
-    assert cpu.scores
-    assert gpu.scores
     (name, score), (_, score_of_gpu), parted = cpu.scores.figure, gpu.scores.figure, ""
     if parity and parity.epochs is not None:
+        on_cpu, on_gpu = (f"after {timed_text(run.timings)}" for run in (cpu, gpu))
         return (
-            f"{name[0].upper()}{name[1:]} is {score} on the CPU after {epochs_of(cpu.timings)} and "
-            f"{score_of_gpu} on the GPU after {epochs_of(gpu.timings)}: not comparable."
+            f"{name[0].upper()}{name[1:]} is {score} on the CPU {on_cpu} and {score_of_gpu} on "
+            f"the GPU {on_gpu}: not comparable."
         )
     if parity and (divergence := parity.first_divergence):
         finding = layer_finding(divergence, parity)
@@ -127,7 +127,7 @@ def _scores(cpu: AnyResult, gpu: AnyResult, parity: Parity | None) -> str:
     return f"{parted}{name} is {score_of_gpu} on the GPU and {score} on the CPU."
 
 
-def _metrics(cpu: AnyResult, gpu: AnyResult) -> str:
+def _metrics(cpu: Result, gpu: Result) -> str:
     """Return the metrics of both devices, and what they do not show."""
     on_cpu, on_gpu = (listed(metric_texts(run)[:_METRICS_NAMED]) for run in (cpu, gpu))
     if not on_cpu or not on_gpu:
@@ -135,7 +135,7 @@ def _metrics(cpu: AnyResult, gpu: AnyResult) -> str:
     return f"On the GPU it reports {on_gpu}; on the CPU {on_cpu}. {NO_PARITY}"
 
 
-def metric_texts(run: AnyResult) -> list[str]:
+def metric_texts(run: Result) -> list[str]:
     """Return the custom metrics of a result, each after its name."""
     return [
         f"{name} {'not a number' if value is None else f'{value:.4g}'}"
@@ -143,12 +143,12 @@ def metric_texts(run: AnyResult) -> list[str]:
     ]
 
 
-def _evidence_of_cpu(pair: AnyComparison, decision: Decision) -> list[str]:
+def _evidence_of_cpu(pair: Comparison, decision: Decision) -> list[str]:
     cpu, timings = pair.cpu, pair.cpu.timings
     trained = "ran it"
-    if cpu.scores:
-        what = epochs_of(timings) if timings.epochs_left else "it"
-        trained = f"trained {what} to {cpu.scores.in_words}"
+    if cpu.trained:
+        what = timed_text(timings) if timings.untimed_epochs else "it"
+        trained = f"trained {what} to {cpu.trained.scores.in_words}"
     trained = f"{timings.device_name} {trained} in {seconds(timings.total_seconds)}"
     if timings.startup_seconds:  # unknown for a script without steps
         trained += f", {seconds(timings.startup_seconds)} of it start-up"
@@ -243,7 +243,7 @@ def layer_finding(layer: Layer, parity: Parity) -> str:
     return f"only one has {layer.at}" if layer.at else "they differ"
 
 
-def _why(run: AnyResult, diagnoses: Sequence[Diagnosis]) -> list[str]:
+def _why(run: Result, diagnoses: Sequence[Diagnosis]) -> list[str]:
     """Return the cause of an epoch's time, then the cause of the job's time."""
     if not run.has_steps:
         return [_NO_STEPS] if run.device == "cpu" else []
@@ -262,15 +262,15 @@ def _why(run: AnyResult, diagnoses: Sequence[Diagnosis]) -> list[str]:
     return [" ".join(sentences)]
 
 
-def _cautions(pair: AnyComparison) -> tuple[str, ...]:
+def _cautions(pair: Comparison) -> tuple[str, ...]:
     """Return further reasons to doubt the answer."""
     cautions = []
-    if pair.cpu.timings.epochs_left:
+    if pair.cpu.timings.untimed_epochs:
         cautions.append(caution(pair.cpu.timings))
     for run in pair.trained:
         device, times = run.device.upper(), run.timings
         is_reported = load_warnings(times.load) and times.measured_load in ((), times.load)
-        if isinstance(run, TrainingResult) and times.step_warnings and not is_reported:
+        if run.settings and times.step_warnings and not is_reported:
             stages = [f"measure-{run.device}@{run.experiment}"]
             cautions.append(
                 f"The machine was busy while the {device}'s steps were measured "
@@ -281,7 +281,7 @@ def _cautions(pair: AnyComparison) -> tuple[str, ...]:
             fallbacks = [f"{name} ({count} per step)" for name, count in run.cpu_fallbacks.items()]
             names = listed(fallbacks)
             cautions.append(f"The CPU computed some of the {device}'s step: {names}.")
-    if any(run.timings.resumed_at_epochs for run in pair.trained):
+    if any(run.timings.interruptions for run in pair.trained):
         cautions.append("A training was interrupted, so its time is the sum of its parts.")
     if not pair.cpu.is_deterministic:
         cautions.append("With `deterministic: false` the results don't repeat bit for bit.")

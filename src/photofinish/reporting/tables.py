@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from itertools import product
 
-from photofinish.comparing.device_results import AnyResult
-from photofinish.comparing.pairs import AnyComparison
+from photofinish.comparing.pairs import Comparison
+from photofinish.comparing.result import Result
 from photofinish.comparing.scaling import Series, Shared
 from photofinish.comparing.seeds import Spread
-from photofinish.comparing.speedups import epoch_speedup, time_to_lowest_loss
+from photofinish.comparing.speedups import epoch_speedup
+from photofinish.comparing.spending import time_to_lowest_loss
 from photofinish.comparing.step_costs import PARTS
 from photofinish.machine.load import load_warnings
 from photofinish.reporting import causes, sentences
 from photofinish.reporting.columns import ESTIMATED, NOTHING, RENTING, SPEEDUPS, Table, page_rows
-from photofinish.reporting.extrapolated import epochs_of, job_time
+from photofinish.reporting.extrapolated import job_time, timed_text
 from photofinish.reporting.sentences import THE_SAME
 from photofinish.results.references import hardware
 from photofinish.wording import all_or_some, energy, limit, listed, money, ratio, seconds, utc_day
@@ -37,15 +38,15 @@ def series_table(series: Iterable[Series]) -> Table:
     ]
 
 
-def speedup_table(pair: AnyComparison) -> Table:
+def speedup_table(pair: Comparison) -> Table:
     """Return three rows if a GPU trained the experiment."""
     rows = page_rows(SPEEDUPS, pair.compared.speedups.values() if pair.compared else ())
-    if rows and pair.cpu.timings.epochs_left:
+    if rows and pair.cpu.timings.untimed_epochs:
         rows[-1]["CPU"] += ", extrapolated"
     return rows
 
 
-def bounds_table(pair: AnyComparison) -> Table:
+def bounds_table(pair: Comparison) -> Table:
     """Return the bounds of an epoch and of the job, if no GPU trained the experiment."""
     if pair.compared or not pair.cpu.has_steps:
         return []
@@ -63,7 +64,7 @@ def bounds_table(pair: AnyComparison) -> Table:
     return rows
 
 
-def parity_table(pair: AnyComparison) -> Table:
+def parity_table(pair: Comparison) -> Table:
     """Return a row for all equal layers, then a row for each other layer, in training order."""
     parity = pair.parity
     if not parity:
@@ -87,7 +88,7 @@ def parity_table(pair: AnyComparison) -> Table:
     return rows
 
 
-def seeds_table(pair: AnyComparison) -> Table:
+def seeds_table(pair: Comparison) -> Table:
     """Return a row for each device and figure, if the experiment has several seeds."""
     rows = []
     for device, over in pair.seeds.items():
@@ -115,7 +116,7 @@ def seeds_table(pair: AnyComparison) -> Table:
     return rows
 
 
-def paying_table(pair: AnyComparison) -> Table:
+def paying_table(pair: Comparison) -> Table:
     """Return energy, cost and the time to the target, without rows of unknown figures."""
     by_device = {run.device.upper(): _spent(pair, run) for run in pair.trained}
     rows = []
@@ -133,7 +134,7 @@ def paying_table(pair: AnyComparison) -> Table:
     return rows
 
 
-def _spent(pair: AnyComparison, run: AnyResult) -> dict[str, tuple[str, str]]:
+def _spent(pair: Comparison, run: Result) -> dict[str, tuple[str, str]]:
     """Return a training's energy, cost and times, each as a figure and an explanation."""
     spent = pair.uses[run.device]
     joules, target, currency = spent.energy.joules, spent.target, spent.currency
@@ -154,8 +155,8 @@ def _spent(pair: AnyComparison, run: AnyResult) -> dict[str, tuple[str, str]]:
     if spent.cost_to_target:
         cost = money_or_nothing(spent.cost_to_target.amount, currency)
         answers[f"cost {goal}"] = cost, "as for the run"
-    if run.stops_early:
-        epochs, startup_seconds = run.timings.epochs, run.timings.startup_seconds
+    if run.stops_early and run.trained:
+        epochs, startup_seconds = run.trained.timings.epochs, run.timings.startup_seconds
         epoch, until_seconds = time_to_lowest_loss(run.history, epochs, startup_seconds)
         when = f"in epoch {epoch} of {len(run.history)}, start-up included"
         answers["time to the lowest validation loss"] = seconds(until_seconds), when
@@ -188,7 +189,7 @@ def sharing_table(shared: Iterable[Shared]) -> Table:
     return rows
 
 
-def references_table(pair: AnyComparison) -> Table:
+def references_table(pair: Comparison) -> Table:
     """Return a row for each reference, with its speed-up over this CPU."""
     rows = []
     for each in pair.references:
@@ -200,14 +201,14 @@ def references_table(pair: AnyComparison) -> Table:
             "epoch (median)": seconds(against_cpu.device_seconds),
             "of this CPU's speed": f"{ratio(against_cpu.ratio)}x",
             "total": job_time(timings),
-            "test": f"{each.scores.in_words} after {epochs_of(timings)}",
+            "test": f"{each.scores.in_words} after {timed_text(timings)}",
             "unreliable": "; ".join(load_warnings(timings.load)) or "no",
         }
         rows.append(row)
     return rows
 
 
-def renting_table(pair: AnyComparison) -> Table:
+def renting_table(pair: Comparison) -> Table:
     """Return a row for each accelerator. renting.csv has more."""
     rows = page_rows(RENTING, pair.renting.options)
     if not any(option.estimate for option in pair.renting.options):
@@ -216,7 +217,7 @@ def renting_table(pair: AnyComparison) -> Table:
     return rows
 
 
-def steps_table(pair: AnyComparison) -> Table:
+def steps_table(pair: Comparison) -> Table:
     """Return a row for each part of a step, with its share."""
     runs = [run for run in pair.trained if run.costs and run.costs.shown_shares]
     profiled = {run.device.upper(): run.costs for run in runs if run.costs}
@@ -229,16 +230,16 @@ def steps_table(pair: AnyComparison) -> Table:
     return rows
 
 
-def steps_note(pair: AnyComparison) -> str:
+def steps_note(pair: Comparison) -> str:
     """Return a note on how to read the parts of a step."""
-    taken = [result.steps_taken for result in pair.trained]
+    taken = [run.trained.timings.steps_taken for run in pair.trained if run.trained]
     is_captured = any(steps and steps.kind == "graph" for steps in taken)
     return causes.IN_GRAPHS if is_captured else ""
 
 
-def metrics_table(pair: AnyComparison) -> Table:
+def metrics_table(pair: Comparison) -> Table:
     """Return a row for each number in a script's metrics files."""
-    runs = [run for run in pair.trained if run.scores is None]
+    runs = [run for run in pair.trained if run.trained is None]
     rows = []
     for name in dict.fromkeys(name for run in runs for name in run.metrics):
         row = {"metric": name}

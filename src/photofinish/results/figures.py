@@ -1,18 +1,19 @@
-"""Measured figures. Each is one field of its record, which also names where it is shown."""
+"""Measured figures: one table, with all places where each is shown."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal
 
 from photofinish.config.base import Record
 
 
 @dataclass(frozen=True)
 class Figure:
-    """Places where a figure is shown, as metadata of a field or of a property's type."""
+    """Measured figure of a job's times, and the places where it is shown."""
 
+    attribute: str
+    """Attribute of the times. A figure that the times do not have is None."""
     label: str | None = None
     """Heading of the figure's row on the page, or None if it has no row."""
     unit: Literal["seconds", "bytes", "a second"] = "seconds"
@@ -26,27 +27,37 @@ class Figure:
     """True if the figure is missing for a job that is timed as a whole."""
 
 
-@cache
-def figures_of(record: type[Record]) -> dict[str, Figure]:
-    """Return the figures by attribute. For each class, properties come before fields."""
-    metadata: dict[str, Any] = {}
-    for owner in record.__mro__:
-        if not issubclass(owner, Record):
-            continue
-        for name, member in vars(owner).items():
-            if isinstance(member, property):
-                hint = get_type_hints(member.fget, include_extras=True).get("return")
-                metadata[name] = getattr(hint, "__metadata__", ())
-        for name in filter(record.model_fields.__contains__, owner.__annotations__):
-            metadata[name] = record.model_fields[name].metadata
-    return {
-        name: part for name, parts in metadata.items() for part in parts if isinstance(part, Figure)
-    }
+def _shown(
+    attribute: str, label: str, unit: Literal["seconds", "bytes", "a second"] = "seconds", **at: Any
+) -> Figure:
+    """Return a figure that is a column of comparison.csv and a metric in MLflow."""
+    return Figure(attribute, label, unit, **{"csv": attribute, "mlflow": attribute, **at})
+
+
+FIGURES = (
+    _shown("median_step_seconds", "step (median)", csv="step_seconds", dvc=True, needs_steps=True),
+    _shown(
+        "median_epoch_seconds", "epoch (median)", csv="epoch_seconds", dvc=True, needs_steps=True
+    ),
+    _shown(
+        "images_per_second",
+        "samples/s",
+        "a second",
+        mlflow="median_images_per_second",
+        needs_steps=True,
+    ),
+    _shown("startup_seconds", "start-up", needs_steps=True),
+    _shown("total_seconds", "total", dvc=True),
+    _shown("peak_memory_bytes", "memory (peak)", "bytes"),
+    _shown("peak_host_memory_bytes", "host memory (peak)", "bytes"),
+    Figure("data_seconds", mlflow="data_seconds"),
+    Figure("warm_up_seconds", mlflow="warm_up_seconds"),
+)
 
 
 def figures_in(times: Record, *, has_steps: bool) -> list[tuple[Figure, Any]]:
     """Return each figure with its value, which is None if it was not measured."""
     return [
-        (figure, getattr(times, name) if has_steps or not figure.needs_steps else None)
-        for name, figure in figures_of(type(times)).items()
+        (each, getattr(times, each.attribute, None) if has_steps or not each.needs_steps else None)
+        for each in FIGURES
     ]

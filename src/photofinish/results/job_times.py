@@ -2,35 +2,117 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import statistics
+from abc import ABC, abstractmethod
+from typing import Literal, NamedTuple
 
 from photofinish.machine.fingerprint import GpuTarget
 from photofinish.machine.load import LoadWindow, load_warnings
-from photofinish.results.figures import Figure
+from photofinish.results import passed_seconds
 from photofinish.results.measurements import (
     MOST_UNEXPLAINED_SHARE,
     LoopSteps,
     StepMeasurements,
     StepParts,
 )
-from photofinish.results.pass_times import PassTimes
+from photofinish.results.pass_times import PassTimes, ProcessTimes
 from photofinish.results.records import TrainingTimes
 from photofinish.results.timed_parts import EpochByParts, epoch_by_parts
 
-_STEP = Figure(
-    "step (median)", csv="step_seconds", dvc=True, mlflow="median_step_seconds", needs_steps=True
-)
+
+class TimedShare(NamedTuple):
+    """How much of a job was timed."""
+
+    done: float
+    of: float
+    unit: Literal["epoch", "step"]
 
 
-class JobTimes(PassTimes, StepMeasurements):
-    """Times of a job and of its steps, which may come from two processes."""
+class JobTimes(ProcessTimes, StepMeasurements, ABC):
+    """Times of a whole job and of its steps, by the epochs or the parts that were timed.
 
-    sampled_steps: int | None = None
-    """Number of steps that `photofinish ask` took, if it extrapolates the epochs from them."""
+    A pass is a timed epoch with its validation, or an epoch whose steps are all like a timed part.
+    """
+
     loop_steps: LoopSteps | None = None
     """Steps of a script on the CPU."""
     measured_load: tuple[LoadWindow, ...] = ()
     """Load while `measure` ran. In records without it, the last window of `load` covers that."""
+
+    @property
+    @abstractmethod
+    def planned_epochs(self) -> float:
+        """Number of epochs of the whole job."""
+
+    @property
+    @abstractmethod
+    def once_seconds(self) -> float:
+        """Time outside the passes: start-up, writing results."""
+
+    @property
+    @abstractmethod
+    def whole_seconds(self) -> float:
+        """Duration of the whole job, extrapolated if not all of it was timed."""
+
+    @property
+    @abstractmethod
+    def seeds_seconds(self) -> float:
+        """Time of all further seeds' passes."""
+
+    @property
+    @abstractmethod
+    def epoch_seconds(self) -> list[float]:
+        """Duration of each training pass, without validation."""
+
+    @property
+    @abstractmethod
+    def pass_seconds(self) -> list[float]:
+        """Duration of each pass."""
+
+    @property
+    @abstractmethod
+    def epochs_a_pass(self) -> float:
+        """Number of epochs that were timed for a pass: 1, or less for a part of an epoch."""
+
+    @property
+    @abstractmethod
+    def untimed_epochs(self) -> float:
+        """Number of planned epochs that were not timed."""
+
+    @property
+    @abstractmethod
+    def timed(self) -> TimedShare:
+        """Epochs or steps that were timed, of all."""
+
+    @property
+    @abstractmethod
+    def validation_share(self) -> float:
+        """Time of validation as a share of the training passes' time."""
+
+    @property
+    def end_to_end_seconds(self) -> list[float]:
+        """Duration of the whole job, for each time that it was trained."""
+        return [self.whole_seconds]
+
+    @property
+    def interruptions(self) -> int:
+        """Number of times that the training was resumed."""
+        return 0
+
+    @property
+    def job_seconds(self) -> float:
+        """Duration of the whole job with its further seeds, without repeats, which only measure."""
+        return self.whole_seconds + self.seeds_seconds
+
+    @property
+    def passes_seconds(self) -> float:
+        """Duration of all passes of the whole job."""
+        return self.whole_seconds - self.once_seconds
+
+    @property
+    def median_epoch_seconds(self) -> float:
+        """Median duration of a training pass."""
+        return statistics.median(self.epoch_seconds)
 
     @property
     def training_load(self) -> tuple[LoadWindow, ...]:
@@ -49,7 +131,7 @@ class JobTimes(PassTimes, StepMeasurements):
         return before or load_warnings(self.step_load)
 
     @property
-    def median_step_seconds(self) -> Annotated[float, _STEP]:
+    def median_step_seconds(self) -> float:
         """Median duration of a step whose batch is on the device."""
         return self.steady_state.median_seconds
 
@@ -86,5 +168,63 @@ class JobTimes(PassTimes, StepMeasurements):
         return parts if fits or isinstance(self.host, GpuTarget) else None
 
 
-class Timings(TrainingTimes, JobTimes):
+class EpochTimes(PassTimes, JobTimes):
+    """Times of a job by its epochs."""
+
+    sampled_steps: int | None = None
+    """Number of steps that `photofinish ask` took, if it extrapolates the epochs from them."""
+
+    @property
+    def planned_epochs(self) -> int:
+        return len(self.epochs) + self.epochs_left
+
+    @property
+    def epoch_seconds(self) -> list[float]:
+        return [epoch.training_seconds for epoch in self.all_epochs]
+
+    @property
+    def pass_seconds(self) -> list[float]:
+        if self.sampled_steps:
+            parts = self.repeats or (self.epochs,)
+            return [passed_seconds(part) / len(self.epochs) for part in parts]
+        return [passed_seconds([epoch]) for epoch in self.all_epochs]
+
+    @property
+    def epochs_a_pass(self) -> float:
+        count, of, _ = self.timed
+        if self.sampled_steps:
+            return count / of * self.planned_epochs / len(self.pass_seconds)
+        return 1.0
+
+    @property
+    def untimed_epochs(self) -> float:
+        count, of, _ = self.timed
+        return max(0.0, self.planned_epochs * (1 - count / of))
+
+    @property
+    def timed(self) -> TimedShare:
+        if self.sampled_steps and self.steps_per_epoch:
+            return TimedShare(
+                self.sampled_steps, self.planned_epochs * self.steps_per_epoch, "step"
+            )
+        return TimedShare(len(self.epochs), self.planned_epochs, "epoch")
+
+    @property
+    def validation_share(self) -> float:
+        training_seconds = sum(epoch.training_seconds for epoch in self.epochs)
+        return passed_seconds(self.epochs) / training_seconds - 1
+
+    @property
+    def interruptions(self) -> int:
+        return len(self.resumed_at_epochs)
+
+    @property
+    def end_to_end_seconds(self) -> list[float]:
+        if self.sampled_steps:
+            return [self.whole_seconds]
+        repeats = [passed_seconds(repeat) + self.left_seconds(repeat) for repeat in self.repeats]
+        return [self.whole_seconds, *(self.once_seconds + seconds for seconds in repeats)]
+
+
+class Timings(TrainingTimes, EpochTimes):
     """Times of a training, with its steps as `measure` measured them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from photofinish.config.base import Record
 from photofinish.machine.energy import Energy
@@ -12,37 +12,14 @@ from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.machine.host import git_commit, package_versions
 from photofinish.machine.load import LoadWindow
 from photofinish.results import EpochTiming, median_training_seconds, passed_seconds
-from photofinish.results.figures import Figure
-
-_EPOCH = Figure(
-    "epoch (median)", csv="epoch_seconds", dvc=True, mlflow="median_epoch_seconds", needs_steps=True
-)
-_RATE = Figure(
-    "samples/s",
-    "a second",
-    csv="images_per_second",
-    mlflow="median_images_per_second",
-    needs_steps=True,
-)
-_STARTUP = Figure("start-up", csv="startup_seconds", mlflow="startup_seconds", needs_steps=True)
-_TOTAL = Figure("total", csv="total_seconds", dvc=True, mlflow="total_seconds")
-_DEVICE_MEMORY = Figure(
-    "memory (peak)", "bytes", csv="peak_memory_bytes", mlflow="peak_memory_bytes"
-)
-_HOST_MEMORY = Figure(
-    "host memory (peak)",
-    "bytes",
-    csv="peak_host_memory_bytes",
-    mlflow="peak_host_memory_bytes",
-)
 
 
 class Readings(Record):
     """Readings of instruments that watch a job."""
 
-    peak_memory_bytes: Annotated[int | None, _DEVICE_MEMORY] = None
+    peak_memory_bytes: int | None = None
     """Peak memory of the device, or of the process on the CPU. The largest of several peaks."""
-    peak_host_memory_bytes: Annotated[int | None, _HOST_MEMORY] = None
+    peak_host_memory_bytes: int | None = None
     """Largest resident set of the training process, or of any rank."""
     energy: tuple[Energy, ...] = ()
     """Energy of the first training, for each part of the machine."""
@@ -88,7 +65,27 @@ class StepsTaken(Record):
     why: str
 
 
-class PassTimes(Readings, Where):
+class ProcessTimes(Readings, Where):
+    """Times of a process that trains or measures, without its passes."""
+
+    training_image_count: int
+    steps_per_epoch: int | None = None
+    images_per_second: float | None
+    """Training samples divided by the median training time of an epoch, over all repeats."""
+    startup_seconds: float
+    """Time from the process's start to the first step, without warm-up and photofinish's checks."""
+    startup_cpu_seconds: float | None = None
+    """CPU time of the main thread in the start-up."""
+    total_seconds: float
+    """Time from the process's start to the last result, without warm-up, checks and tracking.
+
+    For a resumed run, the sum over its processes.
+    """
+    load: tuple[LoadWindow, ...]
+    """Load between readings after epochs."""
+
+
+class PassTimes(ProcessTimes):
     """Duration of a job, of its start-up and of its epochs."""
 
     epochs: tuple[EpochTiming, ...]
@@ -99,21 +96,6 @@ class PassTimes(Readings, Where):
     seeds: tuple[tuple[EpochTiming, ...], ...] = ()
     """Epochs of the training from each further seed."""
     resumed_at_epochs: tuple[int, ...] = ()
-    training_image_count: int
-    steps_per_epoch: int | None = None
-    images_per_second: Annotated[float | None, _RATE]
-    """Training samples divided by the median training time of an epoch, over all repeats."""
-    startup_seconds: Annotated[float, _STARTUP]
-    """Time from the process's start to the first step, without warm-up and photofinish's checks."""
-    startup_cpu_seconds: float | None = None
-    """CPU time of the main thread in the start-up."""
-    total_seconds: Annotated[float, _TOTAL]
-    """Time from the process's start to the last result, without warm-up, checks and tracking.
-
-    For a resumed run, the sum over its processes.
-    """
-    load: tuple[LoadWindow, ...]
-    """Load between readings after epochs."""
 
     @property
     def all_epochs(self) -> list[EpochTiming]:
@@ -121,12 +103,7 @@ class PassTimes(Readings, Where):
         return [*self.epochs, *(timing for repeat in self.repeats for timing in repeat)]
 
     @property
-    def epoch_seconds(self) -> list[float]:
-        """Duration of each training pass, all repeats included."""
-        return [epoch.training_seconds for epoch in self.all_epochs]
-
-    @property
-    def median_epoch_seconds(self) -> Annotated[float, _EPOCH]:
+    def median_epoch_seconds(self) -> float:
         """Median duration of a training pass."""
         return median_training_seconds(self.all_epochs)
 
@@ -161,17 +138,6 @@ class PassTimes(Readings, Where):
     def seeds_seconds(self) -> float:
         """Time of all further seeds' passes, including the epochs left."""
         return sum(passed_seconds(seed) + self.left_seconds(seed) for seed in self.seeds)
-
-    @property
-    def job_seconds(self) -> float:
-        """Duration of the whole job with its further seeds, without repeats, which only measure."""
-        return self.whole_seconds + self.seeds_seconds
-
-    @property
-    def end_to_end_seconds(self) -> list[float]:
-        """Duration of the whole job, for each repeat."""
-        repeats = [passed_seconds(repeat) + self.left_seconds(repeat) for repeat in self.repeats]
-        return [self.whole_seconds, *(self.once_seconds + seconds for seconds in repeats)]
 
 
 def made_here(host: CpuTarget | GpuTarget) -> dict[str, Any]:

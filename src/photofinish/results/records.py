@@ -18,7 +18,6 @@ from photofinish.errors import UserError
 from photofinish.files import sha256_of_bytes, to_csv, write_text_atomically
 from photofinish.nested import Nested
 from photofinish.results import EpochMetrics
-from photofinish.results.figures import Figure
 from photofinish.results.pass_times import Overhead, PassTimes, StepsTaken
 
 MODEL, TIMINGS_FOLDER, EVALUATED = "model", "timings", "evaluation"
@@ -137,9 +136,9 @@ class FirstStep(Record):
 class TrainingTimes(PassTimes):
     """Times of a training: timings/timings.json."""
 
-    data_seconds: Annotated[float, Figure(mlflow="data_seconds")]
+    data_seconds: float
     """Time to read, normalise and copy the split. Part of the start-up."""
-    warm_up_seconds: Annotated[float, Figure(mlflow="warm_up_seconds")]
+    warm_up_seconds: float
     """Time of warm-up steps before the training. Not part of the start-up or the total."""
     replaces: str | None = None
     """SHA-256 of the weights of the shorter training that this training replaces."""

@@ -10,7 +10,7 @@ from pydantic import Field, RootModel
 
 from photofinish.config.base import Record
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
-from photofinish.results.job_times import JobTimes
+from photofinish.results.job_times import EpochTimes
 from photofinish.results.pass_times import made_here
 from photofinish.results.records import DeviceLabel, read_record
 
@@ -94,7 +94,7 @@ class ScriptRun(Record):
     """How the script failed or was stopped, if it did not end by itself."""
     metrics: dict[str, float | None]
     """Numbers in the metrics file. None for NaN and infinity."""
-    timings: JobTimes
+    timings: EpochTimes
     """Times of the job. A script without epochs counts as one epoch."""
 
 

@@ -23,7 +23,7 @@ from photofinish.machine.load import load_warnings
 from photofinish.nested import dotted
 from photofinish.results import records
 from photofinish.results.measured import MEASURED, MEASURED_FOLDER, read_trained
-from photofinish.results.pass_times import PassTimes
+from photofinish.results.pass_times import ProcessTimes
 from photofinish.results.script_runs import SCRIPT, ScriptRun, read_script_run
 from photofinish.tracking.run_metrics import (
     KEY,
@@ -188,7 +188,7 @@ def _document(
     name: str,
     device: records.DeviceLabel,
     stage: Literal["train", "script"],
-    timings: PassTimes,
+    timings: ProcessTimes,
     training_key: str,
     note: str,
     result: str,
@@ -257,7 +257,7 @@ def run_tags(name: str, device: str, host: str, training_key: str) -> dict[str, 
     return {**own, TAG_TRAINING_KEY: training_key, **_SOURCE}
 
 
-def _machine_tags(timings: PassTimes) -> dict[str, str]:
+def _machine_tags(timings: ProcessTimes) -> dict[str, str]:
     """Describe the machine, the packages and the commit."""
     host, tags = timings.host, {"device.name": timings.device_name}
     if host.cpu and host.software:

@@ -11,7 +11,7 @@ from mlflow.entities import Metric
 from photofinish.results import EpochMetrics, EpochTiming, records
 from photofinish.results.figures import figures_in
 from photofinish.results.job_times import Timings
-from photofinish.results.pass_times import PassTimes
+from photofinish.results.pass_times import ProcessTimes
 from photofinish.results.script_runs import ScriptRun
 
 ONCE = 0
@@ -97,7 +97,7 @@ def test_scores(scores: records.DeviceEvaluation) -> dict[str, float]:
     return custom | {key: value for key, value in ours.items() if value is not None}
 
 
-def _measured(timings: PassTimes, *, has_steps: bool) -> dict[str, float | None]:
+def _measured(timings: ProcessTimes, *, has_steps: bool) -> dict[str, float | None]:
     """Return the measured figures by their names in MLflow."""
     figures = figures_in(timings, has_steps=has_steps)
     return {figure.mlflow: value for figure, value in figures if figure.mlflow}

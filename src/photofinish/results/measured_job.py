@@ -1,0 +1,89 @@
+"""Times of a whole job by its measured parts, if all its steps are like them."""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+from photofinish.config.experiment import Experiment
+from photofinish.results.job_times import JobTimes, TimedShare
+from photofinish.results.measured import Measured
+from photofinish.results.timed_parts import EpochByParts, epoch_by_parts
+
+
+class MeasuredJob(Measured, JobTimes):
+    """Times of a job that was measured. Only the timed parts were seen of it."""
+
+    job_epochs: float
+    """Number of epochs of the whole job."""
+    job_epoch_steps: float
+    """Number of steps of an epoch, a smaller last batch as a fraction."""
+    job_seeds: int = 1
+
+    @property
+    def by_parts(self) -> EpochByParts:
+        return epoch_by_parts(self.parts, self.job_epoch_steps)
+
+    @property
+    def timed_steps(self) -> float:
+        return sum(part.steps for part in self.parts)
+
+    @property
+    def planned_epochs(self) -> float:
+        return self.job_epochs
+
+    @property
+    def once_seconds(self) -> float:
+        return self.startup_seconds + self.by_parts.once_seconds
+
+    @property
+    def whole_seconds(self) -> float:
+        epoch_seconds = self.by_parts.seconds + self.validation_seconds
+        return self.once_seconds + self.job_epochs * epoch_seconds
+
+    @property
+    def seeds_seconds(self) -> float:
+        return (self.job_seeds - 1) * self.passes_seconds
+
+    @property
+    def epoch_seconds(self) -> list[float]:
+        return list(self.by_parts.values)
+
+    @property
+    def pass_seconds(self) -> list[float]:
+        return [seconds + self.validation_seconds for seconds in self.by_parts.values]
+
+    @property
+    def epochs_a_pass(self) -> float:
+        steady = [part.steps for part in self.parts if part.holds != "start"]
+        return statistics.fmean(steady or [self.timed_steps]) / self.job_epoch_steps
+
+    @property
+    def untimed_epochs(self) -> float:
+        return max(0.0, self.job_epochs - self.timed_steps / self.job_epoch_steps)
+
+    @property
+    def timed(self) -> TimedShare:
+        return TimedShare(self.timed_steps, self.job_epochs * self.job_epoch_steps, "step")
+
+    @property
+    def validation_share(self) -> float:
+        return self.validation_seconds / self.by_parts.seconds
+
+
+def measured_job(measured: Measured, job: Experiment) -> MeasuredJob:
+    """Return the times of an experiment's whole job."""
+    samples = measured.training.samples["train"]
+    assert measured.epoch_steps
+    seconds = epoch_by_parts(measured.parts, measured.epoch_steps).seconds
+    return MeasuredJob(
+        **dict(measured),
+        measured_load=measured.load,
+        job_epochs=job.epochs,
+        job_epoch_steps=measured.epoch_steps,
+        job_seeds=job.seeds,
+        training_image_count=samples,
+        steps_per_epoch=math.ceil(measured.epoch_steps),
+        images_per_second=samples / seconds,
+        total_seconds=measured.startup_seconds + sum(part.seconds for part in measured.parts),
+    )
