@@ -215,7 +215,6 @@ def taken_apart(result: Trained) -> tuple[records.TrainingTimes, Measured]:
         data_seconds=times.data_seconds,
         warm_up_seconds=times.warm_up_seconds,
         steps_taken=pass_times.StepsTaken(kind="eager", at_once=1, why="made up"),
-        validation_seconds=times.epochs[0].validation_seconds,
         first_step=result.first_step,
         peak_memory_bytes=times.peak_memory_bytes,
         load=result.timings.measured_load,

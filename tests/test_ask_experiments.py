@@ -23,7 +23,7 @@ from photofinish.data.packed import PackedSplit
 from photofinish.errors import ConfigError
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.results.measured import Measured, read_measured
-from photofinish.results.measured_job import measured_job
+from photofinish.results.measured_job import experiment_job
 from photofinish.results.timed_parts import TimedPart, epoch_by_parts
 from photofinish.runs.run import Run
 
@@ -44,7 +44,7 @@ def test_a_measurement_answers_for_all_epochs_and_seeds(
 
     measured = read_measured(tmp_path / "measured/measured.json")
     assert isinstance(measured, Measured)
-    timings = measured_job(measured, experiment)
+    timings = experiment_job(measured, experiment)
     assert timings.planned_epochs == 12
     holds = {part.holds for part in measured.parts}
     assert holds == ({"start", "steps"} if seconds < 1 else {"epoch"})

@@ -18,7 +18,7 @@ from photofinish.comparing.times import job_interval
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.results import pass_times
 from photofinish.results.job_times import JobTimes
-from photofinish.results.measured_job import measured_job
+from photofinish.results.measured_job import experiment_job
 from photofinish.results.script_runs import ScriptRun
 from photofinish.results.timed_parts import TimedPart
 
@@ -98,7 +98,7 @@ def test_parts_of_an_experiment_are_not_repeated(make_result: MakeResult, count:
 
     def times(parts: list[TimedPart]) -> JobTimes:
         changed = {"parts": tuple(parts), "epoch_steps": 50.0}
-        return measured_job(measured.model_copy(update=changed), job)
+        return experiment_job(measured.model_copy(update=changed), job)
 
     assert len(times(parts).pass_seconds) == count
     (low, high), (more_low, less_high) = map(job_interval, (times(parts), times(3 * parts)))

@@ -15,7 +15,7 @@ from photofinish.config.experiment import Experiment, ExperimentPlan
 from photofinish.errors import UserError
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget, Machine, mismatches, read_host
 from photofinish.results.measured import MEASURED, NotMeasured, read_measured
-from photofinish.results.measured_job import measured_job
+from photofinish.results.measured_job import experiment_job
 from photofinish.results.records import DeviceLabel
 
 PLAN = Path("data/plan")
@@ -69,8 +69,9 @@ def sample(name: str, device: DeviceLabel, planned: ExperimentPlan, seconds: flo
     job = _settings(planned)
     # The CPU trains without settings that only accelerators read, but estimates need them.
     changes = {"experiment": job, "custom_code": planned.custom_code}
+    assert measured.training
     record = measured.training.model_copy(update=changes)
-    times = measured_job(measured, job)
+    times = experiment_job(measured, job)
     return Result(name, device, times, record.precision, record.parameter_count, record)
 
 

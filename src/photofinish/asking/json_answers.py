@@ -38,8 +38,10 @@ def write_job_answers(file: Path, answers: Sequence[JobAnswer]) -> None:
 def _as_json(answer: JobAnswer) -> dict[str, Any]:
     pair = answer.pair
     records = {
-        run.device: (run.record.model_dump(mode="json") if run.record else {})
-        | {"timings": run.timings.model_dump(mode="json")}
+        run.device: {
+            **(run.record.model_dump(mode="json") if run.record else {}),
+            "timings": run.timings.model_dump(mode="json"),
+        }
         for run in pair.trained
     }
     return {

@@ -192,13 +192,13 @@ def measured_over_estimated(
         if not accelerator or not is_fit:
             continue
         if step := _estimate_step(run, run.settings, operations, accelerator):
-            return math.sqrt(timings.steady_state.median_seconds / step.seconds)
+            return math.sqrt(timings.median_step_seconds / step.seconds)
     return 1.0
 
 
 def _quickest_step_seconds(timings: JobTimes) -> float:
     """Return the time of the quickest step here, over both batch sizes that were tried."""
-    seconds = timings.steady_state.step_seconds
+    seconds = timings.step_seconds
     if timings.attribution:
         seconds = [*seconds, *timings.attribution.other_batch.step_seconds]
     return min(seconds)

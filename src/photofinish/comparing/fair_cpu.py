@@ -101,7 +101,7 @@ def least_step_seconds(run: JobTimes) -> float | None:
             return run.loop_steps.cpu_seconds / SHARED_CACHES
         return None
     steps = run.attribution.same_batch if run.attribution else run.steady_state
-    if steps.steps_per_sample == 1 and len(steps.sample_seconds) >= _ENOUGH_STEPS:
+    if steps and steps.steps_per_sample == 1 and len(steps.sample_seconds) >= _ENOUGH_STEPS:
         quickest_seconds = _quickest(steps.sample_seconds)
         if quickest_seconds <= SLICE_SECONDS:
             return quickest_seconds

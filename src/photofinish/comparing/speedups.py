@@ -44,7 +44,7 @@ class Speedup:
 
 def speedups(cpu: JobTimes, device: JobTimes) -> dict[Kind, Speedup]:
     margins = run_margins(cpu, device)
-    steps = cpu.steady_state.step_seconds, device.steady_state.step_seconds
+    steps = cpu.step_seconds, device.step_seconds
     return {
         "step": _speedup("step", *steps, margins),
         "epoch": epoch_speedup(cpu, device),

@@ -108,7 +108,7 @@ class StepCosts:
     @cached_property
     def step_alone_seconds(self) -> float:
         """Steady-state time of a step with its batch on the device."""
-        return statistics.median(self.timings.steady_state.step_seconds)
+        return self.timings.median_step_seconds
 
     @property
     def busy_share(self) -> float:

@@ -54,7 +54,7 @@ _Result = TypeVar("_Result")
 class Profile(NamedTuple):
     """Fields of `StepMeasurements`."""
 
-    steady_state: SteadyState
+    steady_state: SteadyState | None
     attribution: StepAttribution | None
     not_attributed: str | None
     operations: Operations | None

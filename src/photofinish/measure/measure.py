@@ -20,7 +20,6 @@ from photofinish.measure.take_parts import second_step_seconds, take_parts
 from photofinish.results import records
 from photofinish.results.learned import weights_of
 from photofinish.results.measured import Measured
-from photofinish.results.measurements import SteadyState
 from photofinish.results.pass_times import made_here
 from photofinish.results.timed_parts import TimedPart, epoch_by_parts
 from photofinish.runs.initial_record import steps_taken, training_record
@@ -86,7 +85,10 @@ def measure(
         epoch_steps = setup.training.image_count / setup.training.batch_size
         epoch_seconds = epoch_by_parts(parts, epoch_steps).seconds
         is_slow = _SLOW_STEPS * step_seconds > _JOB_SHARE * job_seconds
-        profiled = (_profile_slow if is_slow else _profile)(setup, trainer, parts, job_seconds)
+        if is_slow:
+            profiled = _profile_slow(trainer, job_seconds)
+        else:
+            profiled = _profile(setup, trainer, parts, job_seconds)
         loader = measure_loader(trainer, epoch_seconds, job_seconds)
         load.sample(0, 0)
     if not team.is_main:
@@ -108,7 +110,7 @@ def measure(
         steps_taken=steps_taken(trainer),
         parts=parts,
         epoch_steps=epoch_steps,
-        validation_seconds=validation_seconds,
+        validation_step_seconds=validation_seconds / epoch_steps,
         loader=loader,
         first_step=first,
         no_first_step=why_no_first,
@@ -125,25 +127,17 @@ def _profile(
     take = partial(profile, trainer, lambda: resident_batches(setup), step_seconds, job_seconds)
     # With several processes, a rank that fails alone would leave the others in a collective.
     profiled, why = (take(), None) if trainer.team.size > 1 else attempt(take)
-    return profiled or Profile(_steps_in(parts), None, why, None, why)
+    return profiled or Profile(None, None, why, None, why)
 
 
-def _profile_slow(
-    _setup: Setup, trainer: Trainer, parts: tuple[TimedPart, ...], job_seconds: float
-) -> Profile:
+def _profile_slow(trainer: Trainer, job_seconds: float) -> Profile:
     """Return the counts of a slow step, whose parts would take too long to measure."""
     allowed = seconds(_JOB_SHARE * job_seconds)
     why = f"{_SLOW_STEPS} steps take longer than the {allowed} that measuring may take"
     if trainer.team.size > 1 or trainer.experiment.model.compile:
-        return Profile(_steps_in(parts), None, why, None, why)
+        return Profile(None, None, why, None, why)
     counted = attempt(partial(count_operations, trainer))
-    return Profile(_steps_in(parts), None, why, *counted)
-
-
-def _steps_in(parts: tuple[TimedPart, ...]) -> SteadyState:
-    """Return the parts' steps, with their loading, where single steps can't be measured."""
-    each_seconds = tuple(part.seconds / part.steps for part in parts)
-    return SteadyState(steps_per_sample=1, sample_seconds=each_seconds)
+    return Profile(None, None, why, *counted)
 
 
 def resident_batches(setup: Setup) -> Batches | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping
 from typing import Any
 
@@ -47,7 +46,7 @@ def cause(found: Diagnosis) -> str:
     if found.not_known:
         return not_known(found.not_known)
     if run.settings is None:
-        step = seconds(statistics.median(timings.steady_state.step_seconds))
+        step = seconds(timings.median_step_seconds)
         waiting = f"{run.waiting_share:.0%} of an epoch waits for batches"
         return f"{waiting}: {seconds(run.batch_seconds)} per batch, and a step takes {step}"
     costs = run.costs

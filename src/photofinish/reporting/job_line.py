@@ -7,13 +7,13 @@ import math
 from photofinish.comparing.times import job_interval
 from photofinish.config.experiment import Experiment
 from photofinish.results.measured import Measured
-from photofinish.results.measured_job import measured_job
+from photofinish.results.measured_job import experiment_job
 from photofinish.wording import counted, seconds
 
 
 def job_line(measured: Measured, job: Experiment) -> str:
     """Return `digits-cnn on cpu: about 12 s for 80 epochs (11 s to 13 s)`."""
-    times = measured_job(measured, job)
+    times = experiment_job(measured, job)
     at_most = "at most " if job.early_stopping else ""
     length = f"{at_most}{counted(job.epochs, 'epoch')}"
     if job.seeds > 1:

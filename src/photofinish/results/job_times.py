@@ -133,7 +133,15 @@ class JobTimes(ProcessTimes, StepMeasurements, ABC):
     @property
     def median_step_seconds(self) -> float:
         """Median duration of a step whose batch is on the device."""
-        return self.steady_state.median_seconds
+        return statistics.median(self.step_seconds)
+
+    @property
+    def step_seconds(self) -> list[float]:
+        """Times of a step whose batch is on the device, or of a script's step without its wait."""
+        if self.steady_state:
+            return self.steady_state.step_seconds
+        steady = [part for part in self.parts if part.holds != "start"]
+        return [(part.seconds - (part.waiting_seconds or 0.0)) / part.steps for part in steady]
 
     @property
     def epoch_by_parts(self) -> EpochByParts | None:

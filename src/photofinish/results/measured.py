@@ -13,33 +13,71 @@ from photofinish.errors import UserError
 from photofinish.machine.load import LoadWindow
 from photofinish.results import records
 from photofinish.results.job_times import Timings
-from photofinish.results.measurements import StepMeasurements
-from photofinish.results.pass_times import StepsTaken, Where
+from photofinish.results.measurements import LoopSteps, StepMeasurements
+from photofinish.results.pass_times import Readings, StepsTaken, Where
 
+Precision = Literal["fp64", "fp32", "tf32", "bf16", "fp16"]
 MEASURED_FOLDER, MEASURED = "measured", "measured.json"
 
 
-class Measured(Where, StepMeasurements):
-    """Steps of a job, its start-up, its loader and its first step, on fresh weights."""
+class JobLength(Record):
+    """Length of a script's whole job, and who said it."""
+
+    value: float
+    unit: Literal["epochs", "steps"]
+    by: str
+    """For example `--epochs`, `the trainer`, `params.yaml` or `its whole run`."""
+
+
+class ScriptFacts(Record):
+    """Command that was watched while it trained."""
+
+    command: str
+    files: dict[str, str]
+    """SHA-256 of each file that the script depends on, and version of each package."""
+    device_kind: str
+    """Torch's name of the device."""
+    precision: Precision
+    """Precision of products on an NVIDIA GPU with the script's PyTorch flags."""
+    parameter_count: int | None
+    lengths: tuple[JobLength, ...] = ()
+    """Lengths of the whole job, the most reliable one first. Empty if none was found."""
+    samples_per_step: float | None = None
+    ended: str | None = None
+    """How the script failed or was stopped, if it did not end by itself."""
+    metrics: dict[str, float | None]
+    """Numbers in the metrics file. None for NaN and infinity."""
+
+
+class Measured(Readings, Where, StepMeasurements):
+    """Steps of a job, its start-up and its loader: of an experiment on fresh weights, or a script.
+
+    What a job can't have is None or empty.
+    """
 
     status: Literal["measured"] = "measured"
     job: str
     device: records.DeviceLabel
-    training: records.TrainingRecord
-    """Settings on which a step depends, data and network, before any training."""
+    training: records.TrainingRecord | None = None
+    """Settings on which an experiment's step depends, data and network, before any training."""
+    script: ScriptFacts | None = None
     startup_seconds: float
     """Time from the process's start to the first step, without warm-up and photofinish's checks."""
-    startup_cpu_seconds: float
+    startup_cpu_seconds: float | None = None
     """CPU time of the main thread in the start-up."""
-    data_seconds: float
-    warm_up_seconds: float
-    steps_taken: StepsTaken
-    validation_seconds: float
-    """Time of an epoch's validation pass, extrapolated if there was time for a part of it."""
-    first_step: records.FirstStep | None
+    data_seconds: float | None = None
+    warm_up_seconds: float | None = None
+    steps_taken: StepsTaken | None = None
+    validation_step_seconds: float = 0.0
+    """Time of validation for each training step, extrapolated if there was time for a part of it.
+    """
+    end_seconds: float = 0.0
+    """Time of a script after its last step, if it ended by itself."""
+    loop_steps: LoopSteps | None = None
+    """Steps of a script on the CPU."""
+    first_step: records.FirstStep | None = None
     no_first_step: str | None = None
     """Reason for a missing first step."""
-    peak_memory_bytes: int | None
     load: tuple[LoadWindow, ...]
 
 
@@ -91,9 +129,10 @@ def read_trained(folder: Path) -> tuple[Timings, Measured]:
 
 def _stale(training: records.TrainingRecord, measured: Measured) -> str | None:
     """Return what differs between a training and a measurement, or None if they belong together."""
-    if measured.training.data_sha256 != training.data_sha256:
+    steps = measured.training
+    if steps is None or steps.data_sha256 != training.data_sha256:
         return "data"
-    settings, of_steps = (step_settings(each.experiment) for each in (training, measured.training))
+    settings, of_steps = (step_settings(each.experiment) for each in (training, steps))
     if training.device == "cpu":
         settings, of_steps = on_cpu(settings), on_cpu(of_steps)
     return "settings" if settings != of_steps else None

@@ -34,11 +34,16 @@ class MeasuredJob(Measured, JobTimes):
 
     @property
     def once_seconds(self) -> float:
-        return self.startup_seconds + self.by_parts.once_seconds
+        return self.startup_seconds + self.by_parts.once_seconds + self.end_seconds
+
+    @property
+    def _validation_seconds(self) -> float:
+        """Time of validation for an epoch."""
+        return self.job_epoch_steps * self.validation_step_seconds
 
     @property
     def whole_seconds(self) -> float:
-        epoch_seconds = self.by_parts.seconds + self.validation_seconds
+        epoch_seconds = self.by_parts.seconds + self._validation_seconds
         return self.once_seconds + self.job_epochs * epoch_seconds
 
     @property
@@ -51,7 +56,7 @@ class MeasuredJob(Measured, JobTimes):
 
     @property
     def pass_seconds(self) -> list[float]:
-        return [seconds + self.validation_seconds for seconds in self.by_parts.values]
+        return [seconds + self._validation_seconds for seconds in self.by_parts.values]
 
     @property
     def epochs_a_pass(self) -> float:
@@ -68,22 +73,34 @@ class MeasuredJob(Measured, JobTimes):
 
     @property
     def validation_share(self) -> float:
-        return self.validation_seconds / self.by_parts.seconds
+        return self._validation_seconds / self.by_parts.seconds
 
 
-def measured_job(measured: Measured, job: Experiment) -> MeasuredJob:
-    """Return the times of an experiment's whole job."""
-    samples = measured.training.samples["train"]
-    assert measured.epoch_steps
-    seconds = epoch_by_parts(measured.parts, measured.epoch_steps).seconds
+def measured_job(
+    measured: Measured, epochs: float, epoch_steps: float, seeds: int = 1
+) -> MeasuredJob:
+    """Return the times of the whole job, which has so many epochs of so many steps."""
+    seconds = epoch_by_parts(measured.parts, epoch_steps).seconds
+    a_step = measured.script.samples_per_step if measured.script else None
+    samples = round(epoch_steps * a_step) if a_step else 0
+    if measured.training:
+        samples = measured.training.samples["train"]
     return MeasuredJob(
         **dict(measured),
         measured_load=measured.load,
-        job_epochs=job.epochs,
-        job_epoch_steps=measured.epoch_steps,
-        job_seeds=job.seeds,
+        job_epochs=epochs,
+        job_epoch_steps=epoch_steps,
+        job_seeds=seeds,
         training_image_count=samples,
-        steps_per_epoch=math.ceil(measured.epoch_steps),
-        images_per_second=samples / seconds,
-        total_seconds=measured.startup_seconds + sum(part.seconds for part in measured.parts),
+        steps_per_epoch=math.ceil(epoch_steps),
+        images_per_second=samples / seconds if samples else None,
+        total_seconds=measured.startup_seconds
+        + sum(part.seconds for part in measured.parts)
+        + measured.end_seconds,
     )
+
+
+def experiment_job(measured: Measured, job: Experiment) -> MeasuredJob:
+    """Return the times of an experiment's whole job."""
+    assert measured.epoch_steps
+    return measured_job(measured, job.epochs, measured.epoch_steps, job.seeds)

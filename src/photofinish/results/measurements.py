@@ -206,7 +206,8 @@ class StepMeasurements(Record):
     """Parts of the training in the order of time. Empty in records before the stage `measure`."""
     epoch_steps: float | None = None
     """Number of steps of an epoch, a smaller last batch as a fraction."""
-    steady_state: SteadyState
+    steady_state: SteadyState | None = None
+    """Steps on one batch. None for a script, whose step can't be repeated."""
     tried_threads: tuple[TriedThreads, ...] = ()
     """Steps with one, half, and all of the threads, measured in turns."""
     fp32_flops_a_second: float | None = None

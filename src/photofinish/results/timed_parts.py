@@ -22,8 +22,13 @@ class TimedPart(Record):
     """Number of steps. A smaller last batch is a fraction."""
     epoch: int
     """Number of the epoch, from 0."""
-    holds: Literal["start", "steps", "epoch"]
-    """A start is an epoch's first steps, with the start of its loader."""
+    holds: Literal["start", "steps", "epoch", "run"]
+    """A start is an epoch's first steps, with the start of its loader.
+
+    A run is a whole script of which no step was seen.
+    """
+    waiting_seconds: float | None = None
+    """Time in which nothing was computed because batches were awaited. None if it is not known."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,8 @@ def epoch_by_parts(parts: Sequence[TimedPart], epoch_steps: float) -> EpochByPar
         if first_seconds > _SLOWER * _step_seconds(later):
             once_seconds = epoch_steps * (first_seconds - _step_seconds(later))
             steady = later
+    if steady[0].holds == "run":
+        return EpochByParts(steady[0].seconds, (steady[0].seconds,), 0.0)
     step_seconds = _step_seconds(steady)
     starts = [part.seconds - part.steps * step_seconds for part in parts if part.holds == "start"]
     start_seconds = max(0.0, starts[-1]) if starts else 0.0
