@@ -147,7 +147,7 @@ def test_the_gpu_of_the_answer_is_in_the_table_below_it(make_pair: MakePair) -> 
     prices = dict.fromkeys(accelerators(), 1000.0) | {"T4": 0.01}
     names, listed = tuple(accelerators()), Prices(accelerator_hour=prices)
     pair = make_pair(extra_seconds=3600.0, accelerators=names, prices=listed)
-    assert decide(pair).shown.gpu == "T4"
+    assert decide(pair).shown.gpu_name == "T4"
     gpus = [line.split()[0] for line in best_gpus(pair)]
     assert gpus[-1] == "T4"
     assert len(gpus) == len(set(gpus)) == 7  # a heading, the five fastest, and the answer's

@@ -8,12 +8,11 @@ from __future__ import annotations
 import math
 from typing import Any, Literal
 
-from photofinish.comparing.decision import About, Action
+from photofinish.comparing.candidates import About, Answer, Basis
+from photofinish.comparing.decision import Action
 from photofinish.comparing.diagnosis import Cause
-from photofinish.comparing.own_gpu import Answer, Basis
 from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.remedies import Remedy
-from photofinish.comparing.rented_gpu import RentedGpu
 from photofinish.comparing.times import Interval, job_interval
 from photofinish.config.base import Record
 from photofinish.reporting.causes import cause, commands, remedy_line
@@ -113,12 +112,9 @@ def answer_record(pair: Comparison, verdict: Verdict) -> AnswerRecord:
     decision, own, shown = verdict.decision, verdict.decision.own, verdict.decision.shown
     cpu = pair.cpu.timings
     cpu_seconds = Number.of(cpu.whole_seconds, job_interval(cpu))
-    if isinstance(shown, RentedGpu):
-        saved_seconds = Number.of(shown.here_seconds - shown.gpu_seconds, shown.saved)
-        ratio = shown.here_seconds / shown.gpu_seconds if shown.gpu else None
-        speedup = Number.of(ratio, shown.speedup_interval)
-    else:
-        saved_seconds, speedup = None, Number.of(shown.speedup, shown.interval)
+    gpu, saved_seconds = shown.gpu, None
+    if gpu and shown.about == "renting":
+        saved_seconds = Number.of(shown.here_seconds - gpu.seconds, shown.saved)
     return AnswerRecord(
         answer=decision.answer,
         about=decision.about,
@@ -127,9 +123,9 @@ def answer_record(pair: Comparison, verdict: Verdict) -> AnswerRecord:
         text=verdict.answer,
         action=_action(decision.action, verdict.action),
         cpu_seconds=cpu_seconds,
-        gpu=shown.gpu,
-        gpu_seconds=Number.of(shown.gpu_seconds, shown.gpu_interval),
-        speedup=speedup,
+        gpu=shown.gpu_name,
+        gpu_seconds=Number.of(gpu.seconds, gpu.interval) if gpu else None,
+        speedup=Number.of(shown.speedup, shown.interval),
         saved_seconds=saved_seconds,
         causes=tuple(
             CauseRecord(device=device, part=found.of, cause=found.cause, text=cause(found))
