@@ -40,7 +40,7 @@ _GONE = {
 def main() -> None:
     """Run the command from the command line. Print expected errors without a traceback."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)  # DVC's lines come at once into a pipe, too
+        sys.stdout.reconfigure(line_buffering=True)  # so lines reach a pipe before a stage's
     run_stage(_main)
 
 
