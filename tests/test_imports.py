@@ -21,7 +21,7 @@ ORDER = (
     *("errors", "wording", "nested", "files", "git", "stage", "custom", "config", "machine"),
     *("data", "models", "results", "planning", "training", "profiling", "custom_loops"),
     *("tracking", "runs", "measure", "evaluation", "comparing", "reporting", "asking", "remote"),
-    *("regressions", "commands", "__main__"),
+    *("gate", "commands", "__main__"),
 )
 # Modules, and packages that they must do without.
 RUNS_WITHOUT = {

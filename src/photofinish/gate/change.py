@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
 
-from photofinish.wording import counted, interval_text, seconds, times
+from photofinish.wording import counted, interval_text, ratio, seconds, times
 
 FEWEST_STARTS = 2
 """Fewest pairs of processes. Their speeds differ, because memory layout and core differ."""
@@ -44,20 +43,10 @@ class Rounds:
         """Losses of each turn, including warm-up turns."""
 
     @property
-    def _logs(self) -> list[float]:
-        pairs = zip(self.new_seconds, self.old_seconds, strict=True)
-        return [math.log(new / old) for new, old in pairs]
-
-    @property
     def log_ratio(self) -> float:
         """Logarithm of the rounds' median ratio."""
-        return statistics.median(self._logs)
-
-    @property
-    def error(self) -> float:
-        """Standard error of `log_ratio`."""
-        logs = self._logs
-        return math.sqrt(math.pi / 2 / len(logs)) * robust_deviation(logs)
+        pairs = zip(self.new_seconds, self.old_seconds, strict=True)
+        return statistics.median(math.log(new / old) for new, old in pairs)
 
 
 @dataclass(frozen=True)
@@ -93,22 +82,22 @@ class Change:
         return self.ratio > self.allowed and self.interval[0] > 1
 
     @property
-    def bits(self) -> str:
-        """Comparison of the losses' bits, from the first step on."""
+    def bits(self) -> tuple[bool | None, str]:
+        """Whether the losses have the same bits from the first step on. None if it isn't known."""
         if not any(_comparable(one.old_losses, one.new_losses) for one in self.pairs):
-            return "bits not compared"
+            return None, "bits not compared"
         differing = [_steps_to_difference(one.old_losses, one.new_losses) for one in self.pairs]
         steps = min(filter(None, differing), default=None)
         if steps is None:
-            return "the same bits"
+            return True, "the same bits"
         for one, other in pairwise(self.pairs):
             for losses, others in (
                 (one.old_losses, other.old_losses),
                 (one.new_losses, other.new_losses),
             ):
                 if _steps_to_difference(losses, others):
-                    return "bits that do not repeat"
-        return f"other bits within {counted(steps, 'step')}"
+                    return None, "bits that do not repeat"
+        return False, f"other bits within {counted(steps, 'step')}"
 
     @property
     def _log_ratio(self) -> float:
@@ -123,10 +112,13 @@ class Change:
     def __str__(self) -> str:
         old = seconds(statistics.median(one for pair in self.pairs for one in pair.old_seconds))
         new = seconds(statistics.median(one for pair in self.pairs for one in pair.new_seconds))
-        return (
+        text = (
             f"{times(self.ratio)} the time ({interval_text(self.interval)}): {new} an epoch, "
-            f"not {old}; {self.bits}"
+            f"not {old}; {self.bits[1]}"
         )
+        if self.is_clear:
+            return text
+        return f"{text}. This is not clear: the interval includes the limit, {ratio(self.allowed)}"
 
 
 def _comparable(losses: list[Losses], others: list[Losses]) -> list[tuple[Losses, Losses]]:
@@ -146,9 +138,3 @@ def _steps_to_difference(losses: list[Losses], others: list[Losses]) -> int | No
         if one != other:
             return steps
     return None
-
-
-def robust_deviation(values: Sequence[float]) -> float:
-    """Return the standard deviation by the median absolute deviation, for normal numbers."""
-    median = statistics.median(values)
-    return 1.4826 * statistics.median(abs(value - median) for value in values)
