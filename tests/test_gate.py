@@ -9,6 +9,7 @@ import subprocess
 import sysconfig
 import venv
 from contextlib import nullcontext
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from conftest import MakeTrainer, Project
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import EXIT_FAILED, EXIT_NOT_COMPARED, ConfigError, UserError
 from photofinish.gate import turns
-from photofinish.gate.change import Change, Losses, Rounds
+from photofinish.gate.change import Change, Rounds, Turn
 from photofinish.gate.gate import changes_since, check
 from photofinish.gate.side import run_here
 from photofinish.gate.sides import Checkout, Side, TimedTraining
@@ -46,17 +47,23 @@ PARAMS: dict[str, Any] = {
 }
 
 
-def change_of(*ratios: float) -> Change:
+def change_of(*ratios: float, losses: str = "aa") -> Change:
     """Make up pairs of processes, in whose rounds neighbours slow each turn down by chance."""
     draw = random.Random(0)
     pairs = []
     for ratio in ratios:
         rounds = Rounds()
+        old, new = losses
         for _ in range(400):
-            rounds.old_seconds.append(1.0 + draw.expovariate(5.0))
-            rounds.new_seconds.append(ratio * (1.0 + draw.expovariate(5.0)))
+            rounds.old.append(turn(old, 1.0 + draw.expovariate(5.0)))
+            rounds.new.append(turn(new, ratio * (1.0 + draw.expovariate(5.0))))
         pairs.append(rounds)
-    return Change("mine", 1.15, tuple(pairs))
+    return Change(1.15, tuple(pairs))
+
+
+def turn(losses: str, seconds: float = 1.0) -> Turn:
+    """Make up a turn. A letter is its losses. A capital has more steps."""
+    return Turn(seconds, seconds, 1 + losses.isupper(), losses)
 
 
 @pytest.mark.parametrize(
@@ -102,12 +109,9 @@ def test_pairs_of_processes_start_until_their_mean_is_clear_and_pairs_that_diffe
 def test_losses_of_both_sides_are_compared_and_those_of_a_side_with_themselves(
     old: tuple[str, ...], new: tuple[str, ...], *, is_same: bool | None, bits: str
 ) -> None:
-    """A letter is a turn's losses. A capital has more steps."""
-    change = change_of(1.0, 1.0)
-    for rounds, olds, news in zip(change.pairs, old, new, strict=True):
-        rounds.old_losses = [Losses(1 + one.isupper(), one) for one in olds]
-        rounds.new_losses = [Losses(1 + one.isupper(), one) for one in news]
-    assert change.bits == (is_same, bits)
+    sides = zip(old, new, strict=True)
+    pairs = [Rounds(list(map(turn, olds)), list(map(turn, news))) for olds, news in sides]
+    assert Change(1.15, tuple(pairs)).bits == (is_same, bits)
 
 
 SAME, OTHER, NOT_COMPARED = "aa", "ab", "aA"
@@ -127,10 +131,7 @@ SAME, OTHER, NOT_COMPARED = "aa", "ab", "aA"
 def test_a_slower_training_fails_and_what_is_not_clear_is_skipped_by_git_bisect(
     ratios: tuple[float, ...], losses: str, exit_code: int, with_same_losses: int
 ) -> None:
-    change = change_of(*ratios)
-    for rounds in change.pairs:
-        old, new = ([Losses(1 + one.isupper(), one)] for one in losses)
-        rounds.old_losses, rounds.new_losses = old, new
+    change = change_of(*ratios, losses=losses)
     for same_losses, expected in ((False, exit_code), (True, with_same_losses)):
         with pytest.raises(UserError) if expected else nullcontext() as failure:
             check({"mine": change}, same_losses=same_losses)
@@ -171,6 +172,21 @@ def test_a_side_that_ended_has_failed(tmp_path: Path) -> None:
         for call in (side.answer, lambda: side.ask("")):
             with pytest.raises(UserError, match="mine on the CPU"):
                 call()
+
+
+def test_each_side_runs_the_code_of_its_own_commit_before_that_of_the_newest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "now/src").mkdir(parents=True)
+    monkeypatch.setattr("sys.path", [str(tmp_path / "now/src"), "/newest"])
+    monkeypatch.setenv("PYTHONPATH", "/newest")
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho $PYTHONPATH\n")
+    python.chmod(0o755)
+    now = Checkout(tmp_path / "now", tmp_path, "now", str(python))
+    for own in (now, replace(now, top=tmp_path / "before")):
+        with Side(own, now, TimedTraining("mine", "cpu", tmp_path, tmp_path)) as side:
+            assert side.answer() == f"{own.top}/src:/newest"
 
 
 def test_scripts_alone_and_unknown_commits_are_refused(

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from photofinish.config.loader import read_params
 from photofinish.errors import ConfigError, NotComparedError, UserError
-from photofinish.gate.change import FEWEST_STARTS, Change, Rounds
+from photofinish.gate.change import Change, Rounds
 from photofinish.gate.sides import Checkout, Side, TimedTraining, take_turns
 from photofinish.git import git
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget, fingerprint
@@ -164,11 +164,9 @@ def _compare(
     pairs: tuple[Rounds, ...] = ()
     turns = [1]
     with exclusive_machine(f"which compares {training.name} on two sides"):
-        while len(pairs) < _MOST_STARTS:
-            if len(pairs) >= FEWEST_STARTS and Change(training.name, allowed, pairs).is_clear:
-                break
+        while len(pairs) < _MOST_STARTS and not Change(allowed, pairs).is_clear:
             with Side(before, work, training) as old, Side(now, work, training) as new:
                 if old.answer() == new.answer() and before.python == now.python:
                     return None
                 pairs += (take_turns(old, new, turns, len(pairs)),)
-    return Change(training.name, allowed, pairs)
+    return Change(allowed, pairs)

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from photofinish.errors import UserError
-from photofinish.gate.change import Losses, Rounds
+from photofinish.gate.change import Rounds, Turn
 from photofinish.results.records import DeviceLabel
 
 _TURN_SECONDS = 0.05
@@ -97,12 +97,11 @@ class Side:
             raise self._failure()
         return line.strip()
 
-    def take_turn(self, steps: int, losses: list[Losses]) -> tuple[float, float]:
-        """Train for a turn, and add its losses. Return its time and an epoch's at its speed."""
+    def take_turn(self, steps: int) -> Turn:
+        """Train for a turn of so many steps."""
         self.ask(str(steps))
         seconds, epoch_seconds, trained, sha256 = self.answer().split()
-        losses.append(Losses(int(trained), sha256))
-        return float(seconds), float(epoch_seconds)
+        return Turn(float(seconds), float(epoch_seconds), int(trained), sha256)
 
     def _failure(self) -> UserError:
         return UserError(f"{self._what} did not train, so that there is nothing to compare")
@@ -117,26 +116,24 @@ def take_turns(old: Side, new: Side, turns: list[int], number: int) -> Rounds:
     """
     for side in (old, new):
         side.ask("")  # prepare both at once, as torch takes seconds to import
-    old_steps_per_epoch, new_steps_per_epoch = (int(side.answer()) for side in (old, new))
+    old_epoch_steps, new_epoch_steps = (int(side.answer()) for side in (old, new))
     rounds = Rounds()
     for steps in turns:
-        turn_seconds, _ = old.take_turn(steps, rounds.old_losses)
-        new.take_turn(steps, rounds.new_losses)
-        if number == 0 and turn_seconds < _TURN_SECONDS:
+        rounds.old.append(old.take_turn(steps))
+        rounds.new.append(new.take_turn(steps))
+        if number == 0 and rounds.old[-1].seconds < _TURN_SECONDS:
             turns.append(2 * steps)
-    new_steps = max(1, round(steps * new_steps_per_epoch / old_steps_per_epoch))
-    sides = [
-        (old, steps, rounds.old_seconds, rounds.old_losses),
-        (new, new_steps, rounds.new_seconds, rounds.new_losses),
-    ]
+    rounds.warm_up_turns = len(turns)
+    new_steps = max(1, round(turns[-1] * new_epoch_steps / old_epoch_steps))
+    sides = [(old, turns[-1], rounds.old), (new, new_steps, rounds.new)]
     if number % 2:
         sides.reverse()
     deadline = time.monotonic() + _MOST_SECONDS
-    while (count := len(rounds.old_seconds)) < _FEWEST_ROUNDS or (
+    while (count := len(rounds.epoch_seconds)) < _FEWEST_ROUNDS or (
         count < _ENOUGH_ROUNDS and time.monotonic() < deadline
     ):
-        for side, steps, epoch_seconds, losses in sides:
-            epoch_seconds.append(side.take_turn(steps, losses)[1])
+        for side, steps, taken in sides:
+            taken.append(side.take_turn(steps))
     return rounds
 
 

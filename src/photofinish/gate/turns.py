@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 
 from photofinish.files import sha256_of_bytes
+from photofinish.gate.change import Turn
 from photofinish.machine.load import waited_for_core_seconds
 from photofinish.measure.take_parts import parts_of_epoch
 from photofinish.training.torch_device import is_accelerator
 from photofinish.training.trainer import Trainer
-
-
-class Turn(NamedTuple):
-    """Time of a turn, and its losses."""
-
-    seconds: float
-    epoch_seconds: float
-    """Time of an epoch at this speed."""
-    steps: int
-    """Number of steps, including steps that were not timed."""
-    losses_sha256: str
 
 
 class Turns:
