@@ -13,7 +13,6 @@ from photofinish.comparing.own_gpu import decide_own
 from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.remedies import Remedy
 from photofinish.comparing.rented_gpu import decide_rented
-from photofinish.machine.load import load_warnings
 from photofinish.results.records import DeviceLabel
 
 
@@ -106,7 +105,7 @@ def _action(pair: Comparison, own: Worth, rented: Worth | None, is_here: bool) -
     """Return the first action that fits: measure again, use a GPU, change a setting, stay here."""
     answer = rented.answer if rented and not is_here else own.answer
     accelerator = rented.option.accelerator.name if rented and rented.option else None
-    busy = tuple(run.device for run in pair.trained if load_warnings(run.timings.load))
+    busy = tuple(run.device for run in pair.trained if run.timings.busy)
     if busy and answer == "Can't tell":
         return Action("measure again", devices=busy)
     if answer == "Can't tell" and slow_kernels(pair.cpu.timings):

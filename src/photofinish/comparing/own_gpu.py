@@ -22,7 +22,6 @@ from photofinish.comparing.diagnosis import Cause
 from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.speedups import job_speedup
 from photofinish.comparing.times import ONCE, RUN_TO_RUN, job_interval, job_spread
-from photofinish.machine.load import load_warnings
 from photofinish.results.job_times import JobTimes
 from photofinish.results.records import DeviceLabel
 
@@ -155,7 +154,7 @@ def _bounded(pair: Comparison) -> Worth:
 def highest_limit(pair: Comparison) -> float:
     """Return the high end of the bound: slow passes, and staying work as fast as it may be."""
     job, timings = pair.bounds.job, pair.cpu.timings
-    if load_warnings(timings.load) or not job.measured_seconds:
+    if timings.busy or not job.measured_seconds:
         # Other programs may have slowed the staying work more than the rest.
         return job.at_most
     slow_seconds = job_spread(timings)[1] - (ONCE - 1) * timings.once_seconds

@@ -18,7 +18,6 @@ from photofinish.comparing.fair_cpu import (
     slowdown,
     slowdown_of_a_thread,
 )
-from photofinish.machine.load import load_warnings
 from photofinish.results.job_times import JobTimes
 
 LEAST_VALUES = 5
@@ -64,7 +63,7 @@ def job_spread(run: JobTimes, seed: int = 0) -> Interval:
     if run.untimed_epochs:
         fast, slow = _extrapolated(run)
         low, high = min(low, fast), max(high, slow)
-    if load_warnings(run.load):
+    if run.busy:
         fast, slow = np.quantile(run.pass_seconds, [0.1, 0.9]) * epochs
         factor = slowdown(run)
         # Fast epochs were slowed too, unless the least time of an epoch is known.
