@@ -20,8 +20,8 @@ from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.prices import price_of
 from photofinish.config.compare import Comparing, Prices, accelerators
 from photofinish.config.experiment import LoaderInput
+from photofinish.reporting.answer_records import answer_record
 from photofinish.reporting.loader_table import needs_table
-from photofinish.reporting.rows import renting_rows
 from photofinish.reporting.sentences import verdict
 from photofinish.reporting.tables import renting_table
 from photofinish.results.measurements import LoaderTimes, Operations, TriedWorkers
@@ -192,7 +192,9 @@ def test_a_price_is_old_half_a_year_before_the_training(make_pair: MakePair) -> 
         started_at = datetime(year, month, 1, tzinfo=UTC).timestamp()
         cpu = with_timings(pair.cpu, started_at_unix_seconds=started_at)
         dated = pair_of(cpu, settings=pair.settings)
-        assert renting_rows([dated])[0]["price_is_old"] is is_old
+        candidate = answer_record(dated, verdict(dated)).candidates[0]
+        assert candidate.price
+        assert candidate.price.is_old is is_old
         assert ("2026-07-20, old" in renting_table(dated)[0]["an hour"]) is is_old
 
 

@@ -11,13 +11,11 @@ from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.times import job_interval
 from photofinish.machine.load import load_warnings
 from photofinish.reporting.answer_words import with_article
-from photofinish.reporting.columns import NOTHING, Table
 from photofinish.reporting.extrapolated import likeness, timed_text
+from photofinish.reporting.page import ANSWER, NOTHING, Table
 from photofinish.reporting.sentences import Verdict
 from photofinish.results.job_times import JobTimes
 from photofinish.wording import HIGH, bound, interval_text, ratio, seconds
-
-ANSWER = "worth a GPU?"
 
 
 def overview_table(verdicts: Sequence[Verdict], pairs: Sequence[Comparison]) -> Table:
