@@ -24,7 +24,7 @@ from photofinish.gate import turns
 from photofinish.gate.change import Change, Rounds, Turn
 from photofinish.gate.gate import changes_since, check
 from photofinish.gate.side import run_here
-from photofinish.gate.sides import Checkout, Side, TimedTraining
+from photofinish.gate.sides import Checkout, TimedTraining, start_side
 
 NETWORK = """\
 import time
@@ -168,7 +168,7 @@ def test_a_side_that_ended_has_failed(tmp_path: Path) -> None:
     python.write_text("#!/bin/sh\nexec <&-\n")  # closes its input before its output
     python.chmod(0o755)
     here = Checkout(tmp_path, tmp_path, "now", str(python))
-    with Side(here, here, TimedTraining("mine", "cpu", tmp_path, tmp_path)) as side:
+    with start_side(here, here, TimedTraining("mine", "cpu", tmp_path, tmp_path)) as side:
         for call in (side.answer, lambda: side.ask("")):
             with pytest.raises(UserError, match="mine on the CPU"):
                 call()
@@ -185,7 +185,7 @@ def test_each_side_runs_the_code_of_its_own_commit_before_that_of_the_newest(
     python.chmod(0o755)
     now = Checkout(tmp_path / "now", tmp_path, "now", str(python))
     for own in (now, replace(now, top=tmp_path / "before")):
-        with Side(own, now, TimedTraining("mine", "cpu", tmp_path, tmp_path)) as side:
+        with start_side(own, now, TimedTraining("mine", "cpu", tmp_path, tmp_path)) as side:
             assert side.answer() == f"{own.top}/src:/newest"
 
 

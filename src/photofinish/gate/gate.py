@@ -17,7 +17,7 @@ from pathlib import Path
 from photofinish.config.loader import read_params
 from photofinish.errors import ConfigError, NotComparedError, UserError
 from photofinish.gate.change import Change, Rounds
-from photofinish.gate.sides import Checkout, Side, TimedTraining, take_turns
+from photofinish.gate.sides import Checkout, TimedTraining, start_side, take_turns
 from photofinish.git import git
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget, fingerprint
 from photofinish.results.records import DeviceLabel
@@ -165,7 +165,10 @@ def _compare(
     turns = [1]
     with exclusive_machine(f"which compares {training.name} on two sides"):
         while len(pairs) < _MOST_STARTS and not Change(allowed, pairs).is_clear:
-            with Side(before, work, training) as old, Side(now, work, training) as new:
+            with (
+                start_side(before, work, training) as old,
+                start_side(now, work, training) as new,
+            ):
                 if old.answer() == new.answer() and before.python == now.python:
                     return None
                 pairs += (take_turns(old, new, turns, len(pairs)),)

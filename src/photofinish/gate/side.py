@@ -1,14 +1,14 @@
 """One side of the gate: a process that trains a commit's experiment in turns.
 
-`python -m photofinish.gate.side` runs in the folder of the commit's params.yaml. It prints the
-training's identity. After a line of input, it prepares the training and prints the number of steps
-in an epoch. Each further line is a number of steps to train, answered by a `Turn`'s
-values.
+`python -m photofinish.gate.side` runs in the folder of the commit's params.yaml. Its arguments are
+the training's name, its device, the folders of its data and weights, and the folder of the other
+commit, if any. It prints the training's identity. After a line of input, it prepares the training
+and prints the number of steps in an epoch. Each further line is a number of steps to train,
+answered by a `Turn`.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from pathlib import Path
@@ -19,7 +19,7 @@ from photofinish.custom.imports import custom_code_hashes
 from photofinish.errors import UserError
 from photofinish.machine.fingerprint import fingerprint
 from photofinish.planning.dependencies import dep_hashes
-from photofinish.results.records import DEVICE_LABELS, DeviceLabel
+from photofinish.results.records import DeviceLabel
 from photofinish.runs.run import Run
 from photofinish.stage.process import run_stage
 
@@ -28,18 +28,12 @@ _MANY_EPOCHS = 10_000
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("experiment")
-    parser.add_argument("device", choices=DEVICE_LABELS)
-    parser.add_argument("--data", type=Path, required=True, help="the folder of the packed split")
-    parser.add_argument("--weights", type=Path, required=True)
-    parser.add_argument("--not-from", type=Path, help="the other commit's folder")
-    args = parser.parse_args()
+    name, label, data, weights, *others = sys.argv[1:]
     # Custom code may print to standard output.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 
-    run = run_here(args.experiment, args.device, args.data, args.weights)
+    run = run_here(name, "cpu" if label == "cpu" else "gpu", Path(data), Path(weights))
     print(run.identity(), file=answers, flush=True)
     if not sys.stdin.readline():
         return
@@ -51,8 +45,8 @@ def main() -> None:
     with team_for(run, None) as (device, team), torch_configured(run, device, team):
         trainer = Setup(run, device, team).new_trainer()
         turns = Turns(trainer)
-        if args.not_from:
-            _check_modules(args.not_from)
+        for other in others:
+            _check_modules(Path(other))
         print(trainer.steps_per_epoch, file=answers, flush=True)
         for line in sys.stdin:
             print(*turns.take(int(line)), file=answers, flush=True)

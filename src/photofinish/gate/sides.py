@@ -7,10 +7,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from photofinish.errors import UserError
 from photofinish.gate.change import Rounds, Turn
@@ -48,38 +47,36 @@ class TimedTraining:
         return f"{self.name} on the {self.device.upper()}"
 
 
+@contextmanager
+def start_side(own: Checkout, work: Checkout, training: TimedTraining) -> Iterator[Side]:
+    """Start a side's process, which ends with this block."""
+    arguments = [training.name, training.device, str(training.data), str(training.weights)]
+    if own.top != work.top:
+        arguments.append(str(work.top))
+    paths = [str(own.package)] if own.package else [*_moved_path(work.top, own.top)]
+    paths += filter(None, [os.environ.get("PYTHONPATH")])
+    process = subprocess.Popen(
+        [own.python, "-m", "photofinish.gate.side", *arguments],
+        cwd=own.folder,
+        env=os.environ | ({"PYTHONPATH": os.pathsep.join(paths)} if paths else {}),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield Side(f"{training} ({own.title})", process)
+    except BaseException:
+        process.terminate()
+        raise
+    finally:
+        process.communicate()
+
+
 class Side:
     """Process that trains one side in turns."""
 
-    def __init__(self, own: Checkout, work: Checkout, training: TimedTraining) -> None:
-        self._what = f"{training} ({own.title})"
-        arguments = [training.name, training.device]
-        arguments += ["--data", str(training.data), "--weights", str(training.weights)]
-        if own.top != work.top:
-            arguments += ["--not-from", str(work.top)]
-        paths = [str(own.package)] if own.package else [*_moved_path(work.top, own.top)]
-        paths += filter(None, [os.environ.get("PYTHONPATH")])
-        self._process = subprocess.Popen(
-            [own.python, "-m", "photofinish.gate.side", *arguments],
-            cwd=own.folder,
-            env=os.environ | ({"PYTHONPATH": os.pathsep.join(paths)} if paths else {}),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind:
-            self._process.terminate()
-        self._process.communicate()
+    def __init__(self, what: str, process: subprocess.Popen[str]) -> None:
+        self._what, self._process = what, process
 
     def ask(self, line: str) -> None:
         """Write a line to the process."""
