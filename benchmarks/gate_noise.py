@@ -17,12 +17,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
-from photofinish.errors import UserError
-from photofinish.regressions import ALLOWED
-from photofinish.regressions.gate import gate
+from photofinish.gate import ALLOWED
+from photofinish.gate.gate import changes_since
 
 _NETWORK = """\
 import torch
@@ -90,23 +88,13 @@ def _write(more: float, comment: str) -> None:
 def _gate(more: float) -> bool:
     """Compare the network with what was planted. Return True if there was an alarm."""
     _write(more, "a comment")
-    is_alarm, printed = _run("slower" if more else "same", lambda: gate("base", ALLOWED))
-    measured = re.findall(r"[\d.]+x the time \([^)]*\)", printed)
-    print(f"    {'alarm' if is_alarm else 'none'}, {', '.join(measured)}", flush=True)
-    return is_alarm
-
-
-def _run(title: str, call: Callable[[], None]) -> tuple[bool, str]:
-    """Return whether the call fails, and what it prints. Print its time and the load."""
-    printed, started_seconds, is_alarm = io.StringIO(), time.monotonic(), False
-    with contextlib.redirect_stdout(printed):
-        try:
-            call()
-        except UserError:
-            is_alarm = True
+    started_seconds = time.monotonic()
+    with contextlib.redirect_stdout(io.StringIO()):
+        (change,) = changes_since("base", ALLOWED).values()
+    title = "slower" if more else "same"
     took_seconds = time.monotonic() - started_seconds
-    print(f"{title}: {took_seconds:.0f} s, load {os.getloadavg()[0]:.1f}", flush=True)
-    return is_alarm, printed.getvalue()
+    print(f"{title}: {took_seconds:.0f} s, load {os.getloadavg()[0]:.1f}, {change}", flush=True)
+    return change.is_too_slow
 
 
 def _git(repository: Path, *arguments: str) -> None:

@@ -55,7 +55,7 @@ def test_a_measurement_answers_for_all_epochs_and_seeds(
     assert timings.seeds_seconds == pytest.approx(timings.whole_seconds - timings.once_seconds)
     run = Result("small", "cpu", timings, "fp32", None, measured.training)
     own = decide(Comparison.of(run, None)).own
-    assert own.cpu_seconds == timings.whole_seconds
+    assert own.here_seconds == timings.whole_seconds
 
 
 def part(epoch: int, holds: str, steps: int, seconds: float) -> TimedPart:

@@ -19,7 +19,9 @@ from photofinish.planning.source_code import stage_code
 from photofinish.results.measured import MEASURED, MEASURED_FOLDER, NotMeasured, read_measured
 
 SCRIPTS = sorted((ROOT / "stages").glob("[!_]*.py"))
-SHOWS = ("src/photofinish/tracking/", "src/photofinish/wording.py", "src/photofinish/comparing/")
+SHOWS = tuple(
+    f"src/photofinish/{each}" for each in ("tracking/", "wording.py", "comparing/", "reporting/")
+)
 """They show what a stage does, and are what `compare` writes."""
 DATA = "photofinish/data"
 MLFLOW_PROCESS = ROOT / "src/photofinish/tracking/mlflow_worker.py"
@@ -42,11 +44,12 @@ RUN_BY = {
     "": (
         *("config/messages.py", "config/other_names.py", "config/problems.py"),
         *("config/loader.py", "commands/cli.py", "planning/checks.py", "planning/plan.py"),
+        "reporting/job_line.py",
     ),
     "compare": (
         *("wording.py", "reporting/report.py", "reporting/templates/report.css"),
         *("comparing/pairs.py", "tracking/mlflow_worker.py", "tracking/documents.py"),
-        *("config/compare.py", "config/tables/prices.csv"),
+        *("config/compare.py", "config/tables/prices.csv", "results/figures.py"),
     ),
     "split": ("data/split.py",),
     "measure": ("measure/measure.py", "measure/attribution.py"),

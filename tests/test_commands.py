@@ -209,6 +209,24 @@ def test_mistakes_in_params_yaml_end_a_run_before_dvc_reads_it(tmp_path: Path) -
     assert "did you mean 'experiments'" in ran.stderr
 
 
+def test_a_line_of_run_reaches_a_pipe_before_what_a_stage_prints(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "stages", tmp_path / "stages")
+    for name in ("params.yaml", "examples/one.yaml"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("experimets: {}\n", encoding="utf-8")
+    command = [sys.executable, "-m", "photofinish", "run", "--example", "one"]
+    output = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONUNBUFFERED": ""},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    ).stdout
+    assert output.index("examples/one.yaml is now params.yaml") < output.index("experimets")
+
+
 @pytest.mark.parametrize(
     ("command", "instead"),
     [

@@ -13,10 +13,10 @@ import pytest
 from conftest import MakeResult
 from result_files import BUSY, STEP, made_up_attribution, pair_of, paired, trained, with_timings
 
+from photofinish.comparing.candidates import Worth
 from photofinish.comparing.decision import Action, decide, decide_all
 from photofinish.comparing.own_gpu import decide_own, is_likely
 from photofinish.comparing.pairs import Comparison
-from photofinish.comparing.rented_gpu import RentedGpu
 from photofinish.comparing.result import Trained
 from photofinish.comparing.times import ONCE, RUN_TO_RUN
 from photofinish.config.compare import Comparing, Prices, accelerators
@@ -103,7 +103,7 @@ def test_a_busy_record_does_not_hide_a_quiet_one(job: Job) -> None:
     quiet = with_timings(job(80.0, "gpu"), device_name="B")
     pair = with_references(job(100.0), busy, quiet)
     decision = decide_own(pair)
-    assert (decision.answer, decision.gpu_seconds) == ("Probably yes", 80.0)
+    assert (decision.answer, decision.gpu and decision.gpu.seconds) == ("Probably yes", 80.0)
 
 
 def test_an_estimate_counts_with_the_fast_epochs_of_a_busy_machine(job: Job) -> None:
@@ -220,36 +220,39 @@ def test_an_estimate_answers_probably_if_its_error_leaves_no_doubt(
 ) -> None:
     cpu = with_timings(job(seconds), operations=LONG_STEP)
     decision = decide_own(pair_of(cpu, settings=Comparing(accelerators=("T4", "M1"))))
-    assert (decision.answer, decision.basis, decision.gpu) == (answer, "estimated", "T4")
-    assert decision.gpu_seconds == pytest.approx(2.25 + 2 + 48.5, rel=0.02)
+    assert (decision.answer, decision.basis, decision.gpu_name) == (answer, "estimated", "T4")
+    assert decision.gpu
+    assert decision.gpu.seconds == pytest.approx(2.25 + 2 + 48.5, rel=0.02)
 
 
 def test_a_record_answers_unless_a_cheaper_gpu_surely_saves_enough(job: Job) -> None:
     h100 = accelerators()["H100"].full_name
 
-    def rented(here: float, there: float) -> RentedGpu:
+    def rented(here: float, there: float) -> Worth:
         cpu = with_timings(job(here), operations=LONG_STEP)
         steady = SteadyState(steps_per_sample=1, sample_seconds=(there / 5 / 38,))
         gpu = with_timings(job(there, "gpu"), device_name=h100, steady_state=steady)
         pair = with_references(cpu, gpu)
-        assert decide_own(pair).gpu_seconds == there
+        own = decide_own(pair).gpu
+        assert own
+        assert own.seconds == there
         found = decide(pair).rented
         assert found
         return found
 
     sure = rented(6000.0, 30.0)
     assert (sure.answer, sure.basis) == ("Probably yes", "estimated")
-    assert sure.gpu == "A10G"
+    assert sure.gpu_name == "A10G"
     doubtful = rented(800.0, 300.0)
-    assert (doubtful.answer, doubtful.basis, doubtful.gpu) == ("Probably no", "recorded", h100)
+    assert (doubtful.answer, doubtful.basis, doubtful.gpu_name) == ("Probably no", "recorded", h100)
 
 
 def test_the_accelerator_that_is_worth_it_for_the_least_money_is_named(job: Job) -> None:
     cpu, prices = with_timings(job(300.0), operations=LONG_STEP), {"T4": 1.0, "A100": 100.0}
     settings = Comparing(accelerators=("T4", "A100"), prices=Prices(accelerator_hour=prices))
-    assert decide_own(pair_of(cpu, settings=settings)).gpu == "T4"
+    assert decide_own(pair_of(cpu, settings=settings)).gpu_name == "T4"
     demanding = settings.model_copy(update={"worth_it": 10.0})
-    assert decide_own(pair_of(cpu, settings=demanding)).gpu == "A100"
+    assert decide_own(pair_of(cpu, settings=demanding)).gpu_name == "A100"
     pair = pair_of(cpu, settings=settings)
     found = verdict(pair)
     (row,) = overview_table([found], [pair])
@@ -272,12 +275,12 @@ def test_an_accelerator_without_a_price_or_with_doubtful_memory_is_no_best_value
     cpu = with_timings(job(300.0), operations=LONG_STEP)
     euros = Prices(currency="EUR", accelerator_hour={"T4": 1.0})  # list prices are in dollars
     settings = Comparing(accelerators=("T4", "A100"), prices=euros)
-    assert decide_own(pair_of(cpu, settings=settings)).gpu == "T4"
+    assert decide_own(pair_of(cpu, settings=settings)).gpu_name == "T4"
     much = LONG_STEP.model_copy(update={"saved_tensor_bytes": 15 * 10**9})
     cpu = with_timings(job(3000.0), operations=much)
     for names, gpu, has_doubt in ((("T4", "A100"), "A100", False), (("T4",), "T4", True)):
         pair = pair_of(cpu, settings=Comparing(accelerators=names))
-        assert decide_own(pair).gpu == gpu
+        assert decide_own(pair).gpu_name == gpu
         assert ("memory of T4 may be too small" in verdict(pair).answer) is has_doubt
 
 

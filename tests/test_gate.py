@@ -8,6 +8,9 @@ import re
 import subprocess
 import sysconfig
 import venv
+from contextlib import nullcontext
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +19,12 @@ import yaml
 from conftest import MakeTrainer, Project
 
 from photofinish.data.packed import PackedSplit
-from photofinish.errors import EXIT_FAILED, ConfigError, UserError
-from photofinish.regressions import turns
-from photofinish.regressions.change import Change, Losses, Rounds
-from photofinish.regressions.gate import gate
-from photofinish.regressions.side import run_here
-from photofinish.regressions.sides import Checkout, Side, TimedTraining, TrainingFailedError
+from photofinish.errors import EXIT_FAILED, EXIT_NOT_COMPARED, ConfigError, UserError
+from photofinish.gate import turns
+from photofinish.gate.change import Change, Rounds, Turn
+from photofinish.gate.gate import changes_since, check
+from photofinish.gate.side import run_here
+from photofinish.gate.sides import Checkout, Side, TimedTraining
 
 NETWORK = """\
 import time
@@ -44,17 +47,23 @@ PARAMS: dict[str, Any] = {
 }
 
 
-def change_of(*ratios: float) -> Change:
+def change_of(*ratios: float, losses: str = "aa") -> Change:
     """Make up pairs of processes, in whose rounds neighbours slow each turn down by chance."""
     draw = random.Random(0)
     pairs = []
     for ratio in ratios:
         rounds = Rounds()
+        old, new = losses
         for _ in range(400):
-            rounds.old_seconds.append(1.0 + draw.expovariate(5.0))
-            rounds.new_seconds.append(ratio * (1.0 + draw.expovariate(5.0)))
+            rounds.old.append(turn(old, 1.0 + draw.expovariate(5.0)))
+            rounds.new.append(turn(new, ratio * (1.0 + draw.expovariate(5.0))))
         pairs.append(rounds)
-    return Change("mine", 1.15, tuple(pairs))
+    return Change(1.15, tuple(pairs))
+
+
+def turn(losses: str, seconds: float = 1.0) -> Turn:
+    """Make up a turn. A letter is its losses. A capital has more steps."""
+    return Turn(seconds, seconds, 1 + losses.isupper(), losses)
 
 
 @pytest.mark.parametrize(
@@ -82,25 +91,51 @@ def test_pairs_of_processes_start_until_their_mean_is_clear_and_pairs_that_diffe
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "bits"),
+    ("old", "new", "is_same", "bits"),
     [
-        (("ab", "ab"), ("ab", "ab"), "the same bits"),
-        (("ab", "abc"), ("ax", "axy"), "other bits within 2 steps"),
-        (("ab", "ac"), ("ab", "ac"), "the same bits"),  # side by side, whatever the next pair has
-        (("ab", "ac"), ("ab", "ab"), "bits that do not repeat"),
-        (("ab", "ab"), ("Ab", "Ab"), "bits not compared"),  # of steps captured together
-        (("ab", "ab"), ("aB", "ab"), "the same bits"),
+        (("ab", "ab"), ("ab", "ab"), True, "the same bits"),
+        (("ab", "abc"), ("ax", "axy"), False, "other bits within 2 steps"),
+        (
+            ("ab", "ac"),
+            ("ab", "ac"),
+            True,
+            "the same bits",
+        ),  # side by side, whatever the next pair has
+        (("ab", "ac"), ("ab", "ab"), None, "bits that do not repeat"),
+        (("ab", "ab"), ("Ab", "Ab"), None, "bits not compared"),  # of steps captured together
+        (("ab", "ab"), ("aB", "ab"), True, "the same bits"),
     ],
 )
 def test_losses_of_both_sides_are_compared_and_those_of_a_side_with_themselves(
-    old: tuple[str, ...], new: tuple[str, ...], bits: str
+    old: tuple[str, ...], new: tuple[str, ...], *, is_same: bool | None, bits: str
 ) -> None:
-    """A letter is a turn's losses. A capital has more steps."""
-    change = change_of(1.0, 1.0)
-    for rounds, olds, news in zip(change.pairs, old, new, strict=True):
-        rounds.old_losses = [Losses(1 + one.isupper(), one) for one in olds]
-        rounds.new_losses = [Losses(1 + one.isupper(), one) for one in news]
-    assert change.bits == bits
+    sides = zip(old, new, strict=True)
+    pairs = [Rounds(list(map(turn, olds)), list(map(turn, news))) for olds, news in sides]
+    assert Change(1.15, tuple(pairs)).bits == (is_same, bits)
+
+
+SAME, OTHER, NOT_COMPARED = "aa", "ab", "aA"
+
+
+@pytest.mark.parametrize(
+    ("ratios", "losses", "exit_code", "with_same_losses"),
+    [
+        ((1.0, 1.01), SAME, 0, 0),
+        ((0.5, 0.51), OTHER, 0, EXIT_FAILED),
+        ((1.0, 1.01), NOT_COMPARED, 0, EXIT_NOT_COMPARED),
+        ((1.13, 1.17), SAME, EXIT_NOT_COMPARED, EXIT_NOT_COMPARED),
+        ((1.13, 1.17), OTHER, EXIT_NOT_COMPARED, EXIT_FAILED),
+        ((1.3, 1.32, 1.31, 1.3), SAME, EXIT_FAILED, EXIT_FAILED),
+    ],
+)
+def test_a_slower_training_fails_and_what_is_not_clear_is_skipped_by_git_bisect(
+    ratios: tuple[float, ...], losses: str, exit_code: int, with_same_losses: int
+) -> None:
+    change = change_of(*ratios, losses=losses)
+    for same_losses, expected in ((False, exit_code), (True, with_same_losses)):
+        with pytest.raises(UserError) if expected else nullcontext() as failure:
+            check({"mine": change}, same_losses=same_losses)
+        assert (failure.value.exit_code if failure else 0) == expected
 
 
 def test_equal_trainings_have_equal_losses_in_each_turn(trainer_of: MakeTrainer) -> None:
@@ -134,10 +169,24 @@ def test_a_side_that_ended_has_failed(tmp_path: Path) -> None:
     python.chmod(0o755)
     here = Checkout(tmp_path, tmp_path, "now", str(python))
     with Side(here, here, TimedTraining("mine", "cpu", tmp_path, tmp_path)) as side:
-        with pytest.raises(TrainingFailedError):
-            side.answer()
-        with pytest.raises(TrainingFailedError):
-            side.prepare()
+        for call in (side.answer, lambda: side.ask("")):
+            with pytest.raises(UserError, match="mine on the CPU"):
+                call()
+
+
+def test_each_side_runs_the_code_of_its_own_commit_before_that_of_the_newest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "now/src").mkdir(parents=True)
+    monkeypatch.setattr("sys.path", [str(tmp_path / "now/src"), "/newest"])
+    monkeypatch.setenv("PYTHONPATH", "/newest")
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho $PYTHONPATH\n")
+    python.chmod(0o755)
+    now = Checkout(tmp_path / "now", tmp_path, "now", str(python))
+    for own in (now, replace(now, top=tmp_path / "before")):
+        with Side(own, now, TimedTraining("mine", "cpu", tmp_path, tmp_path)) as side:
+            assert side.answer() == f"{own.top}/src:/newest"
 
 
 def test_scripts_alone_and_unknown_commits_are_refused(
@@ -152,17 +201,17 @@ def test_scripts_alone_and_unknown_commits_are_refused(
     for command in (("init", "--quiet", ".."), ("add", "--all"), ("commit", "-qm", "test")):
         subprocess.run(["git", *names, *command], check=True)
     with pytest.raises(UserError, match="mine is a script"):
-        gate("HEAD", 1.15)
+        changes_since("HEAD", 1.15)
     assert not capsys.readouterr().out
     with pytest.raises(ConfigError, match="no-such-commit"):
-        gate("no-such-commit", 1.15)
+        changes_since("no-such-commit", 1.15)
 
 
 @pytest.mark.parametrize("is_accelerator", [False, True])
 def test_waits_for_a_core_are_left_out_unless_an_accelerator_computes_meanwhile(
     *, is_accelerator: bool, trainer_of: MakeTrainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    waits = iter([0.0, 1000.0])
+    waits = count(0.0, 1000.0)
     monkeypatch.setattr(turns, "waited_for_core_seconds", lambda: {"1": next(waits)})
     monkeypatch.setattr(turns, "is_accelerator", lambda _device: is_accelerator)
     assert (turns.Turns(trainer_of()).take(2).seconds > 0) == is_accelerator
@@ -184,11 +233,11 @@ def test_only_code_that_changed_is_timed_and_a_slower_one_is_an_error(project: P
     network, mine = project.root / "net.py", PARAMS["experiments"]
     network.write_text(NETWORK, encoding="utf-8")
     same = {"dataset": "digits", "model": "linear"}
-    limit = project.root / "src/photofinish/regressions/sides.py"
+    limit = project.root / "src/photofinish/gate/sides.py"
     text = limit.read_text(encoding="utf-8")
-    assert "_MOST_SECONDS = 3, 12, 8.0" in text
+    assert "_MOST_SECONDS = 3, 30, 8.0" in text
     # Three rounds of each pair show the planted sleep.
-    limit.write_text(text.replace("= 3, 12, 8.0", "= 3, 12, 0.0"), encoding="utf-8")
+    limit.write_text(text.replace("= 3, 30, 8.0", "= 3, 3, 8.0"), encoding="utf-8")
     project.write_params(PARAMS | {"experiments": {"same": same, **mine}})
     project.commit()
     slow = NETWORK.replace("    return", "    time.sleep(0.0005)\n        return")
@@ -199,6 +248,11 @@ def test_only_code_that_changed_is_timed_and_a_slower_one_is_an_error(project: P
     assert re.search("^same on the CPU since .*: unchanged$", ran.stdout, re.MULTILINE)
     assert re.search(r"^error: .*: mine on the CPU\.", ran.stderr, re.MULTILINE)
 
+    network.write_text("import none_such\n", encoding="utf-8")
+    ran = project.run(*command, "--base", "HEAD")
+    assert ran.returncode == EXIT_NOT_COMPARED, ran.stdout
+
+    network.write_text(slow, encoding="utf-8")
     project.write_params(PARAMS)
     python = environment_that_never_sleeps(project.root / ".venv")
     ran = project.run(*command, "--python", python)

@@ -13,7 +13,7 @@ from result_files import BUSY, trained
 from photofinish.comparing import speedups
 from photofinish.comparing.speedups import epoch_speedup, ratio_interval
 from photofinish.comparing.spending import time_to_target
-from photofinish.comparing.times import LEAST_VALUES, RUN_TO_RUN, percentile_interval
+from photofinish.comparing.times import LEAST_VALUES, RUN_TO_RUN, percentile_interval, students_t
 from photofinish.reporting.sentences import break_even_epochs
 from photofinish.results import EpochMetrics, EpochTiming
 from photofinish.results.job_times import Timings
@@ -169,3 +169,10 @@ def test_the_time_to_a_target_has_start_up_and_every_epoch_so_far() -> None:
     assert found.epoch == 2
     assert found.seconds == pytest.approx(6.2)
     assert (found.best, time_to_target(history, epochs, 2.0, 0.95).epoch) == (0.9, None)
+
+
+@pytest.mark.parametrize(
+    ("freedom", "quantile"), [(1, 6.3138), (2, 2.9200), (3, 2.3534), (5, 2.0150), (30, 1.6973)]
+)
+def test_students_t_is_that_of_printed_tables(freedom: int, quantile: float) -> None:
+    assert students_t(freedom) == pytest.approx(quantile, rel=1e-3)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import shlex
 from pathlib import Path
@@ -19,10 +18,11 @@ EXPERIMENT = {
     "optimizer": {"name": "sgd", "lr": 0.1}, "schedule": "constant", "input": "resident",
     "precision": "fp32",
 }  # fmt: skip
+PRICE = {"hour": 3.0, "currency": "USD", "where": "some cloud", "as_of": "2026-07-20"}
 OFFER = {
-    "experiment": "mine", "accelerator": "T4", "fits": "yes", "job_seconds_estimated": 600,
-    "cost_estimated": 0.5, "hour_price": 3.0, "currency": "USD", "price_of": "some cloud",
-    "price_as_of": "2026-07-20",
+    "accelerator": "T4", "full_name": "Tesla T4", "fits": "yes", "needed_bytes": 1000,
+    "epoch_seconds": 60.0, "job_seconds": {"value": 600.0}, "cost": 0.5, "loader_cores": None,
+    "waiting_share": None,
 }  # fmt: skip
 
 
@@ -37,14 +37,19 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def write_offers(project: Path, **changes: Any) -> None:
-    (project / "report").mkdir(exist_ok=True)
-    with (project / "report/renting.csv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(OFFER))
-        writer.writeheader()
-        writer.writerow(OFFER | changes)
-    answers: dict[str, Any] = {"summary": "", "answers": {}, "reasons": [], "overview": []}
+def write_offers(project: Path, where: str = "some cloud", **changes: Any) -> None:
+    price = PRICE | {"where": where, "is_old": False}
+    empty = dict.fromkeys(("reason", "cpu_seconds", "gpu", "gpu_seconds", "speedup"))
+    mine = {
+        **empty, "saved_seconds": None, "answer": "No", "about": "renting", "text": "No.",
+        "evidence": "estimated",
+        "action": {"kind": "stay here", "text": "Stay here.", "accelerator": None},
+        **{key: [] for key in ("causes", "suggestions", "speedups", "seeds")},
+        "candidates": [OFFER | {"price": price} | changes],
+    }  # fmt: skip
+    answers = {"summary": "", "answers": {"mine": mine}, "reasons": [], "overview": []}
     answers["not_worth_renting"] = ["mine"]
+    (project / "report").mkdir(exist_ok=True)
     (project / "report/answers.json").write_text(json.dumps(answers), encoding="utf-8")
 
 
@@ -63,15 +68,18 @@ def test_the_task_names_the_gpu_with_the_time_and_cost_of_all_its_trainings(proj
     comment = text.partition("name:")[0].replace("\n# ", " ")
     assert "Estimated: 30 min of training, 1.50 USD at 3.00 USD an hour (some cloud" in comment
     assert "says no to renting for mine." in comment
-    write_offers(project, job_seconds_estimated="", cost_estimated="")
+    write_offers(project, job_seconds=None, cost=None)
     assert "Time and cost on a T4 are not known" in rent("T4")[0].replace("\n# ", " ")
+    (project / "report/answers.json").write_text('{"summary": ""}')
+    with pytest.raises(UserError, match="photofinish run"):
+        rent("T4")  # with the answers of an older photofinish
 
 
 @pytest.mark.parametrize("end", ["\u2028", "\u2029", "\x85", "\r", "\n", "\x1b[2K"])
-def test_text_of_a_csv_adds_no_key_to_the_task(project: Path, end: str) -> None:
+def test_text_of_a_price_adds_no_key_to_the_task(project: Path, end: str) -> None:
     write_offers(project)
     expected = yaml.safe_load(rent("T4")[0])
-    write_offers(project, price_of=f"some cloud{end}envs: {{A: b}}")
+    write_offers(project, where=f"some cloud{end}envs: {{A: b}}")
     assert yaml.safe_load(rent("T4")[0]) == expected
 
 
@@ -118,7 +126,7 @@ def test_what_pip_installed_here_is_installed_there(
     ],
 )
 def test_a_gpu_that_is_not_known_or_too_small_is_refused(
-    project: Path, gpu: str, changes: dict[str, str], reason: str
+    project: Path, gpu: str, changes: dict[str, Any], reason: str
 ) -> None:
     write_offers(project, **changes)
     with pytest.raises(UserError, match=reason):

@@ -20,8 +20,8 @@ from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.prices import price_of
 from photofinish.config.compare import Comparing, Prices, accelerators
 from photofinish.config.experiment import LoaderInput
+from photofinish.reporting.answer_records import answer_record
 from photofinish.reporting.loader_table import needs_table
-from photofinish.reporting.rows import renting_rows
 from photofinish.reporting.sentences import verdict
 from photofinish.reporting.tables import renting_table
 from photofinish.results.measurements import LoaderTimes, Operations, TriedWorkers
@@ -147,7 +147,7 @@ def test_the_gpu_of_the_answer_is_in_the_table_below_it(make_pair: MakePair) -> 
     prices = dict.fromkeys(accelerators(), 1000.0) | {"T4": 0.01}
     names, listed = tuple(accelerators()), Prices(accelerator_hour=prices)
     pair = make_pair(extra_seconds=3600.0, accelerators=names, prices=listed)
-    assert decide(pair).shown.gpu == "T4"
+    assert decide(pair).shown.gpu_name == "T4"
     gpus = [line.split()[0] for line in best_gpus(pair)]
     assert gpus[-1] == "T4"
     assert len(gpus) == len(set(gpus)) == 7  # a heading, the five fastest, and the answer's
@@ -192,7 +192,9 @@ def test_a_price_is_old_half_a_year_before_the_training(make_pair: MakePair) -> 
         started_at = datetime(year, month, 1, tzinfo=UTC).timestamp()
         cpu = with_timings(pair.cpu, started_at_unix_seconds=started_at)
         dated = pair_of(cpu, settings=pair.settings)
-        assert renting_rows([dated])[0]["price_is_old"] is is_old
+        candidate = answer_record(dated, verdict(dated)).candidates[0]
+        assert candidate.price
+        assert candidate.price.is_old is is_old
         assert ("2026-07-20, old" in renting_table(dated)[0]["an hour"]) is is_old
 
 

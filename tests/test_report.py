@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from conftest import MakeResult
+import yaml
+from conftest import ROOT, MakeResult
 from result_files import as_result, changed_history, pair_of, trained, with_timings
 from training_stage import contents
 
@@ -22,6 +23,7 @@ from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.remedies import Gain, Remedy
 from photofinish.errors import UserError
 from photofinish.reporting.report import write_for_dvc, write_report
+from photofinish.reporting.rows import COLUMNS
 from photofinish.results.pass_times import StepsTaken
 
 REASON = "no accelerator: cuda: no driver"
@@ -212,15 +214,34 @@ def test_equal_results_give_an_equal_report_and_csv_with_every_digit(
 ) -> None:
     write_report(pair, tmp_path / "first")
     write_report(without_gpu, tmp_path / "second")
+    (tmp_path / "second/renting.csv").touch()  # of an older photofinish
     write_report(pair, tmp_path / "second")
     assert contents(tmp_path / "first") == contents(tmp_path / "second")
     tables = {path.stem: pd.read_csv(path) for path in (tmp_path / "first").glob("*.csv")}
     assert tables["comparison"]["epoch_speedup"].iloc[1] == 6.0
     assert tables["history"]["validation_loss"].tolist()[:3] == [1.0, 1 / 2, 1 / 3]
     assert tables["confusion"]["images"].sum() == 16
-    epoch = tables["speedups"].set_index("of").loc["epoch"]
-    assert epoch[["speedup", "cpu_seconds", "gpu_seconds"]].tolist() == [6.0, 3.0, 0.5]
-    assert epoch[["low", "high"]].isna().all()
+    assert set(tables) == {"comparison", "history", "confusion"}
+    answers = json.loads((tmp_path / "first/answers.json").read_text(encoding="utf-8"))
+    speedups = answers["answers"]["small-mlp"]["speedups"]
+    assert speedups[1] == {
+        "of": "epoch",
+        "cpu_seconds": 3.0,
+        "gpu_seconds": 0.5,
+        "speedup": {"value": 6.0, "low": None, "high": None},
+    }
+
+
+def test_each_plot_of_dvc_has_its_columns_and_its_template() -> None:
+    plots = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["plots"]
+    assert len(plots) == 5
+    for plot in (settings for each in plots for settings in each.values()):
+        ((file, y),) = plot["y"].items()
+        columns = COLUMNS[file.removeprefix("plots/")]
+        assert {plot["x"], y} <= {*columns}
+        template = (ROOT / f".dvc/plots/{plot['template']}.json").read_text(encoding="utf-8")
+        fields = set(re.findall(r"\bdatum\.(\w+)|\"field\": \"(\w+)\"", template)) - {("", "rev")}
+        assert {"".join(each) for each in fields} <= {*columns}
 
 
 def test_a_notebook_shows_the_answers_of_the_page_escaped_and_every_figure(

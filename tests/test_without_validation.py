@@ -48,7 +48,8 @@ def test_an_experiment_is_trained_judged_and_reported(
         (None, None),
     ]
     (pair,) = with_settings([read_pair("one", results)], Comparing(target_accuracy=0.5), ())
-    (run,) = pair.trained
+    run = pair.cpu.trained
+    assert run
     assert not pair.seeds["cpu"].targets
     assert isinstance(run.scores.test_accuracy, float)
     metrics = training_metrics(run.history, run.timings, run.seed_runs, {})

@@ -6,6 +6,8 @@ from typing import Any
 
 EXIT_MISTAKE = 2
 EXIT_FAILED = 1
+EXIT_NOT_COMPARED = 125
+"""With which `git bisect run` skips a commit."""
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 
@@ -20,6 +22,12 @@ class ConfigError(UserError):
     """Error in what the user wrote. Nothing was started or written."""
 
     exit_code = EXIT_MISTAKE
+
+
+class NotComparedError(UserError):
+    """Comparison of commits that could not be made, or is not clear."""
+
+    exit_code = EXIT_NOT_COMPARED
 
 
 class SettingError(ValueError):

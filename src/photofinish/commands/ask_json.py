@@ -11,7 +11,6 @@ from photofinish.comparing.decision import Decision, decide
 from photofinish.comparing.pairs import Comparison
 from photofinish.files import to_json, write_text_atomically
 from photofinish.reporting.answer_records import answer_record
-from photofinish.reporting.rows import renting_rows
 from photofinish.reporting.sentences import verdict
 from photofinish.scripts.script_record import WholeJob
 
@@ -31,7 +30,7 @@ class JobAnswer:
 
 
 def write_job_answers(file: Path, answers: Sequence[JobAnswer]) -> None:
-    """Write answers, records and estimates for all GPUs as JSON."""
+    """Write answers and records as JSON."""
     write_text_atomically(file, to_json([_as_json(answer) for answer in answers]))
 
 
@@ -49,6 +48,5 @@ def _as_json(answer: JobAnswer) -> dict[str, Any]:
     return {
         "job": asdict(answer.job),
         "answer": answer_record(pair, verdict(pair, answer.decision)).model_dump(mode="json"),
-        "renting": renting_rows([pair]),
         "records": records,
     }

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from photofinish.commands.ask_json import JobAnswer
+from photofinish.comparing.candidates import Candidate, Worth, estimated
 from photofinish.comparing.decision import decide
-from photofinish.comparing.own_gpu import decide_own, estimated_options
+from photofinish.comparing.own_gpu import decide_own
 from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.prices import SECONDS_AN_HOUR
-from photofinish.comparing.rented_gpu import RentedGpu
 from photofinish.comparing.result import Result
+from photofinish.comparing.times import Interval
 from photofinish.machine.load import LoadWindow, load_warnings
 from photofinish.reporting.answer_words import action_text, answer_text
 from photofinish.reporting.causes import advice
@@ -41,16 +42,16 @@ def repaid_lines(hour: JobAnswer) -> Iterator[str]:
         least_seconds = SECONDS_AN_HOUR * compared.break_even.epochs
         if math.isfinite(least_seconds):
             yield f"The GPU here repays its start after {seconds(least_seconds)} of training here."
-    if rented and math.isfinite(rented.gpu_seconds):
-        yield _rented_repaid(rented)
+    if rented and rented.gpu and rented.here:
+        yield _rented_repaid(rented, rented.gpu, rented.here)
 
 
-def _rented_repaid(rented: RentedGpu) -> str:
+def _rented_repaid(rented: Worth, gpu: Candidate, here: Interval) -> str:
     def least_seconds(saved_seconds: float, here_seconds: float) -> float:
         return rented.start_seconds * here_seconds / saved_seconds
 
-    (low, high), (fast, slow) = rented.saved, rented.here
-    middle, what = rented.here_seconds - rented.gpu_seconds, f"A rented {rented.gpu}"
+    (low, high), (fast, slow) = rented.saved, here
+    middle, what = rented.here_seconds - gpu.seconds, f"A rented {gpu.name}"
     if middle <= 0:
         return f"{what} never repays its start."
     latest = f"to {seconds(least_seconds(low, fast))}" if low > 0 else "or never"
@@ -63,14 +64,14 @@ def _rented_repaid(rented: RentedGpu) -> str:
 
 def best_gpus(pair: Comparison) -> list[str]:
     """Return a table of time, cost and memory on the fastest GPUs and on the answer's."""
-    options = sorted(estimated_options(pair), key=lambda each: each[1].job_seconds)
-    answer = decide(pair).shown.gpu
-    answers = [each for each in options[_MOST_GPUS:] if each[0].accelerator.name == answer]
+    options = sorted(estimated(pair), key=lambda each: each.seconds)
+    answer = decide(pair).shown.gpu_name
+    answers = [each for each in options[_MOST_GPUS:] if each.name == answer]
     rows = {row["accelerator"]: row for row in renting_table(pair)}
     columns = "the job, estimated", "cost with its start", "fits, memory at least"
     table = [["GPU", *columns]] if options else []
-    for option, _ in [*options[:_MOST_GPUS], *answers]:
-        row = rows[option.accelerator.name]
+    for option in [*options[:_MOST_GPUS], *answers]:
+        row = rows[option.name]
         table.append([row["accelerator"], *(row[column] for column in columns)])
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return [

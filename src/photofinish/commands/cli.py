@@ -14,8 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import photofinish
-from photofinish.errors import ConfigError
-from photofinish.regressions import ALLOWED
+from photofinish.errors import EXIT_NOT_COMPARED, ConfigError, NotComparedError, UserError
+from photofinish.gate import ALLOWED
 from photofinish.stage.process import run_stage
 
 _EPILOG = """\
@@ -40,7 +40,7 @@ _GONE = {
 def main() -> None:
     """Run the command from the command line. Print expected errors without a traceback."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)  # DVC's lines come at once into a pipe, too
+        sys.stdout.reconfigure(line_buffering=True)  # so lines reach a pipe before a stage's
     run_stage(_main)
 
 
@@ -137,6 +137,8 @@ def _add_gate_options(gate: argparse.ArgumentParser) -> None:
         "--slower", metavar="FACTOR", type=float, default=ALLOWED,
         help=f"how many times as long a training may take (default: {ALLOWED})",
     )  # fmt: skip
+    gate.add_argument("--same-losses", action="store_true", help="other losses are an error, too")
+    gate.epilog = "It exits with 1 if a training is slower, and with 125 if that is not clear."
 
 
 def _positive(text: str) -> float:
@@ -243,17 +245,23 @@ def _ui(args: argparse.Namespace) -> None:
 
 def _gate(args: argparse.Namespace) -> None:
     from photofinish.commands import pipeline
-    from photofinish.regressions.gate import gate, gate_environment
+    from photofinish.gate.gate import changes_since, changes_with, check
 
     python = None
     if args.python:
         python = Path(shutil.which(args.python) or args.python).expanduser().absolute()
-    pipeline.enter()
-    pipeline.prepare_data()
-    if python:
-        gate_environment(python, args.slower)
-    else:
-        gate(args.base, args.slower)
+    try:
+        pipeline.enter()
+        pipeline.prepare_data()
+        if python:
+            changes = changes_with(python, args.slower)
+        else:
+            changes = changes_since(args.base, args.slower)
+    except UserError as error:
+        raise NotComparedError(str(error)) from error
+    except SystemExit:  # of a stage that printed why
+        sys.exit(EXIT_NOT_COMPARED)
+    check(changes, same_losses=args.same_losses)
 
 
 def _reference(args: argparse.Namespace) -> None:

@@ -47,9 +47,7 @@ def init() -> None:
     _set_up_dvc()
     for path in _copied_files():
         _copy(_pipeline() / path, folder / path)
-    for path in (_pipeline() / _PLOTS).iterdir():
-        if not (_dvc_root() / _PLOTS / path.name).exists():
-            _copy(path, _dvc_root() / _PLOTS / path.name)
+    _copy_plots()
     text = (Path(__file__).parent / PARAMS).read_text(encoding="utf-8")
     if scripts:
         text = _with_scripts(text, scripts, folder)
@@ -83,6 +81,7 @@ def _renew(folder: Path) -> None:
     shutil.copyfile(folder / PIPELINE, kept)
     for path in _copied_files():
         _copy(_pipeline() / path, folder / path)
+    _copy_plots()
     print(f"Renewed {PIPELINE} and {PLAN.parent}/ in {folder.resolve()}.")
     print(f"{kept} is the old one, in case it has stages of yours. Next: photofinish run")
 
@@ -109,6 +108,13 @@ def _pipeline() -> Path:
 def _copied_files() -> Iterator[Path]:
     for pattern in _COPIED:
         yield from (path.relative_to(_pipeline()) for path in _pipeline().glob(pattern))
+
+
+def _copy_plots() -> None:
+    """Copy the templates of DVC's plots that the repository lacks."""
+    for path in (_pipeline() / _PLOTS).iterdir():
+        if not (_dvc_root() / _PLOTS / path.name).exists():
+            _copy(path, _dvc_root() / _PLOTS / path.name)
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -5,12 +5,11 @@ It prints a task for SkyPilot, then the commands for SkyPilot and for plain SSH.
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import shlex
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 from string import Template
@@ -26,10 +25,9 @@ from photofinish.commands import pipeline
 from photofinish.config.compare import accelerators
 from photofinish.config.loader import read_params
 from photofinish.errors import ConfigError, UserError
-from photofinish.reporting.answers import read_answers
+from photofinish.reporting.answers import Answers, read_answers
 from photofinish.wording import listed, money, printable, seconds, unknown_name
 
-_RENTING = Path("report/renting.csv")
 _CLUSTER = "photofinish"
 _SETUP = """\
 set -e
@@ -77,16 +75,18 @@ def rent(gpu: str) -> tuple[str, str]:
     if (top / "requirements.txt").is_file():
         install += " --requirement requirements.txt"
     names = listed(list(trainings)) if len(trainings) <= 3 else f"{len(trainings)} experiments"
-    estimate = _estimate(gpu, trainings)
+    answers = read_answers()
+    estimate = _estimate(answers, gpu, trainings)
     if count != 1:
         estimate = "Time and cost are estimated for one GPU only."
     about = (
-        f"Trains {names} on a {gpu}, for a record to compare with. {estimate} {_advice(trainings)}"
+        f"Trains {names} on a {gpu}, for a record to compare with. {estimate} "
+        f"{_advice(answers, trainings)}"
         f"{'Scripts are left out: they leave no record. ' if params.scripts else ''}"
         "The minutes to start and set up the machine come on top. Files that .gitignore names "
         "stay here: for data among them, add file_mounts."
     )
-    # U+2028 in a CSV would end the comment: to YAML it is a line break.
+    # U+2028 in a price's name would end the comment: to YAML it is a line break.
     about = printable(" ".join(about.split()))
     comment = textwrap.fill(about, 100, initial_indent="# ", subsequent_indent="# ")
     task = f"{comment}\n{_task(gpu, 1 if count == 'all' else count, install, mounts)}"
@@ -126,43 +126,39 @@ def _task(gpu: str, count: int, install: str, mounts: Iterable[tuple[str, str]])
     return text.getvalue()
 
 
-def _estimate(gpu: str, trainings: dict[str, int]) -> str:
-    """Return the time and cost of all trainings on a GPU, from the files of `compare`."""
-    try:
-        with _RENTING.open(encoding="utf-8", newline="") as file:
-            every = list(csv.DictReader(file))
-    except FileNotFoundError:
-        raise UserError(
-            f"{_RENTING} does not exist: `photofinish run` writes it, with the time and cost on "
-            f"each GPU"
-        ) from None
-    rows = [row for row in every if row["accelerator"] == gpu and row["experiment"] in trainings]
+def _estimate(answers: Answers, gpu: str, trainings: dict[str, int]) -> str:
+    """Return the time and cost of all trainings on a GPU, by the report's estimates."""
+    found = {
+        name: each
+        for name in trainings
+        if name in answers.answers
+        for each in answers.answers[name].candidates
+        if each.accelerator == gpu
+    }
     not_known = f"Time and cost on a {gpu} are not known: report/index.html says why."
-    if len(rows) < len(trainings):
+    if len(found) < len(trainings):
         return not_known
-    if small := [row["experiment"] for row in rows if row["fits"] == "no"]:
+    if small := [name for name, each in found.items() if each.fits == "no"]:
         raise UserError(f"{listed(small)} needs more memory than a {gpu} has: rent another GPU")
-    if not all(row["job_seconds_estimated"] for row in rows):
+    times = [each.job_seconds.value for each in found.values() if each.job_seconds]
+    if len(times) < len(trainings):
         return not_known
-    spent_seconds = _total(rows, trainings, "job_seconds_estimated")
+    counts = trainings.values()
+    spent_seconds = sum(each * count for each, count in zip(times, counts, strict=True))
     text = f"Estimated: {seconds(spent_seconds)} of training"
-    price, currency = rows[0]["hour_price"], rows[0]["currency"]
+    price = next(iter(found.values())).price
     if price:
-        cost = money(_total(rows, trainings, "cost_estimated"), currency)
-        where = ", ".join(filter(None, (rows[0]["price_of"], rows[0]["price_as_of"])))
-        text += f", {cost} at {money(float(price), currency)} an hour ({where})"
+        amount = sum((each.cost or 0.0) * trainings[name] for name, each in found.items())
+        cost, hour = money(amount, price.currency), money(price.hour, price.currency)
+        where = f"{price.where}, {price.as_of}" if price.as_of else price.where
+        text += f", {cost} at {hour} an hour ({where})"
     return f"{text}."
 
 
-def _advice(trainings: Iterable[str]) -> str:
+def _advice(answers: Answers, trainings: Iterable[str]) -> str:
     """Return the trainings for which renting is not worth it, according to the report."""
-    answers = read_answers()
     against = [name for name in trainings if name in answers.not_worth_renting]
     return f"The report says no to renting for {listed(against)}. " if against else ""
-
-
-def _total(rows: Sequence[dict[str, str]], trainings: dict[str, int], column: str) -> float:
-    return sum(float(row[column]) * trainings[row["experiment"]] for row in rows)
 
 
 def _source(top: Path) -> tuple[str, list[tuple[str, str]]]:

@@ -22,7 +22,6 @@ from photofinish.comparing.remedies import RUN_MARGIN
 from photofinish.comparing.result import Result
 from photofinish.comparing.step_costs import StepCosts, spread
 from photofinish.config.experiment import LoaderInput, ResidentInput
-from photofinish.machine.load import load_warnings
 from photofinish.results.job_times import JobTimes
 
 
@@ -109,7 +108,7 @@ def _bounds_by_loading(run: Result, settings: LoaderInput | ResidentInput) -> Sp
     measured = slow_seconds, costs.epoch_seconds, least_seconds, loading_seconds
     # Loading was measured in another process than the whole job, which may have been faster.
     trained_share = timings.median_epoch_seconds / costs.epoch_seconds
-    if load_warnings(timings.load):
+    if timings.busy:
         trained_share = min(1.0, trained_share)
     epoch = SpeedupBound(*(seconds * trained_share for seconds in measured))
     return SpeedupBounds(_job_bound(startup, epoch, timings.planned_epochs), epoch)

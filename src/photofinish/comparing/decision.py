@@ -7,15 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from photofinish.comparing.candidates import About, Answer, Basis, Reason, Worth
 from photofinish.comparing.fair_cpu import slow_kernels
-from photofinish.comparing.own_gpu import Answer, Basis, OwnGpu, decide_own
+from photofinish.comparing.own_gpu import decide_own
 from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.remedies import Remedy
-from photofinish.comparing.rented_gpu import RentedGpu, decide_rented
-from photofinish.machine.load import load_warnings
+from photofinish.comparing.rented_gpu import decide_rented
 from photofinish.results.records import DeviceLabel
-
-About = Literal["the GPU here", "renting", "if this machine had a GPU"]
 
 
 @dataclass(frozen=True)
@@ -37,24 +35,22 @@ class Action:
 
 @dataclass(frozen=True)
 class Decision:
-    own: OwnGpu
-    rented: RentedGpu | None
+    own: Worth
+    rented: Worth | None
     """None if the settings name no accelerators."""
     action: Action
     is_here: bool = False
     """True if a GPU in this machine trained the experiment."""
 
     @property
-    def shown(self) -> OwnGpu | RentedGpu:
+    def shown(self) -> Worth:
         """Answer that is shown first, about the GPU in this machine or else about renting a GPU."""
         return self.rented if self.rented and not self.is_here else self.own
 
     @property
     def about(self) -> About:
         """Subject of the answer."""
-        if isinstance(self.shown, RentedGpu):
-            return "renting"
-        return "the GPU here" if self.is_here else "if this machine had a GPU"
+        return self.shown.about
 
     @property
     def answer(self) -> Answer:
@@ -66,26 +62,20 @@ class Decision:
         return self.shown.basis
 
     @property
-    def reason(self) -> str | None:
+    def reason(self) -> Reason | None:
         """Reason of the answer."""
         return self.shown.reason
 
     @property
     def here_seconds(self) -> float:
         """Time of the job here, of which the answer's GPU may save a part."""
-        if isinstance(self.shown, RentedGpu):
-            return self.shown.here_seconds / self.shown.jobs
-        return self.shown.cpu_seconds
+        return self.shown.here_seconds / self.shown.jobs
 
     @property
     def saved_seconds(self) -> float:
         """Time that the answer's GPU saves, or 0 if it is not worth it."""
         shown = self.shown
-        if not shown.is_yes or shown.gpu_seconds is None:
-            return 0.0
-        if isinstance(shown, RentedGpu):
-            return shown.saved_seconds / shown.jobs
-        return shown.cpu_seconds - shown.gpu_seconds
+        return shown.saved_seconds / shown.jobs if shown.is_yes and shown.gpu else 0.0
 
 
 def decide_all(pairs: Sequence[Comparison]) -> list[Decision]:
@@ -103,7 +93,7 @@ def decide(pair: Comparison) -> Decision:
     return decision
 
 
-def _decision(pair: Comparison, rented: RentedGpu | None) -> Decision:
+def _decision(pair: Comparison, rented: Worth | None) -> Decision:
     own, is_here = decide_own(pair), pair.compared is not None
     if slow_kernels(pair.cpu.timings):  # a fair CPU computes in fp32
         own = replace(own, answer="Can't tell") if own.is_yes else own
@@ -111,11 +101,11 @@ def _decision(pair: Comparison, rented: RentedGpu | None) -> Decision:
     return Decision(own, rented, _action(pair, own, rented, is_here), is_here)
 
 
-def _action(pair: Comparison, own: OwnGpu, rented: RentedGpu | None, is_here: bool) -> Action:
+def _action(pair: Comparison, own: Worth, rented: Worth | None, is_here: bool) -> Action:
     """Return the first action that fits: measure again, use a GPU, change a setting, stay here."""
     answer = rented.answer if rented and not is_here else own.answer
     accelerator = rented.option.accelerator.name if rented and rented.option else None
-    busy = tuple(run.device for run in pair.trained if load_warnings(run.timings.load))
+    busy = tuple(run.device for run in pair.trained if run.timings.busy)
     if busy and answer == "Can't tell":
         return Action("measure again", devices=busy)
     if answer == "Can't tell" and slow_kernels(pair.cpu.timings):
@@ -135,7 +125,7 @@ def _action(pair: Comparison, own: OwnGpu, rented: RentedGpu | None, is_here: bo
     return Action("stay here", accelerator, rented.runs if rented else None)
 
 
-def _remedy(pair: Comparison, own: OwnGpu) -> Remedy | None:
+def _remedy(pair: Comparison, own: Worth) -> Remedy | None:
     """Return a change of settings that does not change the model, or None."""
     if own.reason == "short job":
         return None

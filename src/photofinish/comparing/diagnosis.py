@@ -21,7 +21,6 @@ from photofinish.comparing.step_costs import StepCosts, spread
 from photofinish.config.experiment import ResidentInput
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.machine.host import allowed_cores
-from photofinish.machine.load import load_warnings
 from photofinish.results.measurements import MOST_UNEXPLAINED_SHARE
 
 Cause = Literal[
@@ -83,7 +82,7 @@ def _diagnose_waits(run: Result) -> Diagnosis | None:
     """Return a diagnosis if a script mostly waits for batches, else None: steps have no parts."""
     if not run.has_steps or run.waiting_share <= 0.5:
         return None
-    if load_warnings(run.timings.load):
+    if run.timings.busy:
         busy = NotKnown("busy")
         return Diagnosis("an epoch", "not known", run, not_known=busy, likely="input-bound")
     return Diagnosis("an epoch", "input-bound", run)
@@ -154,7 +153,7 @@ def _differs_from_training(costs: StepCosts) -> bool:
     A busy training is slower than the measurement of a quiet machine, which then holds.
     """
     timings = costs.timings
-    if load_warnings(timings.load):
+    if timings.busy:
         return False
     low, high = (costs.steps_per_epoch * share for share in costs.epoch_share_spread)
     trained_low, trained_high = spread(timings.epoch_seconds)

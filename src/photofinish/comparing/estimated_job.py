@@ -25,7 +25,6 @@ from photofinish.config.compare import Accelerator, accelerators
 from photofinish.config.cuda_graphs import why_not_captured
 from photofinish.config.experiment import Experiment, LoaderInput
 from photofinish.machine.host import allowed_cores
-from photofinish.machine.load import load_warnings
 from photofinish.results.job_times import JobTimes
 from photofinish.results.measurements import Operations
 
@@ -188,7 +187,7 @@ def measured_over_estimated(
     by_name = {each.full_name: each for each in accelerators().values()}
     for timings in measured:
         accelerator = by_name.get(timings.device_name)
-        is_fit = timings.device_count == 1 and not load_warnings(timings.load)
+        is_fit = timings.device_count == 1 and not timings.busy
         if not accelerator or not is_fit:
             continue
         if step := _estimate_step(run, run.settings, operations, accelerator):

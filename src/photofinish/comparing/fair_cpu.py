@@ -46,7 +46,7 @@ _ENOUGH_STEPS, _ENOUGH_TRIES = 10, 5
 
 def slowdown(run: JobTimes) -> float:
     """Return the factor by which other programs may have slowed a run, or 1 on a quiet machine."""
-    if not load_warnings(run.load):
+    if not run.busy:
         return 1.0
     if not isinstance(run.host, CpuTarget):
         return slowdown_of_a_thread(run.load)
@@ -148,7 +148,7 @@ def fewer_threads(run: JobTimes) -> FewerThreads | None:
 
     Returns None on a busy machine, where threads wait for each other.
     """
-    if load_warnings(run.load) or run.step_warnings or run.steps_per_epoch is None:
+    if run.busy or run.step_warnings or run.steps_per_epoch is None:
         return None
     tried = {each.threads: each.steps for each in run.tried_threads}
     own = tried.pop(run.host.threads or 1, None)

@@ -13,8 +13,8 @@ from functools import cached_property
 
 import numpy as np
 
+from photofinish.comparing.candidates import Answer
 from photofinish.comparing.decision import Decision
-from photofinish.comparing.own_gpu import Answer
 from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.speedups import Speedup, epoch_speedup, run_margins
 from photofinish.comparing.times import (

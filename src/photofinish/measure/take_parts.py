@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from typing import Literal
+
+import torch
 
 from photofinish.results.timed_parts import TimedPart
 from photofinish.training.batches import Batch, seed_epoch
@@ -67,15 +71,11 @@ def _whole_epochs(
     """Train and validate as the trainer does, but read no losses back and check none."""
     clock, parts, validation_seconds = trainer.clock, list[TimedPart](), 0.0
     for epoch in range(epochs):
-        batches, began_seconds = _begin(trainer, epoch)
-        for _losses in take_steps(trainer.steps, trainer.state, batches):
-            pass
+        ((part, _losses),) = parts_of_epoch(trainer, epoch, None)
+        parts.append(part)
         trained_seconds = clock.now_seconds()
         _validate(trainer, trainer.validation.eval_batches() if trainer.validation else ())
         validation_seconds += clock.now_seconds() - trained_seconds
-        steps = trainer.training.image_count / trainer.training.batch_size
-        seconds = trained_seconds - began_seconds
-        parts.append(TimedPart(seconds=seconds, steps=steps, epoch=epoch, holds="epoch"))
         if deadline.is_over() and len(parts) > 1:
             break
     return tuple(parts), validation_seconds / len(parts)
@@ -93,26 +93,42 @@ def _parts(
     trainer: Trainer, deadline: Deadline, part_steps: int, epochs: int
 ) -> Iterator[TimedPart]:
     """Yield parts of one epoch after another, until the deadline."""
-    clock, batch_size, count = trainer.clock, trainer.training.batch_size, 0
+    count = 0
     for epoch in range(epochs):
-        batches, began_seconds = _begin(trainer, epoch)
-        is_start, steps, left = True, 0, trainer.training.image_count
-        steps_left = trainer.steps_per_epoch
-        for losses in take_steps(trainer.steps, trainer.state, batches):
-            steps, steps_left = steps + losses.numel(), steps_left - losses.numel()
-            if steps < part_steps and not is_start and steps_left > 0:
-                continue
-            seconds = clock.now_seconds() - began_seconds
-            samples = min(left, steps * batch_size)
-            left -= samples
-            holds = "start" if is_start else "steps"
-            yield TimedPart.model_validate(
-                {"seconds": seconds, "steps": samples / batch_size, "epoch": epoch, "holds": holds}
-            )
+        for part, _losses in parts_of_epoch(trainer, epoch, part_steps):
+            yield part
             count += 1
             if deadline.is_over() and count > 1:
                 return
-            is_start, steps, began_seconds = False, 0, clock.now_seconds()
+
+
+def parts_of_epoch(
+    trainer: Trainer, epoch: int, part_steps: int | None
+) -> Iterator[tuple[TimedPart, list[torch.Tensor]]]:
+    """Train an epoch. Yield each part, with its losses.
+
+    The first part is the epoch's start. The others have `part_steps` steps, or more if steps are
+    launched together. Without `part_steps`, the epoch is one part.
+    """
+    clock, batch_size, left = (
+        trainer.clock,
+        trainer.training.batch_size,
+        trainer.training.image_count,
+    )
+    holds: Literal["start", "steps", "epoch"] = "start" if part_steps else "epoch"
+    losses, steps, steps_left = list[torch.Tensor](), 0, trainer.steps_per_epoch
+    batches, began_seconds = _begin(trainer, epoch)
+    for each in take_steps(trainer.steps, trainer.state, batches):
+        losses.append(each)
+        steps, steps_left = steps + each.numel(), steps_left - each.numel()
+        if holds != "start" and steps_left > 0 and steps < (part_steps or math.inf):
+            continue
+        seconds = clock.now_seconds() - began_seconds
+        samples = min(left, steps * batch_size)
+        left -= samples
+        steps_done = samples / batch_size
+        yield TimedPart(seconds=seconds, steps=steps_done, epoch=epoch, holds=holds), losses
+        holds, losses, steps, began_seconds = "steps", [], 0, clock.now_seconds()
 
 
 def _validate(trainer: Trainer, batches: Iterable[Batch]) -> None:

@@ -17,8 +17,8 @@ from photofinish.files import sha256_of_bytes, sha256_of_file
 
 _PACKAGE = Path(__file__).parent.parent
 _REPORT = "compare"
-_SHOWS = ("photofinish.tracking", "photofinish.wording", "photofinish.comparing")
-"""Modules that only show results: the mirror in MLflow, numbers and names as text, and findings.
+_SHOWS = tuple(f"photofinish.{each}" for each in ("tracking", "wording", "comparing", "reporting"))
+"""Modules that only show results: the mirror in MLflow, numbers and names as text, findings.
 
 Only the report depends on them, so they count for `compare` alone. A new tag in MLflow, another
 unit of time or another interval reruns no download, split, measurement or training.

@@ -6,14 +6,18 @@ docs/answers.schema.json describes it.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from datetime import date
 from typing import Any, Literal
 
-from photofinish.comparing.decision import About, Action
+from photofinish.comparing.candidates import About, Answer, Basis
+from photofinish.comparing.decision import Action
 from photofinish.comparing.diagnosis import Cause
-from photofinish.comparing.own_gpu import Answer, Basis
 from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.remedies import Remedy
-from photofinish.comparing.rented_gpu import RentedGpu
+from photofinish.comparing.renting import RentalOption
+from photofinish.comparing.seeds import OverSeeds
+from photofinish.comparing.speedups import Kind
 from photofinish.comparing.times import Interval, job_interval
 from photofinish.config.base import Record
 from photofinish.reporting.causes import cause, commands, remedy_line
@@ -48,6 +52,61 @@ class Range(Record):
 
     low: float
     high: float
+
+
+class SpeedupRecord(Record):
+    """Speed-up of the GPU here: 2 means half the CPU's time."""
+
+    of: Kind
+    cpu_seconds: float
+    gpu_seconds: float
+    speedup: Number | None
+
+
+class SeedRecord(Record):
+    """Training from one of several seeds on a device."""
+
+    device: DeviceLabel
+    seed: int
+    score_name: str
+    score: Number | None
+    test_loss: Number | None
+    target_epoch: int | None
+    """Epoch that reached the target accuracy, or null if none did or there is no target."""
+    target_seconds: float | None
+
+
+class PriceRecord(Record):
+    """Price of an hour."""
+
+    hour: float
+    currency: str
+    where: str
+    as_of: date | None
+    """Date of a list price, or null for a price from params.yaml."""
+    is_old: bool | None
+
+
+class CandidateRecord(Record):
+    """Accelerator that may be rented, with the job's estimated time and cost on it."""
+
+    accelerator: str
+    """Its name for `photofinish rent --on`."""
+    full_name: str
+    epoch_seconds: float | None
+    job_seconds: Number | None
+    """Time of the whole job, without the machine's start."""
+    cost: float | None
+    """Cost of the job, without the machine's start."""
+    fits: Literal["yes", "perhaps", "no"]
+    """Whether a step fits into the memory."""
+    needed_bytes: int
+    """Least memory of a step."""
+    loader_cores: float | None
+    """Cores that load as fast as the GPU trains."""
+    waiting_share: float | None
+    """Share of time that it waits for the loader in the cheapest machine."""
+    price: PriceRecord | None
 
 
 class CauseRecord(Record):
@@ -106,6 +165,11 @@ class AnswerRecord(Record):
     """Time that renting saves, without the machine's start."""
     causes: tuple[CauseRecord, ...]
     suggestions: tuple[Suggestion, ...]
+    speedups: tuple[SpeedupRecord, ...]
+    """Speed-ups of a step, an epoch and the job, if a GPU here trained it."""
+    seeds: tuple[SeedRecord, ...]
+    """Trainings from several seeds."""
+    candidates: tuple[CandidateRecord, ...]
 
 
 def answer_record(pair: Comparison, verdict: Verdict) -> AnswerRecord:
@@ -113,12 +177,9 @@ def answer_record(pair: Comparison, verdict: Verdict) -> AnswerRecord:
     decision, own, shown = verdict.decision, verdict.decision.own, verdict.decision.shown
     cpu = pair.cpu.timings
     cpu_seconds = Number.of(cpu.whole_seconds, job_interval(cpu))
-    if isinstance(shown, RentedGpu):
-        saved_seconds = Number.of(shown.here_seconds - shown.gpu_seconds, shown.saved)
-        ratio = shown.here_seconds / shown.gpu_seconds if shown.gpu else None
-        speedup = Number.of(ratio, shown.speedup_interval)
-    else:
-        saved_seconds, speedup = None, Number.of(shown.speedup, shown.interval)
+    gpu, saved_seconds = shown.gpu, None
+    if gpu and shown.about == "renting":
+        saved_seconds = Number.of(shown.here_seconds - gpu.seconds, shown.saved)
     return AnswerRecord(
         answer=decision.answer,
         about=decision.about,
@@ -127,9 +188,9 @@ def answer_record(pair: Comparison, verdict: Verdict) -> AnswerRecord:
         text=verdict.answer,
         action=_action(decision.action, verdict.action),
         cpu_seconds=cpu_seconds,
-        gpu=shown.gpu,
-        gpu_seconds=Number.of(shown.gpu_seconds, shown.gpu_interval),
-        speedup=speedup,
+        gpu=shown.gpu_name,
+        gpu_seconds=Number.of(gpu.seconds, gpu.interval) if gpu else None,
+        speedup=Number.of(shown.speedup, shown.interval),
         saved_seconds=saved_seconds,
         causes=tuple(
             CauseRecord(device=device, part=found.of, cause=found.cause, text=cause(found))
@@ -143,6 +204,57 @@ def answer_record(pair: Comparison, verdict: Verdict) -> AnswerRecord:
             for remedy in (found.remedy, found.second)
             if remedy and own.reason != "short job"
         ),
+        speedups=tuple(
+            SpeedupRecord(
+                of=found.kind,
+                cpu_seconds=found.cpu_seconds,
+                gpu_seconds=found.device_seconds,
+                speedup=Number.of(found.ratio, found.interval),
+            )
+            for found in (pair.compared.speedups.values() if pair.compared else ())
+        ),
+        seeds=tuple(seed for over in pair.seeds.items() for seed in _seeds(*over)),
+        candidates=tuple(map(_candidate, pair.renting.options)),
+    )
+
+
+def _seeds(device: DeviceLabel, over: OverSeeds) -> Iterator[SeedRecord]:
+    """Yield the result of each seed on a device."""
+    targets = over.targets or [None] * len(over.seeds)
+    values = over.seeds, over.score.values, over.test_loss.values, targets
+    for seed, score, test_loss, target in zip(*values, strict=True):
+        yield SeedRecord(
+            device=device,
+            seed=seed,
+            score_name=over.score_name,
+            score=Number.of(score),
+            test_loss=Number.of(test_loss),
+            target_epoch=target.epoch if target else None,
+            target_seconds=target.seconds if target else None,
+        )
+
+
+def _candidate(option: RentalOption) -> CandidateRecord:
+    estimate, need, price = option.estimate, option.loader_need, option.price
+    return CandidateRecord(
+        accelerator=option.accelerator.name,
+        full_name=option.accelerator.full_name,
+        epoch_seconds=estimate.epoch_seconds if estimate else None,
+        job_seconds=Number.of(estimate.job_seconds, estimate.job_interval) if estimate else None,
+        cost=estimate.cost if estimate else None,
+        fits=option.fits,
+        needed_bytes=option.needed_bytes,
+        loader_cores=need.wanted_cores if need else None,
+        waiting_share=need.waiting_share if need else None,
+        price=PriceRecord(
+            hour=price.amount,
+            currency=price.currency,
+            where=price.where,
+            as_of=price.as_of,
+            is_old=option.price_is_old,
+        )
+        if price
+        else None,
     )
 
 

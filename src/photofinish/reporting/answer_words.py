@@ -6,12 +6,12 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from photofinish.comparing.decision import About, Action, Decision
+from photofinish.comparing.candidates import About, Worth
+from photofinish.comparing.decision import Action, Decision
 from photofinish.comparing.fair_cpu import fewer_threads, slow_kernels
 from photofinish.comparing.loader_needs import LoaderNeed
-from photofinish.comparing.own_gpu import OwnGpu, highest_limit, is_likely
+from photofinish.comparing.own_gpu import highest_limit, is_likely
 from photofinish.comparing.pairs import Comparison
-from photofinish.comparing.rented_gpu import RentedGpu
 from photofinish.machine.load import load_warnings
 from photofinish.reporting.causes import not_known, prediction, remedy_line
 from photofinish.reporting.extrapolated import job_time, likeness, mark
@@ -141,7 +141,7 @@ def _own(pair: Comparison, decision: Decision) -> str:
     if own.reason == "short job":
         of_it = f", {seconds(startup_seconds)} of it start-up" if startup_seconds else ""
         return _say("short job", whole=whole, of_it_startup=of_it)
-    if own.gpu_seconds is None or own.speedup is None:
+    if own.gpu is None or own.speedup is None:
         return " ".join(_limits(pair, own))
     interval = own.interval or (own.speedup, own.speedup)
     said = [
@@ -149,8 +149,8 @@ def _own(pair: Comparison, decision: Decision) -> str:
             "hardly known" if own.is_hardly_known else own.basis,
             faster=faster(own.speedup, own.interval),
             interval=interval_text(interval),
-            gpu_time=seconds(own.gpu_seconds),
-            gpu=own.gpu,
+            gpu_time=seconds(own.gpu.seconds),
+            gpu=own.gpu.name,
             whole=whole,
         )
     ]
@@ -162,13 +162,13 @@ def _own(pair: Comparison, decision: Decision) -> str:
         device = "GPU" if own.of_gpu else "CPU"
         said.append(_say("time goes into", device=device, likely=likely, reason=own.reason))
     if own.option and own.option.fits == "perhaps":
-        said.append(_say("small memory", gpu=own.gpu))
+        said.append(_say("small memory", gpu=own.gpu.name))
     if pair.parity:
         said.append(_say("models", likeness=likeness(pair.parity)))
     return " ".join(said)
 
 
-def _limits(pair: Comparison, own: OwnGpu) -> Iterable[str]:
+def _limits(pair: Comparison, own: Worth) -> Iterable[str]:
     """Yield the bound on a GPU in this machine, or why there is none."""
     job = pair.bounds.job
     if own.answer == "No":
@@ -238,31 +238,32 @@ def with_article(gpu: str) -> str:
     return f"{'an' if gpu[0] in 'AEFHILMNORSX' else 'a'} {gpu}"
 
 
-def _rented(rented: RentedGpu, pair: Comparison) -> str:
+def _rented(rented: Worth, pair: Comparison) -> str:
     """Return the sentence about a rented GPU."""
-    kind = "rented short job" if rented.reason == "short job" else rented.reason
-    name = rented.gpu or ""
+    kind = "rented short job" if rented.reason == "short job" else str(rented.reason)
+    gpu = rented.gpu
+    name = gpu.name if gpu else ""
     if rented.option:
         name = with_article(name)
     is_sweep, cost = rented.jobs > 1, ""
     marked = "" if is_sweep or pair.compared else mark(pair.cpu.timings)
     here = seconds(rented.here_seconds) + marked
-    if rented.cost is not None:
-        cost = f", for {money(rented.cost, rented.currency)}"
+    if rented.cost is not None and gpu and gpu.price:
+        cost = f", for {money(rented.cost, gpu.price.currency)}"
     noun = "sweeps" if is_sweep else "runs"
     low, high = rented.saved
     return _say(
         kind,
         gpu=name,
-        gpu_time=seconds(rented.gpu_seconds),
+        gpu_time=seconds(gpu.seconds) if gpu else "",
         here=here,
         start=seconds(rented.start_seconds),
         worth=seconds(rented.worth_seconds),
         least=seconds(rented.least_seconds),
-        saved=seconds(rented.saved_seconds),
-        saved_by_run=seconds(rented.here_seconds - rented.gpu_seconds),
+        saved=seconds(rented.saved_seconds) if gpu else "",
+        saved_by_run=seconds(rented.here_seconds - gpu.seconds) if gpu else "",
         range=f"{seconds(low)} to {seconds(high)}" if low > 0 else f"up to {seconds(high)}",
-        range_here=" to ".join(map(seconds, rented.here)) + marked,
+        range_here=" to ".join(map(seconds, rented.here or ())) + marked,
         cost=cost,
         run=f"in {_all_of(rented.jobs)}" if is_sweep else "a run",
         of_sweep=f" for {_all_of(rented.jobs)} of the sweep" if is_sweep else "",
@@ -274,7 +275,7 @@ def _all_of(jobs: int) -> str:
     return "both experiments" if jobs == 2 else f"all {jobs} experiments"
 
 
-def _from_runs(rented: RentedGpu, noun: str) -> str:
+def _from_runs(rented: Worth, noun: str) -> str:
     """Return from how many runs on renting is surely worth it, and from how many it may be."""
     if rented.runs is None:
         return ""

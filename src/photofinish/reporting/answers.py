@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import ValidationError
 
 from photofinish.config.base import Record
 from photofinish.errors import UserError
@@ -22,6 +24,7 @@ _MOST_SENTENCES = 3
 class Answers(Record):
     """Answers of a report: report/answers.json. A notebook shows them as a table."""
 
+    schema_version: Literal[2] = 2
     summary: str
     """One answer over all experiments."""
     answers: dict[str, AnswerRecord]
@@ -64,7 +67,11 @@ def read_answers() -> Answers:
     except FileNotFoundError:
         problem = f"nothing is compared in {Path.cwd()} yet"
         raise UserError(f"{problem}: run `photofinish run` there first") from None
-    return Answers.model_validate_json(content)
+    try:
+        return Answers.model_validate_json(content)
+    except ValidationError:
+        older = f"report/{ANSWERS} is of another photofinish"
+        raise UserError(f"{older}: `photofinish run` writes it again") from None
 
 
 def _report() -> Path:

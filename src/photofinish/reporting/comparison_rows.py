@@ -2,142 +2,238 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import zip_longest
 from typing import Any
 
 from photofinish.comparing.decision import Decision
-from photofinish.comparing.pairs import Compared, Comparison
-from photofinish.comparing.result import Result
+from photofinish.comparing.pairs import Comparison
+from photofinish.comparing.result import Result, Trained
+from photofinish.comparing.spending import ResourceUse
 from photofinish.comparing.step_costs import PARTS
-from photofinish.comparing.times import job_interval
+from photofinish.comparing.times import Interval, job_interval
 from photofinish.machine.load import load_warnings
 from photofinish.reporting.extrapolated import timed_text
 from photofinish.reporting.sentences import metric_texts
-from photofinish.results.figures import FIGURES, figures_in
-from photofinish.wording import byte_size, seconds, utc_minute
+from photofinish.results.figures import FIGURES, Figure, figures_in, thousands
+from photofinish.results.records import DEVICE_LABELS, DeviceLabel
+from photofinish.wording import seconds, utc_minute
 
 Rows = list[dict[str, Any]]
 """Rows, each a dictionary with equal keys. A value is None if there is no figure."""
-_percent = "{:.2%}".format
-_thousands = "{:,.0f}".format
-_WRITE = {"seconds": seconds, "bytes": byte_size, "a second": _thousands}
-"""Functions that format measured figures for the page, by unit."""
-
-
-def _column(label: str, write: Callable[[Any], str] = str, *, dvc: bool = False) -> Any:
-    """Describe a column of the page, formatted by `write`. If `dvc`, `dvc metrics` has it, too."""
-    return field(default=None, metadata={"label": label, "write": write, "dvc": dvc})
-
-
-def _metric() -> Any:
-    """Describe a column that `dvc metrics` shows, but the page only in another table."""
-    return field(default=None, metadata={"dvc": True})
-
-
-@dataclass(kw_only=True)
-class ComparisonRow:
-    """Row of comparison.csv: an experiment on one device. Fields are in the order of the file."""
-
-    experiment: str
-    device: str
-    status: str
-    answer: str | None = None
-    answer_for: str | None = None
-    answer_by: str | None = None
-    answer_reason: str | None = None
-    device_name: str | None = _column("hardware")
-    precision: str | None = _column("precision")
-    parameters: int | None = _column("weights", _thousands)
-    epochs: int = _column("epochs")
-    epochs_trained: int | None = _column("epochs trained")
-    repeats: int | None = _column("trainings")
-    test_accuracy: float | None = _column("test accuracy", _percent, dvc=True)
-    test_loss: float | None = _column("test loss", "{:.4f}".format, dvc=True)
-    macro_f1: float | None = _column("macro F1", "{:.4f}".format, dvc=True)
-    test_metrics: str | None = _column("test metrics")
-    figures: dict[str, Any] = field(default_factory=dict)
-    """Measured figures by column, described in results/figures.py."""
-    job_seconds: float | None = _column("whole job", seconds, dvc=True)
-    job_seconds_low: float | None = None
-    job_seconds_high: float | None = None
-    job_extrapolated: str | None = _column("whole job extrapolated")
-    step_speedup: float | None = _metric()
-    step_speedup_low: float | None = None
-    step_speedup_high: float | None = None
-    epoch_speedup: float | None = _metric()
-    epoch_speedup_low: float | None = None
-    epoch_speedup_high: float | None = None
-    end_to_end_speedup: float | None = _metric()
-    end_to_end_speedup_low: float | None = None
-    end_to_end_speedup_high: float | None = None
-    same_model: str | None = None
-    first_divergence: str | None = None
-    same_initial_weights: bool | None = None
-    payback_epochs: float | None = None
-    payback_epochs_low: float | None = None
-    payback_epochs_high: float | None = None
-    target_accuracy: float | None = None
-    target_epoch: int | None = None
-    target_seconds: float | None = None
-    energy_joules: float | None = None
-    energy_status: str | None = None
-    energy_counted: str | None = None
-    cost: float | None = None
-    cost_currency: str | None = None
-    cost_counted: str | None = None
-    target_cost: float | None = None
-    overhead_seconds: float | None = _column("between epochs", seconds)
-    overhead_share: float | None = None
-    checkpoint_seconds: float | None = _column("checkpoints", seconds)
-    epoch_ceiling: float | None = None
-    job_ceiling: float | None = None
-    cause: str | None = None
-    epoch_cause: str | None = None
-    busy_share: float | None = _column("device busy", "{:.0%}".format)
-    waiting_share: float | None = _column("waiting for batches", "{:.0%}".format)
-    copying_share: float | None = None
-    forward_share: float | None = None
-    backward_share: float | None = None
-    optimizer_share: float | None = None
-    rest_share: float | None = None
-    load_warnings: str | None = _column("unreliable because")
-    resumed_at_epochs: str | None = _column("resumed at epochs")
-    host_name: str | None = _column("machine")
-    measured_at_unix_seconds: float | None = _column("began", utc_minute)
-    reason: str | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the row's values by column."""
-        values = vars(self) | self.figures
-        return {column.name: values.get(column.name) for column in COLUMNS}
 
 
 @dataclass(frozen=True)
-class ComparisonColumn:
-    """Column of comparison.csv."""
+class _DeviceRow:
+    """Experiment or script on one device. What it does not have is None."""
 
-    name: str
-    label: str | None = None
-    """Heading of the row on the page, or None if the page has no such row."""
-    write: Callable[[Any], str] = str
-    """Writes a value on the page."""
-    dvc: bool = False
-    """True if `dvc metrics` shows the column."""
+    pair: Comparison
+    device: DeviceLabel
+    decision: Decision | None
+
+    @property
+    def run(self) -> Result | None:
+        return self.pair.cpu if self.device == "cpu" else self.pair.gpu
+
+    @property
+    def trained(self) -> Trained | None:
+        return self.run.trained if self.run else None
+
+    @property
+    def limited(self) -> Result | None:
+        """Result whose whole job's time is extrapolated."""
+        return self.run if self.run and self.run.timings.untimed_epochs else None
+
+    @property
+    def spent(self) -> ResourceUse | None:
+        return self.pair.uses[self.device] if self.run else None
+
+    @property
+    def of_cpu(self) -> Comparison | None:
+        """Comparison, for figures that only the CPU's row has."""
+        return self.pair if self.device == "cpu" else None
+
+    @property
+    def of_gpu(self) -> Comparison | None:
+        return self.pair if self.device == "gpu" else None
+
+    @property
+    def status(self) -> str:
+        return "trained" if self.run else "unavailable"
+
+    @property
+    def precision(self) -> str | None:
+        known = self.run and (self.run.record or self.run.timings.operations)
+        return self.run.precision if self.run and known else None
+
+    @property
+    def epochs(self) -> int:
+        """Epochs of the job, or 0 for a script without steps or result."""
+        if settings := (self.run or self.pair.cpu).settings:
+            return settings.epochs
+        return round(self.run.timings.timed.done) * self.run.has_steps if self.run else 0
+
+    @property
+    def epochs_trained(self) -> int | None:
+        return len(self.trained.timings.epochs) if self.trained else None
+
+    @property
+    def repeats(self) -> int | None:
+        return len(self.run.timings.end_to_end_seconds) if self.run else None
+
+    @property
+    def job_interval(self) -> Interval | None:
+        return job_interval(self.limited.timings) if self.limited else None
+
+    @property
+    def job_extrapolated(self) -> str | None:
+        return f"from {timed_text(self.limited.timings)}" if self.limited else None
+
+    @property
+    def same_initial_weights(self) -> bool | None:
+        gpu, runs = self.of_gpu and self.of_gpu.gpu, self.pair.trained
+        if not gpu or not all(run.record for run in runs):
+            return None
+        return len({run.record.initial_weights_sha256 for run in runs if run.record}) == 1
+
+    @property
+    def causes(self) -> list[str] | None:
+        return [each.cause for each in self.pair.diagnoses[self.device]] if self.run else None
+
+    @property
+    def warnings(self) -> str | None:
+        return "; ".join(load_warnings(self.run.timings.load)) or None if self.run else None
+
+    @property
+    def resumed(self) -> str | None:
+        times = self.trained.timings if self.trained else None
+        return " ".join(map(str, times.resumed_at_epochs)) or None if times else None
+
+    @property
+    def test_metrics(self) -> str | None:
+        return "; ".join(metric_texts(self.run)) or None if self.run else None
+
+    @property
+    def reason(self) -> str | None:
+        return None if self.run else self.pair.why_no_gpu
+
+    @property
+    def cost_currency(self) -> str | None:
+        spent = self.spent
+        return spent.currency if spent and spent.cost.amount is not None else None
+
+    @cached_property
+    def figures(self) -> dict[str, Any]:
+        found = figures_in(self.run.timings, has_steps=self.run.has_steps) if self.run else []
+        return {figure.name: value or None for figure, value in found}
 
 
-def _columns() -> Iterator[ComparisonColumn]:
-    for each in fields(ComparisonRow):
-        if each.name != "figures":
-            yield ComparisonColumn(each.name, **each.metadata)
-            continue
-        for figure in FIGURES:
-            if figure.csv:
-                yield ComparisonColumn(figure.csv, figure.label, _WRITE[figure.unit], figure.dvc)
+def _column(name: str, path: str = "", *args: Any, **places: Any) -> Figure[_DeviceRow]:
+    """Return a column with the value at a path of attributes and keys, or None if it ends early."""
+    keys = (path or name).split(".")
+
+    def value(row: _DeviceRow) -> Any:
+        found: Any = row
+        for key in keys:
+            if key.lstrip("-").isdigit():
+                found = found[int(key)] if found else None
+            elif isinstance(found, dict):
+                found = found.get(key)
+            elif found is not None:
+                found = getattr(found, key)
+        return found
+
+    return Figure(name, value, *args, **places)
 
 
-COLUMNS = tuple(_columns())
+def _interval(name: str, path: str) -> tuple[Figure[_DeviceRow], ...]:
+    """Return the columns of both ends of an interval."""
+    return _column(f"{name}_low", f"{path}.0"), _column(f"{name}_high", f"{path}.1")
+
+
+def _speedup(name: str) -> tuple[Figure[_DeviceRow], ...]:
+    """Return the columns of a speed-up and its interval."""
+    path, column = f"of_gpu.compared.speedups.{name}", f"{name}_speedup"
+    return (
+        _column(column, f"{path}.ratio", dvc=True),
+        *_interval(column, f"{path}.interval"),
+    )
+
+
+COLUMNS: tuple[Figure[_DeviceRow], ...] = (
+    _column("experiment", "pair.experiment"),
+    _column("device"),
+    _column("status"),
+    _column("answer", "decision.answer"),
+    _column("answer_for", "decision.about"),
+    _column("answer_by", "decision.basis"),
+    _column("answer_reason", "decision.reason"),
+    _column("device_name", "run.timings.device_name", "hardware"),
+    _column("precision", "precision", "precision"),
+    _column("parameters", "run.parameter_count", "weights", thousands),
+    _column("epochs", "epochs", "epochs"),
+    _column("epochs_trained", "epochs_trained", "epochs trained"),
+    _column("repeats", "repeats", "trainings"),
+    _column(
+        "test_accuracy", "trained.scores.test_accuracy", "test accuracy", "{:.2%}".format, dvc=True
+    ),
+    _column("test_loss", "trained.scores.test_loss", "test loss", "{:.4f}".format, dvc=True),
+    _column("macro_f1", "trained.scores.macro_f1", "macro F1", "{:.4f}".format, dvc=True),
+    _column("test_metrics", "test_metrics", "test metrics"),
+    *(
+        _column(each.name, f"figures.{each.name}", each.label, each.write, dvc=each.dvc)
+        for each in FIGURES
+        if each.csv
+    ),
+    _column("job_seconds", "limited.timings.whole_seconds", "whole job", seconds, dvc=True),
+    *_interval("job_seconds", "job_interval"),
+    _column("job_extrapolated", "job_extrapolated", "whole job extrapolated"),
+    *_speedup("step"),
+    *_speedup("epoch"),
+    *_speedup("end_to_end"),
+    _column("same_model", "of_gpu.parity.likeness"),
+    _column("first_divergence", "of_gpu.parity.first_divergence.name"),
+    _column("same_initial_weights"),
+    _column("payback_epochs", "of_gpu.compared.break_even.epochs"),
+    *_interval("payback_epochs", "of_gpu.compared.break_even.interval"),
+    _column("target_accuracy", "spent.target.target"),
+    _column("target_epoch", "spent.target.epoch"),
+    _column("target_seconds", "spent.target.seconds"),
+    _column("energy_joules", "spent.energy.joules"),
+    _column("energy_status", "spent.energy.status"),
+    _column("energy_counted", "spent.energy.counted"),
+    _column("cost", "spent.cost.amount"),
+    _column("cost_currency"),
+    _column("cost_counted", "spent.cost.counted"),
+    _column("target_cost", "spent.cost_to_target.amount"),
+    _column("overhead_seconds", "trained.timings.overhead.seconds", "between epochs", seconds),
+    _column("overhead_share", "trained.timings.overhead.share"),
+    _column(
+        "checkpoint_seconds", "trained.timings.overhead.checkpoint_seconds", "checkpoints", seconds
+    ),
+    _column("epoch_ceiling", "of_cpu.bounds.epoch.at_most"),
+    _column("job_ceiling", "of_cpu.bounds.job.at_most"),
+    _column("cause", "causes.0"),
+    _column("epoch_cause", "causes.-1"),
+    _column("busy_share", "run.costs.busy_share", "device busy", "{:.0%}".format),
+    *(
+        _column(
+            field.replace("_seconds", "_share"),
+            f"run.shares.{part}",
+            "waiting for batches" if field == "waiting_seconds" else None,
+            "{:.0%}".format,
+        )
+        for part, field in PARTS.items()
+    ),
+    _column("load_warnings", "warnings", "unreliable because"),
+    _column("resumed_at_epochs", "resumed", "resumed at epochs"),
+    _column("host_name", "run.timings.host_name", "machine"),
+    _column("measured_at_unix_seconds", "run.timings.started_at_unix_seconds", "began", utc_minute),
+    _column("reason"),
+)
+"""Columns of comparison.csv, in order. A new figure is one more line."""
 
 
 def comparison_rows(pairs: Iterable[Comparison], decisions: Iterable[Decision] = ()) -> Rows:
@@ -145,101 +241,12 @@ def comparison_rows(pairs: Iterable[Comparison], decisions: Iterable[Decision] =
 
     A speed-up of 2 means half the CPU's time.
     """
-    rows = []
-    for pair, decision in zip_longest(pairs, decisions):
-        found = _rows(pair)
-        for row in found if decision else ():
-            row.answer, row.answer_for = decision.answer, decision.about
-            row.answer_by, row.answer_reason = decision.basis, decision.reason
-        rows += found
-    return [row.as_dict() for row in rows]
-
-
-def _rows(pair: Comparison) -> list[ComparisonRow]:
-    rows = [_row(pair, run) for run in pair.trained]
-    rows[0].epoch_ceiling = pair.bounds.epoch.at_most if pair.bounds.epoch else None
-    rows[0].job_ceiling = pair.bounds.job.at_most
-    if pair.gpu is None:
-        rows.append(
-            ComparisonRow(
-                experiment=pair.experiment,
-                device="gpu",
-                status="unavailable",
-                epochs=pair.cpu.settings.epochs if pair.cpu.settings else 0,
-                reason=pair.why_no_gpu,
-            )
-        )
-    if parity := pair.parity:
-        first_divergence = parity.first_divergence
-        rows[1].same_model = parity.likeness
-        rows[1].first_divergence = first_divergence.name if first_divergence else None
-    if pair.compared:
-        _add_comparison(rows[1], pair.compared)
-    if pair.gpu and pair.cpu.record and pair.gpu.record:
-        initial = {run.record.initial_weights_sha256 for run in pair.trained if run.record}
-        rows[1].same_initial_weights = len(initial) == 1
-    return rows
-
-
-def _row(pair: Comparison, run: Result) -> ComparisonRow:
-    timings, spent = run.timings, pair.uses[run.device]
-    row = ComparisonRow(
-        experiment=pair.experiment,
-        device=run.device,
-        status="trained",
-        device_name=timings.device_name,
-        parameters=run.parameter_count,
-        precision=run.precision if run.record or timings.operations else None,
-        epochs=run.settings.epochs if run.settings else round(timings.timed.done) * run.has_steps,
-        test_metrics="; ".join(metric_texts(run)) or None,
-        repeats=len(timings.end_to_end_seconds),
-        figures={
-            figure.csv: value or None
-            for figure, value in figures_in(timings, has_steps=run.has_steps)
-            if figure.csv
-        },
-        load_warnings="; ".join(load_warnings(timings.load)) or None,
-        host_name=timings.host_name,
-        measured_at_unix_seconds=timings.started_at_unix_seconds,
-        energy_joules=spent.energy.joules,
-        energy_status=spent.energy.status,
-        energy_counted=spent.energy.counted,
-        cost=spent.cost.amount,
-        cost_currency=None if spent.cost.amount is None else spent.currency,
-        cost_counted=spent.cost.counted,
-        target_cost=spent.cost_to_target.amount if spent.cost_to_target else None,
-    )
-    if target := spent.target:
-        row.target_accuracy, row.target_epoch = target.target, target.epoch
-        row.target_seconds = target.seconds
-    if diagnoses := pair.diagnoses[run.device]:
-        row.cause, row.epoch_cause = diagnoses[0].cause, diagnoses[-1].cause
-    if trained := run.trained:
-        scores, times = trained.scores, trained.timings
-        row.test_accuracy, row.test_loss = scores.test_accuracy, scores.test_loss
-        row.macro_f1 = scores.macro_f1
-        row.epochs_trained = len(times.epochs)
-        row.resumed_at_epochs = " ".join(map(str, times.resumed_at_epochs)) or None
-        row.overhead_seconds, row.overhead_share = times.overhead.seconds, times.overhead.share
-        row.checkpoint_seconds = times.overhead.checkpoint_seconds
-    if timings.untimed_epochs:
-        row.job_seconds = timings.whole_seconds
-        row.job_seconds_low, row.job_seconds_high = job_interval(timings)
-        row.job_extrapolated = f"from {timed_text(timings)}"
-    row.busy_share = run.costs.busy_share if run.costs else None
-    for part, name in PARTS.items():
-        setattr(row, name.replace("_seconds", "_share"), run.shares.get(part))
-    return row
-
-
-def _add_comparison(row: ComparisonRow, compared: Compared) -> None:
-    if found := compared.break_even:
-        row.payback_epochs = found.epochs
-        row.payback_epochs_low, row.payback_epochs_high = found.interval or (None, None)
-    for kind, speedup in compared.speedups.items():
-        low, high = speedup.interval or (None, None)
-        for name, value in (("", speedup.ratio), ("_low", low), ("_high", high)):
-            setattr(row, f"{kind}_speedup{name}", value)
+    rows = [
+        _DeviceRow(pair, device, decision)
+        for pair, decision in zip_longest(pairs, decisions)
+        for device in DEVICE_LABELS
+    ]
+    return [{each.name: each.value(row) for each in COLUMNS} for row in rows]
 
 
 def comparison_metrics(pairs: Iterable[Comparison]) -> dict[str, Any]:

@@ -9,8 +9,8 @@ import numpy as np
 from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.result import Result, Trained
 from photofinish.machine.fingerprint import GpuTarget
-from photofinish.reporting.columns import NOTHING, Table
 from photofinish.reporting.comparison_rows import COLUMNS, comparison_rows, is_known
+from photofinish.reporting.page import NOTHING, Table
 from photofinish.results.measurements import Operations
 from photofinish.wording import listed, seconds
 

@@ -6,7 +6,7 @@ import math
 import statistics
 
 from photofinish.comparing.pairs import Comparison
-from photofinish.reporting.columns import Table
+from photofinish.reporting.page import Table
 from photofinish.wording import byte_size, counted, ratio, seconds
 
 _LINES = 5

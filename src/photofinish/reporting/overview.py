@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from photofinish.comparing.candidates import Worth
 from photofinish.comparing.decision import Decision
-from photofinish.comparing.own_gpu import OwnGpu, highest_limit, is_likely
+from photofinish.comparing.own_gpu import highest_limit, is_likely
 from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.times import job_interval
 from photofinish.machine.load import load_warnings
 from photofinish.reporting.answer_words import with_article
-from photofinish.reporting.columns import NOTHING, Table
 from photofinish.reporting.extrapolated import likeness, timed_text
+from photofinish.reporting.page import ANSWER, NOTHING, Table
 from photofinish.reporting.sentences import Verdict
 from photofinish.results.job_times import JobTimes
 from photofinish.wording import HIGH, bound, interval_text, ratio, seconds
-
-ANSWER = "worth a GPU?"
 
 
 def overview_table(verdicts: Sequence[Verdict], pairs: Sequence[Comparison]) -> Table:
@@ -45,7 +44,7 @@ def _models(pair: Comparison) -> str:
     return "not compared" if pair.compared else NOTHING
 
 
-def _why(pair: Comparison, own: OwnGpu) -> str:
+def _why(pair: Comparison, own: Worth) -> str:
     reason = own.reason or NOTHING
     return f"likely {reason}" if is_likely(pair, own) else reason
 
@@ -62,21 +61,21 @@ def _cpu_time(timings: JobTimes) -> str:
 def _gpu_time(decision: Decision) -> str:
     """Return the job's time on the deciding GPU, or else on a rented GPU, with its source."""
     own, rented = decision.own, decision.rented
-    if own.gpu_seconds is None:
+    if own.gpu is None:
         option = rented.option if rented and rented.jobs == 1 else None
         if option is None or option.estimate is None:
             return NOTHING
         name = option.accelerator.name
         return f"{seconds(option.estimate.job_seconds)} on a rented {name} (estimated)"
-    time = seconds(own.gpu_seconds)
+    time = seconds(own.gpu.seconds)
     if own.basis == "measured":
         return time
     if own.option:
         return f"{time} if this machine had {with_article(own.option.accelerator.name)} (estimated)"
-    return f"{time} on {own.gpu} (recorded elsewhere)"
+    return f"{time} on {own.gpu.name} (recorded elsewhere)"
 
 
-def _speedup(own: OwnGpu, limit: float) -> str:
+def _speedup(own: Worth, limit: float) -> str:
     """Return the speed-up of the GPU, or its upper bound."""
     if own.speedup is None:
         return f"up to {bound(limit)}" if limit <= HIGH else NOTHING

@@ -120,7 +120,8 @@ def _bars(pair: Comparison, decision: Decision) -> list[_Bar]:
             how = f"extrapolated from {timed_text(timings)}"
         label, parts = f"{run.device.upper()} here, {how}", _parts(timings, run.loading_share)
         bars.append(_Bar(label, parts, is_estimated=bool(timings.untimed_epochs)))
-    named = [decision.own.gpu, decision.rented.gpu if decision.rented else None]
+    answers = [decision.own, *([decision.rented] if decision.rented else [])]
+    named = [each.gpu_name for each in answers]
     for each in pair.references:
         if each.hardware in named:
             bars.append(_Bar(f"{each.hardware}, recorded", _parts(each.timings, 0.0)))

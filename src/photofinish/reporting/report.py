@@ -17,7 +17,6 @@ from photofinish.reporting.answer_records import answer_record
 from photofinish.reporting.answer_words import summary as summary_of
 from photofinish.reporting.answers import Answers, write_answers
 from photofinish.reporting.causes import commands, prediction, remedy_line
-from photofinish.reporting.columns import Table
 from photofinish.reporting.comparison_rows import comparison_metrics, comparison_rows
 from photofinish.reporting.drawing import Picture
 from photofinish.reporting.figures_table import figures_table
@@ -29,7 +28,7 @@ from photofinish.reporting.loader_table import (
     workers_table,
 )
 from photofinish.reporting.overview import overview_table
-from photofinish.reporting.page import template
+from photofinish.reporting.page import Table, template
 from photofinish.reporting.sentences import Verdict, verdict
 from photofinish.reporting.tables import RENTING_NOTE
 from photofinish.wording import markdown_text
@@ -148,10 +147,9 @@ def _write_csv_files(
         "comparison.csv": comparison_rows(everything, decisions),
         "history.csv": rows.history_rows(pairs),
         "confusion.csv": rows.confusion_rows(pairs),
-        "speedups.csv": rows.speedup_rows(everything),
-        "seeds.csv": rows.seed_rows(pairs),
-        "renting.csv": rows.renting_rows(everything),
     }
+    for former in folder.glob("*.csv"):  # an older photofinish wrote more
+        former.unlink()
     for name, content in files.items():
         write_text_atomically(folder / name, rows.as_csv(name, content))
 
@@ -218,7 +216,7 @@ def write_for_dvc(pairs: Sequence[Comparison], folder: Path, metrics: Path, plot
     for experiment, figures in comparison_metrics(pairs).items():
         _write(metrics / f"{experiment}.json", to_json(figures))  # DVC shows each file as a row
     plots.mkdir(parents=True)
-    for name in ("history.csv", "confusion.csv", "speedups.csv"):
+    for name in rows.COLUMNS:
         shutil.copy(folder / name, plots)
 
 

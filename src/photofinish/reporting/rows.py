@@ -9,7 +9,6 @@ from itertools import accumulate
 from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.result import Trained
 from photofinish.files import to_csv
-from photofinish.reporting.columns import RENTING, SPEEDUPS, csv_names, csv_rows
 from photofinish.reporting.comparison_rows import COLUMNS as COMPARISON
 from photofinish.reporting.comparison_rows import Rows, is_known
 from photofinish.results import EpochMetrics
@@ -22,12 +21,6 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         *(column.name for column in fields(EpochMetrics)), "training_seconds_so_far", *_RUN,
     ),
     "confusion.csv": (*_RUN, "actual", "predicted", "images"),
-    "speedups.csv": csv_names(SPEEDUPS),
-    "seeds.csv": (
-        "experiment", "device", "seed", "score", "score_name", "test_loss", "target_epoch",
-        "target_seconds",
-    ),
-    "renting.csv": csv_names(RENTING),
 }  # fmt: skip
 """Columns of each of the report's CSV files."""
 
@@ -61,32 +54,6 @@ def _trained(pairs: Iterable[Comparison]) -> list[Trained]:
 def _run(result: Trained) -> tuple[str, ...]:
     """Return experiment, device, and both joined, for tools that group by a single column."""
     return result.experiment, result.device, f"{result.experiment} {result.device}"
-
-
-def speedup_rows(pairs: Iterable[Comparison]) -> Rows:
-    """Return three rows for each experiment with a trained GPU."""
-    found = [(pair.experiment, pair.compared.speedups) for pair in pairs if pair.compared]
-    return csv_rows(SPEEDUPS, [(experiment, each.values()) for experiment, each in found])
-
-
-def seed_rows(pairs: Iterable[Comparison]) -> Rows:
-    """Return a row for each seed of an experiment with several seeds."""
-    rows: list[tuple[object, ...]] = []
-    for pair in pairs:
-        for device, over in pair.seeds.items():
-            for index, seed in enumerate(over.seeds):
-                target = over.targets[index] if over.targets else None
-                rows.append((
-                    pair.experiment, device, seed, over.score.values[index], over.score_name,
-                    over.test_loss.values[index],
-                    target and target.epoch, target and target.seconds,
-                ))  # fmt: skip
-    return _named("seeds.csv", rows)
-
-
-def renting_rows(pairs: Iterable[Comparison]) -> Rows:
-    """Return a row of bounds and estimates for each experiment and accelerator."""
-    return csv_rows(RENTING, [(pair.experiment, pair.renting.options) for pair in pairs])
 
 
 def _named(file: str, rows: Iterable[tuple[object, ...]]) -> Rows:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from itertools import product
 
 from photofinish.comparing.pairs import Comparison
+from photofinish.comparing.renting import RentalOption
 from photofinish.comparing.result import Result
 from photofinish.comparing.scaling import Series, Shared
 from photofinish.comparing.seeds import Spread
@@ -14,11 +14,23 @@ from photofinish.comparing.spending import time_to_lowest_loss
 from photofinish.comparing.step_costs import PARTS
 from photofinish.machine.load import load_warnings
 from photofinish.reporting import causes, sentences
-from photofinish.reporting.columns import ESTIMATED, NOTHING, RENTING, SPEEDUPS, Table, page_rows
 from photofinish.reporting.extrapolated import job_time, timed_text
+from photofinish.reporting.page import NOTHING, Table
 from photofinish.reporting.sentences import THE_SAME
 from photofinish.results.references import hardware
-from photofinish.wording import all_or_some, energy, limit, listed, money, ratio, seconds, utc_day
+from photofinish.wording import (
+    all_or_some,
+    byte_size,
+    energy,
+    interval_text,
+    limit,
+    listed,
+    money,
+    ratio,
+    seconds,
+    times,
+    utc_day,
+)
 
 RENTING_NOTE = (
     "Estimates assume this CPU's start-up and loading; a loader's workers share the cores of the "
@@ -40,7 +52,17 @@ def series_table(series: Iterable[Series]) -> Table:
 
 def speedup_table(pair: Comparison) -> Table:
     """Return three rows if a GPU trained the experiment."""
-    rows = page_rows(SPEEDUPS, pair.compared.speedups.values() if pair.compared else ())
+    rows = []
+    for found in pair.compared.speedups.values() if pair.compared else ():
+        row = {
+            "of": sentences.NAMES[found.kind],
+            "CPU": seconds(found.cpu_seconds),
+            "GPU": seconds(found.device_seconds),
+            "speed-up": times(found.ratio),
+            "9 of 10": interval_text(found.interval) if found.interval else NOTHING,
+            "verdict": sentences.in_words(found),
+        }
+        rows.append(row)
     if rows and pair.cpu.timings.untimed_epochs:
         rows[-1]["CPU"] += ", extrapolated"
     return rows
@@ -209,12 +231,36 @@ def references_table(pair: Comparison) -> Table:
 
 
 def renting_table(pair: Comparison) -> Table:
-    """Return a row for each accelerator. renting.csv has more."""
-    rows = page_rows(RENTING, pair.renting.options)
-    if not any(option.estimate for option in pair.renting.options):
-        for row, column in product(rows, ESTIMATED):
-            row.pop(column.heading or "", None)
+    """Return a row for each accelerator. answers.json has more."""
+    options, rows = pair.renting.options, []
+    has_estimates = any(option.estimate for option in options)
+    for option in options:
+        row = {"accelerator": option.accelerator.name}
+        if has_estimates:
+            row |= _estimates(option)
+        needed, most = byte_size(option.needed_bytes), option.accelerator.memory_gib
+        row["fits, memory at least"] = f"{option.fits}, {needed} of {most:g} GiB"
+        row["an hour"] = _hour(option)
+        rows.append(row)
     return rows
+
+
+def _estimates(option: RentalOption) -> dict[str, str]:
+    estimate, price, job = option.estimate, option.price, NOTHING
+    if estimate:
+        low, high = map(seconds, estimate.job_interval)
+        job = f"{seconds(estimate.job_seconds)} ({low} to {high})"
+    cost = money_or_nothing(option.estimated_cost, price.currency if price else "")
+    return {"the job, estimated": job, "cost with its start": cost}
+
+
+def _hour(option: RentalOption) -> str:
+    price = option.price
+    if price is None:
+        return "no price known"
+    day = f", {price.as_of}" if price.as_of else ""
+    old = ", old" if option.price_is_old else ""
+    return f"{money(price.amount, price.currency)}{day}{old}"
 
 
 def steps_table(pair: Comparison) -> Table:

@@ -1,63 +1,71 @@
-"""Measured figures: one table, with all places where each is shown."""
+"""Figures: how each is declared, with all places where it is shown, and those of a job's times."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Generic, TypeVar
 
 from photofinish.config.base import Record
+from photofinish.wording import byte_size, seconds
+
+T = TypeVar("T")
+thousands = "{:,.0f}".format
 
 
 @dataclass(frozen=True)
-class Figure:
-    """Measured figure of a job's times, and the places where it is shown."""
+class Figure(Generic[T]):
+    """Figure of a `T`, and the places where it is shown."""
 
-    attribute: str
-    """Attribute of the times. A figure that the times do not have is None."""
+    name: str
+    """Name of its column in comparison.csv, and in `dvc metrics`."""
+    value: Callable[[T], Any]
     label: str | None = None
-    """Heading of the figure's row on the page, or None if it has no row."""
-    unit: Literal["seconds", "bytes", "a second"] = "seconds"
-    csv: str | None = None
-    """Column of comparison.csv, or None."""
+    """Heading of its row on the page, or None if it has no row."""
+    write: Callable[[Any], str] = str
+    """Function that formats a value for the page."""
+    csv: bool = True
+    """True if it is a column of comparison.csv."""
     dvc: bool = False
-    """True if `dvc metrics` shows the figure, under the name of its column."""
+    """True if `dvc metrics` shows it."""
     mlflow: str | None = None
     """Metric of the run in MLflow, or None."""
     needs_steps: bool = False
-    """True if the figure is missing for a job that is timed as a whole."""
+    """True if it is missing for a job that is timed as a whole."""
 
 
-def _shown(
-    attribute: str, label: str, unit: Literal["seconds", "bytes", "a second"] = "seconds", **at: Any
-) -> Figure:
-    """Return a figure that is a column of comparison.csv and a metric in MLflow."""
-    return Figure(attribute, label, unit, **{"csv": attribute, "mlflow": attribute, **at})
+def _of_times(attribute: str, name: str, label: str | None = None, **places: Any) -> Figure[Record]:
+    """Return a figure that is an attribute of a job's times, None if they do not have it."""
+    places = {"write": seconds, "mlflow": attribute, **places}
+    return Figure(name, lambda times: getattr(times, attribute, None), label, **places)
 
 
 FIGURES = (
-    _shown("median_step_seconds", "step (median)", csv="step_seconds", dvc=True, needs_steps=True),
-    _shown(
-        "median_epoch_seconds", "epoch (median)", csv="epoch_seconds", dvc=True, needs_steps=True
+    _of_times("median_step_seconds", "step_seconds", "step (median)", dvc=True, needs_steps=True),
+    _of_times(
+        "median_epoch_seconds", "epoch_seconds", "epoch (median)", dvc=True, needs_steps=True
     ),
-    _shown(
+    _of_times(
+        "images_per_second",
         "images_per_second",
         "samples/s",
-        "a second",
+        write=thousands,
         mlflow="median_images_per_second",
         needs_steps=True,
     ),
-    _shown("startup_seconds", "start-up", needs_steps=True),
-    _shown("total_seconds", "total", dvc=True),
-    _shown("peak_memory_bytes", "memory (peak)", "bytes"),
-    _shown("peak_host_memory_bytes", "host memory (peak)", "bytes"),
-    Figure("data_seconds", mlflow="data_seconds"),
-    Figure("warm_up_seconds", mlflow="warm_up_seconds"),
+    _of_times("startup_seconds", "startup_seconds", "start-up", needs_steps=True),
+    _of_times("total_seconds", "total_seconds", "total", dvc=True),
+    _of_times("peak_memory_bytes", "peak_memory_bytes", "memory (peak)", write=byte_size),
+    _of_times(
+        "peak_host_memory_bytes", "peak_host_memory_bytes", "host memory (peak)", write=byte_size
+    ),
+    _of_times("data_seconds", "data_seconds", csv=False),
+    _of_times("warm_up_seconds", "warm_up_seconds", csv=False),
 )
 
 
-def figures_in(times: Record, *, has_steps: bool) -> list[tuple[Figure, Any]]:
+def figures_in(times: Record, *, has_steps: bool) -> list[tuple[Figure[Record], Any]]:
     """Return each figure with its value, which is None if it was not measured."""
     return [
-        (each, getattr(times, each.attribute, None) if has_steps or not each.needs_steps else None)
-        for each in FIGURES
+        (each, each.value(times) if has_steps or not each.needs_steps else None) for each in FIGURES
     ]

@@ -125,9 +125,14 @@ class JobTimes(ProcessTimes, StepMeasurements, ABC):
         return self.measured_load or self.load[-1:]
 
     @property
+    def busy(self) -> list[str]:
+        """Reasons why the job's times are unreliable. Empty on a quiet machine."""
+        return load_warnings(self.load)
+
+    @property
     def step_warnings(self) -> list[str]:
         """Reasons why the times of steps are unreliable. Empty on a quiet machine."""
-        before = [] if self.measured_load else load_warnings(self.load)
+        before = [] if self.measured_load else self.busy
         return before or load_warnings(self.step_load)
 
     @property

@@ -14,7 +14,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from photofinish.errors import UserError
-from photofinish.files import sha256_of_bytes
+from photofinish.files import sha256_of_bytes, user_state_folder
 
 _PATIENCE_SECONDS = 15.0
 """Longer than a training run takes to exit after its DVC was killed."""
@@ -75,8 +75,7 @@ def machine_lock() -> Path:
     The lock is not in TMPDIR, because clusters give each job its own. Its name contains the
     machine's name, because several machines may share a home folder.
     """
-    folder = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(folder) / "photofinish" / f"{platform.node()}.lock"
+    return user_state_folder() / f"{platform.node()}.lock"
 
 
 def _acquire(lock: FileLock, holder: str, patience_seconds: float) -> float:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise, takewhile
+from typing import NamedTuple
 
-from photofinish.wording import counted, interval_text, seconds, times
+from photofinish.wording import counted, interval_text, ratio, seconds, times
 
-FEWEST_STARTS = 2
+_FEWEST_STARTS = 2
 """Fewest pairs of processes. Their speeds differ, because memory layout and core differ."""
 _ALARM_STARTS = 4
 """Fewest pairs before a training is clearly slower.
@@ -23,48 +23,42 @@ _ERRORS = 3.0
 """Half of an interval, in standard errors. A ratio beyond it is not explained by chance."""
 
 
-@dataclass(frozen=True)
-class Losses:
-    """Losses of one turn of a side, which begins an epoch."""
+class Turn(NamedTuple):
+    """Some steps of a side, from the start of an epoch."""
 
+    seconds: float
+    epoch_seconds: float
+    """Time of an epoch at this speed."""
     steps: int
-    """Number of trained steps: more than in the turn if several are captured together."""
-    sha256: str
+    """Number of steps, including steps that were not timed."""
+    losses_sha256: str
 
 
+@dataclass
 class Rounds:
     """Turns of a pair of processes. Both are close in time, so that load affects both."""
 
-    def __init__(self) -> None:
-        self.old_seconds: list[float] = []
-        self.new_seconds: list[float] = []
-        """Duration of an epoch, measured by each turn."""
-        self.old_losses: list[Losses] = []
-        self.new_losses: list[Losses] = []
-        """Losses of each turn, including warm-up turns."""
+    old: list[Turn] = field(default_factory=list)
+    new: list[Turn] = field(default_factory=list)
+    warm_up_turns: int = 0
+    """Number of turns whose time does not count."""
 
     @property
-    def _logs(self) -> list[float]:
-        pairs = zip(self.new_seconds, self.old_seconds, strict=True)
-        return [math.log(new / old) for new, old in pairs]
+    def epoch_seconds(self) -> list[tuple[float, float]]:
+        """Time of an epoch on both sides, by each round."""
+        rounds = list(zip(self.old, self.new, strict=True))[self.warm_up_turns :]
+        return [(old.epoch_seconds, new.epoch_seconds) for old, new in rounds]
 
     @property
     def log_ratio(self) -> float:
         """Logarithm of the rounds' median ratio."""
-        return statistics.median(self._logs)
-
-    @property
-    def error(self) -> float:
-        """Standard error of `log_ratio`."""
-        logs = self._logs
-        return math.sqrt(math.pi / 2 / len(logs)) * robust_deviation(logs)
+        return statistics.median(math.log(new / old) for old, new in self.epoch_seconds)
 
 
 @dataclass(frozen=True)
 class Change:
     """Change of a training's time, over all pairs of processes."""
 
-    name: str
     allowed: float
     pairs: tuple[Rounds, ...]
 
@@ -82,7 +76,7 @@ class Change:
     @property
     def is_clear(self) -> bool:
         """True if the interval is on one side of the allowed ratio."""
-        if len(self.pairs) < FEWEST_STARTS:
+        if len(self.pairs) < _FEWEST_STARTS:
             return False
         low, high = self.interval
         return high < self.allowed or (low > self.allowed and len(self.pairs) >= _ALARM_STARTS)
@@ -93,22 +87,18 @@ class Change:
         return self.ratio > self.allowed and self.interval[0] > 1
 
     @property
-    def bits(self) -> str:
-        """Comparison of the losses' bits, from the first step on."""
-        if not any(_comparable(one.old_losses, one.new_losses) for one in self.pairs):
-            return "bits not compared"
-        differing = [_steps_to_difference(one.old_losses, one.new_losses) for one in self.pairs]
+    def bits(self) -> tuple[bool | None, str]:
+        """Whether the losses have the same bits from the first step on. None if it isn't known."""
+        if not any(_comparable(one.old, one.new) for one in self.pairs):
+            return None, "bits not compared"
+        differing = [_steps_to_difference(one.old, one.new) for one in self.pairs]
         steps = min(filter(None, differing), default=None)
         if steps is None:
-            return "the same bits"
+            return True, "the same bits"
         for one, other in pairwise(self.pairs):
-            for losses, others in (
-                (one.old_losses, other.old_losses),
-                (one.new_losses, other.new_losses),
-            ):
-                if _steps_to_difference(losses, others):
-                    return "bits that do not repeat"
-        return f"other bits within {counted(steps, 'step')}"
+            if _steps_to_difference(one.old, other.old) or _steps_to_difference(one.new, other.new):
+                return None, "bits that do not repeat"
+        return False, f"other bits within {counted(steps, 'step')}"
 
     @property
     def _log_ratio(self) -> float:
@@ -121,34 +111,31 @@ class Change:
         return max(_LEAST_DEVIATION, deviation) / math.sqrt(len(self.pairs))
 
     def __str__(self) -> str:
-        old = seconds(statistics.median(one for pair in self.pairs for one in pair.old_seconds))
-        new = seconds(statistics.median(one for pair in self.pairs for one in pair.new_seconds))
-        return (
+        rounds = [each for pair in self.pairs for each in pair.epoch_seconds]
+        old, new = (seconds(statistics.median(side)) for side in zip(*rounds, strict=True))
+        text = (
             f"{times(self.ratio)} the time ({interval_text(self.interval)}): {new} an epoch, "
-            f"not {old}; {self.bits}"
+            f"not {old}; {self.bits[1]}"
         )
+        if self.is_clear:
+            return text
+        return f"{text}. This is not clear: the interval includes the limit, {ratio(self.allowed)}"
 
 
-def _comparable(losses: list[Losses], others: list[Losses]) -> list[tuple[Losses, Losses]]:
+def _comparable(turns: list[Turn], others: list[Turn]) -> list[tuple[Turn, Turn]]:
     """Return the turns up to the first with different numbers of steps.
 
     The graphs of such turns have different sizes.
     """
-    turns = zip(losses, others, strict=False)
-    return list(takewhile(lambda turn: turn[0].steps == turn[1].steps, turns))
+    pairs = zip(turns, others, strict=False)
+    return list(takewhile(lambda pair: pair[0].steps == pair[1].steps, pairs))
 
 
-def _steps_to_difference(losses: list[Losses], others: list[Losses]) -> int | None:
+def _steps_to_difference(turns: list[Turn], others: list[Turn]) -> int | None:
     """Return the number of steps up to the end of the first turn whose losses differ, or None."""
     steps = 0
-    for one, other in _comparable(losses, others):
+    for one, other in _comparable(turns, others):
         steps += one.steps
-        if one != other:
+        if one.losses_sha256 != other.losses_sha256:
             return steps
     return None
-
-
-def robust_deviation(values: Sequence[float]) -> float:
-    """Return the standard deviation by the median absolute deviation, for normal numbers."""
-    median = statistics.median(values)
-    return 1.4826 * statistics.median(abs(value - median) for value in values)

@@ -1,9 +1,9 @@
-"""One side of the gate: a commit's training, which takes turns with the other commit's.
+"""One side of the gate: a process that trains a commit's experiment in turns.
 
-`python -m photofinish.regressions.side` is that process, in the folder of the commit's params.yaml.
-It prints the training's identity. After a line of input, it prints the number of steps in an epoch
-and in the shortest turn. Then it reads numbers of steps, and prints for each the time, the number
-of trained steps and the sha256 of their losses.
+`python -m photofinish.gate.side` runs in the folder of the commit's params.yaml. It prints the
+training's identity. After a line of input, it prepares the training and prints the number of steps
+in an epoch. Each further line is a number of steps to train, answered by a `Turn`'s
+values.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main() -> None:
     if not sys.stdin.readline():
         return
     # Imported here, because torch takes seconds and equal trainings need none.
-    from photofinish.regressions.turns import Turns
+    from photofinish.gate.turns import Turns
     from photofinish.runs.distributed import team_for
     from photofinish.runs.setup import Setup, torch_configured
 
@@ -53,7 +53,7 @@ def main() -> None:
         turns = Turns(trainer)
         if args.not_from:
             _check_modules(args.not_from)
-        print(trainer.steps_per_epoch, turns.least_steps, file=answers, flush=True)
+        print(trainer.steps_per_epoch, file=answers, flush=True)
         for line in sys.stdin:
             print(*turns.take(int(line)), file=answers, flush=True)
 

@@ -6,7 +6,6 @@ programs therefore slow both sides, and no record of another machine is needed.
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
@@ -16,11 +15,11 @@ from itertools import product
 from pathlib import Path
 
 from photofinish.config.loader import read_params
-from photofinish.errors import ConfigError, UserError
+from photofinish.errors import ConfigError, NotComparedError, UserError
+from photofinish.gate.change import Change, Rounds
+from photofinish.gate.sides import Checkout, Side, TimedTraining, take_turns
 from photofinish.git import git
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget, fingerprint
-from photofinish.regressions.change import FEWEST_STARTS, Change, Rounds
-from photofinish.regressions.sides import Checkout, Side, TimedTraining, take_turns
 from photofinish.results.records import DeviceLabel
 from photofinish.stage.locks import exclusive_machine
 from photofinish.wording import ratio
@@ -29,53 +28,62 @@ _MOST_STARTS = 5
 """Maximum number of pairs of processes."""
 _PARAMS = Path("params.yaml")
 _VERSIONS = (
-    "import json, platform; from importlib.metadata import version; "
-    "print(json.dumps([version('torch'), platform.python_version()]))"
+    "import platform; from importlib.metadata import version; "
+    "print(f'torch {version(\"torch\")} in Python {platform.python_version()}')"
 )
 
 
-def gate(base: str, allowed: float) -> None:
-    """Print how each training's time changed since `base`. Raise UserError if any is slower."""
+def changes_since(base: str, allowed: float) -> dict[str, Change]:
+    """Return how each training changed since `base`, and print a line for each."""
     now = _working_tree()
     with tempfile.TemporaryDirectory() as temporary:
         before = _exported(now, _common_commit(base), Path(temporary).resolve())
-        _report(before, now, now, f"since {before.title}", f"at {before.title}", allowed)
+        return _changes(before, now, now, f"since {before.title}", allowed)
 
 
-def gate_environment(python: Path, allowed: float) -> None:
-    """Print how each training's time changes in another environment.
-
-    Raise UserError if any training is slower there.
-    """
+def changes_with(python: Path, allowed: float) -> dict[str, Change]:
+    """Return how each training changes in another environment, and print a line for each."""
     now = _working_tree()
-    torch, version = _versions(str(python))
-    torch_here, version_here = _versions(sys.executable)
-    here = f"torch {torch_here} in Python {version_here}"
-    where = f"with torch {torch} in Python {version}, not {here}"
+    where = f"with {_versions(str(python))}, not {_versions(sys.executable)}"
     with tempfile.TemporaryDirectory() as temporary:
         # Both sides run the code of this photofinish.
         package = Path(__file__).parents[1]
         ignore = shutil.ignore_patterns("__pycache__")
         shutil.copytree(package, Path(temporary) / package.name, ignore=ignore)
         other = Checkout(now.top, now.folder, str(python), str(python), Path(temporary))
-        _report(now, other, now, where, f"with {here}", allowed)
+        return _changes(now, other, now, where, allowed)
 
 
-def _report(
-    before: Checkout, now: Checkout, work: Checkout, where: str, than: str, allowed: float
-) -> None:
-    """Compare each training that both sides have, and print a line for it."""
-    too_slow = []
-    for training in _comparable(before, now, work):
-        change = _compare(training, before, now, work, allowed)
-        print(f"{training} {where}: {_described(change)}", flush=True)
-        if change and change.is_too_slow:
-            too_slow.append(str(training))
-    if too_slow:
+def check(changes: dict[str, Change], *, same_losses: bool) -> None:
+    """Raise UserError if a training is slower, or has other losses that should be the same.
+
+    Raise NotComparedError if neither is clear.
+    """
+    bits = {name: change.bits[0] for name, change in changes.items() if same_losses}
+    if slower := [name for name, change in changes.items() if change.is_too_slow]:
         raise UserError(
-            f"more than {ratio(allowed)} times as long as {than}: {', '.join(too_slow)}. "
+            f"more than {ratio(changes[slower[0]].allowed)} times as long: {', '.join(slower)}. "
             f"If it is worth it, allow more: --slower"
         )
+    if other := [name for name, is_same in bits.items() if is_same is False]:
+        raise UserError(f"other losses: {', '.join(other)}")
+    unclear = [name for name, change in changes.items() if not change.is_clear]
+    unclear += [name for name, is_same in bits.items() if is_same is None]
+    if unclear:
+        raise NotComparedError(f"not clear: {', '.join(dict.fromkeys(unclear))}")
+
+
+def _changes(
+    before: Checkout, now: Checkout, work: Checkout, where: str, allowed: float
+) -> dict[str, Change]:
+    """Compare each training that both sides have. Leave out those that did not change."""
+    changes = {}
+    for training in _comparable(before, now, work):
+        change = _compare(training, before, now, work, allowed)
+        print(f"{training} {where}: {change or 'unchanged'}", flush=True)
+        if change:
+            changes[str(training)] = change
+    return changes
 
 
 def _working_tree() -> Checkout:
@@ -111,11 +119,10 @@ def _exported(work: Checkout, commit: str, folder: Path) -> Checkout:
     return Checkout(folder, there, commit[:10])
 
 
-def _versions(python: str) -> tuple[str, str]:
+def _versions(python: str) -> str:
     """Return the versions of PyTorch and Python of an environment."""
-    ran = subprocess.run([python, "-c", _VERSIONS], check=True, stdout=subprocess.PIPE)
-    torch, version = json.loads(ran.stdout)
-    return torch, version
+    ran = subprocess.run([python, "-c", _VERSIONS], check=True, stdout=subprocess.PIPE, text=True)
+    return ran.stdout.strip()
 
 
 def _comparable(before: Checkout, now: Checkout, work: Checkout) -> list[TimedTraining]:
@@ -155,22 +162,11 @@ def _compare(
     Returns None if settings, code and environment are the same.
     """
     pairs: tuple[Rounds, ...] = ()
-    warm_up: list[int] = []
+    turns = [1]
     with exclusive_machine(f"which compares {training.name} on two sides"):
-        while len(pairs) < _MOST_STARTS:
-            if len(pairs) >= FEWEST_STARTS and Change(training.name, allowed, pairs).is_clear:
-                break
+        while len(pairs) < _MOST_STARTS and not Change(allowed, pairs).is_clear:
             with Side(before, work, training) as old, Side(now, work, training) as new:
                 if old.answer() == new.answer() and before.python == now.python:
                     return None
-                pairs += (take_turns(old, new, warm_up, new_first=len(pairs) % 2 > 0),)
-    return Change(training.name, allowed, pairs)
-
-
-def _described(change: Change | None) -> str:
-    """Return the text of a change for its line."""
-    if change is None:
-        return "unchanged"
-    if change.is_clear:
-        return str(change)
-    return f"{change}. This is not clear: the interval includes the limit, {ratio(change.allowed)}"
+                pairs += (take_turns(old, new, turns, len(pairs)),)
+    return Change(allowed, pairs)

@@ -1,0 +1,145 @@
+"""Both sides of the gate: files of a commit, an environment, and the process that trains there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from photofinish.errors import UserError
+from photofinish.gate.change import Rounds, Turn
+from photofinish.results.records import DeviceLabel
+
+_TURN_SECONDS = 0.05
+"""Least time of a turn. Most other programs run for longer, and so slow both sides."""
+_FEWEST_ROUNDS, _ENOUGH_ROUNDS, _MOST_SECONDS = 3, 30, 8.0
+"""Limits on the rounds of a pair of processes, by hand: pairs differ more than a median of 30."""
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """Files of a commit or of the working tree, and the environment that trains there."""
+
+    top: Path
+    folder: Path
+    """Folder of params.yaml."""
+    title: str
+    python: str = sys.executable
+    package: Path | None = None
+    """Folder with this photofinish, for an environment that may have another or none."""
+
+
+@dataclass(frozen=True)
+class TimedTraining:
+    """Experiment on a device, with the working tree's data and weights."""
+
+    name: str
+    device: DeviceLabel
+    data: Path
+    weights: Path
+
+    def __str__(self) -> str:
+        return f"{self.name} on the {self.device.upper()}"
+
+
+class Side:
+    """Process that trains one side in turns."""
+
+    def __init__(self, own: Checkout, work: Checkout, training: TimedTraining) -> None:
+        self._what = f"{training} ({own.title})"
+        arguments = [training.name, training.device]
+        arguments += ["--data", str(training.data), "--weights", str(training.weights)]
+        if own.top != work.top:
+            arguments += ["--not-from", str(work.top)]
+        paths = [str(own.package)] if own.package else [*_moved_path(work.top, own.top)]
+        paths += filter(None, [os.environ.get("PYTHONPATH")])
+        self._process = subprocess.Popen(
+            [own.python, "-m", "photofinish.gate.side", *arguments],
+            cwd=own.folder,
+            env=os.environ | ({"PYTHONPATH": os.pathsep.join(paths)} if paths else {}),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind:
+            self._process.terminate()
+        self._process.communicate()
+
+    def ask(self, line: str) -> None:
+        """Write a line to the process."""
+        assert self._process.stdin
+        try:
+            self._process.stdin.write(f"{line}\n")
+            self._process.stdin.flush()
+        except BrokenPipeError as error:
+            raise self._failure() from error
+
+    def answer(self) -> str:
+        """Return the process's next line."""
+        assert self._process.stdout
+        if not (line := self._process.stdout.readline()):
+            raise self._failure()
+        return line.strip()
+
+    def take_turn(self, steps: int) -> Turn:
+        """Train for a turn of so many steps."""
+        self.ask(str(steps))
+        seconds, epoch_seconds, trained, sha256 = self.answer().split()
+        return Turn(float(seconds), float(epoch_seconds), int(trained), sha256)
+
+    def _failure(self) -> UserError:
+        return UserError(f"{self._what} did not train, so that there is nothing to compare")
+
+
+def take_turns(old: Side, new: Side, turns: list[int], number: int) -> Rounds:
+    """Time both sides in turns, so that each rests while the other trains.
+
+    A process's second turn in a row would be slower, because it has used up its time on a core. The
+    first pair appends to `turns` the steps of its warm-up turns, which grow until a turn is long
+    enough. The next pairs repeat them, so that their losses can be compared.
+    """
+    for side in (old, new):
+        side.ask("")  # prepare both at once, as torch takes seconds to import
+    old_epoch_steps, new_epoch_steps = (int(side.answer()) for side in (old, new))
+    rounds = Rounds()
+    for steps in turns:
+        rounds.old.append(old.take_turn(steps))
+        rounds.new.append(new.take_turn(steps))
+        if number == 0 and rounds.old[-1].seconds < _TURN_SECONDS:
+            turns.append(2 * steps)
+    rounds.warm_up_turns = len(turns)
+    new_steps = max(1, round(turns[-1] * new_epoch_steps / old_epoch_steps))
+    sides = [(old, turns[-1], rounds.old), (new, new_steps, rounds.new)]
+    if number % 2:
+        sides.reverse()
+    deadline = time.monotonic() + _MOST_SECONDS
+    while (count := len(rounds.epoch_seconds)) < _FEWEST_ROUNDS or (
+        count < _ENOUGH_ROUNDS and time.monotonic() < deadline
+    ):
+        for side, steps, taken in sides:
+            taken.append(side.take_turn(steps))
+    return rounds
+
+
+def _moved_path(now: Path, before: Path) -> Iterator[str]:
+    """Yield the project's folders on Python's path, as folders of a commit."""
+    for entry in filter(None, sys.path):
+        folder = Path(entry).resolve()
+        if folder.is_relative_to(now) and folder.name != "site-packages":
+            yield str(before / folder.relative_to(now))
