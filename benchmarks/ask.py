@@ -17,21 +17,21 @@ from pathlib import Path
 
 from benchmarks.asked import CHARACTERS_STEPS, JOBS
 from benchmarks.asked_experiments import EXPERIMENTS, Project
-from photofinish.asking.sample import Length
-from photofinish.asking.watch import Limits, Watched, watch
-from photofinish.asking.whole_job import jobs, script_run
 from photofinish.comparing.decision import decide
 from photofinish.comparing.pairs import Comparison, result_of_script
 from photofinish.comparing.result import Result
 from photofinish.comparing.times import job_interval
 from photofinish.config.devices import Devices
 from photofinish.config.scripts import ScriptPlan
-from photofinish.custom_loops.command import run_script
 from photofinish.machine.fingerprint import fingerprint
 from photofinish.results import passed_seconds
 from photofinish.results.job_times import EpochTimes
-from photofinish.results.measured_job import MeasuredJob
-from photofinish.results.script_runs import ScriptRun, read_script_run
+from photofinish.results.measured import MEASURED, MEASURED_FOLDER, Measured, read_measured
+from photofinish.results.measured_job import MeasuredJob, measured_job, script_job
+from photofinish.scripts.run_script import Limits, Watched, watch
+from photofinish.scripts.script_lines import Length
+from photofinish.scripts.script_record import jobs, measured_script
+from photofinish.scripts.script_stage import run_script
 
 SCRIPTS = [*JOBS, "own-script"]
 AT_MOST = {"table", "own-jobs/table"}
@@ -215,7 +215,8 @@ def _asked(name: str, watched: Watched, epochs: int) -> Result:
     if steps:
         length = Length("max_steps", steps, "--steps")
     (job,) = jobs([watched], length)
-    return result_of_script(name, script_run(watched, job, _HOST))
+    measured = measured_script(name, watched, "cpu", _HOST)
+    return result_of_script(measured_job(measured, job.epochs, job.epoch_steps))
 
 
 def _run_whole(name: str, command: list[str], folder: Path) -> Result:
@@ -225,23 +226,16 @@ def _run_whole(name: str, command: list[str], folder: Path) -> Result:
         text = record.model_dump_json()
         (folder / f"{file}.json").write_text(text, encoding="utf-8")
     run_script("cpu", folder / "plan.json", folder / "host.json", folder)
-    ran = read_script_run(folder)
-    assert isinstance(ran, ScriptRun)
-    return result_of_script(name, ran)
+    ran = read_measured(folder / MEASURED_FOLDER / MEASURED)
+    assert isinstance(ran, Measured)
+    return result_of_script(script_job(ran))
 
 
 def _longer(run: Result) -> Result:
     """Return the result as it would be for more epochs."""
-    timings = run.timings
-    assert isinstance(timings, EpochTimes)
-    passes_seconds = LONGER * (timings.total_seconds - timings.startup_seconds)
-    longer = timings.model_copy(
-        update={
-            "epochs": LONGER * timings.epochs,
-            "total_seconds": timings.startup_seconds + passes_seconds,
-        }
-    )
-    return replace(run, timings=longer)
+    times = run.timings
+    assert isinstance(times, MeasuredJob)
+    return replace(run, timings=times.model_copy(update={"job_epochs": LONGER * times.job_epochs}))
 
 
 # -- both ----------------------------------------------------------------------------------------

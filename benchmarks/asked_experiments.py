@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from benchmarks.busy import ROOT, TRAIN, measure
-from photofinish.asking.experiments import PLAN, sample
+from photofinish.commands.sampled_experiments import PLAN, sample
 from photofinish.comparing.result import Result
 from photofinish.config.base import read_plan
 from photofinish.config.experiment import ExperimentPlan

@@ -28,8 +28,14 @@ from photofinish.comparing.result import Result
 from photofinish.comparing.speedups import job_speedup
 from photofinish.results import records
 from photofinish.results.job_times import JobTimes
-from photofinish.results.measured import MEASURED_FOLDER, read_trained
-from photofinish.results.script_runs import ScriptRun, read_script_run
+from photofinish.results.measured import (
+    MEASURED,
+    MEASURED_FOLDER,
+    Measured,
+    read_measured,
+    read_trained,
+)
+from photofinish.results.measured_job import script_job
 
 ROOT = Path(__file__).parent.parent
 BUSY_LOOP = [sys.executable, "-c", "while True: pass"]
@@ -221,10 +227,10 @@ def _busy(load: Load, quiet: JobTimes | None) -> Iterator[None]:
 
 
 def _result(out: Path) -> Result:
-    if (out / "script.json").is_file():
-        run = read_script_run(out)
-        assert isinstance(run, ScriptRun)
-        return result_of_script(out.name, run)
+    measured = read_measured(out / MEASURED_FOLDER / MEASURED)
+    assert isinstance(measured, Measured)
+    if measured.script:
+        return result_of_script(script_job(measured))
     record = records.read_training(out / records.MODEL)
     assert isinstance(record, records.TrainingRecord)
     timings, _ = read_trained(out)

@@ -26,13 +26,13 @@ from photofinish.comparing.remedies import Gain, Remedy
 from photofinish.comparing.step_costs import StepCosts
 from photofinish.config.base import spelled_out
 from photofinish.config.experiment import Experiment
+from photofinish.inside.stopwatch import COLLATING, DECODING, READING
 from photofinish.machine.host import allowed_cores, cpu_facts
 from photofinish.measure.attribution import RESIDENT
 from photofinish.measure.loader_times import measure
 from photofinish.measure.loader_tries import try_inputs
+from photofinish.measure.loader_workers import Budget
 from photofinish.nested import map_nested
-from photofinish.profiling.loader_parts import Budget
-from photofinish.profiling.stopwatch import COLLATING, DECODING, READING
 from photofinish.results.measurements import LoaderTimes
 from photofinish.training.batches import Normaliser, Part
 from photofinish.training.input_paths import LoaderBatches, make_batches

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from _start import run_stage
 
-from photofinish.custom_loops.command import run_script
+from photofinish.scripts.script_stage import run_script
 from photofinish.stage.process import end_with_parent
 
 

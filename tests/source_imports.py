@@ -38,8 +38,9 @@ def imported_modules(path: Path) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            module = f"photofinish.{path.parent.name}." * node.level + node.module
+            yield module
+            yield from (f"{module}.{alias.name}" for alias in node.names)
 
 
 def _files_of(name: str) -> Iterator[Path]:

@@ -23,7 +23,6 @@ from rehearsal.plug_in import build, compiler
 from training_process import STAGE
 from training_stage import TrainingStage, clean_environment
 
-from photofinish.asking.watch import Limits
 from photofinish.commands.ask import ask
 from photofinish.comparing.pairs import read_pair
 from photofinish.config.experiment import Experiment
@@ -38,6 +37,7 @@ from photofinish.machine.host import cpu_facts
 from photofinish.results import records
 from photofinish.results.learned import load_network
 from photofinish.results.measured import MEASURED, MEASURED_FOLDER, Measured, read_measured
+from photofinish.scripts.run_script import Limits
 
 pytestmark = pytest.mark.slow
 
@@ -229,11 +229,11 @@ def ask_here(
 
 def test_ask_runs_a_script_on_both_devices(ask_here: Callable[[str], Any]) -> None:
     found = ask_here(BY_WHAT_IS_HIDDEN)
-    assert {name: each["device_kind"] for name, each in found.items()} == {
+    assert {name: each["script"]["device_kind"] for name, each in found.items()} == {
         "cpu": "cpu",
         "gpu": "rehearsal",
     }
-    assert all(each["timings"]["operations"]["flops"] for each in found.values())
+    assert all(each["operations"]["flops"] for each in found.values())
 
 
 def test_ask_reports_a_script_that_computes_on_the_wrong_device(

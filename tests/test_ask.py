@@ -13,10 +13,12 @@ from typing import Any
 import psutil
 import pytest
 
-from photofinish.asking.sample import LATER_STEPS, Length, Process
-from photofinish.asking.watch import Limits
 from photofinish.commands.ask import ask
 from photofinish.errors import UserError
+from photofinish.results.timed_parts import epoch_by_parts
+from photofinish.scripts.run_script import Limits
+from photofinish.scripts.script_figures import LATER_STEPS
+from photofinish.scripts.script_lines import Length, Process
 
 Ask = Callable[..., Any]
 BEGIN = """
@@ -186,8 +188,8 @@ def test_steps_of_a_script_are_seen_as_it_is(run: Ask, name: str) -> None:
     script, length, samples, expected = SCRIPTS[name]
     answers = run(script, length=length)
     record = answers[-1]["records"]["cpu"]
-    assert record["timings"]["operations"]["flops"] > 0
-    assert record["timings"]["operations"]["images"] == samples
+    assert record["operations"]["flops"] > 0
+    assert record["operations"]["images"] == samples
     jobs = {each["job"]["name"]: each["job"]["epoch_steps"] for each in answers}
     assert (jobs.pop(HOUR, None) is None) == (length is not None)
     assert jobs == pytest.approx(expected, rel=0.05)
@@ -202,8 +204,8 @@ def test_the_whole_job_is_what_the_arguments_say_and_validation_is_its_own(
     assert re.search(r"On the CPU: [\d,]+ steps in .* at most 1.0 s more", capsys.readouterr().err)
     assert answer["job"]["name"] == "1,000 epochs (--epochs)"
     assert answer["job"]["epoch_steps"] == pytest.approx(10, rel=0.05)
-    assert answer["records"]["cpu"]["timings"]["operations"]["images"] == 32
-    assert answer["records"]["cpu"]["timings"]["epochs"][0]["validation_seconds"] > 0
+    assert answer["records"]["cpu"]["operations"]["images"] == 32
+    assert answer["records"]["cpu"]["validation_step_seconds"] > 0
 
 
 def test_a_script_that_ends_is_measured_whole_and_its_output_is_shown(
@@ -247,7 +249,7 @@ def test_a_script_that_fails_shows_its_traceback_and_what_was_measured(
     assert not re.search("time is (likely )?steps", captured.out)  # which are no reason
     answers = json.loads(Path("answer.json").read_bytes())
     assert answers[0]["job"]["epoch_steps"] == 5
-    assert answers[0]["records"]["cpu"]["timings"]["operations"]["images"] == 64
+    assert answers[0]["records"]["cpu"]["operations"]["images"] == 64
 
 
 def test_a_script_without_steps_ends_with_what_was_seen(run: Ask) -> None:
@@ -301,27 +303,30 @@ def test_torchrun_of_a_module_is_watched_and_a_hidden_sitecustomize_still_runs(
 def test_operators_without_a_formula_are_named_and_nothing_is_estimated(run: Ask) -> None:
     length = Length("max_steps", 10**7, "--steps")
     (answer,) = run(UNCOUNTED, length=length, limits=TO_THE_END)
-    operations = answer["records"]["cpu"]["timings"]["operations"]
+    operations = answer["records"]["cpu"]["operations"]
     assert any("fft" in name for name in operations["without_formula"])
     assert answer["answer"]["answer"] == "Can't tell"
     assert "aten::_fft" in answer["answer"]["text"]
 
 
 def _process(step_seconds: Sequence[float]) -> Process:
-    """Return what the hooks would write of epochs of 20 steps by an optimizer."""
+    """Return what the recorder would write of epochs of 20 steps by an optimizer."""
     process, ended_at = Process(), 0.0
-    process.add({"kind": "loader", "loader": 0, "batches": 20.0, "workers": 0})
-    process.add({"kind": "optimizer", "device": "cpu"})
+    process.add({"kind": "loader", "loader": 0, "batches": 20.0, "workers": 0, "is_named": False})
+    process.add({"kind": "optimizer", "device": "cpu", "is_named": False})
     for step, seconds in enumerate(step_seconds):
-        ended_at += seconds
-        process.add([0, ended_at, 0.0, 1, ended_at, 0, step % 20 == 0, 0, 0])
+        began_at, ended_at = ended_at, ended_at + seconds
+        began = None if step % 20 else 0
+        block = [began_at, ended_at, [1], 1, 0.0, None, 0, 0, began, seconds, seconds, 0.0, 0]
+        process.add(block)
     return process
 
 
 def test_the_second_epoch_shows_what_the_first_one_takes_longer() -> None:
     figures = _process([3.0] * 20 + [1.0] * 20).figures()
     assert figures
-    assert (figures.step_seconds, figures.first_epoch_seconds) == (1.0, 40.0)
+    assert figures.step_seconds == 1.0
+    assert epoch_by_parts(figures.parts, 20).once_seconds == 40.0
 
     process = _process([3.0] * 16)
     figures = process.figures()

@@ -10,7 +10,6 @@ import pytest
 from conftest import MakeExperiment
 from training_process import measure_here
 
-from photofinish.asking.watch import Limits
 from photofinish.commands import ask as ask_command
 from photofinish.commands import ask_experiments
 from photofinish.commands.ask_experiments import are_experiments
@@ -26,6 +25,7 @@ from photofinish.results.measured import Measured, read_measured
 from photofinish.results.measured_job import experiment_job
 from photofinish.results.timed_parts import TimedPart, epoch_by_parts
 from photofinish.runs.run import Run
+from photofinish.scripts.run_script import Limits
 
 
 @pytest.mark.parametrize("seconds", [1e-6, 600.0])

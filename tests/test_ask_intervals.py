@@ -9,40 +9,35 @@ from collections.abc import Callable, Sequence
 import pytest
 from conftest import MakeResult
 from result_files import taken_apart, trained
+from watched_scripts import figures_of, process_of
 
-from photofinish.asking.sample import Process
-from photofinish.asking.watch import Watched
-from photofinish.asking.whole_job import WholeJob, script_run
 from photofinish.comparing.speedups import job_speedup
 from photofinish.comparing.times import job_interval
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.results import pass_times
 from photofinish.results.job_times import JobTimes
-from photofinish.results.measured_job import experiment_job
-from photofinish.results.script_runs import ScriptRun
+from photofinish.results.measured_job import MeasuredJob, experiment_job, script_job
 from photofinish.results.timed_parts import TimedPart
+from photofinish.scripts.run_script import Watched
+from photofinish.scripts.script_record import measured_script
 
 STEPS = 1000
-Asked = Callable[[Sequence[float]], ScriptRun]
+Asked = Callable[[Sequence[float]], MeasuredJob]
 
 
 @pytest.fixture
 def asked(cpu_host: CpuTarget, monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """Return the record of a job of 1,000 steps, of which a script took these."""
+    """Return the times of a job of 1,000 steps, of which a script took these."""
     monkeypatch.setattr(pass_times, "git_commit", lambda: None)
     monkeypatch.setattr(pass_times, "package_versions", dict)
 
-    def asked(step_seconds: Sequence[float]) -> ScriptRun:
-        process, ended_at = Process(), 9.0
-        process.add({"kind": "optimizer", "device": "cpu"})
+    def asked(step_seconds: Sequence[float]) -> MeasuredJob:
         warm_up = [1.0] * (3 if len(step_seconds) > 2 else 1)
-        for seconds in [*warm_up, *step_seconds]:
-            ended_at += seconds
-            process.add([0, ended_at, 0.0, 0, ended_at, 0, 0, 0, None])
-        figures = process.figures()
-        assert figures
-        watched = Watched("train", process, figures, 0.0, ended_at, 1.7e9, None, "", ())
-        return script_run(watched, WholeJob("job", 1, STEPS), cpu_host)
+        process = process_of([*warm_up, *step_seconds])
+        process.add({"kind": "length", "name": "max_steps", "value": STEPS, "by": "--steps"})
+        figures = figures_of(process)
+        run = Watched("train", process, figures, -9.0, figures.last_step_at, 1.7e9, (), None)
+        return script_job(measured_script("job", run, "cpu", cpu_host))
 
     return asked
 
@@ -63,11 +58,11 @@ def test_an_estimate_lies_in_its_interval_which_more_spread_never_narrows(
     parts = _draws(1 + seed % 10, seed)
     middle = statistics.fmean(parts)
     wider = [middle + 1.5 * (part - middle) for part in parts]
-    one, other = asked(parts).timings, asked(wider).timings
+    one, other = asked(parts), asked(wider)
     (low, high), (lower, higher) = job_interval(one), job_interval(other)
     assert lower <= low < one.whole_seconds < high <= higher
-    assert len(one.repeats) == len(parts)
-    speedup = job_speedup(one, asked(_draws(4, seed)).timings)
+    assert len(one.pass_seconds) == len(parts)
+    speedup = job_speedup(one, asked(_draws(4, seed)))
     assert speedup.interval
     assert speedup.interval[0] < speedup.ratio < speedup.interval[1]
 
@@ -77,15 +72,15 @@ def test_few_parts_hold_the_truth(asked: Asked, count: int) -> None:
     """Independent steps of 1 s that vary by a fifth: 1,000 s and a start of 9 s."""
     draw, held = random.Random(count), 0
     for _ in range(200):
-        low, high = job_interval(asked([draw.gauss(1, 0.2) for _ in range(count)]).timings)
+        low, high = job_interval(asked([draw.gauss(1, 0.2) for _ in range(count)]))
         held += low <= STEPS + 9 <= high
     assert held >= 170
 
 
 def test_one_part_gives_no_sure_answer(asked: Asked) -> None:
-    gpu = asked([0.1] * 5).timings
-    assert job_speedup(asked([1.0] * 5).timings, gpu).is_faster
-    assert job_speedup(asked([1.0]).timings, gpu).is_faster is None
+    gpu = asked([0.1] * 5)
+    assert job_speedup(asked([1.0] * 5), gpu).is_faster
+    assert job_speedup(asked([1.0]), gpu).is_faster is None
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])

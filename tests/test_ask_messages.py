@@ -6,18 +6,19 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from photofinish.asking import watch
-from photofinish.asking.lengths import lengths_in_command
-from photofinish.asking.sample import Length, Process
-from photofinish.asking.watch import Limits
 from photofinish.commands.ask import ask
-from photofinish.custom_loops.script_device import DEVICE, wait_for_device
 from photofinish.errors import UserError
+from photofinish.inside.device import Device
+from photofinish.inside.lengths import lengths_in_command
 from photofinish.machine.fingerprint import GpuTarget
+from photofinish.scripts import run_script
+from photofinish.scripts.run_script import Limits
+from photofinish.scripts.script_lines import Length, Process
 
 LIMITS = Limits(60, 60)
 
@@ -50,7 +51,7 @@ def test_libraries_that_train_without_torch_are_named(monkeypatch: pytest.Monkey
     for name in ("jax", "sklearn"):
         Path(f"{name}.py").touch()
     assert "imported sklearn and not torch" in _refusal("import sklearn")
-    monkeypatch.setattr(watch, "UNSEEN_SECONDS", 0.5)
+    monkeypatch.setattr(run_script, "UNSEEN_SECONDS", 0.5)
     assert "imported jax and not torch" in _refusal("import jax, time; time.sleep(50)")
 
 
@@ -74,16 +75,16 @@ def test_a_script_that_runs_twice_gets_no_input_and_a_line_says_so(
 def test_nothing_waits_for_a_device_whose_graph_is_captured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    waits: list[str] = []
-    monkeypatch.setenv(DEVICE, "cuda")
-    monkeypatch.setattr(torch.accelerator, "synchronize", lambda: waits.append("waited"))
+    waits: list[Any] = []
+    monkeypatch.setattr(torch.accelerator, "synchronize", waits.append)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    wait_for_device()
+    device = Device(torch.device("cuda:1"))
+    device.wait()
     assert not waits
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    wait_for_device()
-    assert waits
+    device.wait()
+    assert waits == [torch.device("cuda:1")]
 
 
 @pytest.mark.parametrize("value", ["0", "-3", "nan", "inf", "many"])

@@ -53,7 +53,8 @@ RUN_BY = {
     ),
     "split": ("data/split.py",),
     "measure": ("measure/measure.py", "measure/attribution.py"),
-    "compare measure": ("results/measured.py",),
+    "compare measure script": ("results/measured.py",),
+    "script": ("inside/hooks.py", "inside/recorder.py", "scripts/run_script.py"),
     "measure train": ("training/trainer.py",),
     "train": ("runs/train.py", "training/checkpoint.py"),
     "evaluate measure train": ("training/losses.py",),
@@ -108,7 +109,7 @@ def test_training_loads_no_measuring(prepare_stage: PrepareStage) -> None:
     loaded = (stage.folder / "modules.txt").read_text(encoding="utf-8").split()
     assert "photofinish.training.trainer" in loaded, output
     packages = {module.split(".")[1] for module in loaded if module.startswith("photofinish.")}
-    assert not packages & {"measure", "profiling", "comparing", "reporting"}
+    assert not packages & {"measure", "inside", "comparing", "reporting"}
 
 
 def test_a_missing_gpu_is_recorded_without_torch(prepare_stage: PrepareStage) -> None:

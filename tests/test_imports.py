@@ -18,9 +18,9 @@ from photofinish.errors import EXIT_INTERRUPTED
 
 PACKAGE = SOURCES / "photofinish"
 ORDER = (
-    *("errors", "wording", "nested", "files", "git", "stage", "custom", "config", "machine"),
-    *("data", "models", "results", "planning", "training", "profiling", "custom_loops"),
-    *("tracking", "runs", "measure", "evaluation", "comparing", "reporting", "asking", "remote"),
+    *("errors", "wording", "nested", "files", "git", "inside", "stage", "custom", "config"),
+    *("machine", "data", "models", "results", "planning", "training"),
+    *("tracking", "runs", "measure", "evaluation", "comparing", "reporting", "scripts", "remote"),
     *("gate", "commands", "__main__"),
 )
 # Modules, and packages that they must do without.

@@ -27,15 +27,15 @@ from photofinish.comparing.loader_remedies import loader_remedies
 from photofinish.comparing.result import Trained
 from photofinish.config.experiment import LoaderInput
 from photofinish.data.live import LiveSamples
+from photofinish.inside import loader_parts, stopwatch
+from photofinish.inside.loader_parts import parts_of_loader
+from photofinish.inside.stopwatch import COLLATING, DECODING, PINNING, READING, Stopwatch, Timed
 from photofinish.measure import loader_times, loader_workers
 from photofinish.measure.attribution import RESIDENT
 from photofinish.measure.loader_times import measure, measure_loader, take_apart
 from photofinish.measure.loader_tries import try_inputs
-from photofinish.measure.loader_workers import BETWEEN, busy_threads
+from photofinish.measure.loader_workers import BETWEEN, Budget, busy_threads
 from photofinish.nested import map_nested
-from photofinish.profiling import loader_parts, stopwatch
-from photofinish.profiling.loader_parts import Budget, custom_loader_times
-from photofinish.profiling.stopwatch import COLLATING, DECODING, PINNING, READING, Stopwatch, Timed
 from photofinish.reporting.loader_table import loader_table
 from photofinish.results import median_training_seconds
 from photofinish.results.measurements import LoaderTimes, SteadyState, TriedInput, TriedWorkers
@@ -216,11 +216,11 @@ def test_a_data_set_that_reads_whole_batches_is_timed() -> None:
             return (self.transforms(row) if self.transforms else row), 0
 
     for dataset, slowest in ((Rows(), "the rest of Rows"), (Burning(transforms=burn), "burn")):
-        found = custom_loader_times(DataLoader(dataset, batch_size=4), training_seconds=1.0)
+        found = parts_of_loader(DataLoader(dataset, batch_size=4), training_seconds=1.0)
         assert found
-        assert next(iter(found.parts)) == slowest
+        assert next(iter(found["parts"])) == slowest
     assert Timed(Stopwatch("around"), "data set", Burning()).shades is Burning.shades
-    assert custom_loader_times([1, 2], training_seconds=1.0) is None
+    assert parts_of_loader([1, 2], training_seconds=1.0) is None
 
 
 def test_parts_are_shown_only_if_they_explain_the_whole() -> None:

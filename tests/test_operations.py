@@ -13,10 +13,9 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pack_sequence
 
+from photofinish.inside.counting import StepCount, count_step
 from photofinish.measure.operations import count_operations
 from photofinish.nested import leaves
-from photofinish.profiling.counting import count_step
-from photofinish.profiling.step_count import StepCount
 
 IMAGES = 4
 

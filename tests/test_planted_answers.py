@@ -14,15 +14,24 @@ from typing import Any
 import pandas as pd
 import warm_python
 from conftest import ROOT, MakeResult
-from result_files import STEP, Missing, trained, with_record, with_timings, write_results
+from result_files import (
+    STEP,
+    Missing,
+    taken_apart,
+    trained,
+    with_record,
+    with_timings,
+    write_results,
+)
 
 from photofinish.comparing.result import Trained
 from photofinish.config.compare import ComparePlan
 from photofinish.config.scripts import ScriptPlan
 from photofinish.files import write_json_atomically
-from photofinish.results.records import DeviceLabel, write_record
+from photofinish.results.measured import JobLength, Measured, ScriptFacts, write_measured
+from photofinish.results.records import DeviceLabel
 from photofinish.results.references import reference_of, write_reference
-from photofinish.results.script_runs import SCRIPT, ScriptEpoch, ScriptRun
+from photofinish.results.timed_parts import TimedPart
 
 LONG_STEP = STEP.model_copy(update={"flops": 8 * 10**11, "saved_tensor_bytes": 32 * 10**8})
 """Step that takes a T4 260 ms by estimate, and so 49 s in five epochs of 600 samples."""
@@ -49,32 +58,47 @@ def with_another_batch_size(result: Trained) -> Trained:
     return with_record(result, experiment=experiment)
 
 
-def script_run(of_job: Trained, loss: float) -> ScriptRun:
+def script_run(of_job: Trained, loss: float) -> Measured:
     """Make a script that took as long, a tenth of it waiting for batches."""
-    epochs = [
-        ScriptEpoch(
-            is_whole=True,
-            began_at=0.0,
-            ended_at=timing.training_seconds,
+    times, measured = taken_apart(of_job)
+    parts = [
+        TimedPart(
             seconds=timing.training_seconds,
+            steps=100.0,
+            epoch=epoch,
+            holds="steps",
             waiting_seconds=timing.training_seconds / 10,
-            steps=100,
-            samples=1600,
-            counted_seconds=(),
         )
-        for timing in of_job.timings.epochs
+        for epoch, timing in enumerate(times.epochs)
     ]
-    return ScriptRun(
-        device=of_job.device,
-        device_kind="cpu" if of_job.device == "cpu" else "cuda",
+    steps = 100 * len(parts)
+    script = ScriptFacts(
         command="python train.py",
         files={},
+        device_kind="cpu" if of_job.device == "cpu" else "cuda",
         precision="fp32",
         parameter_count=10,
-        epochs=tuple(epochs),
+        lengths=(JobLength(value=steps, unit="steps", by="its whole run"),),
+        steps=steps,
+        samples_per_step=16,
         metrics={"loss": loss},
-        timings=of_job.timings,
     )
+    changed = {
+        "training": None,
+        "script": script,
+        "parts": tuple(parts),
+        "epoch_steps": 100.0,
+        "end_seconds": times.total_seconds
+        - times.startup_seconds
+        - sum(timing.training_seconds for timing in times.epochs),
+        "load": times.load,
+        "first_step": None,
+        "steady_state": None,
+        "attribution": None,
+        "loader": None,
+        "tried_threads": (),
+    }
+    return measured.model_copy(update=changed)
 
 
 def compared(
@@ -173,8 +197,8 @@ def test_a_script_on_both_devices_has_an_answer_and_its_metrics_side_by_side(
     make_result: MakeResult, tmp_path: Path, empty_database: Path
 ) -> None:
     for run in job(make_result, "mine", 125.0), job(make_result, "mine", 10.0, "gpu"):
-        folder = tmp_path / "results" / "mine" / run.device
-        write_record(folder / SCRIPT, script_run(run, 0.25 if run.device == "cpu" else 0.5))
+        folder = tmp_path / "results" / "mine" / run.device / "measured"
+        write_measured(folder, script_run(run, 0.25 if run.device == "cpu" else 0.5))
     printed = compared(tmp_path, empty_database, [], (), ("mine",))
     text = (tmp_path / "report" / "comparison.md").read_text(encoding="utf-8")
     page = html.unescape((tmp_path / "report" / "index.html").read_text(encoding="utf-8"))

@@ -13,7 +13,7 @@ from conftest import MakeExperiment, MakeResult
 from result_files import STEP as SMALL_STEP
 from result_files import made_up_attribution, pair_of, trained, with_record, with_timings
 
-from photofinish.asking.lines import best_gpus
+from photofinish.commands.ask_lines import best_gpus
 from photofinish.comparing.decision import decide, decide_all
 from photofinish.comparing.estimates import CONTEXT_SECONDS, estimate_step
 from photofinish.comparing.pairs import Comparison

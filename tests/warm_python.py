@@ -125,6 +125,7 @@ def _fork_for_each_call(listener: socket.socket) -> Call:
                 with connection.makefile("rb") as to_device:
                     call = Call(*json.loads(to_device.read(int.from_bytes(length, "big"))))
                 if (process := os.fork()) == 0:
+                    running.close()  # else garbage collection closes a later file of its number
                     _take_on(call, files)
                     return call
                 for file in files:

@@ -13,8 +13,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from benchmarks.published import FOLDER, rows
-from photofinish.profiling.counting import count_step
-from photofinish.profiling.step_count import StepCount
+from photofinish.inside.counting import StepCount, count_step
 
 _CLASSES, _IMAGES = 1000, 2
 

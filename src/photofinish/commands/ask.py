@@ -8,23 +8,30 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from photofinish.asking.json_answers import JobAnswer, write_job_answers
-from photofinish.asking.lines import (
+from photofinish.commands.ask_json import JobAnswer, write_job_answers
+from photofinish.commands.ask_lines import (
     answer_lines,
     best_gpus,
     repaid_lines,
     suggestion,
     where_time_goes,
 )
-from photofinish.asking.sample import Length
-from photofinish.asking.watch import Limits, Watched, watch
-from photofinish.asking.whole_job import WholeJob, jobs, missing_length, script_run
 from photofinish.comparing.pairs import Comparison, result_of_script
+from photofinish.comparing.result import Result
 from photofinish.config.compare import Comparing
 from photofinish.config.devices import Devices
 from photofinish.config.scripts import PLACEHOLDER
 from photofinish.errors import EXIT_FAILED, UserError
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget, fingerprint
+from photofinish.results.measured_job import measured_job
+from photofinish.scripts.run_script import Limits, Watched, watch
+from photofinish.scripts.script_lines import Length
+from photofinish.scripts.script_record import (
+    WholeJob,
+    jobs,
+    measured_script,
+    missing_length,
+)
 from photofinish.wording import seconds
 
 _BY_PLACEHOLDER = (
@@ -103,7 +110,7 @@ def _is_only_python(command: Sequence[str]) -> bool:
 
 def _checked_cpu(watched: Watched, gpu: GpuTarget) -> Watched:
     """Raise UserError if the CPU's run computed on an accelerator."""
-    kind = watched.process.device
+    kind = watched.process.device if watched.process else "cpu"
     if kind != "cpu":
         here = gpu.accelerators[0].kind if gpu.accelerators else kind
         raise UserError(
@@ -127,7 +134,7 @@ def _watch_gpu(
         print(f"On {kind}, {error}", file=sys.stderr)
         return f"the command failed on {kind}"
     _show_failure(watched)
-    if watched.process.device == "cpu":
+    if watched.process and watched.process.device == "cpu":
         print(
             f"The command computes on the CPU though {kind} is here, so the GPU's times are "
             f"estimates. {_BY_PLACEHOLDER} {kind}.",
@@ -149,9 +156,14 @@ def _compared(
     hosts: tuple[CpuTarget, GpuTarget],
     settings: Comparing,
 ) -> Comparison:
-    on_cpu = result_of_script(job.name, script_run(cpu, job, hosts[0]))
+    def result(run: Watched, host: CpuTarget | GpuTarget) -> Result:
+        kind = run.process.device if run.process else "cpu"
+        measured = measured_script(job.name, run, kind, host)
+        return result_of_script(measured_job(measured, job.epochs, job.epoch_steps))
+
+    on_cpu = result(cpu, hosts[0])
     if isinstance(gpu, Watched):
-        on_gpu = result_of_script(job.name, script_run(gpu, job, hosts[1]))
+        on_gpu = result(gpu, hosts[1])
         return Comparison.of(on_cpu, on_gpu, None, settings)
     return Comparison.of(on_cpu, None, gpu, settings)
 

@@ -7,23 +7,23 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from photofinish.asking.experiments import PLAN, sample_on_both
-from photofinish.asking.json_answers import JobAnswer, write_job_answers
-from photofinish.asking.lines import answer_lines, suggestion_of_setting, where_epochs_go
-from photofinish.asking.sample import Length
-from photofinish.asking.watch import Limits
-from photofinish.asking.whole_job import WholeJob
 from photofinish.commands import pipeline
 from photofinish.commands.ask import ask_command, print_gpus
+from photofinish.commands.ask_json import JobAnswer, write_job_answers
+from photofinish.commands.ask_lines import answer_lines, suggestion_of_setting, where_epochs_go
+from photofinish.commands.sampled_experiments import PLAN, sample_on_both
 from photofinish.comparing.decision import decide_all
 from photofinish.comparing.pairs import Comparison, with_settings
 from photofinish.config.base import read_plan
 from photofinish.config.compare import ComparePlan
 from photofinish.config.loader import read_names, read_params
 from photofinish.config.scripts import ScriptPlan
-from photofinish.custom_loops.command import in_shell
 from photofinish.errors import EXIT_FAILED, ConfigError, UserError
 from photofinish.results.references import read_references
+from photofinish.scripts.run_script import Limits
+from photofinish.scripts.script_lines import Length
+from photofinish.scripts.script_record import WholeJob
+from photofinish.scripts.script_stage import in_shell
 from photofinish.wording import counted, seconds, unknown_name
 
 
@@ -118,7 +118,7 @@ def _print_error(error: UserError) -> None:
 def _print(answer: JobAnswer) -> None:
     job, pair = answer.job, answer.pair
     at_most = "at most " if any(run.stops_early for run in pair.trained) else ""
-    title = f"{job.name}, {at_most}{counted(job.epochs, 'epoch')}"
+    title = f"{job.name}, {at_most}{counted(round(job.epochs), 'epoch')}"
     print("\n" + "\n".join(answer_lines(answer, title)))
     print_gpus(pair)
     for run in pair.trained:

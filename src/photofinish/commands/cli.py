@@ -173,10 +173,10 @@ def _add_ask_options(ask: argparse.ArgumentParser, nargs: str = argparse.REMAIND
 
 
 def _ask(args: argparse.Namespace) -> None:
-    from photofinish.asking.sample import Length
-    from photofinish.asking.watch import Limits
     from photofinish.commands.ask import ask
     from photofinish.commands.ask_experiments import are_experiments, ask_experiments
+    from photofinish.scripts.run_script import Limits
+    from photofinish.scripts.script_lines import Length
     from photofinish.stage.process import end_on_sigterm
 
     end_on_sigterm()  # which ends the script, too

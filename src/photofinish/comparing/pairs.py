@@ -29,6 +29,14 @@ from photofinish.config.scripts import PLACEHOLDER, ScriptPlan
 from photofinish.custom.imports import PACKAGE
 from photofinish.errors import UserError
 from photofinish.results import records
+from photofinish.results.measured import (
+    MEASURED,
+    MEASURED_FOLDER,
+    Measured,
+    NotMeasured,
+    read_measured,
+)
+from photofinish.results.measured_job import MeasuredJob, script_job
 from photofinish.results.records import DEVICE_LABELS, DeviceLabel
 from photofinish.results.references import (
     Reference,
@@ -36,7 +44,6 @@ from photofinish.results.references import (
     hardware,
     without_folders,
 )
-from photofinish.results.script_runs import SCRIPT, ScriptRun, ScriptUnavailable, read_script_run
 
 _MAY_DIFFER = {"dataset", "repeats", "seeds"}
 """Settings that do not change a training: the data set's name, and numbers of repeats and seeds."""
@@ -151,43 +158,49 @@ def read_script_pair(plan: ScriptPlan, folder: Path, settings: Comparing) -> Com
     A result stays if a changed script fails, so it may be outdated. Results of different versions
     of the script are not compared.
     """
-    cpu, gpu = (_script_run(folder / device, device) for device in DEVICE_LABELS)
-    if isinstance(cpu, ScriptUnavailable):
+    cpu, gpu = (_measured(folder / device, plan.name, device) for device in DEVICE_LABELS)
+    if isinstance(cpu, NotMeasured):
         raise UserError(f"{plan.name} did not run on the CPU, the baseline: run `dvc repro`")
-    on_cpu = result_of_script(plan.name, cpu, is_outdated=_is_outdated(cpu, plan))
-    if isinstance(gpu, ScriptUnavailable):
+    on_cpu = result_of_script(script_job(cpu), is_outdated=_is_outdated(cpu, plan))
+    if isinstance(gpu, NotMeasured):
         return Comparison.of(on_cpu, None, gpu.reason, settings)
-    on_gpu = result_of_script(plan.name, gpu, is_outdated=_is_outdated(gpu, plan))
-    if (gpu.files, on_gpu.is_outdated) != (cpu.files, on_cpu.is_outdated):
+    on_gpu = result_of_script(script_job(gpu), is_outdated=_is_outdated(gpu, plan))
+    files = (each.script and each.script.files for each in (cpu, gpu))
+    if len({*map(str, files)}) > 1 or on_gpu.is_outdated != on_cpu.is_outdated:
         why = "what ran there is another version of the script"
         return Comparison.of(on_cpu, None, why, settings)
     return Comparison.of(on_cpu, on_gpu, None, settings)
 
 
-def result_of_script(name: str, run: ScriptRun, *, is_outdated: bool = False) -> Result:
+def result_of_script(job: MeasuredJob, *, is_outdated: bool = False) -> Result:
+    """Return the result of a script's whole job."""
+    script = job.script
+    assert script
     return Result(
-        name,
-        run.device,
-        run.timings,
-        run.precision,
-        run.parameter_count,
-        waiting_seconds=tuple(epoch.exposed_waiting_seconds for epoch in run.epochs),
-        metrics=run.metrics,
+        job.job,
+        job.device,
+        job,
+        script.precision,
+        script.parameter_count,
+        waiting_seconds=job.by_parts.waiting_seconds,
+        metrics=script.metrics,
         is_outdated=is_outdated,
     )
 
 
-def _is_outdated(run: ScriptRun, plan: ScriptPlan) -> bool:
+def _is_outdated(run: Measured, plan: ScriptPlan) -> bool:
     """Return True if a script's command or a file that it reads has changed since it ran."""
-    command = plan.command.replace(PLACEHOLDER, run.device_kind)
-    return (run.command, run.files) != (command, plan.files)
+    assert run.script
+    command = plan.command.replace(PLACEHOLDER, run.script.device_kind)
+    return (run.script.command, run.script.files) != (command, plan.files)
 
 
-def _script_run(folder: Path, device: DeviceLabel) -> ScriptRun | ScriptUnavailable:
+def _measured(folder: Path, name: str, device: DeviceLabel) -> Measured | NotMeasured:
     """Return a device's run. There is none if the run on the other device failed first."""
-    if device == "gpu" and not (folder / SCRIPT).is_file():
-        return ScriptUnavailable(device=device, command="", reason="it has not run there yet")
-    return read_script_run(folder)
+    path = folder / MEASURED_FOLDER / MEASURED
+    if device == "gpu" and not path.is_file():
+        return NotMeasured(job=name, device=device, reason="it has not run there yet")
+    return read_measured(path)
 
 
 def with_settings(

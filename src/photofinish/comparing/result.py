@@ -109,7 +109,7 @@ class Result:
     @property
     def has_steps(self) -> bool:
         """True if steps were seen, False for a script that is timed as a whole."""
-        return bool(self.record or self.waiting_seconds)
+        return all(part.holds != "run" for part in self.timings.parts)
 
     @property
     def history(self) -> Sequence[EpochMetrics]:

@@ -211,16 +211,11 @@ def _tree_cpu_seconds(root: psutil.Process) -> float:
     return total_seconds
 
 
-def waited_for_core_seconds(thread: str = "*") -> dict[str, float]:
+def waited_for_core_seconds() -> dict[str, float]:
     """Return how long threads of this process waited for a core. Empty if the system has no count.
 
     https://docs.kernel.org/scheduler/sched-stats.html
     """
-    files = Path("/proc/self/task").glob(f"{thread}/schedstat")
+    files = Path("/proc/self/task").glob("*/schedstat")
     fields = {file.parent.name: read_or_empty(file).split() for file in files}
     return {thread: int(counters[1]) / 1e9 for thread, counters in fields.items() if counters}
-
-
-def preempted_seconds(thread: int) -> float:
-    """Return how long a thread of this process waited for a core, or 0 without a count."""
-    return sum(waited_for_core_seconds(str(thread)).values())

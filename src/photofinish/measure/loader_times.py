@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import islice
+from typing import Any, cast
 
 import torch
 
 from photofinish.custom.running import run_custom_code
 from photofinish.errors import UserError
+from photofinish.inside.loader_parts import affordable, seconds_for, take_in_turns
+from photofinish.inside.stopwatch import (
+    CHECKING,
+    COLLATING,
+    NORMALISING,
+    PACKED,
+    REST,
+    SEEDING,
+    Stopwatch,
+    Timed,
+)
+from photofinish.inside.taps import Taps
 from photofinish.machine.host import allowed_cores, cpu_facts
 from photofinish.measure.loader_tries import try_inputs
-from photofinish.measure.loader_workers import measure_workers
+from photofinish.measure.loader_workers import Budget, measure_workers
 from photofinish.measure.threads import restored_threads
-from photofinish.profiling.loader_parts import (
-    Budget,
-    affordable,
-    not_measured,
-    seconds_for,
-    take_in_turns,
-)
-from photofinish.profiling.stopwatch import PACKED, REST, Stopwatch
-from photofinish.profiling.taps import Taps
 from photofinish.results.measurements import LoaderTimes
 from photofinish.training.batches import Batch
 from photofinish.training.input_paths import LoaderBatches
+from photofinish.training.loading import LoadedSamples
 from photofinish.training.trainer import Trainer
 
 _PARTS_SHARE = 0.25
@@ -50,7 +56,8 @@ def measure_loader(
             tried = try_inputs(trainer, found, budget, epoch_seconds)
             return found.model_copy(update={"tried_inputs": tried})
     except UserError as error:
-        return not_measured(error)
+        reason = str(error).rpartition("\n")[2]
+        return LoaderTimes(samples=0, not_measured=f"measuring it fails ({reason})")
 
 
 def measure(batches: LoaderBatches, budget: Budget, cores: int) -> LoaderTimes:
@@ -72,9 +79,25 @@ def take_apart(batches: LoaderBatches, size: int, seconds: float) -> LoaderTimes
     timed, plain = (batches.with_workers(0, size) for _ in range(2))
     watch = Stopwatch(REST if timed.dataset.part.read else PACKED)
     with Taps(watch) as taps:
-        taps.open_up(timed.dataset)
+        _open_up(taps, watch, timed.dataset)
         passes = partial(_whole_batches, timed), partial(_whole_batches, plain)
-        return take_in_turns(watch, *passes, size, batches.batch_size, seconds)
+        found = take_in_turns(watch, *passes, size, batches.batch_size, seconds)
+    return LoaderTimes.model_validate(found)
+
+
+def _open_up(taps: Taps, watch: Stopwatch, samples: LoadedSamples) -> None:
+    """Time all parts of a loader's samples."""
+    part = samples.part
+    normalise: Any = Timed(watch, NORMALISING, part.normalise)
+    samples.part = replace(part, normalise=normalise)
+    if read := cast(Any, part.read):
+        taps.put(read, "dataset", taps.timed_data_set(read.dataset))
+        samples.part = replace(samples.part, read=Timed(watch, CHECKING, read))
+        taps.put(samples, "read", Timed(watch, SEEDING, samples.read))
+    taps.put(samples, "make_batch", Timed(watch, COLLATING, samples.make_batch))
+    if transform := samples.transform:
+        taps.put(transform, "function", taps.timed(transform.function))
+        taps.put(samples, "transform", Timed(watch, SEEDING, transform))
 
 
 def _whole_batches(batches: LoaderBatches, epoch: int) -> Iterator[Batch]:

@@ -15,10 +15,9 @@ from photofinish.config.experiment import BatchTransformSettings, Input, LoaderI
 from photofinish.custom.reference import is_reference
 from photofinish.machine.host import available_memory_bytes
 from photofinish.measure.attribution import RESIDENT, measure_input
-from photofinish.measure.loader_workers import timeout_of
+from photofinish.measure.loader_workers import Budget, attempt, timeout_of
 from photofinish.models.custom import generators_kept
 from photofinish.nested import leaves, map_nested
-from photofinish.profiling.loader_parts import Budget, attempt
 from photofinish.results.measurements import CLEARLY_FASTER, LoaderTimes, TriedBy, TriedInput
 from photofinish.training.batches import Batches, Part
 from photofinish.training.custom_step import BatchTransform

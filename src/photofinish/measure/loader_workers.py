@@ -13,9 +13,10 @@ import psutil
 import torch
 from torch.utils.data import DataLoader
 
+from photofinish.custom.running import run_custom_code
 from photofinish.errors import UserError
+from photofinish.inside.loader_parts import longest_first
 from photofinish.machine.host import available_memory_bytes
-from photofinish.profiling.loader_parts import Budget, attempt, longest_first
 from photofinish.results.measurements import LoaderTimes, TriedWorkers
 from photofinish.training.input_paths import LoaderBatches
 
@@ -25,6 +26,29 @@ _ROUNDS = 4
 """Number of batches for each worker. The first batches are not timed."""
 _BUSY_SHARE = 0.1
 _LEAST_TIMEOUT_SECONDS = 0.1
+
+
+class Budget:
+    """Time for all measurements of a loader."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._ends_seconds = time.perf_counter() + seconds
+
+    @property
+    def left_seconds(self) -> float:
+        return max(0.0, self._ends_seconds - time.perf_counter())
+
+
+def attempt(measure: Callable[[], _Result | None]) -> _Result | None:
+    """Return a measurement. If it fails, print why, and return None."""
+    try:
+        with run_custom_code("batches can't be loaded"):
+            return measure()
+    except UserError as error:
+        reason = str(error).rpartition("\n")[2]
+        print(f"note: another way to load batches is not tried: {reason}")
+        return None
 
 
 def measure_workers(

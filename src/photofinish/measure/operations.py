@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from photofinish.inside.counting import Operators, bytes_of, count_step
+from photofinish.inside.precision import ProductPrecisions
 from photofinish.nested import leaves, samples_in
-from photofinish.profiling.counting import Operators, count_step
-from photofinish.profiling.precision import ProductPrecisions
-from photofinish.profiling.step_count import bytes_of
 from photofinish.results.measurements import Operations
 from photofinish.training.batches import bytes_of_a_sample
 from photofinish.training.trainer import Trainer
@@ -37,7 +36,7 @@ def count_operations(trainer: Trainer) -> Operations:
             time_steps=parts * counts.time_steps,
         )
         weights = list(state.network.parameters())
-        return counts.operations(
+        fields = counts.operations(
             images=samples_in(batch[1]),
             in_double=precisions.precision == "fp64",
             weights=weights,
@@ -46,3 +45,4 @@ def count_operations(trainer: Trainer) -> Operations:
             batch_bytes=0 if is_resident else bytes_of(tensors),
             resident_bytes=image_count * bytes_of_a_sample(batch) if is_resident else 0,
         )
+        return Operations.model_validate(fields)

@@ -91,7 +91,10 @@ def _modules() -> dict[str, Path]:
 def _imports(file: Path) -> list[str]:
     """Return the modules and names of photofinish that a file imports, also within functions."""
     modules = []
-    for module, names in _IMPORT.findall(_FOR_TYPES.sub("", file.read_text(encoding="utf-8"))):
+    text = file.read_text(encoding="utf-8").replace(
+        "from .", f"from photofinish.{file.parent.name}."
+    )
+    for module, names in _IMPORT.findall(_FOR_TYPES.sub("", text)):
         modules += [module, *(f"{module}.{name}" for name in re.findall(r"\w+", names))]
     return modules
 

@@ -29,8 +29,8 @@ NAMES: dict[Kind, str] = {
 }
 THE_SAME = "the same"
 _NO_STEPS = (
-    "The script does not use `photofinish.steps`, so it is timed as a whole: its start-up, its "
-    "loading and what its steps compute are not known."
+    "No step of an optimizer was seen in the script, so it is timed as a whole: its start-up, its "
+    "loading and what its steps compute are not known. `photofinish.steps` in its loop shows them."
 )
 NO_PARITY = "Whether both devices train the same model is not known beyond the script's metrics."
 _METRICS_NAMED = 3

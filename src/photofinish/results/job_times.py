@@ -184,9 +184,6 @@ class JobTimes(ProcessTimes, StepMeasurements, ABC):
 class EpochTimes(PassTimes, JobTimes):
     """Times of a job by its epochs."""
 
-    sampled_steps: int | None = None
-    """Number of steps that `photofinish ask` took, if it extrapolates the epochs from them."""
-
     @property
     def planned_epochs(self) -> int:
         return len(self.epochs) + self.epochs_left
@@ -197,29 +194,18 @@ class EpochTimes(PassTimes, JobTimes):
 
     @property
     def pass_seconds(self) -> list[float]:
-        if self.sampled_steps:
-            parts = self.repeats or (self.epochs,)
-            return [passed_seconds(part) / len(self.epochs) for part in parts]
         return [passed_seconds([epoch]) for epoch in self.all_epochs]
 
     @property
     def epochs_a_pass(self) -> float:
-        count, of, _ = self.timed
-        if self.sampled_steps:
-            return count / of * self.planned_epochs / len(self.pass_seconds)
         return 1.0
 
     @property
     def untimed_epochs(self) -> float:
-        count, of, _ = self.timed
-        return max(0.0, self.planned_epochs * (1 - count / of))
+        return float(self.epochs_left)
 
     @property
     def timed(self) -> TimedShare:
-        if self.sampled_steps and self.steps_per_epoch:
-            return TimedShare(
-                self.sampled_steps, self.planned_epochs * self.steps_per_epoch, "step"
-            )
         return TimedShare(len(self.epochs), self.planned_epochs, "epoch")
 
     @property
@@ -233,8 +219,6 @@ class EpochTimes(PassTimes, JobTimes):
 
     @property
     def end_to_end_seconds(self) -> list[float]:
-        if self.sampled_steps:
-            return [self.whole_seconds]
         repeats = [passed_seconds(repeat) + self.left_seconds(repeat) for repeat in self.repeats]
         return [self.whole_seconds, *(self.once_seconds + seconds for seconds in repeats)]
 

@@ -42,6 +42,8 @@ class ScriptFacts(Record):
     parameter_count: int | None
     lengths: tuple[JobLength, ...] = ()
     """Lengths of the whole job, the most reliable one first. Empty if none was found."""
+    steps: int = 1
+    """Number of steps that the command took, with those that are in no part."""
     samples_per_step: float | None = None
     ended: str | None = None
     """How the script failed or was stopped, if it did not end by itself."""

@@ -26,7 +26,7 @@ class MeasuredJob(Measured, JobTimes):
 
     @property
     def timed_steps(self) -> float:
-        return sum(part.steps for part in self.parts)
+        return self.script.steps if self.script else sum(part.steps for part in self.parts)
 
     @property
     def planned_epochs(self) -> float:
@@ -104,3 +104,20 @@ def experiment_job(measured: Measured, job: Experiment) -> MeasuredJob:
     """Return the times of an experiment's whole job."""
     assert measured.epoch_steps
     return measured_job(measured, job.epochs, measured.epoch_steps, job.seeds)
+
+
+def script_job(measured: Measured) -> MeasuredJob:
+    """Return the times of a script's whole job, or of what it ran if its length is not known."""
+    assert measured.script
+    steps, length = float(measured.script.steps), next(iter(measured.script.lengths), None)
+    epoch_steps = measured.epoch_steps
+    if length and length.unit == "epochs" and epoch_steps:
+        return measured_job(measured, length.value, epoch_steps)
+    if length and length.unit == "steps":
+        steps = length.value
+    return measured_job(measured, *in_epochs(steps, epoch_steps))
+
+
+def in_epochs(steps: float, epoch_steps: float | None) -> tuple[float, float]:
+    """Return the numbers of epochs and of an epoch's steps, or one epoch if that is not known."""
+    return (steps / epoch_steps, epoch_steps) if epoch_steps else (1.0, steps)

@@ -38,6 +38,8 @@ class EpochByParts:
     seconds: float
     values: tuple[float, ...]
     """Time of an epoch by each part."""
+    waiting_seconds: tuple[float, ...]
+    """Time of waits in an epoch by each part, or empty if that is not known."""
     once_seconds: float
     """Time that only the first epoch takes, for example to fill a cache."""
 
@@ -52,12 +54,30 @@ def epoch_by_parts(parts: Sequence[TimedPart], epoch_steps: float) -> EpochByPar
             once_seconds = epoch_steps * (first_seconds - _step_seconds(later))
             steady = later
     if steady[0].holds == "run":
-        return EpochByParts(steady[0].seconds, (steady[0].seconds,), 0.0)
+        return EpochByParts(steady[0].seconds, (steady[0].seconds,), (), 0.0)
     step_seconds = _step_seconds(steady)
-    starts = [part.seconds - part.steps * step_seconds for part in parts if part.holds == "start"]
-    start_seconds = max(0.0, starts[-1]) if starts else 0.0
+    starts = [part for part in parts if part.holds == "start"]
+    start_seconds = _excess([part.seconds - part.steps * step_seconds for part in starts])
     values = tuple(start_seconds + epoch_steps * part.seconds / part.steps for part in steady)
-    return EpochByParts(start_seconds + epoch_steps * step_seconds, values, once_seconds)
+    seconds = start_seconds + epoch_steps * step_seconds
+    return EpochByParts(seconds, values, _waits(steady, starts, epoch_steps), once_seconds)
+
+
+def _waits(
+    steady: Sequence[TimedPart], starts: Sequence[TimedPart], epoch_steps: float
+) -> tuple[float, ...]:
+    waits = [part.waiting_seconds or 0.0 for part in steady]
+    if any(part.waiting_seconds is None for part in steady):
+        return ()
+    a_step = sum(waits) / sum(part.steps for part in steady)
+    start = _excess([(part.waiting_seconds or 0.0) - part.steps * a_step for part in starts])
+    pairs = zip(waits, steady, strict=True)
+    return tuple(start + epoch_steps * seconds / part.steps for seconds, part in pairs)
+
+
+def _excess(seconds: Sequence[float]) -> float:
+    """Return the mean time of a start in excess of its steps."""
+    return max(0.0, sum(seconds) / len(seconds)) if seconds else 0.0
 
 
 def _step_seconds(parts: Sequence[TimedPart]) -> float:

@@ -22,9 +22,15 @@ from photofinish.machine.fingerprint import GpuTarget
 from photofinish.machine.load import load_warnings
 from photofinish.nested import dotted
 from photofinish.results import records
-from photofinish.results.measured import MEASURED, MEASURED_FOLDER, read_trained
+from photofinish.results.measured import (
+    MEASURED,
+    MEASURED_FOLDER,
+    Measured,
+    read_measured,
+    read_trained,
+)
+from photofinish.results.measured_job import script_job
 from photofinish.results.pass_times import ProcessTimes
-from photofinish.results.script_runs import SCRIPT, ScriptRun, read_script_run
 from photofinish.tracking.run_metrics import (
     KEY,
     milliseconds,
@@ -221,21 +227,19 @@ def script_document(
     name: str, device: records.DeviceLabel, results: Path, answers: Mapping[Answered, str]
 ) -> RunDocument | None:
     """Return the document of a script's run on a device, or None if it did not run."""
-    file = results / name / device / SCRIPT
-    record = read_script_run(file.parent) if file.is_file() else None
-    if not isinstance(record, ScriptRun):
+    file = results / name / device / MEASURED_FOLDER / MEASURED
+    measured = read_measured(file) if file.is_file() else None
+    if not isinstance(measured, Measured) or measured.script is None:
         return None
-    timings, identity = record.timings, _digest(f"{name}/{device}", file)
-    note = (
-        f"{OURS}: {timings.device_name} ran `{record.command}` in {seconds(timings.total_seconds)}."
-    )
+    timings, identity = script_job(measured), _digest(f"{name}/{device}", file)
+    command = measured.script.command
+    note = f"{OURS}: {timings.device_name} ran `{command}` in {seconds(timings.total_seconds)}."
     key = records.training_key(name, identity)
     document = _document(name, device, "script", timings, key, note, identity, identity, answers)
-    params = {"command": record.command, "device": device}
     return replace(
         document,
-        params=params,
-        metrics=[*script_metrics(record)],
+        params={"command": command, "device": device},
+        metrics=[*script_metrics(timings)],
         files=[(file, records.TIMINGS_FOLDER)],
     )
 

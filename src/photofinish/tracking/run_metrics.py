@@ -11,8 +11,8 @@ from mlflow.entities import Metric
 from photofinish.results import EpochMetrics, EpochTiming, records
 from photofinish.results.figures import figures_in
 from photofinish.results.job_times import Timings
+from photofinish.results.measured_job import MeasuredJob
 from photofinish.results.pass_times import ProcessTimes
-from photofinish.results.script_runs import ScriptRun
 
 ONCE = 0
 """Step of a value that a run has once. MLflow draws a bar for it."""
@@ -45,20 +45,17 @@ def training_metrics(
     yield from _at(summary, ended_ms, ONCE)
 
 
-def script_metrics(record: ScriptRun) -> Iterator[Metric]:
-    """Yield the metrics of the whole script, then of each epoch."""
-    timings = record.timings
-    ended_ms = milliseconds(timings.started_at_unix_seconds + timings.total_seconds)
-    values = {**_measured(timings, has_steps=bool(record.epochs)), **record.metrics}
+def script_metrics(job: MeasuredJob) -> Iterator[Metric]:
+    """Yield the metrics of the whole script, then the mean step of each part."""
+    ended_ms = milliseconds(job.started_at_unix_seconds + job.total_seconds)
+    has_steps = all(part.holds != "run" for part in job.parts)
+    values = {**_measured(job, has_steps=has_steps), **(job.script.metrics if job.script else {})}
     yield from _at(
         {key: value for key, value in values.items() if KEY.fullmatch(key)}, ended_ms, ONCE
     )
-    for number, epoch in enumerate(record.epochs, 1):
-        values = {
-            "training_seconds": epoch.full_seconds,
-            "waiting_seconds": epoch.exposed_waiting_seconds,
-            "step_seconds": epoch.step_seconds,
-        }
+    for number, part in enumerate(job.parts if has_steps else (), 1):
+        waiting = part.waiting_seconds and part.waiting_seconds / part.steps
+        values = {"step_seconds": part.seconds / part.steps, "waiting_seconds": waiting}
         yield from _at(values, ended_ms, number)
 
 

@@ -8,9 +8,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
-
-from photofinish.machine.load import preempted_seconds
 
 READING, DECODING, COLLATING = "opening and reading", "decoding", "collating"
 PACKED, SEEDING, NORMALISING, REST = "the packed split", "seeding", "normalising", "the rest"
@@ -133,3 +132,15 @@ class Timed:
         value = getattr(self.wrapped, name)
         # DataLoader calls it for whole batches, if a data set has it and it is not None.
         return partial(self._timed, value) if name == "__getitems__" and value else value
+
+
+def preempted_seconds(thread: int) -> float:
+    """Return how long a thread of this process waited for a core, or 0 without a count.
+
+    https://docs.kernel.org/scheduler/sched-stats.html
+    """
+    try:
+        counters = Path(f"/proc/self/task/{thread}/schedstat").read_text(encoding="utf-8").split()
+    except OSError:  # another system than Linux
+        return 0.0
+    return int(counters[1]) / 1e9 if counters else 0.0

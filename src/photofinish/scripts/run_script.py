@@ -1,4 +1,4 @@
-"""Run a command for a while, and watch its training."""
+"""Run a command with a recorder of its training, for a while or to its end."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,16 +17,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from photofinish.asking.hooks import ASKING_PROCESS, FOLDER, SITECUSTOMIZE
-from photofinish.asking.lengths import lengths_in_command
-from photofinish.asking.sample import Figures, Length, Process, WatchedScript
 from photofinish.config.scripts import PLACEHOLDER
-from photofinish.custom_loops.command import HIDING
 from photofinish.errors import UserError
+from photofinish.inside import hooks
+from photofinish.inside.hooks import FOLDER, LOCK
+from photofinish.inside.lengths import lengths_in_command
 from photofinish.machine.load import LoadMonitor, LoadWindow, nvidia_gpu_state
+from photofinish.scripts.script_figures import Figures
+from photofinish.scripts.script_lines import Length, Process, WatchedScript
 from photofinish.stage.process import kill_tree
 from photofinish.wording import counted, listed, seconds
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+_PACKAGE = "_photofinish"
+"""Name of the recorder in a script's process, whose Python may lack photofinish."""
+_SITECUSTOMIZE = f"from {_PACKAGE}.hooks import begin\nbegin(__file__)\n"
+_HIDING = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "-1"}
+"""Variables that hide NVIDIA's and AMD's GPUs. Apple's and Intel's GPUs can't be hidden."""
 _POLL_SECONDS = 1.0
 _LEAST_SECONDS = 10.0
 """Minimum time of training to watch."""
@@ -58,21 +70,23 @@ class Limits:
 
 @dataclass(frozen=True)
 class Watched:
-    """Result of a command that trained for a while."""
+    """Command that ran, for a while or to its end."""
 
     command: str
-    process: Process
-    """Process that trained."""
-    figures: Figures
+    process: Process | None
+    """Process that trained, or that imported torch."""
+    figures: Figures | None
     began_at: float
     """Reading of the performance counter, which all processes share."""
     ended_at: float
     began_at_unix_seconds: float
-    status: int | None
-    """Exit status, or None if the command was ended here."""
-    output: str
-    """Last lines of the output, unless it was shown."""
     load: tuple[LoadWindow, ...]
+    status: int | None = 0
+    """Exit status, or None if the command was ended here."""
+    ended: str | None = None
+    """How it failed or was stopped."""
+    output: str = ""
+    """Last lines of the output, unless it was shown."""
 
 
 def watch(
@@ -89,15 +103,13 @@ def watch(
     UserError if no step could be timed.
     """
     command = [argument.replace(PLACEHOLDER, kind) for argument in command]
-    with tempfile.TemporaryDirectory(prefix="photofinish-") as name:
-        folder = Path(name)
+    with recording(kind) as (folder, variables):
         began_at, began_at_unix_seconds = _clock(), time.time()
-        environment = os.environ | environment_of(kind, folder)
         with (
             _Progress(kind, shows_output=shows_output) as progress,
             _running(
                 command,
-                environment,
+                os.environ | variables,
                 folder,
                 shows_output=shows_output,
                 takes_input=takes_input,
@@ -119,18 +131,38 @@ def watch(
             text = f"{output}\n{text}{_HARD_CODED if needs_gpu else ''}"
         raise UserError(text)
     trained.on_command_line += [Length(*found) for found in lengths_in_command(command)]
-    times = began_at, ended_at, began_at_unix_seconds
     return Watched(
-        shlex.join(command), trained, figures, *times, status, output, tuple(load.windows)
+        shlex.join(command),
+        trained,
+        figures,
+        began_at,
+        ended_at,
+        began_at_unix_seconds,
+        tuple(load.windows),
+        status,
+        f"exit status {status}" if status else None,
+        output,
     )
 
 
-def environment_of(kind: str, folder: Path) -> dict[str, str]:
-    """Return the variables that add hooks, set their folder, and hide other devices."""
-    paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
-    variables = {FOLDER: str(folder), "PYTHONPATH": os.pathsep.join(paths)}
-    variables[ASKING_PROCESS] = str(os.getpid())
-    return variables | (HIDING if kind == "cpu" else {})
+@contextmanager
+def recording(kind: str) -> Iterator[tuple[Path, dict[str, str]]]:
+    """Yield a folder with a recorder, and variables by which a command writes its lines there.
+
+    For the CPU, they hide GPUs.
+    """
+    with tempfile.TemporaryDirectory(prefix="photofinish-") as name:
+        folder = Path(name)
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(Path(hooks.__file__).parent, folder / _PACKAGE, ignore=ignored)
+        (folder / "sitecustomize.py").write_text(_SITECUSTOMIZE, encoding="utf-8")
+        paths = [name, *filter(None, [os.environ.get("PYTHONPATH")])]
+        variables = {FOLDER: name, "PYTHONPATH": os.pathsep.join(paths)}
+        with (folder / LOCK).open("w", encoding="utf-8") as file:
+            if fcntl:
+                fcntl.flock(file, fcntl.LOCK_EX)  # until this process ends, however it does
+            yield folder, variables | (_HIDING if kind == "cpu" else {})
+            Path(file.name).unlink()
 
 
 @contextmanager
@@ -143,7 +175,6 @@ def _running(
     takes_input: bool,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Start the command, and kill it at the end."""
-    (folder / "sitecustomize.py").write_text(SITECUSTOMIZE, encoding="utf-8")
     with (folder / _OUTPUT).open("wb") as file:
         output = None if shows_output else file
         try:
@@ -249,7 +280,7 @@ def _no_steps(process: Process | None, status: int | None, ran_seconds: float) -
     if process and process.unseen:
         return (
             f"the command {process.unseen}, whose steps can't be seen. `for batch in "
-            f"photofinish.steps(loader)` times them, in a script of params.yaml"
+            f"photofinish.steps(loader)` times them"
         )
     how = f"ended with exit status {status}"
     if status is None:
@@ -257,7 +288,7 @@ def _no_steps(process: Process | None, status: int | None, ran_seconds: float) -
     option = "--patience"
     others = process.others if process else {}
     if process is None or not process.has_torch:
-        what = "never imported torch, in a Python that has photofinish"
+        what = "never imported torch, in a Python that takes PYTHONPATH"
         if others:
             what = f"imported {listed([*others])} and not torch, and only torch's training is seen"
             option = ""

@@ -10,24 +10,68 @@ and tensors that only the CPU's operators save are not counted.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode  # documented under this name
 
-from photofinish.models.registry import BATCH_NORMS
-from photofinish.profiling.fused import FusedCount, FusedOperators
-from photofinish.profiling.step_count import StepCount
-from photofinish.profiling.without_formula import ProfiledStep, is_memory_bound
+from .fused import FusedCount, FusedOperators
+from .without_formula import ProfiledStep, is_memory_bound
+
+if TYPE_CHECKING:
+    from typing import Self
 
 WEIGHTED: tuple[type[nn.Module], ...] = (
     nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d,
-    nn.Linear, *BATCH_NORMS, nn.LayerNorm, nn.GroupNorm,
+    nn.Linear, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.LayerNorm,
+    nn.GroupNorm,
 )  # fmt: skip
+
+
+class StepCount(NamedTuple):
+    """Counts of one forward and backward pass."""
+
+    flops: int
+    kernels: int
+    convolutions: int
+    time_steps: int
+    saved_activations: int
+    saved_tensor_bytes: int
+    without_formula: tuple[str, ...]
+    """Operators and custom functions without a formula that take much of the CPU's time."""
+
+    def operations(
+        self,
+        *,
+        images: int,
+        in_double: bool,
+        weights: Iterable[Tensor],
+        gradients: Iterable[Tensor | None],
+        optimizers: Iterable[Optimizer],
+        batch_bytes: int,
+        resident_bytes: int = 0,
+    ) -> dict[str, Any]:
+        """Return the fields of `Operations` for a step with these tensors and optimizers."""
+        states = [state for optimizer in optimizers for state in optimizer.state.values()]
+        return self._asdict() | {
+            "images": images,
+            "in_double": in_double,
+            "parameter_bytes": bytes_of(weights),
+            "gradient_bytes": bytes_of(gradients),
+            "optimizer_bytes": sum(bytes_of(state.values()) for state in states),
+            "batch_bytes": batch_bytes,
+            "resident_bytes": resident_bytes,
+        }
+
+
+def bytes_of(values: Iterable[Any]) -> int:
+    """Return the bytes of the tensors among some values."""
+    return sum(value.nbytes for value in values if isinstance(value, Tensor))
 
 
 def count_step(network: nn.Module, loss: Callable[[], torch.Tensor]) -> StepCount:

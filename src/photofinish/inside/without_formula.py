@@ -6,12 +6,15 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import Node, get_gradient_edge
+
+if TYPE_CHECKING:
+    from typing import Self
 
 MOST_SHARE = 0.1
 """Largest share of the CPU's time in operators without a formula that allows an estimate."""

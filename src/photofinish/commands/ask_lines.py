@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from photofinish.asking.json_answers import JobAnswer
-from photofinish.asking.watch import Watched
+from photofinish.commands.ask_json import JobAnswer
 from photofinish.comparing.candidates import Candidate, Worth, estimated
 from photofinish.comparing.decision import decide
 from photofinish.comparing.own_gpu import decide_own
@@ -19,6 +18,7 @@ from photofinish.machine.load import LoadWindow, load_warnings
 from photofinish.reporting.answer_words import action_text, answer_text
 from photofinish.reporting.causes import advice
 from photofinish.reporting.tables import renting_table
+from photofinish.scripts.run_script import Watched
 from photofinish.wording import counted, seconds
 
 _MOST_GPUS = 5
@@ -81,12 +81,14 @@ def best_gpus(pair: Comparison) -> list[str]:
 
 
 def where_time_goes(watched: Watched, device_name: str, startup_seconds: float) -> Iterator[str]:
-    figures = watched.figures
-    waits_for = "waiting for the loader" if figures.loader is not None else "making the batch"
+    figures, waits = watched.figures, ""
+    assert figures
+    if figures.waiting_share is not None:
+        waits_for = "waiting for the loader" if figures.loader is not None else "making the batch"
+        waits = f", {figures.waiting_share:.0%} of it {waits_for}"
     yield (
         f"On {device_name}: start-up {seconds(startup_seconds)}, then "
-        f"{seconds(figures.step_seconds)} a step, {figures.waiting_share:.0%} of it {waits_for} "
-        f"({counted(figures.steps, 'step')} seen)."
+        f"{seconds(figures.step_seconds)} a step{waits} ({counted(figures.steps, 'step')} seen)."
     )
     if figures.validation_step_seconds:
         share = figures.validation_step_seconds / (
@@ -133,9 +135,10 @@ def _if_not_estimated(pair: Comparison) -> Iterator[str]:
 
 def suggestion(watched: Watched, pair: Comparison) -> Iterator[str]:
     """Yield what may shorten waits for batches, and why there are no estimates."""
-    figures = watched.figures
-    loader = watched.process.loaders.get(-1 if figures.loader is None else figures.loader)
-    if loader and not loader.workers and figures.waiting_share > _MUCH_WAITING:
+    figures, loader = watched.figures, None
+    if figures and watched.process and figures.loader is not None:
+        loader = watched.process.loaders[figures.loader]
+    if figures and loader and not loader.workers and (figures.waiting_share or 0) > _MUCH_WAITING:
         yield (
             "Workers (`num_workers`) may hide these waits, but were not tried: without "
             "`persistent_workers=True` they start again in each epoch."

@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from photofinish.asking.whole_job import WholeJob
 from photofinish.comparing.decision import Decision, decide
 from photofinish.comparing.pairs import Comparison
 from photofinish.files import to_json, write_text_atomically
 from photofinish.reporting.answer_records import answer_record
 from photofinish.reporting.sentences import verdict
+from photofinish.scripts.script_record import WholeJob
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,11 @@ def _as_json(answer: JobAnswer) -> dict[str, Any]:
     pair = answer.pair
     records = {
         run.device: {
-            **(run.record.model_dump(mode="json") if run.record else {}),
+            **run.record.model_dump(mode="json"),
             "timings": run.timings.model_dump(mode="json"),
         }
+        if run.record
+        else run.timings.model_dump(mode="json")
         for run in pair.trained
     }
     return {

@@ -5,20 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from itertools import chain, count
-from typing import Any, TypeVar
+from typing import Any
 
 from torch.utils.data import DataLoader
 
-from photofinish.custom.running import run_custom_code
-from photofinish.errors import UserError
-from photofinish.profiling.stopwatch import COLLATING, REST, Stopwatch, Timed
-from photofinish.profiling.taps import Taps
-from photofinish.results.measurements import LoaderTimes
+from .stopwatch import COLLATING, REST, Stopwatch, Timed
+from .taps import Taps
 
 SAMPLES, _LEAST_BATCHES = 200, 4
 _SHARE, _LEAST_SECONDS, _MOST_SECONDS = 0.1, 0.5, 10.0
 """Share of a training's time that measuring may take, with its lower and upper limit."""
-_Result = TypeVar("_Result")
 Pass = Callable[[int], Iterator[Any]]
 """Function that returns the batches of an epoch."""
 
@@ -28,59 +24,26 @@ def seconds_for(training_seconds: float) -> float:
     return min(_MOST_SECONDS, max(_LEAST_SECONDS, _SHARE * training_seconds))
 
 
-class Budget:
-    """Time for all measurements of a loader."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self._ends_seconds = time.perf_counter() + seconds
-
-    @property
-    def left_seconds(self) -> float:
-        return max(0.0, self._ends_seconds - time.perf_counter())
-
-
-def attempt(measure: Callable[[], _Result | None]) -> _Result | None:
-    """Return a measurement. If it fails, print why, and return None."""
-    try:
-        with run_custom_code("batches can't be loaded"):
-            return measure()
-    except UserError as error:
-        reason = str(error).rpartition("\n")[2]
-        print(f"note: another way to load batches is not tried: {reason}")
-        return None
-
-
 def affordable(load: Callable[[], Any], most: int, seconds: float) -> int:
     """Return how many samples of a batch there is time for, from 1 to `most`."""
     began_seconds = time.perf_counter()
     load()
     sample_seconds = time.perf_counter() - began_seconds
     if _LEAST_BATCHES * sample_seconds > _MOST_SECONDS / 2:
-        raise UserError(f"a sample takes {sample_seconds:.1f} s")
+        raise TimeoutError(f"a sample takes {sample_seconds:.1f} s")
     return max(1, min(most, int(seconds / _LEAST_BATCHES / sample_seconds)))
 
 
-def not_measured(error: UserError) -> LoaderTimes:
-    """Return the reason for missing times, so that the training is not lost."""
-    reason = str(error).rpartition("\n")[2]
-    return LoaderTimes(samples=0, not_measured=f"measuring it fails ({reason})")
-
-
-def custom_loader_times(loader: Any, training_seconds: float) -> LoaderTimes | None:
-    """Return the parts of a custom loop's loader, or None unless it is a DataLoader of rows."""
+def parts_of_loader(loader: Any, training_seconds: float) -> dict[str, Any] | None:
+    """Return the fields of `LoaderTimes` for a DataLoader of rows, or None for another loader."""
     if not isinstance(loader, DataLoader) or not loader.batch_size:
         return None
     if not hasattr(loader.dataset, "__len__") or loader.collate_fn is None:
         return None
-    try:
-        with run_custom_code("a part can't be timed"):
-            return _of_rows(loader, seconds_for(training_seconds) / 2)
-    except UserError as error:
-        return not_measured(error)
+    return _of_rows(loader, seconds_for(training_seconds) / 2)
 
 
-def _of_rows(loader: DataLoader[Any], seconds: float) -> LoaderTimes:
+def _of_rows(loader: DataLoader[Any], seconds: float) -> dict[str, Any]:
     dataset: Any = loader.dataset
     collate: Any = loader.collate_fn
     most = min(loader.batch_size or 1, len(dataset))
@@ -103,7 +66,7 @@ def take_in_turns(
     size: int,
     batch_size: int,
     seconds: float,
-) -> LoaderTimes:
+) -> dict[str, Any]:
     """Load batches of `size` samples, and return times of batches of `batch_size`."""
     began_seconds = time.perf_counter()
     # From different epochs, because files that were just read are in memory.
@@ -121,12 +84,12 @@ def take_in_turns(
         if taken * size >= SAMPLES or passed * (taken + 1) / taken > seconds:
             break
     scale = batch_size / (size * taken)
-    return LoaderTimes(
-        samples=size * taken,
-        batch_size=batch_size,
-        parts=longest_first({name: scale * each for name, each in watch.seconds().items()}),
-        whole_seconds=scale * sum(whole.seconds().values()),
-    )
+    return {
+        "samples": size * taken,
+        "batch_size": batch_size,
+        "parts": longest_first({name: scale * each for name, each in watch.seconds().items()}),
+        "whole_seconds": scale * sum(whole.seconds().values()),
+    }
 
 
 def longest_first(parts: dict[str, float]) -> dict[str, float]:

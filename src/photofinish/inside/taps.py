@@ -5,26 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from photofinish.profiling.stopwatch import (
-    CHECKING,
-    COLLATING,
-    DECODING,
-    NORMALISING,
-    PINNING,
-    READING,
-    SEEDING,
-    Stopwatch,
-    Timed,
-)
-from photofinish.training.loading import LoadedSamples
+from .stopwatch import DECODING, PINNING, READING, Stopwatch, Timed
+
+if TYPE_CHECKING:
+    from typing import Self
 
 _FUNCTIONS = {
     "PIL.Image": {"open": READING},
@@ -51,24 +42,10 @@ class Taps(ExitStack):
 
     def __enter__(self) -> Self:
         pin = _timed_method(self._watch, PINNING, torch.Tensor.pin_memory)
-        self._put(torch.Tensor, "pin_memory", pin)
+        self.put(torch.Tensor, "pin_memory", pin)
         return super().__enter__()
 
-    def open_up(self, samples: LoadedSamples) -> None:
-        """Time all parts of a loader's samples."""
-        watch, part = self._watch, samples.part
-        normalise: Any = Timed(watch, NORMALISING, part.normalise)
-        samples.part = replace(part, normalise=normalise)
-        if read := cast(Any, part.read):
-            self._put(read, "dataset", self.timed_data_set(read.dataset))
-            samples.part = replace(samples.part, read=Timed(watch, CHECKING, read))
-            self._put(samples, "read", Timed(watch, SEEDING, samples.read))
-        self._put(samples, "make_batch", Timed(watch, COLLATING, samples.make_batch))
-        if transform := samples.transform:
-            self._put(transform, "function", self._timed(transform.function))
-            self._put(samples, "transform", Timed(watch, SEEDING, transform))
-
-    def _put(self, owner: Any, key: str, value: Any) -> bool:
+    def put(self, owner: Any, key: str, value: Any) -> bool:
         """Replace an attribute, or return False if it can't be replaced."""
         former = getattr(owner, key)
         try:
@@ -86,15 +63,15 @@ class Taps(ExitStack):
             for name, part in functions.items():
                 function = getattr(sys.modules.get(home), name, None)
                 timed = Timed(self._watch, part, function)
-                for module in (modules | {home}) & sys.modules.keys():
+                for module in filter(sys.modules.get, modules | {home}):
                     for key, value in list(vars(sys.modules[module]).items()):
                         if function is not None and value is function:
-                            self._put(sys.modules[module], key, timed)
+                            self.put(sys.modules[module], key, timed)
         # Only data sets of images have imported it.
         image_file = getattr(sys.modules.get("PIL.ImageFile"), "ImageFile", None)
         for kind in (image_file, *_subclasses(image_file)) if image_file else ():
             if load := vars(kind).get("load"):
-                self._put(kind, "load", _timed_method(self._watch, DECODING, load))
+                self.put(kind, "load", _timed_method(self._watch, DECODING, load))
         for each in inner:
             self._time_inside(each)
             for key, value in vars(each).items():
@@ -109,17 +86,17 @@ class Taps(ExitStack):
         """Time the callables that an object holds, and return True if there are any."""
         held = []
         if isinstance(owner, nn.Module):
-            held = [self._timed(child) for child in owner.children()]
+            held = [self.timed(child) for child in owner.children()]
         for key, value in list(getattr(owner, "__dict__", {}).items()):
             if type(value) in (list, tuple) and value and all(map(_is_step, value)):
-                steps = type(value)(map(self._timed, value))
-                held += [steps] if self._put(owner, key, steps) else []
+                steps = type(value)(map(self.timed, value))
+                held += [steps] if self.put(owner, key, steps) else []
             elif _is_step(value):
-                timed = self._timed(value)
-                held += [timed] if self._put(owner, key, timed) else []
+                timed = self.timed(value)
+                held += [timed] if self.put(owner, key, timed) else []
         return bool(held)
 
-    def _timed(self, step: Any) -> Any:
+    def timed(self, step: Any) -> Any:
         """Return a timed callable. Its steps are timed separately from the rest."""
         if isinstance(step, Timed):
             return step

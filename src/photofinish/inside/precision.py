@@ -9,8 +9,6 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode  # documented under this name
 from torch.utils.flop_counter import flop_registry
 
-from photofinish.nested import leaves
-
 _FLOPS = {str(operator): formula for operator, formula in flop_registry.items()}
 _PRECISIONS = {
     torch.float16: "fp16",
@@ -39,7 +37,7 @@ class ProductPrecisions(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result, named = func(*args, **(kwargs or {})), kwargs or {}
         operator = str(func).rpartition(".")[0]
         if operator in _FLOPS:
-            dtype = next(each.dtype for each in leaves(result) if torch.is_tensor(each))
+            dtype = _first_tensor(result).dtype
             precision = _PRECISIONS.get(dtype, "other")
             if precision == "fp32" and self._uses_tf32(operator):
                 precision = "tf32"
@@ -61,6 +59,11 @@ class ProductPrecisions(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """
         least = max(1.0, _LEAST_SHARE * self._flops.total())
         return next((name for name in _FASTEST_FIRST if self._flops[name] >= least), "fp32")
+
+
+def _first_tensor(result: Any) -> torch.Tensor:
+    results = result if isinstance(result, (tuple, list)) else [result]
+    return next(each for each in results if torch.is_tensor(each))
 
 
 def _allows_tf32(flag: Any) -> bool:

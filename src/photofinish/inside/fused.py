@@ -17,7 +17,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from photofinish.profiling.without_formula import custom_functions, nodes_between
+from .without_formula import custom_functions, nodes_between
 
 
 class FusedCount(NamedTuple):

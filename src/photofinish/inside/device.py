@@ -1,0 +1,90 @@
+"""Accelerator of a script, by the torch that the script has imported. This module imports none."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
+_SAMPLED = 11
+"""Every 11th period is timed by events, as they cost microseconds."""
+
+
+class Device:
+    """Accelerator that holds an optimizer's weights. It is waited for at the end of a block."""
+
+    def __init__(self, device: Any) -> None:
+        self._device = device
+        self._begin: Any = None
+        self._pairs: list[tuple[Any, Any]] = []
+        self._periods = 0
+
+    def wait(self) -> float | None:
+        """Wait until the device is idle. Return the time, or None while a graph is captured."""
+        if is_capturing():
+            return None
+        torch = sys.modules["torch"]
+        if hasattr(torch, "accelerator"):  # from torch 2.6 on
+            torch.accelerator.synchronize(self._device)
+        else:
+            getattr(torch, self._device.type).synchronize()
+        return time.perf_counter()
+
+    def begin_event(self) -> None:
+        """Record an event where some periods begin to compute."""
+        if self._begin is None and self._periods % _SAMPLED == _SAMPLED // 2:
+            self._begin = self._event()
+
+    def period_ended(self) -> None:
+        """Record an event if the period has one where it began."""
+        self._periods += 1
+        if self._begin is not None:
+            self._pairs.append((self._begin, self._event()))
+            self._begin = None
+
+    def event_seconds(self) -> list[float]:
+        """Return the times of periods by events, after a wait, and forget them."""
+        pairs, self._pairs, self._begin = self._pairs, [], None
+        return [begin.elapsed_time(end) / 1000 for begin, end in pairs]
+
+    def _event(self) -> Any:
+        kind = getattr(sys.modules["torch"], "Event", None)  # from torch 2.5 on
+        if kind is None or is_capturing():
+            return None
+        event = kind(self._device, enable_timing=True)
+        event.record()
+        return event
+
+
+def is_capturing() -> bool:
+    """Return True while the script captures a CUDA graph, where waiting is an error."""
+    cuda = sys.modules["torch"].cuda
+    return bool(cuda.is_initialized() and cuda.is_current_stream_capturing())
+
+
+def peak_host_memory_bytes() -> int | None:
+    """Return this process's largest resident set so far, or None if the system has no count."""
+    if resource is None:
+        return None
+    unit_bytes = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit_bytes
+
+
+def peak_device_memory_bytes() -> int | None:
+    """Return the largest peak memory of an accelerator, or what is in use if torch keeps no peak.
+
+    Returns 0 if none was used, and None if torch does not count its memory.
+    """
+    accelerator = getattr(sys.modules.get("torch"), "accelerator", None)
+    if accelerator is None or not accelerator.is_available():
+        return 0
+    module = sys.modules["torch"].get_device_module()
+    if peak := getattr(module, "max_memory_allocated", None):
+        return int(max(map(peak, range(accelerator.device_count())), default=0))
+    in_use = getattr(module, "current_allocated_memory", None)
+    return int(in_use()) if in_use else None

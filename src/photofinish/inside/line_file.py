@@ -1,0 +1,59 @@
+"""File of a process's measurements, a JSON value a line."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from .device import peak_device_memory_bytes, peak_host_memory_bytes
+
+_WRITE_SECONDS, _MEMORY_SECONDS = 0.25, 10.0
+
+
+class LineFile:
+    """Lines for a file, appended from time to time. Forks, such as a loader's workers, add none."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path, self._process = folder / f"{os.getpid()}.jsonl", os.getpid()
+        self._lines: list[str] = []
+        self._written_at = 0.0
+        self._memory_at = time.perf_counter()
+
+    @property
+    def is_forked(self) -> bool:
+        return os.getpid() != self._process
+
+    def is_old(self, now: float) -> bool:
+        """Return True if nothing was written for a while."""
+        return now - self._written_at > _WRITE_SECONDS
+
+    def note(self, **values: Any) -> None:
+        """Write a line at once."""
+        self.add(values)
+        self._write(time.perf_counter())
+
+    def add(self, values: Any) -> None:
+        self._lines.append(json.dumps(values))
+
+    def add_memory(self) -> None:
+        """Add the peak memory so far."""
+        peaks = {"host_bytes": peak_host_memory_bytes(), "device_bytes": peak_device_memory_bytes()}
+        self.add({"kind": "memory"} | peaks)
+
+    def write_sometimes(self, now: float) -> None:
+        """Write what was added if nothing was written for a while, with the peak memory."""
+        if not self.is_old(now):
+            return
+        if now - self._memory_at > _MEMORY_SECONDS:
+            self._memory_at = now
+            self.add_memory()
+        self._write(now)
+
+    def _write(self, now: float) -> None:
+        lines, self._lines, self._written_at = self._lines, [], now
+        if lines and not self.is_forked:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write("\n".join(lines) + "\n")

@@ -1,0 +1,378 @@
+"""Measurements of a training in the process of a script, by PyTorch's hooks.
+
+A period ends with a step of the main optimizer. A file gets a line of sums for each block, which
+is a run of like periods. A period that starts an epoch, validates or is counted is its own block.
+"""
+
+from __future__ import annotations
+
+import atexit
+import math
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .device import Device, is_capturing
+from .lengths import TRAINER, lengths_of_a_trainer, watch_arguments
+from .line_file import LineFile
+from .timed_batches import NAMED, NamedLoader, batches_of
+
+if TYPE_CHECKING:
+    from .script_step import ScriptStep
+
+VALIDATES, COUNTED = 1, 2
+"""Flags of a block."""
+_BLOCK_SECONDS, _ACCELERATOR_SECONDS, _LATER_SECONDS = 0.05, 0.25, 1.0
+"""Length of a block. An accelerator is waited for at its end. After a minute, blocks are longer."""
+_LATER = 60.0
+_LEAST_STEPS, _LEAST_SECONDS = 12, 5.0
+"""Steps or seconds of training before a step is counted. By then, its state and memory exist."""
+_OFTEN = 20
+"""Ratio of steps from which on an optimizer hardly ever steps, compared to another."""
+_LONG_SECONDS, _SAMPLED = 0.001, 8
+"""Hooks of modules take 20 us. Without a loader, long periods and every eighth have one."""
+_clock = time.perf_counter
+
+
+class Recorder:
+    """Recorder of a process's training, which writes measurements line by line."""
+
+    def __init__(self, folder: Path, *, takes_apart: bool) -> None:
+        self._lines = LineFile(folder)
+        self._note = self._lines.note
+        self._forward_hook: Any = None
+        self._compiles = self.is_nested = False
+        self._loaders: dict[Any, int] = {}
+        """Numbers of loaders by data set and batch size. A script may make one for each epoch."""
+        self._loader_lines: dict[int, Any] = {}
+        self._kept: dict[int, Any] | None = {} if takes_apart else None
+        """Loaders, of which the training's is taken apart at the end."""
+        self._batches_of: Counter[int | None] = Counter()
+        self._optimizers: dict[Any, int] = {}
+        self._steps: list[int] = []
+        """Number of steps of each optimizer in this block."""
+        self._all_steps: list[int] = []
+        self._main = 0
+        """Optimizer whose step ends a period."""
+        self._first_step_at: float | None = None
+        self._device: Device | None = None
+        self.is_attentive = True
+        """True if each batch and step needs more than sums."""
+        self._validations = self._forward_passes = 0
+        """Number of periods with validation, and of forward passes before the first step."""
+        self._counting: ScriptStep | None = None
+        self._is_profiled = self._is_counted = False
+        self._closes_at = 0.0
+        self._begin_block(_clock())
+        atexit.register(self._ended)
+
+    def _begin_block(self, at: float) -> None:
+        self._began_at = self._ended_at = at
+        self._began_cpu_seconds = time.process_time()
+        self.waiting_seconds = self._making_seconds = 0.0
+        self.batches = self._batches_before = self._steps_since = 0
+        self._periods = self._made = self._flags = 0
+        self._quickest_seconds = math.inf
+        self.loader: int | None = None
+        self._began_loader: int | None = None
+
+    # -- after imports ---------------------------------------------------------------------------
+
+    def argparse_imported(self) -> None:
+        """Note a length of the training in the script's arguments, such as --epochs."""
+        watch_arguments(self._note_length)
+
+    def other_imported(self, name: str) -> None:
+        """Note a library whose training can't be seen."""
+        self._note(kind="other", name=name, at=_clock())
+
+    def torch_imported(self) -> None:
+        """Watch optimizers, modules, data loaders and compilation."""
+        from .patches import watch_torch
+
+        watch_torch(self)
+        self.watch_forward()
+        self._note(kind="torch")
+
+    def compiles(self) -> None:
+        """Leave out hooks of modules.
+
+        Compiled code depends on global hooks, so it would be compiled again at each change.
+        """
+        self._forget_forward()
+        self._compiles = True
+
+    # -- what the hooks see ----------------------------------------------------------------------
+
+    def named(self, loader: Any) -> NamedLoader:
+        """Return a loader that a script names as the training's."""
+        return NamedLoader(self, loader)
+
+    def loader_begins(self, loader: Any, key: Any) -> int:
+        """Return the number of a loader whose iteration begins, which ends a block."""
+        number = self._loaders.setdefault(key, len(self._loaders))
+        batches, workers = batches_of(loader), getattr(loader, "num_workers", 0)
+        if self._loader_lines.get(number) != (batches, workers):
+            self._loader_lines[number] = batches, workers
+            line = {"loader": number, "batches": batches, "workers": workers}
+            self._note(kind="loader", **line, is_named=key == NAMED)
+        if self._kept is not None:
+            self._kept[number] = loader
+        self._end_run()
+        self._end_block(_clock())
+        self._began_loader, self._closes_at = number, 0.0
+        self.loader_ended()
+        return number
+
+    def loader_ended(self) -> None:
+        """Watch whether validation follows."""
+        if self._first_step_at is not None:
+            self.watch_forward()
+
+    def batch_loaded(self, number: int, batch: Any) -> None:
+        """Note the loader of a batch. A period with batches of two loaders has a validation."""
+        if self.loader not in (None, number):
+            if self.batches - 1 > self._batches_before:
+                self._note_validation()
+            self._end_run()
+            self.batches = self.batches or 1
+        self.loader = number
+        if self._counting is not None:
+            self._counting.add(batch)
+        if self._device is not None:
+            self._device.begin_event()
+        self._note_seen()
+
+    def named_batch_ended(self) -> None:
+        """End a period of a script in which no optimizer's step was seen, such as in a graph."""
+        if self._first_step_at is None:
+            self._add_optimizer(NAMED, [])
+        if self._optimizers.keys() == {NAMED}:
+            self._steps[0] += 1
+            self._end_period(_clock())
+
+    def _note_validation(self) -> None:
+        if not self._flags & VALIDATES:
+            self._end_run()
+            self._flags |= VALIDATES
+            self._validations += 1
+            self._closes_at = 0.0
+
+    def _module_begins(self, module: Any, _inputs: Any) -> None:
+        import torch
+
+        if self._first_step_at is None:
+            self._forward_passes += 1
+            self._note_seen()
+        else:
+            self._forget_forward()
+        if not (module.training and torch.is_grad_enabled()):
+            self._note_validation()
+        elif self.loader is None:
+            self._making_seconds += _clock() - self._ended_at
+            self._made += 1
+            if self._device is not None:
+                self._device.begin_event()
+
+    def _note_seen(self) -> None:
+        """Note how many batches and forward passes there were before the first step."""
+        if self._first_step_at is None and self._lines.is_old(_clock()):
+            self._note(kind="seen", **self._seen)
+
+    @property
+    def _seen(self) -> dict[str, int]:
+        batches = sum(self._batches_of.values()) + self.batches
+        return {"batches": batches, "forward_passes": self._forward_passes}
+
+    def watch_forward(self) -> None:
+        """Watch the next forward pass."""
+        if self._forward_hook is None and not self._compiles and "torch" in sys.modules:
+            from torch.nn.modules.module import register_module_forward_pre_hook
+
+            self._forward_hook = register_module_forward_pre_hook(self._module_begins)
+
+    def _forget_forward(self) -> None:
+        if self._forward_hook is not None:
+            self._forward_hook.remove()
+            self._forward_hook = None
+
+    def optimizer_stepped(self, optimizer: Any, _arguments: Any, _named: Any) -> None:
+        """Add a step, which ends a period if it is the main optimizer's."""
+        number = self._optimizers.get(id(optimizer))
+        if number is None or self.is_attentive:
+            if is_capturing():
+                self.note_unseen("captures whole steps in CUDA graphs and replays them")
+                return
+            if number is None:
+                number = self._add_optimizer(id(optimizer), optimizer.param_groups)
+            if self._counting is not None:
+                self._counting.optimizer_stepped(optimizer)
+        self._steps[number] += 1
+        self._steps_since += 1
+        if number == self._main:
+            self._end_period(_clock())
+        elif self._steps_since > _OFTEN:
+            self._end_block(_clock())  # another optimizer may be the main one
+
+    def _add_optimizer(self, key: Any, groups: list[dict[str, Any]]) -> int:
+        number = len(self._optimizers)
+        if self._optimizers.keys() == {NAMED}:
+            self._main = number
+        self._optimizers[key] = number
+        self._steps.append(0)
+        self._all_steps.append(0)
+        weights = (weight for group in groups for weight in group["params"])
+        device = next((weight.device for weight in weights), None)
+        kind = device.type if device else "cpu"
+        if kind != "cpu" and self._device is None:
+            self._device = Device(device)
+        if self._first_step_at is None:
+            self._first_step_at = _clock()
+            self.is_attentive = self._device is not None
+            self._forget_forward()
+        self._note(kind="optimizer", device=kind, is_named=key == NAMED)
+        for name, value in lengths_of_a_trainer():
+            self._note_length(name, value, TRAINER)
+        return number
+
+    # -- periods and blocks ----------------------------------------------------------------------
+
+    def _end_period(self, now: float) -> None:
+        self._periods += 1
+        seconds = now - self._ended_at
+        if seconds < self._quickest_seconds:
+            self._quickest_seconds = seconds
+        self._ended_at, self._batches_before, self._steps_since = now, self.batches, 0
+        if self.loader is None and (seconds > _LONG_SECONDS or not self._periods % _SAMPLED):
+            self.watch_forward()
+        if self._device is not None:
+            self._device.period_ended()
+        if now >= self._closes_at:
+            has_validated = bool(self._flags & VALIDATES)
+            self._end_block(now)
+            if not self._is_counted:
+                self._count(has_validated=has_validated)
+
+    def _end_run(self) -> None:
+        """End a block of like periods, without what has passed since."""
+        if self._periods:
+            self._end_block(self._ended_at)
+
+    def _end_block(self, at: float) -> None:
+        """Add the line of a block, and begin another. Wait for an accelerator."""
+        if self._device is not None:
+            at = self._device.wait() or at
+        if at > self._began_at:
+            if self._counting is not None:
+                self._flags |= COUNTED
+            self._lines.add(self._sums(at))
+            self._batches_of[self.loader] += self.batches
+            self._all_steps = list(map(sum, zip(self._all_steps, self._steps, strict=True)))
+            self._steps = [0] * len(self._steps)
+            self._main = main_optimizer(self._all_steps, self._optimizers.get(NAMED))
+        self._begin_block(at)
+        self._closes_at = 0.0
+        if self._is_counted or sum(self._all_steps) > _LEAST_STEPS:
+            trained_seconds = at - (self._first_step_at or at)
+            length = _BLOCK_SECONDS if self._device is None else _ACCELERATOR_SECONDS
+            self._closes_at = at + (length if trained_seconds < _LATER else _LATER_SECONDS)
+        self._lines.write_sometimes(at)
+
+    def _sums(self, at: float) -> list[Any]:
+        on_device = self._device.event_seconds() if self._device else []
+        return [
+            self._began_at,
+            at,
+            self._steps,
+            self.batches,
+            self.waiting_seconds,
+            self._making_seconds / self._made * self._periods if self._made else None,
+            self._flags,
+            self.loader,
+            self._began_loader,
+            self._quickest_seconds if self._periods else None,
+            time.process_time() - self._began_cpu_seconds,
+            sum(on_device),
+            len(on_device),
+        ]
+
+    def _count(self, *, has_validated: bool) -> None:
+        """Count the operations in a period, once training has begun."""
+        now, steps = _clock(), sum(self._all_steps)
+        if self._counting is not None:
+            is_training = not has_validated or self._validations > steps / 2
+            counts, needs_profile = self._counting.end(), self._counting.needs_profile
+            self._counting, self.is_attentive = None, self._device is not None
+            if is_training and (self._is_profiled or not needs_profile):
+                self._is_counted = True
+                if counts["operations"]["kernels"]:
+                    self._note(kind="counts", **counts)
+            self._is_profiled = self._is_profiled or (is_training and needs_profile)
+        elif steps < _LEAST_STEPS and now - (self._first_step_at or now) < _LEAST_SECONDS:
+            return
+        if not self._is_counted:
+            self._begin_counting()
+        self._begin_block(_clock())
+
+    def _begin_counting(self) -> None:
+        if "torch" not in sys.modules:
+            return
+        import torch
+
+        if self._compiles and not hasattr(torch.compiler, "set_stance"):
+            self._is_counted = True  # before torch 2.6, compiled code can't be counted
+            return
+        from .script_step import ScriptStep
+
+        self._counting = ScriptStep(compiles=self._compiles, is_profiled=self._is_profiled)
+        self.is_attentive, self._closes_at = True, 0.0
+        self.watch_forward()
+
+    # -- notes ----------------------------------------------------------------------------------
+
+    def note_unseen(self, why: str) -> None:
+        """Note why the script takes steps that no hook sees."""
+        self._note(kind="unseen", why=why)
+
+    def _note_length(self, name: str, value: int, by: str) -> None:
+        self._note(kind="length", name=name, value=value, by=by)
+
+    def _ended(self) -> None:
+        """Write what is left, then the parts of the training's loader."""
+        if self._lines.is_forked or not ("torch" in sys.modules or self._optimizers):
+            return
+        if self._first_step_at is None:
+            self._note(kind="seen", **self._seen)
+        else:
+            self._end_run()
+            self._lines.add_memory()
+        self._note(kind="end", at=_clock())
+        if self._kept and self._first_step_at is not None and not hasattr(sys, "last_value"):
+            self._take_apart(self._kept)
+
+    def _take_apart(self, loaders: dict[int, Any]) -> None:
+        """Time the parts of the training's loader."""
+        from .loader_parts import parts_of_loader
+
+        number = self._loaders.get(NAMED, max(loaders, key=self._batches_of.__getitem__))
+        began_at, self.is_nested = _clock(), True
+        try:
+            found = parts_of_loader(loaders[number], began_at - (self._first_step_at or began_at))
+        except Exception as error:  # noqa: BLE001  # of the user's code, which the report shows
+            reason = f"measuring it fails ({type(error).__name__}: {error})"
+            found = {"samples": 0, "not_measured": reason}
+        self._note(kind="loader_parts", seconds=_clock() - began_at, parts=found)
+
+
+def main_optimizer(steps: list[int], named: int | None = None) -> int:
+    """Return the optimizer that steps least often, or the last of them. Its step ends a period.
+
+    An optimizer that hardly ever steps doesn't count. Batches of a named loader, which count as an
+    optimizer's steps, count only if no optimizer steps.
+    """
+    counts = [0 if number == named else count for number, count in enumerate(steps)]
+    counts = counts if any(counts) else steps
+    often = [number for number, count in enumerate(counts) if _OFTEN * count >= max(counts) > 0]
+    return min(reversed(often), key=lambda number: counts[number], default=0)

@@ -1,0 +1,106 @@
+"""Batches of a script's data loaders, with timed waits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .recorder import Recorder
+
+_clock = time.perf_counter
+
+
+class TimedBatches(Iterator[Any]):
+    """Iterator of a loader with timed waits."""
+
+    def __init__(
+        self, recorder: Recorder, loader: Any, iterate: Callable[[Any], Any], key: Any
+    ) -> None:
+        self._recorder = recorder
+        self._number = recorder.loader_begins(loader, key)
+        began_at = _clock()
+        self._iterator = iterate(loader)
+        recorder.waiting_seconds += _clock() - began_at
+
+    def __next__(self) -> Any:
+        recorder, asked_at = self._recorder, _clock()
+        try:
+            batch = next(self._iterator)
+        except StopIteration:
+            recorder.loader_ended()
+            raise
+        recorder.waiting_seconds += _clock() - asked_at
+        recorder.batches += 1
+        if recorder.is_attentive or recorder.loader != self._number:
+            recorder.batch_loaded(self._number, batch)
+        return batch
+
+    def __len__(self) -> int:
+        return len(self._iterator)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._iterator, name)
+
+
+class _NamedBatches(TimedBatches):
+    """Iterator of a loader that a script names. Each batch ends a period if no optimizer steps."""
+
+    def __init__(self, recorder: Recorder, loader: Any) -> None:
+        self._has_given = False
+        super().__init__(recorder, loader, iter, NAMED)
+
+    def __next__(self) -> Any:
+        recorder = self._recorder
+        if self._has_given:
+            recorder.named_batch_ended()
+        self._has_given, recorder.is_nested = True, True
+        try:
+            return super().__next__()
+        finally:
+            recorder.is_nested = False
+
+
+class NamedLoader:
+    """Loader that a script names as the training's. Otherwise it acts like the loader."""
+
+    def __init__(self, recorder: Recorder, loader: Iterable[Any]) -> None:
+        self._recorder, self._loader = recorder, loader
+        self._own_pass: Iterator[Any] | None = None
+        """Pass of a script that calls `next` on the object itself."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return _NamedBatches(self._recorder, self._loader)
+
+    def __next__(self) -> Any:
+        if self._own_pass is None:
+            self._own_pass = iter(self)
+        try:
+            return next(self._own_pass)
+        except StopIteration:
+            self._own_pass = None
+            raise
+
+    def __len__(self) -> int:
+        return len(self._loader)  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)  # loader.dataset, loader.sampler.set_epoch
+
+
+NAMED = "named"
+"""Key of the loader that a script names."""
+
+
+def batches_of(loader: Any) -> float | None:
+    """Return the number of batches in an epoch. A smaller last batch is a fraction."""
+    try:
+        batches = len(loader)
+    except TypeError:  # an IterableDataset without a length
+        return None
+    sampler: Any = getattr(loader, "sampler", None)
+    size = getattr(loader, "batch_size", None)
+    if size and hasattr(sampler, "__len__"):
+        return float(min(batches, len(sampler) / size))
+    return float(batches)

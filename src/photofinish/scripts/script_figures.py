@@ -1,0 +1,281 @@
+"""Figures of a script's steps, from the blocks that its recorder wrote."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from operator import add
+from typing import Any
+
+from photofinish.inside.recorder import COUNTED, VALIDATES
+from photofinish.results.measurements import LoopSteps
+from photofinish.results.timed_parts import TimedPart
+
+_WARM_UP = 2
+"""Number of steps after the first that are left out."""
+_MOST_PARTS = 10
+LATER_STEPS = 10
+"""Number of steps in the second epoch that show whether the first epoch is slower."""
+_SLOWER = 1.1
+"""Factor by which the first epoch must be slower if its excess is to count once."""
+_USUAL = 0.5
+"""A property of a larger share of the steps is a property of a step."""
+
+
+@dataclass
+class _Run:
+    """Sums of consecutive blocks, in the order of a block's line."""
+
+    began_at: float
+    ended_at: float
+    steps: int
+    batches: int
+    waiting_seconds: float
+    making_seconds: float | None
+    flags: int
+    loader: int | None
+    began_loader: int | None
+    quickest_seconds: float | None
+    cpu_seconds: float
+    device_seconds: float
+    device_steps: int
+    seconds: float = 0.0
+    """Time of the blocks. The recorder's own work lies between them."""
+
+    def __add__(self, other: _Run) -> _Run:
+        """Return both runs as one. A mean of quickest steps is weighted by the steps."""
+        pairs = [(run.quickest_seconds, run.steps) for run in (self, other) if run.quickest_seconds]
+        steps = sum(steps for _, steps in pairs)
+        made = [run for run in (self, other) if run.making_seconds is not None]
+        making_seconds = None
+        if made_steps := sum(run.steps for run in made):  # only some periods are timed
+            making_seconds = sum(run.making_seconds or 0.0 for run in made) / made_steps
+            making_seconds *= self.steps + other.steps
+        return _Run(
+            self.began_at,
+            other.ended_at,
+            self.steps + other.steps,
+            self.batches + other.batches,
+            self.waiting_seconds + other.waiting_seconds,
+            making_seconds,
+            self.flags | other.flags,
+            self.loader if other.loader is None else other.loader,
+            self.began_loader if other.began_loader is None else other.began_loader,
+            sum(quickest * count for quickest, count in pairs) / steps if steps else None,
+            self.cpu_seconds + other.cpu_seconds,
+            self.device_seconds + other.device_seconds,
+            self.device_steps + other.device_steps,
+            self.seconds + other.seconds,
+        )
+
+
+def merged(blocks: Iterable[Any], main: int) -> list[_Run]:
+    """Return blocks with steps of the main optimizer, or of a loader that began without a step.
+
+    A block with steps of other optimizers alone is part of the next.
+    """
+    runs: list[_Run] = []
+    is_open = False
+    for began_at, ended_at, steps, *sums in blocks:
+        count = steps[main] if main < len(steps) else 0
+        run = _Run(began_at, ended_at, count, *sums)
+        run.seconds = ended_at - began_at
+        if is_open:
+            run = runs.pop() + run
+        runs.append(run)
+        is_open = not run.steps and any(steps)
+    return runs
+
+
+class Figures:
+    """Figures of the steps that were seen. The main optimizer ends a step."""
+
+    def __init__(self, runs: list[_Run], named: int | None, *, is_on_cpu: bool) -> None:
+        """Sort the runs. `named` is the number of the loader that the script names."""
+        places = [place for place, run in enumerate(runs) if run.steps]
+        first, last = places[0], places[-1]
+        self._is_on_cpu = is_on_cpu
+        self.first_step_at, self.last_step_at = runs[first].ended_at, runs[last].ended_at
+        self.steps = sum(run.steps for run in runs)
+        given = Counter[int]()
+        for run in runs:
+            if run.loader is not None:
+                given[run.loader] += run.steps
+        self.loader = max(given, key=given.__getitem__) if named is None and given else named
+        """Number of the loader that gave most steps their batches."""
+        begins = sum(bool(run.steps and self._begins(run)) for run in runs)
+        self._has_epochs = begins <= _USUAL * self.steps
+        validations = sum(bool(run.flags & VALIDATES) for run in runs)
+        self._has_validation = validations <= _USUAL * self.steps
+        self.epochs = 1
+        """Number of epochs that were begun."""
+        self.first_epoch_steps: int | None = None
+        """Number of steps in the first epoch, or None before the second epoch."""
+        self._validations: list[tuple[_Run, int]] = []
+        """Validations, each with the number of steps until its end."""
+        starts: list[tuple[int, _Run]] = []
+        steady: list[tuple[int, _Run]] = []
+        pending, taken = None, runs[first].steps
+        for run in runs[first + 1 :]:
+            run = pending + run if pending else run
+            holds = self._holds(run)
+            pending = run if holds == "nothing" else None
+            if pending:
+                continue
+            if self._has_epochs and self._begins(run):
+                self.first_epoch_steps = self.first_epoch_steps or taken
+                self.epochs += 1
+            taken += run.steps
+            if holds == "validation":
+                self._validations.append((run, taken))
+            elif not run.flags & COUNTED:
+                (starts if holds == "start" else steady).append((self.epochs - 1, run))
+        self._steady = self._without_warm_up(steady)
+        """Runs of usual steps, each with its epoch."""
+        self._starts = starts
+
+    def _begins(self, run: _Run) -> bool:
+        return self.loader is not None and run.began_loader == self.loader
+
+    def _holds(self, run: _Run) -> str:
+        is_other = not run.steps and run.loader not in (None, self.loader)
+        if self._has_validation and (run.flags & VALIDATES or is_other):
+            return "validation"
+        if not run.steps:
+            return "nothing"
+        return "start" if self._has_epochs and self._begins(run) else "steps"
+
+    @staticmethod
+    def _without_warm_up(steady: list[tuple[int, _Run]]) -> list[tuple[int, _Run]]:
+        left = _WARM_UP if sum(run.steps for _, run in steady) > _WARM_UP else 0
+        while left > 0:
+            left -= steady.pop(0)[1].steps
+        return steady
+
+    @cached_property
+    def _groups(self) -> list[list[tuple[int, _Run]]]:
+        """Steady runs, those of the first epoch separately if its steps are slower."""
+        early = [each for each in self._steady if each[0] == 0]
+        later = self._steady[len(early) :]
+        if early and sum(run.steps for _, run in later) >= LATER_STEPS:
+            first, rest = (reduce(add, (run for _, run in runs)) for runs in (early, later))
+            if first.seconds / first.steps > _SLOWER * rest.seconds / rest.steps:
+                return [early, later]
+        return [self._steady] if self._steady else []
+
+    @cached_property
+    def _usual(self) -> list[_Run]:
+        """Up to ten consecutive parts, without a slower first epoch."""
+        return [run for _, run in _in_parts(self._groups[-1])] if self._groups else []
+
+    @property
+    def is_timed(self) -> bool:
+        """Return True if a step could be timed."""
+        return bool(self._steady)
+
+    @property
+    def parts(self) -> tuple[TimedPart, ...]:
+        """Parts in the order of time: starts of epochs, and steps."""
+        found = [(epoch, run, "start") for epoch, run in self._starts]
+        for group in self._groups:
+            found += [(epoch, run, "steps") for epoch, run in _in_parts(group)]
+        return tuple(
+            TimedPart.model_validate(
+                {
+                    "seconds": run.seconds,
+                    "steps": float(run.steps),
+                    "epoch": epoch,
+                    "holds": holds,
+                    "waiting_seconds": self._waiting(run),
+                }
+            )
+            for epoch, run, holds in sorted(found, key=lambda each: each[1].began_at)
+        )
+
+    def _waiting(self, run: _Run) -> float | None:
+        """Return how long nothing was computed because batches were awaited, if it is known."""
+        if self._is_on_cpu:
+            # Without a loader, the script's code makes the batch before its first module begins.
+            return run.waiting_seconds if self.loader is not None else run.making_seconds or 0.0
+        if self.loader is None or not run.device_steps:
+            return None
+        host_seconds = max(0.0, run.seconds - run.waiting_seconds) / run.steps
+        device_seconds = run.device_seconds / run.device_steps
+        # Events time the current stream only. A step on another stream appears shorter.
+        step_seconds = device_seconds if device_seconds > host_seconds / 2 else host_seconds
+        return min(run.waiting_seconds, max(0.0, run.seconds - run.steps * step_seconds))
+
+    @property
+    def part_seconds(self) -> list[float]:
+        """Mean step in each of up to ten consecutive parts."""
+        return [run.seconds / run.steps for run in self._usual]
+
+    @property
+    def step_seconds(self) -> float:
+        """Mean duration of a step."""
+        return sum(run.seconds for run in self._usual) / sum(run.steps for run in self._usual)
+
+    @property
+    def relative_error(self) -> float:
+        """Half width of the interval of a step's mean time, as a share of the mean."""
+        from photofinish.comparing.times import students_t
+
+        means = self.part_seconds
+        if len(means) < _MOST_PARTS:
+            return math.inf
+        error = statistics.stdev(means) / math.sqrt(len(means))
+        return students_t(len(means) - 1) * error / self.step_seconds
+
+    @property
+    def batches_per_step(self) -> float:
+        return sum(run.batches for run in self._usual) / sum(run.steps for run in self._usual)
+
+    @property
+    def waiting_share(self) -> float | None:
+        """Share of a step's time spent waiting for batches, or None if it is not known."""
+        waits = [self._waiting(run) for run in self._usual]
+        known = [seconds for seconds in waits if seconds is not None]
+        if len(known) < len(waits):
+            return None
+        return sum(known) / sum(run.seconds for run in self._usual)
+
+    @property
+    def validation_step_seconds(self) -> float:
+        """Time of validation for each training step, or 0 without validation."""
+        if not self._validations:
+            return 0.0
+        excess = (run.seconds - run.steps * self.step_seconds for run, _ in self._validations)
+        return sum(max(0.0, seconds) for seconds in excess) / self._validations[-1][1]
+
+    @property
+    def validated_at_end_seconds(self) -> float:
+        """Time of validation after the last step."""
+        at_end = (run for run, steps in self._validations if steps == self.steps and not run.steps)
+        return sum(run.seconds for run in at_end)
+
+    @property
+    def loop_steps(self) -> LoopSteps | None:
+        """Steps on the CPU with all threads of the process."""
+        quickest = [run.quickest_seconds for run in self._usual if run.quickest_seconds]
+        if not self._is_on_cpu or not quickest:
+            return None
+        cpu_seconds = min(run.cpu_seconds / run.steps for run in self._usual)
+        return LoopSteps(quickest_seconds=min(quickest), cpu_seconds=cpu_seconds or None)
+
+
+def _in_parts(runs: list[tuple[int, _Run]]) -> Iterator[tuple[int, _Run]]:
+    """Yield up to ten parts of about as many steps, each with its first epoch."""
+    count, total = min(_MOST_PARTS, len(runs)), sum(run.steps for _, run in runs)
+    part: list[tuple[int, _Run]] = []
+    ended, taken = 0, 0
+    for epoch, run in runs:
+        part.append((epoch, run))
+        taken += run.steps
+        if taken * count >= (ended + 1) * total:
+            ended = taken * count // total
+            yield part[0][0], reduce(add, (each for _, each in part))
+            part = []

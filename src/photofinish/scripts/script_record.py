@@ -1,0 +1,178 @@
+"""Record of a script that was watched, and the whole jobs that it stands for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from photofinish.comparing.prices import SECONDS_AN_HOUR
+from photofinish.machine.fingerprint import CpuTarget, GpuTarget
+from photofinish.results.measured import JobLength, Measured, ScriptFacts
+from photofinish.results.measured_job import in_epochs
+from photofinish.results.measurements import LoaderTimes, Operations
+from photofinish.results.pass_times import made_here
+from photofinish.results.timed_parts import TimedPart
+from photofinish.scripts.run_script import Watched
+from photofinish.scripts.script_figures import Figures
+from photofinish.scripts.script_lines import Length, Process
+
+WHOLE_RUN = "its whole run"
+
+
+@dataclass(frozen=True)
+class WholeJob:
+    """Training of a number of epochs, each of a number of steps."""
+
+    name: str
+    epochs: float
+    epoch_steps: float
+    is_hour: bool = False
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the plan of a script and its files give."""
+
+    epochs: int | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
+
+
+def missing_length(run: Watched, wanted: Length | None) -> str | None:
+    """Return what gives the whole job's length, or None if it is known or the run is whole."""
+    length = wanted or (run.process and run.process.length)
+    epoch_steps = _epoch_steps(run)
+    if (run.status == 0 and wanted is None) or (length and length.is_steps):
+        return None
+    if epoch_steps is None and length:
+        return (
+            f"How many steps its {length.value:,g} epochs ({length.by}) have is not known, as no "
+            f"DataLoader with a length was seen. --steps before the command gives the whole job's:"
+        )
+    if length:
+        return None
+    option = "--steps" if epoch_steps is None else "--epochs or --steps"
+    return f"How long the whole job is was not found. {option} before the command gives it:"
+
+
+def _epoch_steps(run: Watched) -> float | None:
+    """Return the number of steps in an epoch, or None if no loader has a length."""
+    figures = run.figures
+    if figures is None or figures.loader is None or run.process is None:
+        return None
+    if batches := run.process.loaders[figures.loader].batches:
+        return max(1.0, batches / figures.batches_per_step)
+    return float(figures.first_epoch_steps) if figures.first_epoch_steps else None
+
+
+def jobs(runs: Sequence[Watched], wanted: Length | None) -> Iterator[WholeJob]:
+    """Yield the whole job, or an epoch and an hour if its length is not known.
+
+    `runs` has a run for each device, the CPU's first. `wanted` is the length in the options of
+    `photofinish ask`.
+    """
+    process, figures = runs[0].process, runs[0].figures
+    assert process
+    assert figures
+    epoch_steps = _epoch_steps(runs[0])
+    ended = [run.figures for run in runs if run.status == 0 and run.figures]
+    if ended and wanted is None:
+        yield WholeJob("the whole run", *in_epochs(ended[0].steps, epoch_steps))
+        return
+    length = wanted or process.length
+    if length and length.is_steps:
+        name = f"{length.value:,.0f} steps ({length.by})"
+        yield WholeJob(name, *in_epochs(length.value, epoch_steps))
+        return
+    if length and epoch_steps:
+        yield WholeJob(f"{length.value:,g} epochs ({length.by})", length.value, epoch_steps)
+        return
+    if epoch_steps:
+        yield WholeJob("an epoch", 1, epoch_steps)
+    steps = SECONDS_AN_HOUR / (figures.step_seconds + figures.validation_step_seconds)
+    name = "an hour of training here"
+    yield WholeJob(name, *in_epochs(steps, epoch_steps), is_hour=True)
+
+
+def measured_script(
+    name: str, run: Watched, kind: str, host: CpuTarget | GpuTarget, given: Given | None = None
+) -> Measured:
+    """Return the record of a run. If no step was seen, it has one part, which is the run."""
+    process, figures, given = run.process or Process(), run.figures, given or Given()
+    accelerators = host.accelerators if isinstance(host, GpuTarget) else ()
+    cpu_name = host.cpu.model if host.cpu else "unknown"
+    counts = process.counts
+    operations = None
+    if counts:
+        operations = Operations.model_validate_json(json.dumps(counts["operations"]))
+    loaded = process.loader_parts
+    host_bytes, device_bytes = (process.peak_bytes[key] for key in ("host_bytes", "device_bytes"))
+    return Measured(
+        **made_here(host),
+        **_times(run, figures, process),
+        device_name=accelerators[0].name if accelerators else cpu_name,
+        device_count=len(accelerators) or 1,
+        started_at_unix_seconds=run.began_at_unix_seconds,
+        job=name,
+        device="cpu" if isinstance(host, CpuTarget) else "gpu",
+        script=ScriptFacts(
+            command=run.command,
+            files=dict(given.files),
+            device_kind=kind,
+            precision=counts["precision"] if counts else "fp32",
+            parameter_count=counts["parameter_count"] if counts else None,
+            lengths=tuple(_lengths(run, process, figures, given)),
+            steps=figures.steps if figures else 1,
+            samples_per_step=operations.images if operations and process.loaders else None,
+            ended=run.ended,
+            metrics=dict(given.metrics),
+        ),
+        peak_memory_bytes=host_bytes if kind == "cpu" else device_bytes or None,
+        peak_host_memory_bytes=host_bytes,
+        load=run.load,
+        operations=operations,
+        not_counted=None if operations else _why_not_counted(figures),
+        loader=LoaderTimes.model_validate(loaded) if loaded else None,
+    )
+
+
+def _why_not_counted(figures: Figures | None) -> str:
+    if figures is None:
+        return "no step of an optimizer was seen in the script"
+    return "the script took too few steps to count one of them"
+
+
+def _times(run: Watched, figures: Figures | None, process: Process) -> dict[str, Any]:
+    """Return the fields with the times of a run."""
+    if figures is None:
+        seconds = run.ended_at - run.began_at
+        part = TimedPart(seconds=seconds, steps=1.0, epoch=0, holds="run")
+        return {"startup_seconds": 0.0, "parts": (part,)}
+    end_seconds = 0.0
+    if run.status == 0:  # it may save or test its model at the end
+        end_seconds = run.ended_at - figures.last_step_at - process.taking_apart_seconds
+        end_seconds -= figures.validated_at_end_seconds
+    startup_seconds = figures.first_step_at - run.began_at - figures.step_seconds
+    return {
+        "startup_seconds": max(0.0, startup_seconds),
+        "parts": figures.parts,
+        "epoch_steps": _epoch_steps(run),
+        "validation_step_seconds": figures.validation_step_seconds,
+        "end_seconds": max(0.0, end_seconds),
+        "loop_steps": figures.loop_steps,
+    }
+
+
+def _lengths(
+    run: Watched, process: Process, figures: Figures | None, given: Given
+) -> Iterator[JobLength]:
+    """Yield the lengths of the whole job, the most reliable one first."""
+    if given.epochs:
+        yield JobLength(value=given.epochs, unit="epochs", by="params.yaml")
+    if figures and run.status is not None:
+        yield JobLength(value=figures.steps, unit="steps", by=WHOLE_RUN)
+    if length := process.length:
+        unit = "steps" if length.is_steps else "epochs"
+        yield JobLength.model_validate({"value": length.value, "unit": unit, "by": length.by})

@@ -1,0 +1,204 @@
+"""The stage of a script: run its command on one device, and record what it measured."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from photofinish.config.base import read_plan
+from photofinish.config.scripts import PLACEHOLDER, ScriptPlan
+from photofinish.errors import TerminatedError, UserError
+from photofinish.files import state_folder
+from photofinish.inside.hooks import TAKES_APART
+from photofinish.machine.fingerprint import GpuTarget, check_machine, read_host, report_missing
+from photofinish.machine.load import LoadMonitor, nvidia_gpu_state
+from photofinish.nested import dotted
+from photofinish.results.measured import (
+    MEASURED,
+    MEASURED_FOLDER,
+    Measured,
+    NotMeasured,
+    read_measured,
+    write_measured,
+)
+from photofinish.results.records import DeviceLabel
+from photofinish.scripts.run_script import Watched, recording
+from photofinish.scripts.script_lines import WatchedScript
+from photofinish.scripts.script_record import Given, measured_script
+from photofinish.stage.locks import exclusive, exclusive_machine
+from photofinish.stage.process import end_group
+from photofinish.wording import counted
+
+_LEAST_EPOCHS = 2
+"""Fewest epochs to extrapolate from: an interval takes two."""
+_GRACE_SECONDS = 5.0
+"""Time that a stopped command has to end by itself, before its stage is killed."""
+
+
+def run_script(device: DeviceLabel, plan_file: Path, host_file: Path, out: Path) -> None:
+    """Run a script on one device, or record that the device is missing."""
+    plan = read_plan(plan_file, ScriptPlan)
+    host = read_host(device, host_file)
+    check_machine(f"scripts.{plan.name} on {device}", host, "Run `dvc repro` on that machine")
+    folder = out / MEASURED_FOLDER
+    if isinstance(host, GpuTarget) and host.missing:
+        reason = f"no accelerator: {host.missing}"
+        report_missing(f"{plan.name} on {device}", host, reason)
+        write_measured(folder, NotMeasured(job=plan.name, device=device, reason=reason))
+        return
+    kind = host.accelerators[0].kind if isinstance(host, GpuTarget) else "cpu"
+    command = plan.command.replace(PLACEHOLDER, kind)
+    metrics_file = Path(plan.metrics) if plan.metrics else None
+    before = _state(metrics_file)
+    with exclusive(state_folder() / "locks", str(out.resolve())), exclusive_machine(command):
+        run, stop = _run(command, kind, host.threads or 1)
+    _check_device(plan.name, kind, run)
+    has_metrics = bool(metrics_file) and _state(metrics_file) not in (None, before)
+    metrics = dict(_numbers(metrics_file)) if metrics_file and has_metrics else {}
+    epochs = plan.epochs if _can_extrapolate(run) else None
+    record = measured_script(plan.name, run, kind, host, Given(epochs, plan.files, metrics))
+    if not run.ended:
+        write_measured(folder, record)
+        _check_settings(plan, run, has_metrics=has_metrics)
+        return
+    name = f"scripts.{plan.name} on {device}"
+    message = f"{name} ended with {run.ended}: {command}. {_keep(record, run, folder)}"
+    if stop:
+        print(message, file=sys.stderr)
+        raise stop
+    raise UserError(message)
+
+
+def _keep(record: Measured, run: Watched, folder: Path) -> str:
+    """Keep what a script measured before it ended, unless an earlier run of it was complete.
+
+    Return what became of it.
+    """
+    earlier = None
+    with suppress(UserError):  # no record, or by another version of photofinish
+        earlier = read_measured(folder / MEASURED)
+    now, before = record.script, earlier.script if isinstance(earlier, Measured) else None
+    assert now
+    if before and not before.ended and (before.command, before.files) == (now.command, now.files):
+        return "The earlier result stays"
+    if not run.figures:
+        return f"It measured no step{', and the earlier result stays' if before else ''}"
+    write_measured(folder, record)
+    length = now.lengths[0]
+    what = "this part of the job"
+    if length.unit == "epochs":
+        what = f"all {counted(round(length.value), 'epoch')}"
+    steps = counted(now.steps, "step")
+    return f"Kept {steps}: `dvc repro --single-item compare` answers for {what}"
+
+
+def _check_settings(plan: ScriptPlan, run: Watched, *, has_metrics: bool) -> None:
+    """Raise UserError if the plan expects what a complete run did not do. Its record is kept."""
+    problems = []
+    if plan.metrics and not has_metrics:
+        problems.append(
+            f"scripts.{plan.name}.metrics is {plan.metrics}, and the command did not write it: "
+            f"write it, or correct the path in params.yaml"
+        )
+    if plan.epochs and not _can_extrapolate(run):
+        epochs = run.figures.epochs if run.figures else 0
+        problems.append(
+            f"scripts.{plan.name}.epochs is {plan.epochs} in params.yaml, and "
+            f"{counted(epochs, 'epoch')} of it began: let the command train two with a DataLoader "
+            f"or `photofinish.steps`, or leave epochs out"
+        )
+    if problems:
+        kept = "What it measured is kept: `dvc repro --single-item compare` answers for it"
+        raise UserError(". ".join([*problems, kept]))
+
+
+def _can_extrapolate(run: Watched) -> bool:
+    return bool(run.figures and run.figures.epochs >= _LEAST_EPOCHS)
+
+
+def _check_device(name: str, kind: str, run: Watched) -> None:
+    """Raise UserError if the command computed on another device than it should."""
+    used = run.process and (run.process.device != "cpu" or run.process.peak_bytes["device_bytes"])
+    if kind == "cpu" and used:
+        raise UserError(
+            f"scripts.{name}: the command used an accelerator in the CPU's run, and nothing hides "
+            f"this kind. Let it compute on the device that {PLACEHOLDER} in the command names"
+        )
+    if kind != "cpu" and run.figures and not used:
+        raise UserError(
+            f"scripts.{name}: the command did not use {kind}, so it timed no "
+            f"accelerator. Let the script compute on it if torch.cuda.is_available(), or on the "
+            f"device that {PLACEHOLDER} in the command names"
+        )
+
+
+def _run(command: str, kind: str, threads: int) -> tuple[Watched, BaseException | None]:
+    """Run the command with its output on the terminal. Return the signal that ended this stage."""
+    with recording(kind) as (folder, variables):
+        environment = {"OMP_NUM_THREADS": str(threads), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        environment |= os.environ | variables | {TAKES_APART: "1"}
+        load = LoadMonitor(nvidia_gpu_state(None), own_processes_share_cores=True)
+        began_at, began_at_unix_seconds = time.perf_counter(), time.time()
+        status, ended, stop = 1, None, None
+        try:
+            if status := _wait_for(command, environment):
+                ended = f"exit status {status}" if status > 0 else signal.Signals(-status).name
+        except (KeyboardInterrupt, TerminatedError) as error:
+            ended, stop = "a signal to its stage", error
+        ended_at = time.perf_counter()
+        load.sample(1, 1)
+        sample = WatchedScript(folder)
+        sample.read()
+    process = sample.process
+    figures = process.figures() if process else None
+    times = began_at, ended_at, began_at_unix_seconds
+    windows = tuple(load.windows)
+    return Watched(command, process, figures, *times, windows, status, ended), stop
+
+
+def in_shell(command: str) -> list[str]:
+    """Return the program that runs a command of params.yaml."""
+    return ["cmd", "/c", command] if os.name == "nt" else ["/bin/sh", "-c", command]
+
+
+def _wait_for(command: str, environment: dict[str, str]) -> int:
+    """Run a command in a shell. If this stage is ended, end all of the command's processes.
+
+    The command gets Ctrl-C first, after which Python still writes what was measured.
+    """
+    process = subprocess.Popen(in_shell(command), env=environment, start_new_session=True)
+    try:
+        return process.wait()
+    except BaseException:
+        if hasattr(os, "killpg"):
+            os.killpg(process.pid, signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_GRACE_SECONDS)
+        with suppress(ProcessLookupError, psutil.NoSuchProcess):
+            end_group(process.pid)
+        process.wait()
+        raise
+
+
+def _state(file: Path | None) -> tuple[int, int] | None:
+    if file is None or not file.is_file():
+        return None
+    status = file.stat()
+    return status.st_mtime_ns, status.st_size
+
+
+def _numbers(file: Path) -> Iterator[tuple[str, float | None]]:
+    """Yield each number in a JSON file, with its dotted key."""
+    for name, value in dotted(json.loads(file.read_bytes())):
+        if isinstance(value, int | float) and name:
+            yield name, float(value) if math.isfinite(value) else None

@@ -1,0 +1,74 @@
+"""The recorder in a script's process: without photofinish, and what it sees there."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from conftest import run_command
+from watched_scripts import figures_of
+
+from photofinish.inside.hooks import TAKES_APART
+from photofinish.scripts.run_script import recording
+from photofinish.scripts.script_lines import Process, WatchedScript
+
+BLOCKED = """
+import sys
+for name in ("photofinish", "pydantic", "numpy", "psutil", "filelock"):
+    sys.modules[name] = None  # then its import fails
+"""
+TRAINS = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.set_num_threads(1)
+data = TensorDataset(torch.randn(64, 4), torch.randint(2, (64,)))
+net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+def train(loader):
+    net.train()
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(x), y).backward()
+        optimizer.step()
+def validate():
+    net.eval()
+    with torch.no_grad():
+        for _ in range(20):
+            net(data.tensors[0])
+"""
+
+
+def recorded(folder: Path, script: str) -> Process:
+    """Return what a process recorded that can import nothing but torch."""
+    (folder / "train.py").write_text(TRAINS + script, encoding="utf-8")
+    with recording("cpu") as (lines, variables):
+        sitecustomize = lines / "sitecustomize.py"
+        sitecustomize.write_text(BLOCKED + sitecustomize.read_text(encoding="utf-8"))
+        environment = os.environ | variables | {TAKES_APART: "1"}
+        run_command([sys.executable, "train.py"], folder, environment)
+        watched = WatchedScript(lines)
+        watched.read()
+    assert watched.process
+    return watched.process
+
+
+EPOCHS = """
+for _ in range(4):
+    train(DataLoader(data, batch_size=8))
+    validate()
+"""
+
+
+def test_a_script_without_our_packages_is_recorded_counted_and_taken_apart(tmp_path: Path) -> None:
+    process = recorded(tmp_path, EPOCHS)
+    figures = figures_of(process)
+    assert (figures.steps, figures.epochs, figures.first_epoch_steps) == (32, 4, 8)
+    assert [part.holds for part in figures.parts].count("start") >= 2  # one may be counted
+    assert process.counts
+    assert process.counts["operations"]["images"] == 8
+    assert process.loader_parts
+    assert process.loader_parts["samples"] >= 8
+    assert process.peak_bytes["host_bytes"]
+    assert 0 < figures.validation_step_seconds < 20 * figures.step_seconds
