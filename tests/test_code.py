@@ -19,7 +19,10 @@ from photofinish.planning.source_code import stage_code
 from photofinish.results.measured import MEASURED, MEASURED_FOLDER, NotMeasured, read_measured
 
 SCRIPTS = sorted((ROOT / "stages").glob("[!_]*.py"))
-SHOWS = ("src/photofinish/tracking/", "src/photofinish/wording.py", "src/photofinish/comparing/")
+SHOWS = (
+    *("src/photofinish/tracking/", "src/photofinish/wording.py"),
+    *("src/photofinish/comparing/", "src/photofinish/reporting/"),
+)
 """They show what a stage does, and are what `compare` writes."""
 DATA = "photofinish/data"
 MLFLOW_PROCESS = ROOT / "src/photofinish/tracking/mlflow_worker.py"
@@ -45,6 +48,7 @@ RUN_BY = {
     ),
     "compare": (
         *("wording.py", "reporting/report.py", "reporting/templates/report.css"),
+        "reporting/templates.py",
         *("comparing/pairs.py", "tracking/mlflow_worker.py", "tracking/documents.py"),
         *("config/compare.py", "config/tables/prices.csv"),
     ),

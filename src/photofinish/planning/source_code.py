@@ -17,7 +17,10 @@ from photofinish.files import sha256_of_bytes, sha256_of_file
 
 _PACKAGE = Path(__file__).parent.parent
 _REPORT = "compare"
-_SHOWS = ("photofinish.tracking", "photofinish.wording", "photofinish.comparing")
+_SHOWS = (
+    *("photofinish.tracking", "photofinish.wording"),
+    *("photofinish.comparing", "photofinish.reporting"),
+)
 """Modules that only show results: the mirror in MLflow, numbers and names as text, and findings.
 
 Only the report depends on them, so they count for `compare` alone. A new tag in MLflow, another
