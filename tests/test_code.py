@@ -48,6 +48,7 @@ RUN_BY = {
     ),
     "compare": (
         *("wording.py", "reporting/report.py", "reporting/templates/report.css"),
+        "reporting/templates.py",
         *("comparing/pairs.py", "tracking/mlflow_worker.py", "tracking/documents.py"),
         *("config/compare.py", "config/tables/prices.csv", "results/figures.py"),
     ),

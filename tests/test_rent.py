@@ -18,11 +18,11 @@ EXPERIMENT = {
     "optimizer": {"name": "sgd", "lr": 0.1}, "schedule": "constant", "input": "resident",
     "precision": "fp32",
 }  # fmt: skip
-PRICE = {"hour": 3.0, "currency": "USD", "where": "some cloud", "as_of": "2026-07-20"}
+PRICE = {"amount": 3.0, "currency": "USD", "where": "some cloud", "as_of": "2026-07-20"}
 OFFER = {
     "accelerator": "T4", "full_name": "Tesla T4", "fits": "yes", "needed_bytes": 1000,
     "epoch_seconds": 60.0, "job_seconds": {"value": 600.0}, "cost": 0.5, "loader_cores": None,
-    "waiting_share": None,
+    "waiting_share": None, "price_is_old": False,
 }  # fmt: skip
 
 
@@ -38,14 +38,13 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def write_offers(project: Path, where: str = "some cloud", **changes: Any) -> None:
-    price = PRICE | {"where": where, "is_old": False}
     empty = dict.fromkeys(("reason", "cpu_seconds", "gpu", "gpu_seconds", "speedup"))
     mine = {
         **empty, "saved_seconds": None, "answer": "No", "about": "renting", "text": "No.",
         "evidence": "estimated",
         "action": {"kind": "stay here", "text": "Stay here.", "accelerator": None},
         **{key: [] for key in ("causes", "suggestions", "speedups", "seeds")},
-        "candidates": [OFFER | {"price": price} | changes],
+        "candidates": [OFFER | {"hour_price": PRICE | {"where": where}} | changes],
     }  # fmt: skip
     answers = {"summary": "", "answers": {"mine": mine}, "reasons": [], "overview": []}
     answers["not_worth_renting"] = ["mine"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from dataclasses import replace
@@ -24,8 +25,10 @@ from photofinish.comparing.remedies import Gain, Remedy
 from photofinish.errors import UserError
 from photofinish.reporting.report import write_for_dvc, write_report
 from photofinish.reporting.rows import COLUMNS
+from photofinish.reporting.templates import TEMPLATES
 from photofinish.results.pass_times import StepsTaken
 
+SOURCES = ROOT / "src/photofinish"
 REASON = "no accelerator: cuda: no driver"
 NASTY_NAME = "<script>alert('a & b')</script>"
 ATTRIBUTES_THAT_LOAD = {
@@ -230,6 +233,27 @@ def test_equal_results_give_an_equal_report_and_csv_with_every_digit(
         "gpu_seconds": 0.5,
         "speedup": {"value": 6.0, "low": None, "high": None},
     }
+
+
+def test_sentences_stand_in_the_table_of_templates_alone_and_each_is_used() -> None:
+    sources = {path: path.read_text(encoding="utf-8") for path in SOURCES.rglob("*.py")}
+    words: set[str] = set()
+    for path, source in sources.items():
+        if path.parent.name == "reporting" and path.name != "templates.py":
+            nodes = [*ast.walk(ast.parse(source))]
+            documented = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+            headings = {
+                id(key) for node in nodes if isinstance(node, ast.Dict) for key in node.keys
+            }
+            words |= {
+                str(node.value)
+                for node in nodes
+                if isinstance(node, ast.Constant) and id(node) not in documented | headings
+            }
+    assert [text for text in words - {*TEMPLATES} if len(re.findall(r"\b[a-z]+ ", text)) >= 5] == []
+    others = "".join(text for path, text in sources.items() if path.name != "templates.py")
+    named = [name for name in TEMPLATES if not re.match(r"none: |by: |why: ", name)]
+    assert [name for name in named if f'"{name}"' not in others] == []
 
 
 def test_each_plot_of_dvc_has_its_columns_and_its_template() -> None:

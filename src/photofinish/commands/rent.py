@@ -146,10 +146,10 @@ def _estimate(answers: Answers, gpu: str, trainings: dict[str, int]) -> str:
     counts = trainings.values()
     spent_seconds = sum(each * count for each, count in zip(times, counts, strict=True))
     text = f"Estimated: {seconds(spent_seconds)} of training"
-    price = next(iter(found.values())).price
+    price = next(iter(found.values())).hour_price
     if price:
         amount = sum((each.cost or 0.0) * trainings[name] for name, each in found.items())
-        cost, hour = money(amount, price.currency), money(price.hour, price.currency)
+        cost, hour = money(amount, price.currency), money(price.amount, price.currency)
         where = f"{price.where}, {price.as_of}" if price.as_of else price.where
         text += f", {cost} at {hour} an hour ({where})"
     return f"{text}."

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from datetime import date
 from typing import Any, Literal
 
 from photofinish.comparing.candidates import About, Answer, Basis
 from photofinish.comparing.decision import Action
 from photofinish.comparing.diagnosis import Cause
 from photofinish.comparing.pairs import Comparison
+from photofinish.comparing.prices import Price
 from photofinish.comparing.remedies import Remedy
 from photofinish.comparing.renting import RentalOption
 from photofinish.comparing.seeds import OverSeeds
@@ -76,17 +76,6 @@ class SeedRecord(Record):
     target_seconds: float | None
 
 
-class PriceRecord(Record):
-    """Price of an hour."""
-
-    hour: float
-    currency: str
-    where: str
-    as_of: date | None
-    """Date of a list price, or null for a price from params.yaml."""
-    is_old: bool | None
-
-
 class CandidateRecord(Record):
     """Accelerator that may be rented, with the job's estimated time and cost on it."""
 
@@ -106,7 +95,9 @@ class CandidateRecord(Record):
     """Cores that load as fast as the GPU trains."""
     waiting_share: float | None
     """Share of time that it waits for the loader in the cheapest machine."""
-    price: PriceRecord | None
+    hour_price: Price | None
+    """Price of an hour."""
+    price_is_old: bool | None
 
 
 class CauseRecord(Record):
@@ -235,7 +226,7 @@ def _seeds(device: DeviceLabel, over: OverSeeds) -> Iterator[SeedRecord]:
 
 
 def _candidate(option: RentalOption) -> CandidateRecord:
-    estimate, need, price = option.estimate, option.loader_need, option.price
+    estimate, need = option.estimate, option.loader_need
     return CandidateRecord(
         accelerator=option.accelerator.name,
         full_name=option.accelerator.full_name,
@@ -246,15 +237,8 @@ def _candidate(option: RentalOption) -> CandidateRecord:
         needed_bytes=option.needed_bytes,
         loader_cores=need.wanted_cores if need else None,
         waiting_share=need.waiting_share if need else None,
-        price=PriceRecord(
-            hour=price.amount,
-            currency=price.currency,
-            where=price.where,
-            as_of=price.as_of,
-            is_old=option.price_is_old,
-        )
-        if price
-        else None,
+        hour_price=option.price,
+        price_is_old=option.price_is_old,
     )
 
 

@@ -1,4 +1,4 @@
-"""Causes and suggestions for one experiment, as sentences."""
+"""Causes and suggestions for one experiment."""
 
 from __future__ import annotations
 
@@ -8,82 +8,50 @@ from typing import Any
 from photofinish.comparing.diagnosis import LEAST_STEPS, Diagnosis, NotKnown
 from photofinish.comparing.remedies import Gain, Remedy
 from photofinish.machine.host import allowed_cores
-from photofinish.wording import HIGH, bound, counted, interval_text, seconds
-
-IN_GRAPHS = "Steps in CUDA graphs are taken apart one by one, so these are proportions, not times"
-_NO_REMEDY = {
-    "start-up": "start-up happens once, so a longer training feels it less",
-    "resident": "the samples are on the device already",
-    "copies": "the samples don't fit into the device's memory, and copies are pinned already",
-    "workers": "the samples don't fit into the device's memory, and each core has a worker",
-    "small job": "the job is small, and a faster device would not help",
-    "used well": "only a faster device or a smaller network would",
-    "container": "raise the container's limit",
-    "no gain": "nothing that was tried surely gains",
-    "untried copies": "copies from pinned memory (`pin_memory`, `non_blocking`) were not tried",
-    "untried workers": "more workers were not tried, and may lose more by their start",
-    "untried threads": "another number of threads was not tried",
-}
-_REMEDIES = {
-    "resident": "tried; keeps the bits",
-    "batch size": "tried; changes what is learned, so compare the accuracy",
-    "captured": "tried; right only if each step runs the same operations",
-    "bf16": "tried; changes what is learned, so compare the accuracy",
-    "tried threads": "tried; changes the last bits",
-    "tried workers": "tried; keeps the bits",
-    "decode once": "tried; keeps the bits",
-    "resident once": "tried; keeps the bits",
-    "batch transform": "tried; changes what is learned, as a batch draws once",
-}
+from photofinish.reporting.templates import say
+from photofinish.wording import HIGH
 
 
 def cause(found: Diagnosis) -> str:
     """Return what a job or an epoch waits for, with times."""
-    run, timings = found.run, found.run.timings
+    run, timings, costs = found.run, found.run.timings, found.run.costs
     if found.cause == "start-up-bound":
         share = timings.startup_seconds / timings.whole_seconds
-        return f"start-up is {share:.0%} of the job's {seconds(timings.whole_seconds)}"
+        return say(found.cause, share=share, whole=timings.whole_seconds)
     if found.not_known:
         return not_known(found.not_known)
     if run.settings is None:
-        step = seconds(timings.median_step_seconds)
-        waiting = f"{run.waiting_share:.0%} of an epoch waits for batches"
-        return f"{waiting}: {seconds(run.batch_seconds)} per batch, and a step takes {step}"
-    costs = run.costs
+        return say("script waits", run=run, step=timings.median_step_seconds)
     if costs is None:
         return found.cause
-    step = seconds(costs.step_alone_seconds)
     if found.cause in ("copy-bound", "input-bound"):
-        what, batch_seconds = "copying to the device", costs.copying_seconds
+        what, batch_seconds = "copying", costs.copying_seconds
         if found.cause == "input-bound":
-            loads = costs.experiment.input.name == "loader"
-            what = "the loader" if loads else "gathering batches"
+            what = "the loader" if costs.experiment.input.name == "loader" else "gathering"
             batch_seconds = costs.input_seconds
-        share = min(1.0, batch_seconds / costs.epoch_share_seconds)
-        batch = seconds(batch_seconds)
-        return f"{what} takes {share:.0%} of an epoch: {batch} per batch, and a step takes {step}"
+        share, step = min(1.0, batch_seconds / costs.epoch_share_seconds), costs.step_alone_seconds
+        return say("waits", what=say(what), share=share, batch=batch_seconds, step=step)
     if found.cause == "launch-bound":
-        return (
-            f"{seconds(costs.fixed_seconds)} of a step's {step} do not depend on its samples: "
-            f"launching operations and updating {run.parameter_count:,} weights"
-        )
-    computing = f"arithmetic is {1 - costs.fixed_seconds / costs.step_alone_seconds:.0%} of a step"
+        return say("fixed", costs=costs, run=run)
+    share = 1 - costs.fixed_seconds / costs.step_alone_seconds
     if found.cause == "compute-bound":
-        return computing
+        return say(found.cause, share=share)
     cores = allowed_cores(timings.host.cpu) if timings.host.cpu else 1
-    threads = counted(timings.host.threads or 1, "thread")
-    return f"{computing}, with {threads} for {counted(cores, 'core')}"
+    threads = timings.host.threads or 1
+    return say("compute-bound by threads", share=share, threads=threads, cores=cores)
 
 
 def advice(found: Diagnosis) -> str:
     """Return what to change in params.yaml, or why nothing helps."""
     if found.remedy:
-        tries = f"Try `{remedy_line(found.remedy)}`: {prediction(found.remedy)}."
-        if found.second is None:
-            return tries
-        return f"{tries} Or `{remedy_line(found.second)}`: {prediction(found.second)}."
-    why = _NO_REMEDY[found.no_remedy] if found.no_remedy else "the cause is not known"
-    return f"No setting is suggested: {why}."
+        first, second = (
+            (remedy_line(each), prediction(each)) if each else ("", "")
+            for each in (found.remedy, found.second)
+        )
+        values = {"second_line": second[0], "second": second[1]}
+        return say("try", line=first[0], prediction=first[1], **values)
+    why = say(f"none: {found.no_remedy}" if found.no_remedy else "cause unknown")
+    return say("no suggestion", why=why)
 
 
 def remedy_line(remedy: Remedy) -> str:
@@ -98,16 +66,14 @@ def settings_line(settings: Mapping[str, Any]) -> str:
 
 def prediction(remedy: Remedy) -> str:
     """Return the predicted gain of an epoch, and the prediction's source."""
-    return f"{gain_text(remedy.predicted)} ({_REMEDIES[remedy.by]})"
+    return say("prediction", gain=gain_text(remedy.predicted), how=say(f"by: {remedy.by}"))
 
 
 def gain_text(gain: Gain) -> str:
     """Return how much faster an epoch gets."""
     if gain.low != 1:
-        return f"an epoch gets {interval_text(gain)}x faster"
-    return (
-        f"an epoch gets at most {bound(gain.high)} faster" if gain.high <= HIGH else "no limit here"
-    )
+        return say("gains", gain=gain)
+    return say("gains at most" if gain.high <= HIGH else "gains unknown", gain=gain)
 
 
 def commands(experiment: str, remedy: Remedy) -> tuple[str, str]:
@@ -131,12 +97,7 @@ def _yaml(value: Any) -> str:
 
 def not_known(found: NotKnown) -> str:
     """Return why the figures show neither cause nor bound."""
-    apart, whole = seconds(found.apart_seconds), seconds(found.whole_seconds)
-    return {
-        "not taken apart": found.recorded or "no step was taken apart",
-        "busy": "the machine was busy",
-        "few steps": f"it trained fewer than {LEAST_STEPS} steps",
-        "training": f"an epoch takes {apart} when measured, and took {whole} in the training",
-        "epoch": f"its steps take {apart} when taken apart, and an epoch took {whole}",
-        "step": f"a step takes {apart} when taken apart, and {whole} repeated on one batch",
-    }[found.reason]
+    if found.reason == "not taken apart" and found.recorded:
+        return found.recorded
+    apart, whole = found.apart_seconds, found.whole_seconds
+    return say(f"why: {found.reason}", apart=apart, whole=whole, least=LEAST_STEPS)

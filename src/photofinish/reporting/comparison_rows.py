@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import zip_longest
+from operator import itemgetter
 from typing import Any
 
 from photofinish.comparing.decision import Decision
@@ -14,10 +15,12 @@ from photofinish.comparing.result import Result, Trained
 from photofinish.comparing.spending import ResourceUse
 from photofinish.comparing.step_costs import PARTS
 from photofinish.comparing.times import Interval, job_interval
-from photofinish.machine.load import load_warnings
+from photofinish.machine.load import LoadWindow, load_warnings
 from photofinish.reporting.extrapolated import timed_text
 from photofinish.reporting.sentences import metric_texts
+from photofinish.reporting.templates import say
 from photofinish.results.figures import FIGURES, Figure, figures_in, thousands
+from photofinish.results.job_times import JobTimes
 from photofinish.results.records import DEVICE_LABELS, DeviceLabel
 from photofinish.wording import seconds, utc_minute
 
@@ -60,15 +63,6 @@ class _DeviceRow:
         return self.pair if self.device == "gpu" else None
 
     @property
-    def status(self) -> str:
-        return "trained" if self.run else "unavailable"
-
-    @property
-    def precision(self) -> str | None:
-        known = self.run and (self.run.record or self.run.timings.operations)
-        return self.run.precision if self.run and known else None
-
-    @property
     def epochs(self) -> int:
         """Epochs of the job, or 0 for a script without steps or result."""
         if settings := (self.run or self.pair.cpu).settings:
@@ -76,20 +70,8 @@ class _DeviceRow:
         return round(self.run.timings.timed.done) * self.run.has_steps if self.run else 0
 
     @property
-    def epochs_trained(self) -> int | None:
-        return len(self.trained.timings.epochs) if self.trained else None
-
-    @property
-    def repeats(self) -> int | None:
-        return len(self.run.timings.end_to_end_seconds) if self.run else None
-
-    @property
     def job_interval(self) -> Interval | None:
         return job_interval(self.limited.timings) if self.limited else None
-
-    @property
-    def job_extrapolated(self) -> str | None:
-        return f"from {timed_text(self.limited.timings)}" if self.limited else None
 
     @property
     def same_initial_weights(self) -> bool | None:
@@ -100,29 +82,8 @@ class _DeviceRow:
 
     @property
     def causes(self) -> list[str] | None:
-        return [each.cause for each in self.pair.diagnoses[self.device]] if self.run else None
-
-    @property
-    def warnings(self) -> str | None:
-        return "; ".join(load_warnings(self.run.timings.load)) or None if self.run else None
-
-    @property
-    def resumed(self) -> str | None:
-        times = self.trained.timings if self.trained else None
-        return " ".join(map(str, times.resumed_at_epochs)) or None if times else None
-
-    @property
-    def test_metrics(self) -> str | None:
-        return "; ".join(metric_texts(self.run)) or None if self.run else None
-
-    @property
-    def reason(self) -> str | None:
-        return None if self.run else self.pair.why_no_gpu
-
-    @property
-    def cost_currency(self) -> str | None:
-        spent = self.spent
-        return spent.currency if spent and spent.cost.amount is not None else None
+        found = self.pair.diagnoses[self.device] if self.run else ()
+        return [each.cause for each in found] or None
 
     @cached_property
     def figures(self) -> dict[str, Any]:
@@ -130,27 +91,58 @@ class _DeviceRow:
         return {figure.name: value or None for figure, value in found}
 
 
-def _column(name: str, path: str = "", *args: Any, **places: Any) -> Figure[_DeviceRow]:
-    """Return a column with the value at a path of attributes and keys, or None if it ends early."""
+def _precision(run: Result) -> str | None:
+    return run.precision if run.record or run.timings.operations else None
+
+
+def _extrapolated(timings: JobTimes) -> str:
+    return say("from", timed=timed_text(timings))
+
+
+def _currency(spent: ResourceUse) -> str | None:
+    return None if spent.cost.amount is None else spent.currency
+
+
+def _warnings(load: Sequence[LoadWindow]) -> str | None:
+    return _joined(load_warnings(load))
+
+
+def _numbers(epochs: Iterable[int]) -> str | None:
+    return " ".join(map(str, epochs)) or None
+
+
+def _joined(texts: Iterable[str]) -> str | None:
+    return "; ".join(texts) or None
+
+
+def _column(
+    name: str,
+    path: str = "",
+    label: str | None = None,
+    write: Callable[[Any], str] = str,
+    *,
+    then: Callable[[Any], Any] = lambda found: found,
+    dvc: bool = False,
+) -> Figure[_DeviceRow]:
+    """Return a column: `then` of what is at a path of attributes, or None if that ends early."""
     keys = (path or name).split(".")
 
     def value(row: _DeviceRow) -> Any:
         found: Any = row
         for key in keys:
-            if key.lstrip("-").isdigit():
-                found = found[int(key)] if found else None
-            elif isinstance(found, dict):
+            if isinstance(found, dict):
                 found = found.get(key)
             elif found is not None:
                 found = getattr(found, key)
-        return found
+        return None if found is None else then(found)
 
-    return Figure(name, value, *args, **places)
+    return Figure(name, value, label, write, dvc=dvc)
 
 
 def _interval(name: str, path: str) -> tuple[Figure[_DeviceRow], ...]:
     """Return the columns of both ends of an interval."""
-    return _column(f"{name}_low", f"{path}.0"), _column(f"{name}_high", f"{path}.1")
+    ends = (("low", itemgetter(0)), ("high", itemgetter(1)))
+    return tuple(_column(f"{name}_{end}", path, then=then) for end, then in ends)
 
 
 def _speedup(name: str) -> tuple[Figure[_DeviceRow], ...]:
@@ -165,23 +157,23 @@ def _speedup(name: str) -> tuple[Figure[_DeviceRow], ...]:
 COLUMNS: tuple[Figure[_DeviceRow], ...] = (
     _column("experiment", "pair.experiment"),
     _column("device"),
-    _column("status"),
+    Figure("status", lambda row: "trained" if row.run else "unavailable"),
     _column("answer", "decision.answer"),
     _column("answer_for", "decision.about"),
     _column("answer_by", "decision.basis"),
     _column("answer_reason", "decision.reason"),
     _column("device_name", "run.timings.device_name", "hardware"),
-    _column("precision", "precision", "precision"),
+    _column("precision", "run", "precision", then=_precision),
     _column("parameters", "run.parameter_count", "weights", thousands),
     _column("epochs", "epochs", "epochs"),
-    _column("epochs_trained", "epochs_trained", "epochs trained"),
-    _column("repeats", "repeats", "trainings"),
+    _column("epochs_trained", "trained.timings.epochs", "epochs trained", then=len),
+    _column("repeats", "run.timings.end_to_end_seconds", "trainings", then=len),
     _column(
         "test_accuracy", "trained.scores.test_accuracy", "test accuracy", "{:.2%}".format, dvc=True
     ),
     _column("test_loss", "trained.scores.test_loss", "test loss", "{:.4f}".format, dvc=True),
     _column("macro_f1", "trained.scores.macro_f1", "macro F1", "{:.4f}".format, dvc=True),
-    _column("test_metrics", "test_metrics", "test metrics"),
+    _column("test_metrics", "run", "test metrics", then=lambda run: _joined(metric_texts(run))),
     *(
         _column(each.name, f"figures.{each.name}", each.label, each.write, dvc=each.dvc)
         for each in FIGURES
@@ -189,7 +181,7 @@ COLUMNS: tuple[Figure[_DeviceRow], ...] = (
     ),
     _column("job_seconds", "limited.timings.whole_seconds", "whole job", seconds, dvc=True),
     *_interval("job_seconds", "job_interval"),
-    _column("job_extrapolated", "job_extrapolated", "whole job extrapolated"),
+    _column("job_extrapolated", "limited.timings", "whole job extrapolated", then=_extrapolated),
     *_speedup("step"),
     *_speedup("epoch"),
     *_speedup("end_to_end"),
@@ -205,7 +197,7 @@ COLUMNS: tuple[Figure[_DeviceRow], ...] = (
     _column("energy_status", "spent.energy.status"),
     _column("energy_counted", "spent.energy.counted"),
     _column("cost", "spent.cost.amount"),
-    _column("cost_currency"),
+    _column("cost_currency", "spent", then=_currency),
     _column("cost_counted", "spent.cost.counted"),
     _column("target_cost", "spent.cost_to_target.amount"),
     _column("overhead_seconds", "trained.timings.overhead.seconds", "between epochs", seconds),
@@ -215,8 +207,8 @@ COLUMNS: tuple[Figure[_DeviceRow], ...] = (
     ),
     _column("epoch_ceiling", "of_cpu.bounds.epoch.at_most"),
     _column("job_ceiling", "of_cpu.bounds.job.at_most"),
-    _column("cause", "causes.0"),
-    _column("epoch_cause", "causes.-1"),
+    _column("cause", "causes", then=itemgetter(0)),
+    _column("epoch_cause", "causes", then=itemgetter(-1)),
     _column("busy_share", "run.costs.busy_share", "device busy", "{:.0%}".format),
     *(
         _column(
@@ -227,11 +219,21 @@ COLUMNS: tuple[Figure[_DeviceRow], ...] = (
         )
         for part, field in PARTS.items()
     ),
-    _column("load_warnings", "warnings", "unreliable because"),
-    _column("resumed_at_epochs", "resumed", "resumed at epochs"),
+    _column(
+        "load_warnings",
+        "run.timings.load",
+        "unreliable because",
+        then=_warnings,
+    ),
+    _column(
+        "resumed_at_epochs",
+        "trained.timings.resumed_at_epochs",
+        "resumed at epochs",
+        then=_numbers,
+    ),
     _column("host_name", "run.timings.host_name", "machine"),
     _column("measured_at_unix_seconds", "run.timings.started_at_unix_seconds", "began", utc_minute),
-    _column("reason"),
+    Figure("reason", lambda row: None if row.run else row.pair.why_no_gpu),
 )
 """Columns of comparison.csv, in order. A new figure is one more line."""
 

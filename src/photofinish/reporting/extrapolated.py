@@ -1,19 +1,20 @@
-"""Text about a training that a time limit ended, and about the time of its whole job."""
+"""Times of jobs that were timed in part, and how similar two models are."""
 
 from __future__ import annotations
 
 from photofinish.comparing.parity import Parity
 from photofinish.comparing.seeds import ScoreDifference
 from photofinish.comparing.times import job_interval
+from photofinish.reporting.templates import say
 from photofinish.results.job_times import JobTimes
 from photofinish.wording import counted, seconds
 
 
 def timed_text(timings: JobTimes) -> str:
     """Return `3 of 50 epochs`, or `50 epochs` if all of the job was timed."""
-    count, of, unit = timings.timed
+    done, of, unit = timings.timed
     whole = counted(round(of), unit)
-    return f"{round(count):,} of {whole}" if timings.untimed_epochs else whole
+    return say("timed", done=round(done), whole=whole) if timings.untimed_epochs else whole
 
 
 def job_time(timings: JobTimes) -> str:
@@ -23,46 +24,38 @@ def job_time(timings: JobTimes) -> str:
 
 def mark(timings: JobTimes) -> str:
     """Return the mark of an extrapolated time, or an empty text."""
-    return f" (extrapolated from {timed_text(timings)})" if timings.untimed_epochs else ""
+    return say("extrapolated", timed=timed_text(timings)) if timings.untimed_epochs else ""
 
 
 def caution(timings: JobTimes) -> str:
     """Return a caution about a training that a time limit ended."""
-    low, high = map(seconds, job_interval(timings))
-    count, _, unit = timings.timed
-    return (
-        f"The CPU trained {timed_text(timings)}, by its `time_limit`. The whole job's time of "
-        f"{seconds(timings.whole_seconds)} is extrapolated ({low} to {high}), and its test metrics "
-        f"are those after {counted(round(count), unit)}."
-    )
+    (low, high), (done, _, unit) = job_interval(timings), timings.timed
+    timed, done_text = timed_text(timings), counted(round(done), unit)
+    return say("time limit", it=timings, timed=timed, low=low, high=high, done=done_text)
 
 
 def likeness(parity: Parity) -> str:
     """Return how similar the models are, and over which epochs if a time limit ended a training."""
     words, difference = str(parity.likeness), parity.difference
     if parity.likeness == "not shown":
-        words = "not shown to be the same"
+        words = say("not shown")
     if parity.epochs is not None:
-        return f"{words} over the {counted(parity.epochs, 'epoch')} that both trained"
+        return say("over epochs", words=words, epochs=parity.epochs)
     if difference is None:
         return words
     if parity.likeness == "equivalent":
-        return f"{words} (within {_points(parity.margin)}: {_range(difference)})"
+        return say("within", words=words, margin=parity.margin, ends=_range(difference))
+    points = in_points(difference)
     if parity.likeness == "not shown":
         wanted = difference.seeds_wanted(parity.margin)
-        return f"{words}: {in_points(difference)}, and `seeds: {wanted}` would show it"
+        return say("seeds wanted", words=words, points=points, seeds=wanted)
     is_score = parity.first_divergence and parity.first_divergence.name == "test accuracy"
-    return f"{words}: {in_points(difference)}" if is_score else words
+    return say("differ by", words=words, points=points) if is_score else words
 
 
 def in_points(difference: ScoreDifference) -> str:
     """Return `GPU -3.5 points (-7.9 to +0.9)`."""
-    return f"GPU {100 * difference.mean:+.1f} points ({_range(difference)})"
-
-
-def _points(share: float) -> str:
-    points = f"{100 * share:g}"
-    return f"{points} point{'' if points == '1' else 's'}"
+    return say("points", mean=100 * difference.mean, ends=_range(difference))
 
 
 def _range(difference: ScoreDifference) -> str:

@@ -10,7 +10,8 @@ from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.result import Result, Trained
 from photofinish.machine.fingerprint import GpuTarget
 from photofinish.reporting.comparison_rows import COLUMNS, comparison_rows, is_known
-from photofinish.reporting.page import NOTHING, Table
+from photofinish.reporting.page import Table
+from photofinish.reporting.templates import NOTHING, say
 from photofinish.results.measurements import Operations
 from photofinish.wording import listed, seconds
 
@@ -75,11 +76,11 @@ def _launching(result: Result) -> dict[str, str]:
     """Return how the trainer launched its steps. Empty for scripts."""
     if result.trained is None:
         return {}
-    timings, steps = result.trained.timings, "one by one"
+    timings, steps = result.trained.timings, say("one by one", why=None)
     taken = timings.steps_taken
     if result.device == "gpu" and taken:
-        is_captured = taken.kind == "graph"
-        steps = f"in graphs of {taken.at_once}" if is_captured else f"one by one: {taken.why}"
+        kind = "in graphs of" if taken.kind == "graph" else "one by one"
+        steps = say(kind, at_once=taken.at_once, why=taken.why)
     devices = str(timings.device_count)
     return {"devices": devices, "steps": steps, "warm-up": seconds(timings.warm_up_seconds)}
 

@@ -7,7 +7,8 @@ import statistics
 
 from photofinish.comparing.pairs import Comparison
 from photofinish.reporting.page import Table
-from photofinish.wording import byte_size, counted, ratio, seconds
+from photofinish.reporting.templates import say
+from photofinish.wording import byte_size, counted, seconds
 
 _LINES = 5
 
@@ -36,7 +37,10 @@ def loader_table(pair: Comparison) -> Table:
     parts = loader_parts(pair)
     whole_seconds = sum(parts.values())
     return [
-        {"part of loading a batch": name, "time": f"{seconds(part)} ({part / whole_seconds:.0%})"}
+        {
+            "part of loading a batch": name,
+            "time": say("time and share", it=part, share=part / whole_seconds),
+        }
         for name, part in parts.items()
     ]
 
@@ -47,7 +51,7 @@ def loader_note(pair: Comparison) -> str:
     for run in pair.trained:
         loader, device = run.timings.loader, run.device.upper()
         if loader and loader.not_measured:
-            notes.append(f"The {device}'s loader is not taken apart: {loader.not_measured}.")
+            notes.append(say("no loader parts", device=device, why=loader.not_measured))
     return " ".join(notes)
 
 
@@ -80,10 +84,10 @@ def needs_table(pair: Comparison) -> Table:
         if need := option.loader_need:
             row = {
                 "accelerator": option.accelerator.name,
-                "it trains": f"{ratio(need.gpu_samples_a_second)} samples/s",
-                "a core here loads": f"{ratio(need.core_samples_a_second)} samples/s",
+                "it trains": say("samples a second", rate=need.gpu_samples_a_second),
+                "a core here loads": say("samples a second", rate=need.core_samples_a_second),
                 "it wants": counted(math.ceil(need.wanted_cores), "core"),
-                "its machine has": f"{counted(need.cores, 'core')} ({need.vcpus} vCPUs)",
+                "its machine has": say("its machine", need=need),
                 "it would wait": f"{need.waiting_share:.0%}",
             }
             rows.append(row)

@@ -6,16 +6,17 @@ from collections.abc import Sequence
 
 from photofinish.comparing.candidates import Worth
 from photofinish.comparing.decision import Decision
-from photofinish.comparing.own_gpu import highest_limit, is_likely
+from photofinish.comparing.own_gpu import highest_limit
 from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.times import job_interval
 from photofinish.machine.load import load_warnings
-from photofinish.reporting.answer_words import with_article
+from photofinish.reporting.answer_words import main_cause, with_article
 from photofinish.reporting.extrapolated import likeness, timed_text
-from photofinish.reporting.page import ANSWER, NOTHING, Table
+from photofinish.reporting.page import ANSWER, Table
 from photofinish.reporting.sentences import Verdict
+from photofinish.reporting.templates import NOTHING, say
 from photofinish.results.job_times import JobTimes
-from photofinish.wording import HIGH, bound, interval_text, ratio, seconds
+from photofinish.wording import HIGH, seconds
 
 
 def overview_table(verdicts: Sequence[Verdict], pairs: Sequence[Comparison]) -> Table:
@@ -25,12 +26,12 @@ def overview_table(verdicts: Sequence[Verdict], pairs: Sequence[Comparison]) -> 
         own = each.decision.own
         row = {
             "experiment": each.experiment,
-            ANSWER: f"{each.decision.answer} ({each.decision.about})",
+            ANSWER: say("overview answer", it=each.decision),
             "do now": each.action,
             "on this CPU": _cpu_time(pair.cpu.timings),
             "on a GPU": _gpu_time(each.decision),
             "speed-up": _speedup(own, highest_limit(pair)),
-            "what takes the time": _why(pair, own),
+            "what takes the time": main_cause(pair, own) or NOTHING,
             "the models": _models(pair),
         }
         rows.append(row)
@@ -44,18 +45,14 @@ def _models(pair: Comparison) -> str:
     return "not compared" if pair.compared else NOTHING
 
 
-def _why(pair: Comparison, own: Worth) -> str:
-    reason = own.reason or NOTHING
-    return f"likely {reason}" if is_likely(pair, own) else reason
-
-
 def _cpu_time(timings: JobTimes) -> str:
     """Return the job's time, with a note if other programs used the machine."""
-    low, high = map(seconds, job_interval(timings))
-    time = f"{seconds(timings.whole_seconds)}"
+    whole_seconds, (low, high) = timings.whole_seconds, job_interval(timings)
+    time = seconds(whole_seconds)
     if timings.untimed_epochs:
-        time += f" ({low} to {high}), extrapolated from {timed_text(timings)}"
-    return f"{time}{', busy machine' if load_warnings(timings.load) else ''}"
+        timed = timed_text(timings)
+        time = say("extrapolated time", whole=whole_seconds, low=low, high=high, timed=timed)
+    return say("busy machine", time=time) if load_warnings(timings.load) else time
 
 
 def _gpu_time(decision: Decision) -> str:
@@ -63,23 +60,17 @@ def _gpu_time(decision: Decision) -> str:
     own, rented = decision.own, decision.rented
     if own.gpu is None:
         option = rented.option if rented and rented.jobs == 1 else None
-        if option is None or option.estimate is None:
-            return NOTHING
-        name = option.accelerator.name
-        return f"{seconds(option.estimate.job_seconds)} on a rented {name} (estimated)"
-    time = seconds(own.gpu.seconds)
+        return say("on a rented GPU", it=option) if option and option.estimate else NOTHING
     if own.basis == "measured":
-        return time
+        return seconds(own.gpu.seconds)
     if own.option:
-        return f"{time} if this machine had {with_article(own.option.accelerator.name)} (estimated)"
-    return f"{time} on {own.gpu.name} (recorded elsewhere)"
+        return say("if it had one", own=own, name=with_article(own.option.accelerator.name))
+    return say("on a recorded GPU", own=own)
 
 
 def _speedup(own: Worth, limit: float) -> str:
     """Return the speed-up of the GPU, or its upper bound."""
     if own.speedup is None:
-        return f"up to {bound(limit)}" if limit <= HIGH else NOTHING
-    if own.interval and own.is_hardly_known:
-        return f"{interval_text(own.interval)} times"
-    text = f"{ratio(own.speedup)}x"
-    return f"{text} ({interval_text(own.interval)})" if own.interval else text
+        return say("up to times", limit=limit) if limit <= HIGH else NOTHING
+    kind = "wide interval" if own.is_hardly_known else "speed-up"
+    return say(kind, speedup=own.speedup, interval=own.interval)

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import jinja2
 from markupsafe import Markup, escape
 
+from photofinish.reporting.templates import NOTHING
+
 Table = list[dict[str, str]]
 """Rows of a table, each a dictionary of cells by heading. All rows have equal headings."""
-NOTHING = "n/a"
 ANSWER = "worth a GPU?"
 """Heading of the overview's answers."""
 _NUMBER = re.compile(r"(up to )?-?[\d,]*\.?\d+( ?(µs|ms|s|min|h|%|x))?( \([\d.]+%\))?")

@@ -24,6 +24,7 @@ from photofinish.reporting.drawing import (
     time_axis,
 )
 from photofinish.reporting.extrapolated import timed_text
+from photofinish.reporting.templates import say
 from photofinish.results.job_times import JobTimes
 from photofinish.wording import HIGH, limit, listed, seconds, times
 
@@ -70,7 +71,7 @@ def job_times(pair: Comparison, decision: Decision) -> Picture:
     limit_seconds = pair.bounds.job.measured_seconds
     if not pair.compared:
         axes.axvline(limit_seconds, color=INK, linewidth=1, linestyle=":")
-        descriptions.append(f"an infinitely fast GPU: {seconds(limit_seconds)}")
+        descriptions.append(say("infinitely fast", limit=limit_seconds))
     axes.set_ylim(len(bars) - 0.6, -0.7)
     time_axis(axes)
     handles, labels = axes.get_legend_handles_labels()
@@ -79,8 +80,8 @@ def job_times(pair: Comparison, decision: Decision) -> Picture:
         shown.values(), shown.keys(), loc="lower left", ncols=5, fontsize=8, borderaxespad=0.1,
         handlelength=1, columnspacing=1,
     )  # fmt: skip
-    caption = "The whole job" if pair.compared else "The whole job (dotted: an infinitely fast GPU)"
-    description = f"Time of the job. {'; '.join(descriptions)}"
+    caption = say("job picture of both" if pair.compared else "job picture")
+    description = say("described job", parts="; ".join(descriptions))
     return as_picture(figure, f"job-{pair.experiment}", caption, description)
 
 
@@ -97,11 +98,9 @@ def loading(experiment: str, parts: dict[str, float]) -> Picture:
     figure.legend(
         loc="lower left", ncols=3, fontsize=8, borderaxespad=0.1, handlelength=1, columnspacing=1
     )
-    named = listed([f"{part} {seconds(value)}" for part, value in parts.items()])
-    description = f"Time of loading a batch in one process: {named}"
-    return as_picture(
-        figure, f"loading-{experiment}", "Loading a batch, in one process", description
-    )
+    named = [f"{part} {seconds(value)}" for part, value in parts.items()]
+    description = say("described loading", parts=named)
+    return as_picture(figure, f"loading-{experiment}", say("loading picture"), description)
 
 
 @dataclass(frozen=True)
@@ -117,7 +116,7 @@ def _bars(pair: Comparison, decision: Decision) -> list[_Bar]:
     for run in pair.trained:
         timings, how = run.timings, "measured"
         if timings.untimed_epochs:
-            how = f"extrapolated from {timed_text(timings)}"
+            how = say("extrapolated bar", timed=timed_text(timings))
         label, parts = f"{run.device.upper()} here, {how}", _parts(timings, run.loading_share)
         bars.append(_Bar(label, parts, is_estimated=bool(timings.untimed_epochs)))
     answers = [decision.own, *([decision.rented] if decision.rented else [])]
@@ -215,10 +214,9 @@ def learning_curves(history: Rows) -> Picture:
     descriptions = []
     for device, rows in by_device.items():
         first, last = rows[0][key], rows[-1][key]
-        descriptions.append(
-            f"on the {device.upper()} from {first:.3g} to {last:.3g} in {len(rows)} epochs "
-            f"and {seconds(rows[-1]['training_seconds_so_far'])} of training"
-        )
+        values = {"epochs": len(rows), "trained": rows[-1]["training_seconds_so_far"]}
+        curve = say("described curve", device=device.upper(), first=first, last=last, **values)
+        descriptions.append(curve)
     experiment = history[0]["experiment"]
     description = f"{name.capitalize()} of {experiment}: {listed(descriptions)}"
-    return as_picture(figure, f"loss-{experiment}", "How it learned", description)
+    return as_picture(figure, f"loss-{experiment}", say("curves"), description)

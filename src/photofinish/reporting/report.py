@@ -12,7 +12,7 @@ from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.remedies import Remedy
 from photofinish.comparing.scaling import all_series, grid, shared_trainings
 from photofinish.files import to_json, write_text_atomically
-from photofinish.reporting import pictures, rows, sentences, tables
+from photofinish.reporting import pictures, rows, tables
 from photofinish.reporting.answer_records import answer_record
 from photofinish.reporting.answer_words import summary as summary_of
 from photofinish.reporting.answers import Answers, write_answers
@@ -30,7 +30,7 @@ from photofinish.reporting.loader_table import (
 from photofinish.reporting.overview import overview_table
 from photofinish.reporting.page import Table, template
 from photofinish.reporting.sentences import Verdict, verdict
-from photofinish.reporting.tables import RENTING_NOTE
+from photofinish.reporting.templates import say
 from photofinish.wording import markdown_text
 
 MOST_SHOWN = 30
@@ -38,46 +38,23 @@ MOST_SHOWN = 30
 MOST_MARKDOWN_CHARACTERS = 60_000
 """GitHub accepts comments of up to 65,536 characters."""
 FIGURES = "figures"
-_SECTIONS: list[tuple[str, Callable[[Comparison], Table], str]] = [
-    (
-        "Speed-ups",
-        tables.speedup_table,
-        "The CPU's time over the GPU's. A script's step is the mean of an epoch, without the wait "
-        "for its batch. Where the interval spans 1, or there is none, no winner is named.",
-    ),
-    (
-        "What no GPU can shorten",
-        tables.bounds_table,
-        "Upper bounds: no GPU in this machine exceeds them, and a real one may fall well short.",
-    ),
-    (
-        "Loading with more workers",
-        workers_table,
-        "Timed without steps. A worker's CPU time is for four batches.",
-    ),
-    ("Which to rent", tables.renting_table, RENTING_NOTE),
-    (
-        "Which loader a GPU wants",
-        needs_table,
-        "By its estimated steps, the loading of one core here, and the cores of the machine with "
-        "the lowest price, if each has a worker.",
-    ),
-    (
-        "Is it the same model?",
-        tables.parity_table,
-        "Compared from the training's start to its end.",
-    ),
-    ("The script's metrics", tables.metrics_table, sentences.NO_PARITY),
-    ("Several seeds", tables.seeds_table, "How much chance changes the result."),
-    ("Energy, cost and time to the target", tables.paying_table, ""),
-    (
-        "Recorded elsewhere",
-        tables.references_table,
-        "Measured on other machines. A GPU's record counts only where no GPU trained.",
-    ),
-    ("Figures", figures_table, ""),
-]
-"""Title, function and note of each table. Tables without rows are not shown."""
+_SECTIONS: dict[str, Callable[[Comparison], Table]] = {
+    "Speed-ups": tables.speedup_table,
+    "What no GPU can shorten": tables.bounds_table,
+    "Loading with more workers": workers_table,
+    "Which to rent": tables.renting_table,
+    "Which loader a GPU wants": needs_table,
+    "Is it the same model?": tables.parity_table,
+    "The script's metrics": tables.metrics_table,
+    "Several seeds": tables.seeds_table,
+    "Energy, cost and time to the target": tables.paying_table,
+    "Recorded elsewhere": tables.references_table,
+    "Figures": figures_table,
+}
+"""Function of each table by its title, which is also the template of its note.
+
+Tables without rows are not shown.
+"""
 
 
 @dataclass(frozen=True)
@@ -123,8 +100,8 @@ def write_report(
         overview=overview,
         pictures=drawn,
         shared={
-            "What several devices gain": tables.sharing_table(shared_trainings(pairs)),
-            "Where the GPU begins to pay, by size": tables.series_table(all_series(pairs)),
+            say("several devices"): tables.sharing_table(shared_trainings(pairs)),
+            say("by size"): tables.series_table(all_series(pairs)),
         },
         details=details,
         has_experiments=bool(pairs),
@@ -186,7 +163,12 @@ def _details(pair: Comparison, answer: Verdict) -> Details:
     remedies = [each for found in diagnoses for each in (found.remedy, found.second) if each]
     if answer.decision.own.reason == "short job":
         remedies = []
-    sections = [(title, table(pair), note) for title, table, note in _SECTIONS]
+    no_parity = say("no parity")
+    sections = [
+        (title, found, say(title, no_parity=no_parity))
+        for title, table in _SECTIONS.items()
+        if (found := table(pair))
+    ]
     drawn = [pictures.job_times(pair, answer.decision)]
     if parts := loader_parts(pair):
         drawn.append(pictures.loading(pair.experiment, parts))
@@ -195,7 +177,7 @@ def _details(pair: Comparison, answer: Verdict) -> Details:
     return Details(
         answer,
         [_suggestion(pair.experiment, remedy) for remedy in remedies],
-        [section for section in sections if section[1]],
+        sections,
         drawn,
         tables.steps_table(pair),
         tables.steps_note(pair),
@@ -241,6 +223,6 @@ def _markdown(summary: str, verdicts: list[Verdict], overview: Table) -> str:
     text = ""
     for line in lines:
         if len(text) + len(line) > MOST_MARKDOWN_CHARACTERS:
-            return f"{text}\nThe rest is on the page and in comparison.csv.\n"
+            return "\n".join((text, say("cut"), ""))
         text += f"{line}\n"
     return text

@@ -13,10 +13,10 @@ from photofinish.comparing.speedups import epoch_speedup
 from photofinish.comparing.spending import time_to_lowest_loss
 from photofinish.comparing.step_costs import PARTS
 from photofinish.machine.load import load_warnings
-from photofinish.reporting import causes, sentences
+from photofinish.reporting import sentences
 from photofinish.reporting.extrapolated import job_time, timed_text
-from photofinish.reporting.page import NOTHING, Table
-from photofinish.reporting.sentences import THE_SAME
+from photofinish.reporting.page import Table
+from photofinish.reporting.templates import NOTHING, THE_SAME, say
 from photofinish.results.references import hardware
 from photofinish.wording import (
     all_or_some,
@@ -26,15 +26,9 @@ from photofinish.wording import (
     limit,
     listed,
     money,
-    ratio,
     seconds,
     times,
     utc_day,
-)
-
-RENTING_NOTE = (
-    "Estimates assume this CPU's start-up and loading; a loader's workers share the cores of the "
-    "cheapest machine."
 )
 
 
@@ -55,7 +49,7 @@ def speedup_table(pair: Comparison) -> Table:
     rows = []
     for found in pair.compared.speedups.values() if pair.compared else ():
         row = {
-            "of": sentences.NAMES[found.kind],
+            "of": say(found.kind),
             "CPU": seconds(found.cpu_seconds),
             "GPU": seconds(found.device_seconds),
             "speed-up": times(found.ratio),
@@ -64,7 +58,7 @@ def speedup_table(pair: Comparison) -> Table:
         }
         rows.append(row)
     if rows and pair.cpu.timings.untimed_epochs:
-        rows[-1]["CPU"] += ", extrapolated"
+        rows[-1]["CPU"] = say("extrapolated CPU", time=rows[-1]["CPU"])
     return rows
 
 
@@ -97,16 +91,11 @@ def parity_table(pair: Comparison) -> Table:
     for layer, finding in findings:
         if finding == THE_SAME:
             continue
-        likeness = "within rounding" if layer.within_rounding else "different"
-        if layer.within_rounding is None:
-            likeness = "not comparable"
-        rows.append(
-            {
-                "compared": layer.name,
-                "result": finding,
-                "verdict": THE_SAME if layer.same else likeness,
-            }
-        )
+        likeness = "not comparable"
+        if layer.within_rounding is not None:
+            likeness = "within rounding" if layer.within_rounding else "different"
+        result = THE_SAME if layer.same else likeness
+        rows.append({"compared": layer.name, "result": finding, "verdict": result})
     return rows
 
 
@@ -119,10 +108,9 @@ def seeds_table(pair: Comparison) -> Table:
             ("test loss", over.test_loss, "{:.4f}".format),
         ]
         if over.reached:
-            goal = f"to {over.targets[0].target:g} validation accuracy"
-            epochs, times = over.reached
-            figures.append((f"epochs {goal}", epochs, "{:.1f}".format))
-            figures.append((f"time {goal}", times, seconds))
+            target, (epochs, durations) = over.targets[0].target, over.reached
+            figures.append((say("epochs to", target=target), epochs, "{:.1f}".format))
+            figures.append((say("time to", target=target), durations, seconds))
         for of, spread, write in figures:
             low, high = min(spread.values), max(spread.values)
             row = {
@@ -158,30 +146,29 @@ def paying_table(pair: Comparison) -> Table:
 
 def _spent(pair: Comparison, run: Result) -> dict[str, tuple[str, str]]:
     """Return a training's energy, cost and times, each as a figure and an explanation."""
-    spent = pair.uses[run.device]
+    spent, startup_seconds = pair.uses[run.device], run.timings.startup_seconds
     joules, target, currency = spent.energy.joules, spent.target, spent.currency
-    spent_energy = NOTHING if joules is None else energy(joules)
     answers = {}
     if pair.compared and (repaid := pair.compared.break_even):
-        startup = seconds(run.timings.startup_seconds)
-        answers["start-up repaid"] = startup, sentences.break_even_epochs(repaid)
-    answers["energy of the epochs"] = spent_energy, f"{spent.energy.status}: {spent.energy.counted}"
+        when = sentences.break_even_epochs(repaid)
+        answers["start-up repaid"] = seconds(startup_seconds), when
+    spent_energy = NOTHING if joules is None else energy(joules)
+    answers["energy of the epochs"] = spent_energy, say("energy counted", it=spent.energy)
     cost = money_or_nothing(spent.cost.amount, currency)
     answers["cost of the run"] = cost, spent.cost.counted
-    goal = f"to {target.target:g} validation accuracy" if target else ""
-    if target and target.seconds is None:
-        answers[f"time {goal}"] = NOTHING, f"not reached; the best is {target.best:.4g}"
-    elif target and target.seconds is not None:
-        when = f"in epoch {target.epoch}, start-up included"
-        answers[f"time {goal}"] = seconds(target.seconds), when
-    if spent.cost_to_target:
+    if target:
+        reached, when = NOTHING, say("not reached", best=target.best)
+        if target.seconds is not None:
+            reached, when = seconds(target.seconds), say("in epoch", epoch=target.epoch)
+        answers[say("time to", target=target.target)] = reached, when
+    if target and spent.cost_to_target:
         cost = money_or_nothing(spent.cost_to_target.amount, currency)
-        answers[f"cost {goal}"] = cost, "as for the run"
+        answers[say("cost to", target=target.target)] = cost, "as for the run"
     if run.stops_early and run.trained:
-        epochs, startup_seconds = run.trained.timings.epochs, run.timings.startup_seconds
+        epochs = run.trained.timings.epochs
         epoch, until_seconds = time_to_lowest_loss(run.history, epochs, startup_seconds)
-        when = f"in epoch {epoch} of {len(run.history)}, start-up included"
-        answers["time to the lowest validation loss"] = seconds(until_seconds), when
+        when = say("in epoch of", epoch=epoch, epochs=len(run.history))
+        answers[say("lowest loss")] = seconds(until_seconds), when
     return answers
 
 
@@ -202,7 +189,7 @@ def sharing_table(shared: Iterable[Shared]) -> Table:
             "hardware": hardware(each.device, each.timings),
             "devices": str(each.count),
             "epoch (median)": seconds(each.speedup.device_seconds),
-            "speed": f"{ratio(each.speedup.ratio)}x as fast as {each.fewest}",
+            "speed": say("as fast", speed=each.speedup.ratio, fewest=each.fewest),
             "scaling efficiency": efficiency,
             "recorded": each.machine or "here",
             "unreliable": "; ".join(load_warnings(each.timings.load)) or "no",
@@ -219,11 +206,11 @@ def references_table(pair: Comparison) -> Table:
         day = utc_day(timings.started_at_unix_seconds)
         row = {
             "hardware": each.hardware,
-            "recorded elsewhere": f"{day} ({each.machine})",
+            "recorded elsewhere": say("day and machine", day=day, machine=each.machine),
             "epoch (median)": seconds(against_cpu.device_seconds),
-            "of this CPU's speed": f"{ratio(against_cpu.ratio)}x",
+            "of this CPU's speed": times(against_cpu.ratio),
             "total": job_time(timings),
-            "test": f"{each.scores.in_words} after {timed_text(timings)}",
+            "test": say("score after", scores=each.scores.in_words, timed=timed_text(timings)),
             "unreliable": "; ".join(load_warnings(timings.load)) or "no",
         }
         rows.append(row)
@@ -238,8 +225,8 @@ def renting_table(pair: Comparison) -> Table:
         row = {"accelerator": option.accelerator.name}
         if has_estimates:
             row |= _estimates(option)
-        needed, most = byte_size(option.needed_bytes), option.accelerator.memory_gib
-        row["fits, memory at least"] = f"{option.fits}, {needed} of {most:g} GiB"
+        needed = byte_size(option.needed_bytes)
+        row["fits, memory at least"] = say("fits", it=option, needed=needed)
         row["an hour"] = _hour(option)
         rows.append(row)
     return rows
@@ -248,8 +235,8 @@ def renting_table(pair: Comparison) -> Table:
 def _estimates(option: RentalOption) -> dict[str, str]:
     estimate, price, job = option.estimate, option.price, NOTHING
     if estimate:
-        low, high = map(seconds, estimate.job_interval)
-        job = f"{seconds(estimate.job_seconds)} ({low} to {high})"
+        low, high = estimate.job_interval
+        job = say("job interval", whole=estimate.job_seconds, low=low, high=high)
     cost = money_or_nothing(option.estimated_cost, price.currency if price else "")
     return {"the job, estimated": job, "cost with its start": cost}
 
@@ -271,7 +258,8 @@ def steps_table(pair: Comparison) -> Table:
     for part in PARTS if profiled else ():
         row = {"part of a step (mean)": part}
         for device, costs in profiled.items():
-            row[device] = f"{seconds(costs.parts_seconds[part])} ({costs.shares[part]:.0%})"
+            part_seconds, share = costs.parts_seconds[part], costs.shares[part]
+            row[device] = say("time and share", it=part_seconds, share=share)
         rows.append(row)
     return rows
 
@@ -280,7 +268,7 @@ def steps_note(pair: Comparison) -> str:
     """Return a note on how to read the parts of a step."""
     taken = [run.trained.timings.steps_taken for run in pair.trained if run.trained]
     is_captured = any(steps and steps.kind == "graph" for steps in taken)
-    return causes.IN_GRAPHS if is_captured else ""
+    return say("in graphs") if is_captured else ""
 
 
 def metrics_table(pair: Comparison) -> Table:
