@@ -32,6 +32,7 @@ from photofinish.reporting import causes, sentences
 from photofinish.reporting.comparison_rows import comparison_rows
 from photofinish.reporting.overview import overview_table
 from photofinish.reporting.tables import steps_note, steps_table
+from photofinish.reporting.templates import say
 from photofinish.results import EpochTiming
 from photofinish.results.measurements import (
     LoaderTimes,
@@ -364,7 +365,7 @@ def test_tables_have_the_parts_of_a_step_and_the_causes(
     captured = {"steps_taken": StepsTaken(kind="graph", at_once=8, why="tried")}
     gpu = slow(device="gpu", waiting=0.09, settings={"input": LOADER}, timings=captured)
     pair = pair_of(cpu, gpu)
-    assert steps_note(pair) == causes.IN_GRAPHS
+    assert steps_note(pair) == say("in graphs")
     text = sentences.verdict(pair).text
     assert "On the GPU, the loader takes 90% of an epoch" in text
     assert "(input-bound). Try `experiments.small-mlp.input: resident`: an epoch gets" in text

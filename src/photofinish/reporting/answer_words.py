@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 
 from photofinish.comparing.candidates import About, Worth
 from photofinish.comparing.decision import Action, Decision
-from photofinish.comparing.estimated_job import LargerBatch
 from photofinish.comparing.fair_cpu import fewer_threads, slow_kernels
 from photofinish.comparing.own_gpu import highest_limit, is_likely
 from photofinish.comparing.pairs import Comparison
@@ -102,23 +101,14 @@ def _hints(pair: Comparison, decision: Decision) -> Iterable[str]:
     if option is None or estimate is None:
         return
     name, need = option.accelerator.name, option.loader_need
-    if estimate.larger_batch:
-        yield _larger_batch(estimate.larger_batch)
+    if larger := estimate.larger_batch:
+        yield say("launches" if larger.batch_size > 1 else "launches of some batch", it=larger)
     if need and need.waiting_share > _MUCH_WAITING:
         cores = math.ceil(need.wanted_cores)
         yield say("loader", gpu=with_article(name), need=need, cores=cores)
     captured_seconds = estimate.captured_job_seconds
     if captured_seconds and estimate.job_seconds > _WORTH_CAPTURING * captured_seconds:
         yield say("captured", seconds=captured_seconds, gpu=name)
-
-
-def _larger_batch(found: LargerBatch) -> str:
-    size, larger = found.batch_size, found.larger_batch_size
-    if size > 1:
-        batches = say("batch", size=size), say("batch", size=larger)
-    else:
-        batches = say("this batch"), say("larger batch", size=larger)
-    return say("launch-bound", it=found, batch=batches[0], larger=batches[1])
 
 
 def with_article(gpu: str) -> str:
@@ -198,10 +188,9 @@ def summary(decisions: Sequence[Decision]) -> str:
     which: About = "the GPU here" if is_here else "if this machine had a GPU"
     own = say("summary of", about=say(which), counts=", ".join(_own_counts(decisions)))
     texts.insert(0 if is_here else len(texts), own)
-    if saved_seconds := sum(each.saved_seconds for each in decisions):
-        whole_seconds = sum(each.here_seconds for each in decisions)
-        texts.append(say("saved by all", saved=saved_seconds, whole=whole_seconds))
-    return say("summary", count=len(decisions), sentences=" ".join(texts))
+    saved_seconds = sum(each.saved_seconds for each in decisions)
+    values = {"saved": saved_seconds, "whole": sum(each.here_seconds for each in decisions)}
+    return say("summary", count=len(decisions), answers=" ".join(texts), **values)
 
 
 def _own_counts(decisions: Sequence[Decision]) -> Iterable[str]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from photofinish.comparing.diagnosis import LEAST_STEPS, Diagnosis, NotKnown
-from photofinish.comparing.remedies import Gain, Remedy
+from photofinish.comparing.remedies import Remedy
 from photofinish.machine.host import allowed_cores
 from photofinish.reporting.templates import say
 from photofinish.wording import HIGH
@@ -35,10 +34,9 @@ def cause(found: Diagnosis) -> str:
         return say("fixed", costs=costs, run=run)
     share = 1 - costs.fixed_seconds / costs.step_alone_seconds
     if found.cause == "compute-bound":
-        return say(found.cause, share=share)
+        return say("arithmetic", share=share, threads=None)
     cores = allowed_cores(timings.host.cpu) if timings.host.cpu else 1
-    threads = timings.host.threads or 1
-    return say("compute-bound by threads", share=share, threads=threads, cores=cores)
+    return say("arithmetic", share=share, threads=timings.host.threads or 1, cores=cores)
 
 
 def advice(found: Diagnosis) -> str:
@@ -56,24 +54,15 @@ def advice(found: Diagnosis) -> str:
 
 def remedy_line(remedy: Remedy) -> str:
     """Return the line of params.yaml, with a key such as `optimizer.lr`."""
-    return settings_line(remedy.settings)
-
-
-def settings_line(settings: Mapping[str, Any]) -> str:
-    """Return settings on one line, with keys such as `optimizer.lr`."""
-    return ", ".join(f"{key}: {_yaml(value)}" for key, value in settings.items())
+    return ", ".join(f"{key}: {_yaml(value)}" for key, value in remedy.settings.items())
 
 
 def prediction(remedy: Remedy) -> str:
     """Return the predicted gain of an epoch, and the prediction's source."""
-    return say("prediction", gain=gain_text(remedy.predicted), how=say(f"by: {remedy.by}"))
-
-
-def gain_text(gain: Gain) -> str:
-    """Return how much faster an epoch gets."""
-    if gain.low != 1:
-        return say("gains", gain=gain)
-    return say("gains at most" if gain.high <= HIGH else "gains unknown", gain=gain)
+    gain, kind = remedy.predicted, "gains"
+    if gain.low == 1:
+        kind = "gains at most" if gain.high <= HIGH else "gains unknown"
+    return say(kind, gain=gain, how=say(f"by: {remedy.by}"))
 
 
 def commands(experiment: str, remedy: Remedy) -> tuple[str, str]:

@@ -47,12 +47,10 @@ def _models(pair: Comparison) -> str:
 
 def _cpu_time(timings: JobTimes) -> str:
     """Return the job's time, with a note if other programs used the machine."""
-    whole_seconds, (low, high) = timings.whole_seconds, job_interval(timings)
-    time = seconds(whole_seconds)
-    if timings.untimed_epochs:
-        timed = timed_text(timings)
-        time = say("extrapolated time", whole=whole_seconds, low=low, high=high, timed=timed)
-    return say("busy machine", time=time) if load_warnings(timings.load) else time
+    (low, high), busy = job_interval(timings), "busy machine" if load_warnings(timings.load) else ""
+    timed = timed_text(timings) if timings.untimed_epochs else ""
+    whole_seconds = timings.whole_seconds
+    return say("CPU time", whole=whole_seconds, low=low, high=high, timed=timed, busy=busy)
 
 
 def _gpu_time(decision: Decision) -> str:

@@ -53,11 +53,12 @@ TEMPLATES = {
     "loading limits": "Start-up and loading limit it to {limit:limit}.",
     "time goes into": "Most of the {device}'s time is {reason}.",
     "likely reason": "likely {reason}",
-    "launch-bound": "Launching kernels decides its steps at {batch} ({it.step_seconds:time} each): "
-    "with {larger} a step takes {it.larger_step_seconds:time}.",
-    "batch": "batch {size}",
-    "this batch": "this batch size",
-    "larger batch": "{size} times as many samples",
+    "launches": "Launching kernels decides its steps at batch {it.batch_size} "
+    "({it.step_seconds:time} each): with batch {it.larger_batch_size} a step takes "
+    "{it.larger_step_seconds:time}.",
+    "launches of some batch": "Launching kernels decides its steps at this batch size "
+    "({it.step_seconds:time} each): with {it.larger_batch_size} times as many samples a step takes "
+    "{it.larger_step_seconds:time}.",
     "captured": 'With `cuda_graphs: "on"`, about {seconds:time} on {gpu}.',
     "loader": "{gpu:cap} takes {need.gpu_samples_a_second:ratio} samples/s of this network, and "
     "one core here loads {need.core_samples_a_second:ratio}. So it wants {cores:n core}. The "
@@ -110,10 +111,9 @@ TEMPLATES = {
     "stay here for few": "Stay here. From {action.runs} runs in one rental on: "
     "`photofinish rent --on {action.accelerator}`",
     # All experiments.
-    "summary": "{count:n experiment}. {sentences}",
+    "summary": "{count:n experiment}. {answers}[ GPUs save about {saved:time} of {whole:time}.]",
     "summary of": "{about}: {counts}.",
     "count": "{count} {answer}[ ({reasons})]",
-    "saved by all": "GPUs save about {saved:time} of {whole:time}.",
     # Evidence.
     "missing": "Nothing was trained on a GPU here ({why}).",
     "epochs": "An epoch takes {it.device_seconds:time} on {gpu.device_name} and "
@@ -176,16 +176,14 @@ TEMPLATES = {
     "gathering": "gathering batches",
     "fixed": "{costs.fixed_seconds:time} of a step's {costs.step_alone_seconds:time} do not depend "
     "on its samples: launching operations and updating {run.parameter_count:,} weights",
-    "compute-bound": "arithmetic is {share:.0%} of a step",
-    "compute-bound by threads": "arithmetic is {share:.0%} of a step, with {threads:n thread} for "
-    "{cores:n core}",
+    "arithmetic": "arithmetic is {share:.0%} of a step[, with {threads:n thread} for "
+    "{cores:n core}]",
     "try": "Try `{line}`: {prediction}.[ Or `{second_line}`: {second}.]",
     "no suggestion": "No setting is suggested: {why}.",
     "cause unknown": "the cause is not known",
-    "prediction": "{gain} ({how})",
-    "gains": "an epoch gets {gain:interval}x faster",
-    "gains at most": "an epoch gets at most {gain.high:bound} faster",
-    "gains unknown": "no limit here",
+    "gains": "an epoch gets {gain:interval}x faster ({how})",
+    "gains at most": "an epoch gets at most {gain.high:bound} faster ({how})",
+    "gains unknown": "no limit here ({how})",
     # Why nothing is suggested.
     "none: start-up": "start-up happens once, so a longer training feels it less",
     "none: resident": "the samples are on the device already",
@@ -225,10 +223,8 @@ TEMPLATES = {
     "time limit": "The CPU trained {timed}, by its `time_limit`. The whole job's time of "
     "{it.whole_seconds:time} is extrapolated ({low:time} to {high:time}), and its test metrics are "
     "those after {done}.",
-    "job line": "{it.job} on {it.device}: about {about:time} for {length} ({spread})",
-    "at most": "at most {length}",
-    "from seeds": "{length} from each of {seeds} seeds",
-    "by one part": "by one part of it",
+    "job line": "{it.job} on {it.device}: about {about:time} for [{at_most} ]{epochs:n epoch}"
+    "[ from each of {seeds} seeds] ({spread})",
     # The models.
     "not shown": "not shown to be the same",
     "over epochs": "{words} over the {epochs:n epoch} that both trained",
@@ -306,8 +302,7 @@ TEMPLATES = {
     "{trained:time} of training",
     # The overview.
     "overview answer": "{it.answer} ({it.about})",
-    "extrapolated time": "{whole:time} ({low:time} to {high:time}), extrapolated from {timed}",
-    "busy machine": "{time}, busy machine",
+    "CPU time": "{whole:time}[ ({low:time} to {high:time}), extrapolated from {timed}][, {busy}]",
     "on a rented GPU": "{it.estimate.job_seconds:time} on a rented {it.accelerator.name} "
     "(estimated)",
     "if it had one": "{own.gpu.seconds:time} if this machine had {name} (estimated)",
