@@ -25,6 +25,7 @@ from result_files import (
 from photofinish.commands.pipeline import record_results
 from photofinish.comparing.pairs import same_training
 from photofinish.comparing.result import Trained
+from photofinish.comparing.times import job_interval
 from photofinish.config.networks import CustomModel
 from photofinish.errors import UserError
 from photofinish.reporting.tables import references_table
@@ -211,3 +212,14 @@ def test_all_results_are_recorded_but_resumed_ones_and_those_of_other_machines(
     assert c.startswith("c on cpu: reference/mine/c.cpu.json; ")
     assert "memory" in c
     assert d.startswith("d on cpu: not recorded")
+
+
+def test_the_shipped_records_of_an_older_photofinish_give_the_times_that_they_gave() -> None:
+    times = {
+        each.training.device: each.timings for each in read_references(ROOT / "reference", "all")
+    }
+    whole = {device: round(each.whole_seconds, 1) for device, each in times.items()}
+    assert whole == {"cpu": 332.5, "gpu": 36.9}
+    low, high = job_interval(times["gpu"])
+    assert (round(low, 1), round(high, 1)) == (33.4, 41.3)
+    assert times["gpu"].operations

@@ -31,7 +31,7 @@ _OUTSIDE = re.compile(r"[/\\~]|\.\.[/\\]|([A-Za-z]|file):[/\\]")
 """Pattern of the start of a path outside the project."""
 
 
-_GONE = frozenset({"products", "gpu_clock_mhz", "by_fork", "one_indexing_seconds"})
+_GONE = frozenset({"products", "gpu_clock_mhz", "by_fork", "one_indexing_seconds", "sampled_steps"})
 """Fields of timings in records of earlier versions, which nothing reads."""
 
 
