@@ -117,7 +117,7 @@ def metric_texts(run: Result) -> list[str]:
 
 
 def _evidence_of_cpu(pair: Comparison, decision: Decision) -> Iterator[str]:
-    cpu, timings, what = pair.cpu, pair.cpu.timings, say("ran it")
+    cpu, timings, what = pair.cpu, pair.cpu.timings, "ran it"
     if cpu.trained:
         whole = timed_text(timings) if timings.untimed_epochs else "it"
         what = say("trained", what=whole, scores=cpu.trained.scores.in_words)

@@ -42,7 +42,6 @@ TEMPLATES = {
     "hardly known": "{own.interval:interval} times as fast on {own.gpu.name}, by estimate.",
     "small memory": "The memory of {own.gpu.name} may be too small.",
     "short job": "the whole job takes {whole}[, {startup:time} of it start-up].",
-    "start-up and loading": "start-up and loading",
     "limit": "{staying} stay on the CPU ({reason}), so no GPU makes it more than {limit:limit} "
     "faster.",
     "resident": "With `input: resident` {prediction} on this CPU.",
@@ -131,7 +130,6 @@ TEMPLATES = {
     "metrics.",
     "ran": "{it.device_name} {what} in {it.total_seconds:time}[, {it.startup_seconds:time} of it "
     "start-up].",
-    "ran it": "ran it",
     "trained": "trained {what} to {scores}",
     "no estimates": "There are no estimates for other GPUs: {why}.",
     "no steps": "The script does not use `photofinish.steps`, so it is timed as a whole: its "
@@ -301,7 +299,7 @@ TEMPLATES = {
     "{trained:time} of training",
     # The overview.
     "overview answer": "{it.answer} ({it.about})",
-    "CPU time": "{whole:time}[ ({low:time} to {high:time}), extrapolated from {timed}][, {busy}]",
+    "CPU time": "{whole:time}[ ({interval}), extrapolated from {timed}][, {busy}]",
     "on a rented GPU": "{it.estimate.job_seconds:time} on a rented {it.accelerator.name} "
     "(estimated)",
     "if it had one": "{own.gpu.seconds:time} if this machine had {name} (estimated)",
