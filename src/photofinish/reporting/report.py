@@ -149,11 +149,8 @@ def _details(pair: Comparison, answer: Verdict) -> Details:
     remedies = [each for found in diagnoses for each in (found.remedy, found.second) if each]
     if answer.decision.own.reason == "short job":
         remedies = []
-    no_parity = say("no parity")
     sections = [
-        (title, found, say(title, no_parity=no_parity))
-        for title, table in _SECTIONS.items()
-        if (found := table(pair))
+        (title, found, say(title)) for title, table in _SECTIONS.items() if (found := table(pair))
     ]
     drawn = [pictures.job_times(pair, answer.decision)]
     if parts := loader_parts(pair):

@@ -126,8 +126,6 @@ TEMPLATES = {
     "whether the models differ by more than chance; `seeds: 3` can.",
     "no metrics": "Whether both devices train the same model is not known.",
     "metrics": "On the GPU it reports {gpu:list}; on the CPU {cpu:list}. {no_parity}",
-    "no parity": "Whether both devices train the same model is not known beyond the script's "
-    "metrics.",
     "ran": "{it.device_name} {what} in {it.total_seconds:time}[, {it.startup_seconds:time} of it "
     "start-up].",
     "trained": "trained {what} to {scores}",
@@ -255,7 +253,8 @@ TEMPLATES = {
     "Which loader a GPU wants": "By its estimated steps, the loading of one core here, and the "
     "cores of the machine with the lowest price, if each has a worker.",
     "Is it the same model?": "Compared from the training's start to its end.",
-    "The script's metrics": "{no_parity}",
+    "The script's metrics": "Whether both devices train the same model is not known beyond the "
+    "script's metrics.",
     "Several seeds": "How much chance changes the result.",
     "Energy, cost and time to the target": "",
     "Recorded elsewhere": "Measured on other machines. A GPU's record counts only where no GPU "
