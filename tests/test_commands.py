@@ -282,4 +282,5 @@ def test_a_pipeline_of_an_older_photofinish_is_named_by_run_and_renewed_by_init(
     assert Path("dvc.yaml.old").read_text(encoding="utf-8") == older
     assert Path("dvc.yaml").read_bytes() == (ROOT / "dvc.yaml").read_bytes()
     assert Path("stages/measure.py").is_file()
+    assert Path(".dvc/plots/job_speedup.json").is_file()
     assert Path("params.yaml").read_text(encoding="utf-8") == "mine: 1\n"

@@ -75,7 +75,7 @@ def _limits(pair: Comparison, own: Worth) -> Iterable[str]:
     job, highest = pair.bounds.job, highest_limit(pair)
     if own.answer == "No":
         staying = part_of(job.measured_seconds, job.measured_whole_seconds)
-        reason = say("start-up and loading") if own.reason == "loading" else own.reason
+        reason = "start-up and loading" if own.reason == "loading" else own.reason
         yield say("limit", staying=staying, reason=reason, limit=highest)
         for found in pair.diagnoses["cpu"]:
             if found.remedy and found.remedy.by == "resident":

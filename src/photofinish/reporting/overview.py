@@ -49,8 +49,8 @@ def _cpu_time(timings: JobTimes) -> str:
     """Return the job's time, with a note if other programs used the machine."""
     (low, high), busy = job_interval(timings), "busy machine" if load_warnings(timings.load) else ""
     timed = timed_text(timings) if timings.untimed_epochs else ""
-    whole_seconds = timings.whole_seconds
-    return say("CPU time", whole=whole_seconds, low=low, high=high, timed=timed, busy=busy)
+    values = {"whole": timings.whole_seconds, "interval": f"{seconds(low)} to {seconds(high)}"}
+    return say("CPU time", **values, timed=timed, busy=busy)
 
 
 def _gpu_time(decision: Decision) -> str:

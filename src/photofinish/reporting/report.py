@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from photofinish.comparing.decision import Decision, decide_all
+from photofinish.comparing.decision import decide_all
 from photofinish.comparing.pairs import Comparison
 from photofinish.comparing.remedies import Remedy
 from photofinish.comparing.scaling import all_series, grid, shared_trainings
@@ -84,7 +84,11 @@ def write_report(
     verdicts = [
         verdict(pair, decision) for pair, decision in zip(everything, decisions, strict=True)
     ]
-    _write_csv_files(pairs, everything, decisions, folder)
+    for former in folder.glob("*.csv"):  # an older photofinish wrote more
+        former.unlink()
+    csv_rows = comparison_rows(everything, decisions), rows.history_rows(pairs)
+    for name, each in zip(rows.COLUMNS, (*csv_rows, rows.confusion_rows(pairs)), strict=True):
+        write_text_atomically(folder / name, rows.as_csv(name, each))
     shutil.rmtree(folder / FIGURES, ignore_errors=True)
     shown = everything[:MOST_SHOWN]
     details = [_details(*each) for each in zip(shown, verdicts, strict=False)]
@@ -111,24 +115,6 @@ def write_report(
     write_text_atomically(folder / "comparison.md", _markdown(summary, verdicts, overview))
     write_answers(folder, _answers(everything, verdicts, summary, overview))
     return verdicts
-
-
-def _write_csv_files(
-    pairs: Sequence[Comparison],
-    everything: Sequence[Comparison],
-    decisions: Sequence[Decision],
-    folder: Path,
-) -> None:
-    """Write the figures, of experiments alone or of scripts too, in full precision."""
-    files = {
-        "comparison.csv": comparison_rows(everything, decisions),
-        "history.csv": rows.history_rows(pairs),
-        "confusion.csv": rows.confusion_rows(pairs),
-    }
-    for former in folder.glob("*.csv"):  # an older photofinish wrote more
-        former.unlink()
-    for name, content in files.items():
-        write_text_atomically(folder / name, rows.as_csv(name, content))
 
 
 def _answers(
@@ -163,11 +149,8 @@ def _details(pair: Comparison, answer: Verdict) -> Details:
     remedies = [each for found in diagnoses for each in (found.remedy, found.second) if each]
     if answer.decision.own.reason == "short job":
         remedies = []
-    no_parity = say("no parity")
     sections = [
-        (title, found, say(title, no_parity=no_parity))
-        for title, table in _SECTIONS.items()
-        if (found := table(pair))
+        (title, found, say(title)) for title, table in _SECTIONS.items() if (found := table(pair))
     ]
     drawn = [pictures.job_times(pair, answer.decision)]
     if parts := loader_parts(pair):

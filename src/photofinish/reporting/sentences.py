@@ -91,7 +91,7 @@ def _evidence_of_both(pair: Comparison) -> Iterator[str]:
         return
     on_cpu, on_gpu = (metric_texts(run)[:_METRICS_NAMED] for run in (cpu, gpu))
     kind = "metrics" if on_cpu and on_gpu else "no metrics"
-    yield say(kind, cpu=on_cpu, gpu=on_gpu, no_parity=say("no parity"))
+    yield say(kind, cpu=on_cpu, gpu=on_gpu, no_parity=say("The script's metrics"))
 
 
 def _scores(cpu: Trained, gpu: Trained, parity: Parity | None) -> str:
@@ -117,7 +117,7 @@ def metric_texts(run: Result) -> list[str]:
 
 
 def _evidence_of_cpu(pair: Comparison, decision: Decision) -> Iterator[str]:
-    cpu, timings, what = pair.cpu, pair.cpu.timings, say("ran it")
+    cpu, timings, what = pair.cpu, pair.cpu.timings, "ran it"
     if cpu.trained:
         whole = timed_text(timings) if timings.untimed_epochs else "it"
         what = say("trained", what=whole, scores=cpu.trained.scores.in_words)

@@ -42,7 +42,6 @@ TEMPLATES = {
     "hardly known": "{own.interval:interval} times as fast on {own.gpu.name}, by estimate.",
     "small memory": "The memory of {own.gpu.name} may be too small.",
     "short job": "the whole job takes {whole}[, {startup:time} of it start-up].",
-    "start-up and loading": "start-up and loading",
     "limit": "{staying} stay on the CPU ({reason}), so no GPU makes it more than {limit:limit} "
     "faster.",
     "resident": "With `input: resident` {prediction} on this CPU.",
@@ -127,11 +126,8 @@ TEMPLATES = {
     "whether the models differ by more than chance; `seeds: 3` can.",
     "no metrics": "Whether both devices train the same model is not known.",
     "metrics": "On the GPU it reports {gpu:list}; on the CPU {cpu:list}. {no_parity}",
-    "no parity": "Whether both devices train the same model is not known beyond the script's "
-    "metrics.",
     "ran": "{it.device_name} {what} in {it.total_seconds:time}[, {it.startup_seconds:time} of it "
     "start-up].",
-    "ran it": "ran it",
     "trained": "trained {what} to {scores}",
     "no estimates": "There are no estimates for other GPUs: {why}.",
     "no steps": "No step of an optimizer was seen in the script, so it is timed as a whole: its "
@@ -258,7 +254,8 @@ TEMPLATES = {
     "Which loader a GPU wants": "By its estimated steps, the loading of one core here, and the "
     "cores of the machine with the lowest price, if each has a worker.",
     "Is it the same model?": "Compared from the training's start to its end.",
-    "The script's metrics": "{no_parity}",
+    "The script's metrics": "Whether both devices train the same model is not known beyond the "
+    "script's metrics.",
     "Several seeds": "How much chance changes the result.",
     "Energy, cost and time to the target": "",
     "Recorded elsewhere": "Measured on other machines. A GPU's record counts only where no GPU "
@@ -302,7 +299,7 @@ TEMPLATES = {
     "{trained:time} of training",
     # The overview.
     "overview answer": "{it.answer} ({it.about})",
-    "CPU time": "{whole:time}[ ({low:time} to {high:time}), extrapolated from {timed}][, {busy}]",
+    "CPU time": "{whole:time}[ ({interval}), extrapolated from {timed}][, {busy}]",
     "on a rented GPU": "{it.estimate.job_seconds:time} on a rented {it.accelerator.name} "
     "(estimated)",
     "if it had one": "{own.gpu.seconds:time} if this machine had {name} (estimated)",
