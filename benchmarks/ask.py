@@ -17,10 +17,10 @@ from pathlib import Path
 
 from benchmarks.asked import CHARACTERS_STEPS, JOBS
 from benchmarks.asked_experiments import EXPERIMENTS, Project
-from photofinish.comparing.decision import decide
-from photofinish.comparing.pairs import Comparison, result_of_script
-from photofinish.comparing.result import Result
-from photofinish.comparing.times import job_interval
+from photofinish.answer.comparison import Comparison, result_of_script
+from photofinish.answer.decision import decide
+from photofinish.answer.result import Result
+from photofinish.answer.times import job_interval
 from photofinish.config.devices import Devices
 from photofinish.config.scripts import ScriptPlan
 from photofinish.machine.fingerprint import fingerprint

@@ -21,11 +21,11 @@ from typing import Any
 
 import yaml
 
-from photofinish.comparing.decision import Decision, decide
-from photofinish.comparing.fair_cpu import slowdown
-from photofinish.comparing.pairs import Comparison, result_of_script
-from photofinish.comparing.result import Result
-from photofinish.comparing.speedups import job_speedup
+from photofinish.answer.comparison import Comparison, result_of_script
+from photofinish.answer.decision import Decision, decide
+from photofinish.answer.fair_cpu import slowdown
+from photofinish.answer.result import Result
+from photofinish.answer.speedups import job_speedup
 from photofinish.results import records
 from photofinish.results.job_times import JobTimes
 from photofinish.results.measured import (

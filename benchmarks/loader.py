@@ -21,9 +21,9 @@ from PIL import Image
 from torch import nn
 from torch.utils.data import default_collate
 
-from photofinish.comparing.loader_remedies import loader_remedies
-from photofinish.comparing.remedies import Gain, Remedy
-from photofinish.comparing.step_costs import StepCosts
+from photofinish.answer.loader_remedies import loader_remedies
+from photofinish.answer.remedies import Gain, Remedy
+from photofinish.answer.step_costs import StepCosts
 from photofinish.config.base import spelled_out
 from photofinish.config.experiment import Experiment
 from photofinish.inside.stopwatch import COLLATING, DECODING, READING

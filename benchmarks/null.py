@@ -11,9 +11,9 @@ from pathlib import Path
 
 from benchmarks import machine
 from benchmarks.workloads import Workload, workloads
-from photofinish.comparing.fair_cpu import BUSY
-from photofinish.comparing.speedups import ratio_interval
-from photofinish.comparing.times import RUN_TO_RUN
+from photofinish.answer.fair_cpu import BUSY
+from photofinish.answer.speedups import ratio_interval
+from photofinish.answer.times import RUN_TO_RUN
 from photofinish.machine.load import LoadMonitor, load_warnings, nvidia_gpu_state
 from photofinish.training.torch_device import CPU, configure_torch
 

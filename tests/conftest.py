@@ -216,7 +216,7 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuTarget) -> MakeRes
     """Make up a result: `make_result(device="gpu", epoch_seconds=(1.0,))`."""
     from result_files import Missing
 
-    from photofinish.comparing.result import Predictions, Trained
+    from photofinish.answer.result import Predictions, Trained
     from photofinish.results import EpochMetrics, EpochTiming, measurements, pass_times, records
     from photofinish.results.job_times import Timings
 

@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 from conftest import MakeResult
 
-from photofinish.comparing.pairs import Comparison, pair_of_trainings, with_settings
-from photofinish.comparing.result import Result, Trained
+from photofinish.answer.comparison import Comparison, pair_of_trainings, with_settings
+from photofinish.answer.result import Result, Trained
 from photofinish.config.base import Record
 from photofinish.config.compare import Comparing
 from photofinish.config.experiment import Experiment

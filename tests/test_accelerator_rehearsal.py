@@ -23,8 +23,8 @@ from rehearsal.plug_in import build, compiler
 from training_process import STAGE
 from training_stage import TrainingStage, clean_environment
 
+from photofinish.answer.comparison import read_pair
 from photofinish.commands.ask import ask
-from photofinish.comparing.pairs import read_pair
 from photofinish.config.experiment import Experiment
 from photofinish.data.packed import PackedSplit
 from photofinish.data.split import split

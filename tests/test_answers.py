@@ -14,12 +14,12 @@ import yaml
 from conftest import ROOT, MakeExperiment, MakeResult
 from result_files import as_result, pair_of, trained, with_record
 
-from photofinish.comparing.diagnosis import Diagnosis
-from photofinish.comparing.pairs import Comparison
-from photofinish.comparing.remedies import Gain, Remedy
+from photofinish.answer.comparison import Comparison
+from photofinish.answer.diagnosis import Diagnosis
+from photofinish.answer.remedies import Gain, Remedy
 from photofinish.files import to_json
-from photofinish.reporting.answers import Answers
-from photofinish.reporting.report import write_report
+from photofinish.report.answers import Answers
+from photofinish.report.report import write_report
 
 SCHEMA = ROOT / "docs" / "answers.schema.json"
 LOADER = {"name": "loader", "workers": 0}

@@ -10,14 +10,14 @@ import pytest
 from conftest import MakeExperiment
 from training_process import measure_here
 
+from photofinish.answer.comparison import Comparison
+from photofinish.answer.decision import decide
+from photofinish.answer.result import Result
+from photofinish.answer.times import job_interval
 from photofinish.commands import ask as ask_command
 from photofinish.commands import ask_experiments
 from photofinish.commands.ask_experiments import are_experiments
 from photofinish.commands.cli import main
-from photofinish.comparing.decision import decide
-from photofinish.comparing.pairs import Comparison
-from photofinish.comparing.result import Result
-from photofinish.comparing.times import job_interval
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import ConfigError
 from photofinish.machine.fingerprint import CpuTarget

@@ -11,8 +11,8 @@ from conftest import MakeResult
 from result_files import taken_apart, trained
 from watched_scripts import figures_of, process_of
 
-from photofinish.comparing.speedups import job_speedup
-from photofinish.comparing.times import job_interval
+from photofinish.answer.speedups import job_speedup
+from photofinish.answer.times import job_interval
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.results import pass_times
 from photofinish.results.job_times import JobTimes

@@ -10,13 +10,13 @@ import pytest
 from conftest import MakeExperiment, MakeResult
 from result_files import BUSY, QUIET, as_result, made_up_attribution, pair_of, trained
 
-from photofinish.comparing.bounds import speedup_bounds
-from photofinish.comparing.fair_cpu import SHARED_CACHES
-from photofinish.comparing.own_gpu import decide_own
-from photofinish.comparing.result import Trained
-from photofinish.reporting.comparison_rows import comparison_rows
-from photofinish.reporting.sentences import verdict
-from photofinish.reporting.tables import bounds_table
+from photofinish.answer.bounds import speedup_bounds
+from photofinish.answer.fair_cpu import SHARED_CACHES
+from photofinish.answer.own_gpu import decide_own
+from photofinish.answer.result import Trained
+from photofinish.report.comparison_rows import comparison_rows
+from photofinish.report.sentences import verdict
+from photofinish.report.tables import bounds_table
 from photofinish.results.timed_parts import TimedPart
 
 RUN = 1.2

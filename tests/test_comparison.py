@@ -24,16 +24,16 @@ from result_files import (
     write_results,
 )
 
-from photofinish.comparing.diagnosis import why_not_known
-from photofinish.comparing.fair_cpu import slowdown
-from photofinish.comparing.pairs import read_pair, with_settings
-from photofinish.comparing.result import Trained
+from photofinish.answer.comparison import read_pair, with_settings
+from photofinish.answer.diagnosis import why_not_known
+from photofinish.answer.fair_cpu import slowdown
+from photofinish.answer.result import Trained
 from photofinish.config.compare import Comparing
 from photofinish.errors import UserError
-from photofinish.reporting.comparison_rows import comparison_rows
-from photofinish.reporting.figures_table import figures_table
-from photofinish.reporting.rows import confusion_rows, history_rows
-from photofinish.reporting.sentences import verdict
+from photofinish.report.comparison_rows import comparison_rows
+from photofinish.report.figures_table import figures_table
+from photofinish.report.rows import confusion_rows, history_rows
+from photofinish.report.sentences import verdict
 from photofinish.results import records
 from photofinish.results.measured import Measured, NotMeasured, read_trained, write_measured
 from photofinish.tracking.documents import training_document

@@ -10,13 +10,13 @@ import pytest
 from conftest import HeldClock, MakeResult
 from result_files import as_result, changed_history, pair_of, trained, with_record
 
-from photofinish.comparing.result import Trained
-from photofinish.comparing.spending import TimeToTarget, cost, energy_used, resource_use
+from photofinish.answer.result import Trained
+from photofinish.answer.spending import TimeToTarget, cost, energy_used, resource_use
 from photofinish.config.compare import Comparing, Prices
 from photofinish.config.early_stopping import EarlyStopping
 from photofinish.machine.energy import Energy, EnergyMeter, added_up
-from photofinish.reporting.comparison_rows import comparison_rows
-from photofinish.reporting.tables import paying_table
+from photofinish.report.comparison_rows import comparison_rows
+from photofinish.report.tables import paying_table
 from photofinish.results.records import DeviceLabel
 
 GPU = Energy(of="gpu", status="measured", joules=900.0, source="nvml")

@@ -13,19 +13,19 @@ import pytest
 from conftest import MakeResult
 from result_files import BUSY, STEP, made_up_attribution, pair_of, paired, trained, with_timings
 
-from photofinish.comparing.candidates import Worth
-from photofinish.comparing.decision import Action, decide, decide_all
-from photofinish.comparing.own_gpu import decide_own, is_likely
-from photofinish.comparing.pairs import Comparison
-from photofinish.comparing.result import Trained
-from photofinish.comparing.times import ONCE, RUN_TO_RUN
+from photofinish.answer.candidates import Worth
+from photofinish.answer.comparison import Comparison
+from photofinish.answer.decision import Action, decide, decide_all
+from photofinish.answer.own_gpu import decide_own, is_likely
+from photofinish.answer.result import Trained
+from photofinish.answer.times import ONCE, RUN_TO_RUN
 from photofinish.config.compare import Comparing, Prices, accelerators
-from photofinish.reporting.answer_records import answer_record
-from photofinish.reporting.answer_words import summary
-from photofinish.reporting.comparison_rows import comparison_rows
-from photofinish.reporting.overview import overview_table
-from photofinish.reporting.report import write_report
-from photofinish.reporting.sentences import verdict
+from photofinish.report.answer_records import answer_record
+from photofinish.report.answer_words import summary
+from photofinish.report.comparison_rows import comparison_rows
+from photofinish.report.overview import overview_table
+from photofinish.report.report import write_report
+from photofinish.report.sentences import verdict
 from photofinish.results import EpochTiming
 from photofinish.results.measurements import SteadyState
 from photofinish.results.records import DeviceLabel

@@ -15,7 +15,7 @@ sys.path.insert(0, str(ROOT))  # the benchmarks are beside the package, not in i
 
 from benchmarks.published import published
 from benchmarks.published.fit import errors, estimates_of_measured, fitted, kind, launches
-from photofinish.comparing.estimates import (
+from photofinish.answer.estimates import (
     CAPTURED_KERNEL_SECONDS,
     CONVOLUTION_SECONDS,
     LAUNCH_SECONDS,
@@ -27,7 +27,7 @@ from photofinish.comparing.estimates import (
     are_captured,
     estimate_step,
 )
-from photofinish.comparing.memory import least_memory_bytes
+from photofinish.answer.memory import least_memory_bytes
 from photofinish.config.compare import SHORT_LIST, accelerators, list_prices
 from photofinish.results.measurements import Operations
 

@@ -18,16 +18,16 @@ from result_files import (
     with_timings,
 )
 
-from photofinish.comparing.decision import decide
-from photofinish.comparing.diagnosis import diagnose
-from photofinish.comparing.fair_cpu import SHARED_CACHES, SPINNING, fewer_threads, slowdown
-from photofinish.comparing.own_gpu import decide_own
-from photofinish.comparing.result import Trained
-from photofinish.comparing.speedups import job_speedup
-from photofinish.comparing.times import ONCE, RUN_TO_RUN
+from photofinish.answer.decision import decide
+from photofinish.answer.diagnosis import diagnose
+from photofinish.answer.fair_cpu import SHARED_CACHES, SPINNING, fewer_threads, slowdown
+from photofinish.answer.own_gpu import decide_own
+from photofinish.answer.result import Trained
+from photofinish.answer.speedups import job_speedup
+from photofinish.answer.times import ONCE, RUN_TO_RUN
 from photofinish.config.compare import Comparing
-from photofinish.reporting.causes import advice
-from photofinish.reporting.sentences import verdict
+from photofinish.report.causes import advice
+from photofinish.report.sentences import verdict
 from photofinish.results.measurements import (
     LoopSteps,
     SteadyState,

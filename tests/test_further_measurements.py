@@ -14,7 +14,7 @@ from result_files import pair_of
 from torch import nn
 from training_process import measure_here
 
-from photofinish.comparing.result import Trained
+from photofinish.answer.result import Trained
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
 from photofinish.machine.fingerprint import CpuTarget
@@ -31,7 +31,7 @@ from photofinish.measure.first_step import (
     first_step,
 )
 from photofinish.models.registry import build_model
-from photofinish.reporting.sentences import verdict
+from photofinish.report.sentences import verdict
 from photofinish.results.learned import weights_of
 from photofinish.results.measured import Measured, read_measured
 from photofinish.results.records import FirstStep

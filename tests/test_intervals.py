@@ -10,11 +10,11 @@ import pytest
 from conftest import MakeResult
 from result_files import BUSY, trained
 
-from photofinish.comparing import speedups
-from photofinish.comparing.speedups import epoch_speedup, ratio_interval
-from photofinish.comparing.spending import time_to_target
-from photofinish.comparing.times import LEAST_VALUES, RUN_TO_RUN, percentile_interval, students_t
-from photofinish.reporting.sentences import break_even_epochs
+from photofinish.answer import speedups
+from photofinish.answer.speedups import epoch_speedup, ratio_interval
+from photofinish.answer.spending import time_to_target
+from photofinish.answer.times import LEAST_VALUES, RUN_TO_RUN, percentile_interval, students_t
+from photofinish.report.sentences import break_even_epochs
 from photofinish.results import EpochMetrics, EpochTiming
 from photofinish.results.job_times import Timings
 
@@ -69,7 +69,7 @@ def test_the_margin_of_a_run_prevents_false_winners(
         return tuple(np.exp(random.normal(0, 0.015) + random.normal(0, 0.01, 10)))
 
     def winners(margin: float) -> int:
-        monkeypatch.setattr("photofinish.comparing.speedups.RUN_TO_RUN", margin)
+        monkeypatch.setattr("photofinish.answer.speedups.RUN_TO_RUN", margin)
         pairs = [
             [trained(make_result, device=device, epoch_seconds=run()) for device in ("cpu", "gpu")]
             for _ in range(100)

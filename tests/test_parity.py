@@ -12,14 +12,14 @@ from conftest import MakeResult
 from result_files import changed_history, pair_of, trained, with_record
 from torch import nn
 
-from photofinish.comparing.parity import Layer, Parity
-from photofinish.comparing.parity import parity as parity_of
-from photofinish.comparing.result import Predictions, Trained
+from photofinish.answer.parity import Layer, Parity
+from photofinish.answer.parity import parity as parity_of
+from photofinish.answer.result import Predictions, Trained
 from photofinish.config.networks import CnnModel, TorchvisionModel
 from photofinish.measure.first_step import first_step
 from photofinish.models.registry import build_model
-from photofinish.reporting.sentences import layer_finding, verdict
-from photofinish.reporting.tables import parity_table
+from photofinish.report.sentences import layer_finding, verdict
+from photofinish.report.tables import parity_table
 from photofinish.training.losses import Loss
 from photofinish.training.torch_device import CPU
 

@@ -24,7 +24,7 @@ from result_files import (
     write_results,
 )
 
-from photofinish.comparing.result import Trained
+from photofinish.answer.result import Trained
 from photofinish.config.compare import ComparePlan
 from photofinish.config.scripts import ScriptPlan
 from photofinish.files import write_json_atomically

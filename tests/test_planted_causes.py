@@ -16,8 +16,8 @@ from conftest import HeldClock, MakeExperiment, MakeResult
 from result_files import as_result, trained, with_record, with_timings
 from torch import nn
 
-from photofinish.comparing.diagnosis import Diagnosis, diagnose
-from photofinish.comparing.result import Result
+from photofinish.answer.diagnosis import Diagnosis, diagnose
+from photofinish.answer.result import Result
 from photofinish.config.experiment import Experiment, ResidentInput
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.measure.attribution import (
@@ -27,7 +27,7 @@ from photofinish.measure.attribution import (
     plan_attribution,
 )
 from photofinish.models.registry import build_model
-from photofinish.reporting.causes import remedy_line
+from photofinish.report.causes import remedy_line
 from photofinish.results import median_training_seconds, passed_seconds
 from photofinish.training.batches import Batch, Batches, Normaliser, Part
 from photofinish.training.input_paths import make_batches

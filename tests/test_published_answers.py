@@ -12,8 +12,8 @@ import pytest
 from conftest import MakeExperiment, MakeResult
 from result_files import STEP, made_up_attribution, pair_of, trained, with_record, with_timings
 
-from photofinish.comparing.own_gpu import decide_own
-from photofinish.comparing.pairs import Comparison
+from photofinish.answer.comparison import Comparison
+from photofinish.answer.own_gpu import decide_own
 from photofinish.config.compare import Comparing
 from photofinish.results.measurements import Operations, StepParts
 

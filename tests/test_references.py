@@ -22,13 +22,13 @@ from result_files import (
     write_scores,
 )
 
+from photofinish.answer.comparison import same_training
+from photofinish.answer.result import Trained
+from photofinish.answer.times import job_interval
 from photofinish.commands.pipeline import record_results
-from photofinish.comparing.pairs import same_training
-from photofinish.comparing.result import Trained
-from photofinish.comparing.times import job_interval
 from photofinish.config.networks import CustomModel
 from photofinish.errors import UserError
-from photofinish.reporting.tables import references_table
+from photofinish.report.tables import references_table
 from photofinish.results.references import (
     Reference,
     read_references,

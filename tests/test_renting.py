@@ -13,17 +13,17 @@ from conftest import MakeExperiment, MakeResult
 from result_files import STEP as SMALL_STEP
 from result_files import made_up_attribution, pair_of, trained, with_record, with_timings
 
+from photofinish.answer.comparison import Comparison
+from photofinish.answer.decision import decide, decide_all
+from photofinish.answer.estimates import CONTEXT_SECONDS, estimate_step
+from photofinish.answer.prices import price_of
 from photofinish.commands.ask_lines import best_gpus
-from photofinish.comparing.decision import decide, decide_all
-from photofinish.comparing.estimates import CONTEXT_SECONDS, estimate_step
-from photofinish.comparing.pairs import Comparison
-from photofinish.comparing.prices import price_of
 from photofinish.config.compare import Comparing, Prices, accelerators
 from photofinish.config.experiment import LoaderInput
-from photofinish.reporting.answer_records import answer_record
-from photofinish.reporting.loader_table import needs_table
-from photofinish.reporting.sentences import verdict
-from photofinish.reporting.tables import renting_table
+from photofinish.report.answer_records import answer_record
+from photofinish.report.loader_table import needs_table
+from photofinish.report.sentences import verdict
+from photofinish.report.tables import renting_table
 from photofinish.results.measurements import LoaderTimes, Operations, TriedWorkers
 
 GIB = 2**30

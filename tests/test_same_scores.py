@@ -11,10 +11,10 @@ import pytest
 from conftest import MakeResult
 from result_files import changed_history, pair_of, trained, with_record, with_seeds
 
-from photofinish.comparing.result import Predictions, Trained
+from photofinish.answer.result import Predictions, Trained
 from photofinish.config.compare import Comparing
-from photofinish.reporting.comparison_rows import comparison_rows
-from photofinish.reporting.sentences import verdict
+from photofinish.report.comparison_rows import comparison_rows
+from photofinish.report.sentences import verdict
 
 ITEMS = 270
 Scored = Callable[..., Trained]

@@ -16,8 +16,8 @@ from torch import nn
 from watched_scripts import figures_of, process_of, recorded
 
 import photofinish
-from photofinish.comparing.diagnosis import diagnose
-from photofinish.comparing.pairs import Comparison, read_script_pair, result_of_script
+from photofinish.answer.comparison import Comparison, read_script_pair, result_of_script
+from photofinish.answer.diagnosis import diagnose
 from photofinish.config.base import read_plan
 from photofinish.config.compare import Comparing
 from photofinish.config.loader import read_params
@@ -26,7 +26,7 @@ from photofinish.errors import ConfigError, UserError
 from photofinish.inside.script_step import ScriptStep
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.planning.checks import check_deps
-from photofinish.reporting.sentences import verdict
+from photofinish.report.sentences import verdict
 from photofinish.results.measured import (
     MEASURED,
     MEASURED_FOLDER,

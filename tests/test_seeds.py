@@ -16,14 +16,14 @@ from conftest import MakeExperiment, MakeResult
 from result_files import pair_of, trained, with_seeds
 from training_process import measure_here, train_here
 
-from photofinish.comparing.pairs import read_pair, with_settings
-from photofinish.comparing.seeds import over_seeds
+from photofinish.answer.comparison import read_pair, with_settings
+from photofinish.answer.seeds import over_seeds
 from photofinish.config.compare import Comparing
 from photofinish.data.packed import PackedSplit
 from photofinish.evaluation.evaluate import evaluate, write_evaluation
 from photofinish.machine.fingerprint import CpuTarget
-from photofinish.reporting.sentences import chance, verdict
-from photofinish.reporting.tables import seeds_table
+from photofinish.report.sentences import chance, verdict
+from photofinish.report.tables import seeds_table
 from photofinish.results import records
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup

@@ -6,8 +6,8 @@ import pytest
 from conftest import MakeResult
 from result_files import BUSY, trained
 
-from photofinish.comparing.speedups import speedups
-from photofinish.comparing.times import ONCE, RUN_TO_RUN
+from photofinish.answer.speedups import speedups
+from photofinish.answer.times import ONCE, RUN_TO_RUN
 from photofinish.results.job_times import Timings
 
 FIVE = (2.9, 3.0, 3.0, 3.0, 3.1)

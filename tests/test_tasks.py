@@ -15,7 +15,7 @@ from conftest import PARTS, CustomFiles, MakeExperiment
 from torch import nn
 from training_process import measure_here, train_here
 
-from photofinish.comparing.pairs import read_pair
+from photofinish.answer.comparison import read_pair
 from photofinish.config.experiment import Experiment
 from photofinish.config.metrics import Metric
 from photofinish.data import PartName, TaskName
@@ -29,7 +29,7 @@ from photofinish.evaluation.evaluate import (
 from photofinish.evaluation.scores import scores_of_labels, scores_of_values
 from photofinish.files import sha256_of_file, to_json, write_bytes_atomically
 from photofinish.machine.fingerprint import CpuTarget
-from photofinish.reporting.report import write_for_dvc, write_report
+from photofinish.report.report import write_for_dvc, write_report
 from photofinish.results import records
 from photofinish.runs.run import Run
 from photofinish.training.losses import Loss

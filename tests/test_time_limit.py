@@ -14,9 +14,9 @@ from result_files import pair_of, trained, with_record, with_timings, write_resu
 from training_process import train_here
 from training_stage import TrainingStage, contents
 
-from photofinish.comparing.decision import decide
-from photofinish.comparing.result import Trained
-from photofinish.comparing.times import job_interval
+from photofinish.answer.decision import decide
+from photofinish.answer.result import Trained
+from photofinish.answer.times import job_interval
 from photofinish.config.budget import BudgetPlan
 from photofinish.config.compare import Comparing
 from photofinish.config.experiment import Experiment
@@ -25,8 +25,8 @@ from photofinish.data.packed import PackedSplit
 from photofinish.errors import EXIT_FAILED
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.planning.plan import write_plan
-from photofinish.reporting.comparison_rows import comparison_rows
-from photofinish.reporting.sentences import verdict
+from photofinish.report.comparison_rows import comparison_rows
+from photofinish.report.sentences import verdict
 from photofinish.results import EpochTiming, records
 from photofinish.runs.costs import Costs
 from photofinish.runs.run import Run

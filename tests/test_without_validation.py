@@ -10,13 +10,13 @@ import yaml
 from conftest import MakeExperiment, MakeTrainer, network_with_state
 from in_process import train_and_evaluate
 
-from photofinish.comparing.pairs import read_pair, with_settings
+from photofinish.answer.comparison import read_pair, with_settings
 from photofinish.config.compare import Comparing
 from photofinish.config.loader import read_params
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import ConfigError
 from photofinish.machine.fingerprint import CpuTarget
-from photofinish.reporting.report import write_report
+from photofinish.report.report import write_report
 from photofinish.results import records
 from photofinish.results.learned import weights_of
 from photofinish.tracking.run_metrics import training_metrics

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from benchmarks.published import Measured, Published, measured, published
-from photofinish.comparing.estimates import (
+from photofinish.answer.estimates import (
     CONVOLUTION_SECONDS,
     LONG_STEP_SECONDS,
     StepEstimate,

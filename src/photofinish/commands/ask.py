@@ -8,6 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from photofinish.answer.comparison import Comparison, result_of_script
+from photofinish.answer.result import Result
 from photofinish.commands.ask_json import JobAnswer, write_job_answers
 from photofinish.commands.ask_lines import (
     answer_lines,
@@ -16,8 +18,6 @@ from photofinish.commands.ask_lines import (
     suggestion,
     where_time_goes,
 )
-from photofinish.comparing.pairs import Comparison, result_of_script
-from photofinish.comparing.result import Result
 from photofinish.config.compare import Comparing
 from photofinish.config.devices import Devices
 from photofinish.config.scripts import PLACEHOLDER

@@ -7,13 +7,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from photofinish.answer.comparison import Comparison, with_settings
+from photofinish.answer.decision import decide_all
 from photofinish.commands import pipeline
 from photofinish.commands.ask import ask_command, print_gpus
 from photofinish.commands.ask_json import JobAnswer, write_job_answers
 from photofinish.commands.ask_lines import answer_lines, suggestion_of_setting, where_epochs_go
 from photofinish.commands.sampled_experiments import PLAN, sample_on_both
-from photofinish.comparing.decision import decide_all
-from photofinish.comparing.pairs import Comparison, with_settings
 from photofinish.config.base import read_plan
 from photofinish.config.compare import ComparePlan
 from photofinish.config.loader import read_names, read_params

@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from photofinish.comparing.decision import Decision, decide
-from photofinish.comparing.pairs import Comparison
+from photofinish.answer.comparison import Comparison
+from photofinish.answer.decision import Decision, decide
 from photofinish.files import to_json, write_text_atomically
-from photofinish.reporting.answer_records import answer_record
-from photofinish.reporting.sentences import verdict
+from photofinish.report.answer_records import answer_record
+from photofinish.report.sentences import verdict
 from photofinish.scripts.script_record import WholeJob
 
 

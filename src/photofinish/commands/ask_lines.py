@@ -6,18 +6,18 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from photofinish.answer.candidates import Candidate, Worth, estimated
+from photofinish.answer.comparison import Comparison
+from photofinish.answer.decision import decide
+from photofinish.answer.own_gpu import decide_own
+from photofinish.answer.prices import SECONDS_AN_HOUR
+from photofinish.answer.result import Result
+from photofinish.answer.times import Interval
 from photofinish.commands.ask_json import JobAnswer
-from photofinish.comparing.candidates import Candidate, Worth, estimated
-from photofinish.comparing.decision import decide
-from photofinish.comparing.own_gpu import decide_own
-from photofinish.comparing.pairs import Comparison
-from photofinish.comparing.prices import SECONDS_AN_HOUR
-from photofinish.comparing.result import Result
-from photofinish.comparing.times import Interval
 from photofinish.machine.load import LoadWindow, load_warnings
-from photofinish.reporting.answer_words import action_text, answer_text
-from photofinish.reporting.causes import advice
-from photofinish.reporting.tables import renting_table
+from photofinish.report.answer_words import action_text, answer_text
+from photofinish.report.causes import advice
+from photofinish.report.tables import renting_table
 from photofinish.scripts.run_script import Watched
 from photofinish.wording import counted, seconds
 

@@ -7,8 +7,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from photofinish.comparing.pairs import Comparison
-from photofinish.comparing.result import Result
+from photofinish.answer.comparison import Comparison
+from photofinish.answer.result import Result
 from photofinish.config.base import read_plan
 from photofinish.config.compare import Comparing
 from photofinish.config.experiment import Experiment, ExperimentPlan

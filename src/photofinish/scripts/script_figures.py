@@ -222,7 +222,7 @@ class Figures:
     @property
     def relative_error(self) -> float:
         """Half width of the interval of a step's mean time, as a share of the mean."""
-        from photofinish.comparing.times import students_t
+        from photofinish.answer.times import students_t
 
         means = self.part_seconds
         if len(means) < _MOST_PARTS:

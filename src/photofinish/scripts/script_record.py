@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from photofinish.comparing.prices import SECONDS_AN_HOUR
+from photofinish.answer.prices import SECONDS_AN_HOUR
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.results.measured import JobLength, Measured, ScriptFacts
 from photofinish.results.measured_job import in_epochs

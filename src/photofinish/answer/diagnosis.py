@@ -1,0 +1,223 @@
+"""Causes of a job's and an epoch's time, with changes to params.yaml that help.
+
+An epoch waits for the slower of two: loading without steps, and steps with their batch on the
+device. A step's time is mostly fixed, or mostly grows with its samples.
+
+The cause is unknown with too few steps, on a busy machine, or if the parts don't add up to the
+epoch. A change is suggested if some measured steps were surely faster with it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from photofinish.answer.fair_cpu import fewer_threads
+from photofinish.answer.loader_remedies import loader_remedies
+from photofinish.answer.remedies import Gain, Remedy
+from photofinish.answer.result import Result
+from photofinish.answer.step_costs import StepCosts, spread
+from photofinish.config.experiment import ResidentInput
+from photofinish.machine.fingerprint import CpuTarget
+from photofinish.machine.host import allowed_cores
+from photofinish.results.measurements import MOST_UNEXPLAINED_SHARE
+
+Cause = Literal[
+    "input-bound", "copy-bound", "launch-bound", "compute-bound", "start-up-bound",
+    "CPU held back", "not known",
+]  # fmt: skip
+MOST_STARTUP_SHARE = 0.5
+"""Largest share of start-up in a job that is not reported as the main cause."""
+MOST_FIXED_SHARE = 0.5
+"""Largest fixed share of a step that counts as compute-bound."""
+MOST_FROM_TRAINING = 1.25
+"""Largest factor between a measured and a trained epoch that counts as chance."""
+LEAST_STEPS = 3
+"""Smallest number of timed steps that allows a diagnosis."""
+
+
+NoRemedy = Literal[
+    "start-up", "resident", "copies", "workers", "small job", "used well", "container", "no gain",
+    "untried copies", "untried workers", "untried threads",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class NotKnown:
+    """Reason why the figures show no cause, with two times that should be equal."""
+
+    reason: Literal["not taken apart", "busy", "few steps", "training", "epoch", "step"]
+    apart_seconds: float = 0.0
+    whole_seconds: float = 0.0
+    recorded: str | None = None
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    of: Literal["the job", "an epoch"]
+    cause: Cause
+    run: Result
+    remedy: Remedy | None = None
+    second: Remedy | None = None
+    """Second change that was tried."""
+    no_remedy: NoRemedy | None = None
+    not_known: NotKnown | None = None
+    likely: Cause | None = None
+    """Likely cause, from figures that are too unreliable for a remedy (on a busy machine)."""
+
+
+def diagnose(run: Result) -> tuple[Diagnosis, ...]:
+    """Return the diagnosis of the job, if it is mostly start-up, then the diagnosis of an epoch."""
+    diagnoses = []
+    if run.timings.startup_seconds > MOST_STARTUP_SHARE * run.timings.whole_seconds:
+        diagnoses.append(Diagnosis("the job", "start-up-bound", run, no_remedy="start-up"))
+    epoch = _diagnose_epoch(run) if run.settings else _diagnose_waits(run)
+    if epoch:
+        diagnoses.append(epoch)
+    return tuple(diagnoses)
+
+
+def _diagnose_waits(run: Result) -> Diagnosis | None:
+    """Return a diagnosis if a script mostly waits for batches, else None: steps have no parts."""
+    if not run.has_steps or run.waiting_share <= 0.5:
+        return None
+    if run.timings.busy:
+        busy = NotKnown("busy")
+        return Diagnosis("an epoch", "not known", run, not_known=busy, likely="input-bound")
+    return Diagnosis("an epoch", "input-bound", run)
+
+
+def _diagnose_epoch(run: Result) -> Diagnosis | None:
+    """Return the cause of an epoch's time, or None if its steps were not measured in parts."""
+    not_known, costs = why_not_known(run), run.costs
+    if not_known:
+        is_doubtful = not_known.reason in ("busy", "few steps")
+        fits = is_doubtful and run.timings.step_parts is not None
+        likely = _cause(run, costs)[0] if costs and fits else None
+        return Diagnosis("an epoch", "not known", run, not_known=not_known, likely=likely)
+    if costs is None:
+        return None
+    cause, remedy = _cause(run, costs)
+    fewer = fewer_threads(run.timings)
+    if fewer and costs.input_seconds <= costs.step_alone_seconds:
+        low_seconds, high_seconds = spread(fewer.steps.step_seconds)
+        data_seconds = costs.beside_step_seconds
+        gain = Gain.of(costs, low_seconds + data_seconds, high_seconds + data_seconds)
+        remedy = Remedy("devices.cpu.threads", fewer.threads, gain, "tried threads")
+    if isinstance(remedy, Remedy) and not remedy.predicted.is_worth_it:
+        remedy = "no gain"
+    second, tried = None, loader_remedies(run, costs)
+    if tried and not isinstance(remedy, Remedy):
+        remedy, second = tried[0], next(iter(tried[1:]), None)
+    elif remedy in ("untried copies", "untried workers"):
+        loader = run.timings.loader
+        remedy = "no gain" if loader and loader.tried_inputs else remedy
+    if isinstance(remedy, Remedy):
+        return Diagnosis("an epoch", cause, run, remedy, second)
+    return Diagnosis("an epoch", cause, run, no_remedy=remedy)
+
+
+def why_not_known(run: Result) -> NotKnown | None:
+    """Return why the figures show no cause, or None if they show one or were not measured."""
+    timings, costs = run.timings, run.costs
+    if costs is None:
+        recorded = timings.not_attributed
+        return NotKnown("not taken apart", recorded=recorded) if recorded else None
+    if timings.step_warnings:
+        return NotKnown("busy")
+    # Few slow steps taken apart are enough if they fit the steps of the training's parts.
+    if costs.steps_timed < LEAST_STEPS:
+        return NotKnown("few steps")
+    if _differs_from_training(costs):
+        return NotKnown("training", costs.epoch_seconds, timings.median_epoch_seconds)
+    most, is_cpu = MOST_UNEXPLAINED_SHARE, run.device == "cpu"
+    parts_seconds = sum(costs.parts_seconds.values())
+    off = parts_seconds / costs.epoch_share_seconds - 1
+    # Synchronizing after each part may slow an accelerator down.
+    if off < -most or (off > most and is_cpu):
+        apart_seconds = parts_seconds * costs.steps_per_epoch
+        return NotKnown("epoch", apart_seconds, costs.epoch_seconds)
+    apart_seconds = parts_seconds - costs.parts_seconds["waiting for data"] - costs.copying_seconds
+    off = costs.step_alone_seconds / apart_seconds - 1
+    # After loading a batch, a step on the CPU has cold caches and sleeping threads.
+    may_be_faster = not is_cpu or costs.experiment.input.name == "loader"
+    if off > most or (off < -most and not may_be_faster):
+        return NotKnown("step", apart_seconds, costs.step_alone_seconds)
+    return None
+
+
+def _differs_from_training(costs: StepCosts) -> bool:
+    """Return True if measured and trained epochs surely differ by more than a quarter.
+
+    A busy training is slower than the measurement of a quiet machine, which then holds.
+    """
+    timings = costs.timings
+    if timings.busy:
+        return False
+    low, high = (costs.steps_per_epoch * share for share in costs.epoch_share_spread)
+    trained_low, trained_high = spread(timings.epoch_seconds)
+    factor = timings.median_epoch_seconds / costs.epoch_seconds
+    is_apart = trained_high < low or high < trained_low
+    return is_apart and max(factor, 1 / factor) > MOST_FROM_TRAINING
+
+
+def _cause(run: Result, costs: StepCosts) -> tuple[Cause, Remedy | NoRemedy]:
+    host = run.timings.host
+    cores = allowed_cores(host.cpu) if host.cpu else 1
+    if costs.input_seconds > costs.step_alone_seconds:
+        is_copy = costs.copying_seconds > costs.batch_alone_seconds
+        cause: Literal["copy-bound", "input-bound"] = "copy-bound" if is_copy else "input-bound"
+        return cause, _against_input(run, costs, cores, cause)
+    if costs.fixed_seconds > MOST_FIXED_SHARE * costs.step_alone_seconds:
+        return "launch-bound", _against_launching(run, costs)
+    if isinstance(host, CpuTarget) and host.threads != cores:
+        return "CPU held back", "untried threads"
+    if isinstance(host, CpuTarget) and cores < host.cpu.usable_cores:
+        return "CPU held back", "container"
+    return "compute-bound", _against_computing(run, costs)
+
+
+def _against_input(
+    run: Result, costs: StepCosts, cores: int, cause: Literal["copy-bound", "input-bound"]
+) -> Remedy | NoRemedy:
+    settings = costs.experiment.input
+    if isinstance(settings, ResidentInput):
+        return "resident"
+    if tried := costs.attribution.resident:
+        gain = Gain.of(costs, *spread(tried.step_seconds))
+        return Remedy(f"experiments.{run.experiment}.input", "resident", gain, "resident")
+    if cause == "copy-bound":
+        return "copies" if settings.pin_memory and settings.non_blocking else "untried copies"
+    return "workers" if cores <= settings.workers else "untried workers"
+
+
+def _against_launching(run: Result, costs: StepCosts) -> Remedy | NoRemedy:
+    """Suggest captured steps or the larger batch, which were tried.
+
+    The larger batch's interval assumes that the time for data is constant per epoch, or per step.
+    """
+    data_seconds = costs.beside_step_seconds
+    if captured := costs.attribution.captured:
+        low_seconds, high_seconds = spread(captured.step_seconds)
+        gain = Gain.of(costs, low_seconds + data_seconds, high_seconds + data_seconds)
+        if gain.is_worth_it:
+            return Remedy(f"experiments.{run.experiment}.cuda_graphs", "on", gain, "captured")
+    larger, tried = costs.attribution.other_batch_images, costs.attribution.other_batch
+    if larger <= costs.experiment.batch_size:
+        return "small job"
+    steps = math.ceil(run.timings.training_image_count / larger) / costs.steps_per_epoch
+    low_seconds, high_seconds = (steps * seconds for seconds in spread(tried.step_seconds))
+    gain = Gain.of(costs, low_seconds + steps * data_seconds, high_seconds + data_seconds)
+    return Remedy(f"experiments.{run.experiment}.batch_size", larger, gain, "batch size")
+
+
+def _against_computing(run: Result, costs: StepCosts) -> Remedy | NoRemedy:
+    tried, data_seconds = costs.attribution.bf16, costs.beside_step_seconds
+    if tried is None:
+        return "used well"
+    low_seconds, high_seconds = spread(tried.step_seconds)
+    gain = Gain.of(costs, low_seconds + data_seconds, high_seconds + data_seconds)
+    if not gain.is_worth_it:
+        return "used well"
+    return Remedy(f"experiments.{run.experiment}.precision", "bf16", gain, "bf16")

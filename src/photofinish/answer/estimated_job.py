@@ -1,0 +1,221 @@
+"""Estimated time and cost of a whole job on a rented accelerator.
+
+A rented machine has another CPU, so start-up and loading are estimated from measurements here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from photofinish.answer.bounds import SpeedupBounds
+from photofinish.answer.estimates import (
+    CONTEXT_SECONDS,
+    Spread,
+    StepEstimate,
+    are_captured,
+    estimate_step,
+    with_batch,
+)
+from photofinish.answer.memory import fits
+from photofinish.answer.prices import Price, cheapest_machine, cost_of
+from photofinish.answer.result import Result
+from photofinish.config.compare import Accelerator, accelerators
+from photofinish.config.cuda_graphs import why_not_captured
+from photofinish.config.experiment import Experiment, LoaderInput
+from photofinish.machine.host import allowed_cores
+from photofinish.results.job_times import JobTimes
+from photofinish.results.measurements import Operations
+
+_LARGER_BATCH = 8
+"""Factor on the batch size to suggest if launching decides a step's time."""
+_OTHER_CPU = 1.5
+"""Factor by which start-up and loading may differ on a rented machine's CPU. It is a guess."""
+
+
+@dataclass(frozen=True)
+class LargerBatch:
+    """Estimated step whose kernels take longer to launch than to compute, and a larger step."""
+
+    batch_size: int
+    step_seconds: float
+    larger_batch_size: int
+    larger_step_seconds: float
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Estimated times and cost."""
+
+    epoch_seconds: float
+    steps_seconds: float
+    """Time of an epoch's steps, without waiting for their batches."""
+    startup_seconds: float
+    """Start-up as measured here, plus the time to start a GPU."""
+    job_seconds: float
+    job_interval: tuple[float, float]
+    """Job times if the step's estimate is off as nine of ten are, and the CPU's by a factor."""
+    cost: float | None
+    larger_batch: LargerBatch | None = None
+    """Larger batch to suggest, if launching decides the step's time."""
+    captured_job_seconds: float | None = None
+    """Time of the job with `cuda_graphs: "on"`, if only that setting captures its steps."""
+
+
+def estimate_job(
+    run: Result,
+    operations: Operations,
+    stays: SpeedupBounds,
+    accelerator: Accelerator,
+    price: Price | None,
+    scale: float,
+) -> Estimate | None:
+    """Return the job's estimate, or None if its step can't be estimated."""
+    step = _estimate_step(run, run.settings, operations, accelerator)
+    if step is None:
+        return None
+    job = _EstimatedJob(run, operations, stays, accelerator, scale)
+    low, middle, high = job.seconds(step)
+    captured = None
+    if run.settings and why_not_captured(run.settings):
+        with_graphs = run.settings.model_copy(update={"cuda_graphs": "on"})
+        if are_captured(with_graphs, operations):
+            captured = _estimate_step(run, with_graphs, operations, accelerator)
+    return Estimate(
+        job.epoch_seconds(step),
+        job.steps * step.seconds,
+        job.startup_seconds + CONTEXT_SECONDS[1],
+        middle,
+        (low, high),
+        cost_of(middle, price),
+        _larger_batch(run, operations, accelerator, step),
+        job.seconds(captured)[1] if captured else None,
+    )
+
+
+def _estimate_step(
+    run: Result,
+    settings: Experiment | None,
+    operations: Operations,
+    accelerator: Accelerator,
+) -> StepEstimate | None:
+    """Return the estimate of a step with these settings, of which a script has none."""
+    return estimate_step(
+        operations,
+        accelerator,
+        run.wanted_precision,
+        _quickest_step_seconds(run.timings),
+        is_captured=are_captured(settings, operations),
+    )
+
+
+class _EstimatedJob:
+    """Times of a training's epochs and start-up on a rented machine."""
+
+    def __init__(
+        self,
+        run: Result,
+        operations: Operations,
+        stays: SpeedupBounds,
+        accelerator: Accelerator,
+        scale: float,
+    ) -> None:
+        self._timings = run.timings
+        self.steps = scale * self._timings.training_image_count / operations.images
+        loading_seconds = stays.epoch.measured_seconds if stays.epoch else 0.0
+        epochs = self._timings.planned_epochs
+        self.startup_seconds = stays.job.measured_seconds - epochs * loading_seconds
+        self._loading_seconds = loading_seconds * _loading_factor(run, accelerator.name)
+        source = run.settings.input if run.settings else None
+        self._loads_itself = isinstance(source, LoaderInput) and source.workers == 0
+
+    def epoch_seconds(
+        self, step: StepEstimate, step_seconds: float | None = None, cpu_factor: float = 1.0
+    ) -> float:
+        """Return the time of an epoch's steps or of its loading, whichever is longer."""
+        loading_seconds = self._loading_seconds
+        if self._loads_itself:
+            # The process that launches the steps also loads their batches.
+            loading_seconds += self.steps * step.launch_seconds
+        step_seconds = step.seconds if step_seconds is None else step_seconds
+        return max(self.steps * step_seconds, cpu_factor * loading_seconds)
+
+    def seconds(self, step: StepEstimate) -> Spread:
+        """Return the job's time if everything is fast, as estimated, and if everything is slow."""
+        # Validation's share of the time is assumed to be equal on the GPU.
+        passes = self._timings.planned_epochs * (1 + self._timings.validation_share)
+        cpu_factors = 1 / _OTHER_CPU, 1.0, _OTHER_CPU
+        fast, middle, slow = (
+            cpu_factor * self.startup_seconds
+            + context_seconds
+            + passes * self.epoch_seconds(step, step_seconds, cpu_factor)
+            for step_seconds, cpu_factor, context_seconds in zip(
+                step.spread, cpu_factors, CONTEXT_SECONDS, strict=True
+            )
+        )
+        return fast, middle, slow
+
+
+def _larger_batch(
+    run: Result,
+    operations: Operations,
+    accelerator: Accelerator,
+    step: StepEstimate,
+) -> LargerBatch | None:
+    """Return a step with a larger batch, if launching decides its time and the memory suffices."""
+    if not step.is_launch_bound:
+        return None
+    larger = with_batch(operations, _LARGER_BATCH * operations.images)
+    precision = operations.precision(run.wanted_precision)
+    if fits(larger, precision, accelerator.memory_gib) == "no":
+        return None
+    found = _estimate_step(run, None, larger, accelerator)
+    if found is None:
+        return None
+    return LargerBatch(operations.images, step.seconds, larger.images, found.seconds)
+
+
+def measured_over_estimated(
+    run: Result, operations: Operations, measured: Sequence[JobTimes]
+) -> float:
+    """Return the factor on all estimates by a quiet GPU's step, or 1 without a measurement.
+
+    Errors of two accelerators correlate weakly (0.18 in 714 pairs), so the square root of the
+    ratio predicts best.
+    """
+    by_name = {each.full_name: each for each in accelerators().values()}
+    for timings in measured:
+        accelerator = by_name.get(timings.device_name)
+        is_fit = timings.device_count == 1 and not timings.busy
+        if not accelerator or not is_fit:
+            continue
+        if step := _estimate_step(run, run.settings, operations, accelerator):
+            return math.sqrt(timings.median_step_seconds / step.seconds)
+    return 1.0
+
+
+def _quickest_step_seconds(timings: JobTimes) -> float:
+    """Return the time of the quickest step here, over both batch sizes that were tried."""
+    seconds = timings.step_seconds
+    if timings.attribution:
+        seconds = [*seconds, *timings.attribution.other_batch.step_seconds]
+    return min(seconds)
+
+
+def _loading_factor(run: Result, name: str) -> float:
+    """Return the ratio of loading times on a rented machine and here.
+
+    A loader's workers share the cores. An unknown machine is assumed to have this machine's number
+    of cores.
+    """
+    cpu, machine = run.timings.host.cpu, cheapest_machine(name)
+    source = run.settings.input if run.settings else None
+    if cpu is None or machine is None or not isinstance(source, LoaderInput):
+        return 1.0
+    workers = max(1, source.workers)
+    here, there = min(workers, allowed_cores(cpu)), min(workers, machine.cores)
+    loader = run.timings.loader
+    if loader and loader.tried_workers:
+        return loader.batch_seconds_by(there) / loader.batch_seconds_by(here)
+    return here / there

@@ -1,0 +1,196 @@
+"""Lower bounds of a run's times on a quiet machine, and times with fewer threads.
+
+Other programs can only make a run longer. The quickest of many short steps on the CPU are as fast
+as on a quiet machine. A longer step loses a core to another program before it ends, and OpenMP's
+threads then spin for each other. So the step's work is measured as the CPU time of a single thread.
+Divided by the number of threads, this is the least time of a step.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from photofinish.answer.step_costs import fixed_share
+from photofinish.machine.fingerprint import CpuTarget
+from photofinish.machine.load import LoadWindow, load_warnings
+from photofinish.results.job_times import JobTimes
+from photofinish.results.measurements import SteadyState
+
+BUSY = 2.0
+"""Smallest assumed factor by which other programs slowed a run on a busy machine."""
+SPINNING = 60.0
+"""Largest slowdown by OpenMP's spinning threads that was observed.
+
+Used only if neither steps nor quiet windows show a smaller factor.
+"""
+SLICE_SECONDS = 0.002
+"""Longest step whose quickest tenth is as fast with other programs running as without."""
+SHARED_CACHES = 1.2
+"""Factor by which CPU time grows if other programs use the caches.
+
+With two busy loops running, steps took 1.09 to 1.2 times the CPU time of a quiet machine.
+"""
+FASTER = 1.1
+"""Smallest speed-up for which fewer threads are reported."""
+SLOW_KERNELS = 0.1
+"""Share of an fp32 product's rate below which half-precision kernels count as slow.
+
+PyTorch 2.14 computes fp16 at 1/23 of it on a CPU without fp16 instructions.
+"""
+_ENOUGH_STEPS, _ENOUGH_TRIES = 10, 5
+
+
+def slowdown(run: JobTimes) -> float:
+    """Return the factor by which other programs may have slowed a run, or 1 on a quiet machine."""
+    if not run.busy:
+        return 1.0
+    if not isinstance(run.host, CpuTarget):
+        return slowdown_of_a_thread(run.load)
+    if least_seconds := least_epoch_seconds(run):
+        return max(1.0, run.median_epoch_seconds / least_seconds)
+    if run.host.threads == 1:
+        return slowdown_of_a_thread(run.load)
+    windows = run.training_load
+    passed = sum(window.wall_seconds for window in windows)
+    quiet = sum(window.wall_seconds for window in windows if not load_warnings([window]))
+    spinning = min(SPINNING, passed / quiet) if quiet else SPINNING
+    return max(spinning, slowdown_of_a_thread(run.load))
+
+
+def slowdown_of_a_thread(load: Sequence[LoadWindow]) -> float:
+    """Return the factor by which other programs may have slowed work of a single thread.
+
+    The time of threads that were ready to run without a core is a lower bound.
+    """
+    if not load_warnings(load):
+        return 1.0
+    running_seconds = sum(window.own_cpu_seconds for window in load)
+    waited_seconds = sum(window.waited_for_core_seconds or 0.0 for window in load)
+    return max(BUSY, 1 + waited_seconds / running_seconds if running_seconds else BUSY)
+
+
+def least_epoch_seconds(run: JobTimes) -> float | None:
+    """Return the least time of a training pass on a quiet machine, or None if unknown."""
+    step_seconds = least_step_seconds(run)
+    if step_seconds is None or run.steps_per_epoch is None:
+        return None
+    batch_seconds = least_batch_seconds(run)
+    loads_ahead = run.attribution and run.attribution.batch_alone_cpu_seconds is None
+    if loads_ahead:
+        return run.steps_per_epoch * max(step_seconds, batch_seconds)
+    return run.steps_per_epoch * (step_seconds + batch_seconds)
+
+
+def least_step_seconds(run: JobTimes) -> float | None:
+    """Return the least time of a step on a quiet machine, or None if unknown.
+
+    A script's step includes the wait for its batch. With several threads, only a script's short
+    steps are known, because it can't be run with other numbers of threads.
+    """
+    host = run.host
+    if not isinstance(host, CpuTarget):
+        return None
+    if run.loop_steps:
+        if run.loop_steps.quickest_seconds <= SLICE_SECONDS:
+            return run.loop_steps.quickest_seconds
+        if host.threads == 1 and run.loop_steps.cpu_seconds:
+            return run.loop_steps.cpu_seconds / SHARED_CACHES
+        return None
+    steps = run.attribution.same_batch if run.attribution else run.steady_state
+    if steps and steps.steps_per_sample == 1 and len(steps.sample_seconds) >= _ENOUGH_STEPS:
+        quickest_seconds = _quickest(steps.sample_seconds)
+        if quickest_seconds <= SLICE_SECONDS:
+            return quickest_seconds
+    for tried in run.tried_threads:
+        if tried.threads == 1:
+            return _quickest(tried.cpu_seconds) / host.threads / SHARED_CACHES
+    return None
+
+
+def least_batch_seconds(run: JobTimes) -> float:
+    """Return the least time to load a batch on a quiet machine, or 0 if unknown."""
+    if run.attribution is None:
+        return 0.0
+    alone_seconds = run.attribution.batch_alone_seconds
+    quickest_seconds = _quickest(alone_seconds)
+    if quickest_seconds <= SLICE_SECONDS:
+        return quickest_seconds
+    cpu_seconds = run.attribution.batch_alone_cpu_seconds
+    if cpu_seconds is not None:
+        return cpu_seconds / SHARED_CACHES
+    load = run.measured_load or run.load
+    return statistics.fmean(alone_seconds) / slowdown_of_a_thread(load)
+
+
+def least_startup_seconds(run: JobTimes) -> float:
+    """Return the least time of the start-up on a quiet machine."""
+    if run.startup_cpu_seconds is not None:
+        return min(run.startup_seconds, run.startup_cpu_seconds)
+    return run.startup_seconds / BUSY
+
+
+@dataclass(frozen=True)
+class FewerThreads:
+    """Smaller number of threads with faster steps."""
+
+    threads: int
+    steps: SteadyState
+    job_seconds: float
+    """Time of the job with this number of threads."""
+
+
+def fewer_threads(run: JobTimes) -> FewerThreads | None:
+    """Return the number of threads with which steps were more than a tenth faster, or None.
+
+    Returns None on a busy machine, where threads wait for each other.
+    """
+    if run.busy or run.step_warnings or run.steps_per_epoch is None:
+        return None
+    tried = {each.threads: each.steps for each in run.tried_threads}
+    own = tried.pop(run.host.threads or 1, None)
+    if own is None or not tried or len(own.sample_seconds) < _ENOUGH_TRIES:
+        return None
+    threads, best = min(tried.items(), key=lambda each: each[1].median_seconds)
+    if own.median_seconds <= FASTER * best.median_seconds:
+        return None
+    share = min(1.0, run.steps_per_epoch * own.median_seconds / run.measured_epoch_seconds)
+    saved_share = share * (1 - best.median_seconds / own.median_seconds)
+    job_seconds = run.whole_seconds - saved_share * run.passes_seconds
+    return FewerThreads(threads, best, job_seconds)
+
+
+@dataclass(frozen=True)
+class SlowKernels:
+    """Half-precision steps that the CPU computes far below its fp32 rate."""
+
+    share: float
+    """Share of an fp32 product's rate."""
+    job_seconds: float
+    """Time of the job with steps at an fp32 product's rate."""
+
+
+def slow_kernels(run: JobTimes) -> SlowKernels | None:
+    """Return how slow half-precision steps are if most of an epoch is their arithmetic, or None."""
+    steps, operations, rate = run.attribution, run.operations, run.fp32_flops_a_second
+    if not (steps and operations and rate and run.steps_per_epoch):
+        return None
+    quickest_seconds = min(steps.same_batch.step_seconds)
+    other_seconds = min(steps.other_batch.step_seconds)
+    fixed = fixed_share(
+        operations.images, quickest_seconds, steps.other_batch_images, other_seconds
+    )
+    computing = run.steps_per_epoch * run.median_step_seconds / run.measured_epoch_seconds
+    share = operations.flops / quickest_seconds / rate
+    if share >= SLOW_KERNELS or max(fixed, 1 - computing) > 0.5:
+        return None
+    saved_seconds = min(1.0, computing) * (1 - share) * run.passes_seconds
+    return SlowKernels(share, run.whole_seconds - saved_seconds)
+
+
+def _quickest(seconds: Sequence[float]) -> float:
+    """Return the 10 % quantile."""
+    return float(np.quantile(seconds, 0.1))

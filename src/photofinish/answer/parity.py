@@ -1,0 +1,316 @@
+"""Comparison of two trainings layer by layer, from their settings to their final weights."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from photofinish.answer.result import Predictions, Trained
+from photofinish.answer.seeds import (
+    ENOUGH_SEEDS,
+    ScoreDifference,
+    difference_of_items,
+    difference_of_seeds,
+)
+from photofinish.data.tasks import TASKS
+from photofinish.results import EpochMetrics
+from photofinish.results.records import FirstStep, TensorFingerprint
+
+ModelMatch = Literal[
+    "identical", "equivalent within rounding", "equivalent", "not shown", "different"
+]
+_OUTPUT_TOLERANCE, _GRADIENT_TOLERANCE = 5.0, 10.0
+"""Factors on a layer's change by slightly moved weights (docs/verdict.md)."""
+_FEW_ACTIVATIONS = 0.02
+"""Share of a gradient's norm that changes if a few activations cross ReLU's corner."""
+_NOISE = 1e-5
+"""Share of all gradients' norm below which a gradient is rounding noise.
+
+An example is the gradient of a bias before BatchNorm.
+"""
+_CURVE_TOLERANCES = {"fp32": 1e-2, "tf32": 5e-2, "fp16": 5e-2, "bf16": 1e-1}
+"""Largest relative differences of an epoch's mean loss that count as rounding."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    name: str
+    same: bool
+    """True if equal bit for bit, as far as records show."""
+    within_rounding: bool | None
+    """None if not comparable, because each device draws its own random numbers."""
+    difference: float | None = None
+    """Largest relative difference, or None if it is not a number."""
+    at: str | None = None
+    """Tensor that differs by more than rounding, or epoch with the largest difference."""
+    cpu: float | None = None
+    gpu: float | None = None
+    unequal: int | None = None
+    not_recorded: str | None = None
+    """Reason why a device has no record of this layer."""
+
+
+@dataclass(frozen=True)
+class Parity:
+    likeness: ModelMatch
+    layers: tuple[Layer, ...]
+    margin: float
+    """Largest difference of accuracies that counts as equivalent."""
+    difference: ScoreDifference | None = None
+    """Difference of accuracies. None for other scores, or if test items or epochs differ."""
+    epochs: int | None = None
+    """Number of epochs that both trained, if a time limit ended a training.
+
+    Final predictions, scores and weights are not compared then.
+    """
+
+    @property
+    def first_divergence(self) -> Layer | None:
+        """First layer that rounding does not explain."""
+        return next((layer for layer in self.layers if layer.within_rounding is False), None)
+
+
+def parity(cpu: Trained, device: Trained, margin: float) -> Parity:
+    """Compare two trainings to the end, or in their common epochs if a time limit ended one.
+
+    Accuracies are equivalent if their difference is surely less than the margin.
+    """
+    one, other = cpu.record, device.record
+    first, second = cpu.first_step, device.first_step
+    tolerance = max(_CURVE_TOLERANCES[one.precision], _CURVE_TOLERANCES[other.precision])
+    both_draw = bool(first and second and first.draws_in_training and second.draws_in_training)
+    epochs, difference = _common_epochs(cpu, device), None
+    end: tuple[Layer, ...] = ()
+    if epochs is None:
+        end, difference = _end(cpu, device, tolerance, margin, both_draw=both_draw)
+    curves = _curves(cpu.history[:epochs], device.history[:epochs], tolerance)
+    layers = (
+        _equal("settings", one.experiment == other.experiment),
+        _equal("data", one.data_sha256 == other.data_sha256),
+        *_beginnings(cpu, device),
+        _not_comparable(curves) if both_draw else curves,
+        *end,
+    )
+    score = end[-2] if end else None
+    return Parity(_likeness(layers, score), layers, margin, difference, epochs)
+
+
+def _beginnings(cpu: Trained, device: Trained) -> Iterator[Layer]:
+    """Yield the initial weights, and what `measure` recorded of the first step, if it did."""
+    same_weights = cpu.record.initial_weights_sha256 == device.record.initial_weights_sha256
+    first, second = cpu.first_step, device.first_step
+    if first is None or second is None:
+        yield _equal("initial weights", same_weights)
+        why = cpu.no_first_step or device.no_first_step or "it was not measured"
+        yield Layer("first step", same=False, within_rounding=None, not_recorded=why)
+        return
+    weights = _fingerprints("initial weights", first.weights, second.weights, {})
+    yield _equal("initial weights", same_weights) if same_weights or weights.same else weights
+    yield _equal("batch order", first.batch_order_sha256 == second.batch_order_sha256)
+    yield _equal("first batch", first.first_batch_sha256 == second.first_batch_sha256)
+    outputs, gradients = _outputs(first), first.gradients
+    limits = _limits(outputs, first.output_rounding, _OUTPUT_TOLERANCE)
+    forward = _fingerprints("first forward", outputs, _outputs(second), limits)
+    limits = _gradient_limits(first)
+    gradient = _fingerprints("first gradient", gradients, second.gradients, limits)
+    if first.draws and second.draws:
+        forward, gradient = _not_comparable(forward), _not_comparable(gradient)
+    yield from (forward, gradient)
+
+
+def _common_epochs(cpu: Trained, device: Trained) -> int | None:
+    """Return the number of common epochs if a time limit ended a training, else None."""
+    if not (cpu.timings.epochs_left or device.timings.epochs_left):
+        return None
+    return min(len(cpu.history), len(device.history))
+
+
+def _end(
+    cpu: Trained, device: Trained, tolerance: float, margin: float, *, both_draw: bool
+) -> tuple[tuple[Layer, ...], ScoreDifference | None]:
+    """Compare final predictions, score and weights. Also return the accuracies' difference."""
+    one, other = cpu.record, device.record
+    columns, task, difference = len(one.class_names), TASKS[one.task], None
+    predictions: tuple[Layer, ...]
+    same_items = np.array_equal(cpu.predictions.actual, device.predictions.actual)
+    if not len(cpu.predictions.actual):  # for a custom step, or a tuple or dict of targets
+        predictions = (_test_loss(cpu.scores.test_loss, device.scores.test_loss, tolerance),)
+    elif not task.has_accuracy:
+        predictions = _values(cpu.predictions, device.predictions, columns, tolerance, same_items)
+    else:
+        rows = columns if task.is_all_or_nothing else 1
+        if same_items:
+            difference = difference_of_items(cpu, device, rows)
+        predictions = _classes(cpu.predictions, device.predictions, rows, difference, margin)
+    if both_draw and same_items:
+        predictions, difference = _of_other_draws(predictions, cpu, device, difference, margin)
+    same_weights = one.weights_sha256 == other.weights_sha256
+    return (*predictions, Layer("final weights", same_weights, within_rounding=True)), difference
+
+
+def _likeness(layers: Sequence[Layer], score: Layer | None) -> ModelMatch:
+    found = {layer.within_rounding for layer in layers}
+    if all(layer.same for layer in layers):
+        return "identical"
+    if False in found:
+        return "different"
+    if None not in found:
+        return "equivalent within rounding"
+    agrees = score is not None and score.within_rounding
+    return "equivalent" if agrees else "not shown"
+
+
+def _not_comparable(layer: Layer) -> Layer:
+    """Mark a layer as not comparable because of random numbers, unless it is equal."""
+    return layer if layer.same else replace(layer, within_rounding=None)
+
+
+def _of_other_draws(
+    predictions: tuple[Layer, ...],
+    cpu: Trained,
+    device: Trained,
+    of_items: ScoreDifference | None,
+    margin: float,
+) -> tuple[tuple[Layer, ...], ScoreDifference | None]:
+    """Judge the test score if devices drew different random numbers in training.
+
+    A single training on each device shows no difference, because another dropout often changes the
+    accuracy significantly, and no equivalence of accuracies. Several seeds decide.
+    """
+    *others, score = predictions
+    others = [layer if layer.within_rounding else _not_comparable(layer) for layer in others]
+    within: bool | None = None if of_items else score.within_rounding or None
+    of_seeds = difference_of_seeds(cpu, device, of_items.sd if of_items else 0.0)
+    if of_seeds:
+        agrees = of_seeds.is_within(margin) if of_items else not of_seeds.excludes_0
+        within = False if of_seeds.excludes_0 else None
+        if agrees:
+            within = True if of_seeds.seeds >= ENOUGH_SEEDS else None
+    return (*others, replace(score, within_rounding=within)), of_items and (of_seeds or of_items)
+
+
+def _equal(name: str, same: bool) -> Layer:
+    return Layer(name, same, within_rounding=same)
+
+
+def _outputs(step: FirstStep) -> dict[str, TensorFingerprint]:
+    return step.outputs | {"the loss": (abs(step.loss), step.loss)}
+
+
+def _gradient_limits(step: FirstStep) -> dict[str, float]:
+    noise = _NOISE * math.hypot(*(norm for norm, *_ in step.gradients.values()))
+    limits = _limits(step.gradients, step.gradient_rounding, _GRADIENT_TOLERANCE)
+    for part, (norm, *_) in step.gradients.items():
+        limits[part] = max(limits[part], _FEW_ACTIVATIONS * norm, noise)
+    return limits
+
+
+def _limits(
+    fingerprints: dict[str, TensorFingerprint], rounding: dict[str, float], tolerance: float
+) -> dict[str, float]:
+    """Return the largest difference of each tensor that counts as rounding.
+
+    A tensor of one number may change little by chance, so the median share of all tensors is used
+    as a minimum.
+    """
+    norms = {part: norm for part, (norm, *_) in fingerprints.items()}
+    shares = [rounding[part] / norm for part, norm in norms.items() if norm and part in rounding]
+    usual = statistics.median(shares or [0.0])
+    return {
+        part: tolerance * max(rounding.get(part, 0.0), usual * norm) for part, norm in norms.items()
+    }
+
+
+def _fingerprints(
+    name: str,
+    one: dict[str, TensorFingerprint],
+    other: dict[str, TensorFingerprint],
+    limits: dict[str, float],
+) -> Layer:
+    if one.keys() != other.keys():
+        unmatched = next(part for part in [*one, *other] if part not in one or part not in other)
+        return Layer(name, same=False, within_rounding=False, at=unmatched)
+    largest = 0.0
+    for part in one:
+        (norm, *signed), (other_norm, *other_signed) = one[part], other[part]
+        # Older records have one sum. The mean square of several is nearer to the true difference.
+        apart = [mine - theirs for mine, theirs in zip(signed, other_signed, strict=False)]
+        difference = max(abs(norm - other_norm), math.hypot(*apart) / math.sqrt(len(apart)))
+        scale = max(norm, other_norm)
+        if not scale:
+            continue
+        if not difference <= limits.get(part, 0.0):  # also if it is NaN
+            return Layer(name, False, False, difference=difference / scale, at=part)
+        largest = max(largest, difference / scale)
+    return Layer(name, largest == 0, True, difference=largest)
+
+
+def _curves(cpu: Sequence[EpochMetrics], device: Sequence[EpochMetrics], tolerance: float) -> Layer:
+    """Compare losses. The first epoch decides, because rounding errors grow over epochs."""
+    name = "loss curves"
+    if len(cpu) != len(device):
+        return _equal(name, False)
+    losses = np.array([epoch.training_loss for epoch in cpu])
+    others = np.array([epoch.training_loss for epoch in device])
+    drift = np.abs(losses - others) / np.maximum(np.abs(losses), np.finfo(float).tiny)
+    worst = int(drift.argmax())
+    largest, within = float(drift[worst]), bool(drift[0] <= tolerance)
+    return Layer(name, largest == 0, within, difference=largest, at=f"epoch {worst + 1}")
+
+
+def _classes(
+    cpu: Predictions,
+    device: Predictions,
+    rows_an_item: int,
+    difference: ScoreDifference | None,
+    margin: float,
+) -> tuple[Layer, Layer]:
+    """Compare predictions and accuracy. There is no `difference` if the test items differ.
+
+    If all layers before are within rounding, accuracies that differ surely, but not surely by more
+    than the margin, leave it open.
+    """
+    score, other = (float((side.predicted == side.actual).mean()) for side in (cpu, device))
+    if difference is None:
+        accuracy = Layer("test accuracy", False, False, cpu=score, gpu=other)
+        return _equal("test predictions", False), accuracy
+    mismatches = (cpu.predicted != device.predicted).reshape(-1, rows_an_item).any(axis=1)
+    unequal, share = int(mismatches.sum()), float(mismatches.mean())
+    low, high = difference.interval
+    within: bool | None = None if difference.excludes_0 else True
+    if low > margin or high < -margin:
+        within = False
+    return (
+        Layer("test predictions", not unequal, True, difference=share, unequal=unequal),
+        Layer("test accuracy", score == other, within, cpu=score, gpu=other),
+    )
+
+
+def _values(
+    cpu: Predictions, device: Predictions, columns: int, tolerance: float, same_items: bool
+) -> tuple[Layer, Layer]:
+    """Compare predicted values, relative to the spread of each column, and their mean error."""
+    error, other = (float(np.abs(side.predicted - side.actual).mean()) for side in (cpu, device))
+    if not same_items:
+        score = Layer("test error", False, False, cpu=error, gpu=other)
+        return _equal("test predictions", False), score
+    spreads = cpu.actual.reshape(-1, columns).std(axis=0)
+    mismatches = np.abs(cpu.predicted - device.predicted).reshape(-1, columns).mean(axis=0)
+    difference = float((mismatches / np.where(spreads > 0, spreads, 1.0)).max())
+    within = difference <= tolerance
+    return (
+        Layer("test predictions", not difference, within, difference=difference),
+        Layer("test error", error == other, within, cpu=error, gpu=other),
+    )
+
+
+def _test_loss(loss: float, other: float, tolerance: float) -> Layer:
+    """Compare test losses, for outputs without a known meaning."""
+    difference = abs(loss - other) / max(abs(loss), abs(other), 1e-12)
+    within = difference <= tolerance
+    return Layer("test loss", not difference, within, difference=difference, cpu=loss, gpu=other)

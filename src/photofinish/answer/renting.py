@@ -1,0 +1,96 @@
+"""Estimates of a training's time and cost on rented accelerators, and whether it fits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal
+
+from photofinish.answer.bounds import SpeedupBounds
+from photofinish.answer.estimated_job import Estimate, estimate_job, measured_over_estimated
+from photofinish.answer.loader_needs import LoaderNeed, loader_need
+from photofinish.answer.memory import fits, least_memory_bytes
+from photofinish.answer.prices import Price, cost_of, price_of
+from photofinish.answer.result import Result
+from photofinish.config.compare import Accelerator, Comparing, accelerators
+from photofinish.results.job_times import JobTimes
+from photofinish.results.measurements import Operations
+
+
+@dataclass(frozen=True)
+class RentalOption:
+    """Accelerator as an option for one training."""
+
+    accelerator: Accelerator
+    needed_bytes: int
+    """Least memory of a step."""
+    fits: Literal["yes", "perhaps", "no"]
+    price: Price | None
+    price_is_old: bool | None
+    """True if the price was half a year old or more when the training began."""
+    estimate: Estimate | None
+    start_seconds: float
+    """Time to start and set up the machine, which is also paid for."""
+    loader_need: LoaderNeed | None
+
+    @property
+    def estimated_cost(self) -> float | None:
+        """Cost of the estimated job, including the machine's start."""
+        if self.estimate is None:
+            return None
+        return cost_of(self.estimate.job_seconds + self.start_seconds, self.price)
+
+
+@dataclass(frozen=True)
+class RentalComparison:
+    options: tuple[RentalOption, ...]
+    not_counted: str | None
+    """Reason why there are no options, from the training's record."""
+
+
+def renting(
+    run: Result,
+    stays: SpeedupBounds,
+    settings: Comparing,
+    measured: Sequence[JobTimes] = (),
+) -> RentalComparison:
+    """Return estimates of time and cost for each accelerator in the settings.
+
+    Estimates are scaled by `measured` times of the same training on a GPU.
+    """
+    timings, options, not_counted = run.timings, [], None
+    if operations := timings.operations:
+        scale = measured_over_estimated(run, operations, measured)
+        for name in settings.accelerators:
+            price = price_of(name, settings.prices)
+            accelerator, estimate = accelerators()[name], None
+            if not stays.loading_not_known:
+                estimate = estimate_job(run, operations, stays, accelerator, price, scale)
+            start_seconds = 60 * settings.rental_minutes
+            options.append(_option(run, operations, accelerator, price, estimate, start_seconds))
+    elif settings.accelerators:
+        not_counted = timings.not_counted or "a step's operations were not counted"
+    return RentalComparison(tuple(options), not_counted)
+
+
+def _option(
+    run: Result,
+    operations: Operations,
+    accelerator: Accelerator,
+    price: Price | None,
+    estimate: Estimate | None,
+    start_seconds: float,
+) -> RentalOption:
+    timings, precision = run.timings, operations.precision(run.wanted_precision)
+    trained_on = datetime.fromtimestamp(timings.started_at_unix_seconds, UTC).date()
+    return RentalOption(
+        accelerator=accelerator,
+        needed_bytes=least_memory_bytes(operations, precision),
+        fits=fits(operations, precision, accelerator.memory_gib),
+        price=price,
+        price_is_old=price.is_old(trained_on) if price else None,
+        estimate=estimate,
+        start_seconds=start_seconds,
+        loader_need=loader_need(run, estimate, accelerator.name),
+    )

@@ -1,0 +1,219 @@
+"""Result of a job on one device: what was measured of it, and what it trained."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+import pandas as pd
+
+from photofinish.answer.step_costs import StepCosts
+from photofinish.config.experiment import Experiment, on_cpu
+from photofinish.data import TaskName
+from photofinish.data.tasks import TASKS
+from photofinish.results import EpochMetrics, records
+from photofinish.results.job_times import JobTimes, Timings
+from photofinish.results.measured import read_trained
+from photofinish.results.records import DeviceLabel
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Predictions and true targets, with a row for each test item, or for each value or label."""
+
+    actual: npt.NDArray[Any]
+    predicted: npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Training of an experiment on one device, with its evaluation."""
+
+    experiment: str
+    record: records.TrainingRecord
+    timings: Timings
+    history: Sequence[EpochMetrics]
+    scores: records.DeviceEvaluation
+    first_step: records.FirstStep | None
+    predictions: Predictions
+    seed_runs: tuple[records.SeedRun, ...] = ()
+    no_first_step: str | None = None
+    """Reason for a missing first step."""
+
+    @property
+    def device(self) -> DeviceLabel:
+        return self.record.device
+
+
+@dataclass(frozen=True)
+class Result:
+    """What is known of a job on one device. What a job can't have is None or empty."""
+
+    experiment: str
+    """Name of the experiment or script."""
+    device: DeviceLabel
+    timings: JobTimes
+    precision: str
+    """Precision of the steps."""
+    parameter_count: int | None
+    record: records.TrainingRecord | None = None
+    """Settings, data and network. None for a script."""
+    trained: Trained | None = None
+    """What was trained. None for a script, and if the job was only measured."""
+    waiting_seconds: tuple[float, ...] = ()
+    """Time that each timed pass of a script waited for batches."""
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
+    """Custom test metrics, or numbers of a script's metrics file, by name."""
+    is_outdated: bool = False
+    """True if the script was changed since."""
+
+    @classmethod
+    def of_training(cls, trained: Trained) -> Result:
+        return cls(
+            trained.experiment,
+            trained.device,
+            trained.timings,
+            trained.record.precision,
+            trained.record.parameter_count,
+            trained.record,
+            trained,
+            metrics={**trained.scores.metrics},
+        )
+
+    @property
+    def settings(self) -> Experiment | None:
+        """Settings of the experiment. None for a script."""
+        return self.record.experiment if self.record else None
+
+    @property
+    def stage(self) -> str:
+        """Prefix of the stage's name in dvc.yaml."""
+        return "train" if self.record else "script"
+
+    @property
+    def wanted_precision(self) -> str:
+        """Precision in the settings, which a device without it replaces."""
+        return self.settings.precision if self.settings else self.precision
+
+    @property
+    def sweep(self) -> tuple[str, ...]:
+        """Data set and network, which all experiments of a sweep share."""
+        settings = self.settings
+        return (settings.dataset, settings.model.name) if settings else (self.experiment,)
+
+    @property
+    def has_steps(self) -> bool:
+        """True if steps were seen, False for a script that is timed as a whole."""
+        return all(part.holds != "run" for part in self.timings.parts)
+
+    @property
+    def history(self) -> Sequence[EpochMetrics]:
+        return self.trained.history if self.trained else ()
+
+    @property
+    def is_deterministic(self) -> bool:
+        return self.settings is None or self.settings.deterministic
+
+    @property
+    def stops_early(self) -> bool:
+        return self.settings is not None and self.settings.early_stopping is not None
+
+    @property
+    def cpu_fallbacks(self) -> dict[str, int]:
+        """Number of the first step's calls of each operator that ran on the CPU, not the device."""
+        first = self.trained.first_step if self.trained else None
+        return first.cpu_fallbacks if first else {}
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Share of each part in an epoch's step, or an empty dict if the parts are not known."""
+        if self.costs:
+            return self.costs.shown_shares
+        return {"waiting for data": self.waiting_share} if self.waiting_seconds else {}
+
+    @property
+    def loading_share(self) -> float:
+        """Share of an epoch for loading and copying data, or 0 if that is not known."""
+        parts = ("waiting for data", "copying to the device")
+        return sum(self.shares.get(part, 0.0) for part in parts)
+
+    @property
+    def waiting_share(self) -> float:
+        """Share of a script's passes spent waiting for batches."""
+        return sum(self.waiting_seconds) / sum(self.timings.epoch_seconds)
+
+    @property
+    def batch_seconds(self) -> float:
+        """Median wait of a script for a batch."""
+        return statistics.median(self.waiting_seconds) / (self.timings.steps_per_epoch or 1)
+
+    @cached_property
+    def costs(self) -> StepCosts | None:
+        attribution = self.timings.attribution
+        if not attribution or not self.settings:
+            return None
+        return StepCosts(self.settings, self.timings, attribution)
+
+
+def read_results(
+    name: str, folder: Path
+) -> tuple[dict[DeviceLabel, Trained], dict[DeviceLabel, str]]:
+    """Read what each device trained from an experiment's folder, or why it did not."""
+    read: dict[DeviceLabel, tuple[records.TrainingRecord, tuple[records.SeedRun, ...]]] = {}
+    settings: dict[DeviceLabel, Experiment] = {}
+    missing: dict[DeviceLabel, str] = {}
+    for device in records.DEVICE_LABELS:
+        model = folder / device / records.MODEL
+        record = records.read_training(model)
+        settings[device] = record.experiment
+        if isinstance(record, records.Unavailable):
+            missing[device] = record.reason
+        else:
+            read[device] = record, records.read_seeds(model, record.experiment)
+    if not read:
+        return {}, missing
+    if "cpu" in read:
+        cpu, seeds = read["cpu"]
+        read["cpu"] = _with_settings_of(cpu, settings["gpu"]), seeds
+    evaluated, (first, _) = folder / records.EVALUATED, next(iter(read.values()))
+    scores = records.read_scores(evaluated / records.EVALUATION, read.values())
+    predictions = _read_predictions(evaluated / records.PREDICTIONS, list(read), first.task)
+    trained: dict[DeviceLabel, Trained] = {}
+    for device, (record, seeds) in read.items():
+        timings, measured = read_trained(folder / device)
+        trained[device] = Trained(
+            name,
+            record,
+            timings,
+            records.read_history(folder / device / records.MODEL),
+            scores[device],
+            measured.first_step,
+            predictions[device],
+            seeds,
+            measured.no_first_step,
+        )
+    return trained, missing
+
+
+def _with_settings_of(cpu: records.TrainingRecord, on_gpu: Experiment) -> records.TrainingRecord:
+    """Return the CPU's record with the settings that only accelerators read.
+
+    The CPU trains without these settings, but estimates and suggestions start from params.yaml.
+    """
+    if on_cpu(on_gpu) != cpu.experiment:
+        return cpu
+    return cpu.model_copy(update={"experiment": on_gpu})
+
+
+def _read_predictions(
+    path: Path, devices: list[DeviceLabel], task: TaskName
+) -> dict[DeviceLabel, Predictions]:
+    columns = ["actual", *devices]
+    table = pd.read_csv(path, usecols=columns, dtype=TASKS[task].predicted_dtype)
+    actual = table["actual"].to_numpy()
+    return {device: Predictions(actual, table[device].to_numpy()) for device in devices}

@@ -1,0 +1,267 @@
+"""An answer for programs: report/answers.json and `photofinish ask --json`.
+
+docs/answers.schema.json describes it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from photofinish.answer.candidates import About, Answer, Basis
+from photofinish.answer.comparison import Comparison
+from photofinish.answer.decision import Action
+from photofinish.answer.diagnosis import Cause
+from photofinish.answer.prices import Price
+from photofinish.answer.remedies import Remedy
+from photofinish.answer.renting import RentalOption
+from photofinish.answer.seeds import OverSeeds
+from photofinish.answer.speedups import Kind
+from photofinish.answer.times import Interval, job_interval
+from photofinish.config.base import Record
+from photofinish.report.causes import cause, commands, remedy_line
+from photofinish.report.sentences import Verdict
+from photofinish.results.records import DeviceLabel
+
+Learns = Literal["the same", "other last bits", "something else"]
+_LEARNS: dict[str, Learns] = {
+    "tried threads": "other last bits",
+}
+"""Effect of a change on a model that stays the same otherwise. Other changes keep its bits."""
+
+
+class Number(Record):
+    """Figure, with the interval that contains the true value in 9 of 10 cases, if known."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    @classmethod
+    def of(cls, value: float | None, interval: Interval | None = None) -> Number | None:
+        """Return a number, or None if it is not known. JSON has no infinity."""
+        if value is None or not math.isfinite(value):
+            return None
+        low, high = (end if math.isfinite(end) else None for end in interval or (math.nan,) * 2)
+        return cls(value=value, low=low, high=high)
+
+
+class Range(Record):
+    """Predicted gain. With a `low` of 1, only the upper bound `high` is known."""
+
+    low: float
+    high: float
+
+
+class SpeedupRecord(Record):
+    """Speed-up of the GPU here: 2 means half the CPU's time."""
+
+    of: Kind
+    cpu_seconds: float
+    gpu_seconds: float
+    speedup: Number | None
+
+
+class SeedRecord(Record):
+    """Training from one of several seeds on a device."""
+
+    device: DeviceLabel
+    seed: int
+    score_name: str
+    score: Number | None
+    test_loss: Number | None
+    target_epoch: int | None
+    """Epoch that reached the target accuracy, or null if none did or there is no target."""
+    target_seconds: float | None
+
+
+class CandidateRecord(Record):
+    """Accelerator that may be rented, with the job's estimated time and cost on it."""
+
+    accelerator: str
+    """Its name for `photofinish rent --on`."""
+    full_name: str
+    epoch_seconds: float | None
+    job_seconds: Number | None
+    """Time of the whole job, without the machine's start."""
+    cost: float | None
+    """Cost of the job, without the machine's start."""
+    fits: Literal["yes", "perhaps", "no"]
+    """Whether a step fits into the memory."""
+    needed_bytes: int
+    """Least memory of a step."""
+    loader_cores: float | None
+    """Cores that load as fast as the GPU trains."""
+    waiting_share: float | None
+    """Share of time that it waits for the loader in the cheapest machine."""
+    hour_price: Price | None
+    """Price of an hour."""
+    price_is_old: bool | None
+
+
+class CauseRecord(Record):
+    """Cause that takes most of a job's or an epoch's time on a device."""
+
+    device: DeviceLabel
+    part: Literal["the job", "an epoch"]
+    cause: Cause
+    text: str
+
+
+class Suggestion(Record):
+    """Change of params.yaml that should make an epoch faster."""
+
+    device: DeviceLabel
+    settings: dict[str, Any]
+    """Keys of params.yaml, with dots for their levels, and their values."""
+    line: str
+    """Line of params.yaml with these settings."""
+    gain: Range | None
+    """Predicted speed-up of an epoch, or null if it is not known."""
+    evidence: Literal["tried", "bound", "not known"]
+    """`tried`: measured on some steps."""
+    learns: Learns
+    """Effect of the change on the trained model."""
+    command: str
+    """Command that tries the change in a copy."""
+
+
+class ActionRecord(Record):
+    """Action that is recommended now."""
+
+    kind: str
+    text: str
+    accelerator: str | None
+    """Accelerator to rent, by its name for `photofinish rent --on`."""
+
+
+class AnswerRecord(Record):
+    """Answer for one experiment, script or job."""
+
+    answer: Answer
+    about: About
+    evidence: Basis
+    reason: str | None
+    text: str
+    action: ActionRecord
+    cpu_seconds: Number | None
+    """Time of the whole job on this CPU."""
+    gpu: str | None
+    gpu_seconds: Number | None
+    """Time of the whole job on the deciding GPU, without a rented machine's start."""
+    speedup: Number | None
+    """Speed-up of the whole job."""
+    saved_seconds: Number | None
+    """Time that renting saves, without the machine's start."""
+    causes: tuple[CauseRecord, ...]
+    suggestions: tuple[Suggestion, ...]
+    speedups: tuple[SpeedupRecord, ...]
+    """Speed-ups of a step, an epoch and the job, if a GPU here trained it."""
+    seeds: tuple[SeedRecord, ...]
+    """Trainings from several seeds."""
+    candidates: tuple[CandidateRecord, ...]
+
+
+def answer_record(pair: Comparison, verdict: Verdict) -> AnswerRecord:
+    """Return the answer for an experiment, script or job."""
+    decision, own, shown = verdict.decision, verdict.decision.own, verdict.decision.shown
+    cpu = pair.cpu.timings
+    cpu_seconds = Number.of(cpu.whole_seconds, job_interval(cpu))
+    gpu, saved_seconds = shown.gpu, None
+    if gpu and shown.about == "renting":
+        saved_seconds = Number.of(shown.here_seconds - gpu.seconds, shown.saved)
+    return AnswerRecord(
+        answer=decision.answer,
+        about=decision.about,
+        evidence=decision.basis,
+        reason=decision.reason,
+        text=verdict.answer,
+        action=_action(decision.action, verdict.action),
+        cpu_seconds=cpu_seconds,
+        gpu=shown.gpu_name,
+        gpu_seconds=Number.of(gpu.seconds, gpu.interval) if gpu else None,
+        speedup=Number.of(shown.speedup, shown.interval),
+        saved_seconds=saved_seconds,
+        causes=tuple(
+            CauseRecord(device=device, part=found.of, cause=found.cause, text=cause(found))
+            for device, diagnoses in pair.diagnoses.items()
+            for found in diagnoses
+        ),
+        suggestions=tuple(
+            _suggestion(pair.experiment, device, remedy)
+            for device, diagnoses in pair.diagnoses.items()
+            for found in diagnoses
+            for remedy in (found.remedy, found.second)
+            if remedy and own.reason != "short job"
+        ),
+        speedups=tuple(
+            SpeedupRecord(
+                of=found.kind,
+                cpu_seconds=found.cpu_seconds,
+                gpu_seconds=found.device_seconds,
+                speedup=Number.of(found.ratio, found.interval),
+            )
+            for found in (pair.compared.speedups.values() if pair.compared else ())
+        ),
+        seeds=tuple(seed for over in pair.seeds.items() for seed in _seeds(*over)),
+        candidates=tuple(map(_candidate, pair.renting.options)),
+    )
+
+
+def _seeds(device: DeviceLabel, over: OverSeeds) -> Iterator[SeedRecord]:
+    """Yield the result of each seed on a device."""
+    targets = over.targets or [None] * len(over.seeds)
+    values = over.seeds, over.score.values, over.test_loss.values, targets
+    for seed, score, test_loss, target in zip(*values, strict=True):
+        yield SeedRecord(
+            device=device,
+            seed=seed,
+            score_name=over.score_name,
+            score=Number.of(score),
+            test_loss=Number.of(test_loss),
+            target_epoch=target.epoch if target else None,
+            target_seconds=target.seconds if target else None,
+        )
+
+
+def _candidate(option: RentalOption) -> CandidateRecord:
+    estimate, need = option.estimate, option.loader_need
+    return CandidateRecord(
+        accelerator=option.accelerator.name,
+        full_name=option.accelerator.full_name,
+        epoch_seconds=estimate.epoch_seconds if estimate else None,
+        job_seconds=Number.of(estimate.job_seconds, estimate.job_interval) if estimate else None,
+        cost=estimate.cost if estimate else None,
+        fits=option.fits,
+        needed_bytes=option.needed_bytes,
+        loader_cores=need.wanted_cores if need else None,
+        waiting_share=need.waiting_share if need else None,
+        hour_price=option.price,
+        price_is_old=option.price_is_old,
+    )
+
+
+def _action(action: Action, text: str) -> ActionRecord:
+    return ActionRecord(kind=action.kind, text=text, accelerator=action.accelerator)
+
+
+def _suggestion(experiment: str, device: DeviceLabel, remedy: Remedy) -> Suggestion:
+    return Suggestion.model_validate(
+        {
+            "device": device,
+            "settings": remedy.settings,
+            "line": remedy_line(remedy),
+            "gain": Range(low=remedy.predicted.low, high=remedy.predicted.high),
+            "evidence": "tried",
+            "learns": _learns(remedy),
+            "command": commands(experiment, remedy)[0],
+        }
+    )
+
+
+def _learns(remedy: Remedy) -> Learns:
+    """Return the effect of a change on the model."""
+    if remedy.changes_model:
+        return "something else"
+    return _LEARNS.get(remedy.by, "the same")

@@ -1,0 +1,80 @@
+"""Answers without evidence: written with the report, for programs and `photofinish.report()`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import ValidationError
+
+from photofinish.config.base import Record
+from photofinish.errors import UserError
+from photofinish.files import OWN_FOLDER, write_text_atomically
+from photofinish.report.answer_records import AnswerRecord
+from photofinish.report.page import template
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ANSWERS = "answers.json"
+_MOST_SENTENCES = 3
+"""Number of answers that are shown in full below the table."""
+
+
+class Answers(Record):
+    """Answers of a report: report/answers.json. A notebook shows them as a table."""
+
+    schema_version: Literal[2] = 2
+    summary: str
+    """One answer over all experiments."""
+    answers: dict[str, AnswerRecord]
+    """Answer for each experiment and script."""
+    not_worth_renting: tuple[str, ...]
+    """Experiments for which a rented GPU is not, or probably not, worth it."""
+    reasons: tuple[str, ...]
+    """Sentences why no GPU trained."""
+    overview: tuple[dict[str, str], ...]
+    """A row for each experiment, as the page shows it."""
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """Table of all figures, with a row for each experiment and device: comparison.csv."""
+        import pandas as pd
+
+        return pd.read_csv(_report() / "comparison.csv")
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def __str__(self) -> str:
+        lines = [f"{name}: {one.text} {one.action.text}" for name, one in self.answers.items()]
+        return "\n".join([self.summary, *lines] if len(lines) > 1 else lines)
+
+    def _repr_html_(self) -> str:
+        is_short = len(self.answers) <= _MOST_SENTENCES
+        return template("answers.html.j2").render(report=self, is_short=is_short)
+
+
+def write_answers(folder: Path, answers: Answers) -> None:
+    """Write the answers next to the report."""
+    write_text_atomically(folder / ANSWERS, f"{answers.model_dump_json(indent=2)}\n")
+
+
+def read_answers() -> Answers:
+    """Read the answers of the project in the current folder."""
+    try:
+        content = (_report() / ANSWERS).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        problem = f"nothing is compared in {Path.cwd()} yet"
+        raise UserError(f"{problem}: run `photofinish run` there first") from None
+    try:
+        return Answers.model_validate_json(content)
+    except ValidationError:
+        older = f"report/{ANSWERS} is of another photofinish"
+        raise UserError(f"{older}: `photofinish run` writes it again") from None
+
+
+def _report() -> Path:
+    """Return the folder of the report, which may be in the folder photofinish/."""
+    here = Path("report")
+    return here if (here / ANSWERS).is_file() else OWN_FOLDER / here

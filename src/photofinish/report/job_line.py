@@ -1,0 +1,30 @@
+"""The line with which measuring ends: how long the whole job will take."""
+
+from __future__ import annotations
+
+import math
+
+from photofinish.answer.times import job_interval
+from photofinish.config.experiment import Experiment
+from photofinish.report.templates import say
+from photofinish.results.measured import Measured
+from photofinish.results.measured_job import experiment_job
+from photofinish.wording import seconds
+
+
+def job_line(measured: Measured, job: Experiment) -> str:
+    """Return `digits-cnn on cpu: about 12 s for 80 epochs (11 s to 13 s)`."""
+    times = experiment_job(measured, job)
+    with_seeds, spread = times.job_seconds / times.whole_seconds, "by one part of it"
+    low, high = (with_seeds * end for end in job_interval(times))
+    if math.isfinite(high):
+        spread = f"{seconds(low)} to {seconds(high)}"
+    return say(
+        "job line",
+        it=measured,
+        about=times.job_seconds,
+        at_most="at most" if job.early_stopping else "",
+        epochs=job.epochs,
+        seeds=job.seeds if job.seeds > 1 else None,
+        spread=spread,
+    )

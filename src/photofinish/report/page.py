@@ -1,0 +1,47 @@
+"""Templates of the page, and of the answers in a notebook. They escape all text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import jinja2
+from markupsafe import Markup, escape
+
+from photofinish.report.templates import NOTHING
+
+Table = list[dict[str, str]]
+"""Rows of a table, each a dictionary of cells by heading. All rows have equal headings."""
+ANSWER = "worth a GPU?"
+"""Heading of the overview's answers."""
+_NUMBER = re.compile(r"(up to )?-?[\d,]*\.?\d+( ?(µs|ms|s|min|h|%|x))?( \([\d.]+%\))?")
+_CODE = re.compile(r"`([^`]+)`")
+
+
+def template(name: str) -> jinja2.Template:
+    """Return a template of the report."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("photofinish.report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals |= {"number_columns": number_columns, "ANSWER": ANSWER}
+    environment.filters["with_code"] = _with_code
+    return environment.get_template(name)
+
+
+def _with_code(text: str) -> Markup:
+    """Mark up text between backticks as code."""
+    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704
+
+
+def number_columns(table: Sequence[dict[str, str]]) -> set[str]:
+    """Return the headings of columns of numbers. These are flush right and sorted by value."""
+    numeric = set()
+    for heading in table[0]:
+        cells = [row[heading] for row in table if row[heading] != NOTHING]
+        if cells and all(_NUMBER.fullmatch(cell) for cell in cells):
+            numeric.add(heading)
+    return numeric

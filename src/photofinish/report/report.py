@@ -1,0 +1,211 @@
+"""Write the report: one page, Markdown for a pull request, CSV files, and files for DVC."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from photofinish.answer.comparison import Comparison
+from photofinish.answer.decision import decide_all
+from photofinish.answer.remedies import Remedy
+from photofinish.answer.scaling import all_series, grid, shared_trainings
+from photofinish.files import to_json, write_text_atomically
+from photofinish.report import pictures, rows, tables
+from photofinish.report.answer_records import answer_record
+from photofinish.report.answer_words import summary as summary_of
+from photofinish.report.answers import Answers, write_answers
+from photofinish.report.causes import commands, prediction, remedy_line
+from photofinish.report.comparison_rows import comparison_metrics, comparison_rows
+from photofinish.report.drawing import Picture
+from photofinish.report.figures_table import figures_table
+from photofinish.report.loader_table import (
+    loader_note,
+    loader_parts,
+    loader_table,
+    needs_table,
+    workers_table,
+)
+from photofinish.report.overview import overview_table
+from photofinish.report.page import Table, template
+from photofinish.report.sentences import Verdict, verdict
+from photofinish.report.templates import say
+from photofinish.wording import markdown_text
+
+MOST_SHOWN = 30
+"""Maximum number of experiments with details on the page."""
+MOST_MARKDOWN_CHARACTERS = 60_000
+"""GitHub accepts comments of up to 65,536 characters."""
+FIGURES = "figures"
+_SECTIONS: dict[str, Callable[[Comparison], Table]] = {
+    "Speed-ups": tables.speedup_table,
+    "What no GPU can shorten": tables.bounds_table,
+    "Loading with more workers": workers_table,
+    "Which to rent": tables.renting_table,
+    "Which loader a GPU wants": needs_table,
+    "Is it the same model?": tables.parity_table,
+    "The script's metrics": tables.metrics_table,
+    "Several seeds": tables.seeds_table,
+    "Energy, cost and time to the target": tables.paying_table,
+    "Recorded elsewhere": tables.references_table,
+    "Figures": figures_table,
+}
+"""Function of each table by its title, which is also the template of its note.
+
+Tables without rows are not shown.
+"""
+
+
+@dataclass(frozen=True)
+class Details:
+    """Part of the page about one experiment."""
+
+    verdict: Verdict
+    remedies: list[tuple[str, str, str]]
+    """Suggestions, each as line of params.yaml, predicted gain, and commands to try the line."""
+    tables: list[tuple[str, Table, str]]
+    """Title, table and note."""
+    pictures: list[Picture]
+    steps: Table
+    steps_note: str
+    loading: Table
+    loading_note: str
+
+
+def write_report(
+    pairs: list[Comparison],
+    folder: Path,
+    scripts: Sequence[Comparison] = (),
+) -> list[Verdict]:
+    """Write all files of the report, and return a verdict for each experiment and script."""
+    everything: list[Comparison] = [*pairs, *scripts]
+    decisions = decide_all(everything)
+    verdicts = [
+        verdict(pair, decision) for pair, decision in zip(everything, decisions, strict=True)
+    ]
+    for former in folder.glob("*.csv"):  # an older photofinish wrote more
+        former.unlink()
+    csv_rows = comparison_rows(everything, decisions), rows.history_rows(pairs)
+    for name, each in zip(rows.COLUMNS, (*csv_rows, rows.confusion_rows(pairs)), strict=True):
+        write_text_atomically(folder / name, rows.as_csv(name, each))
+    shutil.rmtree(folder / FIGURES, ignore_errors=True)
+    shown = everything[:MOST_SHOWN]
+    details = [_details(*each) for each in zip(shown, verdicts, strict=False)]
+    found = grid(pairs, decisions[: len(pairs)])
+    drawn = [pictures.heat_map(found)] if found else []
+    for picture in [*drawn, *(picture for each in details for picture in each.pictures)]:
+        _write(folder / FIGURES / f"{picture.name}.svg", picture.file)
+    overview = overview_table(verdicts, everything)
+    summary = summary_of(decisions)
+    page = template("report.html.j2").render(
+        summary=summary,
+        reasons=_reasons(verdicts),
+        overview=overview,
+        pictures=drawn,
+        shared={
+            say("several devices"): tables.sharing_table(shared_trainings(pairs)),
+            say("by size"): tables.series_table(all_series(pairs)),
+        },
+        details=details,
+        has_experiments=bool(pairs),
+        has_scripts=bool(scripts),
+    )
+    write_text_atomically(folder / "index.html", page)
+    write_text_atomically(folder / "comparison.md", _markdown(summary, verdicts, overview))
+    write_answers(folder, _answers(everything, verdicts, summary, overview))
+    return verdicts
+
+
+def _answers(
+    pairs: Sequence[Comparison], verdicts: list[Verdict], summary: str, overview: Table
+) -> Answers:
+    """Return the answers alone, without evidence."""
+    answers = {
+        pair.experiment: answer_record(pair, each)
+        for pair, each in zip(pairs, verdicts, strict=True)
+    }
+    not_worth_renting = [
+        each.experiment
+        for each in verdicts
+        if each.decision.rented and each.decision.rented.answer in ("No", "Probably no")
+    ]
+    return Answers(
+        summary=summary,
+        answers=answers,
+        not_worth_renting=tuple(not_worth_renting),
+        reasons=tuple(_reasons(verdicts)),
+        overview=tuple(overview),
+    )
+
+
+def _reasons(verdicts: list[Verdict]) -> list[str]:
+    """Return the different reasons why there was no GPU."""
+    return list(dict.fromkeys(each.missing for each in verdicts if each.missing))
+
+
+def _details(pair: Comparison, answer: Verdict) -> Details:
+    diagnoses = [found for of_device in pair.diagnoses.values() for found in of_device]
+    remedies = [each for found in diagnoses for each in (found.remedy, found.second) if each]
+    if answer.decision.own.reason == "short job":
+        remedies = []
+    sections = [
+        (title, found, say(title)) for title, table in _SECTIONS.items() if (found := table(pair))
+    ]
+    drawn = [pictures.job_times(pair, answer.decision)]
+    if parts := loader_parts(pair):
+        drawn.append(pictures.loading(pair.experiment, parts))
+    if history := rows.history_rows([pair]):
+        drawn.append(pictures.learning_curves(history))
+    return Details(
+        answer,
+        [_suggestion(pair.experiment, remedy) for remedy in remedies],
+        sections,
+        drawn,
+        tables.steps_table(pair),
+        tables.steps_note(pair),
+        loader_table(pair),
+        loader_note(pair),
+    )
+
+
+def _suggestion(experiment: str, remedy: Remedy) -> tuple[str, str, str]:
+    tries = "\n".join(commands(experiment, remedy))
+    return remedy_line(remedy), prediction(remedy), tries
+
+
+def write_for_dvc(pairs: Sequence[Comparison], folder: Path, metrics: Path, plots: Path) -> None:
+    """Write the files that `dvc metrics` and `dvc plots` show, which Git keeps."""
+    for former in (metrics, plots):
+        shutil.rmtree(former, ignore_errors=True)
+    for experiment, figures in comparison_metrics(pairs).items():
+        _write(metrics / f"{experiment}.json", to_json(figures))  # DVC shows each file as a row
+    plots.mkdir(parents=True)
+    for name in rows.COLUMNS:
+        shutil.copy(folder / name, plots)
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file without syncing the disk, because there may be many files."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def _markdown(summary: str, verdicts: list[Verdict], overview: Table) -> str:
+    """Return the answers and the overview, cut to the length of a comment on GitHub."""
+    lines = ["# photofinish", "", summary, ""]
+    lines += ["| " + " | ".join(overview[0]) + " |", "|" + " --- |" * len(overview[0])]
+    lines += ["| " + " | ".join(map(markdown_text, row.values())) + " |" for row in overview]
+    lines.append("")
+    for reason in _reasons(verdicts):
+        lines += [markdown_text(reason), ""]
+    for each in verdicts:
+        lines.append(f"* **{markdown_text(each.experiment)}**: {markdown_text(each.answer)}")
+        evidence = [*each.first, *each.cautions, *each.details]
+        lines += [f"  * {markdown_text(line)}" for line in evidence]
+    text = ""
+    for line in lines:
+        if len(text) + len(line) > MOST_MARKDOWN_CHARACTERS:
+            return "\n".join((text, say("cut"), ""))
+        text += f"{line}\n"
+    return text

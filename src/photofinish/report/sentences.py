@@ -1,0 +1,249 @@
+"""Findings of one experiment or script: the answer, its evidence, and doubts."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from photofinish.answer.comparison import Comparison
+from photofinish.answer.decision import Decision, decide
+from photofinish.answer.diagnosis import Diagnosis
+from photofinish.answer.parity import Layer, Parity
+from photofinish.answer.result import Result, Trained
+from photofinish.answer.scaling import Series
+from photofinish.answer.seeds import OverSeeds
+from photofinish.answer.speedups import BreakEvenEpochs, Speedup
+from photofinish.answer.times import LEAST_VALUES
+from photofinish.machine.load import load_warnings
+from photofinish.report.answer_words import action_text, answer_text, busy_text
+from photofinish.report.causes import advice, cause
+from photofinish.report.extrapolated import caution, in_points, timed_text
+from photofinish.report.templates import THE_SAME, say
+from photofinish.wording import counted, faster, measure_again
+
+_METRICS_NAMED = 3
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Answer for one experiment, with evidence and doubts."""
+
+    experiment: str
+    decision: Decision
+    answer: str
+    """Answer with a number and a reason, about the GPU here or about renting a GPU."""
+    action: str
+    """Action to take now."""
+    busy: str | None
+    """Warning that the machine was busy, and how to measure again."""
+    details: tuple[str, ...]
+    """Paragraphs of evidence."""
+    cautions: tuple[str, ...]
+    """Reasons for doubt."""
+    missing: str | None = None
+    """Sentence why no GPU trained."""
+
+    @property
+    def first(self) -> list[str]:
+        """Lines below the answer on the first screen and in the terminal."""
+        return [say("now", action=self.action), *([self.busy] if self.busy else [])]
+
+    @property
+    def text(self) -> str:
+        """Answer, action, details and cautions."""
+        return " ".join([self.answer, *self.first, *self.details, *self.cautions])
+
+
+def verdict(pair: Comparison, decision: Decision | None = None) -> Verdict:
+    """Return the answer with its evidence. By default, decide for this experiment alone."""
+    decision = decision or decide(pair)
+    details = [*(_evidence_of_both(pair) if pair.compared else _evidence_of_cpu(pair, decision))]
+    if "cpu" in pair.seeds:
+        is_whole = not pair.cpu.timings.untimed_epochs
+        details.append(chance(pair.seeds["cpu"], pair.seeds.get("gpu") if is_whole else None))
+    return Verdict(
+        experiment=pair.experiment,
+        decision=decision,
+        answer=answer_text(pair, decision),
+        action=action_text(pair, decision.action),
+        busy=busy_text(pair, decision.action),
+        details=tuple(details),
+        cautions=tuple(_cautions(pair)),
+        missing=say("missing", why=pair.why_no_gpu) if pair.why_no_gpu else None,
+    )
+
+
+def _evidence_of_both(pair: Comparison) -> Iterator[str]:
+    assert pair.compared
+    cpu, gpu = pair.trained
+    if epoch := pair.compared.speedups.get("epoch"):
+        gain, winner = faster(epoch.ratio, epoch.interval), in_words(epoch)
+        devices = {"cpu": cpu.timings, "gpu": gpu.timings}
+        yield say("epochs", it=epoch, faster=gain, verdict=winner, **devices)
+    yield from _why(cpu, pair.diagnoses["cpu"])
+    yield from _why(gpu, pair.diagnoses["gpu"])
+    if found := pair.compared.break_even:
+        yield say("repaid", when=break_even_epochs(found))
+    if cpu.trained and gpu.trained:
+        yield _scores(cpu.trained, gpu.trained, pair.parity)
+        return
+    on_cpu, on_gpu = (metric_texts(run)[:_METRICS_NAMED] for run in (cpu, gpu))
+    kind = "metrics" if on_cpu and on_gpu else "no metrics"
+    yield say(kind, cpu=on_cpu, gpu=on_gpu, no_parity=say("The script's metrics"))
+
+
+def _scores(cpu: Trained, gpu: Trained, parity: Parity | None) -> str:
+    """Return where the models first differ, and the main score of both devices."""
+    (name, score), (_, score_of_gpu), texts = cpu.scores.figure, gpu.scores.figure, []
+    values = {"name": name, "cpu": score, "gpu": score_of_gpu}
+    if parity and parity.epochs is not None:
+        timed = {"cpu_timed": timed_text(cpu.timings), "gpu_timed": timed_text(gpu.timings)}
+        return say("scores after", **values, **timed)
+    if parity and (divergence := parity.first_divergence):
+        texts.append(say("divergence", layer=divergence, finding=layer_finding(divergence, parity)))
+    elif parity and parity.likeness == "not shown" and not parity.difference:
+        texts.append(say("random"))
+    return " ".join([*texts, say("scores", **values)])
+
+
+def metric_texts(run: Result) -> list[str]:
+    """Return the custom metrics of a result, each after its name."""
+    return [
+        f"{name} {'not a number' if value is None else f'{value:.4g}'}"
+        for name, value in run.metrics.items()
+    ]
+
+
+def _evidence_of_cpu(pair: Comparison, decision: Decision) -> Iterator[str]:
+    cpu, timings, what = pair.cpu, pair.cpu.timings, "ran it"
+    if cpu.trained:
+        whole = timed_text(timings) if timings.untimed_epochs else "it"
+        what = say("trained", what=whole, scores=cpu.trained.scores.in_words)
+    yield say("ran", it=timings, what=what)
+    if decision.own.reason == "short job" and cpu.has_steps:
+        return
+    if cpu.has_steps and pair.renting.not_counted:
+        yield say("no estimates", why=pair.renting.not_counted)
+    yield from _why(cpu, pair.diagnoses["cpu"])
+
+
+def in_words(speedup: Speedup) -> str:
+    """Return which device is faster, or that it is not known."""
+    if speedup.interval is None:
+        noun = "sample" if speedup.kind == "step" else "epoch"
+        return say("no interval", few=_too_few(speedup.values, noun))
+    if speedup.is_faster is None:
+        return say("no difference")
+    return say("gpu faster" if speedup.is_faster else "cpu faster")
+
+
+def break_even_epochs(found: BreakEvenEpochs) -> str:
+    """Return when the GPU's longer start-up is repaid: `after 4 epochs (4 to 5)`."""
+    if found.interval and math.isfinite(found.interval[0]) and math.isinf(found.interval[1]):
+        return say("perhaps never")
+    when = say("never")
+    if not found.epochs:
+        when = say("at once")
+    elif math.isfinite(found.epochs):
+        when = say("after", epochs=math.ceil(found.epochs))
+    if found.interval is None:
+        return say("no exact end", when=when, few=_too_few(found.values, "epoch"))
+    if math.isinf(found.epochs):
+        return when
+    low, high = (f"{math.ceil(end):,}" for end in found.interval)
+    return when if low == high else say("ends", what=when, low=low, high=high)
+
+
+def break_even_size(series: Series) -> str:
+    """Return the size from which on the GPU is faster."""
+    found, first, last = series.break_even, series.points[0].x, series.points[-1].x
+    if found.size is None:
+        winners = {point.speedup.is_faster for point in series.points}
+        if len(winners) == 1 and None not in winners:
+            which = "faster" if True in winners else "slower"
+            return say("all sizes", which=which, first=first, last=last)
+        return say("no size", first=first, last=last)
+    size = say("from size", size=found.size)
+    if series.values < LEAST_VALUES:
+        return say("no exact end", when=size, few=_too_few(series.values, "epoch"))
+    low = say("below", size=first) if found.low is None else f"{found.low:,.3g}"
+    high = say("above", size=last) if found.high is None else f"{found.high:,.3g}"
+    return say("ends", what=size, low=low, high=high)
+
+
+def chance(cpu: OverSeeds, gpu: OverSeeds | None) -> str:
+    """Return the difference of two seeds, and if the devices differ by more."""
+    count, spread = len(cpu.seeds), cpu.score
+    if gpu is None:
+        mean, two_seeds = cpu.in_words(spread.mean), cpu.in_words(spread.between_two)
+        interval = " to ".join(map(cpu.in_words, spread.interval))
+        return say("seeds", it=cpu, count=count, mean=mean, interval=interval, two_seeds=two_seeds)
+    both = zip(spread.values, gpu.score.values, strict=True)
+    apart = cpu.in_words(statistics.fmean(abs(one - other) for one, other in both))
+    two_seeds = cpu.in_words((spread.between_two + gpu.score.between_two) / 2)
+    return say("seeds of both", it=cpu, count=count, apart=apart, two_seeds=two_seeds)
+
+
+def layer_finding(layer: Layer, parity: Parity) -> str:
+    """Return how a layer differs between two trainings."""
+    if layer.cpu is not None and layer.gpu is not None:
+        if layer.name != "test accuracy":
+            name = "mean absolute error" if layer.name == "test error" else layer.name
+            return say("layer of both", name=name, layer=layer)
+        apart = in_points(parity.difference) if parity.difference else ""
+        return say("accuracies", layer=layer, apart=apart)
+    if layer.same:
+        return THE_SAME
+    if layer.not_recorded:
+        return say("not recorded", layer=layer)
+    if layer.unequal is not None:
+        return say("unequal", layer=layer)
+    if layer.difference is not None:
+        return say("difference", layer=layer)
+    return say("only one" if layer.at else "they differ", layer=layer)
+
+
+def _why(run: Result, diagnoses: Sequence[Diagnosis]) -> list[str]:
+    """Return the cause of an epoch's time, then the cause of the job's time."""
+    if not run.has_steps:
+        return [say("no steps")] if run.device == "cpu" else []
+    if not diagnoses:
+        return []
+    found, kind = diagnoses[-1], "cause"
+    if found.likely:
+        kind = "likely cause"
+    elif found.not_known:
+        kind = "unknown cause"
+    sentences = [say(kind, device=run.device.upper(), found=found, cause=cause(found))]
+    if found.remedy or found.no_remedy:
+        sentences.append(advice(found))
+    sentences += [say("another cause", cause=cause(other)) for other in diagnoses[:-1]]
+    return [" ".join(sentences)]
+
+
+def _cautions(pair: Comparison) -> Iterator[str]:
+    """Yield further reasons to doubt the answer."""
+    if pair.cpu.timings.untimed_epochs:
+        yield caution(pair.cpu.timings)
+    for run in pair.trained:
+        device, times = run.device.upper(), run.timings
+        is_reported = load_warnings(times.load) and times.measured_load in ((), times.load)
+        if run.settings and times.step_warnings and not is_reported:
+            command = measure_again([f"measure-{run.device}@{run.experiment}"])
+            yield say("busy steps", device=device, why=times.step_warnings, command=command)
+        calls = run.cpu_fallbacks.items()
+        if names := [say("fallback", name=name, count=count) for name, count in calls]:
+            yield say("fallbacks", device=device, names=names)
+    if any(run.timings.interruptions for run in pair.trained):
+        yield say("interrupted")
+    if not pair.cpu.is_deterministic:
+        yield say("not deterministic")
+    hosts = [run.timings.host_name for run in pair.trained]
+    if len(set(hosts)) > 1:
+        yield say("machines", hosts=hosts)
+
+
+def _too_few(number: int, noun: str) -> str:
+    return say("too few", number=counted(number, noun), least=LEAST_VALUES)
