@@ -10,7 +10,7 @@ from _start import run_stage
 from photofinish.answer.comparison import read_pair, read_script_pair, with_settings
 from photofinish.config.base import read_plan
 from photofinish.config.compare import ComparePlan
-from photofinish.report.report import write_for_dvc, write_report
+from photofinish.reporting.report import write_for_dvc, write_report
 from photofinish.results.references import read_references
 from photofinish.stage.process import end_with_parent
 from photofinish.tracking.client import Tracker

@@ -18,8 +18,8 @@ from photofinish.answer.comparison import Comparison
 from photofinish.answer.diagnosis import Diagnosis
 from photofinish.answer.remedies import Gain, Remedy
 from photofinish.files import to_json
-from photofinish.report.answers import Answers
-from photofinish.report.report import write_report
+from photofinish.reporting.answers import Answers
+from photofinish.reporting.report import write_report
 
 SCHEMA = ROOT / "docs" / "answers.schema.json"
 LOADER = {"name": "loader", "workers": 0}

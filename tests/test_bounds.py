@@ -14,9 +14,9 @@ from photofinish.answer.bounds import speedup_bounds
 from photofinish.answer.fair_cpu import SHARED_CACHES
 from photofinish.answer.own_gpu import decide_own
 from photofinish.answer.result import Trained
-from photofinish.report.comparison_rows import comparison_rows
-from photofinish.report.sentences import verdict
-from photofinish.report.tables import bounds_table
+from photofinish.reporting.comparison_rows import comparison_rows
+from photofinish.reporting.sentences import verdict
+from photofinish.reporting.tables import bounds_table
 from photofinish.results.timed_parts import TimedPart
 
 RUN = 1.2

@@ -12,7 +12,7 @@ import pytest
 from conftest import MakeResult
 from result_files import paired, several_results
 
-from photofinish.report.report import write_report
+from photofinish.reporting.report import write_report
 
 CHROMIUM = shutil.which("chromium")
 QUIET = (

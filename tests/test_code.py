@@ -20,7 +20,7 @@ from photofinish.results.measured import MEASURED, MEASURED_FOLDER, NotMeasured,
 
 SCRIPTS = sorted((ROOT / "stages").glob("[!_]*.py"))
 SHOWS = tuple(
-    f"src/photofinish/{each}" for each in ("tracking/", "wording.py", "answer/", "report/")
+    f"src/photofinish/{each}" for each in ("tracking/", "wording.py", "answer/", "reporting/")
 )
 """They show what a stage does, and are what `compare` writes."""
 DATA = "photofinish/data"
@@ -44,11 +44,11 @@ RUN_BY = {
     "": (
         *("config/messages.py", "config/other_names.py", "config/problems.py"),
         *("config/loader.py", "commands/cli.py", "planning/checks.py", "planning/plan.py"),
-        "report/job_line.py",
+        "reporting/job_line.py",
     ),
     "compare": (
-        *("wording.py", "report/report.py", "report/templates/report.css"),
-        "report/templates.py",
+        *("wording.py", "reporting/report.py", "reporting/templates/report.css"),
+        "reporting/templates.py",
         *("answer/comparison.py", "tracking/mlflow_worker.py", "tracking/documents.py"),
         *("config/compare.py", "config/tables/prices.csv", "results/figures.py"),
     ),
@@ -110,7 +110,7 @@ def test_training_loads_no_measuring(prepare_stage: PrepareStage) -> None:
     loaded = (stage.folder / "modules.txt").read_text(encoding="utf-8").split()
     assert "photofinish.training.trainer" in loaded, output
     packages = {module.split(".")[1] for module in loaded if module.startswith("photofinish.")}
-    assert not packages & {"measure", "inside", "answer", "report"}
+    assert not packages & {"measure", "inside", "answer", "reporting"}
 
 
 def test_a_missing_gpu_is_recorded_without_torch(prepare_stage: PrepareStage) -> None:

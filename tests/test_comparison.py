@@ -30,10 +30,10 @@ from photofinish.answer.fair_cpu import slowdown
 from photofinish.answer.result import Trained
 from photofinish.config.compare import Comparing
 from photofinish.errors import UserError
-from photofinish.report.comparison_rows import comparison_rows
-from photofinish.report.figures_table import figures_table
-from photofinish.report.rows import confusion_rows, history_rows
-from photofinish.report.sentences import verdict
+from photofinish.reporting.comparison_rows import comparison_rows
+from photofinish.reporting.figures_table import figures_table
+from photofinish.reporting.rows import confusion_rows, history_rows
+from photofinish.reporting.sentences import verdict
 from photofinish.results import records
 from photofinish.results.measured import Measured, NotMeasured, read_trained, write_measured
 from photofinish.tracking.documents import training_document

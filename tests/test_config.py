@@ -346,7 +346,7 @@ def test_accelerators_and_prices_survive_the_plan_file_and_may_be_left_out(
     assert read(params_file, GOOD + "compare:\n").comparing == default
     for names, expected in {"all": tuple(accelerators()), "none": ()}.items():
         section = f"compare: {{accelerators: {names}}}\n"
-        assert read(params_file, GOOD + section).answer.accelerators == expected
+        assert read(params_file, GOOD + section).comparing.accelerators == expected
     section = "accelerators: [H200], references: [a], prices: {accelerator_hour: {H200: 3}}"
     comparing = read(params_file, f"{GOOD}compare: {{{section}}}\n").comparing
     assert (comparing.accelerators, comparing.references) == (("H200",), ("a",))

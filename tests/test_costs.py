@@ -15,8 +15,8 @@ from photofinish.answer.spending import TimeToTarget, cost, energy_used, resourc
 from photofinish.config.compare import Comparing, Prices
 from photofinish.config.early_stopping import EarlyStopping
 from photofinish.machine.energy import Energy, EnergyMeter, added_up
-from photofinish.report.comparison_rows import comparison_rows
-from photofinish.report.tables import paying_table
+from photofinish.reporting.comparison_rows import comparison_rows
+from photofinish.reporting.tables import paying_table
 from photofinish.results.records import DeviceLabel
 
 GPU = Energy(of="gpu", status="measured", joules=900.0, source="nvml")

@@ -20,12 +20,12 @@ from photofinish.answer.own_gpu import decide_own, is_likely
 from photofinish.answer.result import Trained
 from photofinish.answer.times import ONCE, RUN_TO_RUN
 from photofinish.config.compare import Comparing, Prices, accelerators
-from photofinish.report.answer_records import answer_record
-from photofinish.report.answer_words import summary
-from photofinish.report.comparison_rows import comparison_rows
-from photofinish.report.overview import overview_table
-from photofinish.report.report import write_report
-from photofinish.report.sentences import verdict
+from photofinish.reporting.answer_records import answer_record
+from photofinish.reporting.answer_words import summary
+from photofinish.reporting.comparison_rows import comparison_rows
+from photofinish.reporting.overview import overview_table
+from photofinish.reporting.report import write_report
+from photofinish.reporting.sentences import verdict
 from photofinish.results import EpochTiming
 from photofinish.results.measurements import SteadyState
 from photofinish.results.records import DeviceLabel

@@ -28,11 +28,11 @@ from photofinish.answer.remedies import Gain, Remedy
 from photofinish.answer.result import Trained
 from photofinish.answer.step_costs import StepCosts, fixed_share, over_an_epoch
 from photofinish.config.experiment import Experiment
-from photofinish.report import causes, sentences
-from photofinish.report.comparison_rows import comparison_rows
-from photofinish.report.overview import overview_table
-from photofinish.report.tables import steps_note, steps_table
-from photofinish.report.templates import say
+from photofinish.reporting import causes, sentences
+from photofinish.reporting.comparison_rows import comparison_rows
+from photofinish.reporting.overview import overview_table
+from photofinish.reporting.tables import steps_note, steps_table
+from photofinish.reporting.templates import say
 from photofinish.results import EpochTiming
 from photofinish.results.measurements import (
     LoaderTimes,

@@ -26,8 +26,8 @@ from photofinish.answer.result import Trained
 from photofinish.answer.speedups import job_speedup
 from photofinish.answer.times import ONCE, RUN_TO_RUN
 from photofinish.config.compare import Comparing
-from photofinish.report.causes import advice
-from photofinish.report.sentences import verdict
+from photofinish.reporting.causes import advice
+from photofinish.reporting.sentences import verdict
 from photofinish.results.measurements import (
     LoopSteps,
     SteadyState,

@@ -31,7 +31,7 @@ from photofinish.measure.first_step import (
     first_step,
 )
 from photofinish.models.registry import build_model
-from photofinish.report.sentences import verdict
+from photofinish.reporting.sentences import verdict
 from photofinish.results.learned import weights_of
 from photofinish.results.measured import Measured, read_measured
 from photofinish.results.records import FirstStep

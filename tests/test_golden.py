@@ -25,8 +25,8 @@ from PIL import Image
 from photofinish.answer.comparison import read_pair
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.machine.host import cpu_facts
-from photofinish.report.rows import COLUMNS
-from photofinish.report.sentences import verdict
+from photofinish.reporting.rows import COLUMNS
+from photofinish.reporting.sentences import verdict
 from photofinish.results import records
 from photofinish.results.measurements import StepParts
 from photofinish.tracking.documents import TAG_BUSY

@@ -20,7 +20,7 @@ PACKAGE = SOURCES / "photofinish"
 ORDER = (
     *("errors", "wording", "nested", "files", "git", "inside", "stage", "custom", "config"),
     *("machine", "data", "models", "results", "planning", "training"),
-    *("tracking", "runs", "measure", "evaluation", "answer", "report", "scripts", "remote"),
+    *("tracking", "runs", "measure", "evaluation", "answer", "reporting", "scripts", "remote"),
     *("gate", "commands", "__main__"),
 )
 # Modules, and packages that they must do without.
@@ -32,14 +32,14 @@ RUNS_WITHOUT = {
         "pydantic mlflow dvc pandas sklearn safetensors matplotlib rich psutil pynvml PIL",
     ),
     "what only reads files": (
-        "answer.comparison answer.renting report.sentences config.loader data.local_files "
+        "answer.comparison answer.renting reporting.sentences config.loader data.local_files "
         "data.packed machine.energy machine.fingerprint machine.load models.weights_download "
-        "planning.plan stage.process report.report results.records results.references runs.run "
+        "planning.plan stage.process reporting.report results.records results.references runs.run "
         "runs.stage tracking.client",
         "torch torchvision",
     ),
     "the stages that train and measure": (
-        "runs.stage runs.train runs.views measure.measure_job measure.measure report.job_line",
+        "runs.stage runs.train runs.views measure.measure_job measure.measure reporting.job_line",
         "dvc mlflow pandas sklearn scipy matplotlib jinja2 yaml ruamel requests torchmetrics "
         "sqlalchemy alembic cloudpickle",
     ),

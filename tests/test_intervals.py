@@ -14,7 +14,7 @@ from photofinish.answer import speedups
 from photofinish.answer.speedups import epoch_speedup, ratio_interval
 from photofinish.answer.spending import time_to_target
 from photofinish.answer.times import LEAST_VALUES, RUN_TO_RUN, percentile_interval, students_t
-from photofinish.report.sentences import break_even_epochs
+from photofinish.reporting.sentences import break_even_epochs
 from photofinish.results import EpochMetrics, EpochTiming
 from photofinish.results.job_times import Timings
 

@@ -36,7 +36,7 @@ from photofinish.measure.loader_times import measure, measure_loader, take_apart
 from photofinish.measure.loader_tries import try_inputs
 from photofinish.measure.loader_workers import BETWEEN, Budget, busy_threads
 from photofinish.nested import map_nested
-from photofinish.report.loader_table import loader_table
+from photofinish.reporting.loader_table import loader_table
 from photofinish.results import median_training_seconds
 from photofinish.results.measurements import LoaderTimes, SteadyState, TriedInput, TriedWorkers
 from photofinish.tracking import run_metrics

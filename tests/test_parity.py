@@ -18,8 +18,8 @@ from photofinish.answer.result import Predictions, Trained
 from photofinish.config.networks import CnnModel, TorchvisionModel
 from photofinish.measure.first_step import first_step
 from photofinish.models.registry import build_model
-from photofinish.report.sentences import layer_finding, verdict
-from photofinish.report.tables import parity_table
+from photofinish.reporting.sentences import layer_finding, verdict
+from photofinish.reporting.tables import parity_table
 from photofinish.training.losses import Loss
 from photofinish.training.torch_device import CPU
 

@@ -11,9 +11,9 @@ from result_files import made_up_attribution, pair_of
 
 from photofinish.answer.decision import decide
 from photofinish.answer.scaling import Cell, Grid
-from photofinish.report.comparison_rows import Rows
-from photofinish.report.drawing import DEVICE_COLOURS, Picture
-from photofinish.report.pictures import PART_COLOURS, heat_map, job_times, learning_curves
+from photofinish.reporting.comparison_rows import Rows
+from photofinish.reporting.drawing import DEVICE_COLOURS, Picture
+from photofinish.reporting.pictures import PART_COLOURS, heat_map, job_times, learning_curves
 
 CPU, GPU = DEVICE_COLOURS["cpu"], DEVICE_COLOURS["gpu"]
 SVG = "{http://www.w3.org/2000/svg}"

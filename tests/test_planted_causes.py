@@ -27,7 +27,7 @@ from photofinish.measure.attribution import (
     plan_attribution,
 )
 from photofinish.models.registry import build_model
-from photofinish.report.causes import remedy_line
+from photofinish.reporting.causes import remedy_line
 from photofinish.results import median_training_seconds, passed_seconds
 from photofinish.training.batches import Batch, Batches, Normaliser, Part
 from photofinish.training.input_paths import make_batches

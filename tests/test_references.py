@@ -28,7 +28,7 @@ from photofinish.answer.times import job_interval
 from photofinish.commands.pipeline import record_results
 from photofinish.config.networks import CustomModel
 from photofinish.errors import UserError
-from photofinish.report.tables import references_table
+from photofinish.reporting.tables import references_table
 from photofinish.results.references import (
     Reference,
     read_references,

@@ -20,10 +20,10 @@ from photofinish.answer.prices import price_of
 from photofinish.commands.ask_lines import best_gpus
 from photofinish.config.compare import Comparing, Prices, accelerators
 from photofinish.config.experiment import LoaderInput
-from photofinish.report.answer_records import answer_record
-from photofinish.report.loader_table import needs_table
-from photofinish.report.sentences import verdict
-from photofinish.report.tables import renting_table
+from photofinish.reporting.answer_records import answer_record
+from photofinish.reporting.loader_table import needs_table
+from photofinish.reporting.sentences import verdict
+from photofinish.reporting.tables import renting_table
 from photofinish.results.measurements import LoaderTimes, Operations, TriedWorkers
 
 GIB = 2**30

@@ -13,8 +13,8 @@ from result_files import changed_history, pair_of, trained, with_record, with_se
 
 from photofinish.answer.result import Predictions, Trained
 from photofinish.config.compare import Comparing
-from photofinish.report.comparison_rows import comparison_rows
-from photofinish.report.sentences import verdict
+from photofinish.reporting.comparison_rows import comparison_rows
+from photofinish.reporting.sentences import verdict
 
 ITEMS = 270
 Scored = Callable[..., Trained]

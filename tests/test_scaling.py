@@ -15,9 +15,9 @@ from result_files import pair_of, paired, trained, with_record, with_timings
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import decide
 from photofinish.answer.scaling import all_series, crossing, grid, shared_trainings
-from photofinish.report import sentences
-from photofinish.report.report import write_report
-from photofinish.report.tables import series_table
+from photofinish.reporting import sentences
+from photofinish.reporting.report import write_report
+from photofinish.reporting.tables import series_table
 from photofinish.results.references import reference_of
 
 Timed = Callable[..., Comparison]

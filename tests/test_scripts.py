@@ -26,7 +26,7 @@ from photofinish.errors import ConfigError, UserError
 from photofinish.inside.script_step import ScriptStep
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.planning.checks import check_deps
-from photofinish.report.sentences import verdict
+from photofinish.reporting.sentences import verdict
 from photofinish.results.measured import (
     MEASURED,
     MEASURED_FOLDER,

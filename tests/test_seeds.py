@@ -22,8 +22,8 @@ from photofinish.config.compare import Comparing
 from photofinish.data.packed import PackedSplit
 from photofinish.evaluation.evaluate import evaluate, write_evaluation
 from photofinish.machine.fingerprint import CpuTarget
-from photofinish.report.sentences import chance, verdict
-from photofinish.report.tables import seeds_table
+from photofinish.reporting.sentences import chance, verdict
+from photofinish.reporting.tables import seeds_table
 from photofinish.results import records
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup

@@ -29,7 +29,7 @@ from photofinish.evaluation.evaluate import (
 from photofinish.evaluation.scores import scores_of_labels, scores_of_values
 from photofinish.files import sha256_of_file, to_json, write_bytes_atomically
 from photofinish.machine.fingerprint import CpuTarget
-from photofinish.report.report import write_for_dvc, write_report
+from photofinish.reporting.report import write_for_dvc, write_report
 from photofinish.results import records
 from photofinish.runs.run import Run
 from photofinish.training.losses import Loss

@@ -25,8 +25,8 @@ from photofinish.data.packed import PackedSplit
 from photofinish.errors import EXIT_FAILED
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.planning.plan import write_plan
-from photofinish.report.comparison_rows import comparison_rows
-from photofinish.report.sentences import verdict
+from photofinish.reporting.comparison_rows import comparison_rows
+from photofinish.reporting.sentences import verdict
 from photofinish.results import EpochTiming, records
 from photofinish.runs.costs import Costs
 from photofinish.runs.run import Run

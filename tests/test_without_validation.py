@@ -16,7 +16,7 @@ from photofinish.config.loader import read_params
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import ConfigError
 from photofinish.machine.fingerprint import CpuTarget
-from photofinish.report.report import write_report
+from photofinish.reporting.report import write_report
 from photofinish.results import records
 from photofinish.results.learned import weights_of
 from photofinish.tracking.run_metrics import training_metrics

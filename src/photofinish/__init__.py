@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from photofinish.report.answers import Answers
+    from photofinish.reporting.answers import Answers
 
 _Batch = TypeVar("_Batch")
 __version__ = "0.1.0"
@@ -17,7 +17,7 @@ __version__ = "0.1.0"
 def report() -> "Answers":
     """Return the answers of this folder's report, which a notebook shows."""
     # By name, so that the code of `report` is no part of what other stages run.
-    answers: Answers = import_module("photofinish.report.answers").read_answers()
+    answers: Answers = import_module("photofinish.reporting.answers").read_answers()
     return answers
 
 

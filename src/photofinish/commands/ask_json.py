@@ -10,8 +10,8 @@ from typing import Any
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Decision, decide
 from photofinish.files import to_json, write_text_atomically
-from photofinish.report.answer_records import answer_record
-from photofinish.report.sentences import verdict
+from photofinish.reporting.answer_records import answer_record
+from photofinish.reporting.sentences import verdict
 from photofinish.scripts.script_record import WholeJob
 
 

@@ -15,9 +15,9 @@ from photofinish.answer.result import Result
 from photofinish.answer.times import Interval
 from photofinish.commands.ask_json import JobAnswer
 from photofinish.machine.load import LoadWindow, load_warnings
-from photofinish.report.answer_words import action_text, answer_text
-from photofinish.report.causes import advice
-from photofinish.report.tables import renting_table
+from photofinish.reporting.answer_words import action_text, answer_text
+from photofinish.reporting.causes import advice
+from photofinish.reporting.tables import renting_table
 from photofinish.scripts.run_script import Watched
 from photofinish.wording import counted, seconds
 

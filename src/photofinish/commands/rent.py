@@ -25,7 +25,7 @@ from photofinish.commands import pipeline
 from photofinish.config.compare import accelerators
 from photofinish.config.loader import read_params
 from photofinish.errors import ConfigError, UserError
-from photofinish.report.answers import Answers, read_answers
+from photofinish.reporting.answers import Answers, read_answers
 from photofinish.wording import listed, money, printable, seconds, unknown_name
 
 _CLUSTER = "photofinish"

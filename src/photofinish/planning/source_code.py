@@ -17,7 +17,7 @@ from photofinish.files import sha256_of_bytes, sha256_of_file
 
 _PACKAGE = Path(__file__).parent.parent
 _REPORT = "compare"
-_SHOWS = tuple(f"photofinish.{each}" for each in ("tracking", "wording", "answer", "report"))
+_SHOWS = tuple(f"photofinish.{each}" for each in ("tracking", "wording", "answer", "reporting"))
 """Modules that only show results: the mirror in MLflow, numbers and names as text, findings.
 
 Only the report depends on them, so they count for `compare` alone. A new tag in MLflow, another
@@ -25,7 +25,7 @@ unit of time or another interval reruns no download, split, measurement or train
 """
 _FOLDERS = {
     "photofinish.config.compare": "config/tables",
-    "photofinish.report.page": "report/templates",
+    "photofinish.reporting.page": "reporting/templates",
 }
 """Folders of files that a module reads, which imports do not show."""
 _BY_NAME = {

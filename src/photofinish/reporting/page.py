@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import jinja2
 from markupsafe import Markup, escape
 
-from photofinish.report.templates import NOTHING
+from photofinish.reporting.templates import NOTHING
 
 Table = list[dict[str, str]]
 """Rows of a table, each a dictionary of cells by heading. All rows have equal headings."""

@@ -11,9 +11,9 @@ import numpy as np
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.result import Result
 from photofinish.machine.fingerprint import GpuTarget
-from photofinish.report.comparison_rows import COLUMNS, comparison_rows, is_known
-from photofinish.report.page import Table
-from photofinish.report.templates import NOTHING, say
+from photofinish.reporting.comparison_rows import COLUMNS, comparison_rows, is_known
+from photofinish.reporting.page import Table
+from photofinish.reporting.templates import NOTHING, say
 from photofinish.results.figures import Figure
 from photofinish.wording import listed, seconds
 

@@ -12,25 +12,25 @@ from photofinish.answer.decision import decide_all
 from photofinish.answer.remedies import Remedy
 from photofinish.answer.scaling import all_series, grid, shared_trainings
 from photofinish.files import to_json, write_text_atomically
-from photofinish.report import pictures, rows, tables
-from photofinish.report.answer_records import answer_record
-from photofinish.report.answer_words import summary as summary_of
-from photofinish.report.answers import Answers, write_answers
-from photofinish.report.causes import commands, prediction, remedy_line
-from photofinish.report.comparison_rows import comparison_metrics, comparison_rows
-from photofinish.report.drawing import Picture
-from photofinish.report.figures_table import figures_table
-from photofinish.report.loader_table import (
+from photofinish.reporting import pictures, rows, tables
+from photofinish.reporting.answer_records import answer_record
+from photofinish.reporting.answer_words import summary as summary_of
+from photofinish.reporting.answers import Answers, write_answers
+from photofinish.reporting.causes import commands, prediction, remedy_line
+from photofinish.reporting.comparison_rows import comparison_metrics, comparison_rows
+from photofinish.reporting.drawing import Picture
+from photofinish.reporting.figures_table import figures_table
+from photofinish.reporting.loader_table import (
     loader_note,
     loader_parts,
     loader_table,
     needs_table,
     workers_table,
 )
-from photofinish.report.overview import overview_table
-from photofinish.report.page import Table, template
-from photofinish.report.sentences import Verdict, verdict
-from photofinish.report.templates import say
+from photofinish.reporting.overview import overview_table
+from photofinish.reporting.page import Table, template
+from photofinish.reporting.sentences import Verdict, verdict
+from photofinish.reporting.templates import say
 from photofinish.wording import markdown_text
 
 MOST_SHOWN = 30

@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from photofinish.config.base import Record
 from photofinish.errors import UserError
 from photofinish.files import OWN_FOLDER, write_text_atomically
-from photofinish.report.answer_records import AnswerRecord
-from photofinish.report.page import template
+from photofinish.reporting.answer_records import AnswerRecord
+from photofinish.reporting.page import template
 
 if TYPE_CHECKING:
     import pandas as pd

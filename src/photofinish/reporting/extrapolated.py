@@ -5,7 +5,7 @@ from __future__ import annotations
 from photofinish.answer.parity import Parity
 from photofinish.answer.seeds import ScoreDifference
 from photofinish.answer.times import job_interval
-from photofinish.report.templates import say
+from photofinish.reporting.templates import say
 from photofinish.results.job_times import JobTimes
 from photofinish.wording import counted, seconds
 

@@ -17,10 +17,10 @@ from photofinish.answer.seeds import OverSeeds
 from photofinish.answer.speedups import BreakEvenEpochs, Speedup
 from photofinish.answer.times import LEAST_VALUES
 from photofinish.machine.load import load_warnings
-from photofinish.report.answer_words import action_text, answer_text, busy_text
-from photofinish.report.causes import advice, cause
-from photofinish.report.extrapolated import caution, in_points, timed_text
-from photofinish.report.templates import THE_SAME, say
+from photofinish.reporting.answer_words import action_text, answer_text, busy_text
+from photofinish.reporting.causes import advice, cause
+from photofinish.reporting.extrapolated import caution, in_points, timed_text
+from photofinish.reporting.templates import THE_SAME, say
 from photofinish.wording import counted, faster, measure_again
 
 _METRICS_NAMED = 3

@@ -20,8 +20,8 @@ from photofinish.answer.seeds import OverSeeds
 from photofinish.answer.speedups import Kind
 from photofinish.answer.times import Interval, job_interval
 from photofinish.config.base import Record
-from photofinish.report.causes import cause, commands, remedy_line
-from photofinish.report.sentences import Verdict
+from photofinish.reporting.causes import cause, commands, remedy_line
+from photofinish.reporting.sentences import Verdict
 from photofinish.results.records import DeviceLabel
 
 Learns = Literal["the same", "other last bits", "something else"]

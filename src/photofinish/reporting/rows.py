@@ -9,8 +9,8 @@ from itertools import accumulate
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.result import Trained
 from photofinish.files import to_csv
-from photofinish.report.comparison_rows import COLUMNS as COMPARISON
-from photofinish.report.comparison_rows import Rows, is_known
+from photofinish.reporting.comparison_rows import COLUMNS as COMPARISON
+from photofinish.reporting.comparison_rows import Rows, is_known
 from photofinish.results import EpochMetrics
 
 _SPREADSHEET_FORMULA = ("=", "+", "-", "@", "\t", "\r")

@@ -16,9 +16,9 @@ from photofinish.answer.spending import ResourceUse
 from photofinish.answer.step_costs import PARTS
 from photofinish.answer.times import Interval, job_interval
 from photofinish.machine.load import LoadWindow, load_warnings
-from photofinish.report.extrapolated import timed_text
-from photofinish.report.sentences import metric_texts
-from photofinish.report.templates import say
+from photofinish.reporting.extrapolated import timed_text
+from photofinish.reporting.sentences import metric_texts
+from photofinish.reporting.templates import say
 from photofinish.results.figures import FIGURES, Figure, figures_in, thousands
 from photofinish.results.job_times import JobTimes
 from photofinish.results.records import DEVICE_LABELS, DeviceLabel

@@ -7,7 +7,7 @@ from typing import Any
 from photofinish.answer.diagnosis import LEAST_STEPS, Diagnosis, NotKnown
 from photofinish.answer.remedies import Remedy
 from photofinish.machine.host import allowed_cores
-from photofinish.report.templates import say
+from photofinish.reporting.templates import say
 from photofinish.wording import HIGH
 
 

@@ -11,8 +11,8 @@ from matplotlib.patches import Rectangle
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Decision
 from photofinish.answer.scaling import Grid
-from photofinish.report.comparison_rows import Rows
-from photofinish.report.drawing import (
+from photofinish.reporting.comparison_rows import Rows
+from photofinish.reporting.drawing import (
     DEVICE_COLOURS,
     INK,
     LINES,
@@ -23,8 +23,8 @@ from photofinish.report.drawing import (
     panels,
     time_axis,
 )
-from photofinish.report.extrapolated import timed_text
-from photofinish.report.templates import say
+from photofinish.reporting.extrapolated import timed_text
+from photofinish.reporting.templates import say
 from photofinish.results.job_times import JobTimes
 from photofinish.wording import HIGH, limit, listed, seconds, times
 

@@ -6,8 +6,8 @@ import math
 import statistics
 
 from photofinish.answer.comparison import Comparison
-from photofinish.report.page import Table
-from photofinish.report.templates import say
+from photofinish.reporting.page import Table
+from photofinish.reporting.templates import say
 from photofinish.wording import byte_size, counted, seconds
 
 _LINES = 5

@@ -10,11 +10,11 @@ from photofinish.answer.decision import Decision
 from photofinish.answer.own_gpu import highest_limit
 from photofinish.answer.times import job_interval
 from photofinish.machine.load import load_warnings
-from photofinish.report.answer_words import main_cause, with_article
-from photofinish.report.extrapolated import likeness, timed_text
-from photofinish.report.page import ANSWER, Table
-from photofinish.report.sentences import Verdict
-from photofinish.report.templates import NOTHING, say
+from photofinish.reporting.answer_words import main_cause, with_article
+from photofinish.reporting.extrapolated import likeness, timed_text
+from photofinish.reporting.page import ANSWER, Table
+from photofinish.reporting.sentences import Verdict
+from photofinish.reporting.templates import NOTHING, say
 from photofinish.results.job_times import JobTimes
 from photofinish.wording import HIGH, seconds
 

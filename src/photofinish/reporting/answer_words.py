@@ -12,9 +12,9 @@ from photofinish.answer.decision import Action, Decision
 from photofinish.answer.fair_cpu import fewer_threads, slow_kernels
 from photofinish.answer.own_gpu import highest_limit, is_likely
 from photofinish.machine.load import load_warnings
-from photofinish.report.causes import not_known, prediction, remedy_line
-from photofinish.report.extrapolated import job_time, likeness, mark
-from photofinish.report.templates import say
+from photofinish.reporting.causes import not_known, prediction, remedy_line
+from photofinish.reporting.extrapolated import job_time, likeness, mark
+from photofinish.reporting.templates import say
 from photofinish.results.records import DeviceLabel
 from photofinish.wording import HIGH, faster, measure_again, money, part_of, seconds
 

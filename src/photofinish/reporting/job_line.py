@@ -6,7 +6,7 @@ import math
 
 from photofinish.answer.times import job_interval
 from photofinish.config.experiment import Experiment
-from photofinish.report.templates import say
+from photofinish.reporting.templates import say
 from photofinish.results.measured import Measured
 from photofinish.results.measured_job import experiment_job
 from photofinish.wording import seconds

@@ -13,10 +13,10 @@ from photofinish.answer.speedups import epoch_speedup
 from photofinish.answer.spending import time_to_lowest_loss
 from photofinish.answer.step_costs import PARTS
 from photofinish.machine.load import load_warnings
-from photofinish.report import sentences
-from photofinish.report.extrapolated import job_time, timed_text
-from photofinish.report.page import Table
-from photofinish.report.templates import NOTHING, THE_SAME, say
+from photofinish.reporting import sentences
+from photofinish.reporting.extrapolated import job_time, timed_text
+from photofinish.reporting.page import Table
+from photofinish.reporting.templates import NOTHING, THE_SAME, say
 from photofinish.results.references import hardware
 from photofinish.wording import (
     all_or_some,
