@@ -22,6 +22,7 @@ from photofinish.config.compare import Comparing
 from photofinish.data.packed import PackedSplit
 from photofinish.evaluation.evaluate import evaluate, write_evaluation
 from photofinish.machine.fingerprint import CpuTarget
+from photofinish.reporting.answer_records import answer_record
 from photofinish.reporting.sentences import chance, verdict
 from photofinish.reporting.tables import seeds_table
 from photofinish.results import records
@@ -132,10 +133,21 @@ def test_the_devices_difference_is_compared_with_that_of_two_seeds(make_result: 
     """0.03 between the devices from each seed; 0.04, 0.08 and 0.04 between two seeds."""
     cpu = with_seeds(trained(make_result, accuracy=0.80), 0.84, 0.88)
     gpu = with_seeds(trained(make_result, device="gpu", accuracy=0.83), 0.87, 0.91)
+    pair = pair_of(cpu, gpu)
     assert (
         "Over 3 seeds the test accuracy differs by 3.00% between the devices "
         "and by 5.33% between two seeds."
-    ) in verdict(pair_of(cpu, gpu)).text
+    ) in verdict(pair).text
+    seeds = answer_record(pair, verdict(pair)).seeds
+    assert [each.device for each in seeds] == ["cpu"] * 3 + ["gpu"] * 3
+    assert [each.score.value for each in seeds if each.score] == [
+        0.80,
+        0.84,
+        0.88,
+        0.83,
+        0.87,
+        0.91,
+    ]
 
 
 def test_seeds_of_values_differ_in_their_mean_absolute_error(make_result: MakeResult) -> None:
