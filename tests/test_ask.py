@@ -215,7 +215,8 @@ def test_a_script_that_ends_is_measured_whole_and_its_output_is_shown(
     (answer,) = run(script, "--epochs", "3", limits=TO_THE_END, shows_output=True)
     assert "done" in capfd.readouterr().out
     assert answer["job"]["name"] == "the whole run"
-    assert answer["job"]["epoch_steps"] == 30
+    assert (answer["job"]["epochs"], answer["job"]["epoch_steps"]) == (3, 10)
+    assert "extrapolated" not in answer["answer"]["text"]
     assert Path("saved").exists()
 
 

@@ -31,8 +31,8 @@ _LEAST_STEPS, _LEAST_SECONDS = 12, 5.0
 """Steps or seconds of training before a step is counted. By then, its state and memory exist."""
 _OFTEN = 20
 """Ratio of steps from which on an optimizer hardly ever steps, compared to another."""
-_LONG_SECONDS, _SAMPLED = 0.001, 8
-"""Hooks of modules take 20 us. Without a loader, long periods and every eighth have one."""
+_LONG_SECONDS, _SAMPLED = 0.004, 32
+"""Hooks of modules take 20 us. Without a loader, long periods and every 32nd have one."""
 _clock = time.perf_counter
 
 
