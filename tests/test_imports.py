@@ -20,7 +20,7 @@ PACKAGE = SOURCES / "photofinish"
 ORDER = (
     *("errors", "wording", "nested", "files", "git", "inside", "stage", "custom", "config"),
     *("machine", "data", "models", "results", "planning", "training"),
-    *("tracking", "runs", "measure", "evaluation", "answer", "reporting", "scripts", "remote"),
+    *("tracking", "runs", "measure", "evaluation", "answer", "scripts", "reporting", "remote"),
     *("gate", "commands", "__main__"),
 )
 # Modules, and packages that they must do without.

@@ -17,10 +17,10 @@ from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import decide, decide_all
 from photofinish.answer.estimates import CONTEXT_SECONDS, estimate_step
 from photofinish.answer.prices import price_of
-from photofinish.commands.ask_lines import best_gpus
 from photofinish.config.compare import Comparing, Prices, accelerators
 from photofinish.config.experiment import LoaderInput
 from photofinish.reporting.answer_records import answer_record
+from photofinish.reporting.ask_lines import best_gpus
 from photofinish.reporting.loader_table import needs_table
 from photofinish.reporting.sentences import verdict
 from photofinish.reporting.tables import renting_table

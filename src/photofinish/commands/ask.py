@@ -10,19 +10,19 @@ from pathlib import Path
 
 from photofinish.answer.comparison import Comparison, result_of_script
 from photofinish.answer.result import Result
-from photofinish.commands.ask_json import JobAnswer, write_job_answers
-from photofinish.commands.ask_lines import (
+from photofinish.config.compare import Comparing
+from photofinish.config.devices import Devices
+from photofinish.config.scripts import PLACEHOLDER
+from photofinish.errors import EXIT_FAILED, UserError
+from photofinish.machine.fingerprint import CpuTarget, GpuTarget, fingerprint
+from photofinish.reporting.ask_json import JobAnswer, write_job_answers
+from photofinish.reporting.ask_lines import (
     answer_lines,
     best_gpus,
     repaid_lines,
     suggestion,
     where_time_goes,
 )
-from photofinish.config.compare import Comparing
-from photofinish.config.devices import Devices
-from photofinish.config.scripts import PLACEHOLDER
-from photofinish.errors import EXIT_FAILED, UserError
-from photofinish.machine.fingerprint import CpuTarget, GpuTarget, fingerprint
 from photofinish.results.measured_job import measured_job
 from photofinish.scripts.run_script import Limits, Watched, watch
 from photofinish.scripts.script_lines import Length

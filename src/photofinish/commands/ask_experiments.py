@@ -11,14 +11,14 @@ from photofinish.answer.comparison import Comparison, with_settings
 from photofinish.answer.decision import decide_all
 from photofinish.commands import pipeline
 from photofinish.commands.ask import ask_command, print_gpus
-from photofinish.commands.ask_json import JobAnswer, write_job_answers
-from photofinish.commands.ask_lines import answer_lines, suggestion_of_setting, where_epochs_go
 from photofinish.commands.sampled_experiments import PLAN, sample_on_both
 from photofinish.config.base import read_plan
 from photofinish.config.compare import ComparePlan
 from photofinish.config.loader import read_names, read_params
 from photofinish.config.scripts import ScriptPlan
 from photofinish.errors import EXIT_FAILED, ConfigError, UserError
+from photofinish.reporting.ask_json import JobAnswer, write_job_answers
+from photofinish.reporting.ask_lines import answer_lines, suggestion_of_setting, where_epochs_go
 from photofinish.results.references import read_references
 from photofinish.scripts.run_script import Limits
 from photofinish.scripts.script_lines import Length

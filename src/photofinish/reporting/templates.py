@@ -297,6 +297,29 @@ TEMPLATES = {
     "curves": "How it learned",
     "described curve": "on the {device} from {first:.3g} to {last:.3g} in {epochs} epochs and "
     "{trained:time} of training",
+    # `photofinish ask`.
+    "ask again": "Ask again when the machine is quiet.",
+    "own repaid": "The GPU here repays its start after {after:time} of training here.",
+    "never repaid": "A rented {gpu} never repays its start.",
+    "rented repaid": "A rented {rented.gpu.name} repays the {rented.start_seconds:time} of its "
+    "start from {after:time} of training here on ({soonest:time} to {latest:time}).",
+    "perhaps repaid": "A rented {rented.gpu.name} repays the {rented.start_seconds:time} of its "
+    "start from {after:time} of training here on ({soonest:time} or never).",
+    "script's steps": "On {device}: start-up {startup:time}, then {figures.step_seconds:time} a "
+    "step[, {waiting} of it making the batch] ({figures.steps:n step} seen).",
+    "script's steps by a loader": "On {device}: start-up {startup:time}, then "
+    "{figures.step_seconds:time} a step[, {waiting} of it waiting for the loader] "
+    "({figures.steps:n step} seen).",
+    "validation seen": "Validation takes {share:.0%} of the time after the start.",
+    "no validation seen": "No validation was seen, so none is counted.",
+    "few steps seen": "Only {steps:n step} were seen: --seconds allows more.",
+    "busy while asked": "The machine was busy ({why}), so the intervals are wide.",
+    "epochs asked": "On {it.device_name}: start-up {it.startup_seconds:time}, then "
+    "{it.median_epoch_seconds:time} an epoch[, {waiting} of it waiting for data], and "
+    "{validation:time} of validation.",
+    "no estimates asked": "There are no estimates: {why}.",
+    "untried workers of a script": "Workers (`num_workers`) may hide these waits, but were not "
+    "tried: without `persistent_workers=True` they start again in each epoch.",
     # The overview.
     "overview answer": "{it.answer} ({it.about})",
     "CPU time": "{whole:time}[ ({interval}), extrapolated from {timed}][, {busy}]",

@@ -13,13 +13,13 @@ from photofinish.answer.own_gpu import decide_own
 from photofinish.answer.prices import SECONDS_AN_HOUR
 from photofinish.answer.result import Result
 from photofinish.answer.times import Interval
-from photofinish.commands.ask_json import JobAnswer
 from photofinish.machine.load import LoadWindow, load_warnings
 from photofinish.reporting.answer_words import action_text, answer_text
+from photofinish.reporting.ask_json import JobAnswer
 from photofinish.reporting.causes import advice
 from photofinish.reporting.tables import renting_table
+from photofinish.reporting.templates import say
 from photofinish.scripts.run_script import Watched
-from photofinish.wording import counted, seconds
 
 _MOST_GPUS = 5
 _FEW_STEPS = 5
@@ -29,10 +29,10 @@ _MUCH_WAITING = 0.1
 def answer_lines(answer: JobAnswer, title: str) -> Iterator[str]:
     """Yield the job, its answer, and what to do now, with commands that need no report."""
     action = answer.decision.action
-    now = "Ask again when the machine is quiet."
+    now = say("ask again")
     if action.kind != "measure again":
         now = action_text(answer.pair, replace(action, accelerator=None))
-    yield from (f"{title}:", answer_text(answer.pair, answer.decision), f"Now: {now}")
+    yield from (f"{title}:", answer_text(answer.pair, answer.decision), say("now", action=now))
 
 
 def repaid_lines(hour: JobAnswer) -> Iterator[str]:
@@ -41,7 +41,7 @@ def repaid_lines(hour: JobAnswer) -> Iterator[str]:
     if compared and compared.break_even:
         least_seconds = SECONDS_AN_HOUR * compared.break_even.epochs
         if math.isfinite(least_seconds):
-            yield f"The GPU here repays its start after {seconds(least_seconds)} of training here."
+            yield say("own repaid", after=least_seconds)
     if rented and rented.gpu and rented.here:
         yield _rented_repaid(rented, rented.gpu, rented.here)
 
@@ -51,14 +51,15 @@ def _rented_repaid(rented: Worth, gpu: Candidate, here: Interval) -> str:
         return rented.start_seconds * here_seconds / saved_seconds
 
     (low, high), (fast, slow) = rented.saved, here
-    middle, what = rented.here_seconds - gpu.seconds, f"A rented {gpu.name}"
+    middle = rented.here_seconds - gpu.seconds
     if middle <= 0:
-        return f"{what} never repays its start."
-    latest = f"to {seconds(least_seconds(low, fast))}" if low > 0 else "or never"
-    return (
-        f"{what} repays the {seconds(rented.start_seconds)} of its start from "
-        f"{seconds(least_seconds(middle, rented.here_seconds))} of training here on "
-        f"({seconds(least_seconds(high, slow))} {latest})."
+        return say("never repaid", gpu=gpu.name)
+    return say(
+        "rented repaid" if low > 0 else "perhaps repaid",
+        rented=rented,
+        after=least_seconds(middle, rented.here_seconds),
+        soonest=least_seconds(high, slow),
+        latest=least_seconds(low, fast),
     )
 
 
@@ -81,41 +82,38 @@ def best_gpus(pair: Comparison) -> list[str]:
 
 
 def where_time_goes(watched: Watched, device_name: str, startup_seconds: float) -> Iterator[str]:
-    figures, waits = watched.figures, ""
+    figures = watched.figures
     assert figures
-    if figures.waiting_share is not None:
-        waits_for = "waiting for the loader" if figures.loader is not None else "making the batch"
-        waits = f", {figures.waiting_share:.0%} of it {waits_for}"
-    yield (
-        f"On {device_name}: start-up {seconds(startup_seconds)}, then "
-        f"{seconds(figures.step_seconds)} a step{waits} ({counted(figures.steps, 'step')} seen)."
+    yield say(
+        "script's steps" if figures.loader is None else "script's steps by a loader",
+        device=device_name,
+        startup=startup_seconds,
+        figures=figures,
+        waiting=None if figures.waiting_share is None else f"{figures.waiting_share:.0%}",
     )
-    if figures.validation_step_seconds:
-        share = figures.validation_step_seconds / (
-            figures.validation_step_seconds + figures.step_seconds
-        )
-        yield f"Validation takes {share:.0%} of the time after the start."
+    if validation_seconds := figures.validation_step_seconds:
+        share = validation_seconds / (validation_seconds + figures.step_seconds)
+        yield say("validation seen", share=share)
     else:
-        yield "No validation was seen, so none is counted."
+        yield say("no validation seen")
     if figures.steps < _FEW_STEPS:
-        yield f"Only {counted(figures.steps, 'step')} were seen: --seconds allows more."
+        yield say("few steps seen", steps=figures.steps)
     yield from _if_busy(watched.load)
 
 
 def _if_busy(load: Sequence[LoadWindow]) -> Iterator[str]:
     if warnings := load_warnings(load):
-        yield f"The machine was busy ({warnings[0]}), so the intervals are wide."
+        yield say("busy while asked", why=warnings[0])
 
 
 def where_epochs_go(run: Result) -> Iterator[str]:
     """Yield lines on the time of an experiment's start-up and epochs on a device."""
     timings = run.timings
-    epoch_seconds = seconds(timings.median_epoch_seconds)
-    waiting = f", {run.loading_share:.0%} of it waiting for data" if run.shares else ""
-    validation = seconds(timings.validation_share * timings.median_epoch_seconds)
-    yield (
-        f"On {timings.device_name}: start-up {seconds(timings.startup_seconds)}, then "
-        f"{epoch_seconds} an epoch{waiting}, and {validation} of validation."
+    yield say(
+        "epochs asked",
+        it=timings,
+        waiting=f"{run.loading_share:.0%}" if run.shares else None,
+        validation=timings.validation_share * timings.median_epoch_seconds,
     )
     yield from _if_busy(timings.load)
 
@@ -130,7 +128,7 @@ def suggestion_of_setting(pair: Comparison) -> Iterator[str]:
 
 def _if_not_estimated(pair: Comparison) -> Iterator[str]:
     if not_counted := pair.renting.not_counted:
-        yield f"There are no estimates: {not_counted}."
+        yield say("no estimates asked", why=not_counted)
 
 
 def suggestion(watched: Watched, pair: Comparison) -> Iterator[str]:
@@ -139,8 +137,5 @@ def suggestion(watched: Watched, pair: Comparison) -> Iterator[str]:
     if figures and watched.process and figures.loader is not None:
         loader = watched.process.loaders[figures.loader]
     if figures and loader and not loader.workers and (figures.waiting_share or 0) > _MUCH_WAITING:
-        yield (
-            "Workers (`num_workers`) may hide these waits, but were not tried: without "
-            "`persistent_workers=True` they start again in each epoch."
-        )
+        yield say("untried workers of a script")
     yield from _if_not_estimated(pair)
