@@ -124,7 +124,7 @@ class Slow(torch.utils.data.Dataset):
     def sleepy(self, item):
         time.sleep(0.002)
         return item
-    def __len__(self): return 8
+    def __len__(self): return 16
     def __getitem__(self, row): return self.transform(torch.ones(4)), 0
 for batch in photofinish.steps(torch.utils.data.DataLoader(Slow(), batch_size=4)):
     pass
@@ -138,6 +138,8 @@ def test_the_loader_of_a_loop_is_taken_apart_after_it(tmp_path: Path) -> None:
     assert process.loader_parts
     assert next(iter(process.loader_parts["parts"])) == "sleepy"
     assert process.taking_apart_seconds > 0
+    assert len(process.loaders) == 1
+    assert figures_of(process).batches_per_step == 1
 
 
 def test_an_epoch_ends_with_its_last_step_where_the_loader_is_not_exhausted(

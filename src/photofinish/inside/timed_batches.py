@@ -49,7 +49,14 @@ class _NamedBatches(TimedBatches):
 
     def __init__(self, recorder: Recorder, loader: Any) -> None:
         self._has_given = False
-        super().__init__(recorder, loader, iter, NAMED)
+        super().__init__(recorder, loader, self._iterate, NAMED)
+
+    def _iterate(self, loader: Any) -> Iterator[Any]:
+        self._recorder.is_nested = True  # a DataLoader in it is not timed once more
+        try:
+            return iter(loader)
+        finally:
+            self._recorder.is_nested = False
 
     def __next__(self) -> Any:
         recorder = self._recorder
