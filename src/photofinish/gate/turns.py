@@ -13,7 +13,7 @@ from photofinish.training.trainer import Trainer
 
 
 class Turns:
-    """Trains in turns, each of which begins an epoch and is timed as `measure` times a part.
+    """Trains in turns, each of which begins an epoch and takes the parts that `measure` times.
 
     Turns of both sides therefore have the same batches, also if an epoch's last is smaller.
     """
@@ -32,17 +32,20 @@ class Turns:
         trainer, loader = self._trainer, self._trainer.experiment.input
         whole = steps + trainer.steps.at_once >= trainer.steps_per_epoch
         whole = whole or (loader.name == "loader" and loader.workers > 0)
-        took_seconds, done, losses = 0.0, 0.0, list[torch.Tensor]()
-        waited_seconds = waited_for_core_seconds()
+        done, losses = 0.0, list[torch.Tensor]()
+        waited_seconds, began_seconds = waited_for_core_seconds(), trainer.clock.now_seconds()
         for _ in range(-(-steps // trainer.steps_per_epoch)):
             self._epochs += 1
             for part, each in parts_of_epoch(trainer, self._epochs, None if whole else steps):
                 losses += each
                 if part.holds == "start":
                     waited_seconds = waited_for_core_seconds()
+                    began_seconds = trainer.clock.now_seconds()
                     continue
-                took_seconds, done = took_seconds + part.seconds, done + part.steps
+                done += part.steps
                 break
+        # Waits for a core are known for the same time only.
+        took_seconds = trainer.clock.now_seconds() - began_seconds
         if not is_accelerator(trainer.device):
             # Threads wait for each other, so the longest wait of a thread counts.
             waits = [

@@ -36,15 +36,7 @@ def write_job_answers(file: Path, answers: Sequence[JobAnswer]) -> None:
 
 def _as_json(answer: JobAnswer) -> dict[str, Any]:
     pair = answer.pair
-    records = {
-        run.device: {
-            **run.record.model_dump(mode="json"),
-            "timings": run.timings.model_dump(mode="json"),
-        }
-        if run.record
-        else run.timings.model_dump(mode="json")
-        for run in pair.trained
-    }
+    records = {run.device: run.timings.model_dump(mode="json") for run in pair.trained}
     return {
         "job": asdict(answer.job),
         "answer": answer_record(pair, verdict(pair, answer.decision)).model_dump(mode="json"),

@@ -56,7 +56,9 @@ def epoch_by_parts(parts: Sequence[TimedPart], epoch_steps: float) -> EpochByPar
     if steady[0].holds == "run":
         return EpochByParts(steady[0].seconds, (steady[0].seconds,), (), 0.0)
     step_seconds = _step_seconds(steady)
-    starts = [part for part in parts if part.holds == "start"]
+    # If the first epoch's excess counts once, its start is in it.
+    first = min(part.epoch for part in steady)
+    starts = [part for part in parts if part.holds == "start" and part.epoch >= first]
     start_seconds = _excess([part.seconds - part.steps * step_seconds for part in starts])
     values = tuple(start_seconds + epoch_steps * part.seconds / part.steps for part in steady)
     seconds = start_seconds + epoch_steps * step_seconds
