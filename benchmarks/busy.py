@@ -272,8 +272,8 @@ def _sum_up(project: Path) -> None:
 
 
 def _answers(decision: Decision) -> tuple[str, str]:
-    """Return the answers for a GPU here, and for a rented one."""
-    return decision.own.answer, decision.rented.answer if decision.rented else ""
+    """Return the question and the answer."""
+    return decision.about, decision.answer
 
 
 if __name__ == "__main__":

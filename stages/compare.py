@@ -39,10 +39,7 @@ def main() -> None:
         pairs = [read_pair(name, args.results / name) for name in plan.experiments]
         pairs = with_settings(pairs, plan, references)
         scripts = [read_script_pair(one, args.results / one.name, plan) for one in plan.scripts]
-        for verdict in write_report(pairs, args.out, scripts):
-            print(f"{verdict.experiment}: {verdict.answer}")
-            for line in verdict.first:
-                print(f"    {line}")
+        print(write_report(pairs, args.out, scripts))
         write_for_dvc([*pairs, *scripts], args.out, args.metrics, args.plots)
         names = [*plan.experiments, *(script.name for script in plan.scripts)]
         tracker.sync(names, args.results, args.out)

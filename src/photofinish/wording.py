@@ -11,6 +11,8 @@ from decimal import Decimal
 
 HIGH = 20.0
 """Largest upper bound that is shown as a number."""
+MOST_WIDTH = 10.0
+"""Largest ratio of an interval's ends that is shown, by hand. A wider one misleads."""
 _MOST_CHARACTERS = 70
 _MOST_NAMES, _FIRST_NAMES = 40, 12
 
@@ -34,7 +36,51 @@ def part_of(part: float, whole: float) -> str:
 
 
 def _short(value: float) -> str:
-    return f"{value:,.1f}" if value < 9.95 else f"{value:,.0f}"
+    return f"{value:,.1f}".removesuffix(".0") if value < 9.95 else f"{value:,.0f}"
+
+
+def span(value: float, interval: tuple[float, float]) -> str:
+    """Return a time with its interval in the same unit, `12 s (11-13)`, or why it has none."""
+    low, high = interval
+    if high > MOST_WIDTH * low:
+        return "not known"
+    ends = ends_in_unit(value, interval)
+    return seconds(value) if len(set(ends)) == 1 else f"{seconds(value)} ({'-'.join(ends)})"
+
+
+def between(interval: tuple[float, float]) -> str:
+    """Return the ends of a time's interval in one unit: `11-13 s`."""
+    low, high = ends_in_unit(interval[1], interval)
+    unit = seconds(interval[1]).split()[1]
+    return f"{high} {unit}" if low == high else f"{low}-{high} {unit}"
+
+
+def ends_in_unit(value: float, interval: tuple[float, float]) -> tuple[str, str]:
+    """Return both ends of a time's interval in the unit of a value, which is left out."""
+    scale = {"h": 3600, "min": 60, "s": 1, "ms": 1e-3, "µs": 1e-6}[seconds(value).split()[1]]
+    low, high = (_two_digits(end / scale) for end in interval)
+    return low, high
+
+
+def _two_digits(value: float) -> str:
+    return _short(value) if abs(value) >= 1 else f"{value:.2g}"
+
+
+def factor(value: float) -> str:
+    """Return a ratio of two digits: `0.94x`, `2.2x`, `12x`."""
+    return f"{_factor(value)}x"
+
+
+def factors(interval: tuple[float, float]) -> str:
+    """Return the ends of a ratio's interval, of two digits each: `1.5-1.8`."""
+    ends = [_factor(end) for end in interval]
+    return ends[0] if ends[0] == ends[1] else "-".join(ends)
+
+
+def _factor(value: float) -> str:
+    if value < 0.995:
+        return f"{value:.2g}"
+    return f"{value:.1f}" if value < 9.95 else f"{float(f'{value:.2g}'):,.0f}"
 
 
 def utc_minute(unix_seconds: float) -> str:

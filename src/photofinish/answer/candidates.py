@@ -10,19 +10,27 @@ from typing import Literal
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.prices import Price, cost_of, price_of
 from photofinish.answer.renting import RentalOption
-from photofinish.answer.times import Interval, job_spread
+from photofinish.answer.times import Interval, job_interval
 from photofinish.config.compare import accelerators
 from photofinish.results.job_times import JobTimes
 
-Answer = Literal["Yes", "No", "No difference", "Probably yes", "Probably no", "Can't tell"]
-About = Literal["the GPU here", "renting", "if this machine had a GPU"]
+Answer = Literal["Yes", "Probably yes", "No", "No difference", "Close call", "Can't tell"]
+About = Literal["the GPU here", "renting", "any GPU"]
+"""Question of an answer. `any GPU` is about a bound that holds for all GPUs."""
 Basis = Literal["measured", "recorded", "estimated", "bound"]
 Reason = Literal[
-    "short job", "start-up", "loading", "copying", "launch overhead", "arithmetic",
-    "saves enough", "may save enough", "saves too little", "saves nothing", "not known",
+    "start-up", "loading", "copying", "launch overhead", "arithmetic",
+    "saves enough", "may save enough", "saves too little", "saves nothing", "too short",
+    "not known", "no estimate",
 ]  # fmt: skip
-_HARDLY_KNOWN = 100.0
-"""Ratio of an interval's ends from which on the number between them misleads."""
+CLOSE = 0.8, 1.25
+"""Shares of a limit between which an interval around it is a close call, not unknown."""
+
+
+def is_close(interval: Interval, limit: float) -> bool:
+    """Return True if the whole interval is close to the limit."""
+    least, most = CLOSE
+    return least * limit <= interval[0] and interval[1] <= most * limit
 
 
 @dataclass(frozen=True)
@@ -30,6 +38,7 @@ class Candidate:
     """GPU, with the time of a job on it, or of all jobs of a sweep."""
 
     name: str
+    """Short name, such as `T4`."""
     basis: Basis
     seconds: float
     interval: Interval
@@ -39,10 +48,6 @@ class Candidate:
     """Accelerator whose time is estimated."""
     timings: JobTimes | None = None
     """Times that were measured or recorded."""
-
-    @property
-    def full_name(self) -> str:
-        return self.option.accelerator.full_name if self.option else self.name
 
     @property
     def value(self) -> tuple[bool, float, float]:
@@ -66,20 +71,30 @@ class Candidate:
         return replace(self, seconds=factor * self.seconds, interval=(factor * low, factor * high))
 
 
+def candidates(pair: Comparison) -> list[Candidate]:
+    """Return the GPUs that another machine recorded, then those that are only estimated."""
+    of_records = recorded(pair)
+    names = {each.name for each in of_records}
+    return of_records + [each for each in estimated(pair) if each.name not in names]
+
+
 def recorded(pair: Comparison) -> list[Candidate]:
-    """Return the GPUs of other machines' records."""
-    names = {sheet.full_name: name for name, sheet in accelerators().items()}
-    found = []
-    for each in pair.references:
+    """Return the GPUs of other machines' records, the fastest of each name."""
+    found: dict[str, Candidate] = {}
+    for each in sorted(pair.references, key=lambda record: record.timings.whole_seconds):
         if each.training.device == "gpu":
-            name, timings = names.get(each.timings.device_name), each.timings
-            price = price_of(name, pair.settings.prices) if name else None
-            spread = job_spread(timings)
-            seconds = timings.whole_seconds
-            found.append(
-                Candidate(each.hardware, "recorded", seconds, spread, price, timings=timings)
-            )
-    return found
+            name, timings = short_name(each.hardware), each.timings
+            price = price_of(name, pair.settings.prices) if name in accelerators() else None
+            times = timings.whole_seconds, job_interval(timings)
+            candidate = Candidate(name, "recorded", *times, price, timings=timings)
+            found.setdefault(name, candidate)
+    return list(found.values())
+
+
+def short_name(gpu: str) -> str:
+    """Return `H100` for `NVIDIA H100 80GB HBM3`, and other names without their maker."""
+    names = {sheet.full_name: name for name, sheet in accelerators().items()}
+    return names.get(gpu, gpu.removeprefix("NVIDIA ").removeprefix("AMD "))
 
 
 def estimated(pair: Comparison) -> list[Candidate]:
@@ -102,7 +117,8 @@ def for_all(of_each: Sequence[list[Candidate]]) -> list[Candidate]:
         same += [each for other in others for each in other if each.name == candidate.name]
         if len(same) == len(of_each):
             seconds, interval = sum(each.seconds for each in same), summed(e.interval for e in same)
-            found.append(replace(candidate, seconds=seconds, interval=interval))
+            weakest = next((each for each in same if each.basis == "estimated"), candidate)
+            found.append(replace(weakest, seconds=seconds, interval=interval))
     return found
 
 
@@ -119,15 +135,17 @@ class Worth:
     answer: Answer
     reason: Reason | None
     here_seconds: float
-    """Time on the CPU, or for renting on the fastest device here."""
-    here: Interval | None = None
-    """Times of a fast and a slow run here, for renting."""
+    """Time on the CPU."""
+    here: Interval
+    """Times of a fast and a slow run on the CPU."""
     gpu: Candidate | None = None
     """GPU that decides the answer. None for a bound."""
     interval: Interval | None = None
     """Interval that contains the speed-up in 9 of 10 cases."""
     of_gpu: bool = False
     """True if the reason is about the GPU's job, False if it is about the CPU's."""
+    limit: float = math.inf
+    """Speed-up that no GPU exceeds, for an answer about any GPU."""
     start_seconds: float = 0.0
     """Time to start and set up a rented machine."""
     worth_seconds: float = 0.0
@@ -148,14 +166,6 @@ class Worth:
         return self.gpu.basis if self.gpu else "bound"
 
     @property
-    def gpu_name(self) -> str | None:
-        return self.gpu.name if self.gpu else None
-
-    @property
-    def option(self) -> RentalOption | None:
-        return self.gpu.option if self.gpu else None
-
-    @property
     def is_yes(self) -> bool:
         return self.answer in ("Yes", "Probably yes")
 
@@ -164,27 +174,38 @@ class Worth:
         return self.here_seconds / self.gpu.seconds if self.gpu else None
 
     @property
-    def is_hardly_known(self) -> bool:
-        """Return True if the interval of the speed-up is so wide that a number in it misleads."""
-        return self.interval is not None and self.interval[1] > _HARDLY_KNOWN * self.interval[0]
-
-    @property
     def least_seconds(self) -> float:
         """Time that one run must save, including a rented machine's start."""
         return self.start_seconds + self.worth_seconds
 
     @property
-    def saved_seconds(self) -> float:
-        """Time that one run saves, less a rented machine's start."""
-        gpu_seconds = self.gpu.seconds if self.gpu else math.inf
-        return self.here_seconds - gpu_seconds - self.start_seconds
+    def gained(self) -> Interval:
+        """Interval of the time that one run saves after a rented machine's start."""
+        low, high = self.saved
+        return low - self.start_seconds, high - self.start_seconds
 
     @property
-    def fewest_runs(self) -> int:
+    def gained_seconds(self) -> float:
+        """Time that one run saves after a rented machine's start."""
+        return self.here_seconds - self.there_seconds
+
+    @property
+    def there_seconds(self) -> float:
+        """Time on the GPU with a rented machine's start."""
+        return (self.gpu.seconds if self.gpu else math.inf) + self.start_seconds
+
+    @property
+    def gain(self) -> float:
+        """Speed-up of the job by the GPU with a rented machine's start, or 1 without one."""
+        return self.here_seconds / self.there_seconds if self.gpu else 1.0
+
+    @property
+    def fewest_runs(self) -> int | None:
         """Smallest number of runs that may be worth renting."""
-        return math.ceil(self.least_seconds / self.saved[1])
+        high = self.saved[1]
+        return math.ceil(self.least_seconds / high) if 0 < high < math.inf else None
 
     @property
     def cost(self) -> float | None:
         """Cost of one run, including a rented machine's start."""
-        return cost_of(self.gpu.seconds + self.start_seconds, self.gpu.price) if self.gpu else None
+        return cost_of(self.there_seconds, self.gpu.price) if self.gpu else None

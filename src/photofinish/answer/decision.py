@@ -1,4 +1,8 @@
-"""Decisions for each experiment: an own GPU, a rented GPU, and what to do now."""
+"""Decisions: one answer for each experiment or script, and the one thing to do.
+
+Where a GPU trained the job, the answer is about that GPU, else about renting one. A bound that
+holds for any GPU says No before both. docs/verdict.md explains these rules to users.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,17 @@ from typing import Literal
 from photofinish.answer.candidates import About, Answer, Basis, Reason, Worth
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.fair_cpu import slow_kernels
-from photofinish.answer.own_gpu import decide_own
+from photofinish.answer.fewer_epochs import FewerEpochs, fewer_epochs
+from photofinish.answer.own_gpu import bounded, highest_limit, measured, not_estimated
 from photofinish.answer.remedies import Remedy
 from photofinish.answer.rented_gpu import decide_rented
+from photofinish.answer.result import Result
 from photofinish.results.records import DeviceLabel
+
+LEAST_GAIN = 1.1
+"""Smallest speed-up of a job for which a change of its settings is what to do, by hand."""
+_LONGER = 3.0
+"""Factor on the measured time that should settle an answer, by hand: its error falls as a root."""
 
 
 @dataclass(frozen=True)
@@ -21,70 +32,65 @@ class Action:
     """Action that is recommended now."""
 
     kind: Literal[
-        "use the GPU", "rent", "change a setting", "measure again", "measure longer",
-        "train longer", "try a GPU", "stay here", "compare in fp32",
+        "use the GPU", "use the CPU", "use either", "rent", "rent for some", "change a setting",
+        "fewer epochs", "measure again", "measure longer", "try a GPU", "stay here",
+        "compare in fp32",
     ]  # fmt: skip
     accelerator: str | None = None
     """Accelerator to rent, by its name for `photofinish rent`."""
     runs: int | None = None
-    """Smallest number of runs for which renting is worth it."""
+    """Smallest number of runs for which renting is surely worth it."""
+    fewest_runs: int | None = None
+    """Smallest number of runs for which renting may be worth it."""
     remedy: Remedy | None = None
+    fewer: FewerEpochs | None = None
+    seconds: float = 0.0
+    """Time to measure in all."""
     devices: tuple[DeviceLabel, ...] = ()
     """Devices whose times should be measured again."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    own: Worth
-    rented: Worth | None
-    """None if the settings name no accelerators."""
-    action: Action
-    is_here: bool = False
-    """True if a GPU in this machine trained the experiment."""
+    """Answer, and what to do."""
 
-    @property
-    def shown(self) -> Worth:
-        """Answer that is shown first, about the GPU in this machine or else about renting a GPU."""
-        return self.rented if self.rented and not self.is_here else self.own
+    worth: Worth
+    action: Action
 
     @property
     def about(self) -> About:
-        """Subject of the answer."""
-        return self.shown.about
+        return self.worth.about
 
     @property
     def answer(self) -> Answer:
-        return self.shown.answer
+        return self.worth.answer
 
     @property
     def basis(self) -> Basis:
-        """Evidence of the answer."""
-        return self.shown.basis
+        return self.worth.basis
 
     @property
     def reason(self) -> Reason | None:
-        """Reason of the answer."""
-        return self.shown.reason
+        return self.worth.reason
 
     @property
-    def here_seconds(self) -> float:
-        """Time of the job here, of which the answer's GPU may save a part."""
-        return self.shown.here_seconds / self.shown.jobs
+    def is_here(self) -> bool:
+        """True if a GPU in this machine trained the job."""
+        return self.about == "the GPU here"
 
     @property
-    def saved_seconds(self) -> float:
-        """Time that the answer's GPU saves, or 0 if it is not worth it."""
-        shown = self.shown
-        return shown.saved_seconds / shown.jobs if shown.is_yes and shown.gpu else 0.0
+    def gpu_name(self) -> str | None:
+        return self.worth.gpu.name if self.worth.gpu else None
 
 
 def decide_all(pairs: Sequence[Comparison]) -> list[Decision]:
     """Decide for each experiment. Experiments with equal data set and network are one sweep."""
     sweeps: dict[tuple[str, ...], list[Comparison]] = defaultdict(list)
     for pair in pairs:
-        sweeps[pair.cpu.sweep].append(pair)
+        if not pair.compared:
+            sweeps[pair.cpu.sweep].append(pair)
     rented = {key: decide_rented(sweep) for key, sweep in sweeps.items()}
-    return [_decision(pair, rented[pair.cpu.sweep]) for pair in pairs]
+    return [_decision(pair, rented.get(pair.cpu.sweep)) for pair in pairs]
 
 
 def decide(pair: Comparison) -> Decision:
@@ -94,43 +100,85 @@ def decide(pair: Comparison) -> Decision:
 
 
 def _decision(pair: Comparison, rented: Worth | None) -> Decision:
-    own, is_here = decide_own(pair), pair.compared is not None
-    if slow_kernels(pair.cpu.timings):  # a fair CPU computes in fp32
-        own = replace(own, answer="Can't tell") if own.is_yes else own
-        rented = replace(rented, answer="Can't tell") if rented and rented.is_yes else rented
-    return Decision(own, rented, _action(pair, own, rented, is_here), is_here)
+    worth = measured(pair) or _without_gpu(pair, rented)
+    if worth.is_yes and slow_kernels(pair.cpu.timings):  # a fair CPU computes in fp32
+        worth = replace(worth, answer="Can't tell")
+    return Decision(worth, _action(pair, worth))
 
 
-def _action(pair: Comparison, own: Worth, rented: Worth | None, is_here: bool) -> Action:
-    """Return the first action that fits: measure again, use a GPU, change a setting, stay here."""
-    answer = rented.answer if rented and not is_here else own.answer
-    accelerator = rented.option.accelerator.name if rented and rented.option else None
+def _without_gpu(pair: Comparison, rented: Worth | None) -> Worth:
+    """Return the answer about renting, unless a bound on all GPUs says No."""
+    if rented and (rented.is_yes or (rented.gpu and rented.answer != "No")):
+        return rented
+    bound = bounded(pair)
+    if bound and (rented is None or rented.answer == "No" or not _may_pay(bound, rented)):
+        return bound
+    return rented or not_estimated(pair)
+
+
+def _may_pay(bound: Worth, rented: Worth) -> bool:
+    """Return True if the fastest GPU within a bound saves enough for renting."""
+    most_seconds = rented.here[1] * (1 - 1 / bound.limit)
+    return most_seconds >= rented.least_seconds
+
+
+def _action(pair: Comparison, worth: Worth) -> Action:
+    """Return the first action that fits, a change of settings before a GPU that gains less."""
+    is_here, is_open = worth.about == "the GPU here", worth.answer == "Can't tell"
+    name = worth.gpu.name if worth.gpu and worth.gpu.option else None
     busy = tuple(run.device for run in pair.trained if run.timings.busy)
-    if busy and answer == "Can't tell":
+    if busy and is_open:
         return Action("measure again", devices=busy)
-    if answer == "Can't tell" and slow_kernels(pair.cpu.timings):
+    if is_open and slow_kernels(pair.cpu.timings):
         return Action("compare in fp32")
-    if is_here and own.is_yes:
-        return Action("use the GPU")
-    if rented and rented.is_yes and not is_here:
-        return Action("rent", accelerator)
-    if remedy := _remedy(pair, own):
-        return Action("change a setting", remedy=remedy)
-    if answer == "Can't tell":
-        if pair.cpu.timings.untimed_epochs and (is_here or (rented and rented.depends_on_here)):
-            return Action("measure longer")
-        return Action("train longer") if is_here else Action("try a GPU", accelerator)
-    if own.is_yes and not rented:
-        return Action("try a GPU")
-    return Action("stay here", accelerator, rented.runs if rented else None)
+    if change := _change(pair, worth):
+        return change
+    if worth.answer == "No difference":
+        return Action("use either")
+    if is_here and worth.answer in ("No", "Close call"):
+        return Action("use the CPU" if worth.answer == "No" else "use either")
+    if worth.is_yes:
+        return Action("use the GPU") if is_here else Action("rent", name)
+    if worth.answer == "Close call":
+        return Action("rent for some", name, worth.runs, worth.fewest_runs)
+    if is_open:
+        timings = pair.cpu.timings
+        if timings.untimed_epochs and (is_here or worth.depends_on_here):
+            return Action("measure longer", seconds=_LONGER * timings.total_seconds)
+        return Action("try a GPU", name)
+    runs = (worth.runs, worth.fewest_runs) if worth.about == "renting" else (None, None)
+    return Action("stay here", name, *runs)
 
 
-def _remedy(pair: Comparison, own: Worth) -> Remedy | None:
+def _change(pair: Comparison, worth: Worth) -> Action | None:
+    """Return fewer epochs or a change of settings that gains more than the GPU, or None."""
+    run = pair.gpu if worth.of_gpu and pair.gpu else pair.cpu
+    found: list[tuple[float, Action]] = []
+    if fewer := fewer_epochs(pair.cpu, pair.settings):
+        found.append((fewer.gain, Action("fewer epochs", fewer=fewer)))
+    if remedy := _remedy(pair, run):
+        gain = remedy.predicted.of_job(run.timings).middle
+        found.append((gain, Action("change a setting", remedy=remedy)))
+    gain, action = max(found, key=lambda each: each[0], default=(0.0, None))
+    by_gpu = worth.gain if worth.is_yes else 1.0
+    return action if gain >= LEAST_GAIN and gain > by_gpu else None
+
+
+def _remedy(pair: Comparison, run: Result) -> Remedy | None:
     """Return a change of settings that does not change the model, or None."""
-    if own.reason == "short job":
-        return None
-    for found in pair.diagnoses["gpu" if own.of_gpu else "cpu"]:
+    for found in pair.diagnoses[run.device]:
         for remedy in (found.remedy, found.second):
             if remedy and not remedy.changes_model:
                 return remedy
     return None
+
+
+def gpu_of_yours(pair: Comparison, worth: Worth) -> tuple[float, tuple[float, float]] | None:
+    """Return the job's speed-up by the answer's GPU if it needed no rent, with its interval.
+
+    Return None for a bound, for a sweep, and where the GPU would hardly be faster.
+    """
+    if worth.about != "renting" or not worth.gpu or worth.jobs > 1 or not worth.interval:
+        return None
+    speedup = min(worth.here_seconds / worth.gpu.seconds, highest_limit(pair))
+    return (speedup, worth.interval) if worth.interval[1] > LEAST_GAIN else None

@@ -21,9 +21,7 @@ from photofinish.data.tasks import TASKS
 from photofinish.results import EpochMetrics
 from photofinish.results.records import FirstStep, TensorFingerprint
 
-ModelMatch = Literal[
-    "identical", "equivalent within rounding", "equivalent", "not shown", "different"
-]
+ModelMatch = Literal["identical", "same within rounding", "equivalent", "not shown", "different"]
 _OUTPUT_TOLERANCE, _GRADIENT_TOLERANCE = 5.0, 10.0
 """Factors on a layer's change by slightly moved weights (docs/verdict.md)."""
 _FEW_ACTIVATIONS = 0.02
@@ -33,7 +31,7 @@ _NOISE = 1e-5
 
 An example is the gradient of a bias before BatchNorm.
 """
-_CURVE_TOLERANCES = {"fp32": 1e-2, "tf32": 5e-2, "fp16": 5e-2, "bf16": 1e-1}
+CURVE_TOLERANCES = {"fp32": 1e-2, "tf32": 5e-2, "fp16": 5e-2, "bf16": 1e-1}
 """Largest relative differences of an epoch's mean loss that count as rounding."""
 
 
@@ -82,7 +80,7 @@ def parity(cpu: Trained, device: Trained, margin: float) -> Parity:
     """
     one, other = cpu.record, device.record
     first, second = cpu.first_step, device.first_step
-    tolerance = max(_CURVE_TOLERANCES[one.precision], _CURVE_TOLERANCES[other.precision])
+    tolerance = max(CURVE_TOLERANCES[one.precision], CURVE_TOLERANCES[other.precision])
     both_draw = bool(first and second and first.draws_in_training and second.draws_in_training)
     epochs, difference = _common_epochs(cpu, device), None
     end: tuple[Layer, ...] = ()
@@ -160,7 +158,7 @@ def _likeness(layers: Sequence[Layer], score: Layer | None) -> ModelMatch:
     if False in found:
         return "different"
     if None not in found:
-        return "equivalent within rounding"
+        return "same within rounding"
     agrees = score is not None and score.within_rounding
     return "equivalent" if agrees else "not shown"
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from photofinish.answer.step_costs import StepCosts
+from photofinish.results.job_times import JobTimes
 
 RUN_MARGIN = 1.2
 """Margin at both ends of a prediction, for differences between two runs.
@@ -31,6 +32,11 @@ class Gain(NamedTuple):
     @property
     def middle(self) -> float:
         return math.sqrt(self.low * self.high)
+
+    def of_job(self, times: JobTimes) -> Gain:
+        """Return the speed-up of the whole job, of which only the epochs get faster."""
+        share = times.passes_seconds / times.whole_seconds
+        return Gain(*(1 / (1 - share + share / gain) for gain in self))
 
     @property
     def is_worth_it(self) -> bool:

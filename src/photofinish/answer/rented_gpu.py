@@ -14,75 +14,72 @@ from photofinish.answer.candidates import (
     Candidate,
     Reason,
     Worth,
-    estimated,
+    candidates,
     for_all,
-    recorded,
+    is_close,
     summed,
 )
 from photofinish.answer.comparison import Comparison
-from photofinish.answer.times import RUN_TO_RUN, Interval, job_spread
+from photofinish.answer.times import Interval, job_spread, widened
 from photofinish.results.job_times import JobTimes
 
 MOST_RUNS = 1000
 """Largest number of runs that an answer suggests."""
+_BEST_FIRST: tuple[Answer, ...] = "Probably yes", "Close call", "Can't tell", "No"
 
 
 def decide_rented(sweep: Sequence[Comparison]) -> Worth | None:
     """Decide for all experiments of a sweep. Return None if the settings name no accelerators."""
     settings = sweep[0].settings
-    by_estimate = for_all([_with_seeds(pair, estimated(pair)) for pair in sweep])
-    found = for_all([_with_seeds(pair, recorded(pair)) for pair in sweep]) or by_estimate
+    found = for_all([_with_seeds(pair, candidates(pair)) for pair in sweep])
     if not found and not settings.accelerators:
         return None
-    quickest = [_quickest(pair) for pair in sweep]
-    here_seconds = sum(run.job_seconds for run in quickest)
-    fast, slow = summed(map(_job_spread, quickest))
-    here = fast / RUN_TO_RUN, slow * RUN_TO_RUN
+    on_cpu = [pair.cpu.timings for pair in sweep]
+    here = widened(summed(map(_job_spread, on_cpu)))
     start_seconds, worth_seconds = 60 * settings.rental_minutes, 60 * settings.worth_saving
     is_short = here[1] <= start_seconds + worth_seconds
     undecided = Worth(
         "renting",
         "No" if is_short else "Can't tell",
-        "short job" if is_short else "not known",
-        here_seconds,
+        "too short" if is_short else "not known",
+        sum(run.job_seconds for run in on_cpu),
         here,
         start_seconds=start_seconds,
         worth_seconds=worth_seconds,
         jobs=len(sweep),
     )
-    if not found:
-        return undecided
-    # A cheaper GPU that surely saves enough by estimate is better than a recorded one.
-    names = {each.name for each in found}
-    others = [each for each in by_estimate if each.full_name not in names]
-    return _by_candidates(undecided, found, others)
+    return _by_candidates(undecided, found) if found else undecided
 
 
-def _by_candidates(
-    undecided: Worth, found: Sequence[Candidate], others: Sequence[Candidate]
-) -> Worth:
-    """Decide by these GPUs. Others count only if they surely save enough."""
+def _by_candidates(undecided: Worth, found: Sequence[Candidate]) -> Worth:
+    """Decide by the cheapest GPU with the best answer."""
     here, here_seconds = undecided.here, undecided.here_seconds
     least_seconds = undecided.least_seconds
-    assert here
-    surely = [each for each in [*found, *others] if each.saved(here)[0] >= least_seconds]
-    perhaps = [each for each in found if each.saved(here)[1] >= least_seconds]
-    faster = [each for each in found if each.saved(here)[0] > 0]
-    best = min(surely or faster or found, key=lambda each: each.value)
-    is_short = undecided.reason == "short job"
-    answer: Answer = "No" if is_short else "Probably no"
-    reason: Reason = "short job" if is_short else "saves nothing"
+
+    def answer_of(gpu: Candidate) -> Answer:
+        low, high = saved = gpu.saved(here)
+        if low >= least_seconds:
+            return "Probably yes"
+        if high < least_seconds:
+            return "No"
+        return "Close call" if is_close(saved, least_seconds) else "Can't tell"
+
+    def rank(gpu: Candidate) -> tuple[int, bool, tuple[bool, float, float]]:
+        saves_nothing = gpu.saved(here)[0] <= 0
+        return _BEST_FIRST.index(answer_of(gpu)), saves_nothing, gpu.value
+
+    best = min(found, key=rank)
+    answer, saved = answer_of(best), best.saved(here)
+    reason: Reason = "saves too little" if saved[0] > 0 else "saves nothing"
     runs, depends_on_here = None, False
-    if surely:
-        answer, reason = "Probably yes", "saves enough"
-    elif perhaps:
-        answer, reason = "Can't tell", "may save enough"
-        best = min(perhaps, key=lambda each: each.value)
-        exact = here_seconds / RUN_TO_RUN, here_seconds * RUN_TO_RUN
+    if answer == "Probably yes":
+        reason = "saves enough"
+    elif answer != "No":
+        reason = "may save enough"
+        exact = widened((here_seconds, here_seconds))
         depends_on_here = _is_clear([each.saved(exact) for each in found], least_seconds)
-    elif faster:
-        reason = "saves too little"
-        wanted = math.ceil(least_seconds / best.saved(here)[0])
+    if answer in ("No", "Close call") and saved[0] > 0:
+        wanted = math.ceil(least_seconds / saved[0])
         runs = wanted if wanted <= MOST_RUNS else None
     return replace(
         undecided,
@@ -90,7 +87,7 @@ def _by_candidates(
         reason=reason,
         gpu=best,
         interval=best.speedup(here),
-        saved=best.saved(here),
+        saved=saved,
         runs=runs,
         depends_on_here=depends_on_here,
     )
@@ -102,15 +99,10 @@ def _is_clear(saved: Sequence[Interval], least_seconds: float) -> bool:
     return is_sure or all(high < least_seconds for _, high in saved)
 
 
-def _quickest(pair: Comparison) -> JobTimes:
-    """Return the times of the fastest device here."""
-    return min((run.timings for run in pair.trained), key=lambda each: each.job_seconds)
-
-
-def _with_seeds(pair: Comparison, candidates: Sequence[Candidate]) -> list[Candidate]:
+def _with_seeds(pair: Comparison, gpus: Sequence[Candidate]) -> list[Candidate]:
     """Return the GPUs with the time of all seeds. Further seeds have no start-up."""
     found, cpu = [], pair.cpu.timings
-    for each in candidates:
+    for each in gpus:
         factor = 1.0
         if each.timings:
             factor = each.timings.job_seconds / each.timings.whole_seconds

@@ -173,8 +173,8 @@ def grid(pairs: Sequence[Comparison], decisions: Sequence[Decision]) -> Grid | N
     row_key, column_key = sorted(varying, key=lambda key: len(values[key]))
     cells = {}
     for pair, decision, each in zip(pairs, decisions, settings, strict=True):
-        is_bound = decision.own.speedup is None
-        figure = decision.own.speedup or pair.bounds.job.as_measured
+        is_bound = decision.worth.speedup is None
+        figure = decision.worth.speedup or pair.bounds.job.as_measured
         place = str(each.get(row_key)), str(each.get(column_key))
         cells[place] = Cell(figure, is_bound, decision.answer)
     rows, columns = values[row_key], values[column_key]

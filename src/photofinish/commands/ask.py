@@ -18,10 +18,12 @@ from photofinish.machine.fingerprint import CpuTarget, GpuTarget, fingerprint
 from photofinish.reporting.ask_json import JobAnswer, write_job_answers
 from photofinish.reporting.ask_lines import (
     answer_lines,
-    best_gpus,
-    repaid_lines,
+    ask_legend,
+    bars,
+    repaid_line,
+    seen_line,
+    step_line,
     suggestion,
-    where_time_goes,
 )
 from photofinish.results.measured_job import measured_job
 from photofinish.scripts.run_script import Limits, Watched, watch
@@ -93,10 +95,25 @@ def ask_command(
     ]
     if what_gives := missing_length(cpu, length):
         print(f"\n{what_gives}")
-    for answer in answers:
-        print("\n" + "\n".join(answer_lines(answer, answer.job.name)))
-    _print_evidence(runs, answers[-1])
+    print_answers(answers, runs)
     return answers, any(run.status for run in runs)
+
+
+def print_answers(answers: Sequence[JobAnswer], runs: Sequence[Watched] = ()) -> None:
+    """Print the answers, the picture of the last and longest job, and the legend."""
+    texts: list[str] = []
+    for answer in answers:
+        texts += ["", f"{answer.job.name}:"] if len(answers) > 1 else [""]
+        texts += answer_lines(answer)
+    last = answers[-1]
+    pair = last.pair
+    texts += bars(pair, last.decision)
+    texts += [line for run in pair.trained if (line := step_line(run))]
+    if last.job.is_hour and (repaid := repaid_line(last)):
+        texts.append(repaid)
+    texts += suggestion(pair, runs[0] if runs else None)
+    texts.append(seen_line(pair.cpu, runs[0] if runs else None))
+    print("\n".join([*texts, *ask_legend(answers, texts)]))
 
 
 def _is_only_python(command: Sequence[str]) -> bool:
@@ -166,24 +183,3 @@ def _compared(
         on_gpu = result(gpu, hosts[1])
         return Comparison.of(on_cpu, on_gpu, None, settings)
     return Comparison.of(on_cpu, None, gpu, settings)
-
-
-def _print_evidence(runs: Sequence[Watched], answer: JobAnswer) -> None:
-    """Print what the answers rest on, by the last and longest of the jobs."""
-    pair = answer.pair
-    if answer.job.is_hour:
-        print("\n" + "\n".join(repaid_lines(answer)))
-    print_gpus(pair)
-    times = [run.timings for run in pair.trained]
-    for watched, timings in zip(runs, times, strict=True):
-        for line in where_time_goes(watched, timings.device_name, timings.startup_seconds):
-            print(line)
-    for line in suggestion(runs[0], pair):
-        print(line)
-
-
-def print_gpus(pair: Comparison) -> None:
-    """Print the table of the best GPUs, if there are estimates, and an empty line."""
-    if table := best_gpus(pair):
-        print("\n" + "\n".join(table))
-    print()

@@ -10,7 +10,7 @@ from pathlib import Path
 from photofinish.answer.comparison import Comparison, with_settings
 from photofinish.answer.decision import decide_all
 from photofinish.commands import pipeline
-from photofinish.commands.ask import ask_command, print_gpus
+from photofinish.commands.ask import ask_command, print_answers
 from photofinish.commands.sampled_experiments import PLAN, sample_on_both
 from photofinish.config.base import read_plan
 from photofinish.config.compare import ComparePlan
@@ -18,7 +18,6 @@ from photofinish.config.loader import read_names, read_params
 from photofinish.config.scripts import ScriptPlan
 from photofinish.errors import EXIT_FAILED, ConfigError, UserError
 from photofinish.reporting.ask_json import JobAnswer, write_job_answers
-from photofinish.reporting.ask_lines import answer_lines, suggestion_of_setting, where_epochs_go
 from photofinish.results.references import read_references
 from photofinish.scripts.run_script import Limits
 from photofinish.scripts.script_lines import Length
@@ -61,7 +60,8 @@ def ask_experiments(
     pipeline.run_quietly(pipeline.stages_before(params, experiments))
     answers = list(_sampled(experiments, limits))
     for answer in answers:
-        _print(answer)
+        print(f"\n{answer.job.name}, {counted(round(answer.job.epochs), 'epoch')}:")
+        print_answers([answer])
     has_failed = len(answers) < len(experiments)
     for name in scripts:
         print(f"\n{name}:")
@@ -113,15 +113,3 @@ def _sampled(experiments: Sequence[str], limits: Limits) -> Iterator[JobAnswer]:
 def _print_error(error: UserError) -> None:
     """Print an error of one job: the answers for the others are still valid."""
     print(f"error: {error}", file=sys.stderr)
-
-
-def _print(answer: JobAnswer) -> None:
-    job, pair = answer.job, answer.pair
-    at_most = "at most " if any(run.stops_early for run in pair.trained) else ""
-    title = f"{job.name}, {at_most}{counted(round(job.epochs), 'epoch')}"
-    print("\n" + "\n".join(answer_lines(answer, title)))
-    print_gpus(pair)
-    for run in pair.trained:
-        print("\n".join(where_epochs_go(run)))
-    for line in suggestion_of_setting(pair):
-        print(line)

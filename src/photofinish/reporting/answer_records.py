@@ -22,6 +22,7 @@ from photofinish.answer.times import Interval, job_interval
 from photofinish.config.base import Record
 from photofinish.reporting.causes import cause, commands, remedy_line
 from photofinish.reporting.sentences import Verdict
+from photofinish.results.job_times import JobTimes
 from photofinish.results.records import DeviceLabel
 
 Learns = Literal["the same", "other last bits", "something else"]
@@ -80,7 +81,7 @@ class CandidateRecord(Record):
     """Accelerator that may be rented, with the job's estimated time and cost on it."""
 
     accelerator: str
-    """Its name for `photofinish rent --on`."""
+    """Its name for `photofinish rent`."""
     full_name: str
     epoch_seconds: float | None
     job_seconds: Number | None
@@ -110,7 +111,7 @@ class CauseRecord(Record):
 
 
 class Suggestion(Record):
-    """Change of params.yaml that should make an epoch faster."""
+    """Change of params.yaml that should make the job faster."""
 
     device: DeviceLabel
     settings: dict[str, Any]
@@ -118,7 +119,7 @@ class Suggestion(Record):
     line: str
     """Line of params.yaml with these settings."""
     gain: Range | None
-    """Predicted speed-up of an epoch, or null if it is not known."""
+    """Predicted speed-up of the whole job, or null if it is not known."""
     evidence: Literal["tried", "bound", "not known"]
     """`tried`: measured on some steps."""
     learns: Learns
@@ -133,7 +134,7 @@ class ActionRecord(Record):
     kind: str
     text: str
     accelerator: str | None
-    """Accelerator to rent, by its name for `photofinish rent --on`."""
+    """Accelerator to rent, by its name for `photofinish rent`."""
 
 
 class AnswerRecord(Record):
@@ -143,8 +144,13 @@ class AnswerRecord(Record):
     about: About
     evidence: Basis
     reason: str | None
-    text: str
+    lines: tuple[str, str]
+    """The answer in two lines: word, times and cause, then what to do and whether the model is the
+    same.
+    """
     action: ActionRecord
+    model: str
+    """Whether the GPU trains the same model."""
     cpu_seconds: Number | None
     """Time of the whole job on this CPU."""
     gpu: str | None
@@ -163,25 +169,28 @@ class AnswerRecord(Record):
     candidates: tuple[CandidateRecord, ...]
 
 
-def answer_record(pair: Comparison, verdict: Verdict) -> AnswerRecord:
+def answer_record(
+    pair: Comparison, verdict: Verdict, shared_model: str | None = None
+) -> AnswerRecord:
     """Return the answer for an experiment, script or job."""
-    decision, own, shown = verdict.decision, verdict.decision.own, verdict.decision.shown
+    decision, worth = verdict.decision, verdict.decision.worth
     cpu = pair.cpu.timings
     cpu_seconds = Number.of(cpu.whole_seconds, job_interval(cpu))
-    gpu, saved_seconds = shown.gpu, None
-    if gpu and shown.about == "renting":
-        saved_seconds = Number.of(shown.here_seconds - gpu.seconds, shown.saved)
+    gpu, saved_seconds = worth.gpu, None
+    if gpu and worth.about == "renting":
+        saved_seconds = Number.of(worth.here_seconds - gpu.seconds, worth.saved)
     return AnswerRecord(
         answer=decision.answer,
         about=decision.about,
         evidence=decision.basis,
         reason=decision.reason,
-        text=verdict.answer,
+        lines=verdict.lines(shared_model),
         action=_action(decision.action, verdict.action),
+        model=verdict.model,
         cpu_seconds=cpu_seconds,
-        gpu=shown.gpu_name,
+        gpu=decision.gpu_name,
         gpu_seconds=Number.of(gpu.seconds, gpu.interval) if gpu else None,
-        speedup=Number.of(shown.speedup, shown.interval),
+        speedup=Number.of(worth.speedup, worth.interval),
         saved_seconds=saved_seconds,
         causes=tuple(
             CauseRecord(device=device, part=found.of, cause=found.cause, text=cause(found))
@@ -189,11 +198,11 @@ def answer_record(pair: Comparison, verdict: Verdict) -> AnswerRecord:
             for found in diagnoses
         ),
         suggestions=tuple(
-            _suggestion(pair.experiment, device, remedy)
+            _suggestion(pair.experiment, device, remedy, found.run.timings)
             for device, diagnoses in pair.diagnoses.items()
             for found in diagnoses
             for remedy in (found.remedy, found.second)
-            if remedy and own.reason != "short job"
+            if remedy
         ),
         speedups=tuple(
             SpeedupRecord(
@@ -246,13 +255,16 @@ def _action(action: Action, text: str) -> ActionRecord:
     return ActionRecord(kind=action.kind, text=text, accelerator=action.accelerator)
 
 
-def _suggestion(experiment: str, device: DeviceLabel, remedy: Remedy) -> Suggestion:
+def _suggestion(
+    experiment: str, device: DeviceLabel, remedy: Remedy, times: JobTimes
+) -> Suggestion:
+    gain = remedy.predicted.of_job(times)
     return Suggestion.model_validate(
         {
             "device": device,
             "settings": remedy.settings,
             "line": remedy_line(remedy),
-            "gain": Range(low=remedy.predicted.low, high=remedy.predicted.high),
+            "gain": Range(low=gain.low, high=gain.high),
             "evidence": "tried",
             "learns": _learns(remedy),
             "command": commands(experiment, remedy)[0],

@@ -1,4 +1,4 @@
-"""Answers: which templates say them, and the values that fill these."""
+"""Answers in two lines: which templates say them, and the values that fill these."""
 
 from __future__ import annotations
 
@@ -6,109 +6,78 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from photofinish.answer.candidates import About, Worth
+from photofinish.answer.candidates import Basis, Worth
 from photofinish.answer.comparison import Comparison
-from photofinish.answer.decision import Action, Decision
-from photofinish.answer.fair_cpu import fewer_threads, slow_kernels
-from photofinish.answer.own_gpu import highest_limit, is_likely
+from photofinish.answer.decision import Action, Decision, gpu_of_yours
+from photofinish.answer.fair_cpu import slow_kernels
 from photofinish.machine.load import load_warnings
-from photofinish.reporting.causes import not_known, prediction, remedy_line
-from photofinish.reporting.extrapolated import job_time, likeness, mark
+from photofinish.reporting.causes import not_known, remedy_line, short_cause
+from photofinish.reporting.extrapolated import timed_text
 from photofinish.reporting.templates import say
 from photofinish.results.records import DeviceLabel
-from photofinish.wording import HIGH, faster, measure_again, money, part_of, seconds
+from photofinish.wording import (
+    MOST_WIDTH,
+    between,
+    ends_in_unit,
+    factor,
+    factors,
+    measure_again,
+    money,
+    seconds,
+    span,
+)
 
-_WORTH_CAPTURING = 1.5
-"""Smallest speed-up of a job for which `cuda_graphs: "on"` is suggested."""
-
-_MUCH_WAITING = 0.1
-"""Least share of its time that a GPU waits for the loader in an answer that mentions it."""
+_MARKS: dict[Basis, str] = {"estimated": "~", "measured": "", "recorded": "", "bound": ""}
 
 
 def answer_text(pair: Comparison, decision: Decision) -> str:
-    """Return the answer about the GPU here, or else about a rented GPU, then the other answer."""
-    here: About = "the GPU here" if decision.is_here else "if this machine had a GPU"
-    answers: dict[About, tuple[str, str]] = {here: (decision.own.answer, _own(pair, decision.own))}
-    if decision.rented:
-        answers["renting"] = decision.rented.answer, _rented(decision.rented, pair)
-    answer, sentences = answers.pop(decision.about)
-    texts = [say("headline", answer=answer, about=decision.about, sentences=sentences)]
-    for about, (answer, sentences) in answers.items():
-        texts.append(say("other answer", about=say(about), answer=answer, sentences=sentences))
-    if slow := slow_kernels(pair.cpu.timings):
-        texts.append(say("slow kernels", precision=pair.cpu.precision, slow=slow))
-    texts += _hints(pair, decision)
-    if pair.cpu.is_outdated:
-        texts.append(say("outdated"))
-    return " ".join(texts)
+    """Return the first line: the word, the times here and there, and the cause."""
+    worth = decision.worth
+    text = say(
+        _kind(worth),
+        worth=worth,
+        here=here_text(pair, worth),
+        there=there_text(worth),
+        gpu=gpu_words(worth),
+        speedup=speedup_text(worth),
+        most=max(0.0, worth.here[1] - worth.start_seconds),
+        gained=_gained(worth),
+        cost=money(worth.cost, worth.gpu.price.currency)
+        if worth.cost is not None and worth.gpu and worth.gpu.price
+        else "",
+        cause=cause_text(pair, worth),
+        unknown=_unknown(pair, worth),
+    )
+    if worth.answer == "Can't tell" and any(run.timings.busy for run in pair.trained):
+        text = say("with busy", answer=text)
+    return f"{text} {say('outdated')}" if pair.cpu.is_outdated else text
 
 
-def _own(pair: Comparison, own: Worth) -> str:
-    """Return the sentences about a GPU in this machine."""
-    whole, startup_seconds = job_time(pair.cpu.timings), pair.cpu.timings.startup_seconds
-    if own.reason == "short job":
-        return say("short job", whole=whole, startup=startup_seconds)
-    if own.gpu is None or own.speedup is None:
-        return " ".join(_limits(pair, own))
-    kind = "hardly known" if own.is_hardly_known else own.basis
-    texts = [say(kind, own=own, faster=faster(own.speedup, own.interval), whole=whole)]
-    if fewer := fewer_threads(pair.cpu.timings):
-        texts.append(say("fair CPU", fewer=fewer))
-    if own.reason:
-        device = "GPU" if own.of_gpu else "CPU"
-        texts.append(say("time goes into", device=device, reason=main_cause(pair, own)))
-    if own.option and own.option.fits == "perhaps":
-        texts.append(say("small memory", own=own))
-    if pair.parity:
-        texts.append(say("models", likeness=likeness(pair.parity)))
-    return " ".join(texts)
+def _kind(worth: Worth) -> str:
+    """Return the template of the first line."""
+    if worth.about == "the GPU here":
+        return f"GPU {worth.answer[0].lower()}{worth.answer[1:]}"
+    if worth.about == "any GPU":
+        return "no by a bound" if worth.answer == "No" else "no estimate"
+    if worth.gpu is None:
+        return "too short to rent" if worth.answer == "No" else "no estimate"
+    kinds = {"Probably yes": "rent it", "No": "not for rent", "Close call": "close call"}
+    return kinds.get(worth.answer, "can't tell")
 
 
-def main_cause(pair: Comparison, own: Worth) -> str:
-    """Return what takes most of the job's time, or an empty text."""
-    reason = own.reason or ""
-    return say("likely reason", reason=reason) if is_likely(pair, own) else reason
+def headline(decision: Decision) -> str:
+    """Return the word, and what a No or Yes is about, for counts and the overview."""
+    if decision.about == "renting" and decision.answer == "No":
+        return "No, not for rent"
+    return decision.answer
 
 
-def _limits(pair: Comparison, own: Worth) -> Iterable[str]:
-    """Yield the bound on a GPU in this machine, or why there is none."""
-    job, highest = pair.bounds.job, highest_limit(pair)
-    if own.answer == "No":
-        staying = part_of(job.measured_seconds, job.measured_whole_seconds)
-        reason = "start-up and loading" if own.reason == "loading" else own.reason
-        yield say("limit", staying=staying, reason=reason, limit=highest)
-        for found in pair.diagnoses["cpu"]:
-            if found.remedy and found.remedy.by == "resident":
-                yield say("resident", prediction=prediction(found.remedy))
-        return
-    yield say("untried")
-    if unknown := pair.bounds.loading_not_known:
-        yield say("unknown loading", why=not_known(unknown))
-    operations = pair.cpu.timings.operations
-    if operations and operations.without_formula:
-        yield say("uncounted", names=", ".join(operations.without_formula))
-    if highest <= HIGH:
-        yield say("loading limits" if pair.bounds.epoch else "start-up limits", limit=highest)
-
-
-def _hints(pair: Comparison, decision: Decision) -> Iterable[str]:
-    """Yield what would change the estimate of this experiment on the deciding GPU."""
-    deciding = decision.rented.option if decision.rented else decision.own.option
-    named = deciding.accelerator.name if deciding else None
-    own = {each.accelerator.name: each for each in pair.renting.options}
-    option = own.get(named) if named and not decision.is_here else None
-    estimate = option.estimate if option else None
-    if option is None or estimate is None:
-        return
-    name, need = option.accelerator.name, option.loader_need
-    if larger := estimate.larger_batch:
-        yield say("launches" if larger.batch_size > 1 else "launches of some batch", it=larger)
-    if need and need.waiting_share > _MUCH_WAITING:
-        cores = math.ceil(need.wanted_cores)
-        yield say("loader", gpu=with_article(name), need=need, cores=cores)
-    captured_seconds = estimate.captured_job_seconds
-    if captured_seconds and estimate.job_seconds > _WORTH_CAPTURING * captured_seconds:
-        yield say("captured", seconds=captured_seconds, gpu=name)
+def gpu_words(worth: Worth) -> str:
+    """Return `a T4` to rent, or `the H100` that is here."""
+    if worth.gpu is None:
+        return ""
+    name = worth.gpu.name
+    return f"the {name}" if worth.about == "the GPU here" else with_article(name)
 
 
 def with_article(gpu: str) -> str:
@@ -116,50 +85,148 @@ def with_article(gpu: str) -> str:
     return f"{'an' if gpu[0] in 'AEFHILMNORSX' else 'a'} {gpu}"
 
 
-def _rented(rented: Worth, pair: Comparison) -> str:
-    """Return the sentence about a rented GPU."""
-    gpu, name, jobs, cost = rented.gpu, rented.gpu_name or "", "", ""
-    if rented.option:
-        name = with_article(name)
-    if rented.jobs > 1:
-        jobs = say("both" if rented.jobs == 2 else "all", count=rented.jobs)
-    marked = "" if jobs or pair.compared else mark(pair.cpu.timings)
-    if rented.cost is not None and gpu and gpu.price:
-        cost = money(rented.cost, gpu.price.currency)
-    low, high = rented.saved
-    return say(
-        "rented short job" if rented.reason == "short job" else str(rented.reason),
-        rented=rented,
-        gpu=name,
-        here=seconds(rented.here_seconds) + marked,
-        saved=rented.here_seconds - gpu.seconds if gpu else 0.0,
-        range=f"{seconds(low)} to {seconds(high)}" if low > 0 else say("up to", value=high),
-        range_here=" to ".join(map(seconds, rented.here or ())) + marked,
-        cost=cost,
-        jobs=jobs,
-        run=say("in a sweep", jobs=jobs) if jobs else "a run",
-        noun="sweeps" if jobs else "runs",
-        fewest=rented.runs and rented.fewest_runs < rented.runs and rented.fewest_runs,
-    )
+def here_text(pair: Comparison, worth: Worth) -> str:
+    """Return the time on this CPU, with its interval and what it comes from if extrapolated."""
+    timings, time = pair.cpu.timings, seconds(worth.here_seconds)
+    if timings.untimed_epochs:
+        time = f"~{time}"
+        if _is_wide(worth.here):
+            ends = say("wide")
+        else:
+            ends = "-".join(dict.fromkeys(ends_in_unit(worth.here_seconds, worth.here)))
+        time = say("timed of", time=time, ends=ends, timed=timed_text(timings))
+    return say("all of a sweep", here=time, jobs=worth.jobs) if worth.jobs > 1 else time
 
 
-def action_text(pair: Comparison, action: Action) -> str:
-    """Return the sentence about what to do now."""
+def there_text(worth: Worth) -> str:
+    """Return the time on the GPU with its mark, and with the start of a machine for a Yes."""
+    if worth.gpu is None:
+        return ""
+    value, interval, mark = worth.gpu.seconds, worth.gpu.interval, _MARKS[worth.basis]
+    if _is_wide(interval):
+        return say("not known there")
+    if worth.about == "the GPU here":
+        return seconds(value)
+    if worth.answer != "No":
+        value = worth.there_seconds
+        interval = interval[0] + worth.start_seconds, interval[1] + worth.start_seconds
+    star = "*" if worth.basis == "recorded" else ""
+    return f"{mark}{span(value, interval)}{star}"
+
+
+def _is_wide(interval: tuple[float, float]) -> bool:
+    return not interval[1] <= MOST_WIDTH * interval[0]
+
+
+def speedup_text(worth: Worth) -> str:
+    if worth.speedup is None or worth.interval is None or _is_wide(worth.interval):
+        return say("wide")
+    return say("faster by", speedup=factor(worth.speedup), ends=factors(worth.interval))
+
+
+def _gained(worth: Worth) -> str:
+    """Return what a run gains after the machine's start, or an empty text if that is a loss."""
+    low, high = worth.gained
+    if worth.answer == "Close call":
+        return between((low, high))
+    return f"~{seconds(worth.gained_seconds)}" if worth.gpu and worth.gained_seconds > 0 else ""
+
+
+def cause_text(pair: Comparison, worth: Worth) -> str:
+    """Return the share that takes most of the time of the job, or of what stays on the CPU."""
+    is_bound = worth.about == "any GPU" and worth.answer == "No"
+    return short_cause(pair, "gpu" if worth.of_gpu else "cpu", is_bound=is_bound)
+
+
+def _unknown(pair: Comparison, worth: Worth) -> str:
+    """Return what is not known where the answer is open."""
+    if slow := slow_kernels(pair.cpu.timings):
+        return say("slow kernels", precision=pair.cpu.precision, slow=slow)
+    if worth.gpu:
+        interval = worth.interval or (0.0, math.inf)
+        if worth.about == "the GPU here":
+            return say("wide") if _is_wide(interval) else cause_text(pair, worth)
+        low, high = worth.gained
+        ends = between((low, high)) if math.isfinite(high) else say("wide")
+        return say("gains between", ends=ends, worth=worth)
+    operations = pair.cpu.timings.operations
+    if unknown := pair.bounds.loading_not_known:
+        return say("unknown loading", why=not_known(unknown))
+    if operations and operations.without_formula:
+        return say("uncounted", names=", ".join(operations.without_formula))
+    return pair.renting.not_counted or say("nothing recorded")
+
+
+def action_text(pair: Comparison, decision: Decision) -> str:
+    """Return what to do now: one imperative, and below a No what would change it."""
+    action, worth = decision.action, decision.worth
     kind: str = action.kind
     if kind == "measure again":
         return _measure_again(pair, action.devices)
+    if kind == "change a setting":
+        return _setting(pair, decision)
+    if kind == "fewer epochs":
+        return _fewer_epochs(action)
+    if kind == "measure longer":
+        return _measure_longer(pair, action)
     if kind == "rent" and not action.accelerator:
         kind = "rent anywhere"
-    elif kind == "measure longer" and pair.cpu.timings.timed.unit == "step":
-        kind = "sample longer"
-    elif kind == "measure longer" and not pair.cpu.settings:
-        kind = "run longer"
-    elif kind == "try a GPU" and action.accelerator:
-        kind = "try a rented GPU"
-    elif kind == "stay here" and action.runs and action.accelerator:
-        kind = "stay here for few"
-    setting = remedy_line(action.remedy) if action.remedy else ""
-    return say(kind, action=action, setting=setting)
+    price, runs = "", ""
+    if kind == "try a GPU" and action.accelerator:
+        kind, price = "try a rented GPU", _price(worth)
+    elif kind == "stay here":
+        surely = say("surely from", action=action) if action.runs else ""
+        perhaps = action.fewest_runs and action.fewest_runs != action.runs
+        if perhaps:
+            perhaps_kind = "perhaps from" if surely else "perhaps from runs"
+            runs = ", ".join(filter(None, (surely, say(perhaps_kind, action=action))))
+        else:
+            runs = surely
+        kind = "stay here for few" if runs else kind
+    text = say(kind, action=action, price=price, runs=runs)
+    if (yours := gpu_of_yours(pair, worth)) and worth.answer == "No":
+        speedup, interval = yours
+        values = {"speedup": factor(speedup), "ends": factors(interval)}
+        text += f" {say('GPU of yours', **values)}" if not _is_wide(interval) else ""
+    return text
+
+
+def _price(worth: Worth) -> str:
+    """Return `~10 min, 0.05 USD`, or an empty text without a price."""
+    if worth.cost is None or worth.gpu is None or worth.gpu.price is None:
+        return ""
+    return f"~{seconds(worth.there_seconds)}, {money(worth.cost, worth.gpu.price.currency)}"
+
+
+def _setting(pair: Comparison, decision: Decision) -> str:
+    """Return the setting to change, with its gain of the whole job."""
+    remedy, worth = decision.action.remedy, decision.worth
+    assert remedy
+    run = pair.gpu if worth.of_gpu and pair.gpu else pair.cpu
+    gain = remedy.predicted.of_job(run.timings)
+    return say(
+        "change a setting",
+        setting=remedy_line(remedy, pair.experiment),
+        gain=factor(gain.middle),
+        ends=factors(gain),
+        device=run.device.upper(),
+        how=say(f"by: {remedy.by}"),
+    )
+
+
+def _fewer_epochs(action: Action) -> str:
+    fewer = action.fewer
+    assert fewer
+    score = say("target reached" if fewer.is_target else "final reached", fewer=fewer)
+    return say("fewer epochs", fewer=fewer, score=score, gain=factor(fewer.gain))
+
+
+def _measure_longer(pair: Comparison, action: Action) -> str:
+    """Return the setting or option that measures longer, and the time that it costs."""
+    limit = 10 * math.ceil(action.seconds / 10)
+    more = limit - pair.cpu.timings.total_seconds
+    is_asked = pair.cpu.timings.timed.unit == "step"
+    return say("sample longer" if is_asked else "measure longer", limit=limit, more=more)
 
 
 def _measure_again(pair: Comparison, devices: Sequence[DeviceLabel]) -> str:
@@ -169,34 +236,30 @@ def _measure_again(pair: Comparison, devices: Sequence[DeviceLabel]) -> str:
     return say("measure again", took=took_seconds, command=command)
 
 
-def busy_text(pair: Comparison, action: Action) -> str | None:
-    """Return a note if the machine was busy, with the command unless the action has it, or None."""
+def busy_text(pair: Comparison) -> str | None:
+    """Return a note if the machine was busy, or None."""
     busy = {run.device: found for run in pair.trained if (found := load_warnings(run.timings.load))}
     if not busy:
         return None
     whose = [say("whose", device=device.upper()) for device in busy]
-    text = say("busy", why=next(iter(busy.values()))[0], whose=whose)
-    return text if action.kind == "measure again" else f"{text} {_measure_again(pair, [*busy])}"
+    return say("busy", why=next(iter(busy.values()))[0], whose=whose)
 
 
 def summary(decisions: Sequence[Decision]) -> str:
-    """Return one answer for all experiments, first about the GPU here or else about renting."""
-    is_here, texts = any(each.is_here for each in decisions), []
-    if rented := Counter(each.rented.answer for each in decisions if each.rented):
-        counts = [f"{count} {answer}" for answer, count in rented.most_common()]
-        texts.append(say("summary of", about=say("renting"), counts=", ".join(counts)))
-    which: About = "the GPU here" if is_here else "if this machine had a GPU"
-    own = say("summary of", about=say(which), counts=", ".join(_own_counts(decisions)))
-    texts.insert(0 if is_here else len(texts), own)
-    saved_seconds = sum(each.saved_seconds for each in decisions)
-    values = {"saved": saved_seconds, "whole": sum(each.here_seconds for each in decisions)}
-    return say("summary", count=len(decisions), answers=" ".join(texts), **values)
+    """Return the number of each answer."""
+    counts = Counter(map(headline, decisions)).most_common()
+    return " · ".join(say("count", count=count, answer=answer) for answer, count in counts)
 
 
-def _own_counts(decisions: Sequence[Decision]) -> Iterable[str]:
-    """Yield the number of each answer about a GPU in this machine, with the reasons for a No."""
-    for answer, count in Counter(each.own.answer for each in decisions).most_common():
-        found = Counter(each.own.reason for each in decisions if each.own.answer == answer)
-        reasons = ", ".join(reason for reason, _ in found.most_common() if reason)
-        reasons = reasons if answer == "No" else ""
-        yield say("count", count=count, answer=answer, reasons=reasons)
+def legend(decisions: Iterable[Decision], texts: Sequence[str], model: str | None) -> list[str]:
+    """Return the legend of the answers' texts: renting, marks, and the model that all share."""
+    lines, rented = [], [each.worth for each in decisions if each.about == "renting"]
+    if rented:
+        values = {"start": rented[0].start_seconds, "worth": rented[0].worth_seconds}
+        lines.append(say("legend of rent", **values))
+    marks = [say(f"mark of {mark}") for mark in "~*(" if any(mark in text for text in texts)]
+    if marks:
+        lines.append(say("legend of marks", marks=marks))
+    if model:
+        lines.append(say("legend of model", model=model))
+    return lines

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ANSWERS = "answers.json"
+_WIDEST_NAME = 24
+"""Width of the column of names. Longer names have a line of their own."""
 _MOST_SENTENCES = 3
 """Number of answers that are shown in full below the table."""
 
@@ -24,15 +26,18 @@ _MOST_SENTENCES = 3
 class Answers(Record):
     """Answers of a report: report/answers.json. A notebook shows them as a table."""
 
-    schema_version: Literal[2] = 2
+    schema_version: Literal[3] = 3
     summary: str
     """One answer over all experiments."""
     answers: dict[str, AnswerRecord]
     """Answer for each experiment and script."""
     not_worth_renting: tuple[str, ...]
-    """Experiments for which a rented GPU is not, or probably not, worth it."""
+    """Experiments for which a rented GPU is not worth it."""
     reasons: tuple[str, ...]
     """Sentences why no GPU trained."""
+    legend: tuple[str, ...]
+    """Legend of all answers' lines: the limits of renting, the marks, and a model that all share.
+    """
     overview: tuple[dict[str, str], ...]
     """A row for each experiment, as the page shows it."""
 
@@ -47,8 +52,18 @@ class Answers(Record):
         return str(self)
 
     def __str__(self) -> str:
-        lines = [f"{name}: {one.text} {one.action.text}" for name, one in self.answers.items()]
-        return "\n".join([self.summary, *lines] if len(lines) > 1 else lines)
+        """Return the lines of each answer behind its name, then the legend."""
+        width = max(map(len, self.answers), default=0) + 2
+        width = min(width, _WIDEST_NAME)
+        texts = []
+        for name, answer in self.answers.items():
+            first, second = answer.lines
+            if len(name) + 2 > width:
+                texts += [name, f"{'':{width}}{first}"]
+            else:
+                texts.append(f"{name:{width}}{first}")
+            texts.append(f"{'':{width}}{second}")
+        return "\n".join([*texts, *self.legend])
 
     def _repr_html_(self) -> str:
         is_short = len(self.answers) <= _MOST_SENTENCES

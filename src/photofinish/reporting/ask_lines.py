@@ -1,141 +1,161 @@
-"""Answers of `photofinish ask` as text: the answer for each job, then the measurements."""
+"""Answers of `photofinish ask` as text: two lines, bars of this CPU and of GPUs, and a step."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
-from photofinish.answer.candidates import Candidate, Worth, estimated
+from photofinish.answer.candidates import Candidate, candidates
 from photofinish.answer.comparison import Comparison
-from photofinish.answer.decision import decide
-from photofinish.answer.own_gpu import decide_own
-from photofinish.answer.prices import SECONDS_AN_HOUR
+from photofinish.answer.decision import Decision
+from photofinish.answer.prices import SECONDS_AN_HOUR, cost_of
 from photofinish.answer.result import Result
-from photofinish.answer.times import Interval
-from photofinish.machine.load import LoadWindow, load_warnings
-from photofinish.reporting.answer_words import action_text, answer_text
+from photofinish.reporting.answer_words import action_text, answer_text, legend
 from photofinish.reporting.ask_json import JobAnswer
-from photofinish.reporting.causes import advice
-from photofinish.reporting.tables import renting_table
+from photofinish.reporting.model_words import model_text
 from photofinish.reporting.templates import say
 from photofinish.scripts.run_script import Watched
+from photofinish.wording import MOST_WIDTH, counted, money, seconds
 
-_MOST_GPUS = 5
+_MOST_GPUS = 4
 _FEW_STEPS = 5
 _MUCH_WAITING = 0.1
+_BAR = 40
+"""Width of the longest bar."""
+_START, _JOB = "░", "█"
+_PARTS = {
+    "waiting for data": "loading",
+    "copying to the device": "copying",
+    "the rest": "rest",
+}
+"""Short names of a step's parts."""
 
 
-def answer_lines(answer: JobAnswer, title: str) -> Iterator[str]:
-    """Yield the job, its answer, and what to do now, with commands that need no report."""
-    action = answer.decision.action
-    now = say("ask again")
-    if action.kind != "measure again":
-        now = action_text(answer.pair, replace(action, accelerator=None))
-    yield from (f"{title}:", answer_text(answer.pair, answer.decision), say("now", action=now))
+def answer_lines(answer: JobAnswer) -> Iterator[str]:
+    """Yield both lines of an answer, with a command to ask again that needs no report."""
+    pair, decision = answer.pair, answer.decision
+    action = action_text(pair, decision)
+    if decision.action.kind == "measure again":
+        action = say("ask again")
+    yield answer_text(pair, decision)
+    yield f"{say('do', action=action)} {say('model', model=model_text(pair))}"
 
 
-def repaid_lines(hour: JobAnswer) -> Iterator[str]:
-    """Yield how much training repays a GPU's start, from the answer for an hour."""
-    compared, rented = hour.pair.compared, hour.decision.rented
+def repaid_line(hour: JobAnswer) -> str | None:
+    """Return how much training repays a GPU's start, from the answer for an hour, or None."""
+    compared, worth = hour.pair.compared, hour.decision.worth
     if compared and compared.break_even:
         least_seconds = SECONDS_AN_HOUR * compared.break_even.epochs
-        if math.isfinite(least_seconds):
-            yield say("own repaid", after=least_seconds)
-    if rented and rented.gpu and rented.here:
-        yield _rented_repaid(rented, rented.gpu, rented.here)
+        return say("own repaid", after=least_seconds) if math.isfinite(least_seconds) else None
+    if worth.about != "renting" or worth.gpu is None:
+        return None
+    saved_seconds = worth.here_seconds - worth.gpu.seconds
+    if saved_seconds <= 0:
+        return say("never repaid", gpu=worth.gpu.name)
+    after = worth.start_seconds * worth.here_seconds / saved_seconds
+    return say("rented repaid", worth=worth, after=after)
 
 
-def _rented_repaid(rented: Worth, gpu: Candidate, here: Interval) -> str:
-    def least_seconds(saved_seconds: float, here_seconds: float) -> float:
-        return rented.start_seconds * here_seconds / saved_seconds
+def bars(pair: Comparison, decision: Decision) -> list[str]:
+    """Return a bar for this CPU and for each of the best GPUs, with cost and memory."""
+    worth, start_seconds = decision.worth, 60 * pair.settings.rental_minutes
+    rows: list[tuple[str, float, float, str, str, str]] = []
+    mark = "~" if pair.cpu.timings.untimed_epochs else ""
+    here_seconds = pair.cpu.timings.whole_seconds
+    rows.append(("this CPU", 0.0, here_seconds, f"{mark}{seconds(here_seconds)}", "", ""))
+    if decision.is_here and worth.gpu:
+        there = worth.gpu.seconds
+        rows.append((worth.gpu.name, 0.0, there, seconds(there), "", ""))
+    found = [] if decision.is_here else _best(pair, decision)
+    rows += [_row(each, start_seconds) for each in found]
+    if len(rows) == 1:
+        return []
+    longest = max(start + job for _, start, job, *_ in rows)
+    lines = []
+    names, times, costs = (max(len(row[place]) for row in rows) for place in (0, 3, 4))
+    for name, start, job, time, cost, fits in rows:
+        starts = round(_BAR * start / longest)
+        drawn = _START * starts + _JOB * max(1, round(_BAR * job / longest))
+        line = f"  {name:{names}}  {drawn:{_BAR + 1}}  {time:{times}}  {cost:{costs}}  {fits}"
+        lines.append(line.rstrip())
+    return [*lines, f"  {say('bars')}"] if found else lines
 
-    (low, high), (fast, slow) = rented.saved, here
-    middle = rented.here_seconds - gpu.seconds
-    if middle <= 0:
-        return say("never repaid", gpu=gpu.name)
-    return say(
-        "rented repaid" if low > 0 else "perhaps repaid",
-        rented=rented,
-        after=least_seconds(middle, rented.here_seconds),
-        soonest=least_seconds(high, slow),
-        latest=least_seconds(low, fast),
+
+def _best(pair: Comparison, decision: Decision) -> list[Candidate]:
+    """Return the GPU of the answer, then the fastest others that are not known too vaguely."""
+    found = sorted(candidates(pair), key=lambda each: each.seconds)
+    known = [each for each in found if each.interval[1] <= MOST_WIDTH * each.interval[0]]
+    first = [each for each in known if each.name == decision.gpu_name]
+    return [*first, *(each for each in known if each not in first)][:_MOST_GPUS]
+
+
+def _row(gpu: Candidate, start_seconds: float) -> tuple[str, float, float, str, str, str]:
+    """Return name, times, and texts of a GPU's bar."""
+    mark, star = ("~", "") if gpu.basis == "estimated" else ("", "*")
+    total_seconds, price = gpu.seconds + start_seconds, gpu.price
+    cost = cost_of(total_seconds, price)
+    costs = money(cost, price.currency) if price and cost is not None else ""
+    fits = ""
+    if option := gpu.option:
+        needed = option.needed_bytes / 2**30
+        fits = say(f"fits {option.fits}", needed=needed, of=option.accelerator.memory_gib)
+    return (
+        gpu.name,
+        start_seconds,
+        gpu.seconds,
+        f"{mark}{seconds(total_seconds)}{star}",
+        costs,
+        fits,
     )
 
 
-def best_gpus(pair: Comparison) -> list[str]:
-    """Return a table of time, cost and memory on the fastest GPUs and on the answer's."""
-    options = sorted(estimated(pair), key=lambda each: each.seconds)
-    answer = decide(pair).shown.gpu_name
-    answers = [each for each in options[_MOST_GPUS:] if each.name == answer]
-    rows = {row["accelerator"]: row for row in renting_table(pair)}
-    columns = "the job, estimated", "cost with its start", "fits, memory at least"
-    table = [["GPU", *columns]] if options else []
-    for option in [*options[:_MOST_GPUS], *answers]:
-        row = rows[option.name]
-        table.append([row["accelerator"], *(row[column] for column in columns)])
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in table
+def step_line(run: Result) -> str | None:
+    """Return the parts of a step, which add up to the step, or None if they are not known."""
+    shares, step_seconds = run.shares, 0.0
+    if run.costs:
+        step_seconds = run.costs.epoch_share_seconds
+    elif run.waiting_seconds and run.timings.steps_per_epoch:
+        epoch_seconds = run.timings.median_epoch_seconds
+        step_seconds = epoch_seconds / run.timings.steps_per_epoch
+        shares = {**shares, "computing": 1 - sum(shares.values())}
+    if not step_seconds or not shares:
+        return None
+    parts = [
+        f"{_JOB * max(1, round(20 * share)) if share >= 0.025 else '▏'}{_PARTS.get(part, part)} {share:.0%}"
+        for part, share in shares.items()
+        if share > 0
     ]
-
-
-def where_time_goes(watched: Watched, device_name: str, startup_seconds: float) -> Iterator[str]:
-    figures = watched.figures
-    assert figures
-    yield say(
-        "script's steps" if figures.loader is None else "script's steps by a loader",
-        device=device_name,
-        startup=startup_seconds,
-        figures=figures,
-        waiting=None if figures.waiting_share is None else f"{figures.waiting_share:.0%}",
+    return (
+        f"  {say('step bar', device=run.timings.device_name, step=step_seconds)} {' '.join(parts)}"
     )
-    if validation_seconds := figures.validation_step_seconds:
-        share = validation_seconds / (validation_seconds + figures.step_seconds)
-        yield say("validation seen", share=share)
-    else:
-        yield say("no validation seen")
-    if figures.steps < _FEW_STEPS:
-        yield say("few steps seen", steps=figures.steps)
-    yield from _if_busy(watched.load)
 
 
-def _if_busy(load: Sequence[LoadWindow]) -> Iterator[str]:
-    if warnings := load_warnings(load):
-        yield say("busy while asked", why=warnings[0])
+def seen_line(run: Result, watched: Watched | None) -> str:
+    """Return what was seen of a job, and what was not and so is not counted."""
+    done, _, unit = run.timings.timed
+    steps = watched.figures.steps if watched and watched.figures else round(done)
+    unseen = []
+    if watched and watched.figures and not watched.figures.validation_step_seconds:
+        unseen.append(say("unseen validation"))
+    if run.stops_early or watched:
+        unseen.append(say("unseen stop"))
+    seen = say("seen", count=counted(steps, "step" if watched else unit))
+    if watched and steps < _FEW_STEPS:
+        seen = f"{seen} {say('few steps seen', steps=steps)}"
+    return f"{seen} {say('unseen', what=unseen)}" if unseen else seen
 
 
-def where_epochs_go(run: Result) -> Iterator[str]:
-    """Yield lines on the time of an experiment's start-up and epochs on a device."""
-    timings = run.timings
-    yield say(
-        "epochs asked",
-        it=timings,
-        waiting=f"{run.loading_share:.0%}" if run.shares else None,
-        validation=timings.validation_share * timings.median_epoch_seconds,
-    )
-    yield from _if_busy(timings.load)
-
-
-def suggestion_of_setting(pair: Comparison) -> Iterator[str]:
-    """Yield the first change of a setting that may help, and the reason for missing estimates."""
-    found = [each for causes in pair.diagnoses.values() for each in causes if each.remedy]
-    if found and decide_own(pair).reason != "short job":
-        yield advice(found[0])
-    yield from _if_not_estimated(pair)
-
-
-def _if_not_estimated(pair: Comparison) -> Iterator[str]:
+def suggestion(pair: Comparison, watched: Watched | None) -> Iterator[str]:
+    """Yield what may shorten a script's waits for batches, and why there are no estimates."""
+    figures, loader = watched.figures if watched else None, None
+    if figures and watched and watched.process and figures.loader is not None:
+        loader = watched.process.loaders[figures.loader]
+    if figures and loader and not loader.workers and (figures.waiting_share or 0) > _MUCH_WAITING:
+        yield say("untried workers of a script")
     if not_counted := pair.renting.not_counted:
         yield say("no estimates asked", why=not_counted)
 
 
-def suggestion(watched: Watched, pair: Comparison) -> Iterator[str]:
-    """Yield what may shorten waits for batches, and why there are no estimates."""
-    figures, loader = watched.figures, None
-    if figures and watched.process and figures.loader is not None:
-        loader = watched.process.loaders[figures.loader]
-    if figures and loader and not loader.workers and (figures.waiting_share or 0) > _MUCH_WAITING:
-        yield say("untried workers of a script")
-    yield from _if_not_estimated(pair)
+def ask_legend(answers: Sequence[JobAnswer], texts: Sequence[str]) -> list[str]:
+    """Return the legend of the answers' texts."""
+    return legend([each.decision for each in answers], texts, None)

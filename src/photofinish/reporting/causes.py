@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from photofinish.answer.comparison import Comparison
 from photofinish.answer.diagnosis import LEAST_STEPS, Diagnosis, NotKnown
+from photofinish.answer.own_gpu import loads_longer_than_it_starts
 from photofinish.answer.remedies import Remedy
 from photofinish.machine.host import allowed_cores
 from photofinish.reporting.templates import say
+from photofinish.results.job_times import JobTimes
+from photofinish.results.records import DeviceLabel
 from photofinish.wording import HIGH
 
 
@@ -39,11 +43,47 @@ def cause(found: Diagnosis) -> str:
     return say("arithmetic", share=share, threads=timings.host.threads or 1, cores=cores)
 
 
+def short_cause(pair: Comparison, device: DeviceLabel, *, is_bound: bool = False) -> str:
+    """Return the share that takes most of a job's time, `92% is arithmetic`, or an empty text.
+
+    For a bound, that is what stays on the CPU.
+    """
+    epoch, job = pair.bounds.epoch, pair.bounds.job
+    if is_bound:
+        if epoch and loads_longer_than_it_starts(pair):
+            share = epoch.measured_seconds / epoch.measured_whole_seconds
+            return say("share of loader", share=min(1.0, share))
+        share = pair.cpu.timings.startup_seconds / job.measured_whole_seconds
+        return say("share of start-up", share=min(1.0, share))
+    diagnoses = pair.diagnoses[device]
+    text = _share(diagnoses[0]) if diagnoses else ""
+    return say("likely share", cause=text) if text and diagnoses[0].likely else text
+
+
+def _share(found: Diagnosis) -> str:
+    run, costs, cause = found.run, found.run.costs, found.likely or found.cause
+    if cause == "start-up-bound":
+        share = run.timings.startup_seconds / run.timings.whole_seconds
+        return say("share of start-up", share=share)
+    if run.settings is None and cause == "input-bound":
+        return say("share of waiting", share=run.waiting_share)
+    if costs is None or cause == "not known":
+        return ""
+    fixed = min(1.0, costs.fixed_seconds / costs.step_alone_seconds)
+    shares = {
+        "input-bound": ("share of loader", costs.input_seconds / costs.epoch_share_seconds),
+        "copy-bound": ("share of copying", costs.copying_seconds / costs.epoch_share_seconds),
+        "launch-bound": ("share of launching", fixed),
+    }
+    kind, share = shares.get(cause, ("share of arithmetic", 1 - fixed))
+    return say(kind, share=min(1.0, share))
+
+
 def advice(found: Diagnosis) -> str:
     """Return what to change in params.yaml, or why nothing helps."""
     if found.remedy:
         first, second = (
-            (remedy_line(each), prediction(each)) if each else ("", "")
+            (remedy_line(each), prediction(each, found.run.timings)) if each else ("", "")
             for each in (found.remedy, found.second)
         )
         values = {"second_line": second[0], "second": second[1]}
@@ -52,14 +92,18 @@ def advice(found: Diagnosis) -> str:
     return say("no suggestion", why=why)
 
 
-def remedy_line(remedy: Remedy) -> str:
-    """Return the line of params.yaml, with a key such as `optimizer.lr`."""
-    return ", ".join(f"{key}: {_yaml(value)}" for key, value in remedy.settings.items())
+def remedy_line(remedy: Remedy, experiment: str | None = None) -> str:
+    """Return the line of params.yaml, with a key such as `optimizer.lr`, or the experiment's."""
+    settings = {
+        key.removeprefix(f"experiments.{experiment}."): value
+        for key, value in remedy.settings.items()
+    }
+    return ", ".join(f"{key}: {_yaml(value)}" for key, value in settings.items())
 
 
-def prediction(remedy: Remedy) -> str:
-    """Return the predicted gain of an epoch, and the prediction's source."""
-    gain, kind = remedy.predicted, "gains"
+def prediction(remedy: Remedy, times: JobTimes) -> str:
+    """Return the predicted gain of the whole job, and the prediction's source."""
+    gain, kind = remedy.predicted.of_job(times), "gains"
     if gain.low == 1:
         kind = "gains at most" if gain.high <= HIGH else "gains unknown"
     return say(kind, gain=gain, how=say(f"by: {remedy.by}"))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from matplotlib import rc_context
 from matplotlib.patches import Rectangle
 
+from photofinish.answer.candidates import short_name
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Decision
 from photofinish.answer.scaling import Grid
@@ -119,14 +120,13 @@ def _bars(pair: Comparison, decision: Decision) -> list[_Bar]:
             how = say("extrapolated bar", timed=timed_text(timings))
         label, parts = f"{run.device.upper()} here, {how}", _parts(timings, run.loading_share)
         bars.append(_Bar(label, parts, is_estimated=bool(timings.untimed_epochs)))
-    answers = [decision.own, *([decision.rented] if decision.rented else [])]
-    named = [each.gpu_name for each in answers]
+    named = [decision.gpu_name]
     for each in pair.references:
-        if each.hardware in named:
+        if short_name(each.hardware) in named and decision.basis == "recorded":
             bars.append(_Bar(f"{each.hardware}, recorded", _parts(each.timings, 0.0)))
     for option in pair.renting.options:
         estimate, name = option.estimate, option.accelerator.name
-        if estimate and name in named:
+        if estimate and name in named and decision.basis == "estimated":
             computing_seconds = estimate.job_seconds - estimate.startup_seconds
             parts = {"start-up": estimate.startup_seconds, "training": computing_seconds}
             bars.append(_Bar(f"{name}, estimated", parts, is_estimated=True))

@@ -14,6 +14,7 @@ from photofinish.answer.scaling import all_series, grid, shared_trainings
 from photofinish.files import to_json, write_text_atomically
 from photofinish.reporting import pictures, rows, tables
 from photofinish.reporting.answer_records import answer_record
+from photofinish.reporting.answer_words import legend
 from photofinish.reporting.answer_words import summary as summary_of
 from photofinish.reporting.answers import Answers, write_answers
 from photofinish.reporting.causes import commands, prediction, remedy_line
@@ -29,8 +30,9 @@ from photofinish.reporting.loader_table import (
 )
 from photofinish.reporting.overview import overview_table
 from photofinish.reporting.page import Table, template
-from photofinish.reporting.sentences import Verdict, verdict
+from photofinish.reporting.sentences import Verdict, shared_model, verdict
 from photofinish.reporting.templates import say
+from photofinish.results.job_times import JobTimes
 from photofinish.wording import markdown_text
 
 MOST_SHOWN = 30
@@ -77,8 +79,8 @@ def write_report(
     pairs: list[Comparison],
     folder: Path,
     scripts: Sequence[Comparison] = (),
-) -> list[Verdict]:
-    """Write all files of the report, and return a verdict for each experiment and script."""
+) -> Answers:
+    """Write all files of the report, and return the answers."""
     everything: list[Comparison] = [*pairs, *scripts]
     decisions = decide_all(everything)
     verdicts = [
@@ -112,29 +114,34 @@ def write_report(
         has_scripts=bool(scripts),
     )
     write_text_atomically(folder / "index.html", page)
-    write_text_atomically(folder / "comparison.md", _markdown(summary, verdicts, overview))
-    write_answers(folder, _answers(everything, verdicts, summary, overview))
-    return verdicts
+    answers = _answers(everything, verdicts, summary, overview)
+    write_text_atomically(folder / "comparison.md", _markdown(answers, verdicts))
+    write_answers(folder, answers)
+    return answers
 
 
 def _answers(
     pairs: Sequence[Comparison], verdicts: list[Verdict], summary: str, overview: Table
 ) -> Answers:
     """Return the answers alone, without evidence."""
+    shared = shared_model(verdicts)
     answers = {
-        pair.experiment: answer_record(pair, each)
+        pair.experiment: answer_record(pair, each, shared)
         for pair, each in zip(pairs, verdicts, strict=True)
     }
     not_worth_renting = [
         each.experiment
         for each in verdicts
-        if each.decision.rented and each.decision.rented.answer in ("No", "Probably no")
+        if not each.decision.is_here and each.decision.answer == "No"
     ]
+    texts = [line for each in answers.values() for line in each.lines]
+    decisions = [each.decision for each in verdicts]
     return Answers(
         summary=summary,
         answers=answers,
         not_worth_renting=tuple(not_worth_renting),
         reasons=tuple(_reasons(verdicts)),
+        legend=tuple(legend(decisions, texts, shared)),
         overview=tuple(overview),
     )
 
@@ -146,9 +153,12 @@ def _reasons(verdicts: list[Verdict]) -> list[str]:
 
 def _details(pair: Comparison, answer: Verdict) -> Details:
     diagnoses = [found for of_device in pair.diagnoses.values() for found in of_device]
-    remedies = [each for found in diagnoses for each in (found.remedy, found.second) if each]
-    if answer.decision.own.reason == "short job":
-        remedies = []
+    remedies = [
+        (each, found.run.timings)
+        for found in diagnoses
+        for each in (found.remedy, found.second)
+        if each
+    ]
     sections = [
         (title, found, say(title)) for title, table in _SECTIONS.items() if (found := table(pair))
     ]
@@ -159,7 +169,7 @@ def _details(pair: Comparison, answer: Verdict) -> Details:
         drawn.append(pictures.learning_curves(history))
     return Details(
         answer,
-        [_suggestion(pair.experiment, remedy) for remedy in remedies],
+        [_suggestion(pair.experiment, *each) for each in remedies],
         sections,
         drawn,
         tables.steps_table(pair),
@@ -169,9 +179,9 @@ def _details(pair: Comparison, answer: Verdict) -> Details:
     )
 
 
-def _suggestion(experiment: str, remedy: Remedy) -> tuple[str, str, str]:
+def _suggestion(experiment: str, remedy: Remedy, times: JobTimes) -> tuple[str, str, str]:
     tries = "\n".join(commands(experiment, remedy))
-    return remedy_line(remedy), prediction(remedy), tries
+    return remedy_line(remedy), prediction(remedy, times), tries
 
 
 def write_for_dvc(pairs: Sequence[Comparison], folder: Path, metrics: Path, plots: Path) -> None:
@@ -191,18 +201,19 @@ def _write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def _markdown(summary: str, verdicts: list[Verdict], overview: Table) -> str:
-    """Return the answers and the overview, cut to the length of a comment on GitHub."""
-    lines = ["# photofinish", "", summary, ""]
-    lines += ["| " + " | ".join(overview[0]) + " |", "|" + " --- |" * len(overview[0])]
-    lines += ["| " + " | ".join(map(markdown_text, row.values())) + " |" for row in overview]
-    lines.append("")
-    for reason in _reasons(verdicts):
-        lines += [markdown_text(reason), ""]
+def _markdown(answers: Answers, verdicts: list[Verdict]) -> str:
+    """Return the answers with their evidence, cut to the length of a comment on GitHub."""
+    lines = ["# photofinish", "", answers.summary, ""]
     for each in verdicts:
-        lines.append(f"* **{markdown_text(each.experiment)}**: {markdown_text(each.answer)}")
-        evidence = [*each.first, *each.cautions, *each.details]
-        lines += [f"  * {markdown_text(line)}" for line in evidence]
+        first, second = answers.answers[each.experiment].lines
+        lines.append(f"* **{markdown_text(each.experiment)}**: {markdown_text(first)}")
+        lines += ["", f"  **{markdown_text(second)}**", ""]
+    lines += [line for each in answers.legend for line in (markdown_text(each), "")]
+    lines += [line for each in answers.reasons for line in (markdown_text(each), "")]
+    for each in verdicts:
+        evidence = [*([each.busy] if each.busy else []), *each.cautions, *each.details]
+        lines += [f"## {markdown_text(each.experiment)}", ""] if evidence else []
+        lines += [f"* {markdown_text(line)}" for line in evidence] + ([""] if evidence else [])
     text = ""
     for line in lines:
         if len(text) + len(line) > MOST_MARKDOWN_CHARACTERS:

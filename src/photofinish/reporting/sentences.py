@@ -20,6 +20,7 @@ from photofinish.machine.load import load_warnings
 from photofinish.reporting.answer_words import action_text, answer_text, busy_text
 from photofinish.reporting.causes import advice, cause
 from photofinish.reporting.extrapolated import caution, in_points, timed_text
+from photofinish.reporting.model_words import model_text
 from photofinish.reporting.templates import THE_SAME, say
 from photofinish.wording import counted, faster, measure_again
 
@@ -28,16 +29,18 @@ _METRICS_NAMED = 3
 
 @dataclass(frozen=True)
 class Verdict:
-    """Answer for one experiment, with evidence and doubts."""
+    """Answer for one experiment in two lines, with evidence and doubts."""
 
     experiment: str
     decision: Decision
     answer: str
-    """Answer with a number and a reason, about the GPU here or about renting a GPU."""
+    """First line: the word, the times and the cause."""
     action: str
-    """Action to take now."""
+    """What to do now, the beginning of the second line."""
+    model: str
+    """Whether the GPU trains the same model, the end of the second line."""
     busy: str | None
-    """Warning that the machine was busy, and how to measure again."""
+    """Warning that the machine was busy."""
     details: tuple[str, ...]
     """Paragraphs of evidence."""
     cautions: tuple[str, ...]
@@ -45,15 +48,24 @@ class Verdict:
     missing: str | None = None
     """Sentence why no GPU trained."""
 
-    @property
-    def first(self) -> list[str]:
-        """Lines below the answer on the first screen and in the terminal."""
-        return [say("now", action=self.action), *([self.busy] if self.busy else [])]
+    def lines(self, shared_model: str | None = None) -> tuple[str, str]:
+        """Return both lines. The legend has what all answers share of the model."""
+        second = say("do", action=self.action)
+        if self.model != shared_model:
+            second += f" {say('model', model=self.model)}"
+        return self.answer, second
 
     @property
     def text(self) -> str:
         """Answer, action, details and cautions."""
-        return " ".join([self.answer, *self.first, *self.details, *self.cautions])
+        busy = [self.busy] if self.busy else []
+        return " ".join([*self.lines(), *busy, *self.details, *self.cautions])
+
+
+def shared_model(verdicts: Sequence[Verdict]) -> str | None:
+    """Return what all answers share of the model, or None if they differ or there is one."""
+    models = {each.model for each in verdicts}
+    return models.pop() if len(models) == 1 and len(verdicts) > 1 else None
 
 
 def verdict(pair: Comparison, decision: Decision | None = None) -> Verdict:
@@ -67,8 +79,9 @@ def verdict(pair: Comparison, decision: Decision | None = None) -> Verdict:
         experiment=pair.experiment,
         decision=decision,
         answer=answer_text(pair, decision),
-        action=action_text(pair, decision.action),
-        busy=busy_text(pair, decision.action),
+        action=action_text(pair, decision),
+        model=model_text(pair),
+        busy=busy_text(pair),
         details=tuple(details),
         cautions=tuple(_cautions(pair)),
         missing=say("missing", why=pair.why_no_gpu) if pair.why_no_gpu else None,
@@ -122,7 +135,7 @@ def _evidence_of_cpu(pair: Comparison, decision: Decision) -> Iterator[str]:
         whole = timed_text(timings) if timings.untimed_epochs else "it"
         what = say("trained", what=whole, scores=cpu.trained.scores.in_words)
     yield say("ran", it=timings, what=what)
-    if decision.own.reason == "short job" and cpu.has_steps:
+    if decision.about == "any GPU" and decision.reason == "start-up" and cpu.has_steps:
         return
     if cpu.has_steps and pair.renting.not_counted:
         yield say("no estimates", why=pair.renting.not_counted)

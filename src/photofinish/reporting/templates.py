@@ -26,93 +26,93 @@ NOTHING = "n/a"
 THE_SAME = "the same"
 
 TEMPLATES = {
-    # The answer in a word.
-    "headline": "{answer} ({about}): {sentences}",
-    "other answer": "{about}: {answer:lower}, {sentences}",
-    "the GPU here": "The GPU here",
-    "renting": "Renting one",
-    "if this machine had a GPU": "If this machine had a GPU",
-    # A GPU in this machine.
-    "measured": "{faster}. The job takes {own.gpu.seconds:time} on {own.gpu.name} instead of "
-    "{whole}.",
-    "recorded": "{faster}. It took {own.gpu.seconds:time} on {own.gpu.name}, recorded elsewhere, "
-    "instead of {whole}.",
-    "estimated": "about {faster}: {own.gpu.seconds:time} on {own.gpu.name} instead of {whole}, by "
-    "estimate.",
-    "hardly known": "{own.interval:interval} times as fast on {own.gpu.name}, by estimate.",
-    "small memory": "The memory of {own.gpu.name} may be too small.",
-    "short job": "the whole job takes {whole}[, {startup:time} of it start-up].",
-    "limit": "{staying} stay on the CPU ({reason}), so no GPU makes it more than {limit:limit} "
-    "faster.",
-    "resident": "With `input: resident` {prediction} on this CPU.",
-    "untried": "no GPU trained it.",
-    "unknown loading": "Its loading is not known: {why}.",
-    "uncounted": "Nothing is estimated: much of a step is {names}, which isn't counted.",
-    "start-up limits": "Start-up limits it to {limit:limit}.",
-    "loading limits": "Start-up and loading limit it to {limit:limit}.",
-    "time goes into": "Most of the {device}'s time is {reason}.",
-    "likely reason": "likely {reason}",
-    "launches": "Launching kernels decides its steps at batch {it.batch_size} "
-    "({it.step_seconds:time} each): with batch {it.larger_batch_size} a step takes "
-    "{it.larger_step_seconds:time}.",
-    "launches of some batch": "Launching kernels decides its steps at this batch size "
-    "({it.step_seconds:time} each): with {it.larger_batch_size} times as many samples a step takes "
-    "{it.larger_step_seconds:time}.",
-    "captured": 'With `cuda_graphs: "on"`, about {seconds:time} on {gpu}.',
-    "loader": "{gpu:cap} takes {need.gpu_samples_a_second:ratio} samples/s of this network, and "
-    "one core here loads {need.core_samples_a_second:ratio}. So it wants {cores:n core}. The "
-    "cheapest machine has {need.cores} ({need.vcpus} vCPUs), so the GPU would wait "
-    "{need.waiting_share:.0%} of the time.",
-    "fair CPU": "A fair CPU with {fewer.threads:n thread} takes {fewer.job_seconds:time}.",
-    "slow kernels": "The CPU's {precision} kernels are slow (at {slow.share:.1%} of the rate of an "
-    "fp32 product): compare in fp32.",
-    "models": "The models are {likeness}.",
-    # A rented GPU.
-    "saves enough": "{gpu} takes {rented.gpu.seconds:time} instead of {here}[ for {jobs} of the "
-    "sweep]. With {rented.start_seconds:time} to start, that saves {rented.saved_seconds:time}"
-    "[, for {cost}].",
-    "may save enough": "{gpu} may save {range} of {range_here} here[ for {jobs} of the sweep]. It "
-    "must save {rented.least_seconds:time}: {rented.start_seconds:time} to start, and "
-    "{rented.worth_seconds:time} to gain.",
-    "saves too little": "{gpu} saves {saved:time} {run}. It must save {rented.least_seconds:time} "
-    "in all ({rented.start_seconds:time} to start, and {rented.worth_seconds:time} to gain)"
-    "[: worth it from {rented.runs:,} {noun} on][, perhaps from {fewest:,}].",
-    "saves nothing": "{gpu} takes {rented.gpu.seconds:time} instead of {here}[ for {jobs} of the "
-    "sweep], and {rented.start_seconds:time} to start.",
-    "rented short job": "the job takes {here}[ for {jobs} of the sweep], and a rented machine "
-    "takes {rented.start_seconds:time} to start.",
-    "not known": "how long its {here} would take there is not known.",
-    "in a sweep": "in {jobs}",
-    "both": "both experiments",
-    "all": "all {count} experiments",
-    "up to": "up to {value:time}",
-    # How far to trust it.
+    # The first line of an answer.
+    "no by a bound": "No. {here} here, and no GPU makes it more than {worth.limit:limit} faster"
+    "[: {cause}].",
+    "too short to rent": "No, not for rent. {here} here. After {worth.start_seconds:time} of start "
+    "a GPU gains {most:time} at most, and {worth.worth_seconds:time} are asked.",
+    "not for rent": "No, not for rent. {here} here; on {gpu} {there} after "
+    "{worth.start_seconds:time} of start[: gains {gained}, {worth.worth_seconds:time} asked]."
+    "[ {cause:cap}.]",
+    "rent it": "Probably yes, rent {gpu}: {there} with its start[, {cost}], not {here}."
+    "[ {cause:cap}.]",
+    "close call": "Close call. {here} here, {there} on {gpu} with its start: gains {gained}, "
+    "{worth.worth_seconds:time} asked.[ {cost:cap}.]",
+    "can't tell": "Can't tell yet: {there} on {gpu} with its start, {here} here. {unknown:cap}.",
+    "no estimate": "Can't tell: {here} here, and no estimate for a GPU. {unknown:cap}.",
+    "GPU yes": "Yes. {there} on {gpu}, {here} on the CPU: {speedup}, measured.[ {cause:cap}.]",
+    "GPU no": "No. {there} on {gpu}, {here} on the CPU: {speedup}.[ {cause:cap}.]",
+    "GPU no difference": "No difference. {here} on the CPU and {there} on {gpu}: {speedup}.",
+    "GPU close call": "Close call. {here} on the CPU and {there} on {gpu}: {speedup}.",
+    "GPU can't tell": "Can't tell yet: {there} on {gpu}, {here} on the CPU. {unknown:cap}.",
+    "with busy": "{answer} Machine busy: wide.",
+    "all of a sweep": "{here} for all {jobs} of the sweep",
+    "timed of": "{time} ({ends}, after {timed})",
+    "not known there": "how long it takes there is not known",
+    "faster by": "{speedup} ({ends})",
+    "gains between": "it gains {ends}, and {worth.worth_seconds:time} are asked",
+    "wide": "the interval is more than ten times wide",
+    "slow kernels": "the CPU's {precision} kernels are slow ({slow.share:.1%} of an fp32 product's "
+    "rate)",
+    "unknown loading": "its loading is not known: {why}",
+    "uncounted": "{names} has no formula",
+    "nothing recorded": "no accelerator is chosen, and none is recorded",
     "outdated": "The script has changed since this result: `photofinish run` runs it again.",
+    # The share of a job, an epoch or a step that takes most of its time.
+    "share of start-up": "{share:.0%} is start-up",
+    "share of loader": "the loader is {share:.0%} of an epoch",
+    "share of waiting": "waiting for batches is {share:.0%} of an epoch",
+    "share of copying": "copying is {share:.0%} of an epoch",
+    "share of launching": "{share:.0%} of a step is launching and updating",
+    "share of arithmetic": "{share:.0%} is arithmetic",
+    "likely share": "likely {cause}",
+    # The second line: what to do.
+    "do": "Do: {action}",
+    "use the GPU": "train on the GPU.",
+    "use the CPU": "train on the CPU.",
+    "use either": "train on the one that is free.",
+    "rent": "`photofinish rent {action.accelerator}`.",
+    "rent anywhere": "rent such a GPU: docs/many-machines.md.",
+    "change a setting": "`{setting}`. About {gain} faster on this {device} ({ends}), {how}.",
+    "change a setting at most": "`{setting}`. At most {gain} faster on this {device}, {how}.",
+    "fewer epochs": "`epochs: {fewer.epochs}`. {score} there, which makes the job {gain} shorter.",
+    "target reached": "Validation accuracy reached the target, {fewer.accuracy:.1%},",
+    "final reached": "Validation accuracy reached its final {fewer.accuracy:.1%}",
+    "measure again": "`{command}` when the machine is quiet (at most {took:time}).",
+    "measure longer": "`time_limit: {limit} s` in params.yaml ({more:time} more).",
+    "sample longer": "the same with `--seconds {limit}` ({more:time} more).",
+    "try a GPU": "train it once on a GPU.",
+    "try a rented GPU": "`photofinish rent {action.accelerator}`[ ({price})].",
+    "compare in fp32": "`precision: fp32`, for the CPU is no fair comparison.",
+    "stay here": "stay on this CPU.",
+    "stay here for few": "stay. Renting pays {runs}.",
+    "rent for some": "one run: stay.[ {action.runs} or more: `photofinish rent "
+    "{action.accelerator}`.]",
+    "surely from": "surely from {action.runs:,} runs",
+    "perhaps from": "perhaps from {action.fewest_runs:,}",
+    "perhaps from runs": "perhaps from {action.fewest_runs:,} runs",
+    "GPU of yours": "A GPU you already have: ~{speedup} ({ends}).",
+    # The second line: whether the model is the same.
+    "model": "Model: {model}.",
+    "not checked": "not checked ({why})",
+    "no GPU trained": "no GPU trained here",
+    "a script's model": "of a script, only its metrics are known",
+    "losses alike": "losses alike* ({gpu}, {epochs})",
+    "losses apart": "not shown ({gpu}*: losses differ in the first epoch)",
+    "first epoch": "the first epoch",
+    "first epochs": "the first {epochs} epochs",
+    # The legend below all answers.
+    "legend of rent": "Rent: {start:time} to start, then it must gain {worth:time} "
+    "(compare.rental_minutes, worth_saving).",
+    "legend of marks": "{marks:commas}.",
+    "mark of ~": "~ estimated or extrapolated",
+    "mark of *": "* recorded elsewhere",
+    "mark of (": "(a-b) true in 9 of 10",
+    "legend of model": "Model: {model}.",
+    # All experiments.
+    "count": "{count} {answer}",
     "busy": "The machine was busy ({why}), so {whose:list} times are unreliable.",
     "whose": "the {device}'s",
-    # What to do now.
-    "now": "Now: {action}",
-    "use the GPU": "Train on the GPU.",
-    "rent": "`photofinish rent --on {action.accelerator}`",
-    "rent anywhere": "Rent such a GPU: docs/many-machines.md.",
-    "change a setting": "In params.yaml set `{setting}`, then `photofinish run`.",
-    "measure again": "Measure again when the machine is quiet (at most {took:time}): `{command}`",
-    "measure longer": "Set a longer `time_limit` in params.yaml, then `photofinish run`: more "
-    "epochs on this CPU would settle it.",
-    "sample longer": "Ask again with more `--seconds`, which would settle it.",
-    "run longer": "Let the script train more epochs, then `photofinish run`: they would settle it.",
-    "train longer": "Train longer: more epochs would settle it.",
-    "try a GPU": "Train it once on a GPU, which would settle it.",
-    "try a rented GPU": "Train it once on a GPU: `photofinish rent --on {action.accelerator}`",
-    "compare in fp32": "In params.yaml set `precision: fp32`, then `photofinish run`: the CPU is "
-    "no fair comparison.",
-    "stay here": "Stay here.",
-    "stay here for few": "Stay here. From {action.runs} runs in one rental on: "
-    "`photofinish rent --on {action.accelerator}`",
-    # All experiments.
-    "summary": "{count:n experiment}. {answers}[ GPUs save about {saved:time} of {whole:time}.]",
-    "summary of": "{about}: {counts}.",
-    "count": "{count} {answer}[ ({reasons})]",
     # Evidence.
     "missing": "Nothing was trained on a GPU here ({why}).",
     "epochs": "An epoch takes {it.device_seconds:time} on {gpu.device_name} and "
@@ -177,8 +177,8 @@ TEMPLATES = {
     "try": "Try `{line}`: {prediction}.[ Or `{second_line}`: {second}.]",
     "no suggestion": "No setting is suggested: {why}.",
     "cause unknown": "the cause is not known",
-    "gains": "an epoch gets {gain:interval}x faster ({how})",
-    "gains at most": "an epoch gets at most {gain.high:bound} faster ({how})",
+    "gains": "the job gets {gain:interval}x faster ({how})",
+    "gains at most": "the job gets at most {gain.high:bound} faster ({how})",
     "gains unknown": "no limit here ({how})",
     # Why nothing is suggested.
     "none: start-up": "start-up happens once, so a longer training feels it less",
@@ -298,38 +298,25 @@ TEMPLATES = {
     "described curve": "on the {device} from {first:.3g} to {last:.3g} in {epochs} epochs and "
     "{trained:time} of training",
     # `photofinish ask`.
-    "ask again": "Ask again when the machine is quiet.",
+    "ask again": "the same command when the machine is quiet.",
     "own repaid": "The GPU here repays its start after {after:time} of training here.",
     "never repaid": "A rented {gpu} never repays its start.",
-    "rented repaid": "A rented {rented.gpu.name} repays the {rented.start_seconds:time} of its "
-    "start from {after:time} of training here on ({soonest:time} to {latest:time}).",
-    "perhaps repaid": "A rented {rented.gpu.name} repays the {rented.start_seconds:time} of its "
-    "start from {after:time} of training here on ({soonest:time} or never).",
-    "script's steps": "On {device}: start-up {startup:time}, then {figures.step_seconds:time} a "
-    "step[, {waiting} of it making the batch] ({figures.steps:n step} seen).",
-    "script's steps by a loader": "On {device}: start-up {startup:time}, then "
-    "{figures.step_seconds:time} a step[, {waiting} of it waiting for the loader] "
-    "({figures.steps:n step} seen).",
-    "validation seen": "Validation takes {share:.0%} of the time after the start.",
-    "no validation seen": "No validation was seen, so none is counted.",
-    "few steps seen": "Only {steps:n step} were seen: --seconds allows more.",
-    "busy while asked": "The machine was busy ({why}), so the intervals are wide.",
-    "epochs asked": "On {it.device_name}: start-up {it.startup_seconds:time}, then "
-    "{it.median_epoch_seconds:time} an epoch[, {waiting} of it waiting for data], and "
-    "{validation:time} of validation.",
+    "rented repaid": "A rented {worth.gpu.name} repays the {worth.start_seconds:time} of its start "
+    "from about {after:time} of training here on.",
+    "bars": "░ start of the machine  █ job",
+    "fits yes": "fits ({needed:.1f} of {of:g} GiB)",
+    "fits perhaps": "may not fit ({needed:.1f} of {of:g} GiB at least)",
+    "step bar": "{device}: a step {step:time}:",
+    "seen": "Seen: {count}.",
+    "unseen": "Not seen: {what:commas}.",
+    "unseen validation": "validation",
+    "unseen stop": "early stopping",
+    "few steps seen": "Only {steps:n step}: --seconds allows more.",
     "no estimates asked": "There are no estimates: {why}.",
     "untried workers of a script": "Workers (`num_workers`) may hide these waits, but were not "
     "tried: without `persistent_workers=True` they start again in each epoch.",
     # The overview.
-    "overview answer": "{it.answer} ({it.about})",
-    "CPU time": "{whole:time}[ ({interval}), extrapolated from {timed}][, {busy}]",
-    "on a rented GPU": "{it.estimate.job_seconds:time} on a rented {it.accelerator.name} "
-    "(estimated)",
-    "if it had one": "{own.gpu.seconds:time} if this machine had {name} (estimated)",
-    "on a recorded GPU": "{own.gpu.seconds:time} on {own.gpu.name} (recorded elsewhere)",
     "up to times": "up to {limit:bound}",
-    "wide interval": "{interval:interval} times",
-    "speed-up": "{speedup:x}[ ({interval:interval})]",
 }
 
 
@@ -346,6 +333,7 @@ _FORMATS: dict[str, Callable[[Any], str]] = {
     "bound": bound,
     "limit": limit,
     "list": listed,
+    "commas": ", ".join,
     "points": _points,
     "cap": lambda text: f"{text[0].upper()}{text[1:]}",
     "lower": lambda text: f"{text[0].lower()}{text[1:]}",

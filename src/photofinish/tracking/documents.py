@@ -45,7 +45,7 @@ COMPARISON = "comparison"
 """Name and identity of the single run that each `compare` updates."""
 REPORT = "report"
 """Artifact folder of the comparison."""
-REPORT_TEXT, REPORT_TABLE = "comparison.md", "comparison.csv"
+REPORT_TEXT, REPORT_TABLE, REPORT_ANSWERS = "comparison.md", "comparison.csv", "answers.json"
 _MOST_NOTE_CHARACTERS = 4000
 """MLflow keeps 5,000 characters of a tag in some stores."""
 TAG_EXPERIMENT = "photofinish.experiment"
@@ -73,6 +73,8 @@ _SOURCE = {"mlflow.source.name": "dvc repro", "mlflow.source.type": "LOCAL"}
 
 Answered = tuple[str, str, float]
 """Identity of a training: experiment, device, and start."""
+Lines = tuple[str, str]
+"""Word of an answer, and both lines of it."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ def training_document(
     name: str,
     device: records.DeviceLabel,
     results: Path,
-    answers: Mapping[Answered, str] = MappingProxyType({}),
+    answers: Mapping[Answered, Lines] = MappingProxyType({}),
 ) -> RunDocument | None:
     """Return the document of an experiment's training on a device, with its answer if available.
 
@@ -199,16 +201,16 @@ def _document(
     note: str,
     result: str,
     mirrored: str,
-    answers: Mapping[Answered, str],
+    answers: Mapping[Answered, Lines],
 ) -> RunDocument:
     """Return the document of a run that trained, still without parameters, metrics and files."""
     # Skip the answer about an earlier training.
     if answer := answers.get((name, device, timings.started_at_unix_seconds)):
-        note += f" Worth a GPU? {answer}"
-        mirrored = _digest(mirrored + answer)
+        note = f"{answer[1]}\n\n{note}"
+        mirrored = _digest(mirrored + answer[1])
     tags = run_tags(name, device, timings.host_name, training_key) | _machine_tags(timings)
     if answer:
-        tags[TAG_ANSWER] = answer.removesuffix(".")
+        tags[TAG_ANSWER] = answer[0]
     if warnings := load_warnings(timings.load):
         tags[TAG_BUSY] = listed(warnings)
         command = measure_again([f"{stage}-{device}@{name}"])
@@ -224,7 +226,7 @@ def _document(
 
 
 def script_document(
-    name: str, device: records.DeviceLabel, results: Path, answers: Mapping[Answered, str]
+    name: str, device: records.DeviceLabel, results: Path, answers: Mapping[Answered, Lines]
 ) -> RunDocument | None:
     """Return the document of a script's run on a device, or None if it did not run."""
     file = results / name / device / MEASURED_FOLDER / MEASURED
@@ -244,14 +246,15 @@ def script_document(
     )
 
 
-def answers_of(report: Path) -> dict[Answered, str]:
+def answers_of(report: Path) -> dict[Answered, Lines]:
     """Return the report's answer about each training, or an empty dict before the first report."""
     table, answers = report / REPORT_TABLE, {}
     if table.is_file():
+        found = json.loads((report / REPORT_ANSWERS).read_text(encoding="utf-8"))["answers"]
         for row in csv.DictReader(table.read_text(encoding="utf-8").splitlines()):
-            reason = f" ({row['answer_reason']})" if row["answer_reason"] else ""
-            began = float(row["measured_at_unix_seconds"] or 0)
-            answers[row["experiment"], row["device"], began] = f"{row['answer']}{reason}."
+            began, answer = float(row["measured_at_unix_seconds"] or 0), found[row["experiment"]]
+            lines = answer["answer"], "\n\n".join(answer["lines"])
+            answers[row["experiment"], row["device"], began] = lines
     return answers
 
 

@@ -1,0 +1,60 @@
+"""Whether a GPU trains the same model: by the GPU here, or by another machine's record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from photofinish.answer.candidates import short_name
+from photofinish.answer.comparison import Comparison
+from photofinish.answer.parity import CURVE_TOLERANCES, Parity
+from photofinish.results.references import Reference
+
+Why = Literal["no GPU trained", "a script's model"]
+
+
+@dataclass(frozen=True)
+class RecordedLosses:
+    """Training losses of the epochs that a record and the CPU here have in common."""
+
+    gpu: str
+    epochs: int
+    """Number of epochs with like losses, from the first on."""
+
+
+@dataclass(frozen=True)
+class SameModel:
+    """Finding on the models, of which one field is set."""
+
+    parity: Parity | None = None
+    losses: RecordedLosses | None = None
+    why_not: Why | None = None
+    """Reason why nothing is compared."""
+
+
+def same_model(pair: Comparison) -> SameModel:
+    """Compare the models by the strongest evidence."""
+    if pair.parity:
+        return SameModel(pair.parity)
+    if pair.cpu.settings is None and pair.compared:
+        return SameModel(why_not="a script's model")
+    of_gpus = (each for each in pair.references if each.training.device == "gpu")
+    found = [losses for each in of_gpus if (losses := _losses(pair, each))]
+    best = max(found, key=lambda losses: losses.epochs, default=None)
+    return SameModel(losses=best) if best else SameModel(why_not="no GPU trained")
+
+
+def _losses(pair: Comparison, reference: Reference) -> RecordedLosses | None:
+    """Compare the losses of the common epochs, or return None without any."""
+    common = list(zip(pair.cpu.history, reference.history, strict=False))
+    if not common:
+        return None
+    precisions = pair.cpu.precision, reference.training.precision
+    tolerance = max(CURVE_TOLERANCES[each] for each in precisions)
+    alike = 0
+    for here, there in common:
+        largest = max(abs(here.training_loss), abs(there.training_loss))
+        if not abs(here.training_loss - there.training_loss) <= tolerance * largest:
+            break
+        alike += 1
+    return RecordedLosses(short_name(reference.hardware), alike)
