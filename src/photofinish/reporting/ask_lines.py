@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from photofinish.answer.candidates import Candidate, candidates
 from photofinish.answer.comparison import Comparison
@@ -29,6 +30,17 @@ _PARTS = {
     "the rest": "rest",
 }
 """Short names of a step's parts."""
+
+
+class _Row(NamedTuple):
+    """Bar of a device, with its texts."""
+
+    name: str
+    start_seconds: float
+    job_seconds: float
+    time: str
+    cost: str = ""
+    fits: str = ""
 
 
 def answer_lines(answer: JobAnswer) -> Iterator[str]:
@@ -59,25 +71,26 @@ def repaid_line(hour: JobAnswer) -> str | None:
 def bars(pair: Comparison, decision: Decision) -> list[str]:
     """Return a bar for this CPU and for each of the best GPUs, with cost and memory."""
     worth, start_seconds = decision.worth, 60 * pair.settings.rental_minutes
-    rows: list[tuple[str, float, float, str, str, str]] = []
+    rows: list[_Row] = []
     mark = "~" if pair.cpu.timings.untimed_epochs else ""
     here_seconds = pair.cpu.timings.whole_seconds
-    rows.append(("this CPU", 0.0, here_seconds, f"{mark}{seconds(here_seconds)}", "", ""))
+    rows.append(_Row("this CPU", 0.0, here_seconds, f"{mark}{seconds(here_seconds)}"))
     if decision.is_here and worth.gpu:
         there = worth.gpu.seconds
-        rows.append((worth.gpu.name, 0.0, there, seconds(there), "", ""))
+        rows.append(_Row(worth.gpu.name, 0.0, there, seconds(there)))
     found = [] if decision.is_here else _best(pair, decision)
     rows += [_row(each, start_seconds) for each in found]
     if len(rows) == 1:
         return []
-    longest = max(start + job for _, start, job, *_ in rows)
+    longest = max(row.start_seconds + row.job_seconds for row in rows)
+    names, times = max(len(row.name) for row in rows), max(len(row.time) for row in rows)
+    costs = max(len(row.cost) for row in rows)
     lines = []
-    names, times, costs = (max(len(row[place]) for row in rows) for place in (0, 3, 4))
-    for name, start, job, time, cost, fits in rows:
-        starts = round(_BAR * start / longest)
-        drawn = _START * starts + _JOB * max(1, round(_BAR * job / longest))
-        line = f"  {name:{names}}  {drawn:{_BAR + 1}}  {time:{times}}  {cost:{costs}}  {fits}"
-        lines.append(line.rstrip())
+    for row in rows:
+        drawn = _START * round(_BAR * row.start_seconds / longest)
+        drawn += _JOB * max(1, round(_BAR * row.job_seconds / longest))
+        cells = f"{row.name:{names}}  {drawn:{_BAR + 1}}  {row.time:{times}}"
+        lines.append(f"  {cells}  {row.cost:{costs}}  {row.fits}".rstrip())
     return [*lines, f"  {say('bars')}"] if found else lines
 
 
@@ -89,8 +102,7 @@ def _best(pair: Comparison, decision: Decision) -> list[Candidate]:
     return [*first, *(each for each in known if each not in first)][:_MOST_GPUS]
 
 
-def _row(gpu: Candidate, start_seconds: float) -> tuple[str, float, float, str, str, str]:
-    """Return name, times, and texts of a GPU's bar."""
+def _row(gpu: Candidate, start_seconds: float) -> _Row:
     mark, star = ("~", "") if gpu.basis == "estimated" else ("", "*")
     total_seconds, price = gpu.seconds + start_seconds, gpu.price
     cost = cost_of(total_seconds, price)
@@ -99,14 +111,8 @@ def _row(gpu: Candidate, start_seconds: float) -> tuple[str, float, float, str, 
     if option := gpu.option:
         needed = option.needed_bytes / 2**30
         fits = say(f"fits {option.fits}", needed=needed, of=option.accelerator.memory_gib)
-    return (
-        gpu.name,
-        start_seconds,
-        gpu.seconds,
-        f"{mark}{seconds(total_seconds)}{star}",
-        costs,
-        fits,
-    )
+    time = f"{mark}{seconds(total_seconds)}{star}"
+    return _Row(gpu.name, start_seconds, gpu.seconds, time, costs, fits)
 
 
 def step_line(run: Result) -> str | None:
@@ -120,14 +126,11 @@ def step_line(run: Result) -> str | None:
         shares = {**shares, "computing": 1 - sum(shares.values())}
     if not step_seconds or not shares:
         return None
-    parts = [
-        f"{_JOB * max(1, round(20 * share)) if share >= 0.025 else '▏'}{_PARTS.get(part, part)} {share:.0%}"
-        for part, share in shares.items()
-        if share > 0
-    ]
-    return (
-        f"  {say('step bar', device=run.timings.device_name, step=step_seconds)} {' '.join(parts)}"
-    )
+    texts = [say("step bar", device=run.timings.device_name, step=step_seconds)]
+    for part, share in shares.items():
+        bar = _JOB * round(20 * share) or "▏"
+        texts += [f"{bar}{_PARTS.get(part, part)} {share:.0%}"] if share > 0 else []
+    return f"  {' '.join(texts)}"
 
 
 def seen_line(run: Result, watched: Watched | None) -> str:

@@ -74,7 +74,6 @@ TEMPLATES = {
     "rent": "`photofinish rent {action.accelerator}`.",
     "rent anywhere": "rent such a GPU: docs/many-machines.md.",
     "change a setting": "`{setting}`. About {gain} faster on this {device} ({ends}), {how}.",
-    "change a setting at most": "`{setting}`. At most {gain} faster on this {device}, {how}.",
     "fewer epochs": "`epochs: {fewer.epochs}`. {score} there, which makes the job {gain} shorter.",
     "target reached": "Validation accuracy reached the target, {fewer.accuracy:.1%},",
     "final reached": "Validation accuracy reached its final {fewer.accuracy:.1%}",
