@@ -71,15 +71,12 @@ def test_a_suggestion_has_its_gain_its_evidence_and_the_command_that_tries_it(
         "device": "cpu",
         "settings": {"experiments.mlp.input": "resident"},
         "line": "experiments.mlp.input: resident",
-        "gain": {"low": 1.5, "high": 2.5},
+        "gain": {"low": pytest.approx(1.13, abs=0.1), "high": pytest.approx(1.27, abs=0.1)},
         "evidence": "tried",
         "learns": "the same",
     }
-    assert [threads[key] for key in ("gain", "evidence", "learns")] == [
-        {"low": 1.2, "high": 3.0},
-        "tried",
-        "other last bits",
-    ]
+    assert [threads[key] for key in ("evidence", "learns")] == ["tried", "other last bits"]
+    assert 1 < threads["gain"]["low"] < 1.2  # of the job, of which only epochs get faster
     assert answer["cpu_seconds"]["low"] < answer["cpu_seconds"]["value"]
     assert answer["cpu_seconds"]["value"] < answer["cpu_seconds"]["high"]
     assert [each["cause"] for each in answer["causes"]] == ["input-bound"] * 2

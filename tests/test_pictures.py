@@ -64,7 +64,7 @@ def test_the_job_is_a_bar_for_each_device_split_into_its_parts(make_result: Make
     pair = pair_of(make_result(), make_result(device="gpu", total_seconds=20.0))
     picture = job_times(pair, decide(pair))
     assert {"CPU here, measured: 30 s", "GPU here, measured: 20 s"} <= set(texts(picture))
-    assert "CPU here, measured: start-up 2.5 s, training 9.0 s" in picture.description
+    assert "CPU here, measured: start-up 2.5 s, training 9 s" in picture.description
     assert PART_COLOURS["loading"] not in picture.svg
     alone = pair_of(make_result(attribution=made_up_attribution(0.01)))
     picture = job_times(alone, decide(alone))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+import json
 from pathlib import Path
 
 from conftest import MakeExperiment, MakeResult
@@ -70,13 +71,16 @@ def test_a_training_is_described_with_its_own_answer_only(
     for began, is_its in ((1.7e9, True), (1.6e9, False)):
         row = f"small-mlp,cpu,No,start-up,{began}"
         (tmp_path / documents.REPORT_TABLE).write_text(f"{header}\n{row}\n")
+        lines = ["No. 60 s here.", "Do: stay on this CPU."]
+        found = {"answers": {"small-mlp": {"answer": "No", "lines": lines}}}
+        (tmp_path / documents.REPORT_ANSWERS).write_text(json.dumps(found))
         answers = documents.answers_of(tmp_path)
         document = training_document("small-mlp", "cpu", tmp_path, answers)
         assert document
-        is_answered = "Worth a GPU? No (start-up)." in document.tags[documents.TAG_NOTE]
+        is_answered = document.tags[documents.TAG_NOTE].startswith("\n\n".join(lines))
         assert is_answered is is_its
         answer = document.tags.get(documents.TAG_ANSWER)
-        assert answer == ("No (start-up)" if is_its else None)
+        assert answer == ("No" if is_its else None)
         assert (document.mirrored != document_of(tmp_path).mirrored) is is_its
     assert documents.answers_of(tmp_path / "none") == {}
 
@@ -110,7 +114,7 @@ def test_test_scores_complete_the_same_run_and_its_description(
     assert (shown["test_accuracy"], shown["test_top"]) == (0.875, 0.9)
     assert not [key for key in values(before) if key.startswith("test_")]
     notes = [document.tags[documents.TAG_NOTE] for document in (before, after)]
-    for part in ("mlp", "small", "Some CPU", "3 epochs of 3.0 s", "30 s"):
+    for part in ("mlp", "small", "Some CPU", "3 epochs of 3 s", "30 s"):
         assert part in notes[0]
         assert part in notes[1]
     assert [("87.50% test accuracy" in note) for note in notes] == [False, True]

@@ -14,7 +14,7 @@ from photofinish import wording
     [
         (
             wording.seconds,
-            {1.25e-5: "12 µs", 0.00234: "2.3 ms", 0.418: "418 ms", 1.0: "1.0 s", 59.4: "59 s",
+            {1.25e-5: "12 µs", 0.00234: "2.3 ms", 0.418: "418 ms", 1.0: "1 s", 59.4: "59 s",
              600.4: "10 min", 86400.0: "24 h"},
         ),
         (
@@ -28,6 +28,7 @@ from photofinish import wording
              float("inf"): "∞x"},
         ),
         (wording.times, {300.0: "300x", 12.2: "12x", 6.04: "6.0x", 1.04: "1.04x", 0.5: "0.50x"}),
+        (wording.factor, {0.5: "0.5x", 0.999: "1.0x", 2.04: "2.0x", 12.4: "12x", 1234.0: "1,200x"}),
         (wording.energy, {0.5: "0.5 J", 123.4: "123 J", 1234.0: "1.2 kJ", 4.5e6: "4.5 MJ"}),
         (
             lambda amount: wording.money(amount, "EUR"),
@@ -35,12 +36,19 @@ from photofinish import wording
         ),
         (wording.utc_day, {1.7e9: "2023-11-14"}),
     ],
-    ids=["seconds", "ratio", "bound", "times", "energy", "money", "utc_day"],
+    ids=["seconds", "ratio", "bound", "times", "factor", "energy", "money", "utc_day"],
 )  # fmt: skip
 def test_numbers_are_written_with_few_digits_and_no_exponent(
     write: Callable[[float], str], texts: dict[float, str]
 ) -> None:
     assert {value: write(value) for value in texts} == texts
+
+
+def test_an_interval_has_the_unit_of_its_time_and_none_if_it_is_ten_times_wide() -> None:
+    assert wording.span(330.0, (144.0, 600.0)) == "5.5 min (2.4-10)"
+    assert wording.span(12.0, (11.9, 12.1)) == "12 s"
+    assert wording.span(12.0, (1.0, 11.0)) == "not known"
+    assert wording.between((294.0, 390.0)) == "4.9-6.5 min"
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,11 @@ def part_of(part: float, whole: float) -> str:
 
 
 def _short(value: float) -> str:
-    return f"{value:,.1f}".removesuffix(".0") if value < 9.95 else f"{value:,.0f}"
+    return _one_decimal(value).removesuffix(".0")
+
+
+def _one_decimal(value: float) -> str:
+    return f"{value:,.1f}" if value < 9.95 else f"{value:,.0f}"
 
 
 def span(value: float, interval: tuple[float, float]) -> str:
@@ -118,7 +122,7 @@ def ratio(value: float) -> str:
     """Return a ratio without an exponent: `530`, `12`, `6.0`, `1.04`, `0.012`."""
     if value < 0.1 or (value >= 100 and math.isfinite(value)):
         return f"{Decimal(f'{value:.2g}'):,f}"
-    return f"{value:.2f}" if value < 2 else _short(value)
+    return f"{value:.2f}" if value < 2 else _one_decimal(value)
 
 
 def times(value: float) -> str:

@@ -17,22 +17,22 @@ class FewerEpochs:
     accuracy: float
     """Validation accuracy in the last of these epochs."""
     is_target: bool
-    """True if the accuracy is the target's, False if it is the last epoch's."""
+    """True if the accuracy reached the target, False if it is the best of all epochs."""
     gain: float
     """Speed-up of the whole job."""
 
 
 def fewer_epochs(run: Result, settings: Comparing) -> FewerEpochs | None:
-    """Return the epoch that reached the target or the final accuracy long before the last epoch.
+    """Return the epoch that reached the target or the best accuracy long before the last epoch.
 
-    A training that a time limit ended has no final accuracy.
+    The best accuracy of a training that a time limit ended is not known.
     """
     accuracies = [epoch.validation_accuracy for epoch in run.history]
     if not accuracies or None in accuracies or run.stops_early:
         return None
     known, timings = [each or 0.0 for each in accuracies], run.timings
     wanted = [settings.target_accuracy] if settings.target_accuracy is not None else []
-    wanted += [] if timings.untimed_epochs else [known[-1]]
+    wanted += [] if timings.untimed_epochs else [max(known)]
     for epoch, accuracy in enumerate(known, 1):
         if any(accuracy >= each for each in wanted):
             share = epoch / timings.planned_epochs

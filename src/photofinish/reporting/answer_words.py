@@ -217,7 +217,7 @@ def _setting(pair: Comparison, decision: Decision) -> str:
 def _fewer_epochs(action: Action) -> str:
     fewer = action.fewer
     assert fewer
-    score = say("target reached" if fewer.is_target else "final reached", fewer=fewer)
+    score = say("target reached" if fewer.is_target else "best reached", fewer=fewer)
     return say("fewer epochs", fewer=fewer, score=score, gain=factor(fewer.gain))
 
 

@@ -144,7 +144,7 @@ def seen_line(run: Result, watched: Watched | None) -> str:
         unseen.append(say("unseen stop"))
     seen = say("seen", count=counted(steps, "step" if watched else unit))
     if watched and steps < _FEW_STEPS:
-        seen = f"{seen} {say('few steps seen', steps=steps)}"
+        seen += f" {say('few steps seen')}"
     return f"{seen} {say('unseen', what=unseen)}" if unseen else seen
 
 
