@@ -280,7 +280,7 @@ def test_a_script_that_does_not_start_is_waited_for_with_patience(
 
 def test_a_killed_ask_takes_the_script_with_it(tmp_path: Path) -> None:
     script = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
-    command = [sys.executable, "-m", "photofinish", "ask", "--verbose"]
+    command = [sys.executable, "-m", "photofinish", "ask", "--show-output"]
     command += [sys.executable, "-c", script]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as asking:
         assert asking.stdout
