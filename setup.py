@@ -6,7 +6,7 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 COPIED = ("dvc.yaml", "stages/*.py", ".dvc/plots/*.json", "reference/README.md")
-COPIED += ("examples/my_model.py",)
+COPIED += ("examples/my_model.py", "examples/*.yaml", "examples/own-*/*.py")
 ROOT = Path(__file__).parent
 
 

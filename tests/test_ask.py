@@ -216,7 +216,7 @@ def test_a_script_that_ends_is_measured_whole_and_its_output_is_shown(
     assert "done" in capfd.readouterr().out
     assert answer["job"]["name"] == "the whole run"
     assert (answer["job"]["epochs"], answer["job"]["epoch_steps"]) == (3, 10)
-    assert "extrapolated" not in answer["answer"]["text"]
+    assert "extrapolated" not in answer["answer"]["lines"][0]
     assert Path("saved").exists()
 
 
@@ -280,7 +280,7 @@ def test_a_script_that_does_not_start_is_waited_for_with_patience(
 
 def test_a_killed_ask_takes_the_script_with_it(tmp_path: Path) -> None:
     script = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
-    command = [sys.executable, "-m", "photofinish", "ask", "--verbose"]
+    command = [sys.executable, "-m", "photofinish", "ask", "--show-output"]
     command += [sys.executable, "-c", script]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as asking:
         assert asking.stdout
@@ -307,7 +307,7 @@ def test_operators_without_a_formula_are_named_and_nothing_is_estimated(run: Ask
     operations = answer["records"]["cpu"]["operations"]
     assert any("fft" in name for name in operations["without_formula"])
     assert answer["answer"]["answer"] == "Can't tell"
-    assert "aten::_fft" in answer["answer"]["text"]
+    assert "aten::_fft" in answer["answer"]["lines"][0]
 
 
 def _process(step_seconds: Sequence[float]) -> Process:

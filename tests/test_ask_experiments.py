@@ -17,7 +17,9 @@ from photofinish.answer.times import job_interval
 from photofinish.commands import ask as ask_command
 from photofinish.commands import ask_experiments
 from photofinish.commands.ask_experiments import are_experiments
+from photofinish.commands.ask_terms import Terms
 from photofinish.commands.cli import main
+from photofinish.config.compare import SHORT_LIST, ComparePlan, Comparing
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import ConfigError
 from photofinish.machine.fingerprint import CpuTarget
@@ -97,8 +99,9 @@ def test_names_of_params_yaml_are_told_from_commands(
     for names in ([], ["small"], ["timed", "small"]):
         assert are_experiments(names)
     assert not are_experiments(["python", "small"])
-    with pytest.raises(ConfigError, match="did you mean 'small'"):
-        are_experiments(["smal"])
+    for names in (["smal"], ["smal", "timed"]):
+        with pytest.raises(ConfigError, match="did you mean 'small'"):
+            are_experiments(names)
 
 
 def test_options_may_follow_the_names_of_experiments_but_not_a_command(
@@ -116,8 +119,31 @@ def test_options_may_follow_the_names_of_experiments_but_not_a_command(
         main()
         limits = Limits(3.0, 600.0)
         file = tmp_path / "a.json"
-        asked.assert_called_with(["small", "other"], limits, file, shows_output=False)
+        asked.assert_called_with(["small", "other"], limits, file, Terms(), shows_output=False)
     command = ["python", "train.py", "--seconds", "3"]
-    monkeypatch.setattr(sys, "argv", ["photofinish", "ask", *command])
-    main()
-    assert asked.call_args.args[0] == command
+    for words in (command, ["--", *command], ["--price", "0", "--", *command]):
+        monkeypatch.setattr(sys, "argv", ["photofinish", "ask", *words])
+        main()
+        assert asked.call_args.args[0] == command
+    for words in (["--", "small"], ["--show-output", "--", "small"], ["--verbose", "--", "small"]):
+        monkeypatch.setattr(sys, "argv", ["photofinish", "ask", *words])
+        main()
+        assert asked.call_args.args[0] == ["small"]
+        assert asked.call_args.args[1] is None  # the length of a command's job
+        assert asked.call_args.kwargs == {"shows_output": len(words) == 3}
+
+
+def test_options_replace_the_settings_of_renting_for_a_script_and_for_an_experiment() -> None:
+    prices = {"currency": "EUR", "accelerator_hour": {"L4": 2.0, "H100": 3.0}}
+    plan = ComparePlan.model_validate({"experiments": ("a",), "prices": prices, "worth_saving": 1})
+    for settings in (Comparing(), plan):
+        assert Terms().applied_to(settings) == settings
+    changed = Terms("T4, L4", 0.0, 0.0).applied_to(plan)
+    assert (changed.experiments, changed.worth_saving) == (("a",), 1.0)
+    assert (changed.accelerators, changed.rental_minutes) == (("T4", "L4"), 0.0)
+    assert changed.prices.accelerator_hour == {"T4": 0.0, "L4": 0.0, "H100": 3.0}
+    free = Terms(hour_price=0.0).applied_to(Comparing())
+    assert dict.fromkeys(SHORT_LIST, 0.0) == free.prices.accelerator_hour
+    assert len(Terms("all").applied_to(Comparing()).accelerators) > len(SHORT_LIST)
+    with pytest.raises(ConfigError, match="did you mean 'T4'"):
+        Terms("L4,T5")

@@ -69,7 +69,9 @@ def test_a_script_that_runs_twice_gets_no_input_and_a_line_says_so(
     gpu = GpuTarget.model_construct(accelerators=(), missing=None)
     monkeypatch.setattr("photofinish.commands.ask.fingerprint", lambda _: (None, gpu))
     assert "EOFError" in _refusal("import torch; input()")
-    assert "no input" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert shown.startswith("Your script runs for up to 60 s on the CPU, and again on the GPU, ")
+    assert "no input" in shown
 
 
 def test_nothing_waits_for_a_device_whose_graph_is_captured(

@@ -8,17 +8,21 @@ import re
 import shutil
 import subprocess
 import sys
+import webbrowser
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from conftest import ROOT, CustomFiles, clone_project, run_command
 
+from photofinish.commands.cli import main
+from photofinish.commands.examples import copy_example
 from photofinish.commands.init import find_scripts, init, write_network
-from photofinish.commands.pipeline import copy_example, prepare
+from photofinish.commands.pipeline import prepare
 from photofinish.config.loader import read_params
 from photofinish.errors import EXIT_MISTAKE, ConfigError
 from photofinish.planning.checks import check_custom_code_calls, check_deps
+from photofinish.reporting.answers import Answers, write_answers
 
 
 @dataclass(frozen=True)
@@ -189,16 +193,93 @@ def test_a_new_network_or_example_overwrites_another_example_but_no_file_of_the_
     with pytest.raises(ConfigError):
         write_network("net.py")
     assert Path("net.py").read_text(encoding="utf-8") == "mine"
-    custom_files.write("examples/one.yaml", "one: 1")
-    custom_files.write("examples/two.yaml", "two: 2")
-    custom_files.write("params.yaml", "one: 1")
-    copy_example("two")
-    assert Path("params.yaml").read_text(encoding="utf-8") == "two: 2"
+    custom_files.write("examples/own-network/losses.py", "mine")
+    params = Path("params.yaml")
+    for shipped in (
+        None,
+        ROOT / "examples/mnist-mlp.yaml",
+        ROOT / "src/photofinish/commands" / params,
+    ):
+        if shipped:
+            shutil.copyfile(shipped, params)
+        copy_example("own-network")
+        assert params.read_bytes() == (ROOT / "examples/own-network.yaml").read_bytes()
+    assert Path("examples/own-network/losses.py").read_text(encoding="utf-8") == "mine"
+    assert read_params(params).experiments
     custom_files.write("params.yaml", "mine: 3")
-    for name in ("one", "three"):
-        with pytest.raises(ConfigError):
-            copy_example(name)
-    assert Path("params.yaml").read_text(encoding="utf-8") == "mine: 3"
+    with pytest.raises(ConfigError, match="move it away"):
+        copy_example("mnist-mlp")
+    with pytest.raises(ConfigError, match="did you mean 'mnist-mlp'"):
+        copy_example("mnist-mpl")
+    assert params.read_text(encoding="utf-8") == "mine: 3"
+
+
+def test_only_in_a_clone_of_this_project_a_committed_params_yaml_is_replaced(
+    custom_files: CustomFiles,
+) -> None:
+    custom_files.write("params.yaml", "mine: 3")
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "Mine"]):
+        user = ["-c", "user.name=me", "-c", "user.email=me@localhost"]
+        subprocess.run(["git", *user, *words], check=True)
+    with pytest.raises(ConfigError, match="move it away"):
+        copy_example("mnist-mlp")
+    custom_files.write("src/photofinish/commands/params.yaml", "the first")
+    copy_example("mnist-mlp")
+    assert Path("params.yaml").read_bytes() == (ROOT / "examples/mnist-mlp.yaml").read_bytes()
+
+
+def test_an_example_is_the_first_params_yaml_with_its_code_where_it_names_it(
+    custom_files: CustomFiles,
+) -> None:
+    custom_files.write("report/mine.txt", "")
+    custom_files.write("fit.py", LIGHTNING)
+    refused = photofinish("init", "--example", "own-netwerk", cwd=custom_files.folder)
+    assert refused.returncode == EXIT_MISTAKE
+    assert "did you mean 'own-network'" in refused.stderr
+    assert not Path("photofinish").exists()
+    ran = photofinish("init", "--example", "own-network", cwd=custom_files.folder)
+    assert ran.returncode == 0, ran.stderr
+    os.chdir("photofinish")
+    assert Path("params.yaml").read_bytes() == (ROOT / "examples/own-network.yaml").read_bytes()
+    assert read_params(Path("params.yaml"), check_custom_code_calls, check_deps).experiments
+
+
+def test_the_last_answers_are_printed_again_or_opened_from_the_top_of_a_repository(
+    custom_files: CustomFiles, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def report(*options: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["photofinish", "report", *options])
+        monkeypatch.chdir(custom_files.folder)
+        main()
+        return capsys.readouterr().out
+
+    opened: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", lambda address: not opened.append(address))
+    custom_files.write("photofinish/stages/plan.py", "")
+    with pytest.raises(SystemExit):
+        report()
+    assert "photofinish run" in capsys.readouterr().err
+    answers = Answers(
+        summary="No.", answers={}, not_worth_renting=(), reasons=(), legend=(), overview=()
+    )
+    write_answers(custom_files.folder / "photofinish/report", answers)
+    monkeypatch.setattr(Answers, "__str__", lambda self: f"all: {self.summary}")
+    page = Path("photofinish/report/index.html")
+    assert report().splitlines() == ["all: No.", f"The report: {page}"]
+    file = custom_files.folder / page.with_name("answers.json")
+    assert report("--json") == file.read_text(encoding="utf-8")
+    assert report("--open") == f"The report: {page}\n"
+    assert opened == [(custom_files.folder / page).as_uri()]
+    monkeypatch.setattr(webbrowser, "open", lambda _: False)
+    with pytest.raises(SystemExit):
+        report("--open")
+    assert str(page) in capsys.readouterr().err
+
+
+def test_a_mistyped_command_is_answered_with_the_nearest(tmp_path: Path) -> None:
+    ran = photofinish("reprot", "--json", cwd=tmp_path)
+    assert (ran.returncode, ran.stdout) == (EXIT_MISTAKE, "")
+    assert "did you mean 'report'" in ran.stderr
 
 
 def test_mistakes_in_params_yaml_end_a_run_before_dvc_reads_it(tmp_path: Path) -> None:
@@ -210,11 +291,9 @@ def test_mistakes_in_params_yaml_end_a_run_before_dvc_reads_it(tmp_path: Path) -
 
 
 def test_a_line_of_run_reaches_a_pipe_before_what_a_stage_prints(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "stages", tmp_path / "stages")
-    for name in ("params.yaml", "examples/one.yaml"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("experimets: {}\n", encoding="utf-8")
-    command = [sys.executable, "-m", "photofinish", "run", "--example", "one"]
+    (tmp_path / "stages").mkdir()
+    (tmp_path / "stages/plan.py").write_text("raise SystemExit('a mistake')", encoding="utf-8")
+    command = [sys.executable, "-m", "photofinish", "run", "--example", "mnist-mlp"]
     output = subprocess.run(
         command,
         cwd=tmp_path,
@@ -224,7 +303,7 @@ def test_a_line_of_run_reaches_a_pipe_before_what_a_stage_prints(tmp_path: Path)
         text=True,
         check=False,
     ).stdout
-    assert output.index("examples/one.yaml is now params.yaml") < output.index("experimets")
+    assert output.index("params.yaml is now the example") < output.index("a mistake")
 
 
 @pytest.mark.parametrize(
@@ -255,7 +334,7 @@ def test_every_make_target_of_the_pipeline_calls_the_command() -> None:
     ]
 
 
-@pytest.mark.parametrize("command", [["run"], ["rent", "--on", "T4"], ["spread"]])
+@pytest.mark.parametrize("command", [["run"], ["rent", "T4"], ["spread"]])
 def test_a_command_that_measures_names_a_pipeline_of_an_older_photofinish(
     tmp_path: Path, command: list[str]
 ) -> None:

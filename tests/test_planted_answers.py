@@ -182,7 +182,7 @@ def test_without_an_accelerator_estimates_records_and_bounds_decide(
         "short": "No, not for rent. 31 s here; on a T4 ~",
         "recorded": "No, not for rent. 100 s here; on a Some GPU 10 s",
         "startup": "No. 60 s here, and no GPU makes it more than 1.",
-        "unknown": "No, not for rent. 62 s here. After 5 min of start a GPU gains 0 ms at most",
+        "unknown": "No, not for rent. 62 s here. After 5 min of start a GPU gains 0 s at most",
         "open": "Can't tell: 50 min here, and no estimate for a GPU. ",
     }
     assert {name: answers[name][: len(text)] for name, text in expected.items()} == expected

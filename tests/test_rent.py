@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from photofinish.commands.cli import main
 from photofinish.commands.rent import rent
 from photofinish.errors import UserError
 
@@ -37,16 +39,38 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def test_only_the_task_is_in_the_output_and_a_line_says_that_nothing_is_started(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_offers(project)
+    outputs = set()
+    for words in (["T4"], ["--on", "T4"]):
+        monkeypatch.setattr(sys, "argv", ["photofinish", "rent", *words])
+        main()
+        shown = capsys.readouterr()
+        assert yaml.safe_load(shown.out)["resources"]["accelerators"] == {"T4": 1}
+        assert shown.err.startswith("Nothing is started or paid for")
+        outputs.add(shown.out)
+    assert len(outputs) == 1
+
+
 def write_offers(project: Path, where: str = "some cloud", **changes: Any) -> None:
     empty = dict.fromkeys(("reason", "cpu_seconds", "gpu", "gpu_seconds", "speedup"))
     mine = {
-        **empty, "saved_seconds": None, "answer": "No", "about": "renting", "text": "No.",
+        **empty, "saved_seconds": None, "answer": "No", "about": "renting",
+        "lines": ["No.", "Do: stay."], "model": "",
         "evidence": "estimated",
         "action": {"kind": "stay here", "text": "Stay here.", "accelerator": None},
         **{key: [] for key in ("causes", "suggestions", "speedups", "seeds")},
         "candidates": [OFFER | {"hour_price": PRICE | {"where": where}} | changes],
     }  # fmt: skip
-    answers = {"summary": "", "answers": {"mine": mine}, "reasons": [], "overview": []}
+    answers = {
+        "summary": "",
+        "answers": {"mine": mine},
+        "reasons": [],
+        "legend": [],
+        "overview": [],
+    }
     answers["not_worth_renting"] = ["mine"]
     (project / "report").mkdir(exist_ok=True)
     (project / "report/answers.json").write_text(json.dumps(answers), encoding="utf-8")

@@ -19,6 +19,8 @@ _MOST_NAMES, _FIRST_NAMES = 40, 12
 
 def seconds(value: float) -> str:
     """Return a time in µs, ms, s, min or h: `1.9 s`, `418 ms`."""
+    if not value:
+        return "0 s"
     for size, unit in ((3600, "h"), (60, "min")):
         if value >= 2 * size:
             return f"{_short(value / size)} {unit}"

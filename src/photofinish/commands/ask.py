@@ -10,6 +10,7 @@ from pathlib import Path
 
 from photofinish.answer.comparison import Comparison, result_of_script
 from photofinish.answer.result import Result
+from photofinish.commands.ask_terms import Terms
 from photofinish.config.compare import Comparing
 from photofinish.config.devices import Devices
 from photofinish.config.scripts import PLACEHOLDER
@@ -34,7 +35,7 @@ from photofinish.scripts.script_record import (
     measured_script,
     missing_length,
 )
-from photofinish.wording import seconds
+from photofinish.wording import counted, seconds
 
 _BY_PLACEHOLDER = (
     f"Write {PLACEHOLDER} into the command, for example `--device {PLACEHOLDER}`: it becomes cpu, "
@@ -47,6 +48,7 @@ def ask(
     length: Length | None,
     limits: Limits,
     json_file: Path | None,
+    terms: Terms | None = None,
     *,
     shows_output: bool,
 ) -> None:
@@ -55,7 +57,8 @@ def ask(
         raise UserError(
             f"{shlex.join(command)} has no script to run: photofinish ask {command[0]} train.py"
         )
-    answers, has_failed = ask_command(command, length, limits, shows_output=shows_output)
+    settings = (terms or Terms()).applied_to(Comparing())
+    answers, has_failed = ask_command(command, length, limits, settings, shows_output=shows_output)
     if json_file:
         write_job_answers(json_file, answers)
     if has_failed:
@@ -66,7 +69,7 @@ def ask_command(
     command: Sequence[str],
     length: Length | None,
     limits: Limits,
-    settings: Comparing | None = None,
+    settings: Comparing,
     *,
     shows_output: bool,
 ) -> tuple[list[JobAnswer], bool]:
@@ -76,19 +79,17 @@ def ask_command(
     """
     hosts = fingerprint(Devices())
     is_once = bool(hosts[1].missing)
-    each_device = "" if is_once else " on the CPU, and again on the GPU"
+    each_device = "" if is_once else " on the CPU, and again on the GPU,"
     no_input = "" if is_once else "\nAs it runs twice, it gets no input from here."
     print(
-        f"Running the command for up to {seconds(limits.training_seconds)} of training"
-        f"{each_device}, then ending it.\n"
-        f"What it writes until then is written, and what it saves at its end is not.{no_input}",
+        f"Your script runs for up to {seconds(limits.training_seconds)}{each_device} and is then "
+        f"stopped. Files that it writes meanwhile stay (checkpoints, logs).{no_input}",
         file=sys.stderr,
     )
     watched = watch(command, "cpu", limits, shows_output=shows_output, takes_input=is_once)
     cpu = _checked_cpu(watched, hosts[1])
     gpu = _watch_gpu(command, limits, hosts[1], shows_output=shows_output)
     runs = [cpu] if isinstance(gpu, str) else [cpu, gpu]
-    settings = settings or Comparing()
     answers = [
         JobAnswer.alone(job, _compared(job, cpu, gpu, hosts, settings))
         for job in jobs(runs, length)
@@ -103,7 +104,9 @@ def print_answers(answers: Sequence[JobAnswer], runs: Sequence[Watched] = ()) ->
     """Print the answers, the picture of the last and longest job, and the legend."""
     texts: list[str] = []
     for answer in answers:
-        texts += ["", f"{answer.job.name}:"] if len(answers) > 1 else [""]
+        is_experiment = answer.pair.cpu.settings is not None
+        length = f", {counted(round(answer.job.epochs), 'epoch')}" if is_experiment else ""
+        texts += ["", f"{answer.job.name}{length}:"]
         texts += answer_lines(answer)
     last = answers[-1]
     pair = last.pair

@@ -11,6 +11,7 @@ from photofinish.answer.comparison import Comparison, with_settings
 from photofinish.answer.decision import decide_all
 from photofinish.commands import pipeline
 from photofinish.commands.ask import ask_command, print_answers
+from photofinish.commands.ask_terms import Terms
 from photofinish.commands.sampled_experiments import PLAN, sample_on_both
 from photofinish.config.base import read_plan
 from photofinish.config.compare import ComparePlan
@@ -23,7 +24,7 @@ from photofinish.scripts.run_script import Limits
 from photofinish.scripts.script_lines import Length
 from photofinish.scripts.script_record import WholeJob
 from photofinish.scripts.script_stage import in_shell
-from photofinish.wording import counted, seconds, unknown_name
+from photofinish.wording import seconds, unknown_name
 
 
 def are_experiments(words: Sequence[str]) -> bool:
@@ -39,13 +40,18 @@ def are_experiments(words: Sequence[str]) -> bool:
     names = read_names(folder / pipeline.PARAMS)
     if words[0] in names:
         return True
-    if len(words) == 1 and not is_command:
+    if not is_command:
         raise ConfigError(f"{words[0]} is no command, and {unknown_name('name', words[0], names)}")
     return False
 
 
 def ask_experiments(
-    names: Sequence[str], limits: Limits, json_file: Path | None, *, shows_output: bool
+    names: Sequence[str],
+    limits: Limits,
+    json_file: Path | None,
+    terms: Terms | None = None,
+    *,
+    shows_output: bool,
 ) -> None:
     """Print and write the answers for these experiments and scripts, or for all."""
     json_file = json_file and json_file.absolute()  # `enter` may change the folder
@@ -58,9 +64,9 @@ def ask_experiments(
     experiments = [name for name in params.experiments if name in (names or every)]
     scripts = [name for name in params.scripts if name in (names or every)]
     pipeline.run_quietly(pipeline.stages_before(params, experiments))
-    answers = list(_sampled(experiments, limits))
+    settings = (terms or Terms()).applied_to(read_plan(PLAN / "compare.json", ComparePlan))
+    answers = list(_sampled(experiments, limits, settings))
     for answer in answers:
-        print(f"\n{answer.job.name}, {counted(round(answer.job.epochs), 'epoch')}:")
         print_answers([answer])
     has_failed = len(answers) < len(experiments)
     for name in scripts:
@@ -74,7 +80,7 @@ def ask_experiments(
                 in_shell(script.command),
                 length,
                 limits,
-                read_plan(PLAN / "compare.json", ComparePlan),
+                settings,
                 shows_output=shows_output,
             )
         except UserError as error:
@@ -88,9 +94,8 @@ def ask_experiments(
         sys.exit(EXIT_FAILED)
 
 
-def _sampled(experiments: Sequence[str], limits: Limits) -> Iterator[JobAnswer]:
+def _sampled(experiments: Sequence[str], limits: Limits, plan: ComparePlan) -> Iterator[JobAnswer]:
     """Sample the experiments, then decide for all of them: a sweep shares a rented GPU."""
-    plan = read_plan(PLAN / "compare.json", ComparePlan)
     pairs: list[Comparison] = []
     for number, name in enumerate(experiments, 1):
         print(

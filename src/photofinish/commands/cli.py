@@ -7,26 +7,51 @@ from __future__ import annotations
 
 import argparse
 import io
-import math
 import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import photofinish
+from photofinish.commands.ask_options import add_ask_options, ask_by_options
 from photofinish.errors import EXIT_NOT_COMPARED, ConfigError, NotComparedError, UserError
 from photofinish.gate import ALLOWED
 from photofinish.stage.process import run_stage
 
+_GROUPS = {
+    "ask": {"ask": "run a script for a minute: is a GPU worth it for its whole job?"},
+    "start": {
+        "init": "write the pipeline and a params.yaml into this folder",
+        "new": "write a network to start from",
+    },
+    "pipeline": {
+        "plan": "check params.yaml; `dvc status` then lists what will run",
+        "run": "check params.yaml, then `dvc repro`: only changes run again",
+        "report": "print the last answers again, or open their page",
+        "ui": "start MLflow's pages, with all results",
+    },
+    "check": {"gate": "fail if training is slower than at another commit"},
+    "other machines": {
+        "reference": "record this machine's results for other machines",
+        "machine": "record what this machine is, for params.yaml to name",
+        "rent": "print how to train on a rented GPU, with its time and cost",
+        "spread": "train missing results on all machines at once",
+        "worker": "train here for a head, which `spread` starts",
+    },
+}
+"""Commands by group, as the help lists them."""
+
+_DESCRIPTION = """\
+Is a GPU worth it for this training job, how much faster is it, why (or why not),
+and is the model the same?
+"""
 _EPILOG = """\
 start here:
-  photofinish ask python train.py
-                           answers in a minute for a script of yours, as it is
-  photofinish ask NAME     the same for an experiment of params.yaml
-  photofinish init         in the folder of your network
-  photofinish run          trains on CPU and GPU; the answer is in report/index.html
+  photofinish ask python train.py    a script of yours, as it is
+  photofinish init                   in the folder of your network
 
-`photofinish COMMAND --help` lists the arguments of a command.
+`photofinish COMMAND --help` lists the options of a command.
+Exit codes: docs/faults.md in photofinish's repository.
 """
 
 _GONE = {
@@ -51,6 +76,10 @@ def _main() -> None:
         command, *option = gone.split()
         if words[:1] == [command] and set(option) <= set(words):
             parser.error(f"`photofinish {gone}` is gone: {remedy}")
+    if words and not words[0].startswith("-") and words[0] not in (names := _names()):
+        from photofinish.wording import unknown_name
+
+        raise ConfigError(f"{words[0]}: {unknown_name('command', words[0], names)}")
     args, others = parser.parse_known_args()
     if "call" not in args:
         parser.print_help()
@@ -62,13 +91,19 @@ def _main() -> None:
     args.call(args)
 
 
+def _names() -> list[str]:
+    return [name for group in _GROUPS.values() for name in group]
+
+
 def _parser() -> argparse.ArgumentParser:
+    groups = [
+        "\n".join([f"{group}:", *(f"    {name:10} {text}" for name, text in commands.items())])
+        for group, commands in _GROUPS.items()
+    ]
     parser = argparse.ArgumentParser(
         prog="photofinish",
-        description=(
-            "Is a GPU worth it for this training job, how much faster is it, why (or why not), and "
-            "is the\nmodel the same?"
-        ),
+        usage="photofinish COMMAND ...",
+        description="\n".join([_DESCRIPTION, *groups]),
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -80,46 +115,51 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_commands(parser: argparse.ArgumentParser) -> None:
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    # Without help, argparse lists no command: it has no groups of them.
+    commands = parser.add_subparsers(
+        dest="command", metavar="COMMAND", prog="photofinish", help=argparse.SUPPRESS
+    )
+    texts = {name: text for group in _GROUPS.values() for name, text in group.items()}
 
-    def command(
-        name: str, call: Callable[[argparse.Namespace], None], text: str
-    ) -> argparse.ArgumentParser:
-        sentence = f"{text[0].upper()}{text[1:]}."
-        added = commands.add_parser(name, help=text, description=sentence, allow_abbrev=False)
+    def command(name: str, call: Callable[[argparse.Namespace], None]) -> argparse.ArgumentParser:
+        text = texts[name]
+        sentence = f"{text[0].upper()}{text[1:]}{'' if text.endswith('?') else '.'}"
+        added = commands.add_parser(name, description=sentence, allow_abbrev=False)
         added.set_defaults(call=call)
         return added
 
-    _add_ask_options(
-        command("ask", _ask, "run a script or an experiment for a minute, and answer for all of it")
-    )
-    command("init", _init, "write the pipeline and a params.yaml into this folder")
-    new = command("new", _new, "write a network to start from")
+    add_ask_options(command("ask", ask_by_options))
+    init = command("init", _init)
+    init.add_argument("--example", metavar="NAME", help="write this example as params.yaml")
+    new = command("new", _new)
     new.add_argument("file", nargs="?", default="my_model.py", help="default: my_model.py")
-    run = command("run", _run, "check params.yaml, then `dvc repro`: only what changed runs again")
+    run = command("run", _run)
     run.usage = "photofinish run [--example NAME] [arguments of dvc repro]"
-    run.add_argument(
-        "--example", metavar="NAME", help="copy examples/NAME.yaml over params.yaml first"
-    )
-    command("plan", _plan, "check params.yaml; `dvc status` then lists what will run")
-    ui = command("ui", _ui, "bring MLflow up to date, and start its web pages")
+    run.add_argument("--example", metavar="NAME", help="write this example as params.yaml first")
+    command("plan", _plan)
+    report = command("report", _report)
+    forms = report.add_mutually_exclusive_group()
+    forms.add_argument("--open", action="store_true", help="open report/index.html in the browser")
+    forms.add_argument("--json", action="store_true", help="print report/answers.json")
+    ui = command("ui", _ui)
     ui.add_argument("--port", type=int, default=5000, help="default: 5000")
-    _add_gate_options(
-        command("gate", _gate, "end with an error if training is slower than at another commit")
-    )
-    reference = command("reference", _reference, "record this machine's results for other machines")
+    _add_gate_options(command("gate", _gate))
+    reference = command("reference", _reference)
     reference.add_argument("--machine", metavar="NAME", help="default: the hardware")
-    rent = command("rent", _rent, "print how to train on a rented GPU, with its time and cost")
-    rent.add_argument("--on", metavar="GPU", required=True, help="for example T4")
-    machine = command("machine", _machine, "record what this machine is, for params.yaml to name")
+    rent = command("rent", _rent)
+    rent.usage = "photofinish rent GPU"
+    gpus = rent.add_mutually_exclusive_group(required=True)
+    gpus.add_argument("gpu", nargs="?", metavar="GPU", help="for example T4")
+    gpus.add_argument("--on", metavar="GPU", help=argparse.SUPPRESS)
+    machine = command("machine", _machine)
     machine.add_argument("name", metavar="NAME", help="it writes machines/NAME.json")
-    spread = command("spread", _spread, "train missing results on all machines at once")
+    spread = command("spread", _spread)
     spread.add_argument(
         "--listen",
         metavar="ADDRESS",
         help="default: tcp://127.0.0.1:8786; tcp://0.0.0.0:8786 is open to all",
     )
-    worker = command("worker", _worker, "train here for a head, which `spread` starts")
+    worker = command("worker", _worker)
     worker.add_argument(
         "head", nargs="?", metavar="ADDRESS", help="of the head (default: this machine)"
     )
@@ -141,75 +181,10 @@ def _add_gate_options(gate: argparse.ArgumentParser) -> None:
     gate.epilog = "It exits with 1 if a training is slower, and with 125 if that is not clear."
 
 
-def _positive(text: str) -> float:
-    """Return a number above 0. argparse reports a ValueError."""
-    if 0 < float(text) < math.inf:
-        return float(text)
-    raise ValueError(text)
-
-
-def _add_ask_options(ask: argparse.ArgumentParser, nargs: str = argparse.REMAINDER) -> None:
-    ask.usage = (
-        "photofinish ask [options] python train.py [arguments of train.py]\n"
-        "       photofinish ask [options] [NAME ...] [options]"
-    )
-    ask.epilog = (
-        "Words that begin with the NAME of an experiment or script in params.yaml are names. "
-        "Without words, all are asked about. Anything else is a command."
-    )
-    ask.add_argument("--epochs", type=_positive, help="epochs of the whole job")
-    ask.add_argument("--steps", type=_positive, help="steps of the whole job")
-    ask.add_argument(
-        "--seconds", type=_positive,
-        help="most seconds of training (default: 60, and 30 for each experiment)",
-    )  # fmt: skip
-    ask.add_argument(
-        "--patience", type=_positive, default=600.0,
-        help="most seconds until the first step (default: 600)",
-    )  # fmt: skip
-    ask.add_argument("--json", type=Path, metavar="FILE", help="write the answer here")
-    ask.add_argument("--verbose", action="store_true", help="show the script's output")
-    ask.add_argument("words", nargs=nargs, metavar="...", help="command that trains, or names")
-
-
-def _ask(args: argparse.Namespace) -> None:
-    from photofinish.commands.ask import ask
-    from photofinish.commands.ask_experiments import are_experiments, ask_experiments
-    from photofinish.scripts.run_script import Limits
-    from photofinish.scripts.script_lines import Length
-    from photofinish.stage.process import end_on_sigterm
-
-    end_on_sigterm()  # which ends the script, too
-    is_of_experiments = are_experiments(args.words)
-    if is_of_experiments:  # options after a command are the command's
-        options = argparse.ArgumentParser(prog="photofinish ask", allow_abbrev=False)
-        _add_ask_options(options, nargs="*")
-        args = options.parse_intermixed_args(args.words, args)
-    json_file = args.json and args.json.absolute()
-    if is_of_experiments:
-        if args.steps or args.epochs:
-            raise ConfigError("params.yaml has the epochs of an experiment: leave out the option")
-        limits = Limits(args.seconds or 30.0, args.patience)
-        ask_experiments(args.words, limits, json_file, shows_output=args.verbose)
-        return
-    length = None
-    if args.steps:
-        length = Length("max_steps", args.steps, "--steps")
-    elif args.epochs:
-        length = Length("epochs", args.epochs, "--epochs")
-    ask(
-        args.words,
-        length,
-        Limits(args.seconds or 60.0, args.patience),
-        json_file,
-        shows_output=args.verbose,
-    )
-
-
-def _init(_args: argparse.Namespace) -> None:
+def _init(args: argparse.Namespace) -> None:
     from photofinish.commands.init import init
 
-    init()
+    init(args.example)
 
 
 def _new(args: argparse.Namespace) -> None:
@@ -220,10 +195,11 @@ def _new(args: argparse.Namespace) -> None:
 
 def _run(args: argparse.Namespace) -> None:
     from photofinish.commands import pipeline
+    from photofinish.commands.examples import copy_example
 
     pipeline.enter()
     if args.example:
-        pipeline.copy_example(args.example)
+        copy_example(args.example)
     pipeline.prepare()
     sys.exit(pipeline.repro(args.arguments))
 
@@ -234,6 +210,14 @@ def _plan(_args: argparse.Namespace) -> None:
     pipeline.enter()
     pipeline.prepare()
     sys.exit(pipeline.repro(["plan"]))
+
+
+def _report(args: argparse.Namespace) -> None:
+    from photofinish.commands import pipeline
+
+    top = Path.cwd()
+    pipeline.enter()
+    pipeline.show_answers(top, as_json=args.json, opens_page=args.open)
 
 
 def _ui(args: argparse.Namespace) -> None:
@@ -274,7 +258,8 @@ def _reference(args: argparse.Namespace) -> None:
 def _rent(args: argparse.Namespace) -> None:
     from photofinish.commands.rent import rent
 
-    task, commands = rent(args.on)
+    task, commands = rent(args.gpu or args.on)
+    print("Nothing is started or paid for: below are a task and the commands.", file=sys.stderr)
     print(task, end="", flush=True)
     print(commands, end="", file=sys.stderr)
 

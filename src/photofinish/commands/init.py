@@ -11,12 +11,17 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from photofinish.commands.examples import (
+    FIRST_PARAMS,
+    find_example,
+    pipeline_files,
+    write_example,
+)
 from photofinish.commands.pipeline import PARAMS, PIPELINE, PLAN, has_git, is_older
 from photofinish.config.base import is_name
 from photofinish.errors import ConfigError
 from photofinish.files import OWN_FOLDER
 
-_PACKAGE = Path(__file__).parent.parent
 _COPIED = ("dvc.yaml", "stages/*.py", "reference/README.md")
 _PLOTS = Path(".dvc/plots")
 _MADE = (
@@ -34,29 +39,32 @@ _TRAINERS = frozenset({"fit", "train"})
 """Methods of Lightning's Trainer and of Hugging Face's that train."""
 
 
-def init() -> None:
+def init(example_name: str | None = None) -> None:
     """Write the pipeline and a params.yaml into the current folder, or into a new subfolder.
 
     A pipeline of an older photofinish is renewed.
     """
+    example = find_example(example_name) if example_name else None
     if older := next((each for each in (Path(), OWN_FOLDER) if _has_older(each)), None):
         _renew(older)
         return
     folder = _free_folder()
-    scripts = find_scripts(Path())
+    scripts = [] if example else find_scripts(Path())
     _set_up_dvc()
     for path in _copied_files():
-        _copy(_pipeline() / path, folder / path)
+        _copy(pipeline_files() / path, folder / path)
     _copy_plots()
-    text = (Path(__file__).parent / PARAMS).read_text(encoding="utf-8")
+    write_example(example or FIRST_PARAMS, folder)
     if scripts:
-        text = _with_scripts(text, scripts, folder)
-    (folder / PARAMS).write_text(text, encoding="utf-8")
+        text = _with_scripts((folder / PARAMS).read_text(encoding="utf-8"), scripts, folder)
+        (folder / PARAMS).write_text(text, encoding="utf-8")
     _add_lines(folder / ".gitignore", _IGNORED_BY_GIT)
     _add_lines(folder / ".dvcignore", _IGNORED_BY_DVC)
 
     print(f"Wrote dvc.yaml, stages/, reference/ and params.yaml into {folder.resolve()}")
-    if not scripts:
+    if example:
+        print(f"params.yaml is the example {example_name}: its first lines say what it needs.")
+    elif not scripts:
         print("params.yaml trains a small built-in network on 8x8 images of digits, as an example.")
     if not has_git():
         print(
@@ -67,6 +75,8 @@ def init() -> None:
         print(f"params.yaml runs {scripts[0]} as it is. An answer in a minute, before that:")
         print(f"  photofinish ask python {scripts[0].as_posix()}")
         print("Next: `photofinish run` runs it to its end, on each device.")
+    elif example:
+        print("Next: photofinish run")
     else:
         print("Next: name your network and data in params.yaml, then: photofinish run")
 
@@ -80,7 +90,7 @@ def _renew(folder: Path) -> None:
     kept = folder / f"{PIPELINE}.old"
     shutil.copyfile(folder / PIPELINE, kept)
     for path in _copied_files():
-        _copy(_pipeline() / path, folder / path)
+        _copy(pipeline_files() / path, folder / path)
     _copy_plots()
     print(f"Renewed {PIPELINE} and {PLAN.parent}/ in {folder.resolve()}.")
     print(f"{kept} is the old one, in case it has stages of yours. Next: photofinish run")
@@ -92,27 +102,21 @@ def write_network(file: str) -> None:
         raise ConfigError(f"{file}: name a Python file, as in photofinish new net.py")
     if Path(file).exists():
         raise ConfigError(f"{file} exists: choose another, as in photofinish new net.py")
-    _copy(_pipeline() / "examples/my_model.py", Path(file))
+    _copy(pipeline_files() / "examples/my_model.py", Path(file))
     folder = OWN_FOLDER if (OWN_FOLDER / PLAN).is_file() else Path()
     print(f"Wrote {file}. Add to params.yaml, below experiments, then run `photofinish run`:")
     print("  mine:\n    dataset: digits\n    model:")
     print(f"      name: {_path(Path(file), folder)}:Net\n      width: 32")
 
 
-def _pipeline() -> Path:
-    """Return the folder with the files to copy, in a wheel or at the top of this repository."""
-    packaged = _PACKAGE / "pipeline"
-    return packaged if packaged.is_dir() else _PACKAGE.parent.parent
-
-
 def _copied_files() -> Iterator[Path]:
     for pattern in _COPIED:
-        yield from (path.relative_to(_pipeline()) for path in _pipeline().glob(pattern))
+        yield from (path.relative_to(pipeline_files()) for path in pipeline_files().glob(pattern))
 
 
 def _copy_plots() -> None:
     """Copy the templates of DVC's plots that the repository lacks."""
-    for path in (_pipeline() / _PLOTS).iterdir():
+    for path in (pipeline_files() / _PLOTS).iterdir():
         if not (_dvc_root() / _PLOTS / path.name).exists():
             _copy(path, _dvc_root() / _PLOTS / path.name)
 

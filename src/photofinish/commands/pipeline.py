@@ -7,12 +7,11 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
-from filecmp import cmp
 from pathlib import Path
 
 from photofinish.config.loader import Params
 from photofinish.config.networks import published_weights
-from photofinish.errors import ConfigError
+from photofinish.errors import ConfigError, UserError
 from photofinish.files import OWN_FOLDER
 from photofinish.git import git_succeeds
 
@@ -100,18 +99,22 @@ def has_git() -> bool:
     return shutil.which("git") is not None and git_succeeds("rev-parse", "--git-dir")
 
 
-def copy_example(name: str) -> None:
-    """Copy an example over params.yaml, unless that would overwrite a user's changes."""
-    examples = sorted(Path("examples").glob("*.yaml"))
-    example = Path("examples", f"{name}.yaml")
-    if example not in examples:
-        names = ", ".join(path.stem for path in examples) or "none"
-        raise ConfigError(f"there is no example {name}; there are: {names}")
-    is_committed = git_succeeds("diff", "--quiet", "HEAD", "--", str(PARAMS))
-    if not is_committed and not any(cmp(path, PARAMS, shallow=False) for path in examples):
-        raise ConfigError(f"{PARAMS} has changes of yours: commit or save them elsewhere first")
-    print(f"{example} is now {PARAMS}")
-    shutil.copyfile(example, PARAMS)
+def show_answers(top: Path, *, as_json: bool, opens_page: bool) -> None:
+    """Print the last answers again, or open their page. Its path is shown as `top` sees it."""
+    import webbrowser
+
+    from photofinish.reporting.answers import read_answers
+
+    answers = read_answers()
+    page = Path.cwd() / "report/index.html"
+    if as_json:
+        print(answers.model_dump_json(indent=2))
+        return
+    if not opens_page:
+        print(answers)
+    elif not webbrowser.open(page.as_uri()):
+        raise UserError(f"no browser was found here. Open {page}")
+    print(f"The report: {page.relative_to(top)}")
 
 
 def show_runs(port: int) -> None:

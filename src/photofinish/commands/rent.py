@@ -1,4 +1,4 @@
-"""`photofinish rent --on T4`: how to train on a rented GPU, and bring its record back.
+"""`photofinish rent T4`: how to train on a rented GPU, and bring its record back.
 
 It prints a task for SkyPilot, then the commands for SkyPilot and for plain SSH. It starts nothing.
 """
@@ -63,7 +63,7 @@ def rent(gpu: str) -> tuple[str, str]:
     pipeline.check_age()
     records = (Path.cwd() / "reference").relative_to(top).as_posix()
     if gpu not in accelerators():
-        raise ConfigError(f"--on {gpu}: {unknown_name('accelerator', gpu, list(accelerators()))}")
+        raise ConfigError(f"{gpu}: {unknown_name('accelerator', gpu, list(accelerators()))}")
     params = read_params(pipeline.PARAMS)
     if not params.experiments:
         raise UserError("params.yaml has no experiments: a script leaves no record to bring back")

@@ -82,7 +82,8 @@ def gpu_words(worth: Worth) -> str:
 
 def with_article(gpu: str) -> str:
     """Return `an A10G` or `a T4`."""
-    return f"{'an' if gpu[0] in 'AEFHILMNORSX' else 'a'} {gpu}"
+    is_spelled = not gpu[1:2].islower()  # A10G, but not Apple
+    return f"{'an' if gpu[0] in ('AEFHILMNORSX' if is_spelled else 'AEIO') else 'a'} {gpu}"
 
 
 def here_text(pair: Comparison, worth: Worth) -> str:

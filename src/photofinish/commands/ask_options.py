@@ -1,0 +1,93 @@
+"""Options of `photofinish ask`. Imports are inside functions, as in cli.py."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+
+from photofinish.errors import ConfigError
+
+
+def add_ask_options(ask: argparse.ArgumentParser, nargs: str = argparse.REMAINDER) -> None:
+    ask.usage = (
+        "photofinish ask [options] [--] python train.py [arguments of train.py]\n"
+        "       photofinish ask [options] [NAME ...] [options]"
+    )
+    ask.epilog = (
+        "Words that begin with the NAME of an experiment or script in params.yaml are names. "
+        "Without words, all are asked about. Anything else is a command, and so is what follows --."
+    )
+    ask.add_argument("--epochs", type=_positive, help="epochs of the whole job")
+    ask.add_argument("--steps", type=_positive, help="steps of the whole job")
+    ask.add_argument(
+        "--seconds", type=_positive,
+        help="most seconds of training (default: 60, and 30 for each experiment)",
+    )  # fmt: skip
+    ask.add_argument(
+        "--patience", type=_positive, default=600.0,
+        help="most seconds until the first step (default: 600)",
+    )  # fmt: skip
+    ask.add_argument(
+        "--gpu", metavar="T4,L4", help="GPUs to consider, or all (default: params.yaml's, or six)"
+    )
+    ask.add_argument(
+        "--start-minutes", type=_not_negative, metavar="N",
+        help="minutes until a GPU is ready (default: 5); 0 for your own, 1 for Colab",
+    )  # fmt: skip
+    ask.add_argument(
+        "--price", type=_not_negative, metavar="N",
+        help="USD an hour for these GPUs (or params.yaml's currency); 0 if free",
+    )  # fmt: skip
+    ask.add_argument("--json", type=Path, metavar="FILE", help="write the answer here")
+    ask.add_argument("--show-output", action="store_true", help="show the script's output")
+    ask.add_argument("--verbose", dest="show_output", action="store_true", help=argparse.SUPPRESS)
+    ask.add_argument("words", nargs=nargs, metavar="...", help="command that trains, or names")
+
+
+def _positive(text: str) -> float:
+    """Return a number above 0. argparse reports a ValueError."""
+    if 0 < float(text) < math.inf:
+        return float(text)
+    raise ValueError(text)
+
+
+def _not_negative(text: str) -> float:
+    """Return 0 or a positive number."""
+    return 0.0 if float(text) == 0 else _positive(text)
+
+
+def ask_by_options(args: argparse.Namespace) -> None:
+    """Ask about a command, or about experiments and scripts of params.yaml."""
+    from photofinish.commands.ask import ask
+    from photofinish.commands.ask_experiments import are_experiments, ask_experiments
+    from photofinish.commands.ask_terms import Terms
+    from photofinish.scripts.run_script import Limits
+    from photofinish.scripts.script_lines import Length
+    from photofinish.stage.process import end_on_sigterm
+
+    end_on_sigterm()  # which ends the script, too
+    is_command = args.words[:1] == ["--"]
+    if is_command:
+        args.words = args.words[1:]
+    is_of_experiments = not (is_command and args.words) and are_experiments(args.words)
+    if is_of_experiments:  # options after a command are the command's
+        options = argparse.ArgumentParser(prog="photofinish ask", allow_abbrev=False)
+        add_ask_options(options, nargs="*")
+        args = options.parse_intermixed_args(args.words, args)
+    json_file = args.json and args.json.absolute()
+    terms = Terms(args.gpu, args.start_minutes, args.price)
+    shows_output = args.show_output
+    if is_of_experiments:
+        if args.steps or args.epochs:
+            raise ConfigError("params.yaml has the epochs of an experiment: leave out the option")
+        limits = Limits(args.seconds or 30.0, args.patience)
+        ask_experiments(args.words, limits, json_file, terms, shows_output=shows_output)
+        return
+    length = None
+    if args.steps:
+        length = Length("max_steps", args.steps, "--steps")
+    elif args.epochs:
+        length = Length("epochs", args.epochs, "--epochs")
+    limits = Limits(args.seconds or 60.0, args.patience)
+    ask(args.words, length, limits, json_file, terms, shows_output=shows_output)
