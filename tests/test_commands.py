@@ -121,7 +121,7 @@ def test_the_notebook_answers_by_two_commands_beside_a_pipeline_that_keeps_its_d
     outputs = {cell["id"]: cell.get("outputs") for cell in executed}
     assert outputs["install"] == []
     (shown,) = outputs["report"]
-    assert shown["data"]["text/plain"][0].startswith("Net: ")
+    assert shown["data"]["text/plain"][0].startswith("Net ")
     assert ">Net</td>" in "".join(shown["data"]["text/html"])
     assert "trained" in "".join(outputs["table"][0]["data"]["text/plain"])
 
