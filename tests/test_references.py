@@ -22,10 +22,13 @@ from result_files import (
     write_scores,
 )
 
-from photofinish.answer.comparison import same_training
+from photofinish.answer.comparison import same_model, same_steps
 from photofinish.answer.result import Trained
 from photofinish.answer.times import job_interval
 from photofinish.commands.pipeline import record_results
+from photofinish.config.early_stopping import EarlyStopping
+from photofinish.config.experiment import Optimizer, Schedule
+from photofinish.config.loader import read_params
 from photofinish.config.networks import CustomModel
 from photofinish.errors import UserError
 from photofinish.reporting.tables import references_table
@@ -104,9 +107,9 @@ def test_private_variables_paths_and_code_are_left_out_and_the_training_is_still
     assert written.training.experiment.model.model_dump(exclude_defaults=True) == {
         "name": "net.py:Net", "vocabulary": "words.txt", "further": "more.txt", "depth": 2,
     }  # fmt: skip
-    assert same_training(read_references(tmp_path, "all")[0].training, mine.record)
+    assert same_steps(read_references(tmp_path, "all")[0].training, mine.record)
     other = mine.record.model_copy(update={"custom_code": code | {"../jane/lib/layers.py": "c"}})
-    assert not same_training(written.training, other)
+    assert not same_steps(written.training, other)
 
 
 def test_only_the_chosen_machines_are_read_and_unreadable_files_are_named(
@@ -148,19 +151,79 @@ def test_a_reference_is_compared_with_this_cpu_and_labelled_with_its_day(
     assert row["of this CPU's speed"] == "6.0x"
 
 
-def test_only_references_of_the_same_training_are_shown(
+MATCHES: list[tuple[dict[str, Any], bool, bool]] = [
+    ({"dataset": "called-otherwise"}, True, True),
+    ({"repeats": 5}, True, True),
+    ({"epochs": 4}, True, True),
+    ({"seed": 1}, True, False),
+    (
+        {"optimizer": Optimizer.model_validate({"name": "sgd", "lr": 0.02, "momentum": 0.9})},
+        True,
+        False,
+    ),
+    ({"schedule": Schedule.model_validate({"name": "cosine"})}, True, False),
+    ({"early_stopping": EarlyStopping(patience=3)}, True, False),
+    ({"optimizer": Optimizer.model_validate({"name": "sgd", "lr": 0.1})}, False, False),
+    ({"batch_size": 17}, False, False),
+    ({"precision": "bf16"}, False, False),
+]
+"""Changes of settings, and whether a record still matches for its times and for its losses."""
+
+
+def test_references_match_for_times_by_the_step_and_for_losses_by_the_training(
     here: list[DeviceResult], gpu_elsewhere: Trained
 ) -> None:
-    changes: list[tuple[dict[str, Any], bool]] = [
-        ({"dataset": "called-otherwise"}, True),
-        ({"repeats": 5}, True),
-        ({"batch_size": 17}, False),
-        ({"seed": 1}, False),
-        ({"precision": "bf16"}, False),
-    ]
-    for settings, is_shown in changes:
+    for settings, same_times, same_losses in MATCHES:
         other = recorded(with_settings(gpu_elsewhere, **settings))
-        assert bool(elsewhere(here, other)) is is_shown, settings
+        (pair,) = paired(here, None, [other])
+        found = bool(pair.references), bool(pair.same_model_references)
+        assert found == (same_times, same_losses), settings
+
+
+def test_losses_of_other_epochs_match_unless_the_schedule_depends_on_their_number(
+    gpu_elsewhere: Trained,
+) -> None:
+    schedules: list[tuple[dict[str, Any], bool]] = [
+        ({"name": "constant"}, True),
+        ({"name": "step", "step_size": 2}, True),
+        ({"name": "reduce_on_plateau"}, True),
+        ({"name": "cosine", "T_max": 10}, True),
+        ({"name": "cosine"}, False),
+        ({"name": "one_cycle", "max_lr": 0.1}, False),
+        ({"name": "./mine.py:schedule"}, False),
+    ]
+    for settings, matches in schedules:
+        one = with_settings(gpu_elsewhere, schedule=Schedule.model_validate(settings))
+        other = with_settings(one, epochs=one.record.experiment.epochs + 1)
+        assert same_model(one.record, one.record)
+        assert same_model(one.record, other.record) is matches, settings
+
+
+def test_a_reference_has_the_times_of_a_job_of_as_many_epochs_as_here(
+    here: list[DeviceResult], make_result: MakeResult, gpu_elsewhere: Trained
+) -> None:
+    once_seconds = gpu_elsewhere.timings.once_seconds
+    for epochs in (2, 5, 50):
+        cpu = trained(make_result, epoch_seconds=(3.0,) * epochs, total_seconds=200.0)
+        (found,) = elsewhere([cpu, here[1]], recorded(gpu_elsewhere))
+        assert found.timings.planned_epochs == epochs
+        assert found.timings.whole_seconds == pytest.approx(once_seconds + epochs * 0.6)
+
+
+def test_the_shipped_records_match_pictures_resnet_of_params_yaml() -> None:
+    params = read_params(ROOT / "params.yaml")
+    shipped = read_references(ROOT / "reference", "all")
+    experiment = params.experiments["pictures-resnet"]
+    for each in shipped:
+        mine = each.training.model_copy(update={"experiment": experiment})
+        assert same_steps(each.training, mine)
+        times = each.of_length(experiment.epochs).timings
+        an_epoch = each.timings.passes_seconds / each.timings.planned_epochs
+        once_seconds = each.timings.once_seconds
+        assert times.whole_seconds == pytest.approx(once_seconds + experiment.epochs * an_epoch)
+
+
+def test_a_reference_with_other_data_or_code_is_not_shown(gpu_elsewhere: Trained) -> None:
     record = gpu_elsewhere.record
     code = [
         {"net.py": "a1", "package torch": "1"},
@@ -168,9 +231,9 @@ def test_only_references_of_the_same_training_are_shown(
         {"net.py": "b1"},
     ]
     runs = [record.model_copy(update={"custom_code": files}) for files in code]
-    assert [same_training(runs[0], run) for run in runs] == [True, True, False]
+    assert [same_steps(runs[0], run) for run in runs] == [True, True, False]
     for field in ("data_sha256", "published_weights_sha256"):
-        assert not same_training(record, record.model_copy(update={field: "e" * 64}))
+        assert not same_steps(record, record.model_copy(update={field: "e" * 64}))
 
 
 def test_a_reference_of_hardware_that_is_here_is_not_shown(

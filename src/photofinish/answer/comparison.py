@@ -24,7 +24,7 @@ from photofinish.answer.speedups import (
 )
 from photofinish.answer.spending import ResourceUse, resource_use
 from photofinish.config.compare import Comparing
-from photofinish.config.experiment import on_cpu
+from photofinish.config.experiment import Experiment, on_cpu, step_settings
 from photofinish.config.scripts import PLACEHOLDER, ScriptPlan
 from photofinish.custom.imports import PACKAGE
 from photofinish.errors import UserError
@@ -45,8 +45,8 @@ from photofinish.results.references import (
     without_folders,
 )
 
-_MAY_DIFFER = {"dataset", "repeats", "seeds"}
-"""Settings that do not change a training: the data set's name, and numbers of repeats and seeds."""
+_MAY_DIFFER = {"dataset", "repeats", "seeds", "epochs"}
+"""Settings that change no step: the data set's name, and numbers of repeats, seeds and epochs."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Comparison:
     bounds: SpeedupBounds
     settings: Comparing
     references: tuple[Reference, ...]
-    """Records of the same training on other machines. Scripts have none."""
+    """Records of the same steps on other machines, as long as this job. Scripts have none."""
 
     @classmethod
     def of(
@@ -103,6 +103,12 @@ class Comparison:
         """Comparison of the models. None for scripts and samples, or without a GPU."""
         cpu, gpu = self.cpu.trained, self.gpu.trained if self.gpu else None
         return parity(cpu, gpu, self.settings.same_model_points / 100) if cpu and gpu else None
+
+    @property
+    def same_model_references(self) -> tuple[Reference, ...]:
+        """Records whose losses are comparable, epoch by epoch."""
+        cpu = self.cpu.record
+        return tuple(each for each in self.references if cpu and same_model(each.training, cpu))
 
     @cached_property
     def renting(self) -> RentalComparison:
@@ -206,7 +212,7 @@ def _measured(folder: Path, name: str, device: DeviceLabel) -> Measured | NotMea
 def with_settings(
     pairs: Sequence[Comparison], settings: Comparing, references: Iterable[Reference]
 ) -> list[Comparison]:
-    """Return the comparisons with these settings, each with its training's references.
+    """Return the comparisons with these settings, each with the references of its steps.
 
     References of hardware that this machine also has are left out.
     """
@@ -215,21 +221,48 @@ def with_settings(
     found = []
     for pair in pairs:
         cpu = pair.cpu.record
-        own = tuple(each for each in references if cpu and same_training(each.training, cpu))
+        own = tuple(
+            each.of_length(round(pair.cpu.timings.planned_epochs))
+            for each in references
+            if cpu and same_steps(each.training, cpu)
+        )
         found.append(replace(pair, settings=settings, references=own))
     return found
 
 
-def same_training(one: records.TrainingRecord, other: records.TrainingRecord) -> bool:
+def same_steps(one: records.TrainingRecord, other: records.TrainingRecord) -> bool:
+    """Return True if both trainings take equal steps, so that their times are comparable.
+
+    Settings on which `measure` does not depend may differ, such as epochs and learning rate.
+    """
+    settings = [step_settings(on_cpu(each.experiment)) for each in (one, other)]
+    return _is_same(one, other, settings)
+
+
+def same_model(one: records.TrainingRecord, other: records.TrainingRecord) -> bool:
+    """Return True if the losses of both trainings are comparable, epoch by epoch.
+
+    The number of epochs may differ, unless the schedule depends on it.
+    """
+    settings = [on_cpu(each.experiment) for each in (one, other)]
+    lengths = {each.epochs for each in settings}
+    if len(lengths) > 1 and settings[0].schedule.depends_on_epochs:
+        return False
+    return _is_same(one, other, settings)
+
+
+def _is_same(
+    one: records.TrainingRecord, other: records.TrainingRecord, settings: Iterable[Experiment]
+) -> bool:
     """Return True if settings, data, published weights and custom code are equal."""
-    return _what_trained(one) == _what_trained(other)
+    first, second = (without_folders(each.model_dump(exclude=_MAY_DIFFER)) for each in settings)
+    return first == second and _sources(one) == _sources(other)
 
 
-def _what_trained(record: records.TrainingRecord) -> tuple[Any, ...]:
+def _sources(record: records.TrainingRecord) -> tuple[Any, ...]:
     code = {
         name: sha256
         for name, sha256 in code_without_folders(record.custom_code).items()
         if not name.startswith(PACKAGE)
     }
-    settings = without_folders(on_cpu(record.experiment).model_dump(exclude=_MAY_DIFFER))
-    return code, settings, record.data_sha256, record.published_weights_sha256
+    return code, record.data_sha256, record.published_weights_sha256

@@ -27,6 +27,7 @@ from photofinish.config.metrics import Metric, Metrics
 from photofinish.config.networks import Model
 from photofinish.config.pytorch_names import (
     CONSTANT,
+    GIVEN_TO_SCHEDULES,
     OPTIMIZERS,
     SCHEDULES,
     TRANSFORMS,
@@ -114,6 +115,15 @@ class Schedule(_PytorchClass):
     def follows_validation(self) -> bool:
         """Return True for reduce_on_plateau. A custom schedule may follow validation, too."""
         return self.name != CONSTANT and self.reference.name == "ReduceLROnPlateau"
+
+    @property
+    def depends_on_epochs(self) -> bool:
+        """Return True if the number of epochs decides the rates, as it may in a custom schedule."""
+        if self.name == CONSTANT:
+            return False
+        takes = None if self.is_custom else self.reference.takes()
+        given = {"cycle_momentum", *self.arguments}
+        return takes is None or bool({*GIVEN_TO_SCHEDULES} & {*takes.names} - given)
 
     @model_validator(mode="after")
     def _check_constant(self) -> Self:

@@ -225,3 +225,15 @@ class EpochTimes(PassTimes, JobTimes):
 
 class Timings(TrainingTimes, EpochTimes):
     """Times of a training, with its steps as `measure` measured them."""
+
+    def of_length(self, epochs: int) -> Timings:
+        """Return the times of a training of so many epochs: the first of these, or all and more."""
+        timed = self.epochs[:epochs]
+        changes = {
+            "epochs": timed,
+            "epochs_left": epochs - len(timed),
+            "repeats": tuple(each[:epochs] for each in self.repeats),
+            "seeds": tuple(each[:epochs] for each in self.seeds),
+            "total_seconds": self.total_seconds - passed_seconds(self.epochs[epochs:]),
+        }
+        return self.model_copy(update=changes)

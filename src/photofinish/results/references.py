@@ -54,6 +54,10 @@ class Reference(Record):
         """Hardware that trained."""
         return hardware(self.training.device, self.timings)
 
+    def of_length(self, epochs: int) -> Reference:
+        """Return the record with the times of a job of so many epochs, by its timed epochs."""
+        return self.model_copy(update={"timings": self.timings.of_length(epochs)})
+
 
 def write_reference(folder: Path, reference: Reference) -> Path:
     """Write a reference below `folder`."""
