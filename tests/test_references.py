@@ -22,7 +22,7 @@ from result_files import (
     write_scores,
 )
 
-from photofinish.answer.comparison import same_model, same_steps
+from photofinish.answer.comparison import equal_losses, same_steps
 from photofinish.answer.result import Trained
 from photofinish.answer.times import job_interval
 from photofinish.commands.pipeline import record_results
@@ -195,8 +195,8 @@ def test_losses_of_other_epochs_match_unless_the_schedule_depends_on_their_numbe
     for settings, matches in schedules:
         one = with_settings(gpu_elsewhere, schedule=Schedule.model_validate(settings))
         other = with_settings(one, epochs=one.record.experiment.epochs + 1)
-        assert same_model(one.record, one.record)
-        assert same_model(one.record, other.record) is matches, settings
+        assert equal_losses(one.record, one.record)
+        assert equal_losses(one.record, other.record) is matches, settings
 
 
 def test_a_reference_has_the_times_of_a_job_of_as_many_epochs_as_here(

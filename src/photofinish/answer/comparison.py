@@ -108,7 +108,7 @@ class Comparison:
     def same_model_references(self) -> tuple[Reference, ...]:
         """Records whose losses are comparable, epoch by epoch."""
         cpu = self.cpu.record
-        return tuple(each for each in self.references if cpu and same_model(each.training, cpu))
+        return tuple(each for each in self.references if cpu and equal_losses(each.training, cpu))
 
     @cached_property
     def renting(self) -> RentalComparison:
@@ -239,7 +239,7 @@ def same_steps(one: records.TrainingRecord, other: records.TrainingRecord) -> bo
     return _is_same(one, other, settings)
 
 
-def same_model(one: records.TrainingRecord, other: records.TrainingRecord) -> bool:
+def equal_losses(one: records.TrainingRecord, other: records.TrainingRecord) -> bool:
     """Return True if the losses of both trainings are comparable, epoch by epoch.
 
     The number of epochs may differ, unless the schedule depends on it.

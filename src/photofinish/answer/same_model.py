@@ -38,7 +38,7 @@ def same_model(pair: Comparison) -> SameModel:
         return SameModel(pair.parity)
     if pair.cpu.settings is None and pair.compared:
         return SameModel(why_not="a script's model")
-    of_gpus = (each for each in pair.references if each.training.device == "gpu")
+    of_gpus = (each for each in pair.same_model_references if each.training.device == "gpu")
     found = [losses for each in of_gpus if (losses := _losses(pair, each))]
     best = max(found, key=lambda losses: losses.epochs, default=None)
     return SameModel(losses=best) if best else SameModel(why_not="no GPU trained")
