@@ -90,9 +90,9 @@ def as_picture(figure: Figure, name: str, caption: str, description: str) -> Pic
     return Picture(re.sub(r"[^\w.-]", "_", name), caption, description, svg)
 
 
-def panels(height: float, count: int = 1) -> tuple[Figure, list[Axes]]:
+def panels(height: float, count: int = 1, width: float = WIDTH) -> tuple[Figure, list[Axes]]:
     """Return a figure of this height in inches, with `count` panels below each other."""
-    figure = Figure(figsize=(WIDTH, height))
+    figure = Figure(figsize=(width, height))
     axes = figure.subplots(count, squeeze=False)[:, 0]
     top, bottom = 1 - 0.3 / height, 0.5 / height
     figure.subplots_adjust(left=0.18, right=0.97, top=top, bottom=bottom, hspace=0.45)
@@ -105,9 +105,9 @@ def time_axis(axes: Axes) -> None:
     axes.grid(axis="y", visible=False)
     axes.set_xlim(left=0)
     axes.xaxis.set_major_locator(MaxNLocator(5))
-    axes.xaxis.set_major_formatter(_seconds_on_axis)
+    axes.xaxis.set_major_formatter(seconds_on_axis)
 
 
-def _seconds_on_axis(value: float, _place: float | None) -> str:
+def seconds_on_axis(value: float, _place: float | None) -> str:
     """Format a tick."""
     return seconds(value) if value else "0"

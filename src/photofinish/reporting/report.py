@@ -17,6 +17,7 @@ from photofinish.reporting.answer_records import answer_record
 from photofinish.reporting.answer_words import legend
 from photofinish.reporting.answer_words import summary as summary_of
 from photofinish.reporting.answers import Answers, write_answers
+from photofinish.reporting.answers_picture import all_jobs
 from photofinish.reporting.causes import commands, prediction, remedy_line
 from photofinish.reporting.comparison_rows import comparison_metrics, comparison_rows
 from photofinish.reporting.drawing import Picture
@@ -95,13 +96,18 @@ def write_report(
     shown = everything[:MOST_SHOWN]
     details = [_details(*each) for each in zip(shown, verdicts, strict=False)]
     found = grid(pairs, decisions[: len(pairs)])
-    drawn = [pictures.heat_map(found)] if found else []
+    drawn = [all_jobs(shown, decisions[: len(shown)])]
+    drawn += [pictures.heat_map(found)] if found else []
     for picture in [*drawn, *(picture for each in details for picture in each.pictures)]:
         _write(folder / FIGURES / f"{picture.name}.svg", picture.file)
     overview = overview_table(verdicts, everything)
     summary = summary_of(decisions)
+    answers = _answers(everything, verdicts, summary, overview)
     page = template("report.html.j2").render(
         summary=summary,
+        legend=answers.legend,
+        shared_model=shared_model(verdicts),
+        verdicts=verdicts[:MOST_SHOWN],
         reasons=_reasons(verdicts),
         overview=overview,
         pictures=drawn,
@@ -114,7 +120,6 @@ def write_report(
         has_scripts=bool(scripts),
     )
     write_text_atomically(folder / "index.html", page)
-    answers = _answers(everything, verdicts, summary, overview)
     write_text_atomically(folder / "comparison.md", _markdown(answers, verdicts))
     write_answers(folder, answers)
     return answers

@@ -286,6 +286,11 @@ TEMPLATES = {
     "in graphs of": "in graphs of {at_once}",
     "lowest loss": "time to the lowest validation loss",
     # Pictures.
+    "answers picture": "Time of each job (dotted: an infinitely fast GPU)",
+    "described answers": "Time of each job on a logarithmic axis. {answers}",
+    "picture of here": "on this CPU",
+    "picture of there": "on the GPU",
+    "picture of start": "start-up, or the start of a rented machine",
     "job picture": "The whole job (dotted: an infinitely fast GPU)",
     "job picture of both": "The whole job",
     "described job": "Time of the job. {parts}",

@@ -1,0 +1,102 @@
+"""Picture of all answers: each job's time here and on the GPU of its answer, with its start."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch
+
+from photofinish.answer.candidates import Worth
+from photofinish.answer.comparison import Comparison
+from photofinish.answer.decision import Decision
+from photofinish.answer.times import Interval
+from photofinish.reporting.answer_words import gpu_words, headline
+from photofinish.reporting.drawing import (
+    DEVICE_COLOURS,
+    INK,
+    STYLE,
+    Picture,
+    as_picture,
+    panels,
+    seconds_on_axis,
+)
+from photofinish.reporting.templates import say
+from photofinish.wording import MOST_WIDTH, seconds
+
+_START_COLOUR = "#8a929b"
+_WIDE = 7.4
+"""Width of the picture, in inches."""
+_LONGEST_NAME = 40
+_BAR = 0.26
+
+
+@rc_context(STYLE)
+def all_jobs(pairs: Sequence[Comparison], decisions: Sequence[Decision]) -> Picture:
+    """Draw the time of each job on a logarithmic axis, with whiskers that hold 9 of 10."""
+    figure, (axes,) = panels(0.9 + 0.62 * len(pairs), width=_WIDE)
+    figure.subplots_adjust(left=0.02, right=0.98)
+    axes.set_xscale("log")
+    shortest = min(pair.cpu.timings.startup_seconds for pair in pairs)
+    left = max(0.1, 0.5 * shortest)
+    descriptions = []
+    for y, (pair, decision) in enumerate(zip(pairs, decisions, strict=True)):
+        worth = decision.worth
+        name = f"{pair.experiment[:_LONGEST_NAME]}: {headline(decision)}"
+        axes.text(0, y - 0.3, name, transform=axes.get_yaxis_transform(), fontweight="bold")
+        here = worth.here_seconds
+        start = min(here, pair.cpu.timings.startup_seconds)
+        _bar(axes, y, left, start, here, "cpu", worth.here)
+        texts = [f"{pair.experiment}: {headline(decision)}; {seconds(here)} here"]
+        if worth.gpu and worth.gpu.interval[1] <= MOST_WIDTH * worth.gpu.interval[0]:
+            there = worth.there_seconds
+            _bar(axes, y + _BAR, left, worth.start_seconds, there, "gpu", _there(worth))
+            texts.append(f"{seconds(there)} on {gpu_words(worth)} with its start")
+        if not pair.compared:
+            limit = max(left, pair.bounds.job.measured_seconds)
+            axes.plot([limit] * 2, [y - 0.16, y + 0.42], color=INK, linewidth=1, linestyle=":")
+            texts.append(say("infinitely fast", limit=limit))
+        descriptions.append(", ".join(texts))
+    axes.set_ylim(len(pairs) - 0.4, -0.75)
+    axes.set_xlim(left=left)
+    axes.set_yticks([])
+    axes.grid(axis="y", visible=False)
+    axes.xaxis.set_major_formatter(seconds_on_axis)
+    axes.minorticks_off()
+    handles = [
+        Patch(color=DEVICE_COLOURS["cpu"], label=say("picture of here")),
+        Patch(color=DEVICE_COLOURS["gpu"], label=say("picture of there")),
+        Patch(color=_START_COLOUR, label=say("picture of start")),
+    ]
+    figure.legend(
+        handles=handles, loc="lower left", ncols=3, fontsize=8, borderaxespad=0.1, handlelength=1
+    )
+    description = say("described answers", answers="; ".join(descriptions))
+    return as_picture(figure, "answers", say("answers picture"), description)
+
+
+def _bar(
+    axes: Axes,
+    y: float,
+    left: float,
+    start_seconds: float,
+    whole_seconds: float,
+    device: str,
+    interval: Interval,
+) -> None:
+    """Draw the start, then the rest of a time, and a whisker over its interval."""
+    start = max(left, start_seconds)
+    axes.barh(y, start - left, left=left, height=_BAR * 0.8, color=_START_COLOUR)
+    rest = max(0.0, whole_seconds - start)
+    axes.barh(y, rest, left=start, height=_BAR * 0.8, color=DEVICE_COLOURS[device])
+    low, high = max(left, interval[0]), min(interval[1], MOST_WIDTH * whole_seconds)
+    axes.plot([low, high], [y, y], color=INK, linewidth=1)
+    for end in (low, high):
+        axes.plot([end, end], [y - 0.06, y + 0.06], color=INK, linewidth=1)
+
+
+def _there(worth: Worth) -> Interval:
+    """Return the interval of the time on the GPU, with a rented machine's start."""
+    low, high = worth.gpu.interval if worth.gpu else (0.0, 0.0)
+    return low + worth.start_seconds, high + worth.start_seconds
