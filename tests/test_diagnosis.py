@@ -199,7 +199,7 @@ TWO_STEPS = {"training_image_count": 16, "epochs": (EpochTiming(0.011, 0.1, 1.7e
         ({"epoch_seconds": 3.8}, "its steps take 418 ms when taken apart, and an epoch took 3.8 s"),
         ({"epoch_seconds": 0.3}, "take 418 ms when taken apart, and an epoch took 300 ms"),
         ({"step_seconds": 0.02}, "a step takes 10 ms when taken apart, and 20 ms repeated"),
-        ({"step_seconds": 0.005}, "a step takes 10 ms when taken apart, and 5.0 ms repeated"),
+        ({"step_seconds": 0.005}, "a step takes 10 ms when taken apart, and 5 ms repeated"),
         (
             {"timings": TWO_STEPS},
             "fewer than 3 steps",
@@ -348,11 +348,11 @@ def test_each_cause_has_a_change_with_its_gain_or_none(
 def test_tables_have_the_parts_of_a_step_and_the_causes(
     slow: Change, make_result: MakeResult
 ) -> None:
-    job = {"startup_seconds": 6.0, "total_seconds": 10.0}
+    job = {"startup_seconds": 24.0, "total_seconds": 44.0}
     cpu = slow(waiting=0.09, settings={"input": LOADER}, timings=job)
     assert as_result(cpu).costs.beside_step_seconds == pytest.approx(0.09)
     found, _ = diagnose(as_result(cpu))
-    assert causes.cause(found) == "start-up is 60% of the job's 10 s"
+    assert causes.cause(found) == "start-up is 55% of the job's 44 s"
     assert causes.advice(found).startswith("No setting is suggested: ")
     pair = pair_of(cpu, make_result(device="gpu"))
     shares = [row["CPU"].partition("(")[2] for row in steps_table(pair)]
@@ -368,7 +368,7 @@ def test_tables_have_the_parts_of_a_step_and_the_causes(
     assert steps_note(pair) == say("in graphs")
     text = sentences.verdict(pair).text
     assert "On the GPU, the loader takes 90% of an epoch" in text
-    assert "(input-bound). Try `experiments.small-mlp.input: resident`: an epoch gets" in text
+    assert "(input-bound). Try `experiments.small-mlp.input: resident`: the job gets" in text
 
 
 @pytest.mark.parametrize("value", [512, "bf16", {"name": "loader", "pin_memory": True}])

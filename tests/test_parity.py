@@ -90,7 +90,7 @@ def test_convolutions_of_another_library_are_equivalent(
     with torch.backends.mkldnn.flags(enabled=False):
         without = step(build(), precision)
     found = parity(with_onednn, without)
-    assert (found.likeness, found.first_divergence) == ("equivalent within rounding", None)
+    assert (found.likeness, found.first_divergence) == ("same within rounding", None)
 
 
 def wrong_weight(network: nn.Module) -> None:
@@ -220,7 +220,7 @@ def test_differences_within_rounding_are_shown_layer_by_layer(make_result: MakeR
         predictions=Predictions(cpu.predictions.actual, np.array([0, 0, 0, 1, 1, 1, 1, 1])),
     )
     found = parity(cpu, gpu)
-    assert found.likeness == "equivalent within rounding"
+    assert found.likeness == "same within rounding"
     same = dict.fromkeys(
         ["settings", "data", "initial weights", "batch order", "first batch"], "the same"
     )
@@ -302,7 +302,7 @@ def test_values_are_compared_relative_to_their_spread(make_result: MakeResult) -
     found = parity(cpu, replace(cpu, predictions=Predictions(actual, moved)))
     assert layer(found, "test predictions").difference == pytest.approx(0.002)
     assert table(found)["test error"] == "mean absolute error 0 on the CPU, 0.001 on the GPU"
-    assert found.likeness == "equivalent within rounding"
+    assert found.likeness == "same within rounding"
     moved = actual + np.array([0.0, 0.004, 0.0, 0.004])
     found = parity(cpu, replace(cpu, predictions=Predictions(actual, moved)))
     assert layer(found, "test predictions").difference == pytest.approx(0.004)

@@ -111,7 +111,7 @@ def test_scores_overrule_layers_within_rounding_only_beyond_the_points(scored: S
         first = scored((cpu,), draws=False)
         return same_model(first, scored((gpu,), "gpu", draws=False))
 
-    assert found(260, 257) == "equivalent within rounding"
+    assert found(260, 257) == "same within rounding"
     assert found(260, 255) == "not shown"
     assert found(260, 230) == "different"
 

@@ -143,10 +143,9 @@ def _unknown(pair: Comparison, worth: Worth) -> str:
     """Return what is not known where the answer is open."""
     if slow := slow_kernels(pair.cpu.timings):
         return say("slow kernels", precision=pair.cpu.precision, slow=slow)
+    if worth.about == "the GPU here":
+        return cause_text(pair, worth)
     if worth.gpu:
-        interval = worth.interval or (0.0, math.inf)
-        if worth.about == "the GPU here":
-            return say("wide") if _is_wide(interval) else cause_text(pair, worth)
         low, high = worth.gained
         ends = between((low, high)) if math.isfinite(high) else say("wide")
         return say("gains between", ends=ends, worth=worth)

@@ -44,7 +44,8 @@ TEMPLATES = {
     "GPU no": "No. {there} on {gpu}, {here} on the CPU: {speedup}.[ {cause:cap}.]",
     "GPU no difference": "No difference. {here} on the CPU and {there} on {gpu}: {speedup}.",
     "GPU close call": "Close call. {here} on the CPU and {there} on {gpu}: {speedup}.",
-    "GPU can't tell": "Can't tell yet: {there} on {gpu}, {here} on the CPU.[ {unknown:cap}.]",
+    "GPU can't tell": "Can't tell yet: {there} on {gpu}, {here} on the CPU: {speedup}."
+    "[ {unknown:cap}.]",
     "with busy": "{answer} Machine busy: wide.",
     "all of a sweep": "{here} for all {jobs} of the sweep",
     "timed of": "{time} ({ends}, after {timed})",
