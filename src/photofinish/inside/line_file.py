@@ -10,7 +10,7 @@ from typing import Any
 
 from .device import peak_device_memory_bytes, peak_host_memory_bytes
 
-_WRITE_SECONDS, _MEMORY_SECONDS = 0.25, 10.0
+_WRITE_SECONDS, _MEMORY_SECONDS = 0.5, 10.0
 
 
 class LineFile:
@@ -18,7 +18,7 @@ class LineFile:
 
     def __init__(self, folder: Path) -> None:
         self._path, self._process = folder / f"{os.getpid()}.jsonl", os.getpid()
-        self._lines: list[str] = []
+        self._lines: list[Any] = []
         self._written_at = 0.0
         self._memory_at = time.perf_counter()
 
@@ -36,7 +36,7 @@ class LineFile:
         self._write(time.perf_counter())
 
     def add(self, values: Any) -> None:
-        self._lines.append(json.dumps(values))
+        self._lines.append(values)  # as text only when written: that takes 40 us
 
     def add_memory(self) -> None:
         """Add the peak memory so far."""
@@ -56,4 +56,4 @@ class LineFile:
         lines, self._lines, self._written_at = self._lines, [], now
         if lines and not self.is_forked:
             with self._path.open("a", encoding="utf-8") as file:
-                file.write("\n".join(lines) + "\n")
+                file.writelines(json.dumps(line) + "\n" for line in lines)

@@ -31,8 +31,8 @@ _LEAST_STEPS, _LEAST_SECONDS = 12, 5.0
 """Steps or seconds of training before a step is counted. By then, its state and memory exist."""
 _OFTEN = 20
 """Ratio of steps from which on an optimizer hardly ever steps, compared to another."""
-_LONG_SECONDS, _SAMPLED = 0.004, 32
-"""Hooks of modules take 20 us. Without a loader, long periods and every 32nd have one."""
+_UNWATCHED_SECONDS = 0.02
+"""Time between periods with hooks of modules, if there is no loader. A hook takes 40 us."""
 _clock = time.perf_counter
 
 
@@ -62,6 +62,7 @@ class Recorder:
         """True if each batch and step needs more than sums."""
         self._validations = self._forward_passes = 0
         """Number of periods with validation, and of forward passes before the first step."""
+        self._watches_at = 0.0
         self._counting: ScriptStep | None = None
         self._is_profiled = self._is_counted = False
         self._closes_at = 0.0
@@ -245,7 +246,8 @@ class Recorder:
         if seconds < self._quickest_seconds:
             self._quickest_seconds = seconds
         self._ended_at, self._batches_before, self._steps_since = now, self.batches, 0
-        if self.loader is None and (seconds > _LONG_SECONDS or not self._periods % _SAMPLED):
+        if self.loader is None and now >= self._watches_at:
+            self._watches_at = now + _UNWATCHED_SECONDS
             self.watch_forward()
         if self._device is not None:
             self._device.period_ended()
@@ -372,6 +374,8 @@ def main_optimizer(steps: list[int], named: int | None = None) -> int:
     An optimizer that hardly ever steps doesn't count. Batches of a named loader, which count as an
     optimizer's steps, count only if no optimizer steps.
     """
+    if len(steps) == 1:
+        return 0
     counts = [0 if number == named else count for number, count in enumerate(steps)]
     counts = counts if any(counts) else steps
     often = [number for number, count in enumerate(counts) if _OFTEN * count >= max(counts) > 0]
