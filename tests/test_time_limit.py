@@ -158,8 +158,8 @@ def test_a_limited_job_is_extrapolated_with_an_interval(make_result: MakeResult)
     whole = 52 + 48 * 21
     assert timings.whole_seconds == pytest.approx(whole)
     assert timings.end_to_end_seconds == [timings.whole_seconds]
-    rented = decide(pair_of(limited(make_result), None, Comparing())).rented
-    assert rented  # though it took a minute
+    rented = decide(pair_of(limited(make_result), None, Comparing())).worth
+    assert rented.about == "renting"  # though it took a minute
     assert rented.here_seconds == pytest.approx(whole)
     # Student's t for one degree of freedom is 6.31, the epochs' standard deviation 1.41 s.
     half = 6.3138 * 48 * 2**0.5 * (1 / 2 + 1 / 48) ** 0.5
@@ -175,14 +175,14 @@ def test_a_limited_job_is_marked_and_its_end_is_never_compared(
     gpu = trained(make_result, device="gpu", epoch_seconds=(1.0,) * 50, total_seconds=60.0)
     pair = pair_of(cpu, gpu)
     answer = verdict(pair)
-    assert "instead of 18 min (extrapolated from 2 of 50 epochs)" in answer.answer
-    assert "identical over the 2 epochs that both trained" in answer.answer
+    assert "~18 min (12-24, after 2 of 50 epochs) on the CPU" in answer.answer
+    assert answer.model == "identical over the 2 epochs that both trained"
     assert "50.00% on the CPU after 2 of 50 epochs and 75.00% on the GPU after 50" in answer.text
     assert pair.compared
     assert pair.parity
     compared = {layer.name for layer in pair.parity.layers}
     assert compared.isdisjoint({"test predictions", "test accuracy", "final weights"})
-    assert decide(pair).own.answer == "Yes"
+    assert decide(pair).answer == "Yes"
     early = trained(make_result, device="gpu", epoch_seconds=(1.0,) * 12, total_seconds=20.0)
     assert pair_of(cpu, early).cpu.timings.planned_epochs == 12  # it stopped early
 

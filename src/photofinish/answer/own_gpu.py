@@ -30,7 +30,7 @@ def measured(pair: Comparison) -> Worth | None:
     whole, timings = pair.compared.speedups["end_to_end"], pair.gpu.timings
     interval = whole.interval or (0.0, math.inf)
     answer = _by_interval(interval)
-    of_gpu = answer != "Yes"
+    of_gpu = answer == "No"
     seconds = whole.device_seconds
     name = short_name(timings.device_name)
     return Worth(

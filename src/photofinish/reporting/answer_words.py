@@ -60,7 +60,10 @@ def _kind(worth: Worth) -> str:
     if worth.about == "any GPU":
         return "no by a bound" if worth.answer == "No" else "no estimate"
     if worth.gpu is None:
-        return "too short to rent" if worth.answer == "No" else "no estimate"
+        if worth.answer != "No":
+            return "no estimate"
+        gains = worth.here[1] > worth.start_seconds
+        return "too short to rent" if gains else "shorter than a start"
     kinds = {"Probably yes": "rent it", "No": "not for rent", "Close call": "close call"}
     return kinds.get(worth.answer, "can't tell")
 

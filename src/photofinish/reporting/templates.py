@@ -31,6 +31,8 @@ TEMPLATES = {
     "[: {cause}].",
     "too short to rent": "No, not for rent. {here} here. After {worth.start_seconds:time} of start "
     "a GPU gains {most:time} at most, and {worth.worth_seconds:time} are asked.",
+    "shorter than a start": "No, not for rent. {here} here, and a rented machine takes "
+    "{worth.start_seconds:time} to start.",
     "not for rent": "No, not for rent. {here} here; on {gpu} {there} after "
     "{worth.start_seconds:time} of start[: gains {gained}, {worth.worth_seconds:time} asked]."
     "[ {cause:cap}.]",
