@@ -113,7 +113,7 @@ scripts:
     deps: [examples/own-script/train.py]
 compare: {accelerators: [T4]}
 """
-SURE = ("Yes", "No", "Probably yes", "Probably no")
+SURE = ("Yes", "No", "Probably yes")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from conftest import MakeExperiment, MakeResult
 from result_files import STEP, made_up_attribution, pair_of, trained, with_record, with_timings
 
 from photofinish.answer.comparison import Comparison
-from photofinish.answer.own_gpu import decide_own
+from photofinish.answer.decision import decide
 from photofinish.config.compare import Comparing
 from photofinish.results.measurements import Operations, StepParts
 
@@ -74,7 +74,7 @@ def test_a_linear_network_that_waits_for_its_loader_is_no_faster_on_a_gpu(
     pair = make_pair(
         LINEAR, epochs=5, step_seconds=step_seconds, batch_seconds=14.4 / 391 - step_seconds
     )
-    decision, estimate = decide_own(pair), pair.renting.options[0].estimate
+    decision, estimate = decide(pair), pair.renting.options[0].estimate
     assert (decision.answer, decision.reason) == ("No", "loading")
     assert estimate.epoch_seconds == pytest.approx(14.5, rel=0.02)
     low_seconds, high_seconds = estimate.job_interval
@@ -99,7 +99,7 @@ def test_a_lenet_at_batch_1000_is_two_to_three_times_as_fast_on_a_gpu(
             batch_seconds=1000 * image_seconds,
             cuda_graphs=cuda_graphs,
         )
-        decision, estimate = decide_own(pair), pair.renting.options[0].estimate
+        decision, estimate = decide(pair), pair.renting.options[0].estimate
         answers.append((decision.answer, decision.reason))
         low_seconds, high_seconds = estimate.job_interval
         total_seconds = pair.cpu.timings.total_seconds

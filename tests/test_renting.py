@@ -20,7 +20,7 @@ from photofinish.answer.prices import price_of
 from photofinish.config.compare import Comparing, Prices, accelerators
 from photofinish.config.experiment import LoaderInput
 from photofinish.reporting.answer_records import answer_record
-from photofinish.reporting.ask_lines import best_gpus
+from photofinish.reporting.ask_lines import bars
 from photofinish.reporting.loader_table import needs_table
 from photofinish.reporting.sentences import verdict
 from photofinish.reporting.tables import renting_table
@@ -147,16 +147,17 @@ def test_the_gpu_of_the_answer_is_in_the_table_below_it(make_pair: MakePair) -> 
     prices = dict.fromkeys(accelerators(), 1000.0) | {"T4": 0.01}
     names, listed = tuple(accelerators()), Prices(accelerator_hour=prices)
     pair = make_pair(extra_seconds=3600.0, accelerators=names, prices=listed)
-    assert decide(pair).shown.gpu_name == "T4"
-    gpus = [line.split()[0] for line in best_gpus(pair)]
-    assert gpus[-1] == "T4"
-    assert len(gpus) == len(set(gpus)) == 7  # a heading, the five fastest, and the answer's
+    decision = decide(pair)
+    assert decision.gpu_name == "T4"
+    gpus = [line.split()[0] for line in bars(pair, decision)[1:-1]]
+    assert gpus[0] == "T4"
+    assert len(gpus) == len(set(gpus)) == 4  # the answer's, and the fastest
 
 
 def test_a_step_without_a_loader_is_not_called_a_batch_of_one(make_pair: MakePair) -> None:
     small = {"flops": 10**6, "saved_activations": 1, "saved_tensor_bytes": 1, "images": 1}
     pair = make_pair(STEP.model_copy(update=small), 60.0, accelerators=("T4",))
-    answer = verdict(pair).answer
+    answer = verdict(pair).text
     assert "Launching kernels decides its steps at this batch size" in answer
     assert "batch 1 " not in answer
 

@@ -32,7 +32,8 @@ def fewer_epochs(run: Result, settings: Comparing) -> FewerEpochs | None:
         return None
     known, timings = [each or 0.0 for each in accuracies], run.timings
     wanted = [settings.target_accuracy] if settings.target_accuracy is not None else []
-    wanted += [] if timings.untimed_epochs else [max(known)]
+    learns = max(known) > known[0]
+    wanted += [max(known)] if learns and not timings.untimed_epochs else []
     for epoch, accuracy in enumerate(known, 1):
         if any(accuracy >= each for each in wanted):
             share = epoch / timings.planned_epochs

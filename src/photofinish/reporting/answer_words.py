@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from photofinish.answer.candidates import Basis, Worth
 from photofinish.answer.comparison import Comparison
@@ -27,6 +27,10 @@ from photofinish.wording import (
     span,
 )
 
+_WORTH_CAPTURING = 1.5
+"""Smallest speed-up of a job for which `cuda_graphs: "on"` is suggested."""
+_MUCH_WAITING = 0.1
+"""Least share of its time that a GPU waits for the loader in a hint."""
 _MARKS: dict[Basis, str] = {"estimated": "~", "measured": "", "recorded": "", "bound": ""}
 
 
@@ -246,6 +250,24 @@ def busy_text(pair: Comparison) -> str | None:
         return None
     whose = [say("whose", device=device.upper()) for device in busy]
     return say("busy", why=next(iter(busy.values()))[0], whose=whose)
+
+
+def estimate_hints(pair: Comparison, decision: Decision) -> Iterator[str]:
+    """Yield what would change the estimate on the GPU of the answer, and why there is none."""
+    if unknown := pair.bounds.loading_not_known:
+        yield say("no loading", why=not_known(unknown))
+    options = {each.accelerator.name: each for each in pair.renting.options}
+    option = options.get(decision.gpu_name or "")
+    if decision.is_here or option is None or option.estimate is None:
+        return
+    gpu, need, estimate = with_article(option.accelerator.name), option.loader_need, option.estimate
+    if larger := estimate.larger_batch:
+        yield say("launches" if larger.batch_size > 1 else "launches of some batch", it=larger)
+    if need and need.waiting_share > _MUCH_WAITING:
+        yield say("loader", gpu=gpu, need=need, cores=math.ceil(need.wanted_cores))
+    captured_seconds = estimate.captured_job_seconds
+    if captured_seconds and estimate.job_seconds > _WORTH_CAPTURING * captured_seconds:
+        yield say("captured", seconds=captured_seconds, gpu=gpu)
 
 
 def summary(decisions: Sequence[Decision]) -> str:

@@ -17,7 +17,12 @@ from photofinish.answer.seeds import OverSeeds
 from photofinish.answer.speedups import BreakEvenEpochs, Speedup
 from photofinish.answer.times import LEAST_VALUES
 from photofinish.machine.load import load_warnings
-from photofinish.reporting.answer_words import action_text, answer_text, busy_text
+from photofinish.reporting.answer_words import (
+    action_text,
+    answer_text,
+    busy_text,
+    estimate_hints,
+)
 from photofinish.reporting.causes import advice, cause
 from photofinish.reporting.extrapolated import caution, in_points, timed_text
 from photofinish.reporting.model_words import model_text
@@ -140,6 +145,7 @@ def _evidence_of_cpu(pair: Comparison, decision: Decision) -> Iterator[str]:
     if cpu.has_steps and pair.renting.not_counted:
         yield say("no estimates", why=pair.renting.not_counted)
     yield from _why(cpu, pair.diagnoses["cpu"])
+    yield from estimate_hints(pair, decision)
 
 
 def in_words(speedup: Speedup) -> str:

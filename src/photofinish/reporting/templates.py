@@ -111,6 +111,19 @@ TEMPLATES = {
     "mark of *": "* recorded elsewhere",
     "mark of (": "(a-b) true in 9 of 10",
     "legend of model": "Model: {model}.",
+    # What would change an estimate.
+    "launches": "Launching kernels decides its steps at batch {it.batch_size} "
+    "({it.step_seconds:time} each): with batch {it.larger_batch_size} a step takes "
+    "{it.larger_step_seconds:time}.",
+    "launches of some batch": "Launching kernels decides its steps at this batch size "
+    "({it.step_seconds:time} each): with {it.larger_batch_size} times as many samples a step takes "
+    "{it.larger_step_seconds:time}.",
+    "captured": 'With `cuda_graphs: "on"`, about {seconds:time} on {gpu}.',
+    "loader": "{gpu:cap} takes {need.gpu_samples_a_second:ratio} samples/s of this network, and "
+    "one core here loads {need.core_samples_a_second:ratio}. So it wants {cores:n core}. The "
+    "cheapest machine has {need.cores} ({need.vcpus} vCPUs), so the GPU would wait "
+    "{need.waiting_share:.0%} of the time.",
+    "no loading": "Its loading is not known: {why}.",
     # All experiments.
     "count": "{count} {answer}",
     "busy": "The machine was busy ({why}), so {whose:list} times are unreliable.",
