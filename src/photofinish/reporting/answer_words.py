@@ -97,12 +97,9 @@ def here_text(pair: Comparison, worth: Worth) -> str:
     """Return the time on this CPU, with its interval and what it comes from if extrapolated."""
     timings, time = pair.cpu.timings, seconds(worth.here_seconds)
     if timings.untimed_epochs:
-        time = f"~{time}"
-        if _is_wide(worth.here):
-            ends = say("wide")
-        else:
-            ends = "-".join(dict.fromkeys(ends_in_unit(worth.here_seconds, worth.here)))
-        time = say("timed of", time=time, ends=ends, timed=timed_text(timings))
+        ends = "-".join(dict.fromkeys(ends_in_unit(worth.here_seconds, worth.here)))
+        known = "" if _is_wide(worth.here) else ends
+        time = say("timed of", time=time, ends=known, timed=timed_text(timings))
     return say("all of a sweep", here=time, jobs=worth.jobs) if worth.jobs > 1 else time
 
 
