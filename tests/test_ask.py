@@ -201,7 +201,7 @@ def test_the_whole_job_is_what_the_arguments_say_and_validation_is_its_own(
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     (answer,) = run(EPOCHS)
-    assert re.search(r"On the CPU: [\d,]+ steps in .* at most 1.0 s more", capsys.readouterr().err)
+    assert re.search(r"On the CPU: [\d,]+ steps in .* at most 1 s more", capsys.readouterr().err)
     assert answer["job"]["name"] == "1,000 epochs (--epochs)"
     assert answer["job"]["epoch_steps"] == pytest.approx(10, rel=0.05)
     assert answer["records"]["cpu"]["operations"]["images"] == 32
@@ -274,7 +274,7 @@ def test_a_script_that_does_not_start_is_waited_for_with_patience(
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     with pytest.raises(UserError, match=r"was ended after .* s\. It never imported"):
         run("", start=[sys.executable, "-c", "import time; time.sleep(60)"], limits=Limits(60, 1.5))
-    awaited = "On the CPU: waiting for the script to import torch, at most 1.0 s more"
+    awaited = "On the CPU: waiting for the script to import torch, at most 1 s more"
     assert awaited in capsys.readouterr().err
 
 

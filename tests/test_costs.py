@@ -115,7 +115,7 @@ def test_the_table_has_costs_also_to_the_target_and_nothing_where_they_are_unkno
     assert cpu["energy_status"] == "unavailable"
     table = {row["of"]: [row["CPU"], row["GPU"], row["finding"]] for row in paying_table(pair)}
     assert {of: row[:2] for of, row in table.items()} == {
-        "start-up repaid": ["5.0 s", "5.0 s"],
+        "start-up repaid": ["5 s", "5 s"],
         "energy of the epochs": ["n/a", "900 J"],
         "cost of the run": ["under 0.01 EUR", "0.04 EUR"],
         "time to 0.9 validation accuracy": ["15 s", "15 s"],

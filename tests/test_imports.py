@@ -173,5 +173,5 @@ def test_as_on_windows_all_modules_import_and_an_interrupt_ends_what_was_started
     command = [sys.executable, "-c", LIKE_WINDOWS, names]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == EXIT_INTERRUPTED, ran.stderr
-    assert "photofinish run" in ran.stdout
+    assert "usage: photofinish COMMAND" in ran.stdout
     assert ran.stdout.endswith("\n-15\n")

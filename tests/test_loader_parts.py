@@ -250,7 +250,7 @@ def test_the_page_has_five_lines_and_mlflow_a_metric_a_part(make_result: MakeRes
     pair = pair_of(with_timings(trained(make_result), loader=found))
     lines = loader_table(pair)
     assert len(lines) == 5
-    assert list(lines[0].values()) == ["Part 0", "1.0 s (50%)"]
+    assert list(lines[0].values()) == ["Part 0", "1 s (50%)"]
     assert list(lines[-1].values()) == ["3 others", "109 ms (6%)"]
     copied = made_up_attribution(0.0, copying=10.0)
     gpu = with_timings(trained(make_result, device="gpu"), loader=found, attribution=copied)

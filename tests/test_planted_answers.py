@@ -144,7 +144,7 @@ def test_with_an_accelerator_the_job_decides(
         "yes": (125.0, 10.0, "Yes. 10 s on the Some GPU, 2.1 min on the CPU: 12x ("),
         "no": (20.0, 40.0, "No. 40 s on the Some GPU, 20 s on the CPU: 0.5x ("),
         "same": (100.0, 98.0, "No difference. 100 s on the CPU and 98 s on the Some GPU: 1.0x ("),
-        "open": (20.0, 18.0, "Can't tell yet: 18 s on the Some GPU, 20 s on the CPU."),
+        "open": (20.0, 18.0, "Can't tell yet: 18 s on the Some GPU, 20 s on the CPU: 1.1x ("),
     }
     for name, (cpu, gpu, _) in jobs.items():
         results = [job(make_result, name, cpu), job(make_result, name, gpu, "gpu")]
@@ -182,7 +182,7 @@ def test_without_an_accelerator_estimates_records_and_bounds_decide(
         "short": "No, not for rent. 31 s here; on a T4 ~",
         "recorded": "No, not for rent. 100 s here; on a Some GPU 10 s",
         "startup": "No. 60 s here, and no GPU makes it more than 1.",
-        "unknown": "No, not for rent. 62 s here. After 5 min of start a GPU gains 0 s at most",
+        "unknown": "No, not for rent. 62 s here, and a rented machine takes 5 min to start.",
         "open": "Can't tell: 50 min here, and no estimate for a GPU. ",
     }
     assert {name: answers[name][: len(text)] for name, text in expected.items()} == expected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -279,7 +280,9 @@ def legend(decisions: Iterable[Decision], texts: Sequence[str], model: str | Non
     if rented:
         values = {"start": rented[0].start_seconds, "worth": rented[0].worth_seconds}
         lines.append(say("legend of rent", **values))
-    marks = [say(f"mark of {mark}") for mark in "~*(" if any(mark in text for text in texts)]
+    text = " ".join(texts)
+    signs = {"~": r"~\d", "*": r"\*", "(": r"\(\d[\d.,]*-\d"}
+    marks = [say(f"mark of {mark}") for mark, sign in signs.items() if re.search(sign, text)]
     if marks:
         lines.append(say("legend of marks", marks=marks))
     if model:

@@ -16,7 +16,7 @@ from photofinish.reporting.ask_json import JobAnswer
 from photofinish.reporting.model_words import model_text
 from photofinish.reporting.templates import say
 from photofinish.scripts.run_script import Watched
-from photofinish.wording import MOST_WIDTH, counted, money, seconds
+from photofinish.wording import MOST_WIDTH, byte_size, counted, money, seconds
 
 _MOST_GPUS = 4
 _FEW_STEPS = 5
@@ -32,7 +32,7 @@ _PARTS = {
 """Short names of a step's parts."""
 
 
-class _Row(NamedTuple):
+class _DrawnBar(NamedTuple):
     """Bar of a device, with its texts."""
 
     name: str
@@ -71,13 +71,13 @@ def repaid_line(hour: JobAnswer) -> str | None:
 def bars(pair: Comparison, decision: Decision) -> list[str]:
     """Return a bar for this CPU and for each of the best GPUs, with cost and memory."""
     worth, start_seconds = decision.worth, 60 * pair.settings.rental_minutes
-    rows: list[_Row] = []
+    rows: list[_DrawnBar] = []
     mark = "~" if pair.cpu.timings.untimed_epochs else ""
     here_seconds = pair.cpu.timings.whole_seconds
-    rows.append(_Row("this CPU", 0.0, here_seconds, f"{mark}{seconds(here_seconds)}"))
+    rows.append(_DrawnBar("this CPU", 0.0, here_seconds, f"{mark}{seconds(here_seconds)}"))
     if decision.is_here and worth.gpu:
         there = worth.gpu.seconds
-        rows.append(_Row(worth.gpu.name, 0.0, there, seconds(there)))
+        rows.append(_DrawnBar(worth.gpu.name, 0.0, there, seconds(there)))
     found = [] if decision.is_here else _best(pair, decision)
     rows += [_row(each, start_seconds) for each in found]
     if len(rows) == 1:
@@ -102,17 +102,17 @@ def _best(pair: Comparison, decision: Decision) -> list[Candidate]:
     return [*first, *(each for each in known if each not in first)][:_MOST_GPUS]
 
 
-def _row(gpu: Candidate, start_seconds: float) -> _Row:
+def _row(gpu: Candidate, start_seconds: float) -> _DrawnBar:
     mark, star = ("~", "") if gpu.basis == "estimated" else ("", "*")
     total_seconds, price = gpu.seconds + start_seconds, gpu.price
     cost = cost_of(total_seconds, price)
     costs = money(cost, price.currency) if price and cost is not None else ""
     fits = ""
     if option := gpu.option:
-        needed = option.needed_bytes / 2**30
+        needed = byte_size(option.needed_bytes)
         fits = say(f"fits {option.fits}", needed=needed, of=option.accelerator.memory_gib)
     time = f"{mark}{seconds(total_seconds)}{star}"
-    return _Row(gpu.name, start_seconds, gpu.seconds, time, costs, fits)
+    return _DrawnBar(gpu.name, start_seconds, gpu.seconds, time, costs, fits)
 
 
 def step_line(run: Result) -> str | None:

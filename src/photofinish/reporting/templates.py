@@ -324,8 +324,8 @@ TEMPLATES = {
     "rented repaid": "A rented {worth.gpu.name} repays the {worth.start_seconds:time} of its start "
     "from about {after:time} of training here on.",
     "bars": "░ start of the machine  █ job",
-    "fits yes": "fits ({needed:.2g} of {of:g} GiB)",
-    "fits perhaps": "may not fit ({needed:.2g} of {of:g} GiB at least)",
+    "fits yes": "fits ({needed} of {of:g} GiB)",
+    "fits perhaps": "may not fit ({needed} of {of:g} GiB at least)",
     "step bar": "{device}: a step {step:time}:",
     "seen": "Seen: {count}.",
     "unseen": "Not seen: {what:commas}.",
