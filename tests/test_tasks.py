@@ -225,9 +225,7 @@ def test_a_training_on_values_or_labels_is_reported(
     history = pd.read_csv(tmp_path / "report" / "history.csv")
     assert history["training_loss"].iloc[2] < history["training_loss"].iloc[0]
     assert history["validation_accuracy"].isna().all() == (task == "values")
-    assert (
-        "Mean absolute error is" in verdict(pair).text
-    )
+    assert "Mean absolute error is" in verdict(pair).text
     page = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
     assert {"values": "root_mean_squared_error", "labels": "all_labels_right"}[task] in page
 
