@@ -28,7 +28,7 @@ from photofinish.measure.step_parts import (
     measure_loading_cpu,
     measure_parts,
 )
-from photofinish.measure.threads import fp32_flops_a_second, try_threads
+from photofinish.measure.threads import try_threads
 from photofinish.results.measurements import Operations, SteadyState, StepAttribution, TriedThreads
 from photofinish.training.batches import Batches, bytes_of_a_sample
 from photofinish.training.custom_step import BatchTransform
@@ -60,7 +60,6 @@ class Profile(NamedTuple):
     operations: Operations | None
     not_counted: str | None
     tried_threads: tuple[TriedThreads, ...] = ()
-    fp32_flops_a_second: float | None = None
 
 
 def profile(
@@ -82,16 +81,13 @@ def profile(
         why = "the network is compiled" if is_compiled else "several processes train together"
         return Profile(steady_state, None, why, None, why)
     tried: tuple[TriedThreads, ...] = ()
-    rate: float | None = None
     if trained.device == CPU:
-        if trained.experiment.precision in ("fp16", "bf16"):
-            rate = fp32_flops_a_second()
         most_seconds = min(_MOST_SECONDS, max(_LEAST_SECONDS, _SAMPLES_SHARE * training_seconds))
         tried = try_threads(trained, step_seconds, most_seconds)
     if trained.experiment.accumulate > 1 or len(trained.state.optimizers) > 1:
         why = "a step has several forward and backward passes"
         counted = attempt(lambda: count_operations(trained))
-        return Profile(steady_state, None, why, *counted, tried, rate)
+        return Profile(steady_state, None, why, *counted, tried)
     sample_bytes = bytes_of_a_sample(trained.training.first())
     free_bytes = available_memory_bytes()
     if trained.device != CPU:
@@ -100,7 +96,7 @@ def profile(
     plan = plan_attribution(trained, step_seconds, training_seconds, most_images=room)
     attributed = attempt(lambda: measure_attribution(trained, plan, resident_batches()))
     counted = attempt(lambda: count_operations(trained))
-    return Profile(steady_state, *attributed, *counted, tried, rate)
+    return Profile(steady_state, *attributed, *counted, tried)
 
 
 def attempt(measure: Callable[[], _Result]) -> tuple[_Result | None, str | None]:

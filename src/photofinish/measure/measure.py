@@ -17,6 +17,7 @@ from photofinish.measure.loader_times import measure_loader
 from photofinish.measure.loader_tries import fits_resident
 from photofinish.measure.operations import count_operations
 from photofinish.measure.take_parts import second_step_seconds, take_parts
+from photofinish.measure.threads import fp32_flops_a_second
 from photofinish.results import records
 from photofinish.results.learned import weights_of
 from photofinish.results.measured import Measured
@@ -94,9 +95,11 @@ def measure(
     if not team.is_main:
         return None
     cpu = run.host.cpu if run.device == "cpu" else None
+    is_half = cpu is not None and run.experiment.precision in ("fp16", "bf16")
     return Measured(
         **made_here(run.host),
         **profiled._asdict(),
+        fp32_flops_a_second=fp32_flops_a_second() if is_half else None,
         job=run.name,
         device=run.device,
         device_name=cpu.model if cpu else device_name(device),
