@@ -84,7 +84,7 @@ def test_a_busy_machine_still_gets_a_clear_answer(job: Job) -> None:
     assert verdict(pair_of(slowed, job(10.0, "gpu"))).action == "train on the GPU."
     unsure = verdict(pair_of(slowed, job(80.0, "gpu")))
     assert unsure.decision.answer == "Can't tell"
-    assert unsure.answer.endswith("Machine busy: wide.")
+    assert unsure.answer.endswith("Machine 40% busy: wide.")
     command = "`photofinish run --force --single-item train-cpu@small-mlp && photofinish run`"
     assert unsure.action.startswith(f"{command} when the machine is quiet")
     assert unsure.busy

@@ -57,7 +57,7 @@ def here(make_result: MakeResult) -> list[DeviceResult]:
 
 def recorded(result: Trained, machine: str | None = None) -> Reference:
     parts = result.record, result.timings, result.scores, list(result.history)
-    return reference_of(result.experiment, *parts, machine)
+    return reference_of(result.experiment, *parts, machine, result.first_step)
 
 
 def elsewhere(here: list[DeviceResult], *references: Reference) -> list[Reference]:

@@ -55,10 +55,11 @@ def span(value: float, interval: tuple[float, float]) -> str:
 
 
 def between(interval: tuple[float, float]) -> str:
-    """Return the ends of a time's interval in one unit: `11-13 s`."""
+    """Return the ends of a time's interval in one unit: `11-13 s`, `-4 to 6 min`."""
     low, high = ends_in_unit(interval[1], interval)
     unit = seconds(interval[1]).split()[1]
-    return f"{high} {unit}" if low == high else f"{low}-{high} {unit}"
+    joined = f"{low} to {high}" if interval[0] < 0 else f"{low}-{high}"
+    return f"{high} {unit}" if low == high else f"{joined} {unit}"
 
 
 def ends_in_unit(value: float, interval: tuple[float, float]) -> tuple[str, str]:

@@ -109,6 +109,11 @@ def _beginnings(cpu: Trained, device: Trained) -> Iterator[Layer]:
         return
     weights = _fingerprints("initial weights", first.weights, second.weights, {})
     yield _equal("initial weights", same_weights) if same_weights or weights.same else weights
+    yield from first_step_layers(first, second)
+
+
+def first_step_layers(first: FirstStep, second: FirstStep) -> Iterator[Layer]:
+    """Compare the batches, outputs and gradients of the CPU's first step and of a device's."""
     yield _equal("batch order", first.batch_order_sha256 == second.batch_order_sha256)
     yield _equal("first batch", first.first_batch_sha256 == second.first_batch_sha256)
     outputs, gradients = _outputs(first), first.gradients

@@ -7,19 +7,22 @@ from typing import Literal
 
 from photofinish.answer.candidates import short_name
 from photofinish.answer.comparison import Comparison
-from photofinish.answer.parity import CURVE_TOLERANCES, Parity
+from photofinish.answer.parity import CURVE_TOLERANCES, Layer, Parity, first_step_layers
 from photofinish.results.references import Reference
 
 Why = Literal["no GPU trained", "a script's model"]
 
 
 @dataclass(frozen=True)
-class RecordedLosses:
-    """Training losses of the epochs that a record and the CPU here have in common."""
+class RecordedModel:
+    """Comparison with a record: the first step, and the losses of the common epochs."""
 
     gpu: str
     epochs: int
     """Number of epochs with like losses, from the first on."""
+    has_first_step: bool
+    diverges_at: str | None
+    """Part of the first step that rounding does not explain, or None."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class SameModel:
     """Finding on the models, of which one field is set."""
 
     parity: Parity | None = None
-    losses: RecordedLosses | None = None
+    record: RecordedModel | None = None
     why_not: Why | None = None
     """Reason why nothing is compared."""
 
@@ -39,13 +42,13 @@ def same_model(pair: Comparison) -> SameModel:
     if pair.cpu.settings is None and pair.compared:
         return SameModel(why_not="a script's model")
     of_gpus = (each for each in pair.same_model_references if each.training.device == "gpu")
-    found = [losses for each in of_gpus if (losses := _losses(pair, each))]
-    best = max(found, key=lambda losses: losses.epochs, default=None)
-    return SameModel(losses=best) if best else SameModel(why_not="no GPU trained")
+    found = [compared for each in of_gpus if (compared := _with_record(pair, each))]
+    best = max(found, key=lambda each: (each.has_first_step, each.epochs), default=None)
+    return SameModel(record=best) if best else SameModel(why_not="no GPU trained")
 
 
-def _losses(pair: Comparison, reference: Reference) -> RecordedLosses | None:
-    """Compare the losses of the common epochs, or return None without any."""
+def _with_record(pair: Comparison, reference: Reference) -> RecordedModel | None:
+    """Compare the first step and the losses of the common epochs, or return None without any."""
     common = list(zip(pair.cpu.history, reference.history, strict=False))
     if not common:
         return None
@@ -57,4 +60,9 @@ def _losses(pair: Comparison, reference: Reference) -> RecordedLosses | None:
         if not abs(here.training_loss - there.training_loss) <= tolerance * largest:
             break
         alike += 1
-    return RecordedLosses(short_name(reference.hardware), alike)
+    first = pair.cpu.trained.first_step if pair.cpu.trained else None
+    layers: list[Layer] = []
+    if first and reference.first_step:
+        layers = list(first_step_layers(first, reference.first_step))
+    diverged = next((each.name for each in layers if each.within_rounding is False), None)
+    return RecordedModel(short_name(reference.hardware), alike, bool(layers), diverged)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -106,6 +106,12 @@ def load_warnings(windows: Iterable[LoadWindow]) -> list[str]:
         for key, text in texts.items()
         if 0 < doubtful_seconds[key] >= DOUBTFUL_SHARE * total_seconds
     ]
+
+
+def share_of_others(windows: Sequence[LoadWindow]) -> float:
+    """Return the share of all cores that other programs used."""
+    cores_seconds = sum(window.cores * window.wall_seconds for window in windows)
+    return sum(window.others_cpu_seconds for window in windows) / (cores_seconds or 1.0)
 
 
 def nvidia_gpu_state(uuid: str | None) -> Callable[[], tuple[str, ...]]:

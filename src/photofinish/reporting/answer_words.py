@@ -11,7 +11,7 @@ from photofinish.answer.candidates import Basis, Worth
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Action, Decision, gpu_of_yours
 from photofinish.answer.fair_cpu import slow_kernels
-from photofinish.machine.load import load_warnings
+from photofinish.machine.load import load_warnings, share_of_others
 from photofinish.reporting.causes import not_known, remedy_line, short_cause
 from photofinish.reporting.extrapolated import timed_text
 from photofinish.reporting.templates import say
@@ -54,7 +54,8 @@ def answer_text(pair: Comparison, decision: Decision) -> str:
         unknown=_unknown(pair, worth),
     )
     if worth.answer == "Can't tell" and any(run.timings.busy for run in pair.trained):
-        text = say("with busy", answer=text)
+        share = max(share_of_others(run.timings.load) for run in pair.trained)
+        text = say("with busy", answer=text, share=share)
     return f"{text} {say('outdated')}" if pair.cpu.is_outdated else text
 
 

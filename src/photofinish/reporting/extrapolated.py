@@ -39,6 +39,10 @@ def likeness(parity: Parity) -> str:
     words, difference = str(parity.likeness), parity.difference
     if parity.likeness == "not shown":
         words = say("not shown")
+    divergence = parity.first_divergence
+    is_score = divergence is not None and divergence.name in ("test accuracy", "test error")
+    if divergence and not is_score:
+        words = say("differ from", words=words, layer=divergence)
     if parity.epochs is not None:
         return say("over epochs", words=words, epochs=parity.epochs)
     if difference is None:
@@ -49,7 +53,6 @@ def likeness(parity: Parity) -> str:
     if parity.likeness == "not shown":
         wanted = difference.seeds_wanted(parity.margin)
         return say("seeds wanted", words=words, points=points, seeds=wanted)
-    is_score = parity.first_divergence and parity.first_divergence.name == "test accuracy"
     return say("differ by", words=words, points=points) if is_score else words
 
 

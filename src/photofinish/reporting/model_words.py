@@ -13,11 +13,13 @@ def model_text(pair: Comparison) -> str:
     found = same_model(pair)
     if found.parity:
         return likeness(found.parity)
-    if found.losses:
-        epochs = found.losses.epochs
-        if not epochs:
-            return say("losses apart", gpu=found.losses.gpu)
-        common = say("first epoch" if epochs == 1 else "first epochs", epochs=epochs)
-        return say("losses alike", gpu=found.losses.gpu, epochs=common)
+    if record := found.record:
+        if record.diverges_at:
+            return say("step apart", record=record)
+        if not record.epochs:
+            return say("losses apart", record=record)
+        common = say("first epoch" if record.epochs == 1 else "first epochs", epochs=record.epochs)
+        kind = "step and losses alike" if record.has_first_step else "losses alike"
+        return say(kind, record=record, epochs=common)
     assert found.why_not
     return say("not checked", why=say(found.why_not))

@@ -48,6 +48,8 @@ class Reference(Record):
     timings: Timings
     scores: records.DeviceEvaluation
     history: tuple[EpochMetrics, ...]
+    first_step: records.FirstStep | None = None
+    """None in records of earlier versions."""
 
     @property
     def hardware(self) -> str:
@@ -134,7 +136,7 @@ def record_all(plan: Path, results: Path, out: Path, machine: str | None) -> Non
         training = records.read_training(folder / records.MODEL)
         if isinstance(training, records.Unavailable):
             continue
-        timings, _ = read_trained(folder)
+        timings, measured = read_trained(folder)
         if timings.host_name != platform.node():
             print(f"{name} on {device}: not recorded: it was measured on another machine")
             continue
@@ -145,7 +147,10 @@ def record_all(plan: Path, results: Path, out: Path, machine: str | None) -> Non
         evaluation = results / name / records.EVALUATED / records.EVALUATION
         scores = records.read_scores(evaluation, [(training, seeds)])[device]
         history = records.read_history(folder / records.MODEL)
-        path = write_reference(out, reference_of(name, training, timings, scores, history, machine))
+        reference = reference_of(
+            name, training, timings, scores, history, machine, measured.first_step
+        )
+        path = write_reference(out, reference)
         written += 1
         print("; ".join([f"{name} on {device}: {path}", *load_warnings(timings.load)]))
     if not written:
@@ -160,6 +165,7 @@ def reference_of(
     scores: records.DeviceEvaluation,
     history: Iterable[EpochMetrics],
     machine: str | None = None,
+    first_step: records.FirstStep | None = None,
 ) -> Reference:
     """Return a reference without host name, folders outside the project, and GPUs' identifiers.
 
@@ -187,6 +193,7 @@ def reference_of(
         timings=timings.model_copy(update={"host_name": "", "host": host}),
         scores=scores,
         history=tuple(history),
+        first_step=first_step,
     )
 
 
