@@ -11,6 +11,7 @@ from pathlib import Path
 from photofinish.answer.comparison import Comparison, result_of_script
 from photofinish.answer.result import Result
 from photofinish.commands.ask_terms import Terms
+from photofinish.commands.terminal import print_answer
 from photofinish.config.compare import Comparing
 from photofinish.config.devices import Devices
 from photofinish.config.scripts import PLACEHOLDER
@@ -116,7 +117,7 @@ def print_answers(answers: Sequence[JobAnswer], runs: Sequence[Watched] = ()) ->
         texts.append(repaid)
     texts += suggestion(pair, runs[0] if runs else None)
     texts.append(seen_line(pair.cpu, runs[0] if runs else None))
-    print("\n".join([*texts, *ask_legend(answers, texts)]))
+    print_answer("\n".join([*texts, *ask_legend(answers, texts)]))
 
 
 def _is_only_python(command: Sequence[str]) -> bool:

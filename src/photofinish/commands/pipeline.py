@@ -103,6 +103,7 @@ def show_answers(top: Path, *, as_json: bool, opens_page: bool) -> None:
     """Print the last answers again, or open their page. Its path is shown as `top` sees it."""
     import webbrowser
 
+    from photofinish.commands.terminal import print_answer
     from photofinish.reporting.answers import read_answers
 
     answers = read_answers()
@@ -111,7 +112,7 @@ def show_answers(top: Path, *, as_json: bool, opens_page: bool) -> None:
         print(answers.model_dump_json(indent=2))
         return
     if not opens_page:
-        print(answers)
+        print_answer(str(answers))
     elif not webbrowser.open(page.as_uri()):
         raise UserError(f"no browser was found here. Open {page}")
     print(f"The report: {page.relative_to(top)}")
