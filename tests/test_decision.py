@@ -170,6 +170,13 @@ def test_the_cheapest_gpu_of_the_best_answer_is_named_also_beside_a_record(job: 
     prices = Prices(accelerator_hour={"T4": 1000.0, "H100": 1.0})
     dear = both.model_copy(update={"prices": prices})
     assert decide(pair_of(cpu, settings=dear)).gpu_name == "H100"
+    # Its start costs, too: of two quick GPUs the one with the lower price is cheaper.
+    quick = with_timings(job(6000.0), operations=STEP.model_copy(update={"flops": 10**10}))
+    prices = Prices(accelerator_hour={"T4": 1.0, "H100": 1.1})
+    started = both.model_copy(update={"prices": prices, "rental_minutes": 5.0})
+    found = decide(pair_of(quick, settings=started))
+    assert found.worth.gpu
+    assert found.gpu_name == "T4"
 
 
 def test_seeds_and_the_experiments_of_a_sweep_share_a_rented_machine(job: Job) -> None:

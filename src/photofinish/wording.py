@@ -55,11 +55,10 @@ def span(value: float, interval: tuple[float, float]) -> str:
 
 
 def between(interval: tuple[float, float]) -> str:
-    """Return the ends of a time's interval in one unit: `11-13 s`, `-4 to 6 min`."""
+    """Return the ends of a time's interval in one unit: `11-13 s`."""
     low, high = ends_in_unit(interval[1], interval)
     unit = seconds(interval[1]).split()[1]
-    joined = f"{low} to {high}" if interval[0] < 0 else f"{low}-{high}"
-    return f"{high} {unit}" if low == high else f"{joined} {unit}"
+    return f"{high} {unit}" if low == high else f"{low}-{high} {unit}"
 
 
 def ends_in_unit(value: float, interval: tuple[float, float]) -> tuple[str, str]:

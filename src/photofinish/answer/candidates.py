@@ -49,10 +49,9 @@ class Candidate:
     timings: JobTimes | None = None
     """Times that were measured or recorded."""
 
-    @property
-    def value(self) -> tuple[bool, float, float]:
-        """Sort key: doubt about the memory first, then cost, then time."""
-        cost = cost_of(self.seconds, self.price)
+    def value(self, start_seconds: float) -> tuple[bool, float, float]:
+        """Return a sort key: doubt about the memory, then cost with the start, then time."""
+        cost = cost_of(start_seconds + self.seconds, self.price)
         has_room = self.option is None or self.option.fits == "yes"
         return not has_room, math.inf if cost is None else cost, self.seconds
 

@@ -66,7 +66,8 @@ def _by_candidates(undecided: Worth, found: Sequence[Candidate]) -> Worth:
 
     def rank(gpu: Candidate) -> tuple[int, bool, tuple[bool, float, float]]:
         saves_nothing = gpu.saved(here)[0] <= 0
-        return _BEST_FIRST.index(answer_of(gpu)), saves_nothing, gpu.value
+        value = gpu.value(undecided.start_seconds)
+        return _BEST_FIRST.index(answer_of(gpu)), saves_nothing, value
 
     best = min(found, key=rank)
     answer, saved = answer_of(best), best.saved(here)

@@ -100,7 +100,7 @@ def here_text(pair: Comparison, worth: Worth) -> str:
     timings, time = pair.cpu.timings, seconds(worth.here_seconds)
     if timings.untimed_epochs:
         ends = "-".join(dict.fromkeys(ends_in_unit(worth.here_seconds, worth.here)))
-        known = "" if _is_wide(worth.here) else ends
+        known = say("unsure") if _is_wide(worth.here) else ends
         time = say("timed of", time=time, ends=known, timed=timed_text(timings))
     return say("all of a sweep", here=time, jobs=worth.jobs) if worth.jobs > 1 else time
 
@@ -153,7 +153,10 @@ def _unknown(pair: Comparison, worth: Worth) -> str:
         return cause_text(pair, worth)
     if worth.gpu:
         low, high = worth.gained
-        ends = between((low, high)) if math.isfinite(high) else say("wide")
+        if not math.isfinite(high):
+            ends = say("wide")
+        else:
+            ends = between((low, high)) if low > 0 else say("perhaps nothing", most=high)
         return say("gains between", ends=ends, worth=worth)
     operations = pair.cpu.timings.operations
     if unknown := pair.bounds.loading_not_known:

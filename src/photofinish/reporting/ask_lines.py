@@ -18,7 +18,7 @@ from photofinish.reporting.templates import say
 from photofinish.scripts.run_script import Watched
 from photofinish.wording import MOST_WIDTH, byte_size, counted, money, seconds
 
-_MOST_GPUS = 4
+_CHEAPEST = 3
 _FEW_STEPS = 5
 _MUCH_WAITING = 0.1
 _BAR = 40
@@ -95,11 +95,17 @@ def bars(pair: Comparison, decision: Decision) -> list[str]:
 
 
 def _best(pair: Comparison, decision: Decision) -> list[Candidate]:
-    """Return the GPU of the answer, then the fastest others that are not known too vaguely."""
-    found = sorted(candidates(pair), key=lambda each: each.seconds)
+    """Return the GPU of the answer, the cheapest others, and the fastest.
+
+    GPUs whose times are known too vaguely are left out.
+    """
+    start_seconds = decision.worth.start_seconds
+    found = sorted(candidates(pair), key=lambda each: each.value(start_seconds))
     known = [each for each in found if each.interval[1] <= MOST_WIDTH * each.interval[0]]
-    first = [each for each in known if each.name == decision.gpu_name]
-    return [*first, *(each for each in known if each not in first)][:_MOST_GPUS]
+    known.sort(key=lambda each: each.name != decision.gpu_name)
+    fastest = min(known, key=lambda each: each.seconds, default=None)
+    cheap = known[:_CHEAPEST]
+    return cheap if fastest is None or fastest in cheap else [*cheap, fastest]
 
 
 def _row(gpu: Candidate, start_seconds: float) -> _DrawnBar:

@@ -53,6 +53,8 @@ TEMPLATES = {
     "timed of": "~{time} ([{ends}, ]after {timed})",
     "not known there": "how long it takes there is not known",
     "faster by": "{speedup} ({ends})",
+    "unsure": "very unsure",
+    "perhaps nothing": "at most {most:time}, perhaps nothing",
     "gains between": "it gains {ends}, and {worth.worth_seconds:time} are asked",
     "wide": "the interval is more than ten times wide",
     "slow kernels": "the CPU's {precision} kernels are slow ({slow.share:.1%} of an fp32 product's "
