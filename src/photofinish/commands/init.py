@@ -202,7 +202,7 @@ def _script_lines(scripts: list[Path], folder: Path) -> Iterator[str]:
     yield f"    command: {enter}python {first.as_posix()}"
     yield f"    deps: [{path}]   # with what it imports; add the data that it reads"
     yield "    # epochs: 200              # of the whole job, if the command trains fewer"
-    yield "    # metrics: metrics.json    # numbers that it writes, set beside each other in the report"
+    yield "    # metrics: metrics.json    # numbers that it writes: the report compares them"
     yield "    # If its epochs aren't seen, in its loop: for batch in photofinish.steps(loader)"
     yield from (f"    # or python {other.as_posix()}" for other in others[:5])
     yield ""
