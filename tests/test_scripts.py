@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -233,6 +234,43 @@ def test_a_result_from_before_a_change_is_not_current_and_not_compared_with_anot
     run_mine(WITH_LINE, **changed)
     assert note not in verdict(pair()).answer
     assert "another version" in str(pair().why_no_gpu)
+
+
+ENDLESS = WITH_LINE.replace("range(3)", "iter(int, 1)")
+KILLED = {"command": f"{sys.executable} mine.py", "metrics": "metrics.json"}
+"""Settings of a script that is killed, without a warm Python."""
+
+
+def run_endless(run_mine: RunScript, error: str = "", **settings: Any) -> Measured:
+    """Return the record of an endless script, whose limit gives it time to import torch."""
+    for limit_seconds in (4.0, 16.0, 64.0):
+        with suppress(UserError, AssertionError):  # no step was timed
+            return run_mine(ENDLESS, error, time_limit=limit_seconds, **KILLED, **settings)
+    pytest.fail("the script took no step")
+
+
+def test_a_time_limit_stops_a_script_and_its_whole_job_is_extrapolated(
+    run_mine: RunScript, custom_files: CustomFiles
+) -> None:
+    record = run_endless(run_mine, epochs=10**6)
+    ended, steps, epochs = facts(record)
+    assert (ended, epochs, steps > 1) == (None, 10**6, True)
+    plan = read_plan(custom_files.folder / "plan.json", ScriptPlan)
+
+    def answer(plan: ScriptPlan) -> str:
+        return verdict(read_script_pair(plan, custom_files.folder / "results", Comparing())).answer
+
+    assert f"after {steps:,} of 5,000,000 steps" in answer(plan)
+    assert "has changed" not in answer(plan)
+    assert "has changed" in answer(plan.model_copy(update={"time_limit": 99.0}))
+
+
+def test_a_time_limit_wants_a_step_and_the_length_of_the_job(run_mine: RunScript) -> None:
+    kept = run_endless(run_mine, r"mine\.time_limit.*mine\.epochs", epochs=None)
+    assert kept.script
+    assert not kept.script.lengths
+    sleeps = "import time; time.sleep(60)"
+    assert run_mine(sleeps, "time_limit.* no step", time_limit=0.1, **KILLED) == kept
 
 
 def test_a_script_of_which_no_step_is_seen_is_timed_as_a_whole(run_mine: RunScript) -> None:

@@ -195,10 +195,10 @@ def result_of_script(job: MeasuredJob, *, is_outdated: bool = False) -> Result:
 
 
 def _is_outdated(run: Measured, plan: ScriptPlan) -> bool:
-    """Return True if a script's command or a file that it reads has changed since it ran."""
+    """Return True if a script's command, files or time limit have changed since it ran."""
     assert run.script
     command = plan.command.replace(PLACEHOLDER, run.script.device_kind)
-    return (run.script.command, run.script.files) != (command, plan.files)
+    return run.script.ran_as != (command, plan.files, plan.time_limit)
 
 
 def _measured(folder: Path, name: str, device: DeviceLabel) -> Measured | NotMeasured:

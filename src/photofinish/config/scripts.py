@@ -6,7 +6,14 @@ from typing import Annotated
 
 from pydantic import Field
 
-from photofinish.config.base import Name, PositiveInt, Record, Settings
+from photofinish.config.base import (
+    Duration,
+    Name,
+    PositiveFloat,
+    PositiveInt,
+    Record,
+    Settings,
+)
 
 PLACEHOLDER = "{device}"
 """Part of a command that becomes cpu, then torch's name of the accelerator."""
@@ -23,6 +30,8 @@ class Script(Settings):
     """JSON file of numbers that the script writes. The report compares them across devices."""
     epochs: PositiveInt | None = None
     """Epochs of the whole job, where the command trains fewer."""
+    time_limit: Duration | None = None
+    """Time after which the command is stopped. The rest of its job is extrapolated."""
 
 
 class ScriptPlan(Record):
@@ -32,5 +41,6 @@ class ScriptPlan(Record):
     command: str
     metrics: str | None
     epochs: PositiveInt | None = None
+    time_limit: PositiveFloat | None = None
     files: dict[str, str]
     """SHA-256 of each file that the script reads or imports, and version of each package."""

@@ -35,6 +35,7 @@ def script_plan(name: str, script: Script) -> ScriptPlan:
         command=script.command,
         metrics=script.metrics,
         epochs=script.epochs,
+        time_limit=script.time_limit,
         files=dict(sorted(files.items())),
     )
 

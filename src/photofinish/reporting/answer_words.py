@@ -15,6 +15,7 @@ from photofinish.machine.load import load_warnings, share_of_others
 from photofinish.reporting.causes import not_known, remedy_line, short_cause
 from photofinish.reporting.extrapolated import timed_text
 from photofinish.reporting.templates import say
+from photofinish.results.measured_job import MeasuredJob
 from photofinish.results.records import DeviceLabel
 from photofinish.wording import (
     MOST_WIDTH,
@@ -234,7 +235,9 @@ def _measure_longer(pair: Comparison, action: Action) -> str:
     """Return the setting or option that measures longer, and the time that it costs."""
     limit = 10 * math.ceil(action.seconds / 10)
     more = limit - pair.cpu.timings.total_seconds
-    is_asked = pair.cpu.timings.timed.unit == "step"
+    timings = pair.cpu.timings
+    has_limit = isinstance(timings, MeasuredJob) and timings.script and timings.script.time_limit
+    is_asked = timings.timed.unit == "step" and not has_limit
     return say("sample longer" if is_asked else "measure longer", limit=limit, more=more)
 
 

@@ -45,10 +45,17 @@ class ScriptFacts(Record):
     steps: int = 1
     """Number of steps that the command took, with those that are in no part."""
     samples_per_step: float | None = None
+    time_limit: float | None = None
+    """Seconds after which the command is stopped."""
     ended: str | None = None
     """How the script failed or was stopped, if it did not end by itself."""
     metrics: dict[str, float | None]
     """Numbers in the metrics file. None for NaN and infinity."""
+
+    @property
+    def ran_as(self) -> tuple[str, dict[str, str], float | None]:
+        """Return what a result depends on. If it changes, the result is outdated."""
+        return self.command, self.files, self.time_limit
 
 
 class Measured(Readings, Where, StepMeasurements):

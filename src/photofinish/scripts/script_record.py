@@ -38,12 +38,13 @@ class Given:
     epochs: int | None = None
     files: Mapping[str, str] = field(default_factory=dict)
     metrics: Mapping[str, float | None] = field(default_factory=dict)
+    time_limit: float | None = None
 
 
 def missing_length(run: Watched, wanted: Length | None) -> str | None:
     """Return what gives the whole job's length, or None if it is known or the run is whole."""
     length = wanted or (run.process and run.process.length)
-    epoch_steps = _epoch_steps(run)
+    epoch_steps = steps_of_epoch(run)
     if (run.status == 0 and wanted is None) or (length and length.is_steps):
         return None
     if epoch_steps is None and length:
@@ -57,7 +58,7 @@ def missing_length(run: Watched, wanted: Length | None) -> str | None:
     return f"How long the whole job is was not found. {option} before the command gives it:"
 
 
-def _epoch_steps(run: Watched) -> float | None:
+def steps_of_epoch(run: Watched) -> float | None:
     """Return the number of steps in an epoch, or None if no loader has a length."""
     figures = run.figures
     if figures is None or figures.loader is None or run.process is None:
@@ -76,7 +77,7 @@ def jobs(runs: Sequence[Watched], wanted: Length | None) -> Iterator[WholeJob]:
     process, figures = runs[0].process, runs[0].figures
     assert process
     assert figures
-    epoch_steps = _epoch_steps(runs[0])
+    epoch_steps = steps_of_epoch(runs[0])
     ended = [run.figures for run in runs if run.status == 0 and run.figures]
     if ended and wanted is None:
         yield WholeJob("the whole run", *in_epochs(ended[0].steps, epoch_steps))
@@ -126,6 +127,7 @@ def measured_script(
             lengths=tuple(_lengths(run, process, figures, given)),
             steps=figures.steps if figures else 1,
             samples_per_step=operations.images if operations and process.loaders else None,
+            time_limit=given.time_limit,
             ended=run.ended,
             metrics=dict(given.metrics),
         ),
@@ -158,7 +160,7 @@ def _times(run: Watched, figures: Figures | None, process: Process) -> dict[str,
     return {
         "startup_seconds": max(0.0, startup_seconds),
         "parts": figures.parts,
-        "epoch_steps": _epoch_steps(run),
+        "epoch_steps": steps_of_epoch(run),
         "validation_step_seconds": figures.validation_step_seconds,
         "end_seconds": max(0.0, end_seconds),
         "loop_steps": figures.loop_steps,

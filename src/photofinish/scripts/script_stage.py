@@ -20,6 +20,7 @@ from photofinish.config.scripts import PLACEHOLDER, ScriptPlan
 from photofinish.errors import TerminatedError, UserError
 from photofinish.files import state_folder
 from photofinish.inside.hooks import TAKES_APART
+from photofinish.inside.lengths import lengths_in_command
 from photofinish.machine.fingerprint import GpuTarget, check_machine, read_host, report_missing
 from photofinish.machine.load import LoadMonitor, nvidia_gpu_state
 from photofinish.nested import dotted
@@ -33,10 +34,15 @@ from photofinish.results.measured import (
 )
 from photofinish.results.records import DeviceLabel
 from photofinish.scripts.run_script import Watched, recording
-from photofinish.scripts.script_lines import WatchedScript
-from photofinish.scripts.script_record import Given, measured_script
+from photofinish.scripts.script_lines import Length, WatchedScript
+from photofinish.scripts.script_record import (
+    Given,
+    measured_script,
+    missing_length,
+    steps_of_epoch,
+)
 from photofinish.stage.locks import exclusive, exclusive_machine
-from photofinish.stage.process import end_group
+from photofinish.stage.process import end_group, kill_tree
 from photofinish.wording import counted
 
 _LEAST_EPOCHS = 2
@@ -61,12 +67,15 @@ def run_script(device: DeviceLabel, plan_file: Path, host_file: Path, out: Path)
     metrics_file = Path(plan.metrics) if plan.metrics else None
     before = _state(metrics_file)
     with exclusive(state_folder() / "locks", str(out.resolve())), exclusive_machine(command):
-        run, stop = _run(command, kind, host.threads or 1)
+        run, stop = _run(command, kind, host.threads or 1, plan.time_limit)
     _check_device(plan.name, kind, run)
+    if run.status is None:
+        metrics_file = None  # a part of the training has other metrics than all of it
     has_metrics = bool(metrics_file) and _state(metrics_file) not in (None, before)
     metrics = dict(_numbers(metrics_file)) if metrics_file and has_metrics else {}
     epochs = plan.epochs if _can_extrapolate(run) else None
-    record = measured_script(plan.name, run, kind, host, Given(epochs, plan.files, metrics))
+    given = Given(epochs, plan.files, metrics, plan.time_limit)
+    record = measured_script(plan.name, run, kind, host, given)
     if not run.ended:
         write_measured(folder, record)
         _check_settings(plan, run, has_metrics=has_metrics)
@@ -89,7 +98,7 @@ def _keep(record: Measured, run: Watched, folder: Path) -> str:
         earlier = read_measured(folder / MEASURED)
     now, before = record.script, earlier.script if isinstance(earlier, Measured) else None
     assert now
-    if before and not before.ended and (before.command, before.files) == (now.command, now.files):
+    if before and not before.ended and before.ran_as == now.ran_as:
         return "The earlier result stays"
     if not run.figures:
         return f"It measured no step{', and the earlier result stays' if before else ''}"
@@ -105,10 +114,15 @@ def _keep(record: Measured, run: Watched, folder: Path) -> str:
 def _check_settings(plan: ScriptPlan, run: Watched, *, has_metrics: bool) -> None:
     """Raise UserError if the plan expects what a complete run did not do. Its record is kept."""
     problems = []
-    if plan.metrics and not has_metrics:
+    if plan.metrics and run.status is not None and not has_metrics:
         problems.append(
             f"scripts.{plan.name}.metrics is {plan.metrics}, and the command did not write it: "
             f"write it, or correct the path in params.yaml"
+        )
+    if run.status is None and not plan.epochs and missing_length(run, None):
+        problems.append(
+            f"scripts.{plan.name}.time_limit ended the command, and how long its whole job is was "
+            f"not found: give its epochs as scripts.{plan.name}.epochs"
         )
     if plan.epochs and not _can_extrapolate(run):
         epochs = run.figures.epochs if run.figures else 0
@@ -123,6 +137,8 @@ def _check_settings(plan: ScriptPlan, run: Watched, *, has_metrics: bool) -> Non
 
 
 def _can_extrapolate(run: Watched) -> bool:
+    if run.status is None:
+        return steps_of_epoch(run) is not None
     return bool(run.figures and run.figures.epochs >= _LEAST_EPOCHS)
 
 
@@ -142,16 +158,19 @@ def _check_device(name: str, kind: str, run: Watched) -> None:
         )
 
 
-def _run(command: str, kind: str, threads: int) -> tuple[Watched, BaseException | None]:
+def _run(
+    command: str, kind: str, threads: int, limit_seconds: float | None
+) -> tuple[Watched, BaseException | None]:
     """Run the command with its output on the terminal. Return the signal that ended this stage."""
     with recording(kind) as (folder, variables):
         environment = {"OMP_NUM_THREADS": str(threads), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         environment |= os.environ | variables | {TAKES_APART: "1"}
         load = LoadMonitor(nvidia_gpu_state(None), own_processes_share_cores=True)
         began_at, began_at_unix_seconds = time.perf_counter(), time.time()
-        status, ended, stop = 1, None, None
+        status: int | None = 1
+        ended, stop = None, None
         try:
-            if status := _wait_for(command, environment):
+            if status := _wait_for(command, environment, limit_seconds):
                 ended = f"exit status {status}" if status > 0 else signal.Signals(-status).name
         except (KeyboardInterrupt, TerminatedError) as error:
             ended, stop = "a signal to its stage", error
@@ -161,6 +180,10 @@ def _run(command: str, kind: str, threads: int) -> tuple[Watched, BaseException 
         sample.read()
     process = sample.process
     figures = process.figures() if process else None
+    if status is None and figures is None:
+        ended = "its time_limit, before a step was timed"
+    elif status is None and process:
+        process.on_command_line += [Length(*each) for each in lengths_in_command([command])]
     times = began_at, ended_at, began_at_unix_seconds
     windows = tuple(load.windows)
     return Watched(command, process, figures, *times, windows, status, ended), stop
@@ -171,14 +194,19 @@ def in_shell(command: str) -> list[str]:
     return ["cmd", "/c", command] if os.name == "nt" else ["/bin/sh", "-c", command]
 
 
-def _wait_for(command: str, environment: dict[str, str]) -> int:
-    """Run a command in a shell. If this stage is ended, end all of the command's processes.
+def _wait_for(command: str, environment: dict[str, str], limit_seconds: float | None) -> int | None:
+    """Run a command in a shell. Return its exit status, or None if the limit ended it.
 
-    The command gets Ctrl-C first, after which Python still writes what was measured.
+    If this stage is ended, so are all of the command's processes. The command gets Ctrl-C first,
+    after which Python still writes what was measured.
     """
     process = subprocess.Popen(in_shell(command), env=environment, start_new_session=True)
     try:
-        return process.wait()
+        return process.wait(limit_seconds)
+    except subprocess.TimeoutExpired:
+        kill_tree(process.pid)
+        process.wait()
+        return None
     except BaseException:
         if hasattr(os, "killpg"):
             os.killpg(process.pid, signal.SIGINT)
