@@ -115,7 +115,7 @@ def test_the_check_holds_two_copies_of_a_network_at_most(
     experiment, network = make_experiment(model={"name": "./net.py:Net"}), build(network_file())
     loss, counts = CountingLoss(None, "classes", CPU), [count()]
     validate_custom_model(experiment, network, loss, a_batch(), CLASSES)
-    assert max(counts) - counts[0] == 4  # two copies' weights and gradients
+    assert max(counts) - counts[0] == 3  # two copies' weights, and one's gradients
 
 
 FAULTY = {
@@ -203,5 +203,5 @@ def test_a_loss_that_keeps_state_between_calls_is_refused_before_training(
     experiment = make_experiment(loss={"name": name})
     network = build_model(experiment.model, SHAPE, CLASSES, seed=0)
     loss = Loss(experiment.loss, "classes", CPU)
-    with pytest.raises(UserError, match=r"loss \./losses\.py:Fading doesn't repeat"):
+    with pytest.raises(UserError, match=r"doesn't repeat: .* another loss"):
         validate_custom_model(experiment, network, loss, a_batch(), CLASSES)

@@ -6,6 +6,7 @@ It is not enough that a step runs: training, record and comparison need more.
 from __future__ import annotations
 
 import copy
+import math
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -60,15 +61,13 @@ def validate_custom_model(
     failing = f"{name} fails in a step on {samples_in(targets)} samples of shape {shapes}"
     with run_custom_code(failing), nondeterminism_explained(experiment):
         first, again = step(one), step(other)
-    if experiment.deterministic:
-        if not custom_step:
-            _check_loss_repeats(criterion, first.result, targets, precision)
-        if what := _difference(first, again):
-            raise UserError(
-                f"{name} doesn't repeat: two steps from the same start, on the same samples, give "
-                f"another {what}. torch, numpy.random and random are seeded: look for other random "
-                f"numbers, or the time. deterministic: false in params.yaml allows it"
-            )
+    what = _difference(first, again)
+    if experiment.deterministic and what:
+        raise UserError(
+            f"{name} doesn't repeat: two steps from the same start, on the same samples, give "
+            f"another {what}. torch, numpy.random and random are seeded: look for other random "
+            f"numbers, or the time. deterministic: false in params.yaml allows it"
+        )
     del one, first, again  # a third copy might not fit into a GPU's memory
     restored = _copied(network, name)
     with run_custom_code(failing), nondeterminism_explained(experiment):
@@ -93,21 +92,6 @@ def _copied(network: nn.Module, name: str) -> nn.Module:
         return copy.deepcopy(network)
 
 
-def _check_loss_repeats(criterion: Loss, outputs: Any, targets: Any, precision: str) -> None:
-    """Raise UserError if the loss returns another number for equal outputs."""
-    values = []
-    for _ in range(2):
-        seed_epoch(0, 0)
-        with autocast(leaves(outputs)[0].device, precision):
-            values.append(criterion.mean(outputs, targets))
-    if not same_bits(*values):
-        raise UserError(
-            f"loss {criterion.name} doesn't repeat: it gives another number for the same outputs "
-            f"and targets. It must keep nothing from one call to the next, and draw only from "
-            f"torch's generator. deterministic: false in params.yaml allows it"
-        )
-
-
 def _difference(first: StepResult, second: StepResult) -> str | None:
     """Return the name of the first difference, or None."""
     for name in {**first.outputs, **second.outputs}:
@@ -116,6 +100,8 @@ def _difference(first: StepResult, second: StepResult) -> str | None:
             return f"output of {name}"
     if not all(map(same_bits, leaves(first.result), leaves(second.result))):
         return "output of the network"
+    if first.loss != second.loss and not math.isnan(first.loss):
+        return "loss"
     for name in {**first.gradients, **second.gradients}:
         if not same_bits(first.gradients.get(name), second.gradients.get(name)):
             return f"gradient of {name}"
