@@ -168,9 +168,7 @@ def test_a_training_that_stopped_has_the_reason_and_continues_its_run_when_it_is
     store: Store, results: Path, start: Callable[[], None]
 ) -> None:
     start()
-    run_id, sampled = the_run(store).info.run_id, "system/cpu_utilization_percentage"
-    earlier = [Metric(sampled, 50.0, 1_700_000_000_000, step) for step in range(3)]
-    store.client.log_batch(run_id, earlier)
+    run_id = the_run(store).info.run_id
     mlflow_worker.stopped("FAILED", "the loss is no longer finite")
     assert the_run(store).info.status == "FAILED"
     assert "no longer finite" in the_run(store).data.tags[documents.TAG_NOTE]
@@ -180,8 +178,6 @@ def test_a_training_that_stopped_has_the_reason_and_continues_its_run_when_it_is
     mlflow_worker.training_ended(NAME, "cpu", results, [])
     run = the_run(store)
     assert (run.info.run_id, run.info.status) == (run_id, "FINISHED")
-    history = store.client.get_metric_history(run_id, sampled)
-    assert sorted(metric.step for metric in history) == [0, 1, 2, 3]
 
 
 def test_only_the_run_of_the_result_on_disk_is_current(store: Store, results: Path) -> None:

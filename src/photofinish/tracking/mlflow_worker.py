@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import importlib
 import platform
-import time
 from functools import cache
 from pathlib import Path
 
 from mlflow.entities import Param
-from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
 from photofinish.config.experiment import Experiment
 from photofinish.data import PartName
@@ -21,29 +19,8 @@ from photofinish.tracking.run_metrics import epoch_metrics
 from photofinish.tracking.store import Store, close_abandoned_runs, is_live, open_store, process_tag
 from photofinish.tracking.sync import create_run, mirror_run, set_note, sync_all, unfinished_run
 
-_SAMPLE_SECONDS = 5.0
-"""Minimum time between two samples of system metrics, which are taken between epochs."""
-
-
-class _LiveRun:
-    """Run of the current training."""
-
-    def __init__(self, store: Store, run_id: str) -> None:
-        self.id = run_id
-        history = store.client.get_metric_history(run_id, "training_loss")
-        self.last_epoch = max((metric.step for metric in history), default=0)
-        self._system = SystemMetricsMonitor(run_id, resume_logging=True)
-        self.sampled_seconds = time.monotonic()
-
-    def sample_system(self) -> None:
-        """Log MLflow's system metrics, without the thread that MLflow runs for them."""
-        self._system.collect_metrics()
-        self._system.publish_metrics(self._system.aggregate_metrics())
-        self._system.mlflow_logger.flush()
-        self.sampled_seconds = time.monotonic()
-
-
-_live: list[_LiveRun] = []
+_live: dict[str, int] = {}
+"""Run of the current training, by its id, with the last epoch that MLflow has of it."""
 
 
 @cache
@@ -79,7 +56,9 @@ def start(
         store.client.log_batch(run_id, params=[Param(*param) for param in params.items()])
         dataset = documents.dataset_input(experiment.dataset, data_sha256, samples)
         store.client.log_inputs(run_id, [dataset])
-    _live[:] = [_LiveRun(store, run_id)]
+    history = store.client.get_metric_history(run_id, "training_loss")
+    _live.clear()
+    _live[run_id] = max((metric.step for metric in history), default=0)
     if store.local_artifacts:
         # Logging the model needs torch, which takes seconds to import, so import it while the stage
         # does.
@@ -88,33 +67,30 @@ def start(
 
 def epochs(epochs: list[tuple[EpochMetrics, EpochTiming]], training_images: int) -> None:
     """Log the epochs that MLflow lacks. A resumed training repeats epochs after its checkpoint."""
-    (run,), metrics = _live, []
+    ((run_id, last_epoch),), metrics = _live.items(), []
     for epoch, timing in epochs:
-        if epoch.epoch > run.last_epoch:
+        if epoch.epoch > last_epoch:
             metrics += epoch_metrics(epoch, timing, training_images)
-            run.last_epoch = epoch.epoch
-    open_project().client.log_batch(run.id, metrics)
-    if time.monotonic() - run.sampled_seconds > _SAMPLE_SECONDS:
-        run.sample_system()
+            _live[run_id] = epoch.epoch
+    open_project().client.log_batch(run_id, metrics)
 
 
 def training_ended(name: str, device: DeviceLabel, results: Path, checkpoints: list[Path]) -> None:
     """Complete the run with the files of the training."""
-    store, run = open_project(), _live.pop()
-    run.sample_system()  # a very short training has no sample yet
+    store, (run_id, _) = open_project(), _live.popitem()
     for path in checkpoints:
-        store.client.log_artifact(run.id, str(path), "checkpoints")
+        store.client.log_artifact(run_id, str(path), "checkpoints")
     document = documents.training_document(name, device, results)
     assert document
     with store.lock:
-        mirror_run(store, run.id, document)
+        mirror_run(store, run_id, document)
 
 
 def stopped(status: str, reason: str) -> None:
     """Close the run of a training that failed or was stopped, if there is a run."""
     while _live:
         client = open_project().client
-        run = client.get_run(_live.pop().id)
+        run = client.get_run(_live.popitem()[0])
         set_note(client, run, f"{documents.OURS} stopped: {reason}")
         client.set_terminated(run.info.run_id, status)
 

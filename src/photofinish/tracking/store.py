@@ -7,7 +7,6 @@ import logging
 import os
 import platform
 import sqlite3
-import time
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,8 +30,6 @@ _LOCATIONS = (
 )
 """Tables and columns of MLflow's database that name folders of artifacts."""
 _SQLITE = "sqlite:///"
-_RACE_SIGNS = ("UniqueViolation", "already exists")
-_RACE_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -98,13 +95,6 @@ def open_store(root: Path, state: Path) -> Store:
     lock = FileLock(locks / "mlflow.lock")
     try:
         with lock:
-            try:
-                return _open(uri, artifacts, name, lock)
-            except Exception as error:
-                # Another machine may create the tables of a new PostgreSQL store at the same time.
-                if not any(sign in str(error) for sign in _RACE_SIGNS):
-                    raise
-            time.sleep(_RACE_SECONDS)
             return _open(uri, artifacts, name, lock)
     except Exception as error:
         move = "move the file away, and `photofinish ui` rebuilds it"
