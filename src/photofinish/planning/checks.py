@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from photofinish.config import timm_names
 from photofinish.config.base import CallsCode
 from photofinish.config.catalogue import GIVEN_TO_TORCHMETRICS
 from photofinish.config.datasets import GIVEN_TO_DATASETS, CustomDataset
@@ -14,8 +13,9 @@ from photofinish.config.experiment import BatchTransformSettings, Optimizer, Sch
 from photofinish.config.loader import Params
 from photofinish.config.metrics import TORCHMETRICS
 from photofinish.config.networks import GIVEN_TO_NETWORKS, CustomModel
-from photofinish.config.problems import ConfigProblem, KeyPath
+from photofinish.config.problems import ConfigProblem
 from photofinish.config.pytorch_names import GIVEN_TO_BATCH_TRANSFORMS, GIVEN_TO_SCHEDULES
+from photofinish.config.timm_names import network_problem
 from photofinish.custom.reference import TIMM, Signature
 from photofinish.files import in_project
 from photofinish.wording import unknown_name
@@ -85,8 +85,8 @@ def check_custom_code_calls(params: Params) -> Iterator[ConfigProblem]:
             yield ConfigProblem(path, problem, f"{reference.module}:{reference.name}")
             continue
         signature = reference.takes()
-        if reference.module == TIMM:
-            yield from _timm_problems(path, code)
+        if reference.module == TIMM and (problem := network_problem(reference.name)):
+            yield ConfigProblem(path, problem, f"{TIMM}:{reference.name}")
         if signature is None:
             continue
         settings = CustomDataset.model_fields if isinstance(code, CustomDataset) else {}
@@ -106,17 +106,6 @@ def check_custom_code_calls(params: Params) -> Iterator[ConfigProblem]:
                     f"{reference.name} takes {name}, which is a key of its own here: rename it"
                 )
             yield ConfigProblem((*path, name), problem)
-
-
-def _timm_problems(path: KeyPath, code: CallsCode) -> Iterator[ConfigProblem]:
-    """Yield a network that timm does not have, or arguments that no function in its files takes."""
-    name = code.reference.name
-    if problem := timm_names.network_problem(name):
-        yield ConfigProblem(path, problem, f"{TIMM}:{name}")
-    taken = timm_names.arguments(name)
-    for argument, value in code.arguments.items():
-        if taken and argument not in taken:
-            yield ConfigProblem((*path, argument), unknown_name("argument", argument, taken), value)
 
 
 def _offered(code: CallsCode, signature: Signature) -> frozenset[str]:
