@@ -6,6 +6,7 @@ It trains fresh weights and keeps none of them. Every rank runs this program; ra
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -79,27 +80,15 @@ def measure(
         )
         load.sample(0, 0)
         peak_memory_bytes = team.peak_memory_bytes()
-        trainer.forget_optimizer()
-        batch, first, why_no_first = first_batch(setup.training, team), None, None
-        if batch is not None:  # on rank 0
-            first, why_no_first = attempt(partial(_first_step, setup, trainer, batch))
         epoch_steps = setup.training.image_count / setup.training.batch_size
-        epoch_seconds = epoch_by_parts(parts, epoch_steps).seconds
-        is_slow = _SLOW_STEPS * step_seconds > _JOB_SHARE * job_seconds
-        if is_slow:
-            profiled = _profile_slow(trainer, job_seconds)
-        else:
-            profiled = _profile(setup, trainer, parts, job_seconds)
-        loader = measure_loader(trainer, epoch_seconds, job_seconds)
+        further = _further(setup, trainer, parts, epoch_steps, step_seconds, job_seconds)
         load.sample(0, 0)
     if not team.is_main:
         return None
     cpu = run.host.cpu if run.device == "cpu" else None
-    is_half = cpu is not None and run.experiment.precision in ("fp16", "bf16")
     return Measured(
         **made_here(run.host),
-        **profiled._asdict(),
-        fp32_flops_a_second=fp32_flops_a_second() if is_half else None,
+        **further,
         job=run.name,
         device=run.device,
         device_name=cpu.model if cpu else device_name(device),
@@ -114,12 +103,38 @@ def measure(
         parts=parts,
         epoch_steps=epoch_steps,
         validation_step_seconds=validation_seconds / epoch_steps,
-        loader=loader,
-        first_step=first,
-        no_first_step=why_no_first,
         peak_memory_bytes=peak_memory_bytes,
         load=tuple(load.windows),
     )
+
+
+def _further(
+    setup: Setup,
+    trainer: Trainer,
+    parts: tuple[TimedPart, ...],
+    epoch_steps: float,
+    step_seconds: float,
+    job_seconds: float,
+) -> dict[str, Any]:
+    """Return the fields of Measured that need no further training: first step, steps and loader."""
+    run, team = setup.run, setup.team
+    trainer.forget_optimizer()
+    batch, first, why_no_first = first_batch(setup.training, team), None, None
+    if batch is not None:  # on rank 0
+        first, why_no_first = attempt(partial(_first_step, setup, trainer, batch))
+    if _SLOW_STEPS * step_seconds > _JOB_SHARE * job_seconds:
+        profiled = _profile_slow(trainer, job_seconds)
+    else:
+        profiled = _profile(setup, trainer, parts, job_seconds)
+    epoch_seconds = epoch_by_parts(parts, epoch_steps).seconds
+    is_half = run.device == "cpu" and run.experiment.precision in ("fp16", "bf16")
+    return {
+        **profiled._asdict(),
+        "loader": measure_loader(trainer, epoch_seconds, job_seconds),
+        "fp32_flops_a_second": fp32_flops_a_second() if is_half and team.is_main else None,
+        "first_step": first,
+        "no_first_step": why_no_first,
+    }
 
 
 def _profile(
