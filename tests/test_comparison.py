@@ -236,7 +236,7 @@ def test_the_epochs_cause_comes_before_the_jobs(make_result: MakeResult) -> None
 
 def test_without_a_gpu_and_a_bound_nothing_can_be_told(make_result: MakeResult) -> None:
     found = verdict(pair_of(make_result(), make_result(device="gpu", unavailable=REASON)))
-    assert found.missing == "Nothing was trained on a GPU here (no accelerator: cuda: no driver)."
+    assert found.missing == "Only the CPU trained here (no accelerator: cuda: no driver)."
     assert found.answer == (
         "No, not for rent. 30 s here, and a rented machine takes 5 min to start."
     )

@@ -16,7 +16,7 @@ from photofinish.config.compare import Comparing, Prices
 from photofinish.config.early_stopping import EarlyStopping
 from photofinish.machine.energy import Energy, EnergyMeter, added_up
 from photofinish.reporting.comparison_rows import comparison_rows
-from photofinish.reporting.tables import paying_table
+from photofinish.reporting.figures_table import figures_table
 from photofinish.results.records import DeviceLabel
 
 GPU = Energy(of="gpu", status="measured", joules=900.0, source="nvml")
@@ -73,13 +73,13 @@ def test_a_target_that_is_not_reached_leaves_the_cost_of_the_training(
     result = metered(make_result, GPU)
     settings = PRICED.model_copy(update={"target_accuracy": 0.995})
     found = resource_use(as_result(result), settings)
-    assert found.target == TimeToTarget(0.995, None, None, 0.99)
+    assert found.target == TimeToTarget(0.995, None, None)
     assert found.cost_to_target is None
     assert found.cost.amount == pytest.approx(36 / 3600 * 3.6)
     pair = pair_of(metered(make_result, device="cpu"), result, settings)
-    table = {row["of"]: row for row in paying_table(pair)}
-    missed = table["time to 0.995 validation accuracy"]
-    assert (missed["CPU"], missed["finding"]) == ("n/a", "not reached; the best is 0.99")
+    figures = {row[""]: row["GPU"] for row in figures_table(pair)}
+    assert figures["target accuracy"] == "0.995"
+    assert "time to the target" not in figures
 
 
 def test_trainings_that_stop_early_have_the_time_to_their_lowest_loss(
@@ -93,11 +93,9 @@ def test_trainings_that_stop_early_have_the_time_to_their_lowest_loss(
         patient = run.record.experiment.model_copy(update=stopping)
         stopped = replace(run, history=changed_history(run, validation_loss=losses))
         runs.append(with_record(stopped, experiment=patient))
-    table = {row["of"]: row for row in paying_table(pair_of(*runs, PRICED))}
-    lowest = table["time to the lowest validation loss"]
+    table = {row[""]: row for row in figures_table(pair_of(*runs, PRICED))}
+    lowest = table["time to the lowest loss"]
     assert (lowest["CPU"], lowest["GPU"]) == ("15 s", "35 s")
-    for when in ("CPU: in epoch 1 of 3", "GPU: in epoch 3 of 3"):
-        assert when in lowest["finding"]
 
 
 def test_the_table_has_costs_also_to_the_target_and_nothing_where_they_are_unknown(
@@ -113,17 +111,17 @@ def test_the_table_has_costs_also_to_the_target_and_nothing_where_they_are_unkno
     assert (gpu["target_epoch"], gpu["target_seconds"]) == (1, pytest.approx(15.0))
     assert gpu["target_cost"] == pytest.approx(15 / 3600 * 3.6)
     assert cpu["energy_status"] == "unavailable"
-    table = {row["of"]: [row["CPU"], row["GPU"], row["finding"]] for row in paying_table(pair)}
-    assert {of: row[:2] for of, row in table.items()} == {
-        "start-up repaid": ["5 s", "5 s"],
+    assert cpu["energy_counted"] == "a CPU's energy is not measured"
+    table = {row[""]: [row["CPU"], row["GPU"]] for row in figures_table(pair)}
+    expected = {
         "energy of the epochs": ["n/a", "900 J"],
-        "cost of the run": ["under 0.01 EUR", "0.04 EUR"],
-        "time to 0.9 validation accuracy": ["15 s", "15 s"],
-        "cost to 0.9 validation accuracy": ["under 0.01 EUR", "0.01 EUR"],
+        "cost of the run": ["0.0036", "0.036"],
+        "currency of the cost": ["EUR", "EUR"],
+        "target accuracy": ["0.9", "0.9"],
+        "time to the target": ["15 s", "15 s"],
+        "cost to the target": ["0.0015", "0.015"],
     }
-    energy = table["energy of the epochs"][2]
-    assert energy.startswith("CPU: unavailable: ")
-    assert energy.endswith("; GPU: measured: the GPU (NVML)")
+    assert {figure: table[figure] for figure in expected} == expected
     for row in comparison_rows([pair_of(pair.cpu, pair.gpu)]):
         columns = ("cost", "target_accuracy", "target_seconds", "target_cost")
         assert {row[column] for column in columns} == {None}

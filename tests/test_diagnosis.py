@@ -30,8 +30,9 @@ from photofinish.answer.step_costs import StepCosts, fixed_share, over_an_epoch
 from photofinish.config.experiment import Experiment
 from photofinish.reporting import causes, sentences
 from photofinish.reporting.comparison_rows import comparison_rows
+from photofinish.reporting.drawing import Picture
+from photofinish.reporting.job_pictures import where_a_step_goes
 from photofinish.reporting.overview import overview_table
-from photofinish.reporting.tables import steps_note, steps_table
 from photofinish.reporting.templates import say
 from photofinish.results import EpochTiming
 from photofinish.results.measurements import (
@@ -239,7 +240,7 @@ def test_parts_that_fit_the_whole_still_show_a_likely_cause(
 ) -> None:
     result = slow(**measured)
     has_parts = measured.get("timings", {}).get("attribution") is not IMPOSSIBLE
-    assert bool(steps_table(pair_of(result))) is has_parts
+    assert isinstance(where_a_step_goes(pair_of(result)), Picture) is has_parts
     (row, _) = comparison_rows([pair_of(result)])
     assert (row["forward_share"] is not None) is has_parts
     assert only(diagnose(as_result(result))).likely == likely
@@ -344,7 +345,7 @@ def test_each_cause_has_a_change_with_its_gain_or_none(
         assert causes.advice(found).startswith(f"Try `{line}`: ")
 
 
-def test_tables_have_the_parts_of_a_step_and_the_causes(
+def test_the_picture_has_the_parts_of_a_step_and_the_table_the_causes(
     slow: Change, make_result: MakeResult
 ) -> None:
     job = {"startup_seconds": 24.0, "total_seconds": 44.0}
@@ -354,9 +355,10 @@ def test_tables_have_the_parts_of_a_step_and_the_causes(
     assert causes.cause(found) == "start-up is 55% of the job's 44 s"
     assert causes.advice(found).startswith("No setting is suggested: ")
     pair = pair_of(cpu, make_result(device="gpu"))
-    shares = [row["CPU"].partition("(")[2] for row in steps_table(pair)]
-    assert shares == ["90%)", "0%)", "3%)", "5%)", "2%)", "0%)"]
-    assert steps_note(pair) == ""
+    picture: Any = where_a_step_goes(pair)
+    parts = "loading 90%, copying 0%, forward 3%, backward 5%, optimizer 2% and rest 0%"
+    assert parts in picture.description
+    assert picture.note == ""
     row = comparison_rows([pair])[0]
     assert (row["cause"], row["epoch_cause"]) == ("start-up-bound", "input-bound")
     assert row["busy_share"] == pytest.approx(0.1)  # 0.01 of 0.1
@@ -364,7 +366,9 @@ def test_tables_have_the_parts_of_a_step_and_the_causes(
     captured = {"steps_taken": StepsTaken(kind="graph", at_once=8, why="tried")}
     gpu = slow(device="gpu", waiting=0.09, settings={"input": LOADER}, timings=captured)
     pair = pair_of(cpu, gpu)
-    assert steps_note(pair) == say("in graphs")
+    picture = where_a_step_goes(pair)
+    assert picture.note == say("in graphs")
+    assert "loading 90% | 90%" in picture.description
     text = sentences.verdict(pair).text
     assert "On the GPU, the loader takes 90% of an epoch" in text
     assert "(input-bound). Try `experiments.small-mlp.input: resident`: the job gets" in text

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
 from conftest import MakeResult
-from result_files import made_up_attribution, pair_of
+from result_files import (
+    changed_history,
+    made_up_attribution,
+    pair_of,
+    paired,
+    trained,
+    with_timings,
+)
+from test_default_jobs import cpu_result, shipped
 
+from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import decide
 from photofinish.answer.scaling import Cell, Grid
-from photofinish.reporting.comparison_rows import Rows
+from photofinish.reporting.answer_words import action_text
 from photofinish.reporting.drawing import DEVICE_COLOURS, Picture
-from photofinish.reporting.pictures import PART_COLOURS, heat_map, job_times, learning_curves
+from photofinish.reporting.job_pictures import job_pictures
+from photofinish.reporting.pictures import heat_map
+from photofinish.results.references import Reference, reference_of
 
 CPU, GPU = DEVICE_COLOURS["cpu"], DEVICE_COLOURS["gpu"]
 SVG = "{http://www.w3.org/2000/svg}"
@@ -24,52 +37,102 @@ def texts(picture: Picture) -> list[str]:
     return [(text.text or "").strip() for text in root.iter(f"{SVG}text")]
 
 
-def history(name: str = "mlp", **training_seconds: list[float]) -> Rows:
-    """Return rows of one experiment on these devices."""
-    return [
-        {"experiment": name, "device": device, "epoch": epoch, "validation_loss": 2.0 / epoch,
-         "training_seconds_so_far": so_far}
-        for device, seconds in training_seconds.items()
-        for epoch, so_far in enumerate(seconds, 1)
-    ]  # fmt: skip
+def drawn(pair: Comparison) -> dict[str, Picture]:
+    """Return a job's pictures by their questions."""
+    return {each.caption: each for each in job_pictures(pair, decide(pair))[0]}
 
 
-def test_loss_is_drawn_against_epochs_and_for_two_devices_against_seconds() -> None:
-    both = learning_curves(history(cpu=[1.0, 2.0, 3.0], gpu=[0.1, 0.2, 0.3]))
-    assert {"epoch", "seconds of training", "validation loss", "CPU", "GPU"} <= set(texts(both))
-    assert "on the GPU from 2 to 0.667 in 3 epochs and 300 ms of training" in both.description
-    assert CPU in both.svg
+def default_job(
+    make_result: MakeResult, name: str, references: Sequence[Reference] = ()
+) -> Comparison:
+    """Return a job of params.yaml on two quiet cores, without a GPU."""
+    (pair,) = paired([cpu_result(make_result, name, 1.0)], shipped().comparing, references)
+    return pair
+
+
+def test_renting_pays_from_as_many_runs_as_the_answer_says(make_result: MakeResult) -> None:
+    pair = default_job(make_result, "digits-cnn")
+    picture, action = drawn(pair)["When does renting pay?"], action_text(pair, decide(pair))
+    runs = re.search(r"pays (.* runs)\. ", action)
+    assert runs
+    assert picture.note.lower() == f"{runs[1]}."
+    assert {"runs", "on this CPU", "T4 and its start"} <= set(texts(picture))
+    assert picture.note in picture.description
+    yes = drawn(default_job(make_result, "pictures-resnet"))["When does renting pay?"]
+    assert yes.note == "From the first run."
+
+
+def test_each_gpu_with_a_price_is_a_named_dot_and_the_answers_is_filled(
+    make_result: MakeResult,
+) -> None:
+    picture = drawn(default_job(make_result, "pictures-resnet"))["Which GPU?"]
+    assert {"T4", "L4", "A10G", "L40S", "A100", "H100", "USD"} <= set(texts(picture))
+    assert re.search(r"T4 [\d.]+ min and 0\.\d\d USD", picture.description)
+
+
+def test_a_job_that_no_gpu_shortens_has_no_picture_of_gpus_and_says_why(
+    make_result: MakeResult,
+) -> None:
+    pair = default_job(make_result, "digits-linear")
+    pictures, reasons = job_pictures(pair, decide(pair))
+    assert [each.caption for each in pictures] == ["Where does a step go?", "Same model?"]
+    (reason,) = reasons
+    assert "none makes the job more than 1.1x faster" in reason
+
+
+def test_the_parts_of_a_step_add_up_on_each_device(make_result: MakeResult) -> None:
+    attribution = made_up_attribution(0.01)
+    cpu = make_result(attribution=attribution)
+    alone = drawn(pair_of(cpu))["Where does a step go?"]
+    shares = re.findall(r"(\d+)%", alone.description)
+    assert len(shares) == 6
+    assert sum(map(int, shares)) == 100
+    assert "loading 50%" in texts(alone)
+    gpu = make_result(device="gpu", total_seconds=20.0, attribution=attribution)
+    both = drawn(pair_of(cpu, gpu))["Where does a step go?"]
+    assert "loading 50% | 50%" in texts(both)
+    assert [each.partition(":")[0] for each in texts(both)[:2]] == ["CPU", "GPU"]
+
+
+def test_a_gpu_that_is_here_has_its_start_up_and_its_losses(make_result: MakeResult) -> None:
+    cpu = make_result(epoch_seconds=(3.0,) * 6)
+    gpu = trained(make_result, device="gpu", epoch_seconds=(0.5,) * 6, total_seconds=20.0)
+    gpu = with_timings(gpu, startup_seconds=6.5)
+    found = drawn(pair_of(cpu, gpu))
+    repaid = found["When is its start-up repaid?"]
+    assert "epochs" in texts(repaid)
+    assert repaid.note == "After 2 epochs."
+    both = found["Same model?"]
+    assert {"epoch", "training loss", "CPU", "GPU"} <= set(texts(both))
+    assert "GPU from" in both.description
     assert re.search(
         rf"stroke-dasharray: [\d., ]+;[^\"]*stroke: {GPU}|stroke: {GPU};[^\"]*stroke-dasharray",
         both.svg,
     )
-    alone = learning_curves(history(cpu=[1.0, 2.0]))
+
+
+def test_the_losses_of_a_record_are_drawn_with_a_star(make_result: MakeResult) -> None:
+    cpu = trained(make_result, epoch_seconds=(3.0,) * 3)
+    alone = drawn(pair_of(cpu))["Same model?"]
     assert f"var(--cpu, {CPU})" in alone.inline  # the page's colours, and in a file its own
     assert "var(" not in alone.file
-    assert not {"GPU", "seconds of training"} & set(texts(alone))
+    assert "CPU" in texts(alone)
     assert GPU not in alone.svg
+    there = trained(make_result, device="gpu", device_name="NVIDIA Made-Up 100")
+    parts = there.record, there.timings, there.scores, list(there.history)
+    (pair,) = paired([cpu], references=[reference_of(there.experiment, *parts, "there")])
+    picture = drawn(pair)["Same model?"]
+    assert "Made-Up 100*" in texts(picture)
+    assert "losses alike" in picture.note.lower()
 
 
-def test_a_loss_that_is_not_finite_is_left_out_of_the_curve() -> None:
-    rows = history(cpu=[1.0, 2.0, 3.0])
-    rows[1]["validation_loss"], rows[2]["validation_loss"] = float("nan"), float("inf")
-    picture = learning_curves(rows)
+def test_a_loss_that_is_not_finite_is_left_out_of_the_curve(make_result: MakeResult) -> None:
+    cpu = trained(make_result)
+    some = replace(cpu, history=changed_history(cpu, training_loss=[1.0, float("nan"), 0.5]))
+    picture = drawn(pair_of(some))["Same model?"]
     assert "nan" not in picture.svg.partition(">")[2]
-    for row in rows:
-        row["validation_loss"] = float("nan")
-    ElementTree.fromstring(learning_curves(rows).file)  # noqa: S314
-
-
-def test_the_job_is_a_bar_for_each_device_split_into_its_parts(make_result: MakeResult) -> None:
-    pair = pair_of(make_result(), make_result(device="gpu", total_seconds=20.0))
-    picture = job_times(pair, decide(pair))
-    assert {"CPU here, measured: 30 s", "GPU here, measured: 20 s"} <= set(texts(picture))
-    assert "CPU here, measured: start-up 2.5 s, training 9 s" in picture.description
-    assert PART_COLOURS["loading"] not in picture.svg
-    alone = pair_of(make_result(attribution=made_up_attribution(0.01)))
-    picture = job_times(alone, decide(alone))
-    assert "an infinitely fast GPU: 2.5 s" in picture.description
-    assert PART_COLOURS["loading"] in picture.svg
+    none = replace(cpu, history=changed_history(cpu, training_loss=[float("nan")] * 3))
+    assert "Same model?" not in drawn(pair_of(none))
 
 
 def test_two_settings_that_vary_give_a_heat_map() -> None:
@@ -81,8 +144,9 @@ def test_two_settings_that_vary_give_a_heat_map() -> None:
 
 
 @pytest.mark.parametrize("name", ['<b a="1">&', "$x^2$", "很长的名称"])
-def test_any_name_gives_a_valid_figure(name: str) -> None:
-    picture = learning_curves(history(name, cpu=[1.0, 2.0]))
-    assert re.fullmatch(r"[\w.-]+", picture.name)
-    assert ElementTree.fromstring(picture.inline).attrib["aria-label"] == picture.description  # noqa: S314
-    ElementTree.fromstring(picture.file)  # noqa: S314
+def test_any_name_gives_a_valid_figure(make_result: MakeResult, name: str) -> None:
+    for picture in drawn(pair_of(make_result(name, device_name=name))).values():
+        assert re.fullmatch(r"[\w.-]+", picture.name)
+        root = ElementTree.fromstring(picture.inline)  # noqa: S314
+        assert root.attrib["aria-label"] == picture.description
+        ElementTree.fromstring(picture.file)  # noqa: S314

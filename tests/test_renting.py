@@ -21,9 +21,7 @@ from photofinish.config.compare import Comparing, Prices, accelerators
 from photofinish.config.experiment import LoaderInput
 from photofinish.reporting.answer_records import answer_record
 from photofinish.reporting.ask_lines import bars
-from photofinish.reporting.loader_table import needs_table
 from photofinish.reporting.sentences import verdict
-from photofinish.reporting.tables import renting_table
 from photofinish.results.measurements import LoaderTimes, Operations, TriedWorkers
 
 GIB = 2**30
@@ -129,9 +127,8 @@ def test_a_gpu_wants_as_many_cores_as_load_what_it_trains(make_pair: MakePair) -
     # Its two cores take ten times as long as four here.
     slower = offer.estimate.epoch_seconds / measured.bounds.epoch.measured_seconds
     assert slower == pytest.approx(10.0 / 1.0)
-    row = needs_table(measured)[0]
-    assert row["a core here loads"] == "1.00 samples/s"
-    assert row["its machine has"] == "2 cores (4 vCPUs)"
+    assert offer.loader_need.core_samples_a_second == pytest.approx(1.0)
+    assert (offer.loader_need.cores, offer.loader_need.vcpus) == (2, 4)
 
 
 def test_the_gpu_of_the_answer_is_in_the_table_below_it(make_pair: MakePair) -> None:
@@ -185,7 +182,6 @@ def test_a_price_is_old_half_a_year_before_the_training(make_pair: MakePair) -> 
         cpu = with_timings(pair.cpu, started_at_unix_seconds=started_at)
         dated = pair_of(cpu, settings=pair.settings)
         assert answer_record(dated, verdict(dated)).candidates[0].price_is_old is is_old
-        assert ("2026-07-20, old" in renting_table(dated)[0]["an hour"]) is is_old
 
 
 def test_without_timed_batches_a_job_that_loads_has_no_estimate(make_pair: MakePair) -> None:
@@ -194,8 +190,8 @@ def test_without_timed_batches_a_job_that_loads_has_no_estimate(make_pair: MakeP
     settings = {"input": LoaderInput(name="loader")}
     loader = timed.cpu.record.experiment.model_copy(update=settings)
     loading = pair_of(with_record(untimed, experiment=loader))
-    headings = [set(renting_table(pair)[0]) for pair in (timed, pair_of(untimed), loading)]
-    assert ["the job, estimated" in each for each in headings] == [True, True, False]
+    first = [pair.renting.options[0] for pair in (timed, pair_of(untimed), loading)]
+    assert [bool(each.estimate) for each in first] == [True, True, False]
     assert "Its loading is not known: several processes." in verdict(loading).text
 
 
@@ -217,7 +213,6 @@ def test_an_estimate_of_the_job_has_its_start_up_its_error_and_its_cost(
     assert on_t4.estimate.job_interval[1] == pytest.approx(slowest)
     assert on_t4.estimate.cost == pytest.approx(job_seconds / 1000)
     assert on_m1.estimate is None
-    assert [row["the job, estimated"] != "n/a" for row in renting_table(pair)] == [True, False]
     in_euros = make_pair(accelerators=("T4",), prices=Prices(currency="EUR"))
     assert in_euros.renting.options[0].estimate
     assert in_euros.renting.options[0].estimate.cost is None

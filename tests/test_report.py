@@ -9,13 +9,14 @@ from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 from importlib import metadata
+from itertools import pairwise
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import yaml
 from conftest import ROOT, MakeResult
-from result_files import as_result, changed_history, pair_of, trained, with_timings
+from result_files import as_result, changed_history, pair_of, paired, trained, with_timings
 from training_stage import contents
 
 import photofinish
@@ -27,6 +28,7 @@ from photofinish.reporting.report import write_for_dvc, write_report
 from photofinish.reporting.rows import COLUMNS
 from photofinish.reporting.templates import TEMPLATES
 from photofinish.results.pass_times import StepsTaken
+from photofinish.results.references import reference_of
 
 SOURCES = ROOT / "src/photofinish"
 REASON = "no accelerator: cuda: no driver"
@@ -56,7 +58,8 @@ class Page(HTMLParser):
         self.loads += [value or "" for name, value in attrs if name in ATTRIBUTES_THAT_LOAD]
         label = dict(attrs).get("aria-label") or ""
         if tag == "div" and label.startswith("Table: "):
-            self._rows = self.tables.setdefault(label.removeprefix("Table: "), [])
+            title = label.removeprefix("Table: ").partition(" (")[0]
+            self._rows = self.tables.setdefault(title, [])
         if tag == "tr":
             self._rows.append([])
         if tag in ("td", "th"):
@@ -105,6 +108,39 @@ def test_the_page_loads_nothing_and_its_links_lead_somewhere(
     assert set(re.findall(r"url\(#([^)]*)", page.text)) <= set(ids)
     assert not re.search(r"@import|url\((?!#)", page.text)
     assert "default-src 'none'" in page.text
+
+
+def test_each_picture_and_region_has_a_name_of_its_own_and_no_heading_is_skipped(
+    make_result: MakeResult, tmp_path: Path
+) -> None:
+    gpu = {"device": "gpu", "epoch_seconds": (0.5,), "total_seconds": 20.0}
+    names = "one", "two"
+    write_report([pair_of(make_result(name), make_result(name, **gpu)) for name in names], tmp_path)
+    text = Page(tmp_path).text
+    pictures = re.findall(r"<svg role=\"img\" aria-label=\"([^\"]*)\"", text)
+    assert len(pictures) == text.count("<svg ") > 2
+    assert all(len(name) > 30 for name in pictures)
+    regions = re.findall(r"role=\"region\" aria-label=\"([^\"]*)\"", text)
+    assert len(regions) == len(set(regions)) == text.count("<table")
+    levels = [int(level) for level in re.findall(r"<h(\d)", text)]
+    assert levels[0] == 1
+    assert all(after - before <= 1 for before, after in pairwise(levels))
+
+
+@pytest.mark.parametrize("with_gpu", [False, True])
+def test_the_page_says_which_devices_trained_and_whose_figures_are_a_record(
+    make_result: MakeResult, tmp_path: Path, with_gpu: bool
+) -> None:
+    there = trained(make_result, device="gpu", device_name="NVIDIA Made-Up 100")
+    parts = there.record, there.timings, there.scores, list(there.history)
+    given = {} if with_gpu else {"unavailable": REASON}
+    results = [make_result(), make_result(device="gpu", **given)]
+    records = [] if with_gpu else [reference_of(there.experiment, *parts, "there")]
+    write_report(paired(results, references=records), tmp_path)
+    words = " ".join("".join(Page(tmp_path).words).split())
+    assert ("Each device trains the same network" in words) is with_gpu
+    assert ("Only the CPU trained here" in words) is not with_gpu
+    assert ("The Made-Up 100's figures are a record." in words) is not with_gpu
 
 
 def test_the_page_has_every_figure_of_both_devices(pair: list[Comparison], tmp_path: Path) -> None:

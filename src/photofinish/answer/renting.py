@@ -11,7 +11,7 @@ from photofinish.answer.bounds import SpeedupBounds
 from photofinish.answer.estimated_job import Estimate, estimate_job, measured_over_estimated
 from photofinish.answer.loader_needs import LoaderNeed, loader_need
 from photofinish.answer.memory import fits, least_memory_bytes
-from photofinish.answer.prices import Price, cost_of, price_of
+from photofinish.answer.prices import Price, price_of
 from photofinish.answer.result import Result
 from photofinish.config.compare import Accelerator, Comparing, accelerators
 from photofinish.results.job_times import JobTimes
@@ -30,16 +30,7 @@ class RentalOption:
     price_is_old: bool | None
     """True if the price was half a year old or more when the training began."""
     estimate: Estimate | None
-    start_seconds: float
-    """Time to start and set up the machine, which is also paid for."""
     loader_need: LoaderNeed | None
-
-    @property
-    def estimated_cost(self) -> float | None:
-        """Cost of the estimated job, including the machine's start."""
-        if self.estimate is None:
-            return None
-        return cost_of(self.estimate.job_seconds + self.start_seconds, self.price)
 
 
 @dataclass(frozen=True)
@@ -67,8 +58,7 @@ def renting(
             accelerator, estimate = accelerators()[name], None
             if not stays.loading_not_known:
                 estimate = estimate_job(run, operations, stays, accelerator, price, scale)
-            start_seconds = 60 * settings.rental_minutes
-            options.append(_option(run, operations, accelerator, price, estimate, start_seconds))
+            options.append(_option(run, operations, accelerator, price, estimate))
     elif settings.accelerators:
         not_counted = timings.not_counted or "a step's operations were not counted"
     return RentalComparison(tuple(options), not_counted)
@@ -80,7 +70,6 @@ def _option(
     accelerator: Accelerator,
     price: Price | None,
     estimate: Estimate | None,
-    start_seconds: float,
 ) -> RentalOption:
     timings, precision = run.timings, operations.precision(run.wanted_precision)
     trained_on = datetime.fromtimestamp(timings.started_at_unix_seconds, UTC).date()
@@ -91,6 +80,5 @@ def _option(
         price=price,
         price_is_old=price.is_old(trained_on) if price else None,
         estimate=estimate,
-        start_seconds=start_seconds,
         loader_need=loader_need(run, estimate, accelerator.name),
     )

@@ -134,13 +134,23 @@ class Result:
         """Share of each part in an epoch's step, or an empty dict if the parts are not known."""
         if self.costs:
             return self.costs.shown_shares
-        return {"waiting for data": self.waiting_share} if self.waiting_seconds else {}
+        if not self.waiting_seconds:
+            return {}
+        return {"waiting for data": self.waiting_share, "computing": 1 - self.waiting_share}
 
     @property
     def loading_share(self) -> float:
         """Share of an epoch for loading and copying data, or 0 if that is not known."""
         parts = ("waiting for data", "copying to the device")
         return sum(self.shares.get(part, 0.0) for part in parts)
+
+    @property
+    def step_share_seconds(self) -> float | None:
+        """Time per step of an epoch, which the shares divide, or None if it is not known."""
+        if self.costs:
+            return self.costs.epoch_share_seconds
+        steps = self.timings.steps_per_epoch
+        return self.timings.median_epoch_seconds / steps if steps else None
 
     @property
     def waiting_share(self) -> float:

@@ -20,7 +20,6 @@ class TimeToTarget:
     epoch: int | None
     seconds: float | None
     """Time from the start of the process to the end of the epoch's validation."""
-    best: float
 
 
 @dataclass(frozen=True)
@@ -75,21 +74,19 @@ def time_to_target(
 
     Time between epochs is not counted.
     """
-    accuracies = [epoch.validation_accuracy or 0.0 for epoch in history]
-    best = max(accuracies)
-    if best < target:
-        return TimeToTarget(target, None, None, best)
-    epoch = next(number for number, value in enumerate(accuracies, 1) if value >= target)
-    return TimeToTarget(target, epoch, startup_seconds + passed_seconds(epochs[:epoch]), best)
+    for number, epoch in enumerate(history, 1):
+        if (epoch.validation_accuracy or 0.0) >= target:
+            return TimeToTarget(target, number, startup_seconds + passed_seconds(epochs[:number]))
+    return TimeToTarget(target, None, None)
 
 
 def time_to_lowest_loss(
     history: Sequence[EpochMetrics], epochs: Sequence[EpochTiming], startup_seconds: float
-) -> tuple[int, float]:
-    """Return the epoch with the lowest validation loss, from 1, and the time to its end."""
+) -> float:
+    """Return the time to the end of the epoch with the lowest validation loss."""
     losses = [loss for epoch in history if (loss := epoch.validation_loss) is not None]
     epoch = 1 + losses.index(min(losses))
-    return epoch, startup_seconds + passed_seconds(epochs[:epoch])
+    return startup_seconds + passed_seconds(epochs[:epoch])
 
 
 def energy_used(device: DeviceLabel, timings: JobTimes) -> EnergyUsed:

@@ -185,13 +185,7 @@ def action_text(pair: Comparison, decision: Decision) -> str:
     if kind == "try a GPU" and action.accelerator:
         kind, price = "try a rented GPU", _price(worth)
     elif kind == "stay here":
-        surely = say("surely from", action=action) if action.runs else ""
-        perhaps = action.fewest_runs and action.fewest_runs != action.runs
-        if perhaps:
-            perhaps_kind = "perhaps from" if surely else "perhaps from runs"
-            runs = ", ".join(filter(None, (surely, say(perhaps_kind, action=action))))
-        else:
-            runs = surely
+        runs = runs_text(action)
         kind = "stay here for few" if runs else kind
     text = say(kind, action=action, price=price, runs=runs)
     if (yours := gpu_of_yours(pair, worth)) and worth.answer == "No":
@@ -199,6 +193,15 @@ def action_text(pair: Comparison, decision: Decision) -> str:
         values = {"speedup": factor(speedup), "ends": factors(interval)}
         text += f" {say('GPU of yours', **values)}" if not _is_wide(interval) else ""
     return text
+
+
+def runs_text(action: Action | Worth) -> str:
+    """Return from how many runs on renting pays, surely and perhaps, or an empty text."""
+    surely = say("surely from", action=action) if action.runs else ""
+    if not action.fewest_runs or action.fewest_runs == action.runs:
+        return surely
+    perhaps = say("perhaps from" if surely else "perhaps from runs", action=action)
+    return f"{surely}, {perhaps}" if surely else perhaps
 
 
 def _price(worth: Worth) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
+from matplotlib.ticker import FixedLocator
 
 from photofinish.answer.candidates import Worth
 from photofinish.answer.comparison import Comparison
@@ -17,17 +18,18 @@ from photofinish.reporting.drawing import (
     DEVICE_COLOURS,
     INK,
     STYLE,
+    WIDTH,
     Picture,
     as_picture,
-    panels,
+    panel,
     seconds_on_axis,
 )
 from photofinish.reporting.templates import say
 from photofinish.wording import MOST_WIDTH, seconds
 
 _START_COLOUR = "#8a929b"
-_WIDE = 7.4
-"""Width of the picture, in inches."""
+_TIMES = (0.1, 1, 10, 60, 600, 3600, 36000, 360000)
+"""Marked times of the axis: 10 s, 60 s, 10 min, 60 min, 10 h."""
 _LONGEST_NAME = 40
 _BAR = 0.26
 
@@ -35,8 +37,7 @@ _BAR = 0.26
 @rc_context(STYLE)
 def all_jobs(pairs: Sequence[Comparison], decisions: Sequence[Decision]) -> Picture:
     """Draw the time of each job on a logarithmic axis, with whiskers that hold 9 of 10."""
-    figure, (axes,) = panels(0.9 + 0.62 * len(pairs), width=_WIDE)
-    figure.subplots_adjust(left=0.02, right=0.98)
+    figure, axes = panel(WIDTH, 0.7 + 0.5 * len(pairs))
     axes.set_xscale("log")
     shortest = min(pair.cpu.timings.startup_seconds for pair in pairs)
     left = max(0.1, 0.5 * shortest)
@@ -44,14 +45,15 @@ def all_jobs(pairs: Sequence[Comparison], decisions: Sequence[Decision]) -> Pict
     for y, (pair, decision) in enumerate(zip(pairs, decisions, strict=True)):
         worth = decision.worth
         name = f"{pair.experiment[:_LONGEST_NAME]}: {headline(decision)}"
-        axes.text(0, y - 0.3, name, transform=axes.get_yaxis_transform(), fontweight="bold")
+        axes.text(0.01, y - 0.3, name, transform=axes.get_yaxis_transform(), fontweight="bold")
         here = worth.here_seconds
         start = min(here, pair.cpu.timings.startup_seconds)
         _bar(axes, y, left, start, here, "cpu", worth.here)
         texts = [f"{pair.experiment}: {headline(decision)}; {seconds(here)} here"]
         if worth.gpu and worth.gpu.interval[1] <= MOST_WIDTH * worth.gpu.interval[0]:
             there = worth.there_seconds
-            _bar(axes, y + _BAR, left, worth.start_seconds, there, "gpu", _there(worth))
+            start = worth.start_seconds or (pair.gpu.timings.startup_seconds if pair.gpu else 0.0)
+            _bar(axes, y + _BAR, left, start, there, "gpu", _there(worth))
             texts.append(f"{seconds(there)} on {gpu_words(worth)} with its start")
         if not pair.compared:
             limit = max(left, pair.bounds.job.measured_seconds)
@@ -62,6 +64,7 @@ def all_jobs(pairs: Sequence[Comparison], decisions: Sequence[Decision]) -> Pict
     axes.set_xlim(left=left)
     axes.set_yticks([])
     axes.grid(axis="y", visible=False)
+    axes.xaxis.set_major_locator(FixedLocator(_TIMES))
     axes.xaxis.set_major_formatter(seconds_on_axis)
     axes.minorticks_off()
     handles = [
@@ -69,11 +72,11 @@ def all_jobs(pairs: Sequence[Comparison], decisions: Sequence[Decision]) -> Pict
         Patch(color=DEVICE_COLOURS["gpu"], label=say("picture of there")),
         Patch(color=_START_COLOUR, label=say("picture of start")),
     ]
-    figure.legend(
-        handles=handles, loc="lower left", ncols=3, fontsize=8, borderaxespad=0.1, handlelength=1
-    )
+    figure.legend(handles=handles, loc="outside lower left", ncols=3, fontsize=8, handlelength=1)
     description = say("described answers", answers="; ".join(descriptions))
-    return as_picture(figure, "answers", say("answers picture"), description)
+    has_limits = not all(pair.compared for pair in pairs)
+    dotted = say("infinitely fast", limit=None) if has_limits else ""
+    return as_picture(figure, "answers", say("answers picture", dotted=dotted), description)
 
 
 def _bar(

@@ -14,6 +14,7 @@ from photofinish.answer.result import Result
 from photofinish.reporting.answer_words import action_text, answer_text, legend
 from photofinish.reporting.ask_json import JobAnswer
 from photofinish.reporting.model_words import model_text
+from photofinish.reporting.sentences import SHORT_PARTS
 from photofinish.reporting.templates import say
 from photofinish.scripts.run_script import Watched
 from photofinish.wording import MOST_WIDTH, byte_size, counted, money, seconds
@@ -24,12 +25,6 @@ _MUCH_WAITING = 0.1
 _BAR = 40
 """Width of the longest bar."""
 _START, _JOB = "░", "█"
-_PARTS = {
-    "waiting for data": "loading",
-    "copying to the device": "copying",
-    "the rest": "rest",
-}
-"""Short names of a step's parts."""
 
 
 class _DrawnBar(NamedTuple):
@@ -123,19 +118,13 @@ def _row(gpu: Candidate, start_seconds: float) -> _DrawnBar:
 
 def step_line(run: Result) -> str | None:
     """Return the parts of a step, which add up to the step, or None if they are not known."""
-    shares, step_seconds = run.shares, 0.0
-    if run.costs:
-        step_seconds = run.costs.epoch_share_seconds
-    elif run.waiting_seconds and run.timings.steps_per_epoch:
-        epoch_seconds = run.timings.median_epoch_seconds
-        step_seconds = epoch_seconds / run.timings.steps_per_epoch
-        shares = {**shares, "computing": 1 - sum(shares.values())}
-    if not step_seconds or not shares:
+    step_seconds = run.step_share_seconds
+    if not step_seconds or not run.shares:
         return None
     texts = [say("step bar", device=run.timings.device_name, step=step_seconds)]
-    for part, share in shares.items():
+    for part, share in run.shares.items():
         bar = _JOB * round(20 * share) or "▏"
-        texts += [f"{bar}{_PARTS.get(part, part)} {share:.0%}"] if share > 0 else []
+        texts += [f"{bar}{SHORT_PARTS.get(part, part)} {share:.0%}"] if share > 0 else []
     return f"  {' '.join(texts)}"
 
 

@@ -22,7 +22,7 @@ from photofinish.reporting.templates import say
 from photofinish.results.figures import FIGURES, Figure, figures_in, thousands
 from photofinish.results.job_times import JobTimes
 from photofinish.results.records import DEVICE_LABELS, DeviceLabel
-from photofinish.wording import seconds, utc_minute
+from photofinish.wording import energy, seconds, utc_minute
 
 Rows = list[dict[str, Any]]
 """Rows, each a dictionary with equal keys. A value is None if there is no figure."""
@@ -190,16 +190,16 @@ COLUMNS: tuple[Figure[_DeviceRow], ...] = (
     _column("same_initial_weights"),
     _column("payback_epochs", "of_gpu.compared.break_even.epochs"),
     *_interval("payback_epochs", "of_gpu.compared.break_even.interval"),
-    _column("target_accuracy", "spent.target.target"),
+    _column("target_accuracy", "spent.target.target", "target accuracy"),
     _column("target_epoch", "spent.target.epoch"),
-    _column("target_seconds", "spent.target.seconds"),
-    _column("energy_joules", "spent.energy.joules"),
+    _column("target_seconds", "spent.target.seconds", "time to the target", seconds),
+    _column("energy_joules", "spent.energy.joules", "energy of the epochs", energy),
     _column("energy_status", "spent.energy.status"),
     _column("energy_counted", "spent.energy.counted"),
-    _column("cost", "spent.cost.amount"),
-    _column("cost_currency", "spent", then=_currency),
+    _column("cost", "spent.cost.amount", "cost of the run", "{:.2g}".format),
+    _column("cost_currency", "spent", "currency of the cost", then=_currency),
     _column("cost_counted", "spent.cost.counted"),
-    _column("target_cost", "spent.cost_to_target.amount"),
+    _column("target_cost", "spent.cost_to_target.amount", "cost to the target", "{:.2g}".format),
     _column("overhead_seconds", "trained.timings.overhead.seconds", "between epochs", seconds),
     _column("overhead_share", "trained.timings.overhead.share"),
     _column(

@@ -12,7 +12,6 @@ from typing import Any
 from matplotlib import rcParams
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from photofinish.wording import seconds
 
@@ -44,10 +43,15 @@ STYLE: Any = {
     "lines.markersize": 4,
     "hatch.linewidth": 0.6,
 }
+SMALL_STYLE: Any = STYLE | {
+    "legend.fontsize": 8,
+    "legend.borderaxespad": 0.2,
+    "legend.handlelength": 1,
+}
 LINES = {"cpu": "-", "gpu": "--"}
 MARKERS = {"cpu": "o", "gpu": "s"}
-WIDTH = 4.2
-"""Width of each figure, in inches."""
+WIDTH, SMALL = 4.2, 2.5
+"""Widths of figures, in inches."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,8 @@ class Picture:
     description: str
     """Description for screen readers."""
     svg: str
+    note: str = ""
+    """Sentence after the caption."""
 
     @property
     def inline(self) -> str:
@@ -74,7 +80,9 @@ class Picture:
         return f'<?xml version="1.0" encoding="utf-8"?>\n{white}'
 
 
-def as_picture(figure: Figure, name: str, caption: str, description: str) -> Picture:
+def as_picture(
+    figure: Figure, name: str, caption: str, description: str, note: str = ""
+) -> Picture:
     """Return the figure as an SVG element. Equal figures give equal bytes."""
     rcParams["svg.hashsalt"] = name  # ids differ between the figures of a page
     text = io.StringIO()
@@ -87,25 +95,13 @@ def as_picture(figure: Figure, name: str, caption: str, description: str) -> Pic
     extras = r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->"
     svg = re.sub(extras, "", svg, flags=re.DOTALL)
     svg = re.sub(r' id="[A-Za-z][\w.]*_\d+"', "", svg)  # unused, and equal in all figures
-    return Picture(re.sub(r"[^\w.-]", "_", name), caption, description, svg)
+    return Picture(re.sub(r"[^\w.-]", "_", name), caption, description, svg, note)
 
 
-def panels(height: float, count: int = 1, width: float = WIDTH) -> tuple[Figure, list[Axes]]:
-    """Return a figure of this height in inches, with `count` panels below each other."""
-    figure = Figure(figsize=(width, height))
-    axes = figure.subplots(count, squeeze=False)[:, 0]
-    top, bottom = 1 - 0.3 / height, 0.5 / height
-    figure.subplots_adjust(left=0.18, right=0.97, top=top, bottom=bottom, hspace=0.45)
-    return figure, list(axes)
-
-
-def time_axis(axes: Axes) -> None:
-    """Let the x axis show seconds, for bars without ticks on the y axis."""
-    axes.set_yticks([])
-    axes.grid(axis="y", visible=False)
-    axes.set_xlim(left=0)
-    axes.xaxis.set_major_locator(MaxNLocator(5))
-    axes.xaxis.set_major_formatter(seconds_on_axis)
+def panel(width: float, height: float) -> tuple[Figure, Axes]:
+    """Return a figure of this size in inches, whose labels and legend have room."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.subplots()
 
 
 def seconds_on_axis(value: float, _place: float | None) -> str:

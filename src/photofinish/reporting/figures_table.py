@@ -10,6 +10,7 @@ import numpy as np
 
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.result import Result
+from photofinish.answer.spending import time_to_lowest_loss
 from photofinish.machine.fingerprint import GpuTarget
 from photofinish.reporting.comparison_rows import COLUMNS, comparison_rows, is_known
 from photofinish.reporting.page import Table
@@ -22,7 +23,7 @@ _MISTAKES_NAMED = 3
 
 
 def figures_table(pair: Comparison) -> Table:
-    """Return a row for each figure, with a column for each device that trained."""
+    """Return a row for each known figure, with a column for each device that trained."""
     by_device = {row["device"]: row for row in comparison_rows([pair])}
     figures: dict[str, dict[str, str]] = defaultdict(lambda: defaultdict(lambda: NOTHING))
     for column in COLUMNS:
@@ -37,6 +38,7 @@ def figures_table(pair: Comparison) -> Table:
     return [
         {"": label, **{device.upper(): cells[device] for device in devices}}
         for label, cells in figures.items()
+        if {*cells.values()} != {NOTHING}
     ]
 
 
@@ -85,6 +87,14 @@ def _steps(result: Result) -> str | None:
     return say(kind, at_once=taken.at_once, why=taken.why)
 
 
+def _lowest_loss(result: Result) -> float | None:
+    """Return the time to the lowest loss, if early stopping looks for it."""
+    if not result.stops_early or not result.trained:
+        return None
+    timings = result.trained.timings
+    return time_to_lowest_loss(result.history, timings.epochs, timings.startup_seconds)
+
+
 def _trained(attribute: str) -> Callable[[Result], Any]:
     return lambda run: getattr(run.trained.timings, attribute) if run.trained else None
 
@@ -96,6 +106,7 @@ def _counted(attribute: str) -> Callable[[Result], Any]:
 
 PAGE_FIGURES: tuple[Figure[Result], ...] = (
     Figure("most_mistaken", _most_mistaken, "most mistaken"),
+    Figure("lowest_loss", _lowest_loss, "time to the lowest loss", seconds),
     Figure("cpu", _cpu, "CPU"),
     Figure("threads", lambda run: run.timings.host.threads or NOTHING, "threads"),
     Figure("versions", _versions, "versions"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 
 from photofinish.answer.comparison import Comparison
@@ -72,23 +71,6 @@ def workers_table(pair: Comparison) -> Table:
                 "CPU time of a worker": seconds(statistics.fmean(each.cpu_seconds)),
                 "its computing threads": str(max(each.busy_threads, default=1)),
                 "its memory": byte_size(max(each.memory_bytes, default=0)),
-            }
-            rows.append(row)
-    return rows
-
-
-def needs_table(pair: Comparison) -> Table:
-    """Return a row for each accelerator with a known need of loading."""
-    rows = []
-    for option in pair.renting.options:
-        if need := option.loader_need:
-            row = {
-                "accelerator": option.accelerator.name,
-                "it trains": say("samples a second", rate=need.gpu_samples_a_second),
-                "a core here loads": say("samples a second", rate=need.core_samples_a_second),
-                "it wants": counted(math.ceil(need.wanted_cores), "core"),
-                "its machine has": say("its machine", need=need),
-                "it would wait": f"{need.waiting_share:.0%}",
             }
             rows.append(row)
     return rows

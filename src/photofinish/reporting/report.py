@@ -7,14 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from photofinish.answer.candidates import short_name
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import decide_all
 from photofinish.answer.remedies import Remedy
 from photofinish.answer.scaling import all_series, grid, shared_trainings
 from photofinish.files import to_json, write_text_atomically
-from photofinish.reporting import pictures, rows, tables
+from photofinish.reporting import rows, tables
 from photofinish.reporting.answer_records import answer_record
-from photofinish.reporting.answer_words import legend
+from photofinish.reporting.answer_words import headline, legend
 from photofinish.reporting.answer_words import summary as summary_of
 from photofinish.reporting.answers import Answers, write_answers
 from photofinish.reporting.answers_picture import all_jobs
@@ -22,15 +23,11 @@ from photofinish.reporting.causes import commands, prediction, remedy_line
 from photofinish.reporting.comparison_rows import comparison_metrics, comparison_rows
 from photofinish.reporting.drawing import Picture
 from photofinish.reporting.figures_table import figures_table
-from photofinish.reporting.loader_table import (
-    loader_note,
-    loader_parts,
-    loader_table,
-    needs_table,
-    workers_table,
-)
+from photofinish.reporting.job_pictures import job_pictures
+from photofinish.reporting.loader_table import loader_note, loader_table, workers_table
 from photofinish.reporting.overview import overview_table
 from photofinish.reporting.page import Table, template
+from photofinish.reporting.pictures import heat_map
 from photofinish.reporting.sentences import Verdict, shared_model, verdict
 from photofinish.reporting.templates import say
 from photofinish.results.job_times import JobTimes
@@ -43,14 +40,11 @@ MOST_MARKDOWN_CHARACTERS = 60_000
 FIGURES = "figures"
 _SECTIONS: dict[str, Callable[[Comparison], Table]] = {
     "Speed-ups": tables.speedup_table,
-    "What no GPU can shorten": tables.bounds_table,
+    "Where a loader's time goes": loader_table,
     "Loading with more workers": workers_table,
-    "Which to rent": tables.renting_table,
-    "Which loader a GPU wants": needs_table,
     "Is it the same model?": tables.parity_table,
     "The script's metrics": tables.metrics_table,
     "Several seeds": tables.seeds_table,
-    "Energy, cost and time to the target": tables.paying_table,
     "Recorded elsewhere": tables.references_table,
     "Figures": figures_table,
 }
@@ -58,6 +52,8 @@ _SECTIONS: dict[str, Callable[[Comparison], Table]] = {
 
 Tables without rows are not shown.
 """
+_OF_LOADING = ("Where a loader's time goes", "Loading with more workers")
+"""Titles of tables that are shown only where an epoch waits for its loader."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +66,8 @@ class Details:
     tables: list[tuple[str, Table, str]]
     """Title, table and note."""
     pictures: list[Picture]
-    steps: Table
-    steps_note: str
-    loading: Table
-    loading_note: str
+    notes: list[str]
+    """Reasons why pictures and tables are left out."""
 
 
 def write_report(
@@ -97,7 +91,7 @@ def write_report(
     details = [_details(*each) for each in zip(shown, verdicts, strict=False)]
     found = grid(pairs, decisions[: len(pairs)])
     drawn = [all_jobs(shown, decisions[: len(shown)])]
-    drawn += [pictures.heat_map(found)] if found else []
+    drawn += [heat_map(found)] if found else []
     for picture in [*drawn, *(picture for each in details for picture in each.pictures)]:
         _write(folder / FIGURES / f"{picture.name}.svg", picture.file)
     overview = overview_table(verdicts, everything)
@@ -109,6 +103,9 @@ def write_report(
         shared_model=shared_model(verdicts),
         verdicts=verdicts[:MOST_SHOWN],
         reasons=_reasons(verdicts),
+        is_compared=any(pair.gpu for pair in pairs),
+        records=_records(pairs),
+        headline=headline,
         overview=overview,
         pictures=drawn,
         shared={
@@ -156,6 +153,13 @@ def _reasons(verdicts: list[Verdict]) -> list[str]:
     return list(dict.fromkeys(each.missing for each in verdicts if each.missing))
 
 
+def _records(pairs: Sequence[Comparison]) -> str:
+    """Return a sentence on the GPUs of other machines' records, or an empty text."""
+    records = [each for pair in pairs for each in pair.references]
+    gpus = {short_name(each.hardware) for each in records if each.training.device == "gpu"}
+    return say("records", gpus=sorted(gpus)) if gpus else ""
+
+
 def _details(pair: Comparison, answer: Verdict) -> Details:
     diagnoses = [found for of_device in pair.diagnoses.values() for found in of_device]
     remedies = [
@@ -164,24 +168,16 @@ def _details(pair: Comparison, answer: Verdict) -> Details:
         for each in (found.remedy, found.second)
         if each
     ]
+    is_loading = any("input-bound" in (found.cause, found.likely) for found in diagnoses)
     sections = [
-        (title, found, say(title)) for title, table in _SECTIONS.items() if (found := table(pair))
+        (title, found, say(title))
+        for title, table in _SECTIONS.items()
+        if (is_loading or title not in _OF_LOADING) and (found := table(pair))
     ]
-    drawn = [pictures.job_times(pair, answer.decision)]
-    if parts := loader_parts(pair):
-        drawn.append(pictures.loading(pair.experiment, parts))
-    if history := rows.history_rows([pair]):
-        drawn.append(pictures.learning_curves(history))
-    return Details(
-        answer,
-        [_suggestion(pair.experiment, *each) for each in remedies],
-        sections,
-        drawn,
-        tables.steps_table(pair),
-        tables.steps_note(pair),
-        loader_table(pair),
-        loader_note(pair),
-    )
+    drawn, left_out = job_pictures(pair, answer.decision)
+    suggestions = [_suggestion(pair.experiment, *each) for each in remedies]
+    notes = [*left_out, *filter(None, [loader_note(pair)])]
+    return Details(answer, suggestions, sections, drawn, notes)
 
 
 def _suggestion(experiment: str, remedy: Remedy, times: JobTimes) -> tuple[str, str, str]:

@@ -30,6 +30,12 @@ from photofinish.reporting.templates import THE_SAME, say
 from photofinish.wording import counted, faster, measure_again
 
 _METRICS_NAMED = 3
+SHORT_PARTS = {
+    "waiting for data": "loading",
+    "copying to the device": "copying",
+    "the rest": "rest",
+}
+"""Short names of a step's parts."""
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from photofinish.answer.comparison import Comparison
-from photofinish.answer.renting import RentalOption
-from photofinish.answer.result import Result
 from photofinish.answer.scaling import Series, Shared
 from photofinish.answer.seeds import Spread
 from photofinish.answer.speedups import epoch_speedup
-from photofinish.answer.spending import time_to_lowest_loss
-from photofinish.answer.step_costs import PARTS
 from photofinish.machine.load import load_warnings
 from photofinish.reporting import sentences
 from photofinish.reporting.extrapolated import job_time, timed_text
@@ -20,12 +16,8 @@ from photofinish.reporting.templates import NOTHING, THE_SAME, say
 from photofinish.results.references import hardware
 from photofinish.wording import (
     all_or_some,
-    byte_size,
-    energy,
     interval_text,
-    limit,
     listed,
-    money,
     seconds,
     times,
     utc_day,
@@ -59,24 +51,6 @@ def speedup_table(pair: Comparison) -> Table:
         rows.append(row)
     if rows and pair.cpu.timings.untimed_epochs:
         rows[-1]["CPU"] = say("extrapolated CPU", time=rows[-1]["CPU"])
-    return rows
-
-
-def bounds_table(pair: Comparison) -> Table:
-    """Return the bounds of an epoch and of the job, if no GPU trained the experiment."""
-    if pair.compared or not pair.cpu.has_steps:
-        return []
-    rows = []
-    for of, found in (("an epoch", pair.bounds.epoch), ("the job", pair.bounds.job)):
-        row = {
-            "of": of,
-            "whole": seconds(found.measured_whole_seconds) if found else NOTHING,
-            "stays on the CPU": seconds(found.measured_seconds) if found else NOTHING,
-            "a GPU at most": limit(found.as_measured) if found else NOTHING,
-            "sure to stay": seconds(found.staying_seconds) if found else NOTHING,
-            "with all margins": limit(found.at_most) if found else NOTHING,
-        }
-        rows.append(row)
     return rows
 
 
@@ -126,56 +100,6 @@ def seeds_table(pair: Comparison) -> Table:
     return rows
 
 
-def paying_table(pair: Comparison) -> Table:
-    """Return energy, cost and the time to the target, without rows of unknown figures."""
-    by_device = {run.device.upper(): _spent(pair, run) for run in pair.trained}
-    rows = []
-    for of in dict.fromkeys(of for answers in by_device.values() for of in answers):
-        row = {"of": of, **dict.fromkeys(by_device, NOTHING)}
-        reasons = {}
-        for device, answers in by_device.items():
-            if of in answers:
-                row[device], reasons[device] = answers[of]
-        row["finding"] = "; ".join(f"{device}: {reason}" for device, reason in reasons.items())
-        if len(set(reasons.values())) == 1:
-            row["finding"] = next(iter(reasons.values()))
-        if any(row[device] != NOTHING for device in by_device) or of.startswith("time"):
-            rows.append(row)
-    return rows
-
-
-def _spent(pair: Comparison, run: Result) -> dict[str, tuple[str, str]]:
-    """Return a training's energy, cost and times, each as a figure and an explanation."""
-    spent, startup_seconds = pair.uses[run.device], run.timings.startup_seconds
-    joules, target, currency = spent.energy.joules, spent.target, spent.currency
-    answers = {}
-    if pair.compared and (repaid := pair.compared.break_even):
-        when = sentences.break_even_epochs(repaid)
-        answers["start-up repaid"] = seconds(startup_seconds), when
-    spent_energy = NOTHING if joules is None else energy(joules)
-    answers["energy of the epochs"] = spent_energy, say("energy counted", it=spent.energy)
-    cost = money_or_nothing(spent.cost.amount, currency)
-    answers["cost of the run"] = cost, spent.cost.counted
-    if target:
-        reached, when = NOTHING, say("not reached", best=target.best)
-        if target.seconds is not None:
-            reached, when = seconds(target.seconds), say("in epoch", epoch=target.epoch)
-        answers[say("time to", target=target.target)] = reached, when
-    if target and spent.cost_to_target:
-        cost = money_or_nothing(spent.cost_to_target.amount, currency)
-        answers[say("cost to", target=target.target)] = cost, "as for the run"
-    if run.stops_early and run.trained:
-        epochs = run.trained.timings.epochs
-        epoch, until_seconds = time_to_lowest_loss(run.history, epochs, startup_seconds)
-        when = say("in epoch of", epoch=epoch, epochs=len(run.history))
-        answers[say("lowest loss")] = seconds(until_seconds), when
-    return answers
-
-
-def money_or_nothing(amount: float | None, currency: str) -> str:
-    return NOTHING if amount is None else money(amount, currency)
-
-
 def sharing_table(shared: Iterable[Shared]) -> Table:
     """Return a row for each number of devices that shared a training."""
     rows = []
@@ -199,7 +123,10 @@ def sharing_table(shared: Iterable[Shared]) -> Table:
 
 
 def references_table(pair: Comparison) -> Table:
-    """Return a row for each reference, with its speed-up over this CPU."""
+    """Return a row for each reference, with its speed-up over this CPU.
+
+    The score of a training with other settings, such as another seed, is left out.
+    """
     rows = []
     for each in pair.references:
         timings, against_cpu = each.timings, epoch_speedup(pair.cpu.timings, each.timings)
@@ -210,65 +137,13 @@ def references_table(pair: Comparison) -> Table:
             "epoch (median)": seconds(against_cpu.device_seconds),
             "of this CPU's speed": times(against_cpu.ratio),
             "total": job_time(timings),
-            "test": say("score after", scores=each.scores.in_words, timed=timed_text(timings)),
+            "test": say("score after", scores=each.scores.in_words, timed=timed_text(timings))
+            if each in pair.same_model_references
+            else say("another training"),
             "unreliable": "; ".join(load_warnings(timings.load)) or "no",
         }
         rows.append(row)
     return rows
-
-
-def renting_table(pair: Comparison) -> Table:
-    """Return a row for each accelerator. answers.json has more."""
-    options, rows = pair.renting.options, []
-    has_estimates = any(option.estimate for option in options)
-    for option in options:
-        row = {"accelerator": option.accelerator.name}
-        if has_estimates:
-            row |= _estimates(option)
-        needed = byte_size(option.needed_bytes)
-        row["fits, memory at least"] = say("fits", it=option, needed=needed)
-        row["an hour"] = _hour(option)
-        rows.append(row)
-    return rows
-
-
-def _estimates(option: RentalOption) -> dict[str, str]:
-    estimate, price, job = option.estimate, option.price, NOTHING
-    if estimate:
-        low, high = estimate.job_interval
-        job = say("job interval", whole=estimate.job_seconds, low=low, high=high)
-    cost = money_or_nothing(option.estimated_cost, price.currency if price else "")
-    return {"the job, estimated": job, "cost with its start": cost}
-
-
-def _hour(option: RentalOption) -> str:
-    price = option.price
-    if price is None:
-        return "no price known"
-    day = f", {price.as_of}" if price.as_of else ""
-    old = ", old" if option.price_is_old else ""
-    return f"{money(price.amount, price.currency)}{day}{old}"
-
-
-def steps_table(pair: Comparison) -> Table:
-    """Return a row for each part of a step, with its share."""
-    runs = [run for run in pair.trained if run.costs and run.costs.shown_shares]
-    profiled = {run.device.upper(): run.costs for run in runs if run.costs}
-    rows = []
-    for part in PARTS if profiled else ():
-        row = {"part of a step (mean)": part}
-        for device, costs in profiled.items():
-            part_seconds, share = costs.parts_seconds[part], costs.shares[part]
-            row[device] = say("time and share", it=part_seconds, share=share)
-        rows.append(row)
-    return rows
-
-
-def steps_note(pair: Comparison) -> str:
-    """Return a note on how to read the parts of a step."""
-    taken = [run.trained.timings.steps_taken for run in pair.trained if run.trained]
-    is_captured = any(steps and steps.kind == "graph" for steps in taken)
-    return say("in graphs") if is_captured else ""
 
 
 def metrics_table(pair: Comparison) -> Table:

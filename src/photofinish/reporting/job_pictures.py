@@ -1,0 +1,270 @@
+"""Four pictures of a job: when a GPU pays, which GPU, where a step goes, both models' losses."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator, MaxNLocator
+
+from photofinish.answer.candidates import Candidate, candidates, short_name
+from photofinish.answer.comparison import Comparison
+from photofinish.answer.decision import Decision
+from photofinish.answer.prices import cost_of
+from photofinish.answer.same_model import same_model
+from photofinish.answer.times import Interval
+from photofinish.reporting.answer_words import runs_text
+from photofinish.reporting.drawing import (
+    DEVICE_COLOURS,
+    INK,
+    LINES,
+    MARKERS,
+    SMALL,
+    SMALL_STYLE,
+    Picture,
+    as_picture,
+    panel,
+)
+from photofinish.reporting.model_words import model_text
+from photofinish.reporting.sentences import SHORT_PARTS, break_even_epochs
+from photofinish.reporting.templates import say
+from photofinish.results import EpochMetrics
+from photofinish.results.records import DeviceLabel
+from photofinish.wording import HIGH, MOST_WIDTH, money
+
+_PART_COLOURS = ("#c9930a", "#8a929b", "#2a8f83", "#7b68ae", "#b5495b", "#c9ced4")
+_HEIGHT = 1.95
+_MOST_MARKED_EPOCHS = 30
+_MOST_GPUS = 8
+_NAME_WIDTH, _NAME_HEIGHT = 45, 9
+"""Size of a GPU's name, in points."""
+
+
+class _Line(NamedTuple):
+    """Time that begins with a start and grows with each run or epoch."""
+
+    name: str
+    start_seconds: float
+    each_seconds: float
+
+
+def job_pictures(pair: Comparison, decision: Decision) -> tuple[list[Picture], list[str]]:
+    """Return a job's pictures, and a sentence for each one without data."""
+    when = when_repaid(pair, decision) if decision.is_here else when_rent_pays(pair, decision)
+    found = when, which_gpu(pair, decision), where_a_step_goes(pair), losses(pair)
+    reasons = dict.fromkeys(each for each in found if isinstance(each, str))
+    return [each for each in found if isinstance(each, Picture)], list(reasons)
+
+
+def _no_gpu(decision: Decision) -> str:
+    """Return why no GPU is drawn."""
+    bound = decision.worth.limit
+    return say("no GPU pays", limit=bound) if bound <= HIGH else say("no GPU known")
+
+
+def _is_known(gpu: Candidate) -> bool:
+    return gpu.interval[1] <= MOST_WIDTH * gpu.interval[0]
+
+
+def when_rent_pays(pair: Comparison, decision: Decision) -> Picture | str:
+    """Draw the time over the number of runs, here and on a GPU that is rented once for all."""
+    worth, gpu = decision.worth, decision.worth.gpu
+    if gpu is None or not _is_known(gpu):
+        return _no_gpu(decision)
+    lines = (
+        _Line(say("picture of here"), 0.0, worth.here_seconds),
+        _Line(say("with its start", gpu=gpu.name), worth.start_seconds, gpu.seconds),
+        _Line(say("and asked", worth=worth), worth.least_seconds, gpu.seconds),
+    )
+    saved_seconds = worth.here_seconds - gpu.seconds
+    crossing = worth.least_seconds / saved_seconds if saved_seconds > 0 else math.inf
+    first, note, band = worth.fewest_runs or 1, say("pays at once"), None
+    most = max(2.0, 2 * crossing if crossing <= 10 * first else 3 * first)
+    if not worth.is_yes:
+        runs = runs_text(worth)
+        note = say("sentence", text=runs) if runs else say("never repaid", gpu=gpu.name)
+        band = (first, worth.runs or math.inf) if runs else None
+    return _lines(f"pays-{pair.experiment}", say("pays picture"), note, "runs", lines, most, band)
+
+
+def when_repaid(pair: Comparison, decision: Decision) -> Picture | str:
+    """Draw the time over the number of epochs, on the CPU and on the GPU here."""
+    found, gpu = pair.compared and pair.compared.break_even, pair.gpu
+    if not found or not gpu:
+        return say("no picture of epochs")
+    lines = [
+        _Line(name, run.timings.startup_seconds, statistics.median(run.timings.pass_seconds))
+        for name, run in (("CPU", pair.cpu), (decision.gpu_name or "GPU", gpu))
+    ]
+    most, name = gpu.timings.planned_epochs, f"pays-{pair.experiment}"
+    if most < found.epochs < 10 * most:
+        most = 1.5 * found.epochs
+    note = say("sentence", text=break_even_epochs(found))
+    return _lines(name, say("repaid picture"), note, "epochs", lines, most, found.interval)
+
+
+@rc_context(SMALL_STYLE)
+def _lines(
+    name: str,
+    caption: str,
+    note: str,
+    unit: str,
+    lines: Sequence[_Line],
+    most: float,
+    band: Interval | None,
+) -> Picture:
+    """Draw the CPU's line, the GPU's, and the GPU's with the time that it must gain."""
+    figure, axes = panel(SMALL, _HEIGHT)
+    size, time_unit = _unit(max(each.start_seconds + most * each.each_seconds for each in lines))
+    looks = ("cpu", LINES["cpu"]), ("gpu", LINES["gpu"]), ("gpu", ":")
+    for (label, start_seconds, each_seconds), (device, style) in zip(lines, looks, strict=False):
+        ends = start_seconds / size, (start_seconds + most * each_seconds) / size
+        axes.plot((0, most), ends, style, color=DEVICE_COLOURS[device], label=label)
+    if band and band[0] < most:
+        axes.axvspan(band[0], min(band[1], most), color=INK, alpha=0.12, linewidth=0)
+    axes.set(xlabel=unit, ylabel=time_unit, xlim=(0, most))
+    axes.set_ylim(bottom=0)
+    axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+    figure.legend(loc="outside upper left", ncols=2)
+    texts = [say("described line", it=each) for each in lines]
+    description = say("described lines", unit=unit, lines=texts, note=note)
+    return as_picture(figure, name, caption, description, note)
+
+
+@rc_context(SMALL_STYLE)
+def which_gpu(pair: Comparison, decision: Decision) -> Picture | str:
+    """Draw the cost of each GPU that may be rented over its time, both with a machine's start."""
+    if decision.about == "any GPU":
+        return _no_gpu(decision)
+    if decision.is_here and not decision.worth.is_yes:
+        return say("no other GPU")
+    found = [each for each in candidates(pair) if each.price and _is_known(each)]
+    if not found:
+        return say("no priced GPU")
+    found.sort(key=lambda each: (each.name != decision.gpu_name, each.value))
+    found = found[:_MOST_GPUS]
+    times = [60 * pair.settings.rental_minutes + each.seconds for each in found]
+    costs = [
+        cost_of(*each) or 0.0 for each in zip(times, (gpu.price for gpu in found), strict=True)
+    ]
+    figure, axes = panel(SMALL, _HEIGHT)
+    size, unit = _unit(max(times))
+    for gpu, time, cost in zip(found, times, costs, strict=True):
+        look = "full" if gpu.name == decision.gpu_name else "none"
+        axes.plot(time / size, cost, "o", color=DEVICE_COLOURS["gpu"], fillstyle=look)
+    currency = pair.settings.prices.currency
+    spread = max(max(times) - min(times), 0.2 * max(times)) / size
+    right = max(times) / size + 0.6 * spread  # leaves room for names
+    axes.set(xlabel=unit, ylabel=currency, xlim=(min(times) / size - 0.15 * spread, right))
+    axes.set_ylim(0.7 * min(costs), 1.5 * max(costs) or 1.0)
+    if min(costs) > 0:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.minorticks_off()
+    axes.xaxis.set_major_locator(MaxNLocator(4))
+    names = list(map(_marked, found))
+    figure.draw_without_rendering()  # lays the axes out, on which the names depend
+    _name_dots(axes, [time / size for time in times], costs, names)
+    dates = [gpu.price.as_of for gpu in found if gpu.price and gpu.price.as_of]
+    note = say("gpus note", oldest=min(dates, default=None))
+    texts = [
+        say("described gpu", name=name, time=time, cost=money(cost, currency))
+        for name, time, cost in zip(names, times, costs, strict=True)
+    ]
+    description = say("described gpus", gpus=texts)
+    return as_picture(figure, f"gpus-{pair.experiment}", say("gpus picture"), description, note)
+
+
+def _marked(gpu: Candidate) -> str:
+    """Return the name with the mark of a record, or of a memory that may not suffice."""
+    if gpu.basis == "recorded":
+        return f"{gpu.name}*"
+    return f"{gpu.name}?" if gpu.option and gpu.option.fits == "perhaps" else gpu.name
+
+
+def _name_dots(
+    axes: Axes, times: Sequence[float], costs: Sequence[float], names: Sequence[str]
+) -> None:
+    """Write each dot's name beside it, above the names that it would cover."""
+    points = axes.transData.transform(np.column_stack([times, costs])) * 72 / axes.figure.dpi
+    taken: list[tuple[float, float]] = []
+    for place in np.argsort(costs, kind="stable").tolist():
+        x, y = points[place]
+        up = 0
+        while any(abs(x - a) < _NAME_WIDTH and abs(y + up - b) < _NAME_HEIGHT for a, b in taken):
+            up += 1
+        taken.append((x, y + up))
+        dot = times[place], costs[place]
+        axes.annotate(names[place], dot, (5, up), textcoords="offset points", va="center")
+
+
+@rc_context(SMALL_STYLE)
+def where_a_step_goes(pair: Comparison) -> Picture | str:
+    """Draw a bar for each device of a step's parts, which add up to the step."""
+    runs = [run for run in pair.trained if run.shares and run.step_share_seconds]
+    if not runs:
+        return say("no parts of a step")
+    figure, axes = panel(SMALL, 0.6 + 0.85 * len(runs))
+    parts = {part: [run.shares.get(part, 0.0) for run in runs] for part in runs[0].shares}
+    begin, devices, texts = [0.0] * len(runs), [], []
+    for (part, shares), colour in zip(parts.items(), _PART_COLOURS, strict=False):
+        name = f"{SHORT_PARTS.get(part, part)} {' | '.join(f'{each:.0%}' for each in shares)}"
+        axes.barh(range(len(runs)), shares, 0.4, begin, color=colour, label=name)
+        begin = [start + share for start, share in zip(begin, shares, strict=True)]
+        texts.append(name)
+    for y, run in enumerate(runs):
+        devices.append(say("device step", device=run.device.upper(), step=run.step_share_seconds))
+        axes.text(0, y - 0.28, devices[-1])
+    axes.set(xlim=(0, 1), ylim=(len(runs) - 0.6, -0.75))
+    axes.set_axis_off()
+    figure.legend(loc="outside lower left", ncols=3 - len(runs))
+    taken = [run.trained.timings.steps_taken for run in runs if run.trained]
+    note = say("in graphs") if any(each and each.kind == "graph" for each in taken) else ""
+    description = say("described step", devices=devices, parts=texts)
+    return as_picture(figure, f"step-{pair.experiment}", say("step picture"), description, note)
+
+
+@rc_context(SMALL_STYLE)
+def losses(pair: Comparison) -> Picture | str:
+    """Draw the training loss by epoch on both devices, or on the CPU and in a GPU's record."""
+    histories: list[tuple[str, DeviceLabel, Sequence[EpochMetrics]]]
+    histories = [(run.device.upper(), run.device, run.history) for run in pair.trained]
+    if recorded := same_model(pair).losses:
+        record = next(
+            each for each in pair.same_model_references if short_name(each.hardware) == recorded.gpu
+        )
+        histories.append((f"{recorded.gpu}*", "gpu", record.history))
+    shortest = min(len(history) for _, _, history in histories)
+    curves = []
+    for label, device, history in histories:
+        points = [(each.epoch, each.training_loss) for each in history[:shortest]]
+        if finite := [each for each in points if math.isfinite(each[1])]:
+            curves.append((label, device, finite))
+    if not curves:
+        return say("no losses")
+    figure, axes = panel(SMALL, _HEIGHT)
+    texts = []
+    for label, device, points in curves:
+        marker = MARKERS[device] if len(points) <= _MOST_MARKED_EPOCHS else ""
+        line = axes.plot(*np.transpose(points), LINES[device], color=DEVICE_COLOURS[device])
+        line[0].set(marker=marker, label=label)
+        texts.append(say("described curve", device=label, first=points[0][1], last=points[-1][1]))
+    axes.set(xlabel="epoch", ylabel="training loss")
+    axes.set_xlim(left=0)
+    axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+    figure.legend(loc="outside upper left", ncols=2)
+    description = say("described losses", epochs=shortest, curves=texts)
+    note = say("sentence", text=model_text(pair))
+    return as_picture(figure, f"loss-{pair.experiment}", say("losses picture"), description, note)
+
+
+def _unit(most_seconds: float) -> tuple[float, str]:
+    """Return the unit of an axis of times: its seconds, and its name."""
+    units = ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"))
+    return next((each for each in units if most_seconds >= 2 * each[0]), units[-1])
