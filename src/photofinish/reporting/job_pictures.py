@@ -235,7 +235,7 @@ def losses(pair: Comparison) -> Picture | str:
     """Draw the training loss by epoch on both devices, or on the CPU and in a GPU's record."""
     histories: list[tuple[str, DeviceLabel, Sequence[EpochMetrics]]]
     histories = [(run.device.upper(), run.device, run.history) for run in pair.trained]
-    if recorded := same_model(pair).losses:
+    if recorded := same_model(pair).record:
         record = next(
             each for each in pair.same_model_references if short_name(each.hardware) == recorded.gpu
         )
