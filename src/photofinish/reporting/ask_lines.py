@@ -19,7 +19,7 @@ from photofinish.reporting.templates import say
 from photofinish.scripts.run_script import Watched
 from photofinish.wording import MOST_WIDTH, byte_size, counted, money, seconds
 
-_CHEAPEST = 3
+_MOST_GPUS = 4
 _FEW_STEPS = 5
 _MUCH_WAITING = 0.1
 _BAR = 40
@@ -90,7 +90,7 @@ def bars(pair: Comparison, decision: Decision) -> list[str]:
 
 
 def _best(pair: Comparison, decision: Decision) -> list[Candidate]:
-    """Return the GPU of the answer, the cheapest others, and the fastest.
+    """Return the GPU of the answer, the cheapest others, and the fastest of the rest.
 
     GPUs whose times are known too vaguely are left out.
     """
@@ -98,9 +98,9 @@ def _best(pair: Comparison, decision: Decision) -> list[Candidate]:
     found = sorted(candidates(pair), key=lambda each: each.value(start_seconds))
     known = [each for each in found if each.interval[1] <= MOST_WIDTH * each.interval[0]]
     known.sort(key=lambda each: each.name != decision.gpu_name)
-    fastest = min(known, key=lambda each: each.seconds, default=None)
-    cheap = known[:_CHEAPEST]
-    return cheap if fastest is None or fastest in cheap else [*cheap, fastest]
+    cheap = known[: _MOST_GPUS - 1]
+    others = [each for each in known if each not in cheap]
+    return [*cheap, *sorted(others, key=lambda each: each.seconds)[:1]]
 
 
 def _row(gpu: Candidate, start_seconds: float) -> _DrawnBar:

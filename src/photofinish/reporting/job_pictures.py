@@ -146,9 +146,10 @@ def which_gpu(pair: Comparison, decision: Decision) -> Picture | str:
     found = [each for each in candidates(pair) if each.price and _is_known(each)]
     if not found:
         return say("no priced GPU")
-    found.sort(key=lambda each: (each.name != decision.gpu_name, each.value))
+    start_seconds = 60 * pair.settings.rental_minutes
+    found.sort(key=lambda each: (each.name != decision.gpu_name, each.value(start_seconds)))
     found = found[:_MOST_GPUS]
-    times = [60 * pair.settings.rental_minutes + each.seconds for each in found]
+    times = [start_seconds + each.seconds for each in found]
     costs = [
         cost_of(*each) or 0.0 for each in zip(times, (gpu.price for gpu in found), strict=True)
     ]
