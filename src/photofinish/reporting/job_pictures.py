@@ -37,11 +37,19 @@ from photofinish.results import EpochMetrics
 from photofinish.results.records import DeviceLabel
 from photofinish.wording import HIGH, MOST_WIDTH, money
 
-_PART_COLOURS = ("#c9930a", "#8a929b", "#2a8f83", "#7b68ae", "#b5495b", "#c9ced4")
+_PART_COLOURS = {
+    "waiting for data": "#c9930a",
+    "copying to the device": "#8a929b",
+    "forward": "#2a8f83",
+    "backward": "#7b68ae",
+    "optimizer": "#b5495b",
+    "the rest": "#c9ced4",
+    "computing": "#2a8f83",
+}
 _HEIGHT = 1.95
 _MOST_MARKED_EPOCHS = 30
 _MOST_GPUS = 8
-_NAME_WIDTH, _NAME_HEIGHT = 45, 9
+_NAME_WIDTH, _NAME_HEIGHT = 75, 9
 """Size of a GPU's name, in points."""
 
 
@@ -139,7 +147,7 @@ def _lines(
 @rc_context(SMALL_STYLE)
 def which_gpu(pair: Comparison, decision: Decision) -> Picture | str:
     """Draw the cost of each GPU that may be rented over its time, both with a machine's start."""
-    if decision.about == "any GPU":
+    if decision.worth.gpu is None:
         return _no_gpu(decision)
     if decision.is_here and not decision.worth.is_yes:
         return say("no other GPU")
@@ -214,9 +222,9 @@ def where_a_step_goes(pair: Comparison) -> Picture | str:
     figure, axes = panel(SMALL, 0.6 + 0.85 * len(runs))
     parts = {part: [run.shares.get(part, 0.0) for run in runs] for part in runs[0].shares}
     begin, devices, texts = [0.0] * len(runs), [], []
-    for (part, shares), colour in zip(parts.items(), _PART_COLOURS, strict=False):
+    for part, shares in parts.items():
         name = f"{SHORT_PARTS.get(part, part)} {' | '.join(f'{each:.0%}' for each in shares)}"
-        axes.barh(range(len(runs)), shares, 0.4, begin, color=colour, label=name)
+        axes.barh(range(len(runs)), shares, 0.4, begin, color=_PART_COLOURS[part], label=name)
         begin = [start + share for start, share in zip(begin, shares, strict=True)]
         texts.append(name)
     for y, run in enumerate(runs):

@@ -92,9 +92,9 @@ TEMPLATES = {
     "stay here for few": "stay. Renting pays {runs}.",
     "rent for some": "one run: stay.[ {action.runs} or more: `photofinish rent "
     "{action.accelerator}`.]",
-    "surely from": "surely from {action.runs:,} runs",
+    "surely from": "surely from {action.runs:n run}",
     "perhaps from": "perhaps from {action.fewest_runs:,}",
-    "perhaps from runs": "perhaps from {action.fewest_runs:,} runs",
+    "perhaps from runs": "perhaps from {action.fewest_runs:n run}",
     "GPU of yours": "A GPU you already have: ~{speedup} ({ends}).",
     # The second line: whether the model is the same.
     "model": "Model: {model}.",
