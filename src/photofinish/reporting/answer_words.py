@@ -167,8 +167,11 @@ def _unknown(pair: Comparison, worth: Worth) -> str:
     return pair.renting.not_counted or say("nothing recorded")
 
 
-def action_text(pair: Comparison, decision: Decision) -> str:
-    """Return what to do now: one imperative, and below a No what would change it."""
+def action_text(pair: Comparison, decision: Decision, *, has_pipeline: bool = True) -> str:
+    """Return what to do now: one imperative, and below a No what would change it.
+
+    `photofinish rent` needs a pipeline, which a script that is asked does not have.
+    """
     action, worth = decision.action, decision.worth
     kind: str = action.kind
     if kind == "measure again":
@@ -187,7 +190,9 @@ def action_text(pair: Comparison, decision: Decision) -> str:
     elif kind == "stay here":
         runs = runs_text(action)
         kind = "stay here for few" if runs else kind
-    text = say(kind, action=action, price=price, runs=runs)
+    how_to_rent = "rent by command" if has_pipeline else "rent by hand"
+    rent = say(how_to_rent, action=action, gpu=gpu_words(worth))
+    text = say(kind, action=action, price=price, runs=runs, rent=rent)
     if (yours := gpu_of_yours(pair, worth)) and worth.answer == "No":
         speedup, interval = yours
         values = {"speedup": factor(speedup), "ends": factors(interval)}

@@ -41,7 +41,8 @@ class _DrawnBar(NamedTuple):
 def answer_lines(answer: JobAnswer) -> Iterator[str]:
     """Yield both lines of an answer, with a command to ask again that needs no report."""
     pair, decision = answer.pair, answer.decision
-    action = action_text(pair, decision)
+    has_pipeline = pair.cpu.settings is not None
+    action = action_text(pair, decision, has_pipeline=has_pipeline)
     if decision.action.kind == "measure again":
         action = say("ask again")
     yield answer_text(pair, decision)
