@@ -93,6 +93,8 @@ def when_rent_pays(pair: Comparison, decision: Decision) -> Picture | str:
     crossing = worth.least_seconds / saved_seconds if saved_seconds > 0 else math.inf
     first, note, band = worth.fewest_runs or 1, say("pays at once"), None
     most = max(2.0, 2 * crossing if crossing <= 10 * first else 3 * first)
+    if worth.runs and worth.runs < 2 * most:
+        most = max(most, 1.2 * worth.runs)
     if not worth.is_yes:
         runs = runs_text(worth)
         note = say("sentence", text=runs) if runs else say("never repaid", gpu=gpu.name)
@@ -229,7 +231,7 @@ def where_a_step_goes(pair: Comparison) -> Picture | str:
         texts.append(name)
     for y, run in enumerate(runs):
         devices.append(say("device step", device=run.device.upper(), step=run.step_share_seconds))
-        axes.text(0, y - 0.28, devices[-1])
+        axes.text(0, y - 0.23, devices[-1], va="bottom")
     axes.set(xlim=(0, 1), ylim=(len(runs) - 0.6, -0.75))
     axes.set_axis_off()
     figure.legend(loc="outside lower left", ncols=3 - len(runs))
