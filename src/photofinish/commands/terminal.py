@@ -13,7 +13,7 @@ _STYLES = {
     r"\b(Close call|Can't tell( yet)?)(?=[.:])": "bold yellow",
     r"Do:|Model:": "bold",
     r"`[^`]+`": "green",
-    r"█+|▏": "cyan",
+    r"[█▒]+|▏": "cyan",
     r"░+": "bright_black",
 }
 

@@ -101,7 +101,7 @@ def here_text(pair: Comparison, worth: Worth) -> str:
     timings, time = pair.cpu.timings, seconds(worth.here_seconds)
     if timings.untimed_epochs:
         ends = "-".join(dict.fromkeys(ends_in_unit(worth.here_seconds, worth.here)))
-        known = say("unsure") if _is_wide(worth.here) else ends
+        known = say("unsure") if is_wide(worth.here) else ends
         time = say("timed of", time=time, ends=known, timed=timed_text(timings))
     return say("all of a sweep", here=time, jobs=worth.jobs) if worth.jobs > 1 else time
 
@@ -111,7 +111,7 @@ def there_text(worth: Worth) -> str:
     if worth.gpu is None:
         return ""
     value, interval, mark = worth.gpu.seconds, worth.gpu.interval, _MARKS[worth.basis]
-    if _is_wide(interval):
+    if is_wide(interval):
         return say("not known there")
     if worth.about == "the GPU here":
         return seconds(value)
@@ -122,12 +122,13 @@ def there_text(worth: Worth) -> str:
     return f"{mark}{span(value, interval)}{star}"
 
 
-def _is_wide(interval: tuple[float, float]) -> bool:
+def is_wide(interval: tuple[float, float]) -> bool:
+    """Return True if an interval is too wide to be printed."""
     return not interval[1] <= MOST_WIDTH * interval[0]
 
 
 def speedup_text(worth: Worth) -> str:
-    if worth.speedup is None or worth.interval is None or _is_wide(worth.interval):
+    if worth.speedup is None or worth.interval is None or is_wide(worth.interval):
         return say("wide")
     return say("faster by", speedup=factor(worth.speedup), ends=factors(worth.interval))
 
@@ -196,7 +197,7 @@ def action_text(pair: Comparison, decision: Decision, *, has_pipeline: bool = Tr
     if (yours := gpu_of_yours(pair, worth)) and worth.answer == "No":
         speedup, interval = yours
         values = {"speedup": factor(speedup), "ends": factors(interval)}
-        text += f" {say('GPU of yours', **values)}" if not _is_wide(interval) else ""
+        text += f" {say('GPU of yours', **values)}" if not is_wide(interval) else ""
     return text
 
 

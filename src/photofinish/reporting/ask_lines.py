@@ -11,7 +11,7 @@ from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Decision
 from photofinish.answer.prices import SECONDS_AN_HOUR, cost_of
 from photofinish.answer.result import Result
-from photofinish.reporting.answer_words import action_text, answer_text, legend
+from photofinish.reporting.answer_words import action_text, answer_text, is_wide, legend
 from photofinish.reporting.ask_json import JobAnswer
 from photofinish.reporting.model_words import model_text
 from photofinish.reporting.sentences import SHORT_PARTS
@@ -24,7 +24,7 @@ _FEW_STEPS = 5
 _MUCH_WAITING = 0.1
 _BAR = 40
 """Width of the longest bar."""
-_START, _JOB = "░", "█"
+_START, _JOB, _UNSURE = "░", "█", "▒"
 
 
 class _DrawnBar(NamedTuple):
@@ -36,6 +36,8 @@ class _DrawnBar(NamedTuple):
     time: str
     cost: str = ""
     fits: str = ""
+    is_unsure: bool = False
+    """True if its interval is so wide that the bar is shaded."""
 
 
 def answer_lines(answer: JobAnswer) -> Iterator[str]:
@@ -44,7 +46,7 @@ def answer_lines(answer: JobAnswer) -> Iterator[str]:
     has_pipeline = pair.cpu.settings is not None
     action = action_text(pair, decision, has_pipeline=has_pipeline)
     if decision.action.kind == "measure again":
-        action = say("ask again")
+        action = say("ask again", took=pair.cpu.timings.total_seconds)
     yield answer_text(pair, decision)
     yield f"{say('do', action=action)} {say('model', model=model_text(pair))}"
 
@@ -70,7 +72,8 @@ def bars(pair: Comparison, decision: Decision) -> list[str]:
     rows: list[_DrawnBar] = []
     mark = "~" if pair.cpu.timings.untimed_epochs else ""
     here_seconds = pair.cpu.timings.whole_seconds
-    rows.append(_DrawnBar("this CPU", 0.0, here_seconds, f"{mark}{seconds(here_seconds)}"))
+    here = _DrawnBar("this CPU", 0.0, here_seconds, f"{mark}{seconds(here_seconds)}")
+    rows.append(here._replace(is_unsure=is_wide(worth.here)))
     if decision.is_here and worth.gpu:
         there = worth.gpu.seconds
         rows.append(_DrawnBar(worth.gpu.name, 0.0, there, seconds(there)))
@@ -84,10 +87,13 @@ def bars(pair: Comparison, decision: Decision) -> list[str]:
     lines = []
     for row in rows:
         drawn = _START * round(_BAR * row.start_seconds / longest)
-        drawn += _JOB * max(1, round(_BAR * row.job_seconds / longest))
+        drawn += (_UNSURE if row.is_unsure else _JOB) * max(
+            1, round(_BAR * row.job_seconds / longest)
+        )
         cells = f"{row.name:{names}}  {drawn:{_BAR + 1}}  {row.time:{times}}"
         lines.append(f"  {cells}  {row.cost:{costs}}  {row.fits}".rstrip())
-    return [*lines, f"  {say('bars')}"] if found else lines
+    unsure = say("bar unsure") if any(row.is_unsure for row in rows) else ""
+    return [*lines, f"  {say('bars', unsure=unsure)}"] if found else lines
 
 
 def _best(pair: Comparison, decision: Decision) -> list[Candidate]:

@@ -326,12 +326,13 @@ TEMPLATES = {
     "no parts of a step": "No picture of a step: its parts are not known.",
     "no losses": "No picture of losses: none are recorded.",
     # `photofinish ask`.
-    "ask again": "the same command when the machine is quiet.",
+    "ask again": "the same command when the machine is quiet ({took:time}).",
     "own repaid": "The GPU here repays its start after {after:time} of training here.",
     "never repaid": "A rented {gpu} never repays its start.",
     "rented repaid": "A rented {worth.gpu.name} repays the {worth.start_seconds:time} of its start "
     "from about {after:time} of training here on.",
-    "bars": "░ start of the machine  █ job",
+    "bars": "░ start of the machine  █ job[  {unsure}]",
+    "bar unsure": "▒ job, very unsure",
     "fits yes": "fits ({needed} of {of:g} GiB)",
     "fits perhaps": "may not fit ({needed} of {of:g} GiB at least)",
     "step bar": "{device}: a step {step:time}:",
