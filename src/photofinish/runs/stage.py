@@ -13,6 +13,7 @@ from photofinish.files import state_folder
 from photofinish.machine.fingerprint import GpuTarget, check_machine, read_host, report_missing
 from photofinish.results.records import DeviceLabel
 from photofinish.runs.costs import Costs
+from photofinish.runs.finished import restore_result
 from photofinish.runs.run import REMEDY, Run, write_unavailable
 from photofinish.stage.locks import exclusive, exclusive_machine
 from photofinish.stage.rank import Rank, own_rank
@@ -44,7 +45,8 @@ def train(
         from photofinish.runs.distributed import launch
 
         with exclusive_machine(f"which trains {run.title}") as waited_seconds:
-            launch(host, waited_seconds, _RESUMING)
+            if not restore_result(run):
+                launch(host, waited_seconds, _RESUMING)
     elif rank is None or rank.number == 0:
         _train_with_mlflow(run, rank)
     else:
@@ -58,6 +60,8 @@ def _train_with_mlflow(run: Run, rank: Rank | None) -> None:
     with exclusive(state_folder() / "locks", str(run.out.resolve()), run.key()) as lock_seconds:
         if rank is None and isinstance(run.host, GpuTarget) and run.host.missing:
             _record_unavailable(run, f"no accelerator: {run.host.missing}")
+            return
+        if rank is None and restore_result(run):
             return
         # With several processes, the stage that starts them holds the lock for all.
         machine = nullcontext(0.0) if rank else exclusive_machine(f"which trains {run.title}")

@@ -13,6 +13,7 @@ from photofinish.files import state_folder
 from photofinish.machine.load import load_warnings
 from photofinish.results import passed_seconds, records
 from photofinish.runs.distributed import failures_left_to_the_stage, team_for
+from photofinish.runs.finished import keep_result
 from photofinish.runs.further import train_further_seeds, train_repeats
 from photofinish.runs.instruments import Instruments
 from photofinish.runs.job_clock import JobClock
@@ -62,6 +63,7 @@ def train(
         # Written last: a result with this file is complete.
         timings = timings.model_copy(update={"seeds": seeds})
         records.write_record(run.out / records.TIMINGS_FOLDER / records.TIMINGS, timings)
+        keep_result(run)
         checkpoints = CheckpointStore(run.checkpoint_folder()).paths()
         tracker.training_ended(run.name, run.device, run.out.parent.parent, checkpoints)
 

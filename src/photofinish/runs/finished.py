@@ -1,0 +1,64 @@
+"""Finished results that DVC has not stored yet. The next run restores them without measuring."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from photofinish.errors import UserError
+from photofinish.files import is_as_recorded
+from photofinish.results import records
+from photofinish.runs.run import Run
+
+
+def keep_result(run: Run) -> None:
+    """Copy a complete result to the run's checkpoints, in case of a kill before DVC stores it.
+
+    The result is complete without the copy, so a full disk does not fail the stage.
+    """
+    if "DVC_STAGE" not in os.environ:
+        return
+    folder = _folder(run)
+    new = folder.with_name(f".{folder.name}")
+    for leftover in (new, folder):
+        shutil.rmtree(leftover, ignore_errors=True)
+    try:
+        for name in (records.MODEL, records.TIMINGS_FOLDER):
+            shutil.copytree(run.out / name, new / name)
+        new.rename(folder)
+    except OSError as error:
+        shutil.rmtree(new, ignore_errors=True)
+        print(f"note: {run.title}  has no safety copy of its result: {error}")
+
+
+def restore_result(run: Run) -> bool:
+    """Restore a result that DVC lost. Return False if there is none, or DVC has stored it.
+
+    A damaged copy is removed: DVC would store it, and every later stage fail.
+    """
+    folder = _folder(run)
+    if "DVC_STAGE" not in os.environ or not folder.is_dir():
+        return False
+    if not _is_whole(folder):
+        print(f"{run.title}  {folder} is damaged and not used")
+        shutil.rmtree(folder)
+        return False
+    shutil.copytree(folder, run.out, dirs_exist_ok=True)
+    print(f"{run.title}  had finished: its result is restored")
+    return True
+
+
+def _is_whole(folder: Path) -> bool:
+    model, timings = folder / records.MODEL, folder / records.TIMINGS_FOLDER
+    try:
+        records.read_record(timings / records.TIMINGS, records.TrainingTimes)
+        record = records.read_record(model / records.RECORD, records.TrainingRecord)
+    except UserError:
+        return False
+    return is_as_recorded(model / records.WEIGHTS, record.weights_sha256)
+
+
+def _folder(run: Run) -> Path:
+    """Return the folder in the run's checkpoints. Its path changes once DVC has stored a result."""
+    return run.checkpoint_folder() / "result"
