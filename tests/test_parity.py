@@ -62,11 +62,11 @@ Step = Callable[..., Trained]
 
 @pytest.fixture
 def step(make_result: MakeResult) -> Step:
-    """Made-up results with a real first step on 32 images."""
+    """Made-up results with a real first step on 16 images."""
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(1)
-    images = torch.randn(32, 3, 32, 32, generator=generator)
-    targets = torch.randint(0, 10, (32,), generator=generator)
+    images = torch.randn(16, 3, 32, 32, generator=generator)
+    targets = torch.randint(0, 10, (16,), generator=generator)
 
     def one(network: nn.Module, precision: str = "fp32") -> Trained:
         labels = targets.numpy()
