@@ -14,7 +14,7 @@ from conftest import ROOT
 from photofinish.config.datasets import DatasetPlan
 from photofinish.config.loader import read_params
 from photofinish.data.packed import PackedSplit
-from photofinish.data.raw_data import read_raw
+from photofinish.data.raw_data import RawData, read_raw
 from photofinish.data.sources import download
 from photofinish.data.split import split
 from photofinish.models.registry import build_model
@@ -38,14 +38,26 @@ MNIST_LINEAR_ACCURACY = [0.8838, 0.8988, 0.9016, 0.9052, 0.9074]
 MNIST_MLP_ACCURACY = 0.9542
 
 
-def packed(example: str, folder: Path) -> PackedSplit:
-    """Pack the data set of an example."""
-    ((name, dataset),) = read_params(ROOT / "examples" / f"{example}.yaml").datasets.items()
-    shutil.copytree(REAL_DATA / dataset.source, folder / "root" / dataset.source)
-    dataset = dataset.model_copy(update={"root": str(folder / "root")})
-    plan = DatasetPlan(name=name, dataset=dataset, local_files=None)
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory: pytest.TempPathFactory) -> RawData:
+    """Read MNIST once for both tutorials."""
+    folder = tmp_path_factory.mktemp("raw")
+    shutil.copytree(REAL_DATA / "MNIST", folder / "root/MNIST")
+    plan = plan_of("mnist-linear")
+    dataset = plan.dataset.model_copy(update={"root": str(folder / "root")})
+    plan = plan.model_copy(update={"dataset": dataset})
     download(plan, folder / "raw")
-    split(plan, read_raw(plan, folder / "raw"), folder / "split")
+    return read_raw(plan, folder / "raw")
+
+
+def plan_of(example: str) -> DatasetPlan:
+    ((name, dataset),) = read_params(ROOT / "examples" / f"{example}.yaml").datasets.items()
+    return DatasetPlan(name=name, dataset=dataset, local_files=None)
+
+
+def packed(example: str, raw: RawData, folder: Path) -> PackedSplit:
+    """Pack the data set of an example."""
+    split(plan_of(example), raw, folder / "split")
     return PackedSplit(folder / "split")
 
 
@@ -62,15 +74,15 @@ def accuracies_on_the_test_images(example: str, name: str, data: PackedSplit) ->
     return [metrics.validation_accuracy or 0.0 for metrics, _ in trainer.epochs()]
 
 
-def test_mnist_linear_learns_as_fast_as_in_its_tutorial(tmp_path: Path) -> None:
-    data = packed("mnist-linear", tmp_path)
+def test_mnist_linear_learns_as_fast_as_in_its_tutorial(raw: RawData, tmp_path: Path) -> None:
+    data = packed("mnist-linear", raw, tmp_path)
     assert data.manifest.counts == {"train": 60_000, "test": 10_000}
     assert (data.manifest.mean, data.manifest.std) == ((0.1307,), (0.3081,))
     measured = accuracies_on_the_test_images("mnist-linear", "mnist-linear", data)
     assert measured == pytest.approx(MNIST_LINEAR_ACCURACY, abs=0.005)
 
 
-def test_mnist_mlp_reaches_the_known_accuracy(tmp_path: Path) -> None:
-    data = packed("mnist-mlp", tmp_path)
+def test_mnist_mlp_reaches_the_known_accuracy(raw: RawData, tmp_path: Path) -> None:
+    data = packed("mnist-mlp", raw, tmp_path)
     measured = accuracies_on_the_test_images("mnist-mlp", "mnist-mlp-resident", data)
     assert max(measured) >= MNIST_MLP_ACCURACY
