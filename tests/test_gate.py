@@ -100,7 +100,7 @@ def test_pairs_of_processes_start_until_their_mean_is_clear_and_pairs_that_diffe
             ("ab", "ac"),
             True,
             "the same bits",
-        ),  # side by side, whatever the next pair has
+        ),  # side by side: the next pair may differ
         (("ab", "ac"), ("ab", "ab"), None, "bits that do not repeat"),
         (("ab", "ab"), ("Ab", "Ab"), None, "bits not compared"),  # of steps captured together
         (("ab", "ab"), ("aB", "ab"), True, "the same bits"),

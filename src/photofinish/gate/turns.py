@@ -33,24 +33,24 @@ class Turns:
         whole = steps + trainer.steps.at_once >= trainer.steps_per_epoch
         whole = whole or (loader.name == "loader" and loader.workers > 0)
         done, losses = 0.0, list[torch.Tensor]()
-        waited_seconds, began_seconds = waited_for_core_seconds(), trainer.clock.now_seconds()
+        began_seconds, waited_seconds = trainer.clock.now_seconds(), waited_for_core_seconds()
         for _ in range(-(-steps // trainer.steps_per_epoch)):
             self._epochs += 1
             for part, each in parts_of_epoch(trainer, self._epochs, None if whole else steps):
                 losses += each
                 if part.holds == "start":
-                    waited_seconds = waited_for_core_seconds()
                     began_seconds = trainer.clock.now_seconds()
+                    waited_seconds = waited_for_core_seconds()
                     continue
                 done += part.steps
                 break
-        # Waits for a core are known for the same time only.
+        # Waits are read within the timed span, so that no wait is longer than it.
+        all_waits = waited_for_core_seconds()
         took_seconds = trainer.clock.now_seconds() - began_seconds
         if not is_accelerator(trainer.device):
             # Threads wait for each other, so the longest wait of a thread counts.
             waits = [
-                seconds - waited_seconds.get(thread, 0.0)
-                for thread, seconds in waited_for_core_seconds().items()
+                seconds - waited_seconds.get(thread, 0.0) for thread, seconds in all_waits.items()
             ]
             took_seconds -= max(waits, default=0.0)
         values = torch.cat([loss.reshape(-1) for loss in losses]).double().cpu()
