@@ -37,7 +37,7 @@ def run(findings: Findings, _out: Path, _data: Path | None) -> None:
     """Measure all of it, smaller without a GPU."""
     device = here()
     small = device == CPU
-    images = mnist(None, *((2000, 500) if small else (50_000, 10_000)))
+    images = mnist(None, *((1000, 500) if small else (50_000, 10_000)))
     for graphs in ("off", "auto"):
         what, variant = "an epoch of LeNet, batch 1000", f"cuda_graphs: {graphs}"
         with findings.failures_kept(what, variant):
@@ -45,7 +45,7 @@ def run(findings: Findings, _out: Path, _data: Path | None) -> None:
             built = trainer(images, device, model=LENET, cuda_graphs=graphs, **settings)
             add_epoch(findings, what, variant, built)
     rates = _matrix_rates(findings, device, side=512 if small else 8192)
-    images = data.noise((3, 32, 32), *((64, 32) if small else (4096, 512)))
+    images = data.noise((3, 32, 32), *((16, 8) if small else (4096, 512)))
     for precision, rate in rates.items():
         _measure_resnet(findings, device, images, precision, rate)
 
@@ -86,7 +86,7 @@ def _measure_resnet(
     findings: Findings, device: torch.device, images: data.Data, precision: str, rate: float
 ) -> None:
     """Measure a step, and train twice."""
-    batch_size = 16 if device == CPU else 256
+    batch_size = 4 if device == CPU else 256
     what = f"a step of ResNet-18 on 32x32, batch {batch_size}"
     settings = {"model": {"name": "resnet18"}, "batch_size": batch_size, "epochs": 1}
     settings["precision"] = precision
