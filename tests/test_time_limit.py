@@ -72,7 +72,7 @@ def test_a_limited_training_is_the_start_of_the_whole_one_and_resumes_to_the_sam
     assert [len(each) for each in (*timings.repeats, *timings.seeds, further.history)] == [2, 2, 2]
     assert timings.epochs_left == 2
 
-    # Killed before DVC stored it: the checkpoint has the end, whatever the limit is now.
+    # Killed before DVC stored it: the checkpoint has the end, with any limit now.
     model, timings = train(run, experiment, Costs())
     assert contents(model) == learned
     assert (timings.resumed_at_epochs, timings.epochs_left) == ((2,), 2)
