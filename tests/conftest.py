@@ -445,10 +445,14 @@ class Project:
 
     def without_mlflow(self) -> Project:
         """Replace MLflow, which takes most of the time of a small training, by nothing."""
-        worker = "def __getattr__(name):\n    return lambda *arguments: None\n"
-        path = self.root / "src/photofinish/tracking/mlflow_worker.py"
-        path.write_text(worker, encoding="utf-8")
+        replace_mlflow(self.root / "src/photofinish")
         return self
+
+
+def replace_mlflow(package: Path) -> None:
+    """Replace the process that imports MLflow by one that does nothing."""
+    worker = "def __getattr__(name):\n    return lambda *arguments: None\n"
+    (package / "tracking/mlflow_worker.py").write_text(worker, encoding="utf-8")
 
 
 def clone_project(root: Path) -> Project:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, CustomFiles, clone_project, run_command
+from conftest import ROOT, CustomFiles, clone_project, replace_mlflow, run_command
 
 from photofinish.commands.cli import main
 from photofinish.commands.examples import copy_example
@@ -62,6 +62,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin/python"), "install"]
     options = ["--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
     subprocess.run([*pip, *options, str(clone)], check=True)
+    replace_mlflow(packages / "photofinish")
     return folder / "bin"
 
 
