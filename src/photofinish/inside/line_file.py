@@ -18,6 +18,8 @@ class LineFile:
 
     def __init__(self, folder: Path) -> None:
         self._path, self._process = folder / f"{os.getpid()}.jsonl", os.getpid()
+        self._file: int | None = None
+        """Open file. A file object would warn in the user's process that it is never closed."""
         self._lines: list[Any] = []
         self._written_at = 0.0
         self._memory_at = time.perf_counter()
@@ -55,5 +57,6 @@ class LineFile:
     def _write(self, now: float) -> None:
         lines, self._lines, self._written_at = self._lines, [], now
         if lines and not self.is_forked:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.writelines(json.dumps(line) + "\n" for line in lines)
+            if self._file is None:
+                self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+            os.write(self._file, "".join(json.dumps(line) + "\n" for line in lines).encode())

@@ -24,15 +24,19 @@ if TYPE_CHECKING:
 
 VALIDATES, COUNTED = 1, 2
 """Flags of a block."""
-_BLOCK_SECONDS, _ACCELERATOR_SECONDS, _LATER_SECONDS = 0.05, 0.25, 1.0
-"""Length of a block. An accelerator is waited for at its end. After a minute, blocks are longer."""
-_LATER = 60.0
+_BLOCK_SECONDS, _ACCELERATOR_SECONDS, _MOST_BLOCK_SECONDS = 0.05, 0.25, 1.0
+"""Shortest length of a block, and the longest. An accelerator is waited for at its end."""
+_BLOCK_SHARE = 0.02
+"""Share of the training so far that a block takes. To end a block takes 0.2 ms."""
 _LEAST_STEPS, _LEAST_SECONDS = 12, 5.0
 """Steps or seconds of training before a step is counted. By then, its state and memory exist."""
 _OFTEN = 20
 """Ratio of steps from which on an optimizer hardly ever steps, compared to another."""
-_UNWATCHED_SECONDS = 0.02
-"""Time between periods with hooks of modules, if there is no loader. A hook takes 40 us."""
+_UNWATCHED_SECONDS, _MOST_UNWATCHED_SECONDS = 0.02, 0.1
+"""Time between periods with hooks of modules, if there is no loader. A hook takes 0.1 ms.
+
+It grows as blocks do.
+"""
 _clock = time.perf_counter
 
 
@@ -43,6 +47,8 @@ class Recorder:
         self._lines = LineFile(folder)
         self._note = self._lines.note
         self._forward_hook: Any = None
+        self._torch: Any = None
+        """Module torch, once the script has imported it."""
         self._compiles = self.is_nested = False
         self._loaders: dict[Any, int] = {}
         """Numbers of loaders by data set and batch size. A script may make one for each epoch."""
@@ -94,6 +100,7 @@ class Recorder:
         from .patches import watch_torch
 
         watch_torch(self)
+        self._torch = sys.modules["torch"]
         self.watch_forward()
         self._note(kind="torch")
 
@@ -122,7 +129,9 @@ class Recorder:
         if self._kept is not None:
             self._kept[number] = loader
         self._end_run()
-        self._end_block(_clock())
+        # An empty block is a part of the next.
+        if self._flags or self.batches or self._made or self._counting or any(self._steps):
+            self._end_block(_clock())
         self._began_loader, self._closes_at = number, 0.0
         self.loader_ended()
         return number
@@ -162,14 +171,12 @@ class Recorder:
             self._closes_at = 0.0
 
     def _module_begins(self, module: Any, _inputs: Any) -> None:
-        import torch
-
         if self._first_step_at is None:
             self._forward_passes += 1
             self._note_seen()
         else:
             self._forget_forward()
-        if not (module.training and torch.is_grad_enabled()):
+        if not (module.training and self._torch.is_grad_enabled()):
             self._note_validation()
         elif self.loader is None:
             self._making_seconds += _clock() - self._ended_at
@@ -189,10 +196,9 @@ class Recorder:
 
     def watch_forward(self) -> None:
         """Watch the next forward pass."""
-        if self._forward_hook is None and not self._compiles and "torch" in sys.modules:
-            from torch.nn.modules.module import register_module_forward_pre_hook
-
-            self._forward_hook = register_module_forward_pre_hook(self._module_begins)
+        if self._forward_hook is None and not self._compiles and self._torch is not None:
+            register = self._torch.nn.modules.module.register_module_forward_pre_hook
+            self._forward_hook = register(self._module_begins)
 
     def _forget_forward(self) -> None:
         if self._forward_hook is not None:
@@ -211,10 +217,11 @@ class Recorder:
             if self._counting is not None:
                 self._counting.optimizer_stepped(optimizer)
         self._steps[number] += 1
-        self._steps_since += 1
         if number == self._main:
             self._end_period(_clock())
-        elif self._steps_since > _OFTEN:
+            return
+        self._steps_since += 1
+        if self._steps_since > _OFTEN:
             self._end_block(_clock())  # another optimizer may be the main one
 
     def _add_optimizer(self, key: Any, groups: list[dict[str, Any]]) -> int:
@@ -247,7 +254,7 @@ class Recorder:
             self._quickest_seconds = seconds
         self._ended_at, self._batches_before, self._steps_since = now, self.batches, 0
         if self.loader is None and now >= self._watches_at:
-            self._watches_at = now + _UNWATCHED_SECONDS
+            self._watches_at = now + self._grown(now, _UNWATCHED_SECONDS, _MOST_UNWATCHED_SECONDS)
             self.watch_forward()
         if self._device is not None:
             self._device.period_ended()
@@ -277,10 +284,13 @@ class Recorder:
         self._begin_block(at)
         self._closes_at = 0.0
         if self._is_counted or sum(self._all_steps) > _LEAST_STEPS:
-            trained_seconds = at - (self._first_step_at or at)
-            length = _BLOCK_SECONDS if self._device is None else _ACCELERATOR_SECONDS
-            self._closes_at = at + (length if trained_seconds < _LATER else _LATER_SECONDS)
+            least = _BLOCK_SECONDS if self._device is None else _ACCELERATOR_SECONDS
+            self._closes_at = at + self._grown(at, least, _MOST_BLOCK_SECONDS)
         self._lines.write_sometimes(at)
+
+    def _grown(self, now: float, least: float, most: float) -> float:
+        """Return a share of the training so far, within limits."""
+        return min(most, max(least, _BLOCK_SHARE * (now - (self._first_step_at or now))))
 
     def _sums(self, at: float) -> list[Any]:
         on_device = self._device.event_seconds() if self._device else []
