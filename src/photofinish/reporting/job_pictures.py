@@ -231,7 +231,7 @@ def where_a_step_goes(pair: Comparison) -> Picture | str:
         texts.append(name)
     for y, run in enumerate(runs):
         devices.append(say("device step", device=run.device.upper(), step=run.step_share_seconds))
-        axes.text(0, y - 0.23, devices[-1], va="bottom")
+        axes.text(0, y - 0.26, devices[-1], va="bottom")
     axes.set(xlim=(0, 1), ylim=(len(runs) - 0.6, -0.75))
     axes.set_axis_off()
     figure.legend(loc="outside lower left", ncols=3 - len(runs))

@@ -299,7 +299,7 @@ TEMPLATES = {
     "picture of start": "start-up, or a machine's start",
     "infinitely fast": "an infinitely fast GPU[: {limit:time}]",
     "with its start": "{gpu} and its start",
-    "and asked": "and {worth.worth_seconds:time} to gain",
+    "and asked": "+ {worth.worth_seconds:time} asked",
     "described line": "{it.name}, {it.start_seconds:time} and {it.each_seconds:time} for each",
     "described lines": "Time over {unit}. {lines:list}. {note}",
     "pays picture": "When does renting pay?",
