@@ -142,7 +142,7 @@ def test_the_notebook_answers_by_two_commands_beside_a_pipeline_that_keeps_its_d
     assert re.findall("Running stage '(.*)'", again) == ["plan", "train-cpu@Net"]
     assert {path: path.read_bytes() for path in before} == before
     made = {path.name for path in job.root.iterdir() if not path.name.startswith((".", "__"))}
-    assert made == {"dvc.yaml", "data", "net.py", "photofinish"}
+    assert made == {"dvc.yaml", "data", "net.py", "photofinish", "train.py"}
 
 
 LOOP = """\
