@@ -189,6 +189,12 @@ def test_seeds_and_the_experiments_of_a_sweep_share_a_rented_machine(job: Job) -
     assert {each.answer for each in decisions} == {"Probably yes"}
     assert "for all 10 of the sweep" in verdict(sweep[0], decisions[0]).answer
     assert summary(decisions) == "10 Probably yes"
+    unknown = HOUR_STEP.model_copy(update={"without_formula": ("_thnn_fused_lstm_cell",)})
+    *others, last = decide_all(
+        [*sweep, pair_of(with_timings(alone, operations=unknown), settings=T4)]
+    )
+    assert {each.answer for each in others} == {"Probably yes"}
+    assert last.gpu_name is None
 
 
 def minutes(text: str) -> list[float]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from photofinish.answer.candidates import About, Answer, Basis, Reason, Worth
+from photofinish.answer.candidates import About, Answer, Basis, Reason, Worth, candidates
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.fair_cpu import slow_kernels
 from photofinish.answer.fewer_epochs import FewerEpochs, fewer_epochs
@@ -84,13 +84,20 @@ class Decision:
 
 
 def decide_all(pairs: Sequence[Comparison]) -> list[Decision]:
-    """Decide for each experiment. Experiments with equal data set and network are one sweep."""
-    sweeps: dict[tuple[str, ...], list[Comparison]] = defaultdict(list)
+    """Decide for each experiment. Experiments with equal data set and network are one sweep.
+
+    Those without an estimate are a sweep of their own, or none of the others would have one.
+    """
+    sweeps: dict[tuple[object, ...], list[Comparison]] = defaultdict(list)
     for pair in pairs:
         if not pair.compared:
-            sweeps[pair.cpu.sweep].append(pair)
+            sweeps[_sweep(pair)].append(pair)
     rented = {key: decide_rented(sweep) for key, sweep in sweeps.items()}
-    return [_decision(pair, rented.get(pair.cpu.sweep)) for pair in pairs]
+    return [_decision(pair, rented.get(_sweep(pair))) for pair in pairs]
+
+
+def _sweep(pair: Comparison) -> tuple[object, ...]:
+    return pair.cpu.sweep, bool(candidates(pair))
 
 
 def decide(pair: Comparison) -> Decision:

@@ -109,9 +109,10 @@ def load_warnings(windows: Iterable[LoadWindow]) -> list[str]:
 
 
 def share_of_others(windows: Sequence[LoadWindow]) -> float:
-    """Return the share of all cores that other programs used."""
+    """Return the share of all cores that other programs used, or 0 if that does not matter."""
     cores_seconds = sum(window.cores * window.wall_seconds for window in windows)
-    return sum(window.others_cpu_seconds for window in windows) / (cores_seconds or 1.0)
+    share = sum(window.others_cpu_seconds for window in windows) / (cores_seconds or 1.0)
+    return share if share > MOST_SHARE_OF_OTHERS else 0.0
 
 
 def nvidia_gpu_state(uuid: str | None) -> Callable[[], tuple[str, ...]]:
