@@ -113,6 +113,14 @@ def test_figures_that_show_no_cause_leave_the_bound_by_start_up(on_cpu: Any) -> 
         assert why in verdict(pair).text
 
 
+def test_slow_steps_keep_the_loading_of_the_few_batches_that_were_loaded_alone(on_cpu: Any) -> None:
+    alone = {"slow_batch_seconds": (0.07, 0.08, 0.09), "steps_per_epoch": 38}
+    found: Any = speedup_bounds(as_result(on_cpu(attribution=None, not_attributed="slow", **alone)))
+    assert found.loading_not_known is None
+    assert found.epoch.measured_seconds == pytest.approx(38 * 0.08)
+    assert found.epoch.staying_seconds == pytest.approx(38 * 0.07 / RUN)
+
+
 def parts_of(epoch_seconds: float) -> dict[str, Any]:
     """Return `measure`'s parts of such epochs."""
     part = TimedPart(seconds=epoch_seconds, steps=37.5, epoch=0, holds="steps")

@@ -98,6 +98,8 @@ def _bounds_by_loading(run: Result, settings: LoaderInput | ResidentInput) -> Sp
     is_busy = not_known is not None and not_known.reason == "busy"
     if settings.name == "resident":
         return SpeedupBounds(startup)
+    if timings.slow_batch_seconds and timings.steps_per_epoch:
+        return _bounds_by_few_batches(timings, startup, timings.steps_per_epoch)
     if costs is None or (not_known and not is_busy):
         return SpeedupBounds(startup, loading_not_known=not_known)
     loading_seconds = costs.steps_per_epoch * costs.batch_alone_seconds
@@ -111,6 +113,17 @@ def _bounds_by_loading(run: Result, settings: LoaderInput | ResidentInput) -> Sp
     if timings.busy:
         trained_share = min(1.0, trained_share)
     epoch = SpeedupBound(*(seconds * trained_share for seconds in measured))
+    return SpeedupBounds(_job_bound(startup, epoch, timings.planned_epochs), epoch)
+
+
+def _bounds_by_few_batches(timings: JobTimes, startup: SpeedupBound, steps: int) -> SpeedupBounds:
+    """Return the bounds of slow steps, of which only a few batches were loaded alone."""
+    whole_seconds, alone = timings.median_epoch_seconds, timings.slow_batch_seconds
+    loading_seconds = min(steps * statistics.fmean(alone), whole_seconds)
+    margin = max(RUN_MARGIN, slowdown_of_a_thread(timings.load))
+    least_seconds = min(steps * min(alone), whole_seconds) / margin
+    slow_seconds = spread(timings.epoch_seconds)[1]
+    epoch = SpeedupBound(slow_seconds, whole_seconds, least_seconds, loading_seconds)
     return SpeedupBounds(_job_bound(startup, epoch, timings.planned_epochs), epoch)
 
 

@@ -60,6 +60,7 @@ class Profile(NamedTuple):
     operations: Operations | None
     not_counted: str | None
     tried_threads: tuple[TriedThreads, ...] = ()
+    slow_batch_seconds: tuple[float, ...] = ()
 
 
 def profile(

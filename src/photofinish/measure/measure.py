@@ -17,6 +17,7 @@ from photofinish.measure.first_step import first_batch, first_step
 from photofinish.measure.loader_times import measure_loader
 from photofinish.measure.loader_tries import fits_resident
 from photofinish.measure.operations import count_operations
+from photofinish.measure.step_parts import measure_batches_alone
 from photofinish.measure.take_parts import second_step_seconds, take_parts
 from photofinish.measure.threads import fp32_flops_a_second
 from photofinish.results import records
@@ -44,6 +45,8 @@ _LEAST_SECONDS = 1.5
 _PARTS_SHARE = 0.5
 _SLOW_STEPS = 20
 """Number of steps that measuring single steps takes at least."""
+_SLOW_BATCHES = 3
+"""Number of batches of slow steps that are loaded alone, by hand: as few as answer at all."""
 
 
 def measure(
@@ -149,13 +152,18 @@ def _profile(
 
 
 def _profile_slow(trainer: Trainer, job_seconds: float) -> Profile:
-    """Return the counts of a slow step, whose parts would take too long to measure."""
+    """Return the counts of a slow step, and the loading of its batches.
+
+    Its parts would take too long to measure.
+    """
     allowed = seconds(_JOB_SHARE * job_seconds)
     why = f"{_SLOW_STEPS} steps take longer than the {allowed} that measuring may take"
     if trainer.team.size > 1 or trainer.experiment.model.compile:
         return Profile(None, None, why, None, why)
     counted = attempt(partial(count_operations, trainer))
-    return Profile(None, None, why, *counted)
+    loads = trainer.experiment.input.name == "loader"
+    alone = attempt(partial(measure_batches_alone, trainer, _SLOW_BATCHES))[0] if loads else None
+    return Profile(None, None, why, *counted, slow_batch_seconds=alone or ())
 
 
 def resident_batches(setup: Setup) -> Batches | None:

@@ -215,6 +215,8 @@ class StepMeasurements(Record):
     attribution: StepAttribution | None = None
     not_attributed: str | None = None
     """Reason for a missing attribution."""
+    slow_batch_seconds: tuple[float, ...] = ()
+    """Times to load a batch without steps, where steps are too slow for an attribution."""
     loader: LoaderTimes | None = None
     """Breakdown of a loader's time for a batch."""
     operations: Operations | None = None
