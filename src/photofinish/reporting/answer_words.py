@@ -156,9 +156,8 @@ def _unknown(pair: Comparison, worth: Worth) -> str:
     if worth.gpu:
         low, high = worth.gained
         if not math.isfinite(high):
-            ends = say("wide")
-        else:
-            ends = between((low, high)) if low > 0 else say("perhaps nothing", most=high)
+            return say("gain unknown", worth=worth)
+        ends = between((low, high)) if low > 0 else say("perhaps nothing", most=high)
         return say("gains between", ends=ends, worth=worth)
     operations = pair.cpu.timings.operations
     if unknown := pair.bounds.loading_not_known:

@@ -54,6 +54,7 @@ TEMPLATES = {
     "not known there": "how long it takes there is not known",
     "faster by": "{speedup} ({ends})",
     "unsure": "very unsure",
+    "gain unknown": "what it gains is not known, and {worth.worth_seconds:time} are asked",
     "perhaps nothing": "at most {most:time}, perhaps nothing",
     "gains between": "it gains {ends}, and {worth.worth_seconds:time} are asked",
     "wide": "the interval is more than ten times wide",
