@@ -187,7 +187,7 @@ def test_seeds_and_the_experiments_of_a_sweep_share_a_rented_machine(job: Job) -
     sweep = [pair_of(alone, settings=T4)] * 10
     decisions = decide_all(sweep)
     assert {each.answer for each in decisions} == {"Probably yes"}
-    assert "for all 10 of the sweep" in verdict(sweep[0], decisions[0]).answer
+    assert "for the sweep's 10 jobs" in verdict(sweep[0], decisions[0]).answer
     assert summary(decisions) == "10 Probably yes"
     unknown = HOUR_STEP.model_copy(update={"without_formula": ("_thnn_fused_lstm_cell",)})
     *others, last = decide_all(

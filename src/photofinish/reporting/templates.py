@@ -49,7 +49,7 @@ TEMPLATES = {
     "GPU can't tell": "Can't tell yet: {there} on {gpu}, {here} on the CPU: {speedup}."
     "[ {unknown:cap}.]",
     "with busy": "{answer} Machine[ {share:.0%}] busy: wide.",
-    "all of a sweep": "{here} for all {jobs} of the sweep",
+    "all of a sweep": "{here} for the sweep's {jobs:n job}",
     "timed of": "~{time} ([{ends}, ]after {timed})",
     "not known there": "how long it takes there is not known",
     "faster by": "{speedup} ({ends})",
