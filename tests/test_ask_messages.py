@@ -15,7 +15,6 @@ from photofinish.commands.ask import ask
 from photofinish.errors import UserError
 from photofinish.inside.device import Device
 from photofinish.inside.lengths import lengths_in_command
-from photofinish.machine.fingerprint import GpuTarget
 from photofinish.scripts import run_script
 from photofinish.scripts.run_script import Limits
 from photofinish.scripts.script_lines import Length, Process
@@ -61,17 +60,6 @@ def test_a_script_gets_our_input_if_it_runs_once() -> None:
     command = [sys.executable, "-m", "photofinish", "ask", sys.executable, "train.py"]
     ended = subprocess.run(command, input="7\n", capture_output=True, text=True, check=False)
     assert "ZeroDivisionError" in ended.stderr
-
-
-def test_a_script_that_runs_twice_gets_no_input_and_a_line_says_so(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    gpu = GpuTarget.model_construct(accelerators=(), missing=None)
-    monkeypatch.setattr("photofinish.commands.ask.fingerprint", lambda _: (None, gpu))
-    assert "EOFError" in _refusal("import torch; input()")
-    shown = capsys.readouterr().err
-    assert shown.startswith("Your script runs for up to 60 s on the CPU, and again on the GPU, ")
-    assert "no input" in shown
 
 
 def test_nothing_waits_for_a_device_whose_graph_is_captured(

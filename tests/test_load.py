@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pynvml
@@ -53,6 +55,7 @@ A_FEW_TICKS = {"wall_seconds": 0.1, "own_cpu_seconds": 0.1, "others_cpu_seconds"
         ({"swapped_pages": 5000}, READ_BACK),
         ({"major_page_faults": 5000, "swapped_pages": None}, READ_BACK),
         ({"gpu_slowdowns": ("heat",)}, "the GPU held its clock down (heat)"),
+        ({"gpu_others": 1}, "other programs computed on the GPU"),
         ({**A_FEW_TICKS, "waited_for_core_seconds": 0}, None),  # no evidence
     ],
     ids=str,
@@ -104,9 +107,7 @@ def test_short_epochs_share_a_window() -> None:
     assert [seen.last_epoch for seen in monitor.windows] == [999]
 
 
-def test_what_holds_a_gpus_clock_down_is_read_from_its_driver(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_slows_a_gpu_is_read_from_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     power_cap_and_heat = (
         pynvml.nvmlClocksThrottleReasonSwPowerCap | pynvml.nvmlClocksThrottleReasonSwThermalSlowdown
     )
@@ -114,10 +115,18 @@ def test_what_holds_a_gpus_clock_down_is_read_from_its_driver(
     monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", lambda uuid: uuid)
     reasons = {"GPU-a-b": power_cap_and_heat}
     monkeypatch.setattr(pynvml, "nvmlDeviceGetCurrentClocksThrottleReasons", reasons.get)
-    assert nvidia_gpu_state("a-b")() == ("heat",)
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    processes = [os.getpid(), child.pid, os.getppid(), 2**22 + 1]  # the last is of no process
+    monkeypatch.setattr(
+        pynvml,
+        "nvmlDeviceGetComputeRunningProcesses",
+        lambda _: [SimpleNamespace(pid=process) for process in processes],
+    )
     monitor = LoadMonitor(nvidia_gpu_state("a-b"))
     monitor.sample(2, 3)
+    child.communicate(b"\n")
     assert monitor.windows[0].gpu_slowdowns == ("heat",)
+    assert monitor.windows[0].gpu_others == 1
 
 
 GIB = 2**30

@@ -29,6 +29,8 @@ def measured(pair: Comparison) -> Worth | None:
         return None
     whole, timings = pair.compared.speedups["end_to_end"], pair.gpu.timings
     interval = whole.interval or (0.0, math.inf)
+    if pair.cpu.timings.is_bound:
+        interval = whole.cpu_seconds / job_interval(timings)[1], math.inf
     answer = _by_interval(interval)
     of_gpu = answer == "No"
     seconds = whole.device_seconds

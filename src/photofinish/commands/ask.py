@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from photofinish.answer.comparison import Comparison, result_of_script
-from photofinish.answer.result import Result
 from photofinish.commands.ask_terms import Terms
 from photofinish.commands.terminal import print_answer
 from photofinish.config.compare import Comparing
@@ -27,15 +26,19 @@ from photofinish.reporting.ask_lines import (
     step_line,
     suggestion,
 )
+from photofinish.results.measured import Measured
 from photofinish.results.measured_job import measured_job
-from photofinish.scripts.run_script import Limits, Watched, watch
+from photofinish.scripts.run_script import Limits, NoStepsError, Watched, watch
 from photofinish.scripts.script_lines import Length
 from photofinish.scripts.script_record import (
     WholeJob,
     jobs,
     measured_script,
     missing_length,
+    own_length,
+    sampled,
 )
+from photofinish.stage.locks import exclusive_machine
 from photofinish.wording import counted, seconds
 
 _BY_PLACEHOLDER = (
@@ -80,22 +83,24 @@ def ask_command(
     """
     hosts = fingerprint(Devices())
     is_once = bool(hosts[1].missing)
-    each_device = "" if is_once else " on the CPU, and again on the GPU,"
+    each_device = "" if is_once else " on the GPU, and again on the CPU,"
     no_input = "" if is_once else "\nAs it runs twice, it gets no input from here."
     print(
         f"Your script runs for up to {seconds(limits.training_seconds)}{each_device} and is then "
         f"stopped. Files that it writes meanwhile stay (checkpoints, logs).{no_input}",
         file=sys.stderr,
     )
-    watched = watch(command, "cpu", limits, shows_output=shows_output, takes_input=is_once)
-    cpu = _checked_cpu(watched, hosts[1])
-    gpu = _watch_gpu(command, limits, hosts[1], shows_output=shows_output)
-    runs = [cpu] if isinstance(gpu, str) else [cpu, gpu]
+    with exclusive_machine(f"which asks about {shlex.join(command)}"):
+        # The GPU goes first, as a script that can't train on the CPU still gets its figures.
+        gpu = _watch_gpu(command, limits, hosts[1], shows_output=shows_output)
+        cpu = _watch_cpu(command, limits, hosts[1], gpu, shows_output=shows_output)
+    runs, why_no_gpu = ([cpu], gpu) if isinstance(gpu, str) else ([cpu, gpu], None)
+    records = _records(runs, hosts)
     answers = [
-        JobAnswer.alone(job, _compared(job, cpu, gpu, hosts, settings))
+        JobAnswer.alone(job, _compared(job, runs, records, why_no_gpu, settings))
         for job in jobs(runs, length)
     ]
-    if what_gives := missing_length(cpu, length):
+    if what_gives := missing_length(sampled(runs), length):
         print(f"\n{what_gives}")
     print_answers(answers, runs)
     return answers, any(run.status for run in runs)
@@ -129,11 +134,35 @@ def _is_only_python(command: Sequence[str]) -> bool:
     )
 
 
-def _checked_cpu(watched: Watched, gpu: GpuTarget) -> Watched:
-    """Raise UserError if the CPU's run computed on an accelerator."""
+def _watch_cpu(
+    command: Sequence[str],
+    limits: Limits,
+    target: GpuTarget,
+    gpu: Watched | str,
+    *,
+    shows_output: bool,
+) -> Watched:
+    """Return the run on the CPU. Without a timed step, it is a bound on the time of one.
+
+    Raise UserError if there is no bound, or if the run computed on an accelerator.
+    """
+    is_once = bool(target.missing)
+    try:
+        watched = watch(command, "cpu", limits, shows_output=shows_output, takes_input=is_once)
+    except NoStepsError as error:
+        if isinstance(gpu, str) or gpu.figures is None:
+            raise
+        if error.watched.least_step_seconds is None:
+            step = counted(gpu.figures.steps, "step")
+            raise UserError(
+                f"{error}\nThis command can't train on the CPU, so there is no answer. On "
+                f"{target.accelerators[0].name} a step takes {seconds(gpu.figures.step_seconds)} "
+                f"({step} seen)."
+            ) from error
+        watched = error.watched
     kind = watched.process.device if watched.process else "cpu"
     if kind != "cpu":
-        here = gpu.accelerators[0].kind if gpu.accelerators else kind
+        here = target.accelerators[0].kind if target.accelerators else kind
         raise UserError(
             f"the command computes on {kind} where it should compute on the CPU, and {kind} can't "
             f"be hidden from it. {_BY_PLACEHOLDER} {here}"
@@ -155,7 +184,7 @@ def _watch_gpu(
         print(f"On {kind}, {error}", file=sys.stderr)
         return f"the command failed on {kind}"
     _show_failure(watched)
-    if watched.process and watched.process.device == "cpu":
+    if watched.process and not watched.process.used_accelerator:
         print(
             f"The command computes on the CPU though {kind} is here, so the GPU's times are "
             f"estimates. {_BY_PLACEHOLDER} {kind}.",
@@ -170,20 +199,39 @@ def _show_failure(watched: Watched) -> None:
         print(f"{watched.output}\nThe command failed, after these measurements:", file=sys.stderr)
 
 
+def _records(runs: Sequence[Watched], hosts: Sequence[CpuTarget | GpuTarget]) -> list[Measured]:
+    """Return the records of the runs, the CPU's first.
+
+    A GPU never starts faster. So a longer start-up on the CPU has what happens in one run only,
+    such as a download, and the GPU's counts for both.
+    """
+    records = [
+        measured_script("", run, run.process.device if run.process else "cpu", host)
+        for run, host in zip(runs, hosts, strict=False)
+    ]
+    here_seconds, there_seconds = (records[place].startup_seconds for place in (0, -1))
+    if here_seconds > there_seconds:
+        print(
+            f"The start-up took {seconds(here_seconds)} in the CPU's run and "
+            f"{seconds(there_seconds)} in the GPU's, which counts for both.",
+            file=sys.stderr,
+        )
+        records[0] = records[0].model_copy(update={"startup_seconds": there_seconds})
+    return records
+
+
 def _compared(
     job: WholeJob,
-    cpu: Watched,
-    gpu: Watched | str,
-    hosts: tuple[CpuTarget, GpuTarget],
+    runs: Sequence[Watched],
+    records: Sequence[Measured],
+    why_no_gpu: str | None,
     settings: Comparing,
 ) -> Comparison:
-    def result(run: Watched, host: CpuTarget | GpuTarget) -> Result:
-        kind = run.process.device if run.process else "cpu"
-        measured = measured_script(job.name, run, kind, host)
-        return result_of_script(measured_job(measured, job.epochs, job.epoch_steps))
-
-    on_cpu = result(cpu, hosts[0])
-    if isinstance(gpu, Watched):
-        on_gpu = result(gpu, hosts[1])
-        return Comparison.of(on_cpu, on_gpu, None, settings)
-    return Comparison.of(on_cpu, None, gpu, settings)
+    """Compare the job on the CPU and on the GPU, if it ran there, each with its own steps."""
+    on_cpu, *on_gpu = (
+        result_of_script(
+            measured_job(record.model_copy(update={"job": job.name}), *own_length(job, run, runs))
+        )
+        for record, run in zip(records, runs, strict=True)
+    )
+    return Comparison.of(on_cpu, on_gpu[0] if on_gpu else None, why_no_gpu, settings)

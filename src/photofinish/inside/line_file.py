@@ -37,6 +37,10 @@ class LineFile:
         self.add(values)
         self._write(time.perf_counter())
 
+    def write_soon(self) -> None:
+        """Write when `write_sometimes` is called next."""
+        self._written_at = 0.0
+
     def add(self, values: Any) -> None:
         self._lines.append(values)  # as text only when written: that takes 40 us
 

@@ -62,6 +62,8 @@ class Recorder:
         self._all_steps: list[int] = []
         self._main = 0
         """Optimizer whose step ends a period."""
+        self._seen_at: float | None = None
+        """Time of the first batch or forward pass."""
         self._first_step_at: float | None = None
         self._device: Device | None = None
         self.is_attentive = True
@@ -186,13 +188,16 @@ class Recorder:
 
     def _note_seen(self) -> None:
         """Note how many batches and forward passes there were before the first step."""
-        if self._first_step_at is None and self._lines.is_old(_clock()):
-            self._note(kind="seen", **self._seen)
+        if self._first_step_at is None:
+            now, is_first = _clock(), self._seen_at is None
+            self._seen_at = self._seen_at or now
+            if is_first or self._lines.is_old(now):
+                self._note(kind="seen", **self._seen)
 
     @property
-    def _seen(self) -> dict[str, int]:
+    def _seen(self) -> dict[str, Any]:
         batches = sum(self._batches_of.values()) + self.batches
-        return {"batches": batches, "forward_passes": self._forward_passes}
+        return {"batches": batches, "forward_passes": self._forward_passes, "at": self._seen_at}
 
     def watch_forward(self) -> None:
         """Watch the next forward pass."""
@@ -243,6 +248,7 @@ class Recorder:
         self._note(kind="optimizer", device=kind, is_named=key == NAMED)
         for name, value in lengths_of_a_trainer():
             self._note_length(name, value, TRAINER)
+        self._lines.write_soon()  # the second step may take minutes
         return number
 
     # -- periods and blocks ----------------------------------------------------------------------

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 import pynvml
@@ -67,6 +67,8 @@ class LoadWindow(Record):
     """Number of pages that the whole machine swapped in and out."""
     gpu_slowdowns: tuple[str, ...] = ()
     """Reasons why the GPU reduced its clock."""
+    gpu_others: int = 0
+    """Number of other programs that computed on the GPU."""
 
 
 def load_warnings(windows: Iterable[LoadWindow]) -> list[str]:
@@ -92,6 +94,8 @@ def load_warnings(windows: Iterable[LoadWindow]) -> list[str]:
             doubtful_seconds["paging"] += window.wall_seconds
         if window.gpu_slowdowns:
             doubtful_seconds["slowed"] += window.wall_seconds
+        if window.gpu_others:
+            doubtful_seconds["shared"] += window.wall_seconds
     slowdowns = dict.fromkeys(reason for window in windows for reason in window.gpu_slowdowns)
     share_of_others, share_waited = others / (cores or 1.0), waited / (ready or 1.0)
     texts = {
@@ -100,6 +104,7 @@ def load_warnings(windows: Iterable[LoadWindow]) -> list[str]:
         "they needed a core,",
         "paging": "memory was read back from a disk",
         "slowed": f"the GPU held its clock down ({', '.join(slowdowns)})",
+        "shared": "other programs computed on the GPU",
     }
     return [
         f"{text} in {doubtful_seconds[key] / total_seconds:.0%} of the time"
@@ -115,22 +120,33 @@ def share_of_others(windows: Sequence[LoadWindow]) -> float:
     return share if share > MOST_SHARE_OF_OTHERS else 0.0
 
 
-def nvidia_gpu_state(uuid: str | None) -> Callable[[], tuple[str, ...]]:
-    """Return a function that reads why this GPU reduced its clock. It reads none without NVML."""
+class GpuState(NamedTuple):
+    """Why a GPU reduced its clock, and the processes that compute on it."""
+
+    slowdowns: tuple[str, ...] = ()
+    processes: frozenset[int] = frozenset()
+
+
+def nvidia_gpu_state(gpu: str | None) -> Callable[[], GpuState]:
+    """Return a function that reads the state of a GPU, by its UUID or place. It needs NVML."""
     handle: Any = None
-    if uuid:
+    if gpu:
         with suppress(pynvml.NVMLError):
             pynvml.nvmlInit()
-            handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+            if gpu.isdigit():
+                handle = pynvml.nvmlDeviceGetHandleByIndex(int(gpu))
+            else:
+                handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{gpu.removeprefix('GPU-')}")
 
-    def read() -> tuple[str, ...]:
-        if handle is None:
-            return ()
-        try:
-            reasons = int(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
-        except pynvml.NVMLError:  # a virtual GPU, for example
-            return ()
-        return tuple(text for bit, text in _SLOWDOWNS.items() if reasons & bit)
+    def read() -> GpuState:
+        reasons, processes = 0, frozenset[int]()
+        if handle is not None:  # a virtual GPU may have neither
+            with suppress(pynvml.NVMLError):
+                reasons = int(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+            with suppress(pynvml.NVMLError):
+                running = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+                processes = frozenset(each.pid for each in running)
+        return GpuState(tuple(text for bit, text in _SLOWDOWNS.items() if reasons & bit), processes)
 
     return read
 
@@ -140,11 +156,11 @@ class LoadMonitor:
 
     def __init__(
         self,
-        gpu_slowdowns: Callable[[], tuple[str, ...]],
+        gpu_state: Callable[[], GpuState],
         *,
         own_processes_share_cores: bool = False,
     ) -> None:
-        self._gpu_slowdowns = gpu_slowdowns
+        self._gpu_state = gpu_state
         self._own_processes_share_cores = own_processes_share_cores
         affinity = getattr(os, "sched_getaffinity", None)
         self._cores = sorted(affinity(0)) if affinity else list(range(os.cpu_count() or 1))
@@ -164,6 +180,10 @@ class LoadMonitor:
             "faults": resource.getrusage(resource.RUSAGE_SELF).ru_majflt if resource else 0,
             "swapped": (swap.sin + swap.sout) // _PAGE_BYTES,
         }
+        self._slowdowns, on_gpu = self._gpu_state()
+        # A container may list the processes of its host, whose numbers mean nothing in it.
+        others = on_gpu and on_gpu - {process.pid for process in _tree(self._root)}
+        self._gpu_others = sum(map(psutil.pid_exists, others))
         self._pending: tuple[int, int] | None = None
 
     def epoch_ended(self, repeat: int, epoch: int) -> None:
@@ -179,7 +199,7 @@ class LoadMonitor:
 
     def sample(self, repeat: int, epoch: int) -> None:
         """End the window, however short, and start the next one."""
-        before = self._last
+        before, gpu_others = self._last, self._gpu_others
         self.begin()
         # Negative if threads have ended, because the system drops their counters.
         passed = {name: max(0, value - before[name]) for name, value in self._last.items()}
@@ -195,7 +215,8 @@ class LoadMonitor:
                 waited_for_core_seconds=passed["waited_seconds"] if counts_waiting else None,
                 major_page_faults=int(passed["faults"]),
                 swapped_pages=int(passed["swapped"]),
-                gpu_slowdowns=self._gpu_slowdowns(),
+                gpu_slowdowns=self._slowdowns,
+                gpu_others=max(gpu_others, self._gpu_others),
             )
         )
 
@@ -209,10 +230,14 @@ def _busy_seconds(cores: list[int]) -> float:
     )
 
 
+def _tree(root: psutil.Process) -> list[psutil.Process]:
+    return [root, *root.children(recursive=True)]
+
+
 def _tree_cpu_seconds(root: psutil.Process) -> float:
     """Return the CPU time of a process, its descendants, and the children it waited for."""
     total_seconds = 0.0
-    for process in (root, *root.children(recursive=True)):
+    for process in _tree(root):
         with suppress(psutil.Error):  # it has ended, or belongs to another user
             total_seconds += sum(process.cpu_times()[:4])
     return total_seconds

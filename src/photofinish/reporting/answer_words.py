@@ -39,6 +39,8 @@ _MARKS: dict[Basis, str] = {"estimated": "~", "measured": "", "recorded": "", "b
 def answer_text(pair: Comparison, decision: Decision) -> str:
     """Return the first line: the word, the times here and there, and the cause."""
     worth = decision.worth
+    if pair.cpu.timings.is_bound and worth.is_yes:
+        return _only_a_gpu(pair, worth)
     text = say(
         _kind(worth),
         worth=worth,
@@ -58,6 +60,17 @@ def answer_text(pair: Comparison, decision: Decision) -> str:
         share = max(share_of_others(run.timings.load) for run in pair.trained)
         text = say("with busy", answer=text, share=share)
     return f"{text} {say('outdated')}" if pair.cpu.is_outdated else text
+
+
+def _only_a_gpu(pair: Comparison, worth: Worth) -> str:
+    """Return the first line if no step could be timed on the CPU."""
+    assert pair.gpu
+    assert worth.interval
+    steps = [part for part in pair.gpu.timings.parts if part.holds == "steps"]
+    there_seconds = sum(part.seconds for part in steps) / sum(part.steps for part in steps)
+    here_seconds = sum(part.seconds for part in pair.cpu.timings.parts)
+    values = {"least": factor(worth.interval[0]), "there": there_seconds, "here": here_seconds}
+    return say("only a GPU", gpu=gpu_words(worth), **values)
 
 
 def _kind(worth: Worth) -> str:
@@ -128,8 +141,11 @@ def is_wide(interval: tuple[float, float]) -> bool:
 
 
 def speedup_text(worth: Worth) -> str:
-    if worth.speedup is None or worth.interval is None or is_wide(worth.interval):
+    if worth.speedup is None or worth.interval is None:
         return say("wide")
+    if is_wide(worth.interval):
+        least, _ = worth.interval
+        return say("at least", least=factor(least)) if least > 1 else say("wide")
     return say("faster by", speedup=factor(worth.speedup), ends=factors(worth.interval))
 
 

@@ -43,6 +43,8 @@ TEMPLATES = {
     "can't tell": "Can't tell yet: {there} on {gpu} with its start, {here} here.[ {unknown:cap}.]",
     "no estimate": "Can't tell: {here} here, and no estimate for a GPU. {unknown:cap}.",
     "GPU yes": "Yes. {there} on {gpu}, {here} on the CPU: {speedup}, measured.[ {cause:cap}.]",
+    "only a GPU": "Yes, at least {least}: a step takes {there:time} on {gpu}, and none ended "
+    "within {here:time} on the CPU.",
     "GPU no": "No. {there} on {gpu}, {here} on the CPU: {speedup}.[ {cause:cap}.]",
     "GPU no difference": "No difference. {here} on the CPU and {there} on {gpu}: {speedup}.",
     "GPU close call": "Close call. {here} on the CPU and {there} on {gpu}: {speedup}.",
@@ -53,6 +55,7 @@ TEMPLATES = {
     "timed of": "~{time} ([{ends}, ]after {timed})",
     "not known there": "how long it takes there is not known",
     "faster by": "{speedup} ({ends})",
+    "at least": "at least {least}",
     "unsure": "very unsure",
     "gain unknown": "what it gains is not known, and {worth.worth_seconds:time} are asked",
     "perhaps nothing": "at most {most:time}, perhaps nothing",

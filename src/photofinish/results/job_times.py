@@ -40,6 +40,11 @@ class JobTimes(ProcessTimes, StepMeasurements, ABC):
     """Load while `measure` ran. In records without it, the last window of `load` covers that."""
 
     @property
+    def is_bound(self) -> bool:
+        """True if steps take longer than the time in which none ended."""
+        return False
+
+    @property
     @abstractmethod
     def planned_epochs(self) -> float:
         """Number of epochs of the whole job."""

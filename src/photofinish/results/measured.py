@@ -49,6 +49,8 @@ class ScriptFacts(Record):
     """Seconds after which the command is stopped."""
     ended: str | None = None
     """How the script failed or was stopped, if it did not end by itself."""
+    is_bound: bool = False
+    """True if no step could be timed in the time that one step took at least."""
     metrics: dict[str, float | None]
     """Numbers in the metrics file. None for NaN and infinity."""
 

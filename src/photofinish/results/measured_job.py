@@ -21,6 +21,10 @@ class MeasuredJob(Measured, JobTimes):
     job_seeds: int = 1
 
     @property
+    def is_bound(self) -> bool:
+        return self.script is not None and self.script.is_bound
+
+    @property
     def by_parts(self) -> EpochByParts:
         return epoch_by_parts(self.parts, self.job_epoch_steps)
 

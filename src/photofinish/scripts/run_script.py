@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +38,8 @@ _PACKAGE = "_photofinish"
 _SITECUSTOMIZE = f"from {_PACKAGE}.hooks import begin\nbegin(__file__)\n"
 _HIDING = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "-1"}
 """Variables that hide NVIDIA's and AMD's GPUs. Apple's and Intel's GPUs can't be hidden."""
+_CHOOSING = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"
+"""Variables that choose among GPUs. On AMD's, both are read."""
 _POLL_SECONDS = 1.0
 _LEAST_SECONDS = 10.0
 """Minimum time of training to watch."""
@@ -88,6 +90,23 @@ class Watched:
     output: str = ""
     """Last lines of the output, unless it was shown."""
 
+    @property
+    def least_step_seconds(self) -> float | None:
+        """Time that a step takes at least, if too few ended in the time to measure one."""
+        process = self.process
+        if self.status is not None or process is None or process.unseen:
+            return None
+        began_at = process.first_step_at or process.seen_at
+        return (self.ended_at - began_at) / max(1, process.taken_steps) if began_at else None
+
+
+class NoStepsError(UserError):
+    """A command ran, and no step of it could be timed."""
+
+    def __init__(self, text: str, watched: Watched) -> None:
+        super().__init__(text)
+        self.watched = watched
+
 
 def watch(
     command: Sequence[str],
@@ -100,7 +119,7 @@ def watch(
     """Run the command until a step's time is known or time is over, then end it.
 
     `kind` is torch's name of the device to compute on. For the CPU, GPUs are hidden. Raise
-    UserError if no step could be timed.
+    NoStepsError if no step could be timed.
     """
     command = [argument.replace(PLACEHOLDER, kind) for argument in command]
     with recording(kind) as (folder, variables):
@@ -116,25 +135,19 @@ def watch(
             ) as process,
         ):
             sample = WatchedScript(folder)
-            load = LoadMonitor(nvidia_gpu_state(None), own_processes_share_cores=True)
+            load = load_monitor(kind, variables)
             status = _follow(process, progress, sample, load, limits)
             ended_at = _clock()
             load.sample(1, 1)
         sample.read()
         lines = (folder / _OUTPUT).read_text(encoding="utf-8", errors="replace").splitlines()
     output, trained = "\n".join(lines[-_LAST_LINES:]), sample.process
-    figures = trained.figures() if trained else None
-    if trained is None or figures is None or trained.unseen:
-        text = _no_steps(trained, status, ended_at - began_at)
-        if status:
-            needs_gpu = kind == "cpu" and (shows_output or _NEEDS_GPU.search(output))
-            text = f"{output}\n{text}{_HARD_CODED if needs_gpu else ''}"
-        raise UserError(text)
-    trained.on_command_line += [Length(*found) for found in lengths_in_command(command)]
-    return Watched(
+    if trained:
+        trained.on_command_line += [Length(*found) for found in lengths_in_command(command)]
+    watched = Watched(
         shlex.join(command),
         trained,
-        figures,
+        trained.figures() if trained else None,
         began_at,
         ended_at,
         began_at_unix_seconds,
@@ -143,13 +156,40 @@ def watch(
         f"exit status {status}" if status else None,
         output,
     )
+    if trained is None or watched.figures is None or trained.unseen:
+        text = _no_steps(trained, status, ended_at - began_at)
+        if status:
+            needs_gpu = kind == "cpu" and (shows_output or _NEEDS_GPU.search(output))
+            text = f"{output}\n{text}{_HARD_CODED if needs_gpu else ''}"
+        raise NoStepsError(text, watched)
+    return watched
+
+
+def _device_variables(kind: str, gpus: Sequence[int]) -> dict[str, str]:
+    """Return variables that hide all GPUs for the CPU, else all but the ones at these places."""
+    if kind == "cpu":
+        return _HIDING
+    if kind != "cuda":
+        return {}
+    variables = {"CUDA_DEVICE_ORDER": os.environ.get("CUDA_DEVICE_ORDER", "PCI_BUS_ID")}
+    for name in _CHOOSING:
+        chosen = list(filter(None, os.environ.get(name, "").split(",")))
+        named = [chosen[place] if chosen else str(place) for place in gpus]
+        variables |= {name: ",".join(named)} if chosen or name == _CHOOSING[0] else {}
+    return variables
+
+
+def load_monitor(kind: str, variables: Mapping[str, str]) -> LoadMonitor:
+    """Return a monitor of the machine, and of the GPU that these variables choose."""
+    gpu = variables["CUDA_VISIBLE_DEVICES"].partition(",")[0] if kind == "cuda" else None
+    return LoadMonitor(nvidia_gpu_state(gpu), own_processes_share_cores=True)
 
 
 @contextmanager
-def recording(kind: str) -> Iterator[tuple[Path, dict[str, str]]]:
+def recording(kind: str, gpus: Sequence[int] = (0,)) -> Iterator[tuple[Path, dict[str, str]]]:
     """Yield a folder with a recorder, and variables by which a command writes its lines there.
 
-    For the CPU, they hide GPUs.
+    They hide the GPUs that the run is not about: all for the CPU.
     """
     with tempfile.TemporaryDirectory(prefix="photofinish-") as name:
         folder = Path(name)
@@ -161,7 +201,7 @@ def recording(kind: str) -> Iterator[tuple[Path, dict[str, str]]]:
         with (folder / LOCK).open("w", encoding="utf-8") as file:
             if fcntl:
                 fcntl.flock(file, fcntl.LOCK_EX)  # until this process ends, however it does
-            yield folder, variables | (_HIDING if kind == "cpu" else {})
+            yield folder, variables | _device_variables(kind, gpus)
             Path(file.name).unlink()
 
 
@@ -255,6 +295,8 @@ def _follow(
             others = trained.imported_instead(now - UNSEEN_SECONDS) if trained else []
             if left_seconds < 0 or set(others) - _BESIDE_TORCH:
                 break
+            if trained and trained.steps_by_itself(now):
+                break
             if others and not has_warned:
                 progress.say(f"the script imported {listed(others)}, and no torch so far")
                 has_warned = True
@@ -301,6 +343,9 @@ def _no_steps(process: Process | None, status: int | None, ran_seconds: float) -
             f"took no step of an optimizer; it loaded {batches:,} batches with a DataLoader and "
             f"ran {counted(forward_passes, 'module')}"
         )
+        if process.steps_by_itself(math.inf):
+            what += ". Steps of an own optimizer are seen if it is a torch.optim.Optimizer"
+            option = ""
         if others:
             what += f". It imported {listed([*others])}, whose training is not seen"
     more = f" {option} allows more." if status is None and option else ""

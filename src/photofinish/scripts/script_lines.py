@@ -12,6 +12,9 @@ from photofinish.inside.lengths import STEPS, TRAINER
 from photofinish.inside.recorder import main_optimizer
 from photofinish.scripts.script_figures import LATER_STEPS, Figures, merged
 
+_MOST_BATCHES, _MOST_SECONDS_OF_BATCHES = 100, 60.0
+"""Batches and time after which an optimizer's step is not expected, by hand."""
+
 
 class Loader(NamedTuple):
     """Data loader of the script."""
@@ -88,6 +91,8 @@ class Process:
         self.device = "cpu"
         self.seen = 0, 0
         """Numbers of batches and forward passes before an optimizer's first step."""
+        self.seen_at: float | None = None
+        """Time of the first of them."""
         self.unseen: str | None = None
         """Reason why the script takes steps that no hook sees."""
         self.has_torch = False
@@ -117,7 +122,7 @@ class Process:
         elif kind == "counts":
             self.counts = line
         elif kind == "seen":
-            self.seen = line["batches"], line["forward_passes"]
+            self.seen, self.seen_at = (line["batches"], line["forward_passes"]), line["at"]
         elif kind == "unseen" and self.named is None:
             self.unseen = line["why"]
         elif kind == "torch":
@@ -133,9 +138,26 @@ class Process:
         """Return the libraries imported before a time, if torch was not imported."""
         return [name for name, at in self.others.items() if at < before and not self.has_torch]
 
+    def steps_by_itself(self, now: float) -> bool:
+        """Return True if many batches were loaded for a while, and no optimizer stepped."""
+        batches, _ = self.seen
+        began_at = now if self.seen_at is None or self.taken_steps else self.seen_at
+        return batches > _MOST_BATCHES and now - began_at > _MOST_SECONDS_OF_BATCHES
+
     @property
     def taken_steps(self) -> int:
         return sum(self.steps)
+
+    @property
+    def samples_per_step(self) -> float | None:
+        """Samples of the step that was counted, or None if it loaded none."""
+        images = self.counts["operations"]["images"] if self.counts else None
+        return images if self.loaders else None
+
+    @property
+    def used_accelerator(self) -> bool:
+        """True if weights were on one, or memory was allocated there, as by offloading."""
+        return self.device != "cpu" or bool(self.peak_bytes["device_bytes"])
 
     @property
     def first_step_at(self) -> float | None:

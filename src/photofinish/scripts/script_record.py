@@ -68,16 +68,37 @@ def steps_of_epoch(run: Watched) -> float | None:
     return float(figures.first_epoch_steps) if figures.first_epoch_steps else None
 
 
+def sampled(runs: Sequence[Watched]) -> Watched:
+    """Return the first run whose steps were timed: the CPU's, unless it is only a bound."""
+    return next(run for run in runs if run.figures)
+
+
+def own_length(job: WholeJob, run: Watched, runs: Sequence[Watched]) -> tuple[float, float]:
+    """Return the epochs of a job and a run's own steps in each: its batches may be larger.
+
+    Without epochs, it takes as many steps as have equal numbers of samples.
+    """
+    first = sampled(runs)
+    if run is first or run.figures is None:
+        return job.epochs, job.epoch_steps
+    if steps_of_epoch(first) and (own_steps := steps_of_epoch(run)):
+        return job.epochs, own_steps
+    samples, own_samples = (each.process and each.process.samples_per_step for each in (first, run))
+    factor = samples / own_samples if samples and own_samples else 1.0
+    return job.epochs, job.epoch_steps * factor
+
+
 def jobs(runs: Sequence[Watched], wanted: Length | None) -> Iterator[WholeJob]:
     """Yield the whole job, or an epoch and an hour if its length is not known.
 
     `runs` has a run for each device, the CPU's first. `wanted` is the length in the options of
     `photofinish ask`.
     """
-    process, figures = runs[0].process, runs[0].figures
+    run = sampled(runs)
+    process, figures = run.process, run.figures
     assert process
     assert figures
-    epoch_steps = steps_of_epoch(runs[0])
+    epoch_steps = steps_of_epoch(run)
     ended = [run.figures for run in runs if run.status == 0 and run.figures]
     if ended and wanted is None:
         yield WholeJob("the whole run", *in_epochs(ended[0].steps, epoch_steps))
@@ -126,9 +147,10 @@ def measured_script(
             parameter_count=counts["parameter_count"] if counts else None,
             lengths=tuple(_lengths(run, process, figures, given)),
             steps=figures.steps if figures else 1,
-            samples_per_step=operations.images if operations and process.loaders else None,
+            samples_per_step=process.samples_per_step,
             time_limit=given.time_limit,
             ended=run.ended,
+            is_bound=_is_bound(run),
             metrics=dict(given.metrics),
         ),
         peak_memory_bytes=host_bytes if kind == "cpu" else device_bytes or None,
@@ -146,8 +168,15 @@ def _why_not_counted(figures: Figures | None) -> str:
     return "the script took too few steps to count one of them"
 
 
+def _is_bound(run: Watched) -> bool:
+    return run.figures is None and run.least_step_seconds is not None
+
+
 def _times(run: Watched, figures: Figures | None, process: Process) -> dict[str, Any]:
     """Return the fields with the times of a run."""
+    if _is_bound(run):
+        part = TimedPart(seconds=run.least_step_seconds or 0.0, steps=1.0, epoch=0, holds="steps")
+        return {"startup_seconds": 0.0, "parts": (part,)}
     if figures is None:
         seconds = run.ended_at - run.began_at
         part = TimedPart(seconds=seconds, steps=1.0, epoch=0, holds="run")

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,8 +21,13 @@ from photofinish.errors import TerminatedError, UserError
 from photofinish.files import state_folder
 from photofinish.inside.hooks import TAKES_APART
 from photofinish.inside.lengths import lengths_in_command
-from photofinish.machine.fingerprint import GpuTarget, check_machine, read_host, report_missing
-from photofinish.machine.load import LoadMonitor, nvidia_gpu_state
+from photofinish.machine.fingerprint import (
+    CpuTarget,
+    GpuTarget,
+    check_machine,
+    read_host,
+    report_missing,
+)
 from photofinish.nested import dotted
 from photofinish.results.measured import (
     MEASURED,
@@ -33,7 +38,7 @@ from photofinish.results.measured import (
     write_measured,
 )
 from photofinish.results.records import DeviceLabel
-from photofinish.scripts.run_script import Watched, recording
+from photofinish.scripts.run_script import Watched, load_monitor, recording
 from photofinish.scripts.script_lines import Length, WatchedScript
 from photofinish.scripts.script_record import (
     Given,
@@ -67,7 +72,7 @@ def run_script(device: DeviceLabel, plan_file: Path, host_file: Path, out: Path)
     metrics_file = Path(plan.metrics) if plan.metrics else None
     before = _state(metrics_file)
     with exclusive(state_folder() / "locks", str(out.resolve())), exclusive_machine(command):
-        run, stop = _run(command, kind, host.threads or 1, plan.time_limit)
+        run, stop = _run(command, kind, _gpus(host), host.threads or 1, plan.time_limit)
     _check_device(plan.name, kind, run)
     if run.status is None:
         metrics_file = None  # a part of the training has other metrics than all of it
@@ -144,7 +149,7 @@ def _can_extrapolate(run: Watched) -> bool:
 
 def _check_device(name: str, kind: str, run: Watched) -> None:
     """Raise UserError if the command computed on another device than it should."""
-    used = run.process and (run.process.device != "cpu" or run.process.peak_bytes["device_bytes"])
+    used = run.process and run.process.used_accelerator
     if kind == "cpu" and used:
         raise UserError(
             f"scripts.{name}: the command used an accelerator in the CPU's run, and nothing hides "
@@ -158,14 +163,22 @@ def _check_device(name: str, kind: str, run: Watched) -> None:
         )
 
 
+def _gpus(host: CpuTarget | GpuTarget) -> Sequence[int]:
+    """Return the places of the GPUs that the settings choose."""
+    if isinstance(host, CpuTarget):
+        return ()
+    return host.device_ids or range(len(host.accelerators))
+
+
 def _run(
-    command: str, kind: str, threads: int, limit_seconds: float | None
+    command: str, kind: str, gpus: Sequence[int], threads: int, limit_seconds: float | None
 ) -> tuple[Watched, BaseException | None]:
     """Run the command with its output on the terminal. Return the signal that ended this stage."""
-    with recording(kind) as (folder, variables):
-        environment = {"OMP_NUM_THREADS": str(threads), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-        environment |= os.environ | variables | {TAKES_APART: "1"}
-        load = LoadMonitor(nvidia_gpu_state(None), own_processes_share_cores=True)
+    with recording(kind, gpus) as (folder, variables):
+        environment = (
+            {"OMP_NUM_THREADS": str(threads)} | os.environ | variables | {TAKES_APART: "1"}
+        )
+        load = load_monitor(kind, variables)
         began_at, began_at_unix_seconds = time.perf_counter(), time.time()
         status: int | None = 1
         ended, stop = None, None

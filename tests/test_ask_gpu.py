@@ -1,0 +1,186 @@
+"""`photofinish ask` on a machine with a GPU, whose run is planted: what it says of both runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from watched_scripts import process_of
+
+from photofinish.commands import ask as ask_module
+from photofinish.commands.ask import ask
+from photofinish.errors import UserError
+from photofinish.machine.accelerators import AcceleratorFacts
+from photofinish.machine.fingerprint import CpuTarget, GpuTarget
+from photofinish.scripts.run_script import Limits, Watched, recording, watch
+from photofinish.scripts.script_lines import Length, Loader, Process
+
+STEPPING = """
+import time, torch
+weight = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(weight.parameters())
+for seconds in 0, 50:
+    weight(torch.ones(1)).sum().backward()
+    time.sleep(seconds)
+    optimizer.step()
+"""
+Plant = Callable[..., None]
+
+
+def planted(process: Process, startup_seconds: float = 2.0) -> Watched:
+    """Return a run that photofinish ended after its steps."""
+    first = process.first_step_at or 0.0
+    return Watched(
+        "python train.py", process, process.figures(), first - startup_seconds, 40.0, 0.0, (), None
+    )
+
+
+def loading(batches: float, step_seconds: float, device: str) -> Process:
+    process = process_of([step_seconds] * 40, device, loader=0, batches=1)
+    process.loaders[0] = Loader(batches, 0)
+    return process
+
+
+@pytest.fixture
+def plant(cpu_host: CpuTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plant:
+    """Plant the runs on a GPU and, if wanted, on the CPU."""
+    monkeypatch.chdir(tmp_path)
+
+    def plant(on_gpu: Process, on_cpu: Process | None = None, **startup_seconds: float) -> None:
+        gpu = AcceleratorFacts("cuda", "NVIDIA Test", 2**34, "1")
+        own = {"threads": 1, "cpu": cpu_host.cpu, "software": cpu_host.software}
+        here = {"kind": "cuda", "count": 1, "if_missing": "skip", "missing": None}
+        host = GpuTarget(**own, **here, accelerators=(gpu,))
+        monkeypatch.setattr(ask_module, "fingerprint", lambda _: (cpu_host, host))
+        runs = {"cuda": on_gpu} | ({"cpu": on_cpu} if on_cpu else {})
+
+        def either(command: list[str], kind: str, *rest: Any, **named: Any) -> Watched:
+            if kind in runs:
+                return planted(runs[kind], startup_seconds.get(kind, 2.0))
+            return watch(command, kind, *rest, **named)
+
+        monkeypatch.setattr(ask_module, "watch", either)
+
+    return plant
+
+
+def asked(length: Length | None = None, script: str = "") -> list[Any]:
+    Path("train.py").write_text(script, encoding="utf-8")
+    command = [sys.executable, "train.py"]
+    ask(command, length, Limits(1, 60), Path("a.json"), shows_output=False)
+    answers: list[Any] = json.loads(Path("a.json").read_bytes())
+    return answers
+
+
+def test_a_cpu_on_which_no_step_ends_gives_a_bound(
+    plant: Plant, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plant(process_of([0.001] * 40, "cuda"))
+    (answer,) = asked(Length("max_steps", 100_000, "--steps"), STEPPING)
+    assert answer["answer"]["answer"] == "Yes"
+    line = r"at least ([\d,]+)x: a step takes 1 ms on the Test, and none .* within ([\d.]+) s"
+    found = re.search(rf"Yes, {line} on the CPU\.\nDo: train on the GPU", capsys.readouterr().out)
+    assert found
+    assert 0.5 < int(found[1].replace(",", "")) / (1000 * float(found[2])) < 1.5
+
+
+def test_a_command_that_fails_on_the_cpu_still_shows_the_gpu_s_step(
+    plant: Plant, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plant(process_of([0.01] * 40, "cuda"))
+    with pytest.raises(UserError) as raised:
+        asked(script="import torch; torch.ones(1).cuda()")
+    shown = capsys.readouterr().err
+    assert shown.startswith("Your script runs for up to 1 s on the GPU, and again on the CPU, ")
+    assert "no input" in shown
+    assert "NVIDIA Test a step takes 10 ms (40 steps seen)" in str(raised.value)
+    assert "{device}" in str(raised.value)
+
+
+def test_each_run_counts_its_own_steps_of_an_epoch(plant: Plant) -> None:
+    plant(loading(20, 0.1, "cuda"), loading(80, 0.1, "cpu"))
+    (answer,) = asked(Length("epochs", 10, "--epochs"))
+    epochs = {name: record["job_epoch_steps"] for name, record in answer["records"].items()}
+    assert epochs == {"cpu": 80, "gpu": 20}
+
+
+def test_steps_without_epochs_are_compared_by_their_samples(plant: Plant) -> None:
+    runs = [process_of([0.1] * 40, device, loader=0, batches=1) for device in ("cuda", "cpu")]
+    for process, images in zip(runs, (256, 64), strict=True):
+        process.loaders[0] = Loader(None, 0)
+        process.counts = {
+            "operations": {"images": images} | dict.fromkeys(
+                ("flops", "kernels", "convolutions", "time_steps", "saved_activations",
+                 "saved_tensor_bytes", "parameter_bytes", "gradient_bytes", "optimizer_bytes",
+                 "batch_bytes", "resident_bytes"), 0,
+            ) | {"without_formula": [], "in_double": False},
+            "precision": "fp32", "parameter_count": 1,
+        }  # fmt: skip
+    plant(*runs)
+    (answer,) = asked(Length("max_steps", 1000, "--steps"))
+    steps = {
+        name: record["job_epochs"] * record["job_epoch_steps"]
+        for name, record in answer["records"].items()
+    }
+    assert steps == {"cpu": 1000, "gpu": 250}
+
+
+def test_a_longer_start_on_the_cpu_is_not_counted(
+    plant: Plant, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plant(process_of([0.1] * 40, "cuda"), process_of([0.1] * 40), cpu=30.0, cuda=5.0)
+    (answer,) = asked(Length("max_steps", 100, "--steps"))
+    starts = [record["startup_seconds"] for record in answer["records"].values()]
+    assert starts == pytest.approx([4.9, 4.9])
+    assert "which counts for both" in capsys.readouterr().err
+
+
+def test_a_step_takes_at_least_the_time_since_the_first_batch_or_step() -> None:
+    process = Process()
+    process.add({"kind": "seen", "batches": 1, "forward_passes": 1, "at": 10.0})
+    assert planted(process).least_step_seconds == 30
+    assert planted(process_of([4.0, 6.0])).least_step_seconds == 18
+
+
+@pytest.mark.parametrize(
+    ("kind", "gpus", "own", "chosen"),
+    [
+        ("cpu", (), None, ""),
+        ("cuda", (0,), None, "0"),
+        ("cuda", (0,), "3,1", "3"),
+        ("cuda", (1, 2), "5,6,7", "6,7"),
+    ],
+)
+def test_a_run_sees_only_its_gpus(
+    kind: str,
+    gpus: tuple[int, ...],
+    own: str | None,
+    chosen: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if own:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", own)
+    with recording(kind, gpus) as (_, variables):
+        environment = os.environ | variables
+    assert environment["CUDA_VISIBLE_DEVICES"] == chosen
+    assert kind == "cpu" or environment["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+
+
+def test_weights_that_are_offloaded_still_compute_on_the_gpu() -> None:
+    process = process_of([0.1] * 4)
+    process.add({"kind": "memory", "host_bytes": 1, "device_bytes": 10})
+    assert process.used_accelerator
+
+
+def test_a_script_with_an_optimizer_of_its_own_is_not_waited_for_long() -> None:
+    process = Process()
+    process.add({"kind": "seen", "batches": 500, "forward_passes": 500, "at": 10.0})
+    assert not process.steps_by_itself(60.0)
+    assert process.steps_by_itself(80.0)
