@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from watched_scripts import process_of
+from watched_scripts import process_of, recorded
 
 from photofinish.commands import ask as ask_module
 from photofinish.commands.ask import ask
@@ -20,6 +20,7 @@ from photofinish.machine.accelerators import AcceleratorFacts
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.scripts.run_script import Limits, Watched, recording, watch
 from photofinish.scripts.script_lines import Length, Loader, Process
+from photofinish.scripts.script_record import measured_script
 
 STEPPING = """
 import time, torch
@@ -184,3 +185,19 @@ def test_a_script_with_an_optimizer_of_its_own_is_not_waited_for_long() -> None:
     process.add({"kind": "seen", "batches": 500, "forward_passes": 500, "at": 10.0})
     assert not process.steps_by_itself(60.0)
     assert process.steps_by_itself(80.0)
+
+
+def test_an_autocast_for_cuda_only_counts_for_estimates(
+    tmp_path: Path, cpu_host: CpuTarget
+) -> None:
+    script = """
+import photofinish, torch
+photofinish.steps([])
+for enabled, dtype in (True, torch.bfloat16), (False, torch.float16):
+    with torch.autocast("cuda", dtype, enabled):
+        torch.nn.Linear(1, 1)(torch.ones(1))
+"""
+    process, _ = recorded(tmp_path, script)
+    record = measured_script("it", planted(process), "cpu", cpu_host)
+    assert record.script
+    assert record.script.precision == "bf16"

@@ -20,6 +20,7 @@ def watch_torch(recorder: Recorder) -> None:
     """Let a recorder watch optimizers, data loaders, validation and compilation."""
     hook = register_optimizer_step_post_hook(recorder.optimizer_stepped)
     iterate, compiled, evaluated = DataLoader.__iter__, torch.compile, torch.nn.Module.eval
+    make_autocast = torch.autocast.__init__
     compiles = is_unbroken = False
 
     @functools.wraps(iterate)
@@ -44,6 +45,16 @@ def watch_torch(recorder: Recorder) -> None:
             hook = register_optimizer_step_post_hook(_uncompiled(recorder, lambda: is_unbroken))
         return compiled(*arguments, **named)
 
+    @functools.wraps(make_autocast)
+    def make_and_note_autocast(
+        autocast: Any, device_type: str, dtype: Any = None, enabled: bool = True, **named: Any
+    ) -> None:
+        make_autocast(autocast, device_type, dtype, enabled, **named)
+        # On the CPU it does nothing, and on a GPU it decides the speed.
+        if enabled and device_type == "cuda" and not torch.cuda.is_available():
+            recorder.note_autocast(str(autocast.fast_dtype))
+
+    torch.autocast.__init__ = make_and_note_autocast  # type: ignore[method-assign, assignment]
     DataLoader.__iter__ = iterate_and_time  # type: ignore[method-assign]
     torch.nn.Module.eval = watch_and_evaluate  # type: ignore[method-assign, assignment]
     torch.compile = note_and_compile

@@ -7,6 +7,7 @@ is a run of like periods. A period that starts an epoch, validates or is counted
 from __future__ import annotations
 
 import atexit
+import functools
 import math
 import sys
 import time
@@ -353,6 +354,11 @@ class Recorder:
     def note_unseen(self, why: str) -> None:
         """Note why the script takes steps that no hook sees."""
         self._note(kind="unseen", why=why)
+
+    @functools.lru_cache  # noqa: B019  # there is one recorder
+    def note_autocast(self, dtype: str) -> None:
+        """Note once that an autocast computes in this type on CUDA only."""
+        self._note(kind="autocast", dtype=dtype)
 
     def _note_length(self, name: str, value: int, by: str) -> None:
         self._note(kind="length", name=name, value=value, by=by)

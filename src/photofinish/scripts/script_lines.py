@@ -12,6 +12,7 @@ from photofinish.inside.lengths import STEPS, TRAINER
 from photofinish.inside.recorder import main_optimizer
 from photofinish.scripts.script_figures import LATER_STEPS, Figures, merged
 
+_SHORT = {"torch.float16": "fp16", "torch.bfloat16": "bf16"}
 _MOST_BATCHES, _MOST_SECONDS_OF_BATCHES = 100, 60.0
 """Batches and time after which an optimizer's step is not expected, by hand."""
 
@@ -86,6 +87,8 @@ class Process:
         self.on_command_line: list[Length] = []
         self.loaders: dict[int, Loader] = {}
         self.counts: dict[str, Any] | None = None
+        self.autocast: str | None = None
+        """Precision of an autocast for CUDA in a run without CUDA."""
         self.named: int | None = None
         """Number of the optimizer that stands for batches of a named loader."""
         self.device = "cpu"
@@ -125,6 +128,8 @@ class Process:
             self.seen, self.seen_at = (line["batches"], line["forward_passes"]), line["at"]
         elif kind == "unseen" and self.named is None:
             self.unseen = line["why"]
+        elif kind == "autocast":
+            self.autocast = _SHORT.get(line["dtype"])
         elif kind == "torch":
             self.has_torch = True
         elif kind == "other":
@@ -147,6 +152,11 @@ class Process:
     @property
     def taken_steps(self) -> int:
         return sum(self.steps)
+
+    @property
+    def precision(self) -> Any:
+        """Precision of the step that was counted, or the one that it would have on CUDA."""
+        return self.autocast or (self.counts["precision"] if self.counts else "fp32")
 
     @property
     def samples_per_step(self) -> float | None:

@@ -143,7 +143,7 @@ def measured_script(
             command=run.command,
             files=dict(given.files),
             device_kind=kind,
-            precision=counts["precision"] if counts else "fp32",
+            precision=process.precision,
             parameter_count=counts["parameter_count"] if counts else None,
             lengths=tuple(_lengths(run, process, figures, given)),
             steps=figures.steps if figures else 1,
