@@ -111,6 +111,17 @@ def test_each_run_counts_its_own_steps_of_an_epoch(plant: Plant) -> None:
     assert epochs == {"cpu": 80, "gpu": 20}
 
 
+@pytest.mark.parametrize(("gpu_seconds", "is_shown"), [(0.01, True), (1.0, False)])
+def test_lines_that_stall_a_gpu_are_shown_if_the_answer_names_one(
+    gpu_seconds: float, is_shown: bool, plant: Plant, capsys: pytest.CaptureFixture[str]
+) -> None:
+    on_cpu = process_of([0.1] * 40)
+    on_cpu.add({"kind": "stalls", "lines": [[f"{Path.cwd() / 'train.py'}", 3, "item"]]})
+    plant(process_of([gpu_seconds] * 40, "cuda"), on_cpu)
+    asked(Length("max_steps", 1000, "--steps"))
+    assert ("\ntrain.py:3 has `item` in each step" in capsys.readouterr().out) == is_shown
+
+
 def test_steps_without_epochs_are_compared_by_their_samples(plant: Plant) -> None:
     runs = [process_of([0.1] * 40, device, loader=0, batches=1) for device in ("cuda", "cpu")]
     for process, images in zip(runs, (256, 64), strict=True):

@@ -30,8 +30,10 @@ def train(loader):
     net.train()
     for x, y in loader:
         optimizer.zero_grad()
-        nn.functional.cross_entropy(net(x), y).backward()
+        loss = nn.functional.cross_entropy(net(x), y)
+        loss.backward()
         optimizer.step()
+        seen = loss.item()
 def validate():
     net.eval()
     with torch.no_grad():
@@ -68,6 +70,7 @@ def test_a_script_without_our_packages_is_recorded_counted_and_taken_apart(tmp_p
     assert [part.holds for part in figures.parts].count("start") >= 2  # one may be counted
     assert process.counts
     assert process.counts["operations"]["images"] == 8
+    assert [what for _, _, what in process.stalls] == ["item"]
     assert process.loader_parts
     assert process.loader_parts["samples"] >= 8
     assert process.peak_bytes["host_bytes"]

@@ -23,6 +23,7 @@ from photofinish.reporting.ask_lines import (
     bars,
     repaid_line,
     seen_line,
+    stall_lines,
     step_line,
     suggestion,
 )
@@ -121,6 +122,7 @@ def print_answers(answers: Sequence[JobAnswer], runs: Sequence[Watched] = ()) ->
     if last.job.is_hour and (repaid := repaid_line(last)):
         texts.append(repaid)
     texts += suggestion(pair, runs[0] if runs else None)
+    texts += stall_lines(pair, last.decision)
     texts.append(seen_line(pair.cpu, runs[0] if runs else None))
     print_answer("\n".join([*texts, *ask_legend(answers, texts)]))
 

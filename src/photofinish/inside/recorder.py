@@ -22,6 +22,7 @@ from .timed_batches import NAMED, NamedLoader, batches_of
 
 if TYPE_CHECKING:
     from .script_step import ScriptStep
+    from .stalls import Stalls
 
 VALIDATES, COUNTED = 1, 2
 """Flags of a block."""
@@ -31,6 +32,8 @@ _BLOCK_SHARE = 0.02
 """Share of the training so far that a block takes. To end a block takes 0.2 ms."""
 _LEAST_STEPS, _LEAST_SECONDS = 12, 5.0
 """Steps or seconds of training before a step is counted. By then, its state and memory exist."""
+_STALL_STEPS, _SLOW_STEP_SECONDS = 4, 1.0
+"""Steps in which lines are found that would stall a GPU. That makes quick steps slower."""
 _OFTEN = 20
 """Ratio of steps from which on an optimizer hardly ever steps, compared to another."""
 _UNWATCHED_SECONDS, _MOST_UNWATCHED_SECONDS = 0.02, 0.1
@@ -73,6 +76,7 @@ class Recorder:
         """Number of periods with validation, and of forward passes before the first step."""
         self._watches_at = 0.0
         self._counting: ScriptStep | None = None
+        self._stalls: Stalls | None = None
         self._is_profiled = self._is_counted = False
         self._closes_at = 0.0
         self._begin_block(_clock())
@@ -268,7 +272,9 @@ class Recorder:
         if now >= self._closes_at:
             has_validated = bool(self._flags & VALIDATES)
             self._end_block(now)
-            if not self._is_counted:
+            if self._stalls is not None:
+                self._find_stalls(self._stalls)
+            elif not self._is_counted:
                 self._count(has_validated=has_validated)
 
     def _end_run(self) -> None:
@@ -281,7 +287,8 @@ class Recorder:
         if self._device is not None:
             at = self._device.wait() or at
         if at > self._began_at:
-            if self._counting is not None:
+            is_slowed = self._stalls is not None and at - self._began_at < _SLOW_STEP_SECONDS
+            if self._counting is not None or is_slowed:
                 self._flags |= COUNTED
             self._lines.add(self._sums(at))
             self._batches_of[self.loader] += self.batches
@@ -290,7 +297,7 @@ class Recorder:
             self._main = main_optimizer(self._all_steps, self._optimizers.get(NAMED))
         self._begin_block(at)
         self._closes_at = 0.0
-        if self._is_counted or sum(self._all_steps) > _LEAST_STEPS:
+        if self._stalls is None and (self._is_counted or sum(self._all_steps) > _LEAST_STEPS):
             least = _BLOCK_SECONDS if self._device is None else _ACCELERATOR_SECONDS
             self._closes_at = at + self._grown(at, least, _MOST_BLOCK_SECONDS)
         self._lines.write_sometimes(at)
@@ -328,6 +335,7 @@ class Recorder:
                 self._is_counted = True
                 if counts["operations"]["kernels"]:
                     self._note(kind="counts", **counts)
+                self._begin_finding_stalls()
             self._is_profiled = self._is_profiled or (is_training and needs_profile)
         elif steps < _LEAST_STEPS and now - (self._first_step_at or now) < _LEAST_SECONDS:
             return
@@ -348,6 +356,22 @@ class Recorder:
         self._counting = ScriptStep(compiles=self._compiles, is_profiled=self._is_profiled)
         self.is_attentive, self._closes_at = True, 0.0
         self.watch_forward()
+
+    def _begin_finding_stalls(self) -> None:
+        """Look for lines that would stall a GPU, unless this is one or the script is compiled."""
+        if self._device is None and not self._compiles:
+            from .stalls import Stalls
+
+            self._stalls, self._closes_at = Stalls(), 0.0
+            self._stalls.begin()
+
+    def _find_stalls(self, stalls: Stalls) -> None:
+        stalls.step_ended()
+        if stalls.steps == _STALL_STEPS:
+            self._stalls = None
+            stalls.end()
+            self._note(kind="stalls", lines=stalls.lines)
+            self._begin_block(_clock())
 
     # -- notes ----------------------------------------------------------------------------------
 

@@ -345,6 +345,11 @@ TEMPLATES = {
     "unseen validation": "validation",
     "unseen stop": "early stopping",
     "few steps seen": "--seconds allows more.",
+    "stall": "{stall.file}:{stall.line} has `{stall.what}` in each step: the host waits for a GPU "
+    "there. {mend}",
+    "read back": "Read it every 50 steps.",
+    "keep size": "Its size is read back, which `torch.where` needs not.",
+    "make there": "Make it on the GPU, by `device=`.",
     "no estimates asked": "There are no estimates: {why}.",
     "untried workers of a script": "Workers (`num_workers`) may hide these waits, but were not "
     "tried: without `persistent_workers=True` they start again in each epoch.",

@@ -29,6 +29,15 @@ class JobLength(Record):
     """For example `--epochs`, `the trainer`, `params.yaml` or `its whole run`."""
 
 
+class Stall(Record):
+    """Line of a script at which each step on a GPU waits for the host or the device."""
+
+    file: str
+    line: int
+    what: str
+    """Function or operator that reads a value back, or `to` for a copy."""
+
+
 class ScriptFacts(Record):
     """Command that was watched while it trained."""
 
@@ -47,6 +56,7 @@ class ScriptFacts(Record):
     samples_per_step: float | None = None
     time_limit: float | None = None
     """Seconds after which the command is stopped."""
+    stalls: tuple[Stall, ...] = ()
     ended: str | None = None
     """How the script failed or was stopped, if it did not end by itself."""
     is_bound: bool = False

@@ -89,6 +89,8 @@ class Process:
         self.counts: dict[str, Any] | None = None
         self.autocast: str | None = None
         """Precision of an autocast for CUDA in a run without CUDA."""
+        self.stalls: list[tuple[str, int, str]] = []
+        """Lines at which each step would wait for a GPU: file, line and function."""
         self.named: int | None = None
         """Number of the optimizer that stands for batches of a named loader."""
         self.device = "cpu"
@@ -128,6 +130,8 @@ class Process:
             self.seen, self.seen_at = (line["batches"], line["forward_passes"]), line["at"]
         elif kind == "unseen" and self.named is None:
             self.unseen = line["why"]
+        elif kind == "stalls":
+            self.stalls = line["lines"]
         elif kind == "autocast":
             self.autocast = _SHORT.get(line["dtype"])
         elif kind == "torch":

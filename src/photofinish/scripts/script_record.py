@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from photofinish.answer.prices import SECONDS_AN_HOUR
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
-from photofinish.results.measured import JobLength, Measured, ScriptFacts
+from photofinish.results.measured import JobLength, Measured, ScriptFacts, Stall
 from photofinish.results.measured_job import in_epochs
 from photofinish.results.measurements import LoaderTimes, Operations
 from photofinish.results.pass_times import made_here
@@ -149,6 +150,10 @@ def measured_script(
             steps=figures.steps if figures else 1,
             samples_per_step=process.samples_per_step,
             time_limit=given.time_limit,
+            stalls=tuple(
+                Stall(file=_beside(file), line=line, what=what)
+                for file, line, what in process.stalls
+            ),
             ended=run.ended,
             is_bound=_is_bound(run),
             metrics=dict(given.metrics),
@@ -160,6 +165,12 @@ def measured_script(
         not_counted=None if operations else _why_not_counted(figures),
         loader=LoaderTimes.model_validate(loaded) if loaded else None,
     )
+
+
+def _beside(file: str) -> str:
+    """Return a path as a user in this folder would write it."""
+    path = Path(file)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
 
 
 def _why_not_counted(figures: Figures | None) -> str:

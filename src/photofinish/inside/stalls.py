@@ -1,0 +1,147 @@
+"""Lines of a script at which its host would wait for a GPU, seen in steps on the CPU.
+
+Weights, their gradients, what is moved by `.to(device)`, and all that is computed from these would
+be on the GPU. Reading such a value back takes the host until the GPU has computed it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sysconfig
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakIdKeyDictionary
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+_READS = {
+    "item": "item", "tolist": "tolist", "numpy": "numpy", "__array__": "numpy", "cpu": "cpu",
+    "__bool__": "bool", "__float__": "float", "__int__": "int", "__index__": "int",
+    "__repr__": "print", "__format__": "print",
+    "nonzero": "nonzero", "argwhere": "nonzero",
+    "masked_select": "a mask", "unique": "unique",
+}  # fmt: skip
+"""Functions that wait for the GPU, by the name that a reader knows."""
+_MADE = {
+    "tensor", "as_tensor", "from_numpy", "zeros", "ones", "full", "empty", "eye", "arange",
+    "linspace", "rand", "randn", "randint", "randperm",
+}  # fmt: skip
+_TORCH, _OWN = str(Path(torch.__file__).parent), str(Path(__file__).parent)
+_WRAPPING = tuple(os.path.join(_TORCH, name) for name in ("_tensor", "overrides"))  # noqa: PTH118
+"""Torch's own files between a script and a function."""
+_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+
+
+class Stalls(TorchFunctionMode):
+    """Finder of the lines in its block at which the host would wait for a GPU in each step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._met: set[tuple[str, int, str]] = set()
+        """Waits of this step, by file, line and function."""
+        self._steps: Counter[tuple[str, int, str]] = Counter()
+        self.steps = 0
+        self._on_device: Any = WeakIdKeyDictionary()
+        self._made_on_host: Any = WeakIdKeyDictionary()
+
+    def begin(self) -> None:
+        self.__enter__()  # type: ignore[no-untyped-call]
+
+    def end(self) -> None:
+        self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+    def step_ended(self) -> None:
+        """Count the step's waits. Before the first step, nothing was known of the tensors."""
+        self._steps.update(self._met if self.steps else ())
+        self.steps += 1
+        self._met.clear()
+
+    @property
+    def lines(self) -> list[tuple[str, int, str]]:
+        """Waits that each step had, but for the first."""
+        return sorted(line for line, steps in self._steps.items() if steps == self.steps - 1)
+
+    def __torch_function__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        result = func(*args, **kwargs)
+        given = list(_tensors((args, kwargs)))
+        is_on_device = any(map(self._is_on_device, given))
+        if is_on_device and (what := _read(name, args, kwargs)):
+            self._note(what)
+            return result
+        # On the CPU, `.to(device)` names the CPU.
+        moves = name == "cuda" or (name == "to" and _has_device(args, kwargs))
+        if moves and given:
+            if given[0] in self._made_on_host:
+                self._note("to")
+            if result is given[0] and not result.requires_grad:
+                result = result.detach()  # another tensor, as on a GPU
+        for made in _tensors(result):
+            if is_on_device or moves or (name in _MADE and "device" in kwargs):
+                self._on_device[made] = True
+            elif name in _MADE and not _is_loading():
+                self._made_on_host[made] = True
+        return result
+
+    def _is_on_device(self, tensor: Tensor) -> bool:
+        return isinstance(tensor, nn.Parameter) or tensor in self._on_device
+
+    def _note(self, what: str) -> None:
+        """Note the line that called, unless a library did."""
+        for frame in _frames():
+            file = frame.f_code.co_filename
+            if file.startswith(_WRAPPING):
+                continue
+            if not file.startswith(("<", *_LIBRARIES)):
+                self._met.add((file, frame.f_lineno, what))
+            return
+
+
+def _frames() -> Iterator[FrameType]:
+    """Yield the frames below this file's, the innermost first."""
+    frame = inspect.currentframe()
+    while frame:
+        if not frame.f_code.co_filename.startswith(_OWN):
+            yield frame
+        frame = frame.f_back
+
+
+def _is_loading() -> bool:
+    """Return True in a loader's collating and in its data set."""
+    loading = os.path.join(_TORCH, "utils", "data")  # noqa: PTH118  # compared as text
+    return any(frame.f_code.co_filename.startswith(loading) for frame in _frames())
+
+
+def _read(name: str, args: Any, kwargs: Any) -> str | None:
+    """Return what reads a value back, or None if nothing waits."""
+    if name == "where":
+        return "nonzero" if len(args) + len(kwargs) == 1 else None
+    if name == "__getitem__":
+        masks = (each for each in _tensors(args[1]) if each.dtype in (torch.bool, torch.uint8))
+        return "a mask" if next(masks, None) is not None else None
+    return _READS.get(name)
+
+
+def _has_device(args: Any, kwargs: Any) -> bool:
+    """Return True if `to` is given a device, not only a type."""
+    return any(isinstance(each, (str, torch.device)) for each in (*args[1:2], kwargs.get("device")))
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors in nested tuples, lists and dicts."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for each in value:
+            yield from _tensors(each)
+    elif isinstance(value, dict):
+        yield from _tensors(list(value.values()))

@@ -1,0 +1,195 @@
+"""Lines of a script that would stall a GPU: 38 of 40 planted ones are found, and no other."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from photofinish.inside.stalls import Stalls
+
+BEGIN = """
+import contextlib, io, math
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).to(device)
+optimizer = torch.optim.Adam(net.parameters())
+total = torch.zeros((), device=device)
+def batches():
+    for _ in range(5):
+        yield torch.randn(6, 4), torch.randint(3, (6,))
+def update(loss):
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+STEPS = {
+    "classifier": """
+x, y = x.to(device, non_blocking=True), y.to(device)
+scores = net(x)
+loss = F.cross_entropy(scores, y)
+update(loss)
+total += loss.detach()
+running = loss.item()  # waits
+hits = (scores.argmax(1) == y).sum().item()  # waits
+history = scores.detach().cpu()  # waits
+first = float(loss)  # waits
+with contextlib.redirect_stdout(io.StringIO()):
+    print(f"loss {loss:.3f}")  # waits
+    print(f"{x.shape[0]} samples")
+""",
+    "masks": """
+scores = net(x.to(device))
+loss = scores.square().mean()
+update(loss)
+kept = scores[scores > 0]  # waits
+rows = torch.nonzero(scores > 0)  # waits
+chosen = torch.masked_select(scores, scores > 0)  # waits
+where = torch.where(scores > 0)  # waits
+kinds = scores.argmax(1).unique()  # waits
+zeroed = torch.where(scores > 0, scores, torch.zeros_like(scores))
+part = scores[:, 0] + scores[torch.arange(6, device=device), 1]
+filled = scores.masked_fill(scores > 0, 0)
+""",
+    "guards": """
+loss = net(x.to(device)).square().mean()
+if torch.isnan(loss):  # waits
+    raise ValueError
+if loss > 1e6:  # waits
+    raise ValueError
+assert torch.isfinite(loss).all()  # waits
+update(loss)
+norm = nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+too_long = norm.item() > 10  # waits
+steps = int(total) + 1  # waits, unseen: made before
+if y.max() > 100:
+    raise ValueError
+""",
+    "host-made": """
+scores = net(x.to(device))
+weights = torch.ones(3).to(device)  # waits
+noise = torch.randn(6, 3).to(device)  # waits
+mask = torch.tensor([1.0, 0.0, 1.0]).to(device=device)  # waits
+places = torch.arange(6).to(device)  # waits
+table = torch.from_numpy(np.ones((6, 3), np.float32)).to(device)  # waits, unseen
+better = torch.randn(6, 3, device=device) + torch.zeros_like(scores)
+update((scores * weights * mask + noise + table).mean() + places.sum())
+""",
+    "metrics": """
+with torch.no_grad():
+    before = net(x.to(device)).softmax(1)
+loss = F.cross_entropy(net(x.to(device)), y.to(device))
+update(loss)
+predicted = before.argmax(1).numpy()  # waits
+as_list = before.tolist()  # waits
+as_array = np.asarray(before)  # waits
+top = before.max().item()  # waits
+gradient = net[0].weight.grad.norm().item()  # waits
+labels = y.numpy()
+names = [int(each) for each in y]
+rate = optimizer.param_groups[0]["lr"]
+""",
+    "gan": """
+critic = lambda images: net(images).mean()
+fake = net[0](torch.randn(6, 4, device=device))[:, :4]
+of_critic = critic(x.to(device)) - critic(fake.detach())
+update(of_critic)
+d_loss = of_critic.item()  # waits
+of_maker = critic(net[0](torch.randn(6, 4, device=device))[:, :4])
+update(of_maker)
+g_loss = of_maker.detach().cpu().item()  # waits
+ratio = math.sqrt(abs(of_maker))  # waits
+image = fake[0].detach().numpy()  # waits
+is_better = bool(of_critic < of_maker)  # waits
+size = len(fake)
+""",
+    "sequence": """
+hidden = net(x.to(device))
+lengths = torch.tensor([3, 2, 2, 1, 1, 1])
+longest = int(lengths.max())
+loss = hidden[:, :longest].logsumexp(1).mean()
+update(loss)
+perplexity = math.exp(loss)  # waits
+best = hidden.argmax(1).tolist()  # waits
+count = (hidden > 0).sum().item()  # waits
+where = torch.argwhere(hidden > 0)  # waits
+rows = hidden[hidden.sum(1) > 0]  # waits
+later = hidden[:, lengths.clamp(max=2)]
+""",
+    "odd": """
+ours = x.cuda() if torch.cuda.is_available() else x.to("cpu")
+loss = net(ours).abs().mean()
+if step % 2 == 0:
+    sometimes = loss.item()
+update(loss)
+with contextlib.redirect_stdout(io.StringIO()):
+    print(loss)  # waits
+    text = str(loss.detach())  # waits
+threshold = torch.zeros(1).to(device)  # waits
+while loss < threshold:  # waits
+    break
+picked = [0.0, 1.0][loss.detach().clamp(0, 1).long()]  # waits
+frozen = loss.detach().clone()
+half = ours.to(torch.float16)
+""",
+}
+
+
+def found(folder: Path, body: str, *, is_planted: bool = True) -> tuple[set[int], set[int]]:
+    """Return the numbers of planted lines that can be seen, and of those that were found."""
+    lines = body if is_planted else re.sub(".*# waits.*\n", "", body)
+    script = BEGIN + "def train(step, x, y):\n    global total\n"
+    script += "".join(f"    {line}\n" for line in lines.splitlines())
+    file = folder / "train.py"
+    names: dict[str, Any] = {}
+    exec(compile(script, str(file), "exec"), names)  # noqa: S102
+    stalls = Stalls()
+    data = list(names["batches"]())
+    with stalls:
+        for step, (x, y) in enumerate(data):
+            names["train"](step, x, y)
+            stalls.step_ended()
+    planted = {n for n, line in enumerate(script.splitlines(), 1) if line.endswith("# waits")}
+    assert {name for name, _, _ in stalls.lines} <= {str(file)}
+    return planted, {line for _, line, _ in stalls.lines}
+
+
+@pytest.mark.filterwarnings("ignore:Converting a tensor")
+@pytest.mark.parametrize("name", STEPS)
+def test_lines_that_would_stall_a_gpu_are_found_and_no_others(name: str, tmp_path: Path) -> None:
+    assert STEPS[name].count("# waits") == 5
+    planted, lines = found(tmp_path, STEPS[name])
+    assert lines == planted
+
+
+@pytest.mark.parametrize("name", ["classifier", "masks", "metrics", "gan"])
+def test_a_script_without_such_lines_has_none(name: str, tmp_path: Path) -> None:
+    assert found(tmp_path, STEPS[name], is_planted=False) == (set(), set())
+
+
+def test_a_loader_s_own_tensors_are_no_waits() -> None:
+    class Pictures(torch.utils.data.Dataset[Any]):
+        def __len__(self) -> int:
+            return 8
+
+        def __getitem__(self, place: int) -> Any:
+            return torch.zeros(4), torch.tensor(place % 3).item()
+
+    def stacked(items: Any) -> Any:
+        return torch.stack([x for x, _ in items]), torch.tensor([y for _, y in items])
+
+    net = nn.Linear(4, 3)
+    loader = torch.utils.data.DataLoader(Pictures(), batch_size=2, collate_fn=stacked)
+    stalls = Stalls()
+    with stalls:
+        for x, y in loader:
+            nn.functional.cross_entropy(net(x.to("cpu")), y.to("cpu")).backward()
+            stalls.step_ended()
+    assert stalls.lines == []
