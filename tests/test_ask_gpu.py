@@ -117,9 +117,12 @@ def test_lines_that_stall_a_gpu_are_shown_if_the_answer_names_one(
 ) -> None:
     on_cpu = process_of([0.1] * 40)
     on_cpu.add({"kind": "stalls", "lines": [[f"{Path.cwd() / 'train.py'}", 3, "item"]]})
+    on_cpu.add({"kind": "step_parts", "seconds": {"forward": 0.02, "backward": 0.06}})
     plant(process_of([gpu_seconds] * 40, "cuda"), on_cpu)
     asked(Length("max_steps", 1000, "--steps"))
-    assert ("\ntrain.py:3 has `item` in each step" in capsys.readouterr().out) == is_shown
+    shown = capsys.readouterr().out
+    assert ("\ntrain.py:3 has `item` in each step" in shown) == is_shown
+    assert re.search("a step 100 ms: █+forward 20% █+backward 60% █+rest 20%", shown)
 
 
 def test_steps_without_epochs_are_compared_by_their_samples(plant: Plant) -> None:

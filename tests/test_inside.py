@@ -71,6 +71,7 @@ def test_a_script_without_our_packages_is_recorded_counted_and_taken_apart(tmp_p
     assert process.counts
     assert process.counts["operations"]["images"] == 8
     assert [what for _, _, what in process.stalls] == ["item"]
+    assert min(process.step_parts.values()) > 0
     assert process.loader_parts
     assert process.loader_parts["samples"] >= 8
     assert process.peak_bytes["host_bytes"]

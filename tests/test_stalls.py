@@ -1,8 +1,12 @@
-"""Lines of a script that would stall a GPU: 38 of 40 planted ones are found, and no other."""
+"""What is watched in a few steps of a script: lines that would stall a GPU, and its parts.
+
+38 of 40 planted lines are found, and no other.
+"""
 
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +15,7 @@ import torch
 from torch import nn
 
 from photofinish.inside.stalls import Stalls
+from photofinish.inside.step_clock import StepClock
 
 BEGIN = """
 import contextlib, io, math
@@ -193,3 +198,53 @@ def test_a_loader_s_own_tensors_are_no_waits() -> None:
             nn.functional.cross_entropy(net(x.to("cpu")), y.to("cpu")).backward()
             stalls.step_ended()
     assert stalls.lines == []
+
+
+class Sleeps(torch.autograd.Function):
+    @staticmethod
+    def forward(_context: Any, x: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.02)
+        return x.clone()
+
+    @staticmethod
+    def backward(_context: Any, gradient: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.04)
+        return gradient
+
+
+class Slow(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return Sleeps.apply(super().forward(x))
+
+
+@pytest.mark.parametrize("has_closure", [False, True])
+def test_the_parts_of_a_step_are_timed_and_add_up(has_closure: bool) -> None:
+    net = Slow(2, 1)
+    optimizer: Any = torch.optim.SGD(net.parameters(), 0.1)
+    if has_closure:
+        optimizer = torch.optim.LBFGS(net.parameters(), max_iter=1, max_eval=1)
+
+    def passes() -> torch.Tensor:
+        time.sleep(0.01)
+        loss = net(torch.ones(1, 2)).sum()
+        loss.backward()
+        return loss
+
+    clock = StepClock()
+    clock.begin()
+    began_at = time.perf_counter()
+    for _ in range(2):
+        if not has_closure:
+            passes()
+        optimizer.step(passes if has_closure else None)
+        clock.optimizer_ended()
+        clock.step_ended()
+    step_seconds = (time.perf_counter() - began_at) / 2
+    clock.end()
+    passes()  # no longer timed
+    parts = clock.note["seconds"]
+    assert parts["forward"] > 0.02
+    assert parts["backward"] > 0.04
+    assert parts["optimizer"] > 0
+    assert sum(parts.values()) < step_seconds
+    assert clock.note["seconds"] == parts

@@ -67,6 +67,8 @@ class Result:
     """What was trained. None for a script, and if the job was only measured."""
     waiting_seconds: tuple[float, ...] = ()
     """Time that each timed pass of a script waited for batches."""
+    step_parts_seconds: Mapping[str, float] = field(default_factory=dict)
+    """Time of parts of a script's step that were timed alone."""
     metrics: Mapping[str, float | None] = field(default_factory=dict)
     """Custom test metrics, or numbers of a script's metrics file, by name."""
     is_outdated: bool = False
@@ -136,7 +138,18 @@ class Result:
             return self.costs.shown_shares
         if not self.waiting_seconds:
             return {}
-        return {"waiting for data": self.waiting_share, "computing": 1 - self.waiting_share}
+        waiting = {"waiting for data": self.waiting_share}
+        computing, step_seconds = 1 - self.waiting_share, self.step_share_seconds
+        if not self.step_parts_seconds or not step_seconds:
+            return waiting | {"computing": computing}
+        # They were timed in other steps, which may have been slower.
+        parts_seconds = sum(self.step_parts_seconds.values())
+        whole_seconds = max(computing * step_seconds, parts_seconds)
+        parts = {
+            part: computing * seconds / whole_seconds
+            for part, seconds in self.step_parts_seconds.items()
+        }
+        return waiting | parts | {"the rest": computing - sum(parts.values())}
 
     @property
     def loading_share(self) -> float:

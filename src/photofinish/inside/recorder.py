@@ -23,6 +23,7 @@ from .timed_batches import NAMED, NamedLoader, batches_of
 if TYPE_CHECKING:
     from .script_step import ScriptStep
     from .stalls import Stalls
+    from .step_clock import StepClock
 
 VALIDATES, COUNTED = 1, 2
 """Flags of a block."""
@@ -32,8 +33,8 @@ _BLOCK_SHARE = 0.02
 """Share of the training so far that a block takes. To end a block takes 0.2 ms."""
 _LEAST_STEPS, _LEAST_SECONDS = 12, 5.0
 """Steps or seconds of training before a step is counted. By then, its state and memory exist."""
-_STALL_STEPS, _SLOW_STEP_SECONDS = 4, 1.0
-"""Steps in which lines are found that would stall a GPU. That makes quick steps slower."""
+_SLOW_STEP_SECONDS = 1.0
+"""Time of a step from which on it is hardly slower while lines are found that stall a GPU."""
 _OFTEN = 20
 """Ratio of steps from which on an optimizer hardly ever steps, compared to another."""
 _UNWATCHED_SECONDS, _MOST_UNWATCHED_SECONDS = 0.02, 0.1
@@ -76,7 +77,8 @@ class Recorder:
         """Number of periods with validation, and of forward passes before the first step."""
         self._watches_at = 0.0
         self._counting: ScriptStep | None = None
-        self._stalls: Stalls | None = None
+        self._watchers: list[Stalls | StepClock] = []
+        """Watchers of a few steps each, one after another, once a step was counted."""
         self._is_profiled = self._is_counted = False
         self._closes_at = 0.0
         self._begin_block(_clock())
@@ -227,6 +229,8 @@ class Recorder:
             if self._counting is not None:
                 self._counting.optimizer_stepped(optimizer)
         self._steps[number] += 1
+        if self._watchers:
+            self._watchers[0].optimizer_ended()
         if number == self._main:
             self._end_period(_clock())
             return
@@ -272,8 +276,8 @@ class Recorder:
         if now >= self._closes_at:
             has_validated = bool(self._flags & VALIDATES)
             self._end_block(now)
-            if self._stalls is not None:
-                self._find_stalls(self._stalls)
+            if self._watchers:
+                self._watch_step(self._watchers[0])
             elif not self._is_counted:
                 self._count(has_validated=has_validated)
 
@@ -287,7 +291,8 @@ class Recorder:
         if self._device is not None:
             at = self._device.wait() or at
         if at > self._began_at:
-            is_slowed = self._stalls is not None and at - self._began_at < _SLOW_STEP_SECONDS
+            is_slowed = bool(self._watchers) and self._watchers[0].slows
+            is_slowed = is_slowed and at - self._began_at < _SLOW_STEP_SECONDS
             if self._counting is not None or is_slowed:
                 self._flags |= COUNTED
             self._lines.add(self._sums(at))
@@ -297,7 +302,7 @@ class Recorder:
             self._main = main_optimizer(self._all_steps, self._optimizers.get(NAMED))
         self._begin_block(at)
         self._closes_at = 0.0
-        if self._stalls is None and (self._is_counted or sum(self._all_steps) > _LEAST_STEPS):
+        if not self._watchers and (self._is_counted or sum(self._all_steps) > _LEAST_STEPS):
             least = _BLOCK_SECONDS if self._device is None else _ACCELERATOR_SECONDS
             self._closes_at = at + self._grown(at, least, _MOST_BLOCK_SECONDS)
         self._lines.write_sometimes(at)
@@ -335,7 +340,7 @@ class Recorder:
                 self._is_counted = True
                 if counts["operations"]["kernels"]:
                     self._note(kind="counts", **counts)
-                self._begin_finding_stalls()
+                self._begin_watching()
             self._is_profiled = self._is_profiled or (is_training and needs_profile)
         elif steps < _LEAST_STEPS and now - (self._first_step_at or now) < _LEAST_SECONDS:
             return
@@ -357,20 +362,26 @@ class Recorder:
         self.is_attentive, self._closes_at = True, 0.0
         self.watch_forward()
 
-    def _begin_finding_stalls(self) -> None:
-        """Look for lines that would stall a GPU, unless this is one or the script is compiled."""
+    def _begin_watching(self) -> None:
+        """Watch steps for lines that would stall a GPU, then their parts.
+
+        Not on an accelerator, nor if the script is compiled.
+        """
         if self._device is None and not self._compiles:
             from .stalls import Stalls
+            from .step_clock import StepClock
 
-            self._stalls, self._closes_at = Stalls(), 0.0
-            self._stalls.begin()
+            self._watchers, self._closes_at = [Stalls(), StepClock()], 0.0
+            self._watchers[0].begin()
 
-    def _find_stalls(self, stalls: Stalls) -> None:
-        stalls.step_ended()
-        if stalls.steps == _STALL_STEPS:
-            self._stalls = None
-            stalls.end()
-            self._note(kind="stalls", lines=stalls.lines)
+    def _watch_step(self, watcher: Stalls | StepClock) -> None:
+        watcher.step_ended()
+        if watcher.steps == watcher.steps_to_see:
+            watcher.end()
+            self._note(**watcher.note)
+            self._watchers.pop(0)
+            for following in self._watchers[:1]:
+                following.begin()
             self._begin_block(_clock())
 
     # -- notes ----------------------------------------------------------------------------------

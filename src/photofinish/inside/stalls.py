@@ -43,6 +43,8 @@ _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "
 class Stalls(TorchFunctionMode):
     """Finder of the lines in its block at which the host would wait for a GPU in each step."""
 
+    steps_to_see, slows = 4, True
+
     def __init__(self) -> None:
         super().__init__()
         self._met: set[tuple[str, int, str]] = set()
@@ -58,11 +60,19 @@ class Stalls(TorchFunctionMode):
     def end(self) -> None:
         self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
+    def optimizer_ended(self) -> None:
+        pass
+
     def step_ended(self) -> None:
         """Count the step's waits. Before the first step, nothing was known of the tensors."""
         self._steps.update(self._met if self.steps else ())
         self.steps += 1
         self._met.clear()
+
+    @property
+    def note(self) -> dict[str, Any]:
+        """What the recorder notes at the end."""
+        return {"kind": "stalls", "lines": self.lines}
 
     @property
     def lines(self) -> list[tuple[str, int, str]]:

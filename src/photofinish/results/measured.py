@@ -57,6 +57,8 @@ class ScriptFacts(Record):
     time_limit: float | None = None
     """Seconds after which the command is stopped."""
     stalls: tuple[Stall, ...] = ()
+    step_parts: dict[str, float] = Field(default_factory=dict)
+    """Time of a step's forward pass, backward pass and optimizer on the CPU, if it is known."""
     ended: str | None = None
     """How the script failed or was stopped, if it did not end by itself."""
     is_bound: bool = False

@@ -91,6 +91,8 @@ class Process:
         """Precision of an autocast for CUDA in a run without CUDA."""
         self.stalls: list[tuple[str, int, str]] = []
         """Lines at which each step would wait for a GPU: file, line and function."""
+        self.step_parts: dict[str, float] = {}
+        """Time of parts of a step on the CPU."""
         self.named: int | None = None
         """Number of the optimizer that stands for batches of a named loader."""
         self.device = "cpu"
@@ -132,6 +134,8 @@ class Process:
             self.unseen = line["why"]
         elif kind == "stalls":
             self.stalls = line["lines"]
+        elif kind == "step_parts":
+            self.step_parts = line["seconds"]
         elif kind == "autocast":
             self.autocast = _SHORT.get(line["dtype"])
         elif kind == "torch":
