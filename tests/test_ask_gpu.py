@@ -14,10 +14,12 @@ import pytest
 from watched_scripts import process_of, recorded
 
 from photofinish.commands import ask as ask_module
-from photofinish.commands.ask import ask
+from photofinish.commands.ask import ask, ask_command
+from photofinish.config.compare import Comparing
 from photofinish.errors import UserError
 from photofinish.machine.accelerators import AcceleratorFacts
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
+from photofinish.reporting.sentences import verdict
 from photofinish.scripts.run_script import Limits, Watched, recording, watch
 from photofinish.scripts.script_lines import Length, Loader, Process
 from photofinish.scripts.script_record import measured_script
@@ -119,8 +121,11 @@ def test_lines_that_stall_a_gpu_are_shown_if_the_answer_names_one(
     on_cpu.add({"kind": "stalls", "lines": [[f"{Path.cwd() / 'train.py'}", 3, "item"]]})
     on_cpu.add({"kind": "step_parts", "seconds": {"forward": 0.02, "backward": 0.06}})
     plant(process_of([gpu_seconds] * 40, "cuda"), on_cpu)
-    asked(Length("max_steps", 1000, "--steps"))
+    command, length = [sys.executable, "train.py"], Length("max_steps", 1000, "--steps")
+    (answer,), _ = ask_command(command, length, Limits(1, 60), Comparing(), shows_output=False)
     shown = capsys.readouterr().out
+    report = verdict(answer.pair, answer.decision).text
+    assert ("train.py:3 has `item`" in report) == is_shown
     assert ("\ntrain.py:3 has `item` in each step" in shown) == is_shown
     assert re.search("a step 100 ms: █+forward 20% █+backward 60% █+rest 20%", shown)
 

@@ -16,6 +16,7 @@ from photofinish.config.devices import Devices
 from photofinish.config.scripts import PLACEHOLDER
 from photofinish.errors import EXIT_FAILED, UserError
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget, fingerprint
+from photofinish.reporting.answer_words import stall_lines
 from photofinish.reporting.ask_json import JobAnswer, write_job_answers
 from photofinish.reporting.ask_lines import (
     answer_lines,
@@ -23,7 +24,6 @@ from photofinish.reporting.ask_lines import (
     bars,
     repaid_line,
     seen_line,
-    stall_lines,
     step_line,
     suggestion,
 )

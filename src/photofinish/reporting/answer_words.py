@@ -33,6 +33,8 @@ _WORTH_CAPTURING = 1.5
 """Smallest speed-up of a job for which `cuda_graphs: "on"` is suggested."""
 _MUCH_WAITING = 0.1
 """Least share of its time that a GPU waits for the loader in a hint."""
+_MOST_STALLS = 4
+_MENDS = {"to": "make there", "nonzero": "keep size", "a mask": "keep size", "unique": "keep size"}
 _MARKS: dict[Basis, str] = {"estimated": "~", "measured": "", "recorded": "", "bound": ""}
 
 
@@ -297,6 +299,16 @@ def estimate_hints(pair: Comparison, decision: Decision) -> Iterator[str]:
     captured_seconds = estimate.captured_job_seconds
     if captured_seconds and estimate.job_seconds > _WORTH_CAPTURING * captured_seconds:
         yield say("captured", seconds=captured_seconds, gpu=gpu)
+
+
+def stall_lines(pair: Comparison, decision: Decision) -> Iterator[str]:
+    """Yield the lines of a script at which a GPU would be waited for, if the answer names one."""
+    script = pair.cpu.timings.script if isinstance(pair.cpu.timings, MeasuredJob) else None
+    if script is None or decision.gpu_name is None or decision.answer == "No":
+        return
+    for stall in script.stalls[:_MOST_STALLS]:
+        kind = _MENDS.get(stall.what, "read back")
+        yield say("stall", stall=stall, mend=say(kind))
 
 
 def summary(decisions: Sequence[Decision]) -> str:

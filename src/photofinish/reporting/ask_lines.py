@@ -16,15 +16,12 @@ from photofinish.reporting.ask_json import JobAnswer
 from photofinish.reporting.model_words import model_text
 from photofinish.reporting.sentences import SHORT_PARTS
 from photofinish.reporting.templates import say
-from photofinish.results.measured_job import MeasuredJob
 from photofinish.scripts.run_script import Watched
 from photofinish.wording import MOST_WIDTH, byte_size, counted, money, seconds
 
 _MOST_GPUS = 4
 _FEW_STEPS = 5
 _MUCH_WAITING = 0.1
-_MOST_STALLS = 4
-_MENDS = {"to": "make there", "nonzero": "keep size", "a mask": "keep size", "unique": "keep size"}
 _BAR = 40
 """Width of the longest bar."""
 _START, _JOB, _UNSURE = "░", "█", "▒"
@@ -162,16 +159,6 @@ def suggestion(pair: Comparison, watched: Watched | None) -> Iterator[str]:
         yield say("untried workers of a script")
     if not_counted := pair.renting.not_counted:
         yield say("no estimates asked", why=not_counted)
-
-
-def stall_lines(pair: Comparison, decision: Decision) -> Iterator[str]:
-    """Yield the lines of a script at which a GPU would be waited for, if the answer names one."""
-    script = pair.cpu.timings.script if isinstance(pair.cpu.timings, MeasuredJob) else None
-    if script is None or decision.gpu_name is None or decision.answer == "No":
-        return
-    for stall in script.stalls[:_MOST_STALLS]:
-        kind = _MENDS.get(stall.what, "read back")
-        yield say("stall", stall=stall, mend=say(kind))
 
 
 def ask_legend(answers: Sequence[JobAnswer], texts: Sequence[str]) -> list[str]:

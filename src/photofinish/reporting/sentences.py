@@ -22,6 +22,7 @@ from photofinish.reporting.answer_words import (
     answer_text,
     busy_text,
     estimate_hints,
+    stall_lines,
 )
 from photofinish.reporting.causes import advice, cause
 from photofinish.reporting.extrapolated import caution, in_points, timed_text
@@ -83,6 +84,7 @@ def verdict(pair: Comparison, decision: Decision | None = None) -> Verdict:
     """Return the answer with its evidence. By default, decide for this experiment alone."""
     decision = decision or decide(pair)
     details = [*(_evidence_of_both(pair) if pair.compared else _evidence_of_cpu(pair, decision))]
+    details += stall_lines(pair, decision)
     if "cpu" in pair.seeds:
         is_whole = not pair.cpu.timings.untimed_epochs
         details.append(chance(pair.seeds["cpu"], pair.seeds.get("gpu") if is_whole else None))
