@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from .device import Device, is_capturing
 from .lengths import TRAINER, lengths_of_a_trainer, watch_arguments
 from .line_file import LineFile
+from .loops import length_of_loops
 from .timed_batches import NAMED, NamedLoader, batches_of
 
 if TYPE_CHECKING:
@@ -243,6 +244,8 @@ class Recorder:
         self._note(kind="optimizer", device=kind, is_named=key == NAMED)
         for name, value in lengths_of_a_trainer():
             self._note_length(name, value, TRAINER)
+        if by_loops := length_of_loops():
+            self._note(kind="loops", **by_loops)
         return number
 
     # -- periods and blocks ----------------------------------------------------------------------
@@ -348,7 +351,7 @@ class Recorder:
         """Note why the script takes steps that no hook sees."""
         self._note(kind="unseen", why=why)
 
-    def _note_length(self, name: str, value: int, by: str) -> None:
+    def _note_length(self, name: str, value: float, by: str) -> None:
         self._note(kind="length", name=name, value=value, by=by)
 
     def _ended(self) -> None:
