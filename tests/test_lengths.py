@@ -185,6 +185,17 @@ for epoch in range(9):
 """,
         "9 epochs, range(9) in mine.py:16",
     ),
+    "accumulated gradients of batches": (
+        """
+for epoch in range(9):
+    for i, batch in enumerate(loader):
+        net(batch[0]).mean().backward()
+        if i % 2 != 0:
+            continue
+        step(batch)
+""",
+        "9 epochs, range(9) in mine.py:16",
+    ),
     "several optimizers": (
         """
 other = torch.optim.Adam(net.parameters())
@@ -255,6 +266,39 @@ for epoch in range(25):
         "for i in range(10**9):\n    if i >= 50:\n        break\n    step(data[0])",
         None,
     ),
+    "a counter that ends a loop sooner": (
+        """
+done = 0
+for epoch in range(1000):
+    for batch in loader:
+        done += 1
+        if done >= 7:
+            sys.exit()
+            break
+        step(batch)
+""",
+        None,
+    ),
+    "a loop over as many as another says": (
+        """
+for epochs in [1, 3]:
+    for epoch in range(epochs):
+        for batch in loader:
+            step(batch)
+""",
+        None,
+    ),
+    "two trainings": (
+        """
+def fit(epochs):
+    for epoch in range(epochs):
+        for batch in loader:
+            step(batch)
+fit(2)
+fit(3)
+""",
+        None,
+    ),
     "passes until a loss": (
         """
 for seed in range(10):
@@ -313,12 +357,12 @@ def train(n, keeps):
         seen = weakref.ref(batch)
         del batch
         print(mine["n"] if keeps else seen() is None)
-train(2, keeps=False)
-train(2, keeps=True)
+for keeps in [0, 1]:
+    train(2, keeps)
 """
     process, shown = recorded(tmp_path, BEGIN + script)
     assert shown.split() == ["True", "True", "2", "2"]
-    assert process.by_loops[0].by == "n in mine.py:19"
+    assert process.by_loops[0].by == "[0, 1] x n in mine.py:27"
 
 
 @pytest.mark.parametrize(

@@ -9,16 +9,16 @@ import itertools
 import math
 import operator
 import sys
-import tokenize
 from collections import ChainMap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import BuiltinFunctionType, FrameType
-from typing import Any, TypeGuard
+from typing import Any
 
 _COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp
 _LOOPS = ast.For | ast.While | _COMPREHENSIONS
+_ENDS = ast.Break | ast.Return | ast.Raise
 _WITHOUT = tuple(f"{name}." for name in (__package__, "torch", "fire"))
 """Packages whose loops repeat no step: hooks of optimizers, and Fire's search for a command."""
 _WRAPPERS = ("tqdm", "enumerate", "reversed", "list", "iter", "track", "progress_bar")
@@ -67,7 +67,7 @@ def length_of_loops() -> dict[str, Any] | None:
     try:
         for frame in frames:
             _add_loops(frame, loops)
-    except (OSError, SyntaxError, tokenize.TokenError):  # without its source
+    except Exception:  # noqa: BLE001  # the training goes on without its source, too
         return None
     known = [*itertools.takewhile(lambda loop: loop.count is not None, loops)]
     rest = loops[len(known) :]
@@ -100,13 +100,15 @@ def _add_loops(frame: FrameType, loops: list[_Loop]) -> None:
             loop.count = 1
         elif isinstance(node, ast.For):
             _read_for(node, loop, names)
+            if any(_named(node.iter) & outer.names for outer in loops[:-1]) and not loop.is_pass:
+                loop.count = None
         elif isinstance(node, ast.While):
             counted += _read_while(node, nodes[number + 1 :], loop, names)
         else:
             loop.is_pass = True
-        for each in ast.walk(node):
-            if _is_if_with(each, ast.Continue) and each.lineno < at_line:
-                _apply_condition(each.test, loops)
+        for test, line in _conditions(node, ast.Continue):
+            if line < at_line:
+                _apply_condition(test, loops)
 
 
 def _around(frame: FrameType) -> tuple[list[Any], int]:
@@ -118,8 +120,14 @@ def _around(frame: FrameType) -> tuple[list[Any], int]:
     positions = frame.f_code.co_positions()
     at: Any = next(itertools.islice(positions, frame.f_lasti // 2, None))
     if None in at:
-        raise OSError("no positions")
-    return _holders(tree, _LOOPS | ast.If, *at)[is_inner:], at[0]
+        raise LookupError("the code has no positions")
+    around = _holders(tree, _LOOPS | ast.If, *at)[is_inner:]
+    after = around[0].end_lineno if around else at[1]
+    later = [each for each in ast.walk(tree) if isinstance(each, ast.Call) and each.lineno > after]
+    called = {ast.unparse(each.func) for each in _holders(tree, ast.Call, *at)[-1:]}
+    if called & {ast.unparse(each.func) for each in later}:
+        raise LookupError("it may train again later")
+    return around, at[0]
 
 
 def _holders(
@@ -137,7 +145,7 @@ def _holders(
 
 def _names(frame: FrameType, nodes: list[Any]) -> Mapping[str, Any]:
     """Return the variables that these nodes name."""
-    names = {each.id for node in nodes for each in ast.walk(node) if isinstance(each, ast.Name)}
+    names = {name for node in nodes for name in _named(node)}
     found: dict[str, Any] = {}
     if frame.f_code.co_flags & inspect.CO_OPTIMIZED:
         values = frame.f_locals
@@ -159,17 +167,20 @@ def _read_for(node: ast.For, loop: _Loop, names: Mapping[str, Any]) -> None:
         is_plain = len(iterable.args) == 1 and not isinstance(iterable.args[0], ast.Constant)
         loop.text = ast.unparse(iterable.args[0]) if is_plain else ""
     loop.text = loop.text or ast.unparse(iterable)
-    loop.names = frozenset(each.id for each in ast.walk(node.target) if isinstance(each, ast.Name))
+    loop.names = _named(node.target)
     loop.count, loop.is_pass = _count(iterable, total, names)
     bases = (type(names.get(name)).__mro__ for name in loop.names)
     steps_each = any(base.__name__ == "Optimizer" for base in itertools.chain(*bases))
     if steps_each or any(isinstance(each, ast.Break) for each in node.body):
         loop.count, loop.is_pass = 1, False
-    for each in ast.walk(node):
-        if _is_if_with(each, ast.Break):
-            test = each.test
-            if isinstance(test, ast.Compare) and ast.unparse(test.left) in loop.names:
-                loop.count = None
+    # A counter that is never reset ends the loop sooner. One that is reset is patience.
+    sums = [each for each in ast.walk(node) if isinstance(each, ast.AugAssign)]
+    counters = {ast.unparse(each.target) for each in sums}
+    assigned = [each for each in ast.walk(node) if isinstance(each, ast.Assign)]
+    counters -= {ast.unparse(target) for each in assigned for target in each.targets}
+    for test, _ in _conditions(node, _ENDS):
+        if isinstance(test, ast.Compare) and ast.unparse(test.left) in loop.names | counters:
+            loop.count, loop.is_pass = None, False
 
 
 def _count(
@@ -230,7 +241,7 @@ def _read_while(
     `inner` are the nodes between the loop and the step.
     """
     tests = node.test.values if isinstance(node.test, ast.BoolOp) else [node.test]
-    ends = [each.test for each in node.body if _is_if_with(each, ast.Break)]
+    ends = [test for test, _ in _conditions(node, ast.Break)]
     for test in [*tests, *ends]:
         kinds = (ast.Gt, ast.GtE, ast.Eq) if test in ends else (ast.Lt, ast.LtE)
         if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], kinds):
@@ -240,19 +251,14 @@ def _read_while(
         added = [each for each in added if ast.unparse(each) == counting]
         if len(added) != 1:
             continue
-        at: Any = added[0]
-        place = at.lineno, at.end_lineno, at.col_offset, at.end_col_offset
-        around = _holders(node, _LOOPS | ast.If | ast.FunctionDef, *place)[1:]
+        around = _holders(node, _LOOPS | ast.If | ast.FunctionDef, *_span(added[0]))[1:]
         counted = [each for each in around if isinstance(each, _LOOPS)]
         # It counts either this loop or the innermost one, and under no other conditions.
         is_of_steps = counted == [each for each in inner if isinstance(each, _LOOPS)]
         if (counted and not is_of_steps) or any(each not in inner for each in around):
             continue
-        try:
-            now, most = _value(test.left, names), _value(test.comparators[0], names)
-            loop.count = math.ceil(most) - (int(now) if now > 1 else 0)
-        except Exception:  # noqa: BLE001  # of the user's code, whose training goes on
-            return []
+        now, most = _value(test.left, names), _value(test.comparators[0], names)
+        loop.count = math.ceil(most) - (int(now) if now > 1 else 0)
         loop.text = ast.unparse(test.comparators[0])
         return around
     return []
@@ -260,9 +266,8 @@ def _read_while(
 
 def _apply_condition(test: ast.expr, loops: list[_Loop]) -> None:
     """Correct the counts of loops in which a step depends on a condition."""
-    mentioned = {each.id for each in ast.walk(test) if isinstance(each, ast.Name)}
     for loop in loops:
-        if loop.names & mentioned and not loop.is_pass:
+        if loop.names & _named(test) and not loop.is_pass:
             loop.count = None
             match test:  # one phase of several
                 case ast.Compare(ops=[ast.Eq()], comparators=[ast.Constant(value=str())]):
@@ -272,9 +277,25 @@ def _apply_condition(test: ast.expr, loops: list[_Loop]) -> None:
         loops[-1].count, loops[-1].is_pass = None, bool(loops[-1].names)
 
 
-def _is_if_with(node: Any, kind: type) -> TypeGuard[ast.If]:
-    """Return True for an `if` whose body has a statement of this kind."""
-    return isinstance(node, ast.If) and any(isinstance(each, kind) for each in node.body)
+def _named(node: ast.AST) -> frozenset[str]:
+    """Return the names of variables in a node."""
+    return frozenset(each.id for each in ast.walk(node) if isinstance(each, ast.Name))
+
+
+def _span(node: Any) -> tuple[int, int, int, int]:
+    return node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
+
+
+def _conditions(loop: ast.AST, kinds: Any) -> Iterator[tuple[ast.expr, int]]:
+    """Yield the test and the line of each `if` in a loop that has a statement of these kinds.
+
+    Loops inside it are left out.
+    """
+    ifs = [each for each in ast.walk(loop) if isinstance(each, ast.If)]
+    for each in ifs:
+        has_one = any(isinstance(part, kinds) for part in each.body)
+        if has_one and _holders(loop, _LOOPS, *_span(each)) == [loop]:
+            yield each.test, each.lineno
 
 
 def _called(node: ast.Call) -> str:

@@ -159,7 +159,7 @@ class Process:
         loops = self.by_loops.get(main)
         if loops is None or (first and first.by == TRAINER):
             return first
-        if loops.is_steps and loops.value < self.steps[main]:  # some code between repeats steps
+        if loops.is_steps and loops.value + 1 < self.steps[main]:  # code between repeats steps
             return first
         for option in self.on_command_line:
             if option.is_steps == loops.is_steps and option.value != loops.value:
