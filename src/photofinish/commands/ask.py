@@ -61,7 +61,7 @@ def ask(
     settings = (terms or Terms()).applied_to(Comparing())
     answers, has_failed = ask_command(command, length, limits, settings, shows_output=shows_output)
     if json_file:
-        write_job_answers(json_file, answers)
+        write_job_answers(json_file, answers, command)
     if has_failed:
         sys.exit(EXIT_FAILED)
 
