@@ -202,7 +202,7 @@ def test_the_whole_job_is_what_the_arguments_say_and_validation_is_its_own(
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     (answer,) = run(EPOCHS)
     assert re.search(r"On the CPU: [\d,]+ steps in .* at most 1 s more", capsys.readouterr().err)
-    assert answer["job"]["name"] == "1,000 epochs (--epochs)"
+    assert re.fullmatch(r"1,000 epochs \(arguments.epochs in train.py:\d+\)", answer["job"]["name"])
     assert answer["job"]["epoch_steps"] == pytest.approx(10, rel=0.05)
     assert answer["records"]["cpu"]["operations"]["images"] == 32
     assert answer["records"]["cpu"]["validation_step_seconds"] > 0

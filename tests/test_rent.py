@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shlex
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -154,3 +158,109 @@ def test_a_gpu_that_is_not_known_or_too_small_is_refused(
     write_offers(project, **changes)
     with pytest.raises(UserError, match=reason):
         rent(gpu)
+
+
+TRAIN = """
+import os, sys
+from network import net, torch
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+print(sys.argv[1:], file=open("runs", "a"))
+for step in range(int(sys.argv[2])):
+    net(torch.randn(64, 512)).mean().backward()
+    optimizer.step()
+    if "PHOTOFINISH_RECORDS" not in os.environ:
+        break
+"""
+NETWORK = "import torch\nnet = torch.nn.Linear(512, 4096)"
+UV = """#!/bin/bash -e
+mkdir -p ~/photofinish-env/bin
+cd ~/photofinish-env/bin
+echo 'PATH=~/photofinish-env/bin:$PATH' > activate
+for program in python photofinish pip; do echo '#!/bin/bash' > $program; done
+echo 'exec {python} "$@"' >> python
+echo 'shift; exec {python} -m photofinish ask --seconds 2 "$@"' >> photofinish
+echo 'echo "$@" > ~/installed' >> pip
+chmod +x *
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Folder of a script and a module, and no pipeline."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    (folder / "train.py").write_text(TRAIN, encoding="utf-8")
+    (folder / "network.py").write_text(NETWORK, encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize(("steps", "trains"), [("1000000", True), ("30", False)])
+def test_the_task_of_a_script_asks_there_and_trains_unless_the_answer_is_no(
+    script: Path, steps: str, trains: bool
+) -> None:
+    text, commands = rent("T4", [sys.executable, "train.py", "--steps", steps, "a b"])
+    task = yaml.safe_load(text)
+    assert (task["workdir"], task["resources"]["accelerators"]) == (".", {"T4": 1})
+    home = script.parent / "home"
+    there = home / "sky_workdir"
+    shutil.copytree(script, there)
+    (home / "uv").write_text(UV.format(python=sys.executable), encoding="utf-8")
+    (home / "uv").chmod(0o755)
+    environment = {"HOME": str(home), "PATH": f"{home}:{os.environ['PATH']}"}
+    environment = os.environ | environment | {"CUDA_VISIBLE_DEVICES": ""}
+
+    def ended(part: str) -> subprocess.CompletedProcess[str]:
+        command = ["bash", "-c", task[part]]
+        pipes: Any = {"capture_output": True, "text": True}
+        return subprocess.run(command, cwd=there, env=environment, check=False, **pipes)
+
+    assert ended("setup").returncode == 0
+    assert re.search(r" torch==[\d.]+$", (home / "installed").read_text(encoding="utf-8"))
+    asked = ended("run")
+    assert (asked.returncode == 0) is trains, asked.stderr
+    assert ("Not trained: No" in asked.stderr) is not trains
+    rents = rf"Do: `photofinish rent \w+ -- python train.py --steps {steps} 'a b'`"
+    assert bool(re.search(rents, asked.stdout)) is trains
+    ran = (there / "runs").read_text(encoding="utf-8").splitlines()
+    assert ran == [str(["--steps", steps, "a b"])] * (1 + trains)
+    answers = json.loads((there / "photofinish-answer.json").read_bytes())
+    assert answers[-1]["records"]["cpu"]["script"]["steps"] > 1
+    assert bool(re.search(rents, f"Do: {answers[-1]['answer']['action']['text']}")) is trains
+    assert "sky_workdir/ rented-T4/" in commands
+
+
+@pytest.mark.parametrize(
+    ("files", "installed"),
+    [
+        ({"requirements.txt": "torch"}, '" --requirement requirements.txt'),
+        ({"pyproject.toml": "[project]"}, '" .'),
+        ({"pyproject.toml": "[tool.ruff]", "network.py": "import yaml"}, '" pyyaml=='),
+    ],
+)
+def test_a_script_is_installed_by_its_folder_or_by_what_it_imports(
+    script: Path,
+    files: dict[str, str],
+    installed: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, text in files.items():
+        (script / name).write_text(text, encoding="utf-8")
+    words = ["rent", "T4", "--", sys.executable, "train.py", "--device", "{device}"]
+    monkeypatch.setattr(sys, "argv", ["photofinish", *words])
+    main()
+    shown = capsys.readouterr()
+    task = yaml.safe_load(shown.out)
+    assert installed in task["setup"].lower()
+    assert installed in shown.err.lower()
+    *_, asks, _, trains = task["run"].splitlines()
+    assert asks.endswith("-- python train.py --device '{device}'")
+    assert shlex.split(trains) == ["python", "train.py", "--device", "cuda"]
+
+
+@pytest.mark.parametrize("command", ["python -m train", "python missing.py"])
+@pytest.mark.usefixtures("script")
+def test_a_command_whose_packages_are_not_known_wants_requirements(command: str) -> None:
+    with pytest.raises(UserError, match=r"requirements\.txt"):
+        rent("T4", command.split())

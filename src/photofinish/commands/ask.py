@@ -65,7 +65,7 @@ def ask(
     settings = (terms or Terms()).applied_to(Comparing())
     answers, has_failed = ask_command(command, length, limits, settings, shows_output=shows_output)
     if json_file:
-        write_job_answers(json_file, answers)
+        write_job_answers(json_file, answers, command)
     if has_failed:
         sys.exit(EXIT_FAILED)
 
@@ -103,18 +103,20 @@ def ask_command(
     ]
     if what_gives := missing_length(sampled(runs), length):
         print(f"\n{what_gives}")
-    print_answers(answers, runs)
+    print_answers(answers, runs, command)
     return answers, any(run.status for run in runs)
 
 
-def print_answers(answers: Sequence[JobAnswer], runs: Sequence[Watched] = ()) -> None:
+def print_answers(
+    answers: Sequence[JobAnswer], runs: Sequence[Watched] = (), command: Sequence[str] = ()
+) -> None:
     """Print the answers, the picture of the last and longest job, and the legend."""
     texts: list[str] = []
     for answer in answers:
         is_experiment = answer.pair.cpu.settings is not None
         length = f", {counted(round(answer.job.epochs), 'epoch')}" if is_experiment else ""
         texts += ["", f"{answer.job.name}{length}:"]
-        texts += answer_lines(answer)
+        texts += answer_lines(answer, command)
     last = answers[-1]
     pair = last.pair
     texts += bars(pair, last.decision)
@@ -127,10 +129,14 @@ def print_answers(answers: Sequence[JobAnswer], runs: Sequence[Watched] = ()) ->
     print_answer("\n".join([*texts, *ask_legend(answers, texts)]))
 
 
+def is_python(word: str) -> bool:
+    """Return True for the name or the path of a Python."""
+    return bool(re.fullmatch(r"python[\d.]*(\.exe)?", Path(word).name))
+
+
 def _is_only_python(command: Sequence[str]) -> bool:
     """Return True for `python` with at most options, which would wait for a program."""
-    name = Path(command[0]).name
-    return bool(re.fullmatch(r"python[\d.]*(\.exe)?", name)) and all(
+    return is_python(command[0]) and all(
         word.startswith("-") and not word.startswith(("-c", "-m")) and word != "-"
         for word in command[1:]
     )

@@ -147,10 +147,11 @@ def _add_commands(parser: argparse.ArgumentParser) -> None:
     reference = command("reference", _reference)
     reference.add_argument("--machine", metavar="NAME", help="default: the hardware")
     rent = command("rent", _rent)
-    rent.usage = "photofinish rent GPU"
+    rent.usage = "photofinish rent GPU [-- python train.py [arguments of train.py]]"
     gpus = rent.add_mutually_exclusive_group(required=True)
     gpus.add_argument("gpu", nargs="?", metavar="GPU", help="for example T4")
     gpus.add_argument("--on", metavar="GPU", help=argparse.SUPPRESS)
+    rent.add_argument("words", nargs="*", metavar="...", help="command that trains")
     machine = command("machine", _machine)
     machine.add_argument("name", metavar="NAME", help="it writes machines/NAME.json")
     spread = command("spread", _spread)
@@ -258,7 +259,7 @@ def _reference(args: argparse.Namespace) -> None:
 def _rent(args: argparse.Namespace) -> None:
     from photofinish.commands.rent import rent
 
-    task, commands = rent(args.gpu or args.on)
+    task, commands = rent(args.gpu or args.on, args.words)
     print("Nothing is started or paid for: below are a task and the commands.", file=sys.stderr)
     print(task, end="", flush=True)
     print(commands, end="", file=sys.stderr)

@@ -8,12 +8,14 @@ from __future__ import annotations
 import io
 import json
 import shlex
+import subprocess
 import textwrap
-from collections.abc import Iterable
+import tomllib
+from collections.abc import Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
@@ -22,8 +24,10 @@ from ruamel.yaml.comments import CommentedMap
 from ruamel.yaml.scalarstring import LiteralScalarString
 
 from photofinish.commands import pipeline
+from photofinish.commands.ask import is_python
 from photofinish.config.compare import accelerators
 from photofinish.config.loader import read_params
+from photofinish.config.scripts import PLACEHOLDER
 from photofinish.errors import ConfigError, UserError
 from photofinish.reporting.answers import Answers, read_answers
 from photofinish.wording import listed, money, printable, seconds, unknown_name
@@ -33,47 +37,123 @@ _SETUP = """\
 set -e
 export PATH="$HOME/.local/bin:$PATH"  # where SkyPilot installs uv
 [ -d ~/photofinish-env ] || uv venv --seed --python 3.12 ~/photofinish-env
-. ~/photofinish-env/bin/activate
 """
-_RUN = """\
-set -e
-. ~/photofinish-env/bin/activate
-photofinish run measure-gpu train-gpu
-photofinish reference
-"""
+_ACTIVATE = ". ~/photofinish-env/bin/activate"
 _COMMANDS = Template("""
 By SkyPilot, with the task above in rent.yaml:
   sky launch --cluster $cluster rent.yaml
-  rsync --archive $cluster:sky_workdir/$records/ $records/
+  rsync --archive $options$cluster:sky_workdir/$there $here/
   sky down $cluster
 
 Or on a machine of yours with a driver and Python 3.11 or newer, by SSH:
   $copy
   ssh user@machine $script
-  rsync --archive user@machine:photofinish-job/$records/ $records/
+  rsync --archive ${options}user@machine:photofinish-job/$there $here/
 
-Then `photofinish run` here answers by the GPU's record.
+$then
 """)
+_ANSWER = "photofinish-answer.json"
+_STOP = (
+    f'import json, sys; answer = json.load(open("{_ANSWER}"))[-1]["answer"]["answer"]; '
+    f'sys.exit("Not trained: " + answer if answer.startswith("No") else 0)'
+)
+"""Program that fails if the answer is No, or No difference."""
+_IMPORTED = """\
+import ast, sys
+from importlib.metadata import packages_distributions, version
+from pathlib import Path
+
+files, names = [Path(sys.argv[1])], set()
+for file in files:
+    for node in ast.walk(ast.parse(file.read_bytes())):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            modules = [each.name for each in node.names] if isinstance(node, ast.Import) else []
+            modules = modules or [node.module or ""]
+            names.update(each.partition(".")[0] for each in modules)
+            beside = [files[0].parent.joinpath(*each.split(".")) for each in modules if each]
+            for path in [*(each.with_suffix(".py") for each in beside), *beside]:
+                found = [path] if path.is_file() else path.glob("*.py")
+                files += [each for each in found if each not in files]
+packages = {each for name in names for each in packages_distributions().get(name, [])[:1]}
+for package in sorted(packages - {"photofinish"}):
+    print(f"{package}=={version(package).partition('+')[0]}")
+"""
+"""Program that prints the packages that a script and the modules beside it import."""
 
 
-def rent(gpu: str) -> tuple[str, str]:
-    """Return the task for SkyPilot, and the commands to run it."""
+class _Job(NamedTuple):
+    """Job to run on a rented machine."""
+
+    about: str
+    packages: Sequence[str]
+    """Arguments of `pip install`, besides photofinish."""
+    run: Sequence[str]
+    """Commands."""
+    there: str
+    """Folder of the results on the machine."""
+    here: str
+    then: str
+    options: str = ""
+    """Options of rsync, which brings the results back."""
+    gpu_count: int | str = 1
+
+
+def rent(gpu: str, command: Sequence[str] = ()) -> tuple[str, str]:
+    """Return the task for SkyPilot, and the commands to run it.
+
+    It is about a command, else about the trainings of the pipeline.
+    """
     top = Path.cwd()
-    pipeline.enter()
-    pipeline.check_age()
-    records = (Path.cwd() / "reference").relative_to(top).as_posix()
+    if not command:
+        pipeline.enter()
+        pipeline.check_age()
     if gpu not in accelerators():
         raise ConfigError(f"{gpu}: {unknown_name('accelerator', gpu, list(accelerators()))}")
+    job = _script(gpu, command) if command else _trainings(gpu, top)
+    source, mounts = _source(top, "" if command else "[fleet]")
+    packages = " ".join(map(shlex.quote, job.packages))
+    install = f'pip install --quiet "{source}" {packages}'.rstrip()
+    about = (
+        f"{job.about}The minutes to start and set up the machine come on top. Files that "
+        f".gitignore names stay here: for data among them, add file_mounts."
+    )
+    # U+2028 in a price's name would end the comment: to YAML it is a line break.
+    about = printable(" ".join(about.split()))
+    comment = textwrap.fill(about, 100, initial_indent="# ", subsequent_indent="# ")
+    task = f"{comment}\n{_task(gpu, job, install, mounts)}"
+    script = [
+        "cd photofinish-job",
+        "python3 -m venv ~/photofinish-env",
+        _ACTIVATE,
+        install,
+        *job.run,
+    ]
+    commands = _COMMANDS.substitute(
+        cluster=_CLUSTER,
+        copy="\n  ".join(
+            f"rsync --archive --filter=':- .gitignore' {shlex.quote(path)} user@machine:{to}"
+            for path, to in [("./", "photofinish-job"), *mounts]
+        ),
+        script=shlex.quote(" && ".join(script)),
+        options=job.options,
+        there=job.there,
+        here=job.here,
+        then=job.then,
+    )
+    return task, commands
+
+
+def _trainings(gpu: str, top: Path) -> _Job:
+    """Return the job of the pipeline: train all experiments on the GPU."""
+    records = (Path.cwd() / "reference").relative_to(top).as_posix()
     params = read_params(pipeline.PARAMS)
     if not params.experiments:
-        raise UserError("params.yaml has no experiments: a script leaves no record to bring back")
+        raise UserError(
+            "params.yaml has no experiments. Of a script: photofinish rent GPU -- python train.py"
+        )
     # Repeats and further seeds are trained on the rented GPU, too.
     trainings = {name: each.repeats + each.seeds - 1 for name, each in params.experiments.items()}
     count = params.devices.gpu.wanted_count
-    source, mounts = _source(top)
-    install = f'pip install --quiet "{source}"'
-    if (top / "requirements.txt").is_file():
-        install += " --requirement requirements.txt"
     names = listed(list(trainings)) if len(trainings) <= 3 else f"{len(trainings)} experiments"
     answers = read_answers()
     estimate = _estimate(answers, gpu, trainings)
@@ -83,36 +163,67 @@ def rent(gpu: str) -> tuple[str, str]:
         f"Trains {names} on a {gpu}, for a record to compare with. {estimate} "
         f"{_advice(answers, trainings)}"
         f"{'Scripts are left out: they leave no record. ' if params.scripts else ''}"
-        "The minutes to start and set up the machine come on top. Files that .gitignore names "
-        "stay here: for data among them, add file_mounts."
     )
-    # U+2028 in a price's name would end the comment: to YAML it is a line break.
-    about = printable(" ".join(about.split()))
-    comment = textwrap.fill(about, 100, initial_indent="# ", subsequent_indent="# ")
-    task = f"{comment}\n{_task(gpu, 1 if count == 'all' else count, install, mounts)}"
-    script = [
-        "cd photofinish-job",
-        "python3 -m venv ~/photofinish-env",
-        ". ~/photofinish-env/bin/activate",
-        install,
-        "photofinish run measure-gpu train-gpu",
-        "photofinish reference",
-    ]
-    commands = _COMMANDS.substitute(
-        cluster=_CLUSTER,
-        records=records,
-        copy="\n  ".join(
-            f"rsync --archive --filter=':- .gitignore' {shlex.quote(path)} user@machine:{to}"
-            for path, to in [("./", "photofinish-job"), *mounts]
-        ),
-        script=shlex.quote(" && ".join(script)),
+    has_requirements = (top / "requirements.txt").is_file()
+    return _Job(
+        about,
+        ["--requirement", "requirements.txt"] if has_requirements else [],
+        ["photofinish run measure-gpu train-gpu", "photofinish reference"],
+        there=f"{records}/",
+        here=records,
+        then="Then `photofinish run` here answers by the GPU's record.",
+        gpu_count=1 if count == "all" else count,
     )
-    return task, commands
 
 
-def _task(gpu: str, count: int, install: str, mounts: Iterable[tuple[str, str]]) -> str:
+def _script(gpu: str, command: Sequence[str]) -> _Job:
+    """Return the job of a command: ask about it on the machine, and train unless it says No."""
+    python, there = "python", [*command]
+    if is_python(command[0]):  # by a path that only this machine may have
+        python, there[0] = command[0], "python"
+    asked, here = shlex.join(there), f"rented-{gpu}"
+    about = (
+        f"Asks on a {gpu} whether it is worth it for {asked}, and trains unless the answer is No. "
+        f"`photofinish ask` here estimates time and cost. "
+    )
+    return _Job(
+        about,
+        _requirements(python, command),
+        [
+            f"photofinish ask --json {_ANSWER} -- {asked}",
+            f"python -c {shlex.quote(_STOP)}",
+            asked.replace(PLACEHOLDER, "cuda"),
+        ],
+        there="",
+        here=here,
+        then=f"Then {here} has the files that the training wrote, and {_ANSWER} with its record.",
+        options="--prune-empty-dirs --compare-dest=.. ",  # only what is not here
+    )
+
+
+def _requirements(python: str, command: Sequence[str]) -> list[str]:
+    """Return what `pip install` needs for a command, from the folder or what it imports."""
+    if Path("requirements.txt").is_file():
+        return ["--requirement", "requirements.txt"]
+    settings = Path("pyproject.toml")
+    if settings.is_file() and "project" in tomllib.loads(settings.read_text(encoding="utf-8")):
+        return ["."]
+    words = " ".join(command).split()  # a shell gets its command line as one argument
+    script = next((word for word in words if word.endswith(".py") and Path(word).is_file()), None)
+    if script:
+        program = [python, "-c", _IMPORTED, script]
+        ended = subprocess.run(program, capture_output=True, text=True, check=False)
+        if ended.returncode == 0:
+            return ended.stdout.split()
+    raise UserError(
+        f"what {shlex.join(command)} imports was not found: write requirements.txt here, for "
+        f"example by `pip freeze > requirements.txt`"
+    )
+
+
+def _task(gpu: str, job: _Job, install: str, mounts: Iterable[tuple[str, str]]) -> str:
     """Return the task for SkyPilot as YAML."""
-    resources = CommentedMap(accelerators={gpu: count}, use_spot=False, autostop=10)
+    resources = CommentedMap(accelerators={gpu: job.gpu_count}, use_spot=False, autostop=10)
     resources.yaml_add_eol_comment("an interrupted training's record would be left out", "use_spot")
     resources.yaml_add_eol_comment(
         "stops after 10 idle minutes; `sky down` deletes the machine", "autostop"
@@ -120,8 +231,8 @@ def _task(gpu: str, count: int, install: str, mounts: Iterable[tuple[str, str]])
     task: dict[str, Any] = {"name": _CLUSTER, "workdir": ".", "resources": resources}
     if copied := {f"~/{to}": path for path, to in mounts}:
         task["file_mounts"] = copied
-    task["setup"] = LiteralScalarString(f"{_SETUP}{install}\n")
-    task["run"] = LiteralScalarString(_RUN)
+    task["setup"] = LiteralScalarString(f"{_SETUP}{_ACTIVATE}\n{install}\n")
+    task["run"] = LiteralScalarString("\n".join(["set -e", _ACTIVATE, *job.run, ""]))
     YAML().dump(task, text := io.StringIO())
     return text.getvalue()
 
@@ -161,7 +272,7 @@ def _advice(answers: Answers, trainings: Iterable[str]) -> str:
     return f"The report says no to renting for {listed(against)}. " if against else ""
 
 
-def _source(top: Path) -> tuple[str, list[tuple[str, str]]]:
+def _source(top: Path, extra: str) -> tuple[str, list[tuple[str, str]]]:
     """Return what pip installs on the rented machine, and the local path to copy there, if any.
 
     It is the version, Git address, local wheel or folder that is installed here (PEP 610).
@@ -169,16 +280,16 @@ def _source(top: Path) -> tuple[str, list[tuple[str, str]]]:
     package = metadata.distribution("photofinish")
     text = package.read_text("direct_url.json")
     if text is None:
-        return f"photofinish[fleet]=={package.version}", []
+        return f"photofinish{extra}=={package.version}", []
     origin = json.loads(text)
     url = origin["url"]
     if git := origin.get("vcs_info"):
-        return f"photofinish[fleet] @ {git['vcs']}+{url}@{git['commit_id']}", []
+        return f"photofinish{extra} @ {git['vcs']}+{url}@{git['commit_id']}", []
     if not url.startswith("file:"):
-        return f"photofinish[fleet] @ {url}", []
+        return f"photofinish{extra} @ {url}", []
     path = Path(url2pathname(urlsplit(url).path))
     if path == top:
-        return ".[fleet]", []
+        return f".{extra}", []
     if path.is_file():
-        return f"$HOME/{path.name}[fleet]", [(str(path), path.name)]
-    return "$HOME/photofinish-source[fleet]", [(f"{path}/", "photofinish-source")]
+        return f"$HOME/{path.name}{extra}", [(str(path), path.name)]
+    return f"$HOME/photofinish-source{extra}", [(f"{path}/", "photofinish-source")]

@@ -5,40 +5,25 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-_PARSED = ("epochs", "num_epochs", "max_epochs", "n_epochs", "max_steps", "max_iters")
-"""Names of argparse's arguments with the length of a training, whose defaults count too."""
-STEPS = (
-    "max_steps",
-    "max_iters",
-    "max_train_steps",
-    "num_train_steps",
-    "train_steps",
-    "total_steps",
-    "num_steps",
-    "n_steps",
-    "num_iters",
-    "num_iterations",
-    "iterations",
-    "iters",
-    "steps",
+_NAME = re.compile(
+    "(?:(?:n|nb|no|num|number|of|max|maximum|total|train|training)_?)*(epoch|step|iter|iteration)s?"
 )
-"""Names of options with the number of steps."""
-_EPOCHS = (
-    "epochs",
-    "num_epochs",
-    "max_epochs",
-    "n_epochs",
-    "num_train_epochs",
-    "train_epochs",
-    "total_epochs",
-    "nepochs",
-    "epoch",
-)
+"""Names with the length of a training. Names of a part or of an interval have other words."""
+_ONE_OF_MANY = "step", "iter", "iteration"
 TRAINER = "the trainer"
 _TRAINERS = ("lightning.", "pytorch_lightning.", "transformers.")
+
+
+def unit_of(name: str) -> str | None:
+    """Return `epochs` or `steps` for a name of a training's length, else None."""
+    found = _NAME.fullmatch(name.rpartition(".")[2].replace("-", "_").lower())
+    if found is None or name in _ONE_OF_MANY:
+        return None
+    return "epochs" if found[1] == "epoch" else "steps"
 
 
 def lengths_in_command(command: Sequence[str]) -> Iterator[tuple[str, float, str]]:
@@ -46,8 +31,8 @@ def lengths_in_command(command: Sequence[str]) -> Iterator[tuple[str, float, str
     words = " ".join(command).split()  # a shell gets its command line as one argument
     for word, following in zip(words, [*words[1:], ""], strict=True):
         option, has_value, value = word.partition("=")
-        name = option.lstrip("-").rpartition(".")[2].replace("-", "_")
-        if name not in STEPS + _EPOCHS or not (has_value or option.startswith("-")):
+        name = option.lstrip("-")
+        if not unit_of(name) or not (has_value or option.startswith("-")):
             continue
         try:
             number = float(value if has_value else following)
@@ -57,7 +42,7 @@ def lengths_in_command(command: Sequence[str]) -> Iterator[tuple[str, float, str
             yield name, number, option
 
 
-def watch_arguments(note: Callable[[str, int, str], None]) -> None:
+def watch_arguments(note: Callable[[str, float, str], None]) -> None:
     """Call `note` with each length that the script's argparse finds, and with its option."""
     import argparse
 
@@ -66,9 +51,9 @@ def watch_arguments(note: Callable[[str, int, str], None]) -> None:
     @functools.wraps(parse)
     def parse_and_note(parser: Any, *arguments: Any, **named: Any) -> Any:
         parsed = parse(parser, *arguments, **named)
-        for name in _PARSED:
-            value = getattr(parsed[0], name, None)
-            if isinstance(value, int) and value > 0:
+        for name, value in getattr(parsed[0], "__dict__", {}).items():
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if is_number and unit_of(name) and 0 < value < math.inf:
                 note(name, value, f"--{name}")
         return parsed
 

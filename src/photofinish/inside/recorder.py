@@ -13,6 +13,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from .device import Device, is_capturing
@@ -257,6 +258,11 @@ class Recorder:
         self._note(kind="optimizer", device=kind, is_named=key == NAMED)
         for name, value in lengths_of_a_trainer():
             self._note_length(name, value, TRAINER)
+        if hasattr(CodeType, "co_positions"):  # from Python 3.11 on
+            from .loops import length_of_loops
+
+            if by_loops := length_of_loops():
+                self._note(kind="loops", **by_loops)
         self._lines.write_soon()  # the second step may take minutes
         return number
 
@@ -395,7 +401,7 @@ class Recorder:
         """Note once that an autocast computes in this type on CUDA only."""
         self._note(kind="autocast", dtype=dtype)
 
-    def _note_length(self, name: str, value: int, by: str) -> None:
+    def _note_length(self, name: str, value: float, by: str) -> None:
         self._note(kind="length", name=name, value=value, by=by)
 
     def _ended(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -185,10 +186,10 @@ def _unknown(pair: Comparison, worth: Worth) -> str:
     return pair.renting.not_counted or say("nothing recorded")
 
 
-def action_text(pair: Comparison, decision: Decision, *, has_pipeline: bool = True) -> str:
+def action_text(pair: Comparison, decision: Decision, command: Sequence[str] = ()) -> str:
     """Return what to do now: one imperative, and below a No what would change it.
 
-    `photofinish rent` needs a pipeline, which a script that is asked does not have.
+    `command` is the command of a script that was asked about.
     """
     action, worth = decision.action, decision.worth
     kind: str = action.kind
@@ -208,8 +209,7 @@ def action_text(pair: Comparison, decision: Decision, *, has_pipeline: bool = Tr
     elif kind == "stay here":
         runs = runs_text(action)
         kind = "stay here for few" if runs else kind
-    how_to_rent = "rent by command" if has_pipeline else "rent by hand"
-    rent = say(how_to_rent, action=action, gpu=gpu_words(worth))
+    rent = say("rent by command", action=action, command=shlex.join(command))
     text = say(kind, action=action, price=price, runs=runs, rent=rent)
     if (yours := gpu_of_yours(pair, worth)) and worth.answer == "No":
         speedup, interval = yours

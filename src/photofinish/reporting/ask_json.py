@@ -29,16 +29,19 @@ class JobAnswer:
         return cls(job, pair, decide(pair))
 
 
-def write_job_answers(file: Path, answers: Sequence[JobAnswer]) -> None:
-    """Write answers and records as JSON."""
-    write_text_atomically(file, to_json([_as_json(answer) for answer in answers]))
+def write_job_answers(
+    file: Path, answers: Sequence[JobAnswer], command: Sequence[str] = ()
+) -> None:
+    """Write answers and records as JSON. `command` is the script's that was asked about."""
+    write_text_atomically(file, to_json([_as_json(answer, command) for answer in answers]))
 
 
-def _as_json(answer: JobAnswer) -> dict[str, Any]:
+def _as_json(answer: JobAnswer, command: Sequence[str]) -> dict[str, Any]:
     pair = answer.pair
+    found = verdict(pair, answer.decision, command)
     records = {run.device: run.timings.model_dump(mode="json") for run in pair.trained}
     return {
         "job": asdict(answer.job),
-        "answer": answer_record(pair, verdict(pair, answer.decision)).model_dump(mode="json"),
+        "answer": answer_record(pair, found).model_dump(mode="json"),
         "records": records,
     }

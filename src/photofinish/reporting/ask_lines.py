@@ -40,11 +40,10 @@ class _DrawnBar(NamedTuple):
     """True if its interval is so wide that the bar is shaded."""
 
 
-def answer_lines(answer: JobAnswer) -> Iterator[str]:
+def answer_lines(answer: JobAnswer, command: Sequence[str] = ()) -> Iterator[str]:
     """Yield both lines of an answer, with a command to ask again that needs no report."""
     pair, decision = answer.pair, answer.decision
-    has_pipeline = pair.cpu.settings is not None
-    action = action_text(pair, decision, has_pipeline=has_pipeline)
+    action = action_text(pair, decision, command)
     if decision.action.kind == "measure again":
         action = say("ask again", took=pair.cpu.timings.total_seconds)
     yield answer_text(pair, decision)

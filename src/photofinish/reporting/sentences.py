@@ -80,8 +80,13 @@ def shared_model(verdicts: Sequence[Verdict]) -> str | None:
     return models.pop() if len(models) == 1 and len(verdicts) > 1 else None
 
 
-def verdict(pair: Comparison, decision: Decision | None = None) -> Verdict:
-    """Return the answer with its evidence. By default, decide for this experiment alone."""
+def verdict(
+    pair: Comparison, decision: Decision | None = None, command: Sequence[str] = ()
+) -> Verdict:
+    """Return the answer with its evidence. By default, decide for this experiment alone.
+
+    `command` is the command of a script that was asked about.
+    """
     decision = decision or decide(pair)
     details = [*(_evidence_of_both(pair) if pair.compared else _evidence_of_cpu(pair, decision))]
     details += stall_lines(pair, decision)
@@ -92,7 +97,7 @@ def verdict(pair: Comparison, decision: Decision | None = None) -> Verdict:
         experiment=pair.experiment,
         decision=decision,
         answer=answer_text(pair, decision),
-        action=action_text(pair, decision),
+        action=action_text(pair, decision, command),
         model=model_text(pair),
         busy=busy_text(pair),
         details=tuple(details),

@@ -8,7 +8,7 @@ import operator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from photofinish.inside.lengths import STEPS, TRAINER
+from photofinish.inside.lengths import TRAINER, unit_of
 from photofinish.inside.recorder import main_optimizer
 from photofinish.scripts.script_figures import LATER_STEPS, Figures, merged
 
@@ -32,15 +32,11 @@ class Length(NamedTuple):
     name: str
     value: float
     by: str
-    """Source of the length: `--epochs` or another option, or `the trainer`."""
+    """Source of the length: `--epochs`, `the trainer`, or `EPOCHS in train.py:41`."""
 
     @property
     def is_steps(self) -> bool:
-        return self.name in STEPS
-
-    @property
-    def is_from_options(self) -> bool:
-        return self.by != TRAINER
+        return unit_of(self.name) == "steps"
 
     @property
     def is_perhaps_a_start(self) -> bool:
@@ -84,6 +80,8 @@ class Process:
         self.steps: list[int] = []
         self.lengths: list[Length] = []
         """Lengths that the process has, from a Trainer or argparse."""
+        self.by_loops: dict[int, Length] = {}
+        """Lengths by the loops around the first step of each optimizer."""
         self.on_command_line: list[Length] = []
         self.loaders: dict[int, Loader] = {}
         self.counts: dict[str, Any] | None = None
@@ -126,6 +124,8 @@ class Process:
             self.loaders[number] = Loader(**line)
         elif kind == "length":
             self.lengths.append(Length(**line))
+        elif kind == "loops":
+            self.by_loops[len(self.steps) - 1] = Length(**line)
         elif kind == "counts":
             self.counts = line
         elif kind == "seen":
@@ -184,14 +184,27 @@ class Process:
 
     @property
     def length(self) -> Length | None:
-        """Length of the whole job, from a Trainer, else the command line, else argparse."""
-        lengths = [
-            length
-            for source in (self.on_command_line, self.lengths)
-            for length in sorted(source, key=lambda each: not each.is_steps)
-        ]
-        key = operator.attrgetter("is_from_options", "is_perhaps_a_start")
-        return min(lengths, key=key, default=None)
+        """Length of the whole job: of a Trainer, its loops, the command line, else argparse."""
+        lengths = sorted(
+            [*self.on_command_line, *self.lengths],
+            key=lambda each: (
+                each.by != TRAINER,
+                each.is_perhaps_a_start,
+                each not in self.on_command_line,
+                not each.is_steps,
+            ),
+        )
+        first = next(iter(lengths), None)
+        main = main_optimizer(self.steps, self.named) if self.steps else 0
+        loops = self.by_loops.get(main)
+        if loops is None or (first and first.by == TRAINER):
+            return first
+        if loops.is_steps and loops.value + 1 < self.steps[main]:  # code between repeats steps
+            return first
+        for option in self.on_command_line:
+            if option.is_steps == loops.is_steps and option.value != loops.value:
+                return loops._replace(by=f"{loops.by}, not the {option.value:,g} of {option.by}")
+        return loops
 
     def seconds_until_second_epoch(self, figures: Figures) -> float:
         """Return the time until the end of the first epoch and some steps of the second.
