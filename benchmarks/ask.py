@@ -199,7 +199,7 @@ def _script(name: str, seconds: float, folder: Path) -> Row:
         command = [sys.executable, "examples/own-script/train.py", "--metrics", metrics, "--epochs"]
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "asked")  # both compile again
     began_seconds = time.perf_counter()
-    watched = watch([*command, str(_MANY_EPOCHS)], "cpu", _LIMITS, shows_output=False)
+    watched = watch([*command, str(_MANY_EPOCHS)], kind="cpu", limits=_LIMITS, shows_output=False)
     ask_seconds = time.perf_counter() - began_seconds
     epochs = _epochs(_asked(name, watched, 10), 10, seconds)
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "ran")

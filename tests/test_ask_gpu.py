@@ -63,10 +63,10 @@ def plant(cpu_host: CpuTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(ask_module, "fingerprint", lambda _: (cpu_host, host))
         runs = {"cuda": on_gpu} | ({"cpu": on_cpu} if on_cpu else {})
 
-        def either(command: list[str], kind: str, *rest: Any, **named: Any) -> Watched:
+        def either(command: list[str], kind: str, **named: Any) -> Watched:
             if kind in runs:
                 return planted(runs[kind], startup_seconds.get(kind, 2.0))
-            return watch(command, kind, *rest, **named)
+            return watch(command, kind=kind, **named)
 
         monkeypatch.setattr(ask_module, "watch", either)
 

@@ -52,11 +52,13 @@ def figures_of(process: Process | None) -> Figures:
     return figures
 
 
-def recorded(folder: Path, script: str, *, is_warm: bool = True) -> tuple[Process, str]:
+def recorded(
+    folder: Path, script: str, *, is_warm: bool = True, **variables: str
+) -> tuple[Process, str]:
     """Return what `photofinish.steps` recorded of a script, and what it printed."""
     lines = folder / "lines"
     lines.mkdir(exist_ok=True)
-    own = {FOLDER: str(lines), TAKES_APART: "1", "PYTHONPATH": str(ROOT / "src")}
+    own = {FOLDER: str(lines), TAKES_APART: "1", "PYTHONPATH": str(ROOT / "src")} | variables
     (folder / "mine.py").write_text(script, encoding="utf-8")
     python = warm_python.executable() if is_warm else sys.executable
     ran = run_command([python, "mine.py"], folder, os.environ | own)

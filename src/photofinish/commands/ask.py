@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from photofinish.answer.comparison import Comparison, result_of_script
@@ -27,9 +28,9 @@ from photofinish.reporting.ask_lines import (
     step_line,
     suggestion,
 )
-from photofinish.results.measured import Measured
+from photofinish.results.measured import FirstScriptSteps, Measured
 from photofinish.results.measured_job import measured_job
-from photofinish.scripts.run_script import Limits, NoStepsError, Watched, watch
+from photofinish.scripts.run_script import FirstStepsOf, Limits, NoStepsError, Watched, watch
 from photofinish.scripts.script_lines import Length
 from photofinish.scripts.script_record import (
     WholeJob,
@@ -42,6 +43,8 @@ from photofinish.scripts.script_record import (
 from photofinish.stage.locks import exclusive_machine
 from photofinish.wording import counted, seconds
 
+Watching = Callable[..., Watched]
+"""`watch` of a command, for one kind of device."""
 _BY_PLACEHOLDER = (
     f"Write {PLACEHOLDER} into the command, for example `--device {PLACEHOLDER}`: it becomes cpu, "
     f"and then"
@@ -86,6 +89,13 @@ def ask_command(
     is_once = bool(hosts[1].missing)
     each_device = "" if is_once else " on the GPU, and again on the CPU,"
     no_input = "" if is_once else "\nAs it runs twice, it gets no input from here."
+    seeded = limits.seeds and not is_once
+    if seeded:
+        no_input += (
+            " torch, NumPy and random are seeded, to compare both models, for which its first "
+            "steps run a third time. --no-seed leaves them."
+        )
+    first_steps: FirstStepsOf | None = "the script's weights" if seeded else None
     print(
         f"Your script runs for up to {seconds(limits.training_seconds)}{each_device} and is then "
         f"stopped. Files that it writes meanwhile stay (checkpoints, logs).{no_input}",
@@ -93,10 +103,16 @@ def ask_command(
     )
     with exclusive_machine(f"which asks about {shlex.join(command)}"):
         # The GPU goes first, as a script that can't train on the CPU still gets its figures.
-        gpu = _watch_gpu(command, limits, hosts[1], shows_output=shows_output)
-        cpu = _watch_cpu(command, limits, hosts[1], gpu, shows_output=shows_output)
-    runs, why_no_gpu = ([cpu], gpu) if isinstance(gpu, str) else ([cpu, gpu], None)
-    records = _records(runs, hosts)
+        watching = functools.partial(
+            watch, command, limits=limits, shows_output=shows_output, first_steps=first_steps
+        )
+        gpu = _watch_gpu(watching, hosts[1])
+        cpu = _watch_cpu(watching, hosts[1], gpu)
+        runs, why_no_gpu = ([cpu], gpu) if isinstance(gpu, str) else ([cpu, gpu], None)
+        moved = None
+        if all(run.process and run.process.first_steps for run in [*runs, cpu][:2]):
+            moved = _moved_steps(watching)
+    records = _records(runs, hosts, moved)
     answers = [
         JobAnswer.alone(job, _compared(job, runs, records, why_no_gpu, settings))
         for job in jobs(runs, length)
@@ -142,21 +158,23 @@ def _is_only_python(command: Sequence[str]) -> bool:
     )
 
 
-def _watch_cpu(
-    command: Sequence[str],
-    limits: Limits,
-    target: GpuTarget,
-    gpu: Watched | str,
-    *,
-    shows_output: bool,
-) -> Watched:
+def _moved_steps(watching: Watching) -> FirstScriptSteps | None:
+    """Return the first steps on the CPU with moved weights, or None if it took too few."""
+    try:
+        moved = watching(kind="cpu", first_steps="moved weights")
+    except NoStepsError as error:
+        moved = error.watched
+    return moved.process.first_steps if moved.process else None
+
+
+def _watch_cpu(watching: Watching, target: GpuTarget, gpu: Watched | str) -> Watched:
     """Return the run on the CPU. Without a timed step, it is a bound on the time of one.
 
     Raise UserError if there is no bound, or if the run computed on an accelerator.
     """
     is_once = bool(target.missing)
     try:
-        watched = watch(command, "cpu", limits, shows_output=shows_output, takes_input=is_once)
+        watched = watching(kind="cpu", takes_input=is_once)
     except NoStepsError as error:
         if isinstance(gpu, str) or gpu.figures is None:
             raise
@@ -179,15 +197,13 @@ def _watch_cpu(
     return watched
 
 
-def _watch_gpu(
-    command: Sequence[str], limits: Limits, gpu: GpuTarget, *, shows_output: bool
-) -> Watched | str:
+def _watch_gpu(watching: Watching, gpu: GpuTarget) -> Watched | str:
     """Return the run on the accelerator, or the reason why there is no run."""
     if gpu.missing:
         return f"no accelerator: {gpu.missing}"
     kind = gpu.accelerators[0].kind
     try:
-        watched = watch(command, kind, limits, shows_output=shows_output)
+        watched = watching(kind=kind)
     except UserError as error:
         print(f"On {kind}, {error}", file=sys.stderr)
         return f"the command failed on {kind}"
@@ -207,8 +223,12 @@ def _show_failure(watched: Watched) -> None:
         print(f"{watched.output}\nThe command failed, after these measurements:", file=sys.stderr)
 
 
-def _records(runs: Sequence[Watched], hosts: Sequence[CpuTarget | GpuTarget]) -> list[Measured]:
-    """Return the records of the runs, the CPU's first.
+def _records(
+    runs: Sequence[Watched],
+    hosts: Sequence[CpuTarget | GpuTarget],
+    moved: FirstScriptSteps | None,
+) -> list[Measured]:
+    """Return the records of the runs, the CPU's first, with its moved first steps.
 
     A GPU never starts faster. So a longer start-up on the CPU has what happens in one run only,
     such as a download, and the GPU's counts for both.
@@ -217,6 +237,10 @@ def _records(runs: Sequence[Watched], hosts: Sequence[CpuTarget | GpuTarget]) ->
         measured_script("", run, run.process.device if run.process else "cpu", host)
         for run, host in zip(runs, hosts, strict=False)
     ]
+    script = records[0].script
+    assert script
+    script = script.model_copy(update={"moved_steps": moved})
+    records[0] = records[0].model_copy(update={"script": script})
     here_seconds, there_seconds = (records[place].startup_seconds for place in (0, -1))
     if here_seconds > there_seconds:
         print(

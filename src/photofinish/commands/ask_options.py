@@ -39,6 +39,10 @@ def add_ask_options(ask: argparse.ArgumentParser, nargs: str = argparse.REMAINDE
         "--price", type=_not_negative, metavar="N",
         help="USD an hour for these GPUs (or params.yaml's currency); 0 if free",
     )  # fmt: skip
+    ask.add_argument(
+        "--no-seed", action="store_true",
+        help="leave the script's random numbers: its model on two devices is not compared",
+    )  # fmt: skip
     ask.add_argument("--json", type=Path, metavar="FILE", help="write the answer here")
     ask.add_argument("--show-output", action="store_true", help="show the script's output")
     ask.add_argument("--verbose", dest="show_output", action="store_true", help=argparse.SUPPRESS)
@@ -81,7 +85,7 @@ def ask_by_options(args: argparse.Namespace) -> None:
     if is_of_experiments:
         if args.steps or args.epochs:
             raise ConfigError("params.yaml has the epochs of an experiment: leave out the option")
-        limits = Limits(args.seconds or 30.0, args.patience)
+        limits = Limits(args.seconds or 30.0, args.patience, not args.no_seed)
         ask_experiments(args.words, limits, json_file, terms, shows_output=shows_output)
         return
     length = None
@@ -89,5 +93,5 @@ def ask_by_options(args: argparse.Namespace) -> None:
         length = Length("max_steps", args.steps, "--steps")
     elif args.epochs:
         length = Length("epochs", args.epochs, "--epochs")
-    limits = Limits(args.seconds or 60.0, args.patience)
+    limits = Limits(args.seconds or 60.0, args.patience, not args.no_seed)
     ask(args.words, length, limits, json_file, terms, shows_output=shows_output)

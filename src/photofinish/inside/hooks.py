@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+import random
 import signal
 import sys
 import threading
@@ -29,6 +30,8 @@ from .recorder import Recorder
 
 FOLDER, TAKES_APART = "PHOTOFINISH_RECORDS", "PHOTOFINISH_TAKES_APART"
 """Variables: the folder for measurements, and whether the loader is taken apart at the end."""
+SEEDED, MOVED = "PHOTOFINISH_SEEDED", "PHOTOFINISH_MOVED"
+"""Variables: whether the first steps are seeded and recorded, and their weights moved."""
 LOCK = "running.lock"
 """File in the folder that photofinish locks. It is removed when photofinish ends regularly."""
 OTHER_LIBRARIES = "jax", "tensorflow", "sklearn"
@@ -60,6 +63,10 @@ def start() -> Recorder | None:
         return None
     recorder = Recorder(folder, takes_apart=TAKES_APART in os.environ)
     calls = {"argparse": recorder.argparse_imported, "torch": recorder.torch_imported}
+    if SEEDED in os.environ:
+        random.seed(0)
+        calls["numpy"] = lambda: sys.modules["numpy"].random.seed(0)
+        recorder.compares_first_steps(moves=MOVED in os.environ)
     calls |= {name: functools.partial(recorder.other_imported, name) for name in OTHER_LIBRARIES}
     for name in calls.keys() & sys.modules.keys():
         calls.pop(name)()

@@ -22,6 +22,7 @@ from .line_file import LineFile
 from .timed_batches import NAMED, NamedLoader, batches_of
 
 if TYPE_CHECKING:
+    from .first_steps import FirstSteps
     from .script_step import ScriptStep
     from .stalls import Stalls
     from .step_clock import StepClock
@@ -68,6 +69,9 @@ class Recorder:
         self._all_steps: list[int] = []
         self._main = 0
         """Optimizer whose step ends a period."""
+        self._moves_weights: bool | None = None
+        """Whether the first steps' weights are moved, or None if these are not recorded."""
+        self._first_steps: FirstSteps | None = None
         self._seen_at: float | None = None
         """Time of the first batch or forward pass."""
         self._first_step_at: float | None = None
@@ -112,7 +116,17 @@ class Recorder:
         watch_torch(self)
         self._torch = sys.modules["torch"]
         self.watch_forward()
+        if self._moves_weights is not None:
+            from .first_steps import FirstSteps
+
+            self._torch.manual_seed(0)
+            self._first_steps = FirstSteps(self._note, moves=self._moves_weights)
+            self._first_steps.begin()
         self._note(kind="torch")
+
+    def compares_first_steps(self, *, moves: bool) -> None:
+        """Seed torch once it is imported, and record the first steps."""
+        self._moves_weights = moves
 
     def compiles(self) -> None:
         """Leave out hooks of modules.
@@ -120,6 +134,8 @@ class Recorder:
         Compiled code depends on global hooks, so it would be compiled again at each change.
         """
         self._forget_forward()
+        if self._first_steps:
+            self._first_steps.forget_modules()
         self._compiles = True
 
     # -- what the hooks see ----------------------------------------------------------------------

@@ -21,5 +21,7 @@ def model_text(pair: Comparison) -> str:
         common = say("first epoch" if record.epochs == 1 else "first epochs", epochs=record.epochs)
         kind = "step and losses alike" if record.has_first_step else "losses alike"
         return say(kind, record=record, epochs=common)
+    if found.script:
+        return say(found.script.kind, found=found.script)
     assert found.why_not
     return say("not checked", why=say(found.why_not))

@@ -38,6 +38,26 @@ class Stall(Record):
     """Function or operator that reads a value back, or `to` for a copy."""
 
 
+class ScriptStep(Record):
+    """Losses and gradients before an optimizer's step."""
+
+    losses: list[float]
+    gradients: dict[str, list[float]]
+    """Norm and some values of each weight's gradient."""
+
+
+class FirstScriptSteps(Record):
+    """First steps of a script, of which each has losses and gradients."""
+
+    inputs: list[list[float]]
+    """Norm and some values of each tensor that enters the network."""
+    weights: str
+    """SHA-256 of the weights before the first step."""
+    steps: list[ScriptStep]
+    draws: bool
+    """True if a forward pass drew random numbers, such as for dropout."""
+
+
 class ScriptFacts(Record):
     """Command that was watched while it trained."""
 
@@ -56,6 +76,10 @@ class ScriptFacts(Record):
     samples_per_step: float | None = None
     time_limit: float | None = None
     """Seconds after which the command is stopped."""
+    first_steps: FirstScriptSteps | None = None
+    moved_steps: FirstScriptSteps | None = None
+    """First steps on the CPU with weights that were moved by 2^-15, which shows what rounding does.
+    """
     stalls: tuple[Stall, ...] = ()
     step_parts: dict[str, float] = Field(default_factory=dict)
     """Time of a step's forward pass, backward pass and optimizer on the CPU, if it is known."""

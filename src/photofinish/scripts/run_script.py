@@ -15,12 +15,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 from photofinish.config.scripts import PLACEHOLDER
 from photofinish.errors import UserError
 from photofinish.inside import hooks
-from photofinish.inside.hooks import FOLDER, LOCK
+from photofinish.inside.hooks import FOLDER, LOCK, MOVED, SEEDED
 from photofinish.inside.lengths import lengths_in_command
 from photofinish.machine.load import LoadMonitor, LoadWindow, nvidia_gpu_state
 from photofinish.scripts.script_figures import Figures
@@ -40,6 +40,12 @@ _HIDING = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "-1"}
 """Variables that hide NVIDIA's and AMD's GPUs. Apple's and Intel's GPUs can't be hidden."""
 _CHOOSING = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"
 """Variables that choose among GPUs. On AMD's, both are read."""
+FirstStepsOf = Literal["the script's weights", "moved weights"]
+_SEEDING: dict[FirstStepsOf, tuple[str, ...]] = {
+    "the script's weights": (SEEDED, "PYTHONHASHSEED"),
+    "moved weights": (SEEDED, MOVED, "PYTHONHASHSEED"),
+}
+"""Variables by which a run is seeded and records its first steps."""
 _POLL_SECONDS = 1.0
 _LEAST_SECONDS = 10.0
 """Minimum time of training to watch."""
@@ -68,6 +74,8 @@ class Limits:
     """Maximum time after the first step."""
     patience_seconds: float
     """Maximum time until the first step."""
+    seeds: bool = True
+    """True to seed a script that runs on two devices, and to compare its first steps."""
 
 
 @dataclass(frozen=True)
@@ -110,19 +118,22 @@ class NoStepsError(UserError):
 
 def watch(
     command: Sequence[str],
+    *,
     kind: str,
     limits: Limits,
-    *,
     shows_output: bool,
     takes_input: bool = False,
+    first_steps: FirstStepsOf | None = None,
 ) -> Watched:
     """Run the command until a step's time is known or time is over, then end it.
 
-    `kind` is torch's name of the device to compute on. For the CPU, GPUs are hidden. Raise
+    `kind` is torch's name of the device to compute on. For the CPU, GPUs are hidden. The run is
+    seeded if its first steps are recorded, and ends after these if their weights are moved. Raise
     NoStepsError if no step could be timed.
     """
     command = [argument.replace(PLACEHOLDER, kind) for argument in command]
     with recording(kind) as (folder, variables):
+        variables |= dict.fromkeys(_SEEDING[first_steps] if first_steps else (), "0")
         began_at, began_at_unix_seconds = _clock(), time.time()
         with (
             _Progress(kind, shows_output=shows_output) as progress,
@@ -136,7 +147,8 @@ def watch(
         ):
             sample = WatchedScript(folder)
             load = load_monitor(kind, variables)
-            status = _follow(process, progress, sample, load, limits)
+            is_short = first_steps == "moved weights"
+            status = _follow(process, progress, sample, load, limits, is_short=is_short)
             ended_at = _clock()
             load.sample(1, 1)
         sample.read()
@@ -275,6 +287,8 @@ def _follow(
     sample: WatchedScript,
     load: LoadMonitor,
     limits: Limits,
+    *,
+    is_short: bool,
 ) -> int | None:
     """Wait until the command has ended or enough is known. Return the exit status or None."""
     began_at, has_begun, has_warned = _clock(), False, False
@@ -284,7 +298,7 @@ def _follow(
         except subprocess.TimeoutExpired:
             sample.read()
         now, trained = _clock(), sample.process
-        if trained and trained.unseen:
+        if trained and (trained.unseen or (is_short and trained.first_steps)):
             break
         first_step_at = trained.first_step_at if trained else None
         if trained is None or first_step_at is None:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from photofinish.inside.lengths import TRAINER, unit_of
 from photofinish.inside.recorder import main_optimizer
+from photofinish.results.measured import FirstScriptSteps
 from photofinish.scripts.script_figures import LATER_STEPS, Figures, merged
 
 _SHORT = {"torch.float16": "fp16", "torch.bfloat16": "bf16"}
@@ -89,6 +90,8 @@ class Process:
         """Precision of an autocast for CUDA in a run without CUDA."""
         self.stalls: list[tuple[str, int, str]] = []
         """Lines at which each step would wait for a GPU: file, line and function."""
+        self.first_steps: FirstScriptSteps | None = None
+        """What was recorded of the first steps, to compare them on two devices."""
         self.step_parts: dict[str, float] = {}
         """Time of parts of a step on the CPU."""
         self.named: int | None = None
@@ -134,6 +137,8 @@ class Process:
             self.unseen = line["why"]
         elif kind == "stalls":
             self.stalls = line["lines"]
+        elif kind == "first_steps":
+            self.first_steps = FirstScriptSteps(**line)
         elif kind == "step_parts":
             self.step_parts = line["seconds"]
         elif kind == "autocast":

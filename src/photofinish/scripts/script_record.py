@@ -150,6 +150,7 @@ def measured_script(
             steps=figures.steps if figures else 1,
             samples_per_step=process.samples_per_step,
             time_limit=given.time_limit,
+            first_steps=process.first_steps,
             step_parts=process.step_parts,
             stalls=tuple(
                 Stall(file=_beside(file), line=line, what=what)
