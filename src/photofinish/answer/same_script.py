@@ -10,7 +10,7 @@ from typing import Literal
 from photofinish.results.measured import FirstScriptSteps
 
 Kind = Literal["identical", "same steps", "steps apart", "other inputs", "other weights", "draws"]
-_ROUNDING = {"fp32": 1.0, "fp64": 1.0, "tf32": 16.0, "fp16": 16.0, "bf16": 128.0}
+_ROUNDING = {"fp32": 1.0, "fp64": 1.0, "tf32": 8.0, "fp16": 8.0, "bf16": 64.0}
 """Rounding of a precision's products, as a multiple of 2^-15 by which weights are moved."""
 _LEAST = 2.0**-17
 """Difference that is always rounding, as a share of the largest gradient: 128 times a float32's."""
