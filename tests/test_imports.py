@@ -43,9 +43,9 @@ RUNS_WITHOUT = {
         "dvc mlflow pandas sklearn scipy matplotlib jinja2 yaml ruamel requests torchmetrics "
         "sqlalchemy alembic cloudpickle",
     ),
-    "the command's help": (
-        "commands.cli",
-        "torch mlflow dvc pandas numpy pydantic matplotlib ruamel",
+    "the command's help, and the first line of `ask`": (
+        "commands.cli commands.ask_start",
+        "torch mlflow dvc pandas numpy pydantic matplotlib ruamel rich",
     ),
 }
 IMPORT_WITHOUT = """
@@ -125,9 +125,9 @@ def undeclared(folders: tuple[str, ...], requirements: list[str]) -> set[str]:
 def test_every_imported_package_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     needed, groups = project["project"]["dependencies"], project["dependency-groups"]
-    optional = [*chain.from_iterable(project["project"]["optional-dependencies"].values())]
-    assert undeclared(("src", "stages"), [*needed, *optional]) == set()
-    for_tests = [*needed, *groups["dev"]]
+    extras = project["project"]["optional-dependencies"]
+    assert undeclared(("src", "stages"), [*needed, *chain.from_iterable(extras.values())]) == set()
+    for_tests = [*needed, *extras["pipeline"], *groups["dev"]]
     assert undeclared(("tests", "benchmarks", "examples"), for_tests) == set()
     assert "pydantic" in undeclared(("src",), [])
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,7 +34,7 @@ from photofinish.scripts.script_record import (
     measured_script,
     missing_length,
 )
-from photofinish.wording import counted, seconds
+from photofinish.wording import counted
 
 _BY_PLACEHOLDER = (
     f"Write {PLACEHOLDER} into the command, for example `--device {PLACEHOLDER}`: it becomes cpu, "
@@ -54,10 +52,6 @@ def ask(
     shows_output: bool,
 ) -> None:
     """Print the answer for a command, and write it."""
-    if _is_only_python(command):
-        raise UserError(
-            f"{shlex.join(command)} has no script to run: photofinish ask {command[0]} train.py"
-        )
     settings = (terms or Terms()).applied_to(Comparing())
     answers, has_failed = ask_command(command, length, limits, settings, shows_output=shows_output)
     if json_file:
@@ -80,13 +74,11 @@ def ask_command(
     """
     hosts = fingerprint(Devices())
     is_once = bool(hosts[1].missing)
-    each_device = "" if is_once else " on the CPU, and again on the GPU,"
-    no_input = "" if is_once else "\nAs it runs twice, it gets no input from here."
-    print(
-        f"Your script runs for up to {seconds(limits.training_seconds)}{each_device} and is then "
-        f"stopped. Files that it writes meanwhile stay (checkpoints, logs).{no_input}",
-        file=sys.stderr,
-    )
+    if not is_once:
+        print(
+            "It runs on the CPU, then as long again on the GPU, so it gets no input from here.",
+            file=sys.stderr,
+        )
     watched = watch(command, "cpu", limits, shows_output=shows_output, takes_input=is_once)
     cpu = _checked_cpu(watched, hosts[1])
     gpu = _watch_gpu(command, limits, hosts[1], shows_output=shows_output)
@@ -118,15 +110,6 @@ def print_answers(answers: Sequence[JobAnswer], runs: Sequence[Watched] = ()) ->
     texts += suggestion(pair, runs[0] if runs else None)
     texts.append(seen_line(pair.cpu, runs[0] if runs else None))
     print_answer("\n".join([*texts, *ask_legend(answers, texts)]))
-
-
-def _is_only_python(command: Sequence[str]) -> bool:
-    """Return True for `python` with at most options, which would wait for a program."""
-    name = Path(command[0]).name
-    return bool(re.fullmatch(r"python[\d.]*(\.exe)?", name)) and all(
-        word.startswith("-") and not word.startswith(("-c", "-m")) and word != "-"
-        for word in command[1:]
-    )
 
 
 def _checked_cpu(watched: Watched, gpu: GpuTarget) -> Watched:

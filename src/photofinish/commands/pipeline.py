@@ -8,12 +8,14 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from photofinish.config.loader import Params
-from photofinish.config.networks import published_weights
 from photofinish.errors import ConfigError, UserError
 from photofinish.files import OWN_FOLDER
 from photofinish.git import git_succeeds
+
+if TYPE_CHECKING:
+    from photofinish.config.loader import Params
 
 PARAMS = Path("params.yaml")
 PLAN = Path("stages/plan.py")
@@ -49,6 +51,8 @@ def run_quietly(stages: list[str]) -> None:
 
 def stages_before(params: Params, experiments: Iterable[str]) -> list[str]:
     """Return the stages that the trainings of these experiments depend on."""
+    from photofinish.config.networks import published_weights
+
     chosen = [params.experiments[name] for name in experiments]
     stages = ["plan", *dict.fromkeys(f"split@{experiment.dataset}" for experiment in chosen)]
     if any(published_weights(experiment.model) for experiment in chosen):
