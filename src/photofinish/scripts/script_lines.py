@@ -90,6 +90,8 @@ class Process:
         """Numbers of batches and forward passes before an optimizer's first step."""
         self.unseen: str | None = None
         """Reason why the script takes steps that no hook sees."""
+        self.uncounted: str | None = None
+        """Reason why no step's operations were counted, other than too few steps."""
         self.has_torch = False
         self.others: dict[str, float] = {}
         """Times at which libraries were imported that train without torch."""
@@ -120,6 +122,8 @@ class Process:
             self.seen = line["batches"], line["forward_passes"]
         elif kind == "unseen" and self.named is None:
             self.unseen = line["why"]
+        elif kind == "uncounted":
+            self.uncounted = line["why"]
         elif kind == "torch":
             self.has_torch = True
         elif kind == "other":

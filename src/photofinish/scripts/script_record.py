@@ -135,15 +135,15 @@ def measured_script(
         peak_host_memory_bytes=host_bytes,
         load=run.load,
         operations=operations,
-        not_counted=None if operations else _why_not_counted(figures),
+        not_counted=None if operations else _why_not_counted(figures, process),
         loader=LoaderTimes.model_validate(loaded) if loaded else None,
     )
 
 
-def _why_not_counted(figures: Figures | None) -> str:
+def _why_not_counted(figures: Figures | None, process: Process) -> str:
     if figures is None:
         return "no step of an optimizer was seen in the script"
-    return "the script took too few steps to count one of them"
+    return process.uncounted or "the script took too few steps to count one of them"
 
 
 def _times(run: Watched, figures: Figures | None, process: Process) -> dict[str, Any]:
