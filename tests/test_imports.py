@@ -76,6 +76,22 @@ def test_modules_import_without_packages_that_a_machine_may_lack(what: str) -> N
     assert failing_imports(*RUNS_WITHOUT[what]) == ""
 
 
+BEFORE_THE_FIRST_LINE = """
+import sys
+from photofinish.commands import ask_start
+from photofinish.commands.cli import main
+ask_start.print_start = lambda _: print(*{"numpy", "pydantic", "rich", "ruamel"} & {*sys.modules})
+main()
+"""
+
+
+def test_the_first_line_of_ask_waits_for_no_slow_import(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", BEFORE_THE_FIRST_LINE, "ask", "--epochs", "3", "no-program"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ended.stdout == "\n", ended.stderr
+    assert "no-program can't be run" in ended.stderr
+
+
 def test_a_missing_package_is_noticed() -> None:
     assert failing_imports("results.records", "pydantic").startswith("results.records: ")
 

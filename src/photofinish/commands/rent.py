@@ -169,16 +169,16 @@ def _source(top: Path) -> tuple[str, list[tuple[str, str]]]:
     package = metadata.distribution("photofinish")
     text = package.read_text("direct_url.json")
     if text is None:
-        return f"photofinish[fleet]=={package.version}", []
+        return f"photofinish[pipeline]=={package.version}", []
     origin = json.loads(text)
     url = origin["url"]
     if git := origin.get("vcs_info"):
-        return f"photofinish[fleet] @ {git['vcs']}+{url}@{git['commit_id']}", []
+        return f"photofinish[pipeline] @ {git['vcs']}+{url}@{git['commit_id']}", []
     if not url.startswith("file:"):
-        return f"photofinish[fleet] @ {url}", []
+        return f"photofinish[pipeline] @ {url}", []
     path = Path(url2pathname(urlsplit(url).path))
     if path == top:
-        return ".[fleet]", []
+        return ".[pipeline]", []
     if path.is_file():
-        return f"$HOME/{path.name}[fleet]", [(str(path), path.name)]
-    return "$HOME/photofinish-source[fleet]", [(f"{path}/", "photofinish-source")]
+        return f"$HOME/{path.name}[pipeline]", [(str(path), path.name)]
+    return "$HOME/photofinish-source[pipeline]", [(f"{path}/", "photofinish-source")]
