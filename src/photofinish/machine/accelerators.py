@@ -145,16 +145,14 @@ def _nvidia_gpus() -> tuple[AcceleratorFacts, ...] | str:
         return HIDDEN
     try:
         pynvml.nvmlInit()
-        count = pynvml.nvmlDeviceGetCount()
     except pynvml.NVMLError:
         return _WITHOUT_TORCH
-    gpus = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
-    facts = [
-        (pynvml.nvmlDeviceGetName(gpu), int(pynvml.nvmlDeviceGetMemoryInfo(gpu).total))
-        for gpu in gpus
-    ]
-    driver = _nvidia_driver()
-    return tuple(AcceleratorFacts("cuda", *each, driver) for each in facts) or _WITHOUT_TORCH
+    driver, gpus = _nvidia_driver(), []
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
+        name, memory = pynvml.nvmlDeviceGetName(gpu), pynvml.nvmlDeviceGetMemoryInfo(gpu)
+        gpus.append(AcceleratorFacts("cuda", name, int(memory.total), driver))
+    return tuple(gpus) or _WITHOUT_TORCH
 
 
 def _cuda_gpus() -> tuple[AcceleratorFacts, ...] | str:
