@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -58,10 +57,6 @@ def ask(
     shows_output: bool,
 ) -> None:
     """Print the answer for a command, and write it."""
-    if _is_only_python(command):
-        raise UserError(
-            f"{shlex.join(command)} has no script to run: photofinish ask {command[0]} train.py"
-        )
     settings = (terms or Terms()).applied_to(Comparing())
     answers, has_failed = ask_command(command, length, limits, settings, shows_output=shows_output)
     if json_file:
@@ -84,13 +79,11 @@ def ask_command(
     """
     hosts = fingerprint(Devices())
     is_once = bool(hosts[1].missing)
-    each_device = "" if is_once else " on the GPU, and again on the CPU,"
-    no_input = "" if is_once else "\nAs it runs twice, it gets no input from here."
-    print(
-        f"Your script runs for up to {seconds(limits.training_seconds)}{each_device} and is then "
-        f"stopped. Files that it writes meanwhile stay (checkpoints, logs).{no_input}",
-        file=sys.stderr,
-    )
+    if not is_once:
+        print(
+            "It runs on the GPU, then as long again on the CPU, so it gets no input from here.",
+            file=sys.stderr,
+        )
     with exclusive_machine(f"which asks about {shlex.join(command)}"):
         # The GPU goes first, as a script that can't train on the CPU still gets its figures.
         gpu = _watch_gpu(command, limits, hosts[1], shows_output=shows_output)
@@ -127,19 +120,6 @@ def print_answers(
     texts += stall_lines(pair, last.decision)
     texts.append(seen_line(pair.cpu, runs[0] if runs else None))
     print_answer("\n".join([*texts, *ask_legend(answers, texts)]))
-
-
-def is_python(word: str) -> bool:
-    """Return True for the name or the path of a Python."""
-    return bool(re.fullmatch(r"python[\d.]*(\.exe)?", Path(word).name))
-
-
-def _is_only_python(command: Sequence[str]) -> bool:
-    """Return True for `python` with at most options, which would wait for a program."""
-    return is_python(command[0]) and all(
-        word.startswith("-") and not word.startswith(("-c", "-m")) and word != "-"
-        for word in command[1:]
-    )
 
 
 def _watch_cpu(
