@@ -68,7 +68,7 @@ format: setup ## format the code
 	ruff format .
 
 lock: setup ## update requirements.lock from pyproject.toml (needs uv)
-	uv pip compile --universal --python-version 3.11 --group dev pyproject.toml \
+	uv pip compile --universal --python-version 3.11 --extra pipeline --group dev pyproject.toml \
 		--output-file requirements.lock
 
 clean: ## remove everything that was made, except the environment

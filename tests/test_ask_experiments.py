@@ -16,7 +16,7 @@ from photofinish.answer.result import Result
 from photofinish.answer.times import job_interval
 from photofinish.commands import ask as ask_command
 from photofinish.commands import ask_experiments
-from photofinish.commands.ask_experiments import are_experiments
+from photofinish.commands.ask_start import are_experiments
 from photofinish.commands.ask_terms import Terms
 from photofinish.commands.cli import main
 from photofinish.config.compare import SHORT_LIST, ComparePlan, Comparing
@@ -119,7 +119,10 @@ def test_options_may_follow_the_names_of_experiments_but_not_a_command(
         main()
         limits = Limits(3.0, 600.0)
         file = tmp_path / "a.json"
-        asked.assert_called_with(["small", "other"], limits, file, Terms(), shows_output=False)
+        asked.assert_called_with(["small", "other"], limits, file, None, shows_output=False)
+    monkeypatch.setattr(sys, "argv", ["photofinish", "ask"])
+    main()
+    assert asked.call_args.args[0] == []
     command = ["python", "train.py", "--seconds", "3"]
     for words in (command, ["--", *command], ["--price", "0", "--", *command]):
         monkeypatch.setattr(sys, "argv", ["photofinish", "ask", *words])

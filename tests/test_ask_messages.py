@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from photofinish.commands.ask import ask
+from photofinish.commands.ask_start import check_command
 from photofinish.errors import UserError
 from photofinish.inside.device import Device
 from photofinish.inside.lengths import lengths_in_command
@@ -38,7 +39,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("command", [["python"], ["/usr/bin/python3.11", "-u"]])
 def test_python_without_a_script_is_refused(command: list[str]) -> None:
     with pytest.raises(UserError, match="no script"):
-        ask(command, None, LIMITS, None, shows_output=False)
+        check_command(command)
 
 
 def test_a_fixed_cuda_device_is_answered_with_the_placeholder() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -202,6 +203,21 @@ def test_a_gpu_that_torch_cannot_use_has_a_reason_which_is_cached_if_it_is_certa
     for _ in range(2):
         assert re.search(reason, str(accelerators.all_accelerators()["cuda"]))
     assert machine.times_asked == times_asked
+
+
+def test_without_torch_nvidias_driver_lists_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Mock(NVMLError=RuntimeError)
+    driver.nvmlDeviceGetCount.return_value = 2
+    driver.nvmlDeviceGetName.return_value = "NVIDIA L4"
+    driver.nvmlDeviceGetMemoryInfo.return_value.total = 24 << 30
+    driver.nvmlSystemGetDriverVersion.return_value = "580.1"
+    monkeypatch.setitem(sys.modules, "pynvml", driver)
+    monkeypatch.setattr(accelerators.util, "find_spec", lambda _: None)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    found = accelerators.listed_by_torch()
+    assert found["cuda"] == (AcceleratorFacts("cuda", "NVIDIA L4", 24 << 30, "580.1"),) * 2
+    driver.nvmlInit.side_effect = RuntimeError
+    assert "without torch" in accelerators.listed_by_torch()["cuda"]
 
 
 TOO_MANY = "5 GPUs asked for (devices.gpu.count), 4 here"

@@ -43,9 +43,9 @@ RUNS_WITHOUT = {
         "dvc mlflow pandas sklearn scipy matplotlib jinja2 yaml ruamel requests torchmetrics "
         "sqlalchemy alembic cloudpickle",
     ),
-    "the command's help": (
-        "commands.cli",
-        "torch mlflow dvc pandas numpy pydantic matplotlib ruamel",
+    "the command's help, and the first line of `ask`": (
+        "commands.cli commands.ask_start",
+        "torch mlflow dvc pandas numpy pydantic matplotlib ruamel rich",
     ),
 }
 IMPORT_WITHOUT = """
@@ -74,6 +74,22 @@ def failing_imports(modules: str, missing: str) -> str:
 @pytest.mark.parametrize("what", RUNS_WITHOUT)
 def test_modules_import_without_packages_that_a_machine_may_lack(what: str) -> None:
     assert failing_imports(*RUNS_WITHOUT[what]) == ""
+
+
+BEFORE_THE_FIRST_LINE = """
+import sys
+from photofinish.commands import ask_start
+from photofinish.commands.cli import main
+ask_start.print_start = lambda _: print(*{"numpy", "pydantic", "rich", "ruamel"} & {*sys.modules})
+main()
+"""
+
+
+def test_the_first_line_of_ask_waits_for_no_slow_import(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", BEFORE_THE_FIRST_LINE, "ask", "--epochs", "3", "no-program"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ended.stdout == "\n", ended.stderr
+    assert "no-program can't be run" in ended.stderr
 
 
 def test_a_missing_package_is_noticed() -> None:
@@ -125,9 +141,9 @@ def undeclared(folders: tuple[str, ...], requirements: list[str]) -> set[str]:
 def test_every_imported_package_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     needed, groups = project["project"]["dependencies"], project["dependency-groups"]
-    optional = [*chain.from_iterable(project["project"]["optional-dependencies"].values())]
-    assert undeclared(("src", "stages"), [*needed, *optional]) == set()
-    for_tests = [*needed, *groups["dev"]]
+    extras = project["project"]["optional-dependencies"]
+    assert undeclared(("src", "stages"), [*needed, *chain.from_iterable(extras.values())]) == set()
+    for_tests = [*needed, *extras["pipeline"], *groups["dev"]]
     assert undeclared(("tests", "benchmarks", "examples"), for_tests) == set()
     assert "pydantic" in undeclared(("src",), [])
 

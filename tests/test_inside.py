@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
 from conftest import run_command
 from watched_scripts import figures_of
 
@@ -76,3 +77,29 @@ def test_a_script_without_our_packages_is_recorded_counted_and_taken_apart(tmp_p
     assert process.loader_parts["samples"] >= 8
     assert process.peak_bytes["host_bytes"]
     assert 0 < figures.validation_step_seconds < 20 * figures.step_seconds
+
+
+COMPILES = """
+import sys
+del sys.modules["filelock"]  # PyTorch's compiler needs it
+net = torch.compile(net, backend="eager")
+"""
+
+
+@pytest.mark.parametrize(
+    ("version", "begin", "uncounted", "unseen"),
+    [
+        ((2, 1), "", "from torch 2.2 on", None),
+        ((2, 5), COMPILES, "from torch 2.6 on", None),
+        ((2, 2), COMPILES, "", "torch.compile"),
+    ],
+)
+def test_a_script_with_an_older_torch_runs_and_what_is_not_seen_of_it_has_a_reason(
+    tmp_path: Path, version: tuple[int, int], begin: str, uncounted: str, unseen: str | None
+) -> None:
+    older = f"import _photofinish.hooks\n_photofinish.hooks.start().torch_version = {version}\n"
+    process = recorded(tmp_path, f"{older}{begin}{EPOCHS}")
+    assert figures_of(process).steps == 32
+    assert uncounted in (process.uncounted or "")
+    assert (unseen or "") in (process.unseen or "")
+    assert bool(process.unseen) == bool(unseen)

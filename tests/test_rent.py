@@ -113,15 +113,15 @@ def test_text_of_a_price_adds_no_key_to_the_task(project: Path, end: str) -> Non
 @pytest.mark.parametrize(
     ("origin", "installed", "copied"),
     [
-        (None, "photofinish[fleet]==9.0", []),
+        (None, "photofinish[pipeline]==9.0", []),
         (
             {"url": "https://host/it", "vcs_info": {"vcs": "git", "commit_id": "abc"}},
-            "photofinish[fleet] @ git+https://host/it@abc",
+            "photofinish[pipeline] @ git+https://host/it@abc",
             [],
         ),
         (
             {"url": "file:///my%20folder:%20%231", "dir_info": {}},
-            "$HOME/photofinish-source[fleet]",
+            "$HOME/photofinish-source[pipeline]",
             ["/my folder: #1/"],
         ),
     ],

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
-import pandas as pd
 
 from photofinish.answer.step_costs import StepCosts
 from photofinish.config.experiment import Experiment, on_cpu
@@ -236,6 +235,8 @@ def _with_settings_of(cpu: records.TrainingRecord, on_gpu: Experiment) -> record
 def _read_predictions(
     path: Path, devices: list[DeviceLabel], task: TaskName
 ) -> dict[DeviceLabel, Predictions]:
+    import pandas as pd  # no part of an installation for `ask` only
+
     columns = ["actual", *devices]
     table = pd.read_csv(path, usecols=columns, dtype=TASKS[task].predicted_dtype)
     actual = table["actual"].to_numpy()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -61,10 +60,6 @@ def ask(
     shows_output: bool,
 ) -> None:
     """Print the answer for a command, and write it."""
-    if _is_only_python(command):
-        raise UserError(
-            f"{shlex.join(command)} has no script to run: photofinish ask {command[0]} train.py"
-        )
     settings = (terms or Terms()).applied_to(Comparing())
     answers, has_failed = ask_command(command, length, limits, settings, shows_output=shows_output)
     if json_file:
@@ -87,20 +82,19 @@ def ask_command(
     """
     hosts = fingerprint(Devices())
     is_once = bool(hosts[1].missing)
-    each_device = "" if is_once else " on the GPU, and again on the CPU,"
-    no_input = "" if is_once else "\nAs it runs twice, it gets no input from here."
-    seeded = limits.seeds and not is_once
-    if seeded:
-        no_input += (
-            " torch, NumPy and random are seeded, to compare both models, for which its first "
-            "steps run a third time. --no-seed leaves them."
+    seeds = limits.seeds and not is_once
+    if not is_once:
+        print(
+            "It runs on the GPU, then as long again on the CPU, so it gets no input from here.",
+            file=sys.stderr,
         )
-    first_steps: FirstStepsOf | None = "the script's weights" if seeded else None
-    print(
-        f"Your script runs for up to {seconds(limits.training_seconds)}{each_device} and is then "
-        f"stopped. Files that it writes meanwhile stay (checkpoints, logs).{no_input}",
-        file=sys.stderr,
-    )
+    if seeds:
+        print(
+            "torch, NumPy and random are seeded, and the first steps run a third time, to compare "
+            "both models. --no-seed leaves them.",
+            file=sys.stderr,
+        )
+    first_steps: FirstStepsOf | None = "the script's weights" if seeds else None
     with exclusive_machine(f"which asks about {shlex.join(command)}"):
         # The GPU goes first, as a script that can't train on the CPU still gets its figures.
         watching = functools.partial(
@@ -109,9 +103,8 @@ def ask_command(
         gpu = _watch_gpu(watching, hosts[1])
         cpu = _watch_cpu(watching, hosts[1], gpu)
         runs, why_no_gpu = ([cpu], gpu) if isinstance(gpu, str) else ([cpu, gpu], None)
-        moved = None
-        if all(run.process and run.process.first_steps for run in [*runs, cpu][:2]):
-            moved = _moved_steps(watching)
+        compares = all(run.process and run.process.first_steps for run in runs)
+        moved = _moved_steps(watching) if compares and len(runs) > 1 else None
     records = _records(runs, hosts, moved)
     answers = [
         JobAnswer.alone(job, _compared(job, runs, records, why_no_gpu, settings))
@@ -143,19 +136,6 @@ def print_answers(
     texts += stall_lines(pair, last.decision)
     texts.append(seen_line(pair.cpu, runs[0] if runs else None))
     print_answer("\n".join([*texts, *ask_legend(answers, texts)]))
-
-
-def is_python(word: str) -> bool:
-    """Return True for the name or the path of a Python."""
-    return bool(re.fullmatch(r"python[\d.]*(\.exe)?", Path(word).name))
-
-
-def _is_only_python(command: Sequence[str]) -> bool:
-    """Return True for `python` with at most options, which would wait for a program."""
-    return is_python(command[0]) and all(
-        word.startswith("-") and not word.startswith(("-c", "-m")) and word != "-"
-        for word in command[1:]
-    )
 
 
 def _moved_steps(watching: Watching) -> FirstScriptSteps | None:

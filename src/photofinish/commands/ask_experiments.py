@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,11 +10,12 @@ from photofinish.answer.comparison import Comparison, with_settings
 from photofinish.answer.decision import decide_all
 from photofinish.commands import pipeline
 from photofinish.commands.ask import ask_command, print_answers
+from photofinish.commands.ask_start import print_start
 from photofinish.commands.ask_terms import Terms
 from photofinish.commands.sampled_experiments import PLAN, sample_on_both
 from photofinish.config.base import read_plan
 from photofinish.config.compare import ComparePlan
-from photofinish.config.loader import read_names, read_params
+from photofinish.config.loader import read_params
 from photofinish.config.scripts import ScriptPlan
 from photofinish.errors import EXIT_FAILED, ConfigError, UserError
 from photofinish.reporting.ask_json import JobAnswer, write_job_answers
@@ -25,24 +25,6 @@ from photofinish.scripts.script_lines import Length
 from photofinish.scripts.script_record import WholeJob
 from photofinish.scripts.script_stage import in_shell
 from photofinish.wording import seconds, unknown_name
-
-
-def are_experiments(words: Sequence[str]) -> bool:
-    """Return True for names in params.yaml, or for no words in a project. False for a command."""
-    folder = pipeline.find()
-    if folder is None:
-        if not words:
-            raise ConfigError("name a command that trains: photofinish ask python train.py")
-        return False
-    if not words:
-        return True
-    is_command = bool(shutil.which(words[0]))
-    names = read_names(folder / pipeline.PARAMS)
-    if words[0] in names:
-        return True
-    if not is_command:
-        raise ConfigError(f"{words[0]} is no command, and {unknown_name('name', words[0], names)}")
-    return False
 
 
 def ask_experiments(
@@ -71,6 +53,7 @@ def ask_experiments(
     has_failed = len(answers) < len(experiments)
     for name in scripts:
         print(f"\n{name}:")
+        print_start(limits.training_seconds)
         script = read_plan(PLAN / f"scripts/{name}.json", ScriptPlan)
         length = (
             Length("epochs", script.epochs, "`epochs` of params.yaml") if script.epochs else None

@@ -63,11 +63,7 @@ def _not_negative(text: str) -> float:
 
 def ask_by_options(args: argparse.Namespace) -> None:
     """Ask about a command, or about experiments and scripts of params.yaml."""
-    from photofinish.commands.ask import ask
-    from photofinish.commands.ask_experiments import are_experiments, ask_experiments
-    from photofinish.commands.ask_terms import Terms
-    from photofinish.scripts.run_script import Limits
-    from photofinish.scripts.script_lines import Length
+    from photofinish.commands.ask_start import are_experiments, check_command, print_start
     from photofinish.stage.process import end_on_sigterm
 
     end_on_sigterm()  # which ends the script, too
@@ -78,14 +74,31 @@ def ask_by_options(args: argparse.Namespace) -> None:
     if is_of_experiments:  # options after a command are the command's
         options = argparse.ArgumentParser(prog="photofinish ask", allow_abbrev=False)
         add_ask_options(options, nargs="*")
-        args = options.parse_intermixed_args(args.words, args)
+        words = vars(args).pop("words")  # argparse would warn that it has a value
+        args = options.parse_intermixed_args(words, args)
     json_file = args.json and args.json.absolute()
-    terms = Terms(args.gpu, args.start_minutes, args.price)
+    terms = None
+    if (args.gpu, args.start_minutes, args.price) != (None, None, None):
+        from photofinish.commands.ask_terms import Terms
+
+        terms = Terms(args.gpu, args.start_minutes, args.price)
     shows_output = args.show_output
+    seconds = args.seconds or (30.0 if is_of_experiments else 60.0)
+    if not is_of_experiments:
+        check_command(args.words)
+        print_start(seconds)
+
+    # These take half a second, so the first line is printed before.
+    from photofinish.commands.ask import ask
+    from photofinish.scripts.run_script import Limits
+    from photofinish.scripts.script_lines import Length
+
+    limits = Limits(seconds, args.patience, not args.no_seed)
     if is_of_experiments:
+        from photofinish.commands.ask_experiments import ask_experiments
+
         if args.steps or args.epochs:
             raise ConfigError("params.yaml has the epochs of an experiment: leave out the option")
-        limits = Limits(args.seconds or 30.0, args.patience, not args.no_seed)
         ask_experiments(args.words, limits, json_file, terms, shows_output=shows_output)
         return
     length = None
@@ -93,5 +106,4 @@ def ask_by_options(args: argparse.Namespace) -> None:
         length = Length("max_steps", args.steps, "--steps")
     elif args.epochs:
         length = Length("epochs", args.epochs, "--epochs")
-    limits = Limits(args.seconds or 60.0, args.patience, not args.no_seed)
     ask(args.words, length, limits, json_file, terms, shows_output=shows_output)

@@ -54,6 +54,12 @@ start here:
 Exit codes: docs/faults.md in photofinish's repository.
 """
 
+_OF_PIPELINE = (
+    "PIL", "dvc", "filelock", "jinja2", "markupsafe", "matplotlib", "mlflow", "pandas",
+    "safetensors", "sklearn", "torch", "torchmetrics", "torchvision", "yaml",
+)  # fmt: skip
+"""Modules that only `photofinish[pipeline]` brings."""
+_OF_FLEET = ("dask", "distributed")
 _GONE = {
     "gate --find": "`git bisect run photofinish gate --base GOOD` finds the slow commit",
     "plan --try": "`photofinish ask NAME --seconds 1` runs your code for a moment",
@@ -88,7 +94,17 @@ def _main() -> None:
         args.arguments = others
     elif others:
         parser.error(f"unrecognized arguments: {' '.join(others)}")
-    args.call(args)
+    try:
+        args.call(args)
+    except ModuleNotFoundError as error:
+        module = (error.name or "").partition(".")[0]
+        if module not in _OF_PIPELINE + _OF_FLEET:
+            raise
+        extra = "pipeline" if module in _OF_PIPELINE else "fleet"
+        raise UserError(
+            f"`photofinish {args.command}` needs packages that are missing here, such as {module}: "
+            f"pip install 'photofinish[{extra}]'"
+        ) from error
 
 
 def _names() -> list[str]:

@@ -7,13 +7,16 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from photofinish.config.loader import Params
-from photofinish.config.networks import published_weights
 from photofinish.errors import ConfigError, UserError
 from photofinish.files import OWN_FOLDER
 from photofinish.git import git_succeeds
+
+if TYPE_CHECKING:
+    from photofinish.config.loader import Params
 
 PARAMS = Path("params.yaml")
 PLAN = Path("stages/plan.py")
@@ -25,6 +28,8 @@ def enter() -> None:
     folder = find()
     if folder is None:
         raise ConfigError(f"{Path.cwd()} has no pipeline: `photofinish init` writes one")
+    if find_spec("torch") is None:  # which is not imported here: it takes seconds
+        raise ModuleNotFoundError(name="torch")
     os.chdir(folder)
     folders = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
     os.environ["PATH"] = os.pathsep.join(folders)
@@ -49,6 +54,8 @@ def run_quietly(stages: list[str]) -> None:
 
 def stages_before(params: Params, experiments: Iterable[str]) -> list[str]:
     """Return the stages that the trainings of these experiments depend on."""
+    from photofinish.config.networks import published_weights
+
     chosen = [params.experiments[name] for name in experiments]
     stages = ["plan", *dict.fromkeys(f"split@{experiment.dataset}" for experiment in chosen)]
     if any(published_weights(experiment.model) for experiment in chosen):

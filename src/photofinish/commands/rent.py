@@ -24,7 +24,7 @@ from ruamel.yaml.comments import CommentedMap
 from ruamel.yaml.scalarstring import LiteralScalarString
 
 from photofinish.commands import pipeline
-from photofinish.commands.ask import is_python
+from photofinish.commands.ask_start import is_python
 from photofinish.config.compare import accelerators
 from photofinish.config.loader import read_params
 from photofinish.config.scripts import PLACEHOLDER
@@ -110,7 +110,7 @@ def rent(gpu: str, command: Sequence[str] = ()) -> tuple[str, str]:
     if gpu not in accelerators():
         raise ConfigError(f"{gpu}: {unknown_name('accelerator', gpu, list(accelerators()))}")
     job = _script(gpu, command) if command else _trainings(gpu, top)
-    source, mounts = _source(top, "" if command else "[fleet]")
+    source, mounts = _source(top, "" if command else "[pipeline]")
     packages = " ".join(map(shlex.quote, job.packages))
     install = f'pip install --quiet "{source}" {packages}'.rstrip()
     about = (

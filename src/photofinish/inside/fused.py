@@ -117,7 +117,7 @@ def _layers(data: Tensor, hidden_or_sizes: Any, *others: Any) -> FusedCount:
     cuDNN has one operator for all layers. Each layer counts as one operator forward, and as one
     operator for each of the two kinds of gradients.
     """
-    is_packed = isinstance(others[1], list | tuple)  # then the hidden state follows
+    is_packed = isinstance(others[1], (list, tuple))  # then the hidden state follows
     weights, _, layers, _, _, is_bidirectional, *rest = others[1:] if is_packed else others
     batch_first = not is_packed and rest[0]
     length = len(hidden_or_sizes) if is_packed else data.shape[1 if batch_first else 0]
@@ -163,7 +163,7 @@ def _tensors(values: Any) -> Iterator[Tensor]:
     """Yield the tensors in nested lists and tuples."""
     if isinstance(values, Tensor):
         yield values
-    elif isinstance(values, list | tuple):
+    elif isinstance(values, (list, tuple)):
         for value in values:
             yield from _tensors(value)
 

@@ -210,26 +210,25 @@ def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
 
     Raise LookupError if that calls more than known functions without effects.
     """
-    match node:
-        case ast.Constant():
-            return node.value
-        case ast.Name():
-            return names[node.id]
-        case ast.Attribute():
-            return getattr(_value(node.value, names), node.attr)
-        case ast.Subscript():
-            return _value(node.value, names)[_value(node.slice, names)]
-        case ast.List() | ast.Tuple():
-            return [_value(each, names) for each in node.elts]
-        case ast.BinOp(op=op) if type(op) in _OPERATORS:
-            sides = _value(node.left, names), _value(node.right, names)
-            if all(isinstance(side, int | float) for side in sides):
-                return _OPERATORS[type(op)](*sides)
-        case ast.Call(keywords=[]):
-            function = _value(node.func, names)
-            is_method = isinstance(function, BuiltinFunctionType) and function.__name__ in _METHODS
-            if is_method or any(function is each for each in _FUNCTIONS):
-                return function(*(_value(each, names) for each in node.args))
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.Name):
+        return names[node.id]
+    if isinstance(node, ast.Attribute):
+        return getattr(_value(node.value, names), node.attr)
+    if isinstance(node, ast.Subscript):
+        return _value(node.value, names)[_value(node.slice, names)]
+    if isinstance(node, ast.List | ast.Tuple):
+        return [_value(each, names) for each in node.elts]
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        sides = _value(node.left, names), _value(node.right, names)
+        if all(isinstance(side, int | float) for side in sides):
+            return _OPERATORS[type(node.op)](*sides)
+    if isinstance(node, ast.Call) and not node.keywords:
+        function = _value(node.func, names)
+        is_method = isinstance(function, BuiltinFunctionType) and function.__name__ in _METHODS
+        if is_method or any(function is each for each in _FUNCTIONS):
+            return function(*(_value(each, names) for each in node.args))
     raise LookupError(ast.unparse(node))
 
 
@@ -269,9 +268,10 @@ def _apply_condition(test: ast.expr, loops: list[_Loop]) -> None:
     for loop in loops:
         if loop.names & _named(test) and not loop.is_pass:
             loop.count = None
-            match test:  # one phase of several
-                case ast.Compare(ops=[ast.Eq()], comparators=[ast.Constant(value=str())]):
-                    loop.count = 1
+            if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Eq):
+                named = test.comparators[0]
+                if isinstance(named, ast.Constant) and isinstance(named.value, str):
+                    loop.count = 1  # one phase of several
     is_every_nth = any(isinstance(each, ast.Mod) for each in ast.walk(test))
     if is_every_nth and loops and not loops[-1].is_pass:
         loops[-1].count, loops[-1].is_pass = None, bool(loops[-1].names)

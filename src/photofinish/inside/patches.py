@@ -37,6 +37,9 @@ def watch_torch(recorder: Recorder) -> None:
     @functools.wraps(compiled)
     def note_and_compile(*arguments: Any, **named: Any) -> Any:
         nonlocal compiles, is_unbroken, hook
+        if recorder.torch_version < (2, 3):  # its Dynamo removes the optimizers' hooks
+            recorder.note_unseen("uses torch.compile of a torch before 2.3")
+            return compiled(*arguments, **named)
         is_unbroken = is_unbroken or bool(named.get("fullgraph"))
         recorder.compiles()
         if not compiles:

@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # documented under t
 from torch.utils.flop_counter import flop_registry
 
 _FLOPS = {str(operator): formula for operator, formula in flop_registry.items()}
+_OUTPUT = "out" if torch.__version__.startswith(("2.2.", "2.3.")) else "out_val"
 _PRECISIONS = {
     torch.float16: "fp16",
     torch.bfloat16: "bf16",
@@ -41,7 +42,7 @@ class ProductPrecisions(TorchDispatchMode):  # type: ignore[no-untyped-call]
             precision = _PRECISIONS.get(dtype, "other")
             if precision == "fp32" and self._uses_tf32(operator):
                 precision = "tf32"
-            self._flops[precision] += _FLOPS[operator](*args, **named, out_val=result)
+            self._flops[precision] += _FLOPS[operator](*args, **named, **{_OUTPUT: result})
         return result
 
     def _uses_tf32(self, operator: str) -> bool:
@@ -57,7 +58,7 @@ class ProductPrecisions(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         The fastest, so that bounds computed from its rate are valid.
         """
-        least = max(1.0, _LEAST_SHARE * self._flops.total())
+        least = max(1.0, _LEAST_SHARE * sum(self._flops.values()))
         return next((name for name in _FASTEST_FIRST if self._flops[name] >= least), "fp32")
 
 

@@ -56,6 +56,7 @@ class Recorder:
         self._forward_hook: Any = None
         self._torch: Any = None
         """Module torch, once the script has imported it."""
+        self.torch_version: tuple[int, ...] = ()
         self._compiles = self.is_nested = False
         self._loaders: dict[Any, int] = {}
         """Numbers of loaders by data set and batch size. A script may make one for each epoch."""
@@ -111,10 +112,16 @@ class Recorder:
 
     def torch_imported(self) -> None:
         """Watch optimizers, modules, data loaders and compilation."""
+        self._note(kind="torch")
+        torch = sys.modules["torch"]
+        self.torch_version = tuple(map(int, torch.__version__.split(".")[:2]))
+        if self.torch_version < (2, 0):  # its optimizers have no hooks
+            self.note_unseen("uses a torch before 2.0")
+            return
         from .patches import watch_torch
 
         watch_torch(self)
-        self._torch = sys.modules["torch"]
+        self._torch = torch
         self.watch_forward()
         if self._moves_weights is not None:
             from .first_steps import FirstSteps
@@ -122,7 +129,6 @@ class Recorder:
             self._torch.manual_seed(0)
             self._first_steps = FirstSteps(self._note, moves=self._moves_weights)
             self._first_steps.begin()
-        self._note(kind="torch")
 
     def compares_first_steps(self, *, moves: bool) -> None:
         """Seed torch once it is imported, and record the first steps."""
@@ -319,7 +325,7 @@ class Recorder:
                 self._flags |= COUNTED
             self._lines.add(self._sums(at))
             self._batches_of[self.loader] += self.batches
-            self._all_steps = list(map(sum, zip(self._all_steps, self._steps, strict=True)))
+            self._all_steps = list(map(sum, zip(self._all_steps, self._steps)))
             self._steps = [0] * len(self._steps)
             self._main = main_optimizer(self._all_steps, self._optimizers.get(NAMED))
         self._begin_block(at)
@@ -373,10 +379,10 @@ class Recorder:
     def _begin_counting(self) -> None:
         if "torch" not in sys.modules:
             return
-        import torch
-
-        if self._compiles and not hasattr(torch.compiler, "set_stance"):
-            self._is_counted = True  # before torch 2.6, compiled code can't be counted
+        if self.torch_version < (2, 6) and (self._compiles or self.torch_version < (2, 2)):
+            self._is_counted = True
+            why = "operations are counted from torch 2.2 on, and compiled ones from torch 2.6 on"
+            self._note(kind="uncounted", why=why)
             return
         from .script_step import ScriptStep
 

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _NVIDIA_VERSION = Path("/sys/module/nvidia/version")
 _MOST_SECONDS = 120.0
 HIDDEN = "CUDA_VISIBLE_DEVICES hides every GPU"
+_WITHOUT_TORCH = "only NVIDIA's GPUs are found without torch: install torch beside photofinish"
 
 
 @dataclass(frozen=True)
@@ -128,8 +130,29 @@ def accelerators_to_use(
 
 
 def listed_by_torch() -> Accelerators:
-    """Return the accelerators that torch lists in this process."""
+    """Return the accelerators that torch lists in this process, or drivers in one without torch."""
+    if util.find_spec("torch") is None:
+        apple = _WITHOUT_TORCH if platform.system() == "Darwin" else KINDS["mps"].absent
+        return {"cuda": _nvidia_gpus(), "mps": apple, "xpu": _WITHOUT_TORCH}
     return {"cuda": _cuda_gpus(), "mps": _apple_gpu(), "xpu": _intel_gpus()}
+
+
+def _nvidia_gpus() -> tuple[AcceleratorFacts, ...] | str:
+    """Return the GPUs that NVIDIA's driver lists, which may be more than CUDA_VISIBLE_DEVICES."""
+    import pynvml
+
+    if _are_hidden():
+        return HIDDEN
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return _WITHOUT_TORCH
+    driver, gpus = _nvidia_driver(), []
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
+        name, memory = pynvml.nvmlDeviceGetName(gpu), pynvml.nvmlDeviceGetMemoryInfo(gpu)
+        gpus.append(AcceleratorFacts("cuda", name, int(memory.total), driver))
+    return tuple(gpus) or _WITHOUT_TORCH
 
 
 def _cuda_gpus() -> tuple[AcceleratorFacts, ...] | str:

@@ -103,6 +103,8 @@ class Process:
         """Time of the first of them."""
         self.unseen: str | None = None
         """Reason why the script takes steps that no hook sees."""
+        self.uncounted: str | None = None
+        """Reason why no step's operations were counted, other than too few steps."""
         self.has_torch = False
         self.others: dict[str, float] = {}
         """Times at which libraries were imported that train without torch."""
@@ -143,6 +145,8 @@ class Process:
             self.step_parts = line["seconds"]
         elif kind == "autocast":
             self.autocast = _SHORT.get(line["dtype"])
+        elif kind == "uncounted":
+            self.uncounted = line["why"]
         elif kind == "torch":
             self.has_torch = True
         elif kind == "other":

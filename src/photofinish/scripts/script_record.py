@@ -164,7 +164,7 @@ def measured_script(
         peak_host_memory_bytes=host_bytes,
         load=run.load,
         operations=operations,
-        not_counted=None if operations else _why_not_counted(figures),
+        not_counted=None if operations else _why_not_counted(figures, process),
         loader=LoaderTimes.model_validate(loaded) if loaded else None,
     )
 
@@ -175,10 +175,10 @@ def _beside(file: str) -> str:
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
 
 
-def _why_not_counted(figures: Figures | None) -> str:
+def _why_not_counted(figures: Figures | None, process: Process) -> str:
     if figures is None:
         return "no step of an optimizer was seen in the script"
-    return "the script took too few steps to count one of them"
+    return process.uncounted or "the script took too few steps to count one of them"
 
 
 def _is_bound(run: Watched) -> bool:

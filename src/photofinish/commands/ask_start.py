@@ -1,0 +1,60 @@
+"""Checks of `photofinish ask`, and its first line. Imports are few, so both come at once."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from photofinish.commands import pipeline
+from photofinish.errors import ConfigError, UserError
+from photofinish.wording import seconds, unknown_name
+
+
+def are_experiments(words: Sequence[str]) -> bool:
+    """Return True for names in params.yaml, or for no words in a project. False for a command."""
+    folder = pipeline.find()
+    if folder is None:
+        if not words:
+            raise ConfigError("name a command that trains: photofinish ask python train.py")
+        return False
+    if not words:
+        return True
+    from photofinish.config.loader import read_names
+
+    is_command = bool(shutil.which(words[0]))
+    names = read_names(folder / pipeline.PARAMS)
+    if words[0] in names:
+        return True
+    if not is_command:
+        raise ConfigError(f"{words[0]} is no command, and {unknown_name('name', words[0], names)}")
+    return False
+
+
+def is_python(word: str) -> bool:
+    """Return True for the name or the path of a Python."""
+    return bool(re.fullmatch(r"python[\d.]*(\.exe)?", Path(word).name))
+
+
+def check_command(command: Sequence[str]) -> None:
+    """Raise UserError for `python` with at most options, which would wait for a program."""
+    if is_python(command[0]) and all(
+        word.startswith("-") and not word.startswith(("-c", "-m")) and word != "-"
+        for word in command[1:]
+    ):
+        raise UserError(
+            f"{shlex.join(command)} has no script to run: photofinish ask {command[0]} train.py"
+        )
+
+
+def print_start(training_seconds: float) -> None:
+    """Print what happens to the script, before the imports and measurements that take time."""
+    print(
+        f"Your script runs for up to {seconds(training_seconds)} and is then stopped. "
+        f"Files that it writes meanwhile stay (checkpoints, logs).",
+        file=sys.stderr,
+        flush=True,
+    )
