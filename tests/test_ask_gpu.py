@@ -55,13 +55,15 @@ def plant(cpu_host: CpuTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """Plant the runs on a GPU and, if wanted, on the CPU."""
     monkeypatch.chdir(tmp_path)
 
-    def plant(on_gpu: Process, on_cpu: Process | None = None, **startup_seconds: float) -> None:
+    def plant(
+        on_gpu: Process | None, on_cpu: Process | None = None, **startup_seconds: float
+    ) -> None:
         gpu = AcceleratorFacts("cuda", "NVIDIA Test", 2**34, "1")
         own = {"threads": 1, "cpu": cpu_host.cpu, "software": cpu_host.software}
         here = {"kind": "cuda", "count": 1, "if_missing": "skip", "missing": None}
         host = GpuTarget(**own, **here, accelerators=(gpu,))
         monkeypatch.setattr(ask_module, "fingerprint", lambda _: (cpu_host, host))
-        runs = {"cuda": on_gpu} | ({"cpu": on_cpu} if on_cpu else {})
+        runs = {kind: run for kind, run in (("cuda", on_gpu), ("cpu", on_cpu)) if run}
 
         def either(command: list[str], kind: str, **named: Any) -> Watched:
             if kind in runs:
@@ -109,6 +111,30 @@ def test_each_run_counts_its_own_steps_of_an_epoch(plant: Plant) -> None:
     (answer,) = asked(Length("epochs", 10, "--epochs"))
     epochs = {name: record["job_epoch_steps"] for name, record in answer["records"].items()}
     assert epochs == {"cpu": 80, "gpu": 20}
+
+
+@pytest.mark.parametrize("seeds", [True, False])
+def test_runs_are_seeded_and_their_first_steps_compared(
+    seeds: bool, plant: Plant, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = """
+import torch
+net = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(net.parameters())
+for _ in range(20):
+    optimizer.zero_grad()
+    net(torch.randn(8, 3)).square().mean().backward()
+    optimizer.step()
+"""
+    plant(None)
+    monkeypatch.setattr(Process, "used_accelerator", True)  # as if it were one
+    Path("train.py").write_text(script, encoding="utf-8")
+    limits, command = Limits(60, 60, seeds), [sys.executable, "train.py"]
+    ask_command(command, None, limits, Comparing(), shows_output=False)
+    shown = capsys.readouterr()
+    model = "identical (the first 3 steps)" if seeds else "not checked (of a script, only"
+    assert f"Model: {model}" in shown.out
+    assert ("seeded" in shown.err) == seeds
 
 
 @pytest.mark.parametrize(("gpu_seconds", "is_shown"), [(0.01, True), (1.0, False)])
