@@ -17,8 +17,8 @@ _ROUNDING = {
 """Differences that are rounding, by the precision of products.
 
 The first is a multiple of what moving each weight by 2^-15 changes, the second a share of the
-largest gradient. In 200 pairs of trainings with one and two threads, or in bfloat16 and float32,
-0.09 and 26 of that multiple would have been enough. Planted faults took 21 and more in float32.
+largest gradient. Two threads instead of one needed 0.09 of that multiple in float32, and planted
+faults 5 and more (docs/ask.md). Float32 instead of bfloat16 needed 26 of it.
 """
 _EQUAL = 1e-5
 """Relative difference of inputs that are the same."""
