@@ -24,8 +24,7 @@ from photofinish.answer.times import job_interval
 from photofinish.config.devices import Devices
 from photofinish.config.scripts import ScriptPlan
 from photofinish.machine.fingerprint import fingerprint
-from photofinish.results import passed_seconds
-from photofinish.results.job_times import EpochTimes
+from photofinish.results.job_times import Timings
 from photofinish.results.measured import MEASURED, MEASURED_FOLDER, Measured, read_measured
 from photofinish.results.measured_job import MeasuredJob, measured_job, script_job
 from photofinish.scripts.run_script import Limits, Watched, watch
@@ -178,14 +177,8 @@ def _of_epochs(run: Result, epochs: int) -> Result:
     timings = run.timings
     if isinstance(timings, MeasuredJob):
         return replace(run, timings=timings.model_copy(update={"job_epochs": epochs}))
-    assert isinstance(timings, EpochTimes)
-    kept, left_out = timings.epochs[:epochs], timings.epochs[epochs:]
-    changed = {
-        "epochs": kept,
-        "epochs_left": epochs - len(kept),
-        "total_seconds": timings.total_seconds - passed_seconds(left_out),
-    }
-    return replace(run, timings=timings.model_copy(update=changed))
+    assert isinstance(timings, Timings)
+    return replace(run, timings=timings.of_length(epochs))
 
 
 # -- scripts -------------------------------------------------------------------------------------

@@ -206,9 +206,7 @@ def _score_by_step(
 
 def _without_predictions(loss: float) -> Scored:
     """Return the loss as the only score, for outputs without a known meaning."""
-    scores = DeviceEvaluation(
-        test_accuracy=None, test_loss=_finite(loss), macro_f1=None, classes={}, confusion=()
-    )
+    scores = DeviceEvaluation(test_accuracy=None, test_loss=_finite(loss))
     return Scored(scores, np.empty(0), np.empty(0))
 
 
