@@ -10,7 +10,7 @@ from typing import Self
 
 from photofinish.machine.energy import EnergyMeter, added_up, unavailable
 from photofinish.machine.host_memory import peak_host_memory_bytes
-from photofinish.machine.load import LoadMonitor, LoadWindow, nvidia_gpu_state
+from photofinish.machine.load import LoadWindow
 from photofinish.results import passed_seconds
 from photofinish.results.pass_times import Overhead, Readings
 from photofinish.runs.training import Training
@@ -28,11 +28,9 @@ class Instruments:
     """Readings of the first training."""
 
     def __init__(self, training: Training) -> None:
-        run, team = training.setup.run, training.team
-        loader, gpus = run.experiment.input, [nvidia_uuid(device) for device in team.devices]
-        shares_cores = run.host.processes > 1 or (loader.name == "loader" and loader.workers > 0)
-        self._load = LoadMonitor(nvidia_gpu_state(gpus[0]), own_processes_share_cores=shares_cores)
-        self._energy = EnergyMeter(gpus) if run.device == "gpu" else None
+        self._load = training.setup.load_monitor()
+        gpus = list(map(nvidia_uuid, training.team.devices))
+        self._energy = EnergyMeter(gpus) if training.setup.run.device == "gpu" else None
         self._training, self._epochs_before, self._started_seconds = training, 0, 0.0
 
     def __enter__(self) -> Self:

@@ -187,9 +187,3 @@ def _dvc_lock_entry() -> str:
     text = lock.read_text(encoding="utf-8")
     entry = re.search(rf"^  {re.escape(stage)}:$(\n   .*)*", text, re.MULTILINE)
     return entry[0] if entry else ""
-
-
-def write_unavailable(run: Run, reason: str) -> None:
-    record = records.Unavailable(device=run.device, experiment=run.experiment, reason=reason)
-    records.write_record(run.out / records.MODEL / records.RECORD, record)
-    records.write_record(run.out / records.TIMINGS_FOLDER / records.TIMINGS, records.Untimed())
