@@ -173,11 +173,8 @@ def _change(pair: Comparison, worth: Worth) -> Action | None:
 
 def _remedy(pair: Comparison, run: Result) -> Remedy | None:
     """Return a change of settings that does not change the model, or None."""
-    for found in pair.diagnoses[run.device]:
-        for remedy in (found.remedy, found.second):
-            if remedy and not remedy.changes_model:
-                return remedy
-    return None
+    found = (each for diagnosis in pair.diagnoses[run.device] for each in diagnosis.remedies)
+    return next((remedy for remedy in found if not remedy.changes_model), None)
 
 
 def gpu_of_yours(pair: Comparison, worth: Worth) -> tuple[float, tuple[float, float]] | None:

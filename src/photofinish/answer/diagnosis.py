@@ -66,6 +66,10 @@ class Diagnosis:
     likely: Cause | None = None
     """Likely cause, from figures that are too unreliable for a remedy (on a busy machine)."""
 
+    @property
+    def remedies(self) -> list[Remedy]:
+        return [each for each in (self.remedy, self.second) if each]
+
 
 def diagnose(run: Result) -> tuple[Diagnosis, ...]:
     """Return the diagnosis of the job, if it is mostly start-up, then the diagnosis of an epoch."""

@@ -14,19 +14,19 @@ from photofinish.results.measurements import LoaderTimes, TriedInput
 _MOST_REMEDIES = 2
 
 
-def _gains(run: Result, costs: StepCosts) -> list[tuple[TriedInput, Gain]]:
-    """Return what was tried and is worth it, best first."""
+def loader_remedies(run: Result, costs: StepCosts) -> list[Remedy]:
+    """Return the two changes of params.yaml with the highest gain, or fewer, best first."""
     loader, settings = run.timings.loader, costs.experiment.input
     if loader is None or not isinstance(settings, LoaderInput):
         return []
-    gains = []
+    remedies = []
     for tried in loader.tried_inputs:
         start_seconds = _start_seconds(loader, settings, tried, run.timings.planned_epochs)
         share_seconds = start_seconds / costs.steps_per_epoch
         gain = Gain.of(costs, *(each + share_seconds for each in spread(tried.steps.step_seconds)))
         if gain.is_worth_it:
-            gains.append((tried, gain))
-    return sorted(gains, key=lambda gain: -gain[1].middle)
+            remedies.append(_remedy(run, costs, tried, gain))
+    return sorted(remedies, key=lambda remedy: -remedy.predicted.middle)[:_MOST_REMEDIES]
 
 
 def _start_seconds(
@@ -43,11 +43,6 @@ def _start_seconds(
     starts = {each.workers: each.start_seconds for each in loader.tried_workers}
     persists = settings.persistent_workers or tried.by == "workers"
     return starts.get(workers, math.inf) / (epochs if persists else 1)
-
-
-def loader_remedies(run: Result, costs: StepCosts) -> list[Remedy]:
-    """Return the two changes of params.yaml with the highest gain, or fewer, best first."""
-    return [_remedy(run, costs, *each) for each in _gains(run, costs)][:_MOST_REMEDIES]
 
 
 def _remedy(run: Result, costs: StepCosts, tried: TriedInput, gain: Gain) -> Remedy:

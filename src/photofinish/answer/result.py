@@ -116,10 +116,6 @@ class Result:
         return self.trained.history if self.trained else ()
 
     @property
-    def is_deterministic(self) -> bool:
-        return self.settings is None or self.settings.deterministic
-
-    @property
     def stops_early(self) -> bool:
         return self.settings is not None and self.settings.early_stopping is not None
 
@@ -132,8 +128,8 @@ class Result:
     @property
     def shares(self) -> dict[str, float]:
         """Share of each part in an epoch's step, or an empty dict if the parts are not known."""
-        if self.costs:
-            return self.costs.shown_shares
+        if self.costs:  # the sum of the parts may not fit the whole
+            return self.costs.shares if self.timings.step_parts else {}
         if not self.waiting_seconds:
             return {}
         return {"waiting for data": self.waiting_share, "computing": 1 - self.waiting_share}
@@ -189,7 +185,10 @@ def read_results(
         return {}, missing
     if "cpu" in read:
         cpu, seeds = read["cpu"]
-        read["cpu"] = _with_settings_of(cpu, settings["gpu"]), seeds
+        # Estimates and suggestions also need the settings that only accelerators read.
+        if on_cpu(settings["gpu"]) == cpu.experiment:
+            cpu = cpu.model_copy(update={"experiment": settings["gpu"]})
+        read["cpu"] = cpu, seeds
     evaluated, (first, _) = folder / records.EVALUATED, next(iter(read.values()))
     scores = records.read_scores(evaluated / records.EVALUATION, read.values())
     predictions = _read_predictions(evaluated / records.PREDICTIONS, list(read), first.task)
@@ -208,16 +207,6 @@ def read_results(
             measured.no_first_step,
         )
     return trained, missing
-
-
-def _with_settings_of(cpu: records.TrainingRecord, on_gpu: Experiment) -> records.TrainingRecord:
-    """Return the CPU's record with the settings that only accelerators read.
-
-    The CPU trains without these settings, but estimates and suggestions start from params.yaml.
-    """
-    if on_cpu(on_gpu) != cpu.experiment:
-        return cpu
-    return cpu.model_copy(update={"experiment": on_gpu})
 
 
 def _read_predictions(

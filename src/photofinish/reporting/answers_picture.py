@@ -9,7 +9,6 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator
 
-from photofinish.answer.candidates import Worth
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Decision
 from photofinish.answer.times import Interval
@@ -22,7 +21,6 @@ from photofinish.reporting.drawing import (
     Picture,
     as_picture,
     panel,
-    seconds_on_axis,
 )
 from photofinish.reporting.templates import say
 from photofinish.wording import MOST_WIDTH, seconds
@@ -53,7 +51,8 @@ def all_jobs(pairs: Sequence[Comparison], decisions: Sequence[Decision]) -> Pict
         if worth.gpu and worth.gpu.interval[1] <= MOST_WIDTH * worth.gpu.interval[0]:
             there = worth.there_seconds
             start = worth.start_seconds or (pair.gpu.timings.startup_seconds if pair.gpu else 0.0)
-            _bar(axes, y + _BAR, left, start, there, "gpu", _there(worth))
+            low, high = (end + worth.start_seconds for end in worth.gpu.interval)
+            _bar(axes, y + _BAR, left, start, there, "gpu", (low, high))
             texts.append(f"{seconds(there)} on {gpu_words(worth)} with its start")
         if not pair.compared:
             limit = max(left, pair.bounds.job.measured_seconds)
@@ -65,7 +64,7 @@ def all_jobs(pairs: Sequence[Comparison], decisions: Sequence[Decision]) -> Pict
     axes.set_yticks([])
     axes.grid(axis="y", visible=False)
     axes.xaxis.set_major_locator(FixedLocator(_TIMES))
-    axes.xaxis.set_major_formatter(seconds_on_axis)
+    axes.xaxis.set_major_formatter(lambda value, _place: seconds(value))
     axes.minorticks_off()
     handles = [
         Patch(color=DEVICE_COLOURS["cpu"], label=say("picture of here")),
@@ -97,9 +96,3 @@ def _bar(
     axes.plot([low, high], [y, y], color=INK, linewidth=1)
     for end in (low, high):
         axes.plot([end, end], [y - 0.06, y + 0.06], color=INK, linewidth=1)
-
-
-def _there(worth: Worth) -> Interval:
-    """Return the interval of the time on the GPU, with a rented machine's start."""
-    low, high = worth.gpu.interval if worth.gpu else (0.0, 0.0)
-    return low + worth.start_seconds, high + worth.start_seconds

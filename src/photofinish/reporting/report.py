@@ -162,12 +162,6 @@ def _records(pairs: Sequence[Comparison]) -> str:
 
 def _details(pair: Comparison, answer: Verdict) -> Details:
     diagnoses = [found for of_device in pair.diagnoses.values() for found in of_device]
-    remedies = [
-        (each, found.run.timings)
-        for found in diagnoses
-        for each in (found.remedy, found.second)
-        if each
-    ]
     is_loading = any("input-bound" in (found.cause, found.likely) for found in diagnoses)
     sections = [
         (title, found, say(title))
@@ -175,7 +169,11 @@ def _details(pair: Comparison, answer: Verdict) -> Details:
         if (is_loading or title not in _OF_LOADING) and (found := table(pair))
     ]
     drawn, left_out = job_pictures(pair, answer.decision)
-    suggestions = [_suggestion(pair.experiment, *each) for each in remedies]
+    suggestions = [
+        _suggestion(pair.experiment, each, found.run.timings)
+        for found in diagnoses
+        for each in found.remedies
+    ]
     notes = [*left_out, *filter(None, [loader_note(pair)])]
     return Details(answer, suggestions, sections, drawn, notes)
 

@@ -263,7 +263,7 @@ def _cautions(pair: Comparison) -> Iterator[str]:
             yield say("fallbacks", device=device, names=names)
     if any(run.timings.interruptions for run in pair.trained):
         yield say("interrupted")
-    if not pair.cpu.is_deterministic:
+    if pair.cpu.settings and not pair.cpu.settings.deterministic:
         yield say("not deterministic")
     hosts = [run.timings.host_name for run in pair.trained]
     if len(set(hosts)) > 1:

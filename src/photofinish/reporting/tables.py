@@ -10,7 +10,7 @@ from photofinish.answer.seeds import Spread
 from photofinish.answer.speedups import epoch_speedup
 from photofinish.machine.load import load_warnings
 from photofinish.reporting import sentences
-from photofinish.reporting.extrapolated import job_time, timed_text
+from photofinish.reporting.extrapolated import mark, timed_text
 from photofinish.reporting.page import Table
 from photofinish.reporting.templates import NOTHING, THE_SAME, say
 from photofinish.results.references import hardware
@@ -136,7 +136,7 @@ def references_table(pair: Comparison) -> Table:
             "recorded elsewhere": say("day and machine", day=day, machine=each.machine),
             "epoch (median)": seconds(against_cpu.device_seconds),
             "of this CPU's speed": times(against_cpu.ratio),
-            "total": job_time(timings),
+            "total": f"{seconds(timings.whole_seconds)}{mark(timings)}",
             "test": say("score after", scores=each.scores.in_words, timed=timed_text(timings))
             if each in pair.same_model_references
             else say("another training"),
