@@ -106,12 +106,7 @@ class CallsCode(Settings):
         return self
 
 
-def _check_code_name(name: str) -> str:
-    CodeReference.of(name)
-    return name
-
-
-CodeName = Annotated[str, AfterValidator(_check_code_name)]
+CodeName = Annotated[str, AfterValidator(lambda name: CodeReference.of(name) and name)]
 """`file.py:Name` or `package.module:Name`."""
 
 
