@@ -15,7 +15,6 @@ from photofinish.answer.prices import Price, price_of
 from photofinish.answer.result import Result
 from photofinish.config.compare import Accelerator, Comparing, accelerators
 from photofinish.results.job_times import JobTimes
-from photofinish.results.measurements import Operations
 
 
 @dataclass(frozen=True)
@@ -52,33 +51,24 @@ def renting(
     """
     timings, options, not_counted = run.timings, [], None
     if operations := timings.operations:
+        trained_on = datetime.fromtimestamp(timings.started_at_unix_seconds, UTC).date()
+        precision = operations.precision(run.wanted_precision)
         scale = measured_over_estimated(run, operations, measured)
         for name in settings.accelerators:
             price = price_of(name, settings.prices)
             accelerator, estimate = accelerators()[name], None
             if not stays.loading_not_known:
                 estimate = estimate_job(run, operations, stays, accelerator, price, scale)
-            options.append(_option(run, operations, accelerator, price, estimate))
+            option = RentalOption(
+                accelerator=accelerator,
+                needed_bytes=least_memory_bytes(operations, precision),
+                fits=fits(operations, precision, accelerator.memory_gib),
+                price=price,
+                price_is_old=price.is_old(trained_on) if price else None,
+                estimate=estimate,
+                loader_need=loader_need(run, estimate, name),
+            )
+            options.append(option)
     elif settings.accelerators:
         not_counted = timings.not_counted or "a step's operations were not counted"
     return RentalComparison(tuple(options), not_counted)
-
-
-def _option(
-    run: Result,
-    operations: Operations,
-    accelerator: Accelerator,
-    price: Price | None,
-    estimate: Estimate | None,
-) -> RentalOption:
-    timings, precision = run.timings, operations.precision(run.wanted_precision)
-    trained_on = datetime.fromtimestamp(timings.started_at_unix_seconds, UTC).date()
-    return RentalOption(
-        accelerator=accelerator,
-        needed_bytes=least_memory_bytes(operations, precision),
-        fits=fits(operations, precision, accelerator.memory_gib),
-        price=price,
-        price_is_old=price.is_old(trained_on) if price else None,
-        estimate=estimate,
-        loader_need=loader_need(run, estimate, accelerator.name),
-    )

@@ -12,16 +12,11 @@ from torch import nn
 
 from photofinish.results import EpochMetrics, EpochTiming
 from photofinish.training.averaging import AveragedWeights
-from photofinish.training.optimization import (
-    LearningRates,
-    build_optimizers,
-    check_several_optimizers,
-)
+from photofinish.training.optimization import LearningRates
 from photofinish.training.torch_device import CPU
 
 if TYPE_CHECKING:
     from photofinish.config.early_stopping import EarlyStopping
-    from photofinish.config.experiment import Experiment
 
 
 class TrainState(NamedTuple):
@@ -43,25 +38,6 @@ class TrainState(NamedTuple):
     def optimizer(self) -> torch.optim.Optimizer:
         """Return the first optimizer."""
         return self.optimizers[0]
-
-
-def build_state(
-    experiment: Experiment,
-    network: nn.Module,
-    network_itself: nn.Module,
-    scaler: torch.amp.GradScaler,
-    layout: torch.memory_format,
-    steps_per_epoch: int,
-) -> TrainState:
-    """Return the state before the first step of `network`, which may wrap `network_itself`."""
-    optimizers = build_optimizers(
-        experiment.optimizer, network_itself, loss_is_scaled=scaler.is_enabled()
-    )
-    if len(optimizers) > 1:
-        check_several_optimizers(experiment)
-    schedule = LearningRates.of(experiment, optimizers[0], steps_per_epoch)
-    average = AveragedWeights(network_itself, experiment.ema) if experiment.ema else None
-    return TrainState(network, optimizers, schedule, scaler, layout, average)
 
 
 @contextmanager
