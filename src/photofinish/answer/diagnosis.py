@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from photofinish.answer.fair_cpu import fewer_threads
-from photofinish.answer.loader_remedies import loader_remedies
-from photofinish.answer.remedies import Gain, Remedy
+from photofinish.answer.remedies import Gain, Remedy, loader_remedies
 from photofinish.answer.result import Result
 from photofinish.answer.step_costs import StepCosts, spread
 from photofinish.config.experiment import ResidentInput

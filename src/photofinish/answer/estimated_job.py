@@ -16,9 +16,9 @@ from photofinish.answer.estimates import (
     StepEstimate,
     are_captured,
     estimate_step,
+    fits,
     with_batch,
 )
-from photofinish.answer.memory import fits
 from photofinish.answer.prices import Price, cheapest_machine, cost_of
 from photofinish.answer.result import Result
 from photofinish.config.compare import Accelerator, accelerators

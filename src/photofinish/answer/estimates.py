@@ -1,4 +1,4 @@
-"""Estimates of a step on an accelerator, from its data sheet and the counted step.
+"""Estimates of a step on an accelerator, from its data sheet and the counted step: time and memory.
 
 A step takes as long as the device needs to compute it, or as the host needs to launch it. The
 constants are fitted on published training speeds. Those of small kernels were chosen on 30 steps of
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from photofinish.config.compare import Accelerator
 from photofinish.config.cuda_graphs import why_not_captured
@@ -50,6 +51,12 @@ CONTEXT_SECONDS = 0.4, 2.0, 4.0
 An H100 took 0.4 to 1.1 s longer than its machine's CPU. Users measured 1 to 2 s (pytorch#39005),
 over 2 s (discuss.pytorch.org/t/82521) and 4 s (pytorch#22583).
 """
+_GIB = 2**30
+_VALUE_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
+_DRIVER_BYTES = 2**30
+"""Upper estimate of the driver's and libraries' size in the device's memory."""
+_ROOM = 1.5
+"""Factor on a step's least memory, for everything else in the memory."""
 _TERA, _GB = 1e12, 1e9
 
 
@@ -143,3 +150,22 @@ def estimated_device_seconds(
     if accelerator.kind == "cuda" and precision == "fp32":
         seconds += operations.convolutions * CONVOLUTION_SECONDS
     return seconds
+
+
+def least_memory_bytes(operations: Operations, precision: str) -> int:
+    """Return the least memory of a step, at the end of its forward or backward pass."""
+    saved_bytes = operations.saved_activations * _VALUE_BYTES[precision]
+    passing_bytes = max(saved_bytes, operations.gradient_bytes)
+    state_bytes = operations.parameter_bytes + operations.optimizer_bytes
+    return state_bytes + passing_bytes + operations.batch_bytes + operations.resident_bytes
+
+
+def fits(
+    operations: Operations, precision: str, memory_gib: float
+) -> Literal["yes", "perhaps", "no"]:
+    """Return "no" only if that is certain, "yes" only with room to spare, else "perhaps"."""
+    needed_bytes, memory_bytes = least_memory_bytes(operations, precision), memory_gib * _GIB
+    if needed_bytes > memory_bytes:
+        return "no"
+    likely_bytes = needed_bytes + operations.gradient_bytes + operations.saved_tensor_bytes
+    return "yes" if _ROOM * likely_bytes + _DRIVER_BYTES <= memory_bytes else "perhaps"

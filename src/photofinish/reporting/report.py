@@ -18,16 +18,14 @@ from photofinish.reporting.answer_records import answer_record
 from photofinish.reporting.answer_words import headline, legend
 from photofinish.reporting.answer_words import summary as summary_of
 from photofinish.reporting.answers import Answers, write_answers
-from photofinish.reporting.answers_picture import all_jobs
+from photofinish.reporting.answers_picture import all_jobs, heat_map
 from photofinish.reporting.causes import commands, prediction, remedy_line
 from photofinish.reporting.comparison_rows import comparison_metrics, comparison_rows
 from photofinish.reporting.drawing import Picture
 from photofinish.reporting.figures_table import figures_table
 from photofinish.reporting.job_pictures import job_pictures
-from photofinish.reporting.loader_table import loader_note, loader_table, workers_table
 from photofinish.reporting.overview import overview_table
 from photofinish.reporting.page import Table, template
-from photofinish.reporting.pictures import heat_map
 from photofinish.reporting.sentences import Verdict, shared_model, verdict
 from photofinish.reporting.templates import say
 from photofinish.results.job_times import JobTimes
@@ -40,8 +38,8 @@ MOST_MARKDOWN_CHARACTERS = 60_000
 FIGURES = "figures"
 _SECTIONS: dict[str, Callable[[Comparison], Table]] = {
     "Speed-ups": tables.speedup_table,
-    "Where a loader's time goes": loader_table,
-    "Loading with more workers": workers_table,
+    "Where a loader's time goes": tables.loader_table,
+    "Loading with more workers": tables.workers_table,
     "Is it the same model?": tables.parity_table,
     "The script's metrics": tables.metrics_table,
     "Several seeds": tables.seeds_table,
@@ -174,7 +172,7 @@ def _details(pair: Comparison, answer: Verdict) -> Details:
         for found in diagnoses
         for each in found.remedies
     ]
-    notes = [*left_out, *filter(None, [loader_note(pair)])]
+    notes = [*left_out, *filter(None, [tables.loader_note(pair)])]
     return Details(answer, suggestions, sections, drawn, notes)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterable
 
 from photofinish.answer.comparison import Comparison
@@ -16,12 +17,16 @@ from photofinish.reporting.templates import NOTHING, THE_SAME, say
 from photofinish.results.references import hardware
 from photofinish.wording import (
     all_or_some,
+    byte_size,
+    counted,
     interval_text,
     listed,
     seconds,
     times,
     utc_day,
 )
+
+_LINES = 5
 
 
 def series_table(series: Iterable[Series]) -> Table:
@@ -156,4 +161,68 @@ def metrics_table(pair: Comparison) -> Table:
             value = run.metrics.get(name)
             row[run.device.upper()] = NOTHING if value is None else f"{value:.6g}"
         rows.append(row)
+    return rows
+
+
+def loader_parts(pair: Comparison) -> dict[str, float]:
+    """Return the longest parts of loading a batch, and the sum of the others. Empty if unknown.
+
+    If both devices measured the parts, they are the GPU's, with the copy to it.
+    """
+    measured: dict[str, float] = {}
+    for run in pair.trained:
+        if run.timings.loader and run.timings.loader.explained:
+            measured = {**run.timings.loader.explained}
+            if run.device == "gpu" and run.costs:
+                measured["copying to the device"] = run.costs.copying_seconds
+    parts = sorted(measured.items(), key=lambda part: -part[1])
+    if len(parts) <= _LINES:
+        return dict(parts)
+    longest, others = parts[: _LINES - 1], parts[_LINES - 1 :]
+    others_seconds = sum(part_seconds for _, part_seconds in others)
+    return {**dict(longest), counted(len(others), "other"): others_seconds}
+
+
+def loader_table(pair: Comparison) -> Table:
+    """Return a row for each part of loading a batch, with its share."""
+    parts = loader_parts(pair)
+    whole_seconds = sum(parts.values())
+    return [
+        {
+            "part of loading a batch": name,
+            "time": say("time and share", it=part, share=part / whole_seconds),
+        }
+        for name, part in parts.items()
+    ]
+
+
+def loader_note(pair: Comparison) -> str:
+    """Return the reason for missing parts."""
+    notes = []
+    for run in pair.trained:
+        loader, device = run.timings.loader, run.device.upper()
+        if loader and loader.not_measured:
+            notes.append(say("no loader parts", device=device, why=loader.not_measured))
+    return " ".join(notes)
+
+
+def workers_table(pair: Comparison) -> Table:
+    """Return a row for each tried number of workers."""
+    rows = []
+    for run in pair.trained:
+        loader = run.timings.loader
+        if loader is None:
+            continue
+        for each in loader.tried_workers:
+            row = {
+                "device": run.device.upper(),
+                "workers": str(each.workers),
+                "samples/s": f"{loader.batch_size / each.batch_seconds:,.0f}",
+                "a batch": seconds(each.batch_seconds),
+                "start and end in each epoch": seconds(each.start_seconds),
+                "CPU time of a worker": seconds(statistics.fmean(each.cpu_seconds)),
+                "its computing threads": str(max(each.busy_threads, default=1)),
+                "its memory": byte_size(max(each.memory_bytes, default=0)),
+            }
+            rows.append(row)
     return rows
