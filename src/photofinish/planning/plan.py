@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -11,7 +13,13 @@ from photofinish.config.base import CallsCode
 from photofinish.config.budget import BudgetPlan
 from photofinish.config.compare import ComparePlan
 from photofinish.config.datasets import CustomDataset, DatasetPlan
-from photofinish.config.experiment import ExperimentPlan, custom_code_of, on_cpu, step_settings
+from photofinish.config.experiment import (
+    Experiment,
+    ExperimentPlan,
+    custom_code_of,
+    on_cpu,
+    step_settings,
+)
 from photofinish.config.loader import Params
 from photofinish.config.metrics import MetricsPlan
 from photofinish.config.networks import WeightsPlan, published_weights
@@ -20,7 +28,7 @@ from photofinish.data.local_files import sha256_of_local_files
 from photofinish.machine.fingerprint import Machine, fingerprint
 from photofinish.planning.dependencies import dep_hashes, script_plan
 from photofinish.planning.source_code import stage_code
-from photofinish.planning.time_limits import time_limits, to_replace
+from photofinish.results import EpochTiming, passed_seconds
 
 
 def write_plan(
@@ -110,3 +118,49 @@ def _hashes(parts: Iterable[CallsCode]) -> dict[str, str]:
     Classes of PyTorch need no hash, because the device's file has PyTorch's version.
     """
     return custom_code_hashes([part.reference for part in parts if part.is_custom])
+
+
+def time_limits(params: Params) -> dict[str, float]:
+    """Return the seconds of each limited experiment: its own limit, or the device's."""
+    device = params.devices.cpu.time_limit
+    limits = {name: one.time_limit or device for name, one in params.experiments.items()}
+    return {name: limit for name, limit in limits.items() if limit is not None}
+
+
+def to_replace(experiment: Experiment, result: Path, limit_seconds: float | None) -> str | None:
+    """Return the sha256 of the recorded weights if this limit allows another epoch.
+
+    Otherwise return what the recorded training itself replaced. A result of other settings is
+    ignored, because DVC replaces it anyway. The limit is not part of a training's cache key, but
+    these weights are, as long as the new result is valid.
+    """
+    record, timings = _read(result / "model/record.json"), _read(result / "timings/timings.json")
+    if not timings or record.get("experiment") != json.loads(experiment.model_dump_json()):
+        return None
+    if timings.get("epochs_left") and _has_time(timings, limit_seconds):
+        weights: str = record["weights_sha256"]
+        return weights
+    replaced: str | None = timings.get("replaces")
+    return replaced
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """Return a JSON object, or nothing if a full disk has cut it off, for example.
+
+    It is not validated, because `plan` takes under a second, and the stages validate these files.
+    """
+    try:
+        content = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _has_time(timings: dict[str, Any], limit_seconds: float | None) -> bool:
+    """Return True if another epoch would end before the limit, or if there is no limit."""
+    if limit_seconds is None:
+        return True
+    epochs = [EpochTiming(**epoch) for epoch in timings["epochs"]]
+    next_epoch_seconds = passed_seconds(epochs) / len(epochs)
+    is_in_time: bool = timings["total_seconds"] + next_epoch_seconds <= limit_seconds
+    return is_in_time

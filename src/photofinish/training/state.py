@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -9,14 +10,40 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from photofinish.results import EpochMetrics, EpochTiming
-from photofinish.training.averaging import AveragedWeights
 from photofinish.training.optimization import LearningRates
 from photofinish.training.torch_device import CPU
 
 if TYPE_CHECKING:
     from photofinish.config.early_stopping import EarlyStopping
+
+
+class AveragedWeights:
+    """Exponential moving average of a network's weights, starting with the initial weights.
+
+    Buffers such as BatchNorm's statistics are copied, not averaged.
+    """
+
+    def __init__(self, network: nn.Module, decay: float) -> None:
+        self._source = network
+        self.network = copy.deepcopy(network)
+        """Network with the averaged weights."""
+        self._average = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
+        self._pairs = [*self.network.parameters()], [*network.parameters()]
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Move the average towards the weights after a step."""
+        self._average(*self._pairs, None)
+
+    @torch.no_grad()
+    def copy_buffers(self) -> None:
+        """Copy the trained network's buffers, before the averaged network is evaluated."""
+        pairs = zip(self.network.buffers(), self._source.buffers(), strict=True)
+        for averaged, trained in pairs:
+            averaged.copy_(trained)
 
 
 class TrainState(NamedTuple):

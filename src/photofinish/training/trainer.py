@@ -22,7 +22,6 @@ import torch
 from torch import nn
 
 from photofinish.results import EpochMetrics, EpochTiming
-from photofinish.training.averaging import AveragedWeights
 from photofinish.training.batch_loss import choose_losses
 from photofinish.training.batches import Batch, Batches, cut_to_last, seed_epoch
 from photofinish.training.custom_step import BatchTransform
@@ -34,7 +33,7 @@ from photofinish.training.optimization import (
     build_optimizers,
     check_several_optimizers,
 )
-from photofinish.training.state import Progress, TrainState, progress_in, put_back
+from photofinish.training.state import AveragedWeights, Progress, TrainState, progress_in, put_back
 from photofinish.training.step import EagerSteps, choose_step, first_failure, take_steps
 from photofinish.training.torch_device import (
     CPU,
