@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from photofinish.answer.candidates import About, Answer, Basis, Reason, Worth, candidates
+from photofinish.answer.candidates import About, Answer, Worth, candidates
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.fair_cpu import slow_kernels
 from photofinish.answer.own_gpu import bounded, highest_limit, measured, not_estimated
@@ -79,14 +79,6 @@ class Decision:
     @property
     def answer(self) -> Answer:
         return self.worth.answer
-
-    @property
-    def basis(self) -> Basis:
-        return self.worth.basis
-
-    @property
-    def reason(self) -> Reason | None:
-        return self.worth.reason
 
     @property
     def is_here(self) -> bool:

@@ -58,8 +58,6 @@ _DRIVER_BYTES = 2**30
 _ROOM = 1.5
 """Factor on a step's least memory, for everything else in the memory."""
 _TERA, _GB = 1e12, 1e9
-
-
 Spread = tuple[float, float, float]
 """Times of a fast step, an estimated step and a slow step. Nine of ten are in this range."""
 
@@ -100,7 +98,12 @@ def estimate_step(
         device_seconds += operations.kernels * CAPTURED_KERNEL_SECONDS
         launches = (0.0, 0.0, 0.0)
     else:
-        launches = _launches(operations.kernels, cpu_step_seconds)
+        # A step on the CPU launches the same operators, and also computes them.
+        fast, middle, slow = (
+            min(operations.kernels * launch_seconds, factor * cpu_step_seconds)
+            for launch_seconds, factor in zip(LAUNCH_SECONDS, _OTHER_HOST, strict=True)
+        )
+        launches = fast, middle, slow
     is_published = accelerator.kind == "cuda" and precision != "fp64"
     is_long = max(device_seconds, launches[1]) >= LONG_STEP_SECONDS
     within = LONG_STEPS_WITHIN if is_published and is_long else OTHERS_WITHIN
@@ -119,16 +122,6 @@ def are_captured(settings: Experiment | None, operations: Operations) -> bool:
     if settings is None or settings.batch_size != operations.images:
         return False
     return why_not_captured(settings) is None
-
-
-def _launches(kernels: int, cpu_step_seconds: float) -> Spread:
-    """Return the time to launch a step on a fast, a typical and a slow host."""
-    # A step on the CPU launches the same operators, and also computes them.
-    fast, middle, slow = (
-        min(kernels * launch_seconds, factor * cpu_step_seconds)
-        for launch_seconds, factor in zip(LAUNCH_SECONDS, _OTHER_HOST, strict=True)
-    )
-    return fast, middle, slow
 
 
 def with_batch(operations: Operations, images: int) -> Operations:

@@ -177,8 +177,8 @@ def answer_record(
     return AnswerRecord(
         answer=decision.answer,
         about=decision.about,
-        evidence=decision.basis,
-        reason=decision.reason,
+        evidence=worth.basis,
+        reason=worth.reason,
         lines=verdict.lines(shared_model),
         action=ActionRecord(
             kind=decision.action.kind,

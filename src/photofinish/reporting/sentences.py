@@ -146,7 +146,7 @@ def _evidence_of_cpu(pair: Comparison, decision: Decision) -> Iterator[str]:
         whole = timed_text(timings) if timings.untimed_epochs else "it"
         what = say("trained", what=whole, scores=cpu.trained.scores.in_words)
     yield say("ran", it=timings, what=what)
-    if decision.about == "any GPU" and decision.reason == "start-up" and cpu.has_steps:
+    if decision.about == "any GPU" and decision.worth.reason == "start-up" and cpu.has_steps:
         return
     if cpu.has_steps and pair.renting.not_counted:
         yield say("no estimates", why=pair.renting.not_counted)
