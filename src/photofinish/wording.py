@@ -92,7 +92,6 @@ def utc_minute(unix_seconds: float) -> str:
 
 
 def utc_day(unix_seconds: float) -> str:
-    """Return the date in UTC."""
     return f"{datetime.fromtimestamp(unix_seconds, UTC):%Y-%m-%d}"
 
 

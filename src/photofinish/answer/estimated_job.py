@@ -46,8 +46,6 @@ class LargerBatch:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Estimated times and cost."""
-
     epoch_seconds: float
     steps_seconds: float
     """Time of an epoch's steps, without waiting for their batches."""

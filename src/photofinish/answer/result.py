@@ -59,7 +59,6 @@ class Result:
     device: DeviceLabel
     timings: JobTimes
     precision: str
-    """Precision of the steps."""
     parameter_count: int | None
     record: records.TrainingRecord | None = None
     """Settings, data and network. None for a script."""

@@ -84,7 +84,6 @@ class CallsCode(Settings):
 
     @property
     def reference(self) -> CodeReference:
-        """Return the reference to the code."""
         return CodeReference.of(getattr(self, self.named_by))
 
     @property

@@ -90,7 +90,6 @@ class Judge(ABC):
         return torch.float32 if is_reference(self._record.experiment.model.name) else torch.float64
 
     def add(self, outputs: Any, targets: Any) -> None:
-        """Add a batch's outputs and targets."""
         self._outputs.append(outputs)
         self._targets.append(targets)
 

@@ -40,7 +40,6 @@ class EnergyMeter:
         self._reason = "the training was not watched"
 
     def begin(self) -> None:
-        """Start counting."""
         if None in self._uuids:
             self._reason = "only NVIDIA's GPUs have a counter that is read"
             return

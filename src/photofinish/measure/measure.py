@@ -169,7 +169,6 @@ def resident_batches(setup: Setup) -> Batches | None:
 
 
 def _first_step(setup: Setup, trainer: Trainer, batch: Batch) -> records.FirstStep:
-    """Return the first step of a new network."""
     experiment = setup.run.experiment
     loader = experiment.input
     return first_step(

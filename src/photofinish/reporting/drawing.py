@@ -54,8 +54,6 @@ WIDTH, SMALL = 4.2, 2.5
 
 @dataclass(frozen=True)
 class Picture:
-    """Figure of the report."""
-
     name: str
     """Name of the file, without the extension."""
     caption: str

@@ -30,7 +30,6 @@ _LINES = 5
 
 
 def series_table(series: Iterable[Series]) -> Table:
-    """Return a row for each series of sizes."""
     return [
         {
             "experiments": all_or_some(each.experiments),
@@ -207,7 +206,6 @@ def loader_note(pair: Comparison) -> str:
 
 
 def workers_table(pair: Comparison) -> Table:
-    """Return a row for each tried number of workers."""
     rows = []
     for run in pair.trained:
         loader = run.timings.loader

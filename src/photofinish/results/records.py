@@ -238,7 +238,6 @@ class DeviceEvaluation(Record):
     first_metric: str | None = None
     """Name of the first custom metric, which is the main score."""
     classes: dict[str, ClassScores] = Field(default_factory=dict)
-    """Scores of each class or label."""
     confusion: tuple[tuple[int, ...], ...] = ()
     """Confusion matrix, with a row for each true class."""
     seeds: tuple[SeedScores, ...] = ()
@@ -309,7 +308,6 @@ def write_record(path: Path, record: BaseModel) -> None:
 
 
 def read_record(path: Path, schema: type[_ModelT]) -> _ModelT:
-    """Read a record and validate it."""
     try:
         return schema.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
@@ -334,7 +332,6 @@ def read_scores(
 
 
 def read_history(folder: Path) -> list[EpochMetrics]:
-    """Read model/history.csv."""
     rows = csv.DictReader((folder / HISTORY).read_text(encoding="utf-8").splitlines())
     known = [{name: text for name, text in row.items() if text} for row in rows]
     return [_HISTORY_ROW.validate_strings(row) for row in known]

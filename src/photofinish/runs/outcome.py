@@ -42,7 +42,6 @@ def timings_of(
     warm_up_seconds: float,
     total_seconds: float,
 ) -> records.TrainingTimes:
-    """Return the record of the times of the training and its parts."""
     setup, trainer = training.setup, training.trainer
     run, image_count = setup.run, setup.training.image_count
     epochs = tuple(trainer.progress.timings)

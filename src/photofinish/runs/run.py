@@ -139,7 +139,6 @@ class Run:
         return fetched_weights(self.experiment.model, self.weights)
 
     def weights_file(self) -> Path | None:
-        """Return the file of published weights."""
         published = self.published_weights()
         return self.weights / published.file if published and self.weights else None
 

@@ -63,7 +63,6 @@ class TrainState(NamedTuple):
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
-        """Return the first optimizer."""
         return self.optimizers[0]
 
 
@@ -107,7 +106,6 @@ class Progress:
     """Last epoch, if a time limit ended the training."""
 
     def add(self, metrics: EpochMetrics, timing: EpochTiming) -> None:
-        """Add one epoch."""
         self.metrics.append(metrics)
         self.timings.append(timing)
         self.epochs_done += 1
