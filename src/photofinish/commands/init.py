@@ -100,7 +100,9 @@ def write_network(file: str) -> None:
     folder = OWN_FOLDER if (OWN_FOLDER / PLAN).is_file() else Path()
     print(f"Wrote {file}. Add to params.yaml, below experiments, then run `photofinish run`:")
     print("  mine:\n    dataset: digits\n    model:")
-    print(f"      name: {_path(Path(file), folder)}:Net\n      width: 32")
+    path = Path(os.path.relpath(file, folder)).as_posix()
+    path = path if path.startswith("../") else f"./{path}"
+    print(f"      name: {path}:Net\n      width: 32")
 
 
 def _copy_pipeline(folder: Path) -> None:
@@ -162,12 +164,6 @@ def _dvc_root() -> Path:
     """Return the folder of DVC's repository, or the current folder if there is none."""
     here = Path.cwd()
     return next((folder for folder in (here, *here.parents) if (folder / ".dvc").is_dir()), here)
-
-
-def _path(file: Path, folder: Path) -> str:
-    """Return a file's path relative to params.yaml, as users write it there."""
-    path = Path(os.path.relpath(file, folder)).as_posix()
-    return path if path.startswith("../") else f"./{path}"
 
 
 def _with_scripts(text: str, scripts: list[Path], folder: Path) -> str:

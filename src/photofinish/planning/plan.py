@@ -57,7 +57,8 @@ def write_plan(
 
 def _plans(params: Params, stages: Path, results: Path) -> dict[str, BaseModel]:
     """Return the contents of all files except the devices' files, by name."""
-    limits = time_limits(params)
+    device_limit = params.devices.cpu.time_limit
+    limits = {name: one.time_limit or device_limit for name, one in params.experiments.items()}
     local_files = sha256_of_local_files(params.datasets)
     scripts = {name: script_plan(name, one) for name, one in params.scripts.items()}
     weights = {name: published_weights(one.model) for name, one in params.experiments.items()}
@@ -70,7 +71,7 @@ def _plans(params: Params, stages: Path, results: Path) -> dict[str, BaseModel]:
         "budget": BudgetPlan(
             **params.comparing.prices.model_dump(include={"currency", "cpu_hour", "gpu_hour"}),
             budget=params.comparing.budget,
-            cpu_seconds=limits,
+            cpu_seconds={name: limit for name, limit in limits.items() if limit is not None},
         ),
         "weights": WeightsPlan(experiments=weights),
     }
@@ -88,7 +89,7 @@ def _plans(params: Params, stages: Path, results: Path) -> dict[str, BaseModel]:
             **dict(experiment), monitored=monitored, custom_code=code
         )
         planned = on_cpu(experiment)
-        replaces = to_replace(planned, results / name / "cpu", limits.get(name))
+        replaces = to_replace(planned, results / name / "cpu", limits[name])
         plans[f"on_cpu/{name}"] = ExperimentPlan(
             **dict(planned), monitored=monitored, custom_code=code, replaces=replaces
         )
@@ -120,13 +121,6 @@ def _hashes(parts: Iterable[CallsCode]) -> dict[str, str]:
     return custom_code_hashes([part.reference for part in parts if part.is_custom])
 
 
-def time_limits(params: Params) -> dict[str, float]:
-    """Return the seconds of each limited experiment: its own limit, or the device's."""
-    device = params.devices.cpu.time_limit
-    limits = {name: one.time_limit or device for name, one in params.experiments.items()}
-    return {name: limit for name, limit in limits.items() if limit is not None}
-
-
 def to_replace(experiment: Experiment, result: Path, limit_seconds: float | None) -> str | None:
     """Return the sha256 of the recorded weights if this limit allows another epoch.
 
@@ -137,9 +131,12 @@ def to_replace(experiment: Experiment, result: Path, limit_seconds: float | None
     record, timings = _read(result / "model/record.json"), _read(result / "timings/timings.json")
     if not timings or record.get("experiment") != json.loads(experiment.model_dump_json()):
         return None
-    if timings.get("epochs_left") and _has_time(timings, limit_seconds):
-        weights: str = record["weights_sha256"]
-        return weights
+    if timings.get("epochs_left"):
+        epochs = [EpochTiming(**epoch) for epoch in timings["epochs"]]
+        with_another = timings["total_seconds"] + passed_seconds(epochs) / len(epochs)
+        if limit_seconds is None or with_another <= limit_seconds:
+            weights: str = record["weights_sha256"]
+            return weights
     replaced: str | None = timings.get("replaces")
     return replaced
 
@@ -154,13 +151,3 @@ def _read(file: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
-
-
-def _has_time(timings: dict[str, Any], limit_seconds: float | None) -> bool:
-    """Return True if another epoch would end before the limit, or if there is no limit."""
-    if limit_seconds is None:
-        return True
-    epochs = [EpochTiming(**epoch) for epoch in timings["epochs"]]
-    next_epoch_seconds = passed_seconds(epochs) / len(epochs)
-    is_in_time: bool = timings["total_seconds"] + next_epoch_seconds <= limit_seconds
-    return is_in_time
