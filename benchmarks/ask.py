@@ -88,8 +88,14 @@ class Row:
         )
 
 
+def _loading_share(run: Result) -> float:
+    """Return the share of an epoch for loading and copying data."""
+    parts = ("waiting for data", "copying to the device")
+    return sum(run.shares.get(part, 0.0) for part in parts)
+
+
 def _loading(run: Result) -> str:
-    return f"{run.loading_share:5.0%}" if run.shares else "    ?"
+    return f"{_loading_share(run):5.0%}" if run.shares else "    ?"
 
 
 def main(arguments: list[str]) -> None:
@@ -132,7 +138,7 @@ def summary(rows: list[Row]) -> str:
     nine_of_ten = off[round(0.9 * (len(off) - 1))] if off else 1.0
     words = [one == other for row in rows for one, other in row.answers]
     shares = [
-        abs(row.asked.loading_share - row.ran.loading_share)
+        abs(_loading_share(row.asked) - _loading_share(row.ran))
         for row in rows
         if row.asked.shares and row.ran.shares
     ]

@@ -119,25 +119,16 @@ class Result:
         return self.settings is not None and self.settings.early_stopping is not None
 
     @property
-    def cpu_fallbacks(self) -> dict[str, int]:
-        """Number of the first step's calls of each operator that ran on the CPU, not the device."""
-        first = self.trained.first_step if self.trained else None
-        return first.cpu_fallbacks if first else {}
-
-    @property
     def shares(self) -> dict[str, float]:
         """Share of each part in an epoch's step, or an empty dict if the parts are not known."""
-        if self.costs:  # the sum of the parts may not fit the whole
-            return self.costs.shares if self.timings.step_parts else {}
+        if self.costs and not self.timings.step_parts:  # their sum does not fit the whole
+            return {}
+        if self.costs:
+            parts = self.costs.parts_seconds
+            return {part: seconds / sum(parts.values()) for part, seconds in parts.items()}
         if not self.waiting_seconds:
             return {}
         return {"waiting for data": self.waiting_share, "computing": 1 - self.waiting_share}
-
-    @property
-    def loading_share(self) -> float:
-        """Share of an epoch for loading and copying data, or 0 if that is not known."""
-        parts = ("waiting for data", "copying to the device")
-        return sum(self.shares.get(part, 0.0) for part in parts)
 
     @property
     def step_share_seconds(self) -> float | None:

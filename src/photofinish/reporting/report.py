@@ -24,7 +24,6 @@ from photofinish.reporting.comparison_rows import comparison_metrics, comparison
 from photofinish.reporting.drawing import Picture
 from photofinish.reporting.figures_table import figures_table
 from photofinish.reporting.job_pictures import job_pictures
-from photofinish.reporting.overview import overview_table
 from photofinish.reporting.page import Table, template
 from photofinish.reporting.sentences import Verdict, shared_model, verdict
 from photofinish.reporting.templates import say
@@ -92,7 +91,7 @@ def write_report(
     drawn += [heat_map(found)] if found else []
     for picture in [*drawn, *(picture for each in details for picture in each.pictures)]:
         _write(folder / FIGURES / f"{picture.name}.svg", picture.file)
-    overview = overview_table(verdicts, everything)
+    overview = tables.overview_table(verdicts, everything)
     summary = summary_of(decisions)
     answers = _answers(everything, verdicts, summary, overview)
     page = template("report.html.j2").render(

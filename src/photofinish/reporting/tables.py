@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
+from photofinish.answer.candidates import Worth
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.scaling import Series, Shared
 from photofinish.answer.seeds import Spread
 from photofinish.answer.speedups import epoch_speedup
 from photofinish.machine.load import load_warnings
 from photofinish.reporting import sentences
+from photofinish.reporting.answer_words import (
+    cause_text,
+    gpu_words,
+    headline,
+    here_text,
+    speedup_text,
+    there_text,
+)
 from photofinish.reporting.extrapolated import mark, timed_text
-from photofinish.reporting.page import Table
+from photofinish.reporting.page import ANSWER, Table
 from photofinish.reporting.templates import NOTHING, THE_SAME, say
 from photofinish.results.references import hardware
 from photofinish.wording import (
+    HIGH,
     all_or_some,
     byte_size,
     counted,
@@ -27,6 +37,34 @@ from photofinish.wording import (
 )
 
 _LINES = 5
+
+
+def overview_table(verdicts: Sequence[sentences.Verdict], pairs: Sequence[Comparison]) -> Table:
+    """Return a row for each experiment, without empty columns."""
+    rows = []
+    for each, pair in zip(verdicts, pairs, strict=True):
+        worth = each.decision.worth
+        row = {
+            "experiment": each.experiment,
+            ANSWER: headline(each.decision),
+            "do": each.action,
+            "on this CPU": here_text(pair, worth),
+            "on a GPU": there_text(worth) or NOTHING,
+            "GPU": gpu_words(worth) or NOTHING,
+            "speed-up": _speedup_or_bound(worth),
+            "what takes the time": cause_text(pair, worth) or NOTHING,
+            "the models": each.model,
+        }
+        rows.append(row)
+    filled = [heading for heading in rows[0] if any(row[heading] != NOTHING for row in rows)]
+    return [{heading: row[heading] for heading in filled} for row in rows]
+
+
+def _speedup_or_bound(worth: Worth) -> str:
+    """Return the speed-up by the GPU without a machine's start, or the bound of all GPUs."""
+    if worth.gpu:
+        return speedup_text(worth)
+    return say("up to times", limit=worth.limit) if worth.limit <= HIGH else NOTHING
 
 
 def series_table(series: Iterable[Series]) -> Table:

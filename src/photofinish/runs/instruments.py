@@ -8,7 +8,7 @@ from functools import partial
 from itertools import chain
 from typing import Self
 
-from photofinish.machine.energy import EnergyMeter, added_up, unavailable
+from photofinish.machine.energy import Energy, EnergyMeter, added_up
 from photofinish.machine.host_memory import peak_host_memory_bytes
 from photofinish.machine.load import LoadWindow
 from photofinish.results import passed_seconds
@@ -51,7 +51,10 @@ class Instruments:
         own = [self._energy.training_ended()] if self._energy else []
         energy = added_up(chain.from_iterable(team.all_gather_object(own)))
         if training.resumed_at_epochs:
-            energy = unavailable(energy, "only the last part of the training was measured")
+            reason = "only the last part of the training was measured"
+            energy = tuple(
+                Energy(of=part.of, status="unavailable", reason=reason) for part in energy
+            )
         self._load.training_ended()
         seconds = max(0.0, loop_seconds - passes_seconds)
         self.overhead = Overhead(
