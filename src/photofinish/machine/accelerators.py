@@ -127,6 +127,11 @@ def accelerators_to_use(
 # -- in the subprocess ---------------------------------------------------------------------------
 
 
+def listed_by_torch() -> Accelerators:
+    """Return the accelerators that torch lists in this process."""
+    return {"cuda": _cuda_gpus(), "mps": _apple_gpu(), "xpu": _intel_gpus()}
+
+
 def _cuda_gpus() -> tuple[AcceleratorFacts, ...] | str:
     """Return the GPUs of NVIDIA or AMD, which PyTorch both calls cuda."""
     import torch
@@ -181,5 +186,4 @@ def _intel_gpus() -> tuple[AcceleratorFacts, ...] | str:
 
 
 if __name__ == "__main__":
-    by_torch: Accelerators = {"cuda": _cuda_gpus(), "mps": _apple_gpu(), "xpu": _intel_gpus()}
-    print(_ACCELERATORS.dump_json(by_torch).decode())
+    print(_ACCELERATORS.dump_json(listed_by_torch()).decode())

@@ -17,6 +17,8 @@ from photofinish.scripts.script_record import WholeJob
 
 @dataclass(frozen=True)
 class JobAnswer:
+    """Answer for one job."""
+
     job: WholeJob
     pair: Comparison
     decision: Decision
@@ -28,6 +30,7 @@ class JobAnswer:
 
 
 def write_job_answers(file: Path, answers: Sequence[JobAnswer]) -> None:
+    """Write answers and records as JSON."""
     write_text_atomically(file, to_json([_as_json(answer) for answer in answers]))
 
 
