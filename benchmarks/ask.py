@@ -24,8 +24,7 @@ from photofinish.answer.times import job_interval
 from photofinish.config.devices import Devices
 from photofinish.config.scripts import ScriptPlan
 from photofinish.machine.fingerprint import fingerprint
-from photofinish.results import passed_seconds
-from photofinish.results.job_times import EpochTimes
+from photofinish.results.job_times import Timings
 from photofinish.results.measured import MEASURED, MEASURED_FOLDER, Measured, read_measured
 from photofinish.results.measured_job import MeasuredJob, measured_job, script_job
 from photofinish.scripts.run_script import Limits, Watched, watch
@@ -89,8 +88,14 @@ class Row:
         )
 
 
+def _loading_share(run: Result) -> float:
+    """Return the share of an epoch for loading and copying data."""
+    parts = ("waiting for data", "copying to the device")
+    return sum(run.shares.get(part, 0.0) for part in parts)
+
+
 def _loading(run: Result) -> str:
-    return f"{run.loading_share:5.0%}" if run.shares else "    ?"
+    return f"{_loading_share(run):5.0%}" if run.shares else "    ?"
 
 
 def main(arguments: list[str]) -> None:
@@ -133,7 +138,7 @@ def summary(rows: list[Row]) -> str:
     nine_of_ten = off[round(0.9 * (len(off) - 1))] if off else 1.0
     words = [one == other for row in rows for one, other in row.answers]
     shares = [
-        abs(row.asked.loading_share - row.ran.loading_share)
+        abs(_loading_share(row.asked) - _loading_share(row.ran))
         for row in rows
         if row.asked.shares and row.ran.shares
     ]
@@ -178,14 +183,8 @@ def _of_epochs(run: Result, epochs: int) -> Result:
     timings = run.timings
     if isinstance(timings, MeasuredJob):
         return replace(run, timings=timings.model_copy(update={"job_epochs": epochs}))
-    assert isinstance(timings, EpochTimes)
-    kept, left_out = timings.epochs[:epochs], timings.epochs[epochs:]
-    changed = {
-        "epochs": kept,
-        "epochs_left": epochs - len(kept),
-        "total_seconds": timings.total_seconds - passed_seconds(left_out),
-    }
-    return replace(run, timings=timings.model_copy(update=changed))
+    assert isinstance(timings, Timings)
+    return replace(run, timings=timings.of_length(epochs))
 
 
 # -- scripts -------------------------------------------------------------------------------------

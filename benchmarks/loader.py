@@ -21,8 +21,7 @@ from PIL import Image
 from torch import nn
 from torch.utils.data import default_collate
 
-from photofinish.answer.loader_remedies import loader_remedies
-from photofinish.answer.remedies import Gain, Remedy
+from photofinish.answer.remedies import Gain, Remedy, loader_remedies
 from photofinish.answer.step_costs import StepCosts
 from photofinish.config.base import spelled_out
 from photofinish.config.experiment import Experiment

@@ -67,7 +67,7 @@ def test_one_measured_run_is_enough_for_a_clear_answer(
     job: Job, cpu: float, gpu: float, answer: str
 ) -> None:
     decision = decide(pair_of(job(cpu), job(gpu, "gpu")))
-    assert (decision.answer, decision.basis, decision.about) == (
+    assert (decision.answer, decision.worth.basis, decision.about) == (
         answer, "measured", "the GPU here",
     )  # fmt: skip
     worth = decision.worth
@@ -162,11 +162,11 @@ def test_the_cheapest_gpu_of_the_best_answer_is_named_also_beside_a_record(job: 
     cpu = with_timings(job(6000.0), operations=HOUR_STEP)
     both = Comparing(accelerators=("T4", "H100"))
     decision = decide(with_references(cpu, gpu, settings=both))
-    assert (decision.answer, decision.gpu_name, decision.basis) == (
+    assert (decision.answer, decision.gpu_name, decision.worth.basis) == (
         "Probably yes", "T4", "estimated",
     )  # fmt: skip
     only = decide(with_references(cpu, gpu, settings=Comparing(accelerators=("H100",))))
-    assert (only.gpu_name, only.basis) == ("H100", "recorded")
+    assert (only.gpu_name, only.worth.basis) == ("H100", "recorded")
     prices = Prices(accelerator_hour={"T4": 1000.0, "H100": 1.0})
     dear = both.model_copy(update={"prices": prices})
     assert decide(pair_of(cpu, settings=dear)).gpu_name == "H100"

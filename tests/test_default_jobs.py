@@ -167,7 +167,7 @@ def test_each_job_of_params_yaml_has_its_answer_on_a_machine_of_any_speed(
     references = shipped_references() if with_records else ()
     found = decisions(make_result, speed, *references)
     answers = {
-        name: (each.answer, each.about, each.reason)[: len(ANSWERS[name])]
+        name: (each.answer, each.about, each.worth.reason)[: len(ANSWERS[name])]
         for name, each in found.items()
     }
     assert answers == ANSWERS

@@ -32,7 +32,7 @@ from photofinish.reporting import causes, sentences
 from photofinish.reporting.comparison_rows import comparison_rows
 from photofinish.reporting.drawing import Picture
 from photofinish.reporting.job_pictures import where_a_step_goes
-from photofinish.reporting.overview import overview_table
+from photofinish.reporting.tables import overview_table
 from photofinish.reporting.templates import say
 from photofinish.results import EpochTiming
 from photofinish.results.measurements import (

@@ -26,8 +26,8 @@ from photofinish.answer.estimates import (
     TIMES_WHAT_IS_SAVED,
     are_captured,
     estimate_step,
+    least_memory_bytes,
 )
-from photofinish.answer.memory import least_memory_bytes
 from photofinish.config.compare import SHORT_LIST, accelerators, list_prices
 from photofinish.results.measurements import Operations
 

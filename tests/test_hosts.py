@@ -71,7 +71,7 @@ def test_the_fingerprint_is_the_same_at_every_call_and_in_another_process() -> N
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == here[0].model_dump_json()
     assert facts.build_version("torch") == torch.__version__
-    assert facts.torch_cuda_version() == (torch.version.cuda or torch.version.hip)
+    assert facts.software_facts().cuda == (torch.version.cuda or torch.version.hip)
 
 
 @pytest.mark.usefixtures("four_gpus")

@@ -23,7 +23,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Subset, default_collate, get_worker_info
 from torchvision.transforms import v2
 
-from photofinish.answer.loader_remedies import loader_remedies
+from photofinish.answer.remedies import loader_remedies
 from photofinish.answer.result import Trained
 from photofinish.config.experiment import LoaderInput
 from photofinish.data.live import LiveSamples
@@ -36,7 +36,7 @@ from photofinish.measure.loader_times import measure, measure_loader, take_apart
 from photofinish.measure.loader_tries import try_inputs
 from photofinish.measure.loader_workers import BETWEEN, Budget, busy_threads
 from photofinish.nested import map_nested
-from photofinish.reporting.loader_table import loader_table
+from photofinish.reporting.tables import loader_table
 from photofinish.results import median_training_seconds
 from photofinish.results.measurements import LoaderTimes, SteadyState, TriedInput, TriedWorkers
 from photofinish.tracking import run_metrics

@@ -23,7 +23,6 @@ _NOTED = "PHOTOFINISH_NOTED_STATE_FOLDER"
 
 
 def sha256_of_bytes(data: bytes) -> str:
-    """Return the sha256 in hexadecimal digits."""
     return hashlib.sha256(data).hexdigest()
 
 
@@ -54,12 +53,10 @@ def write_bytes_atomically(path: Path, data: bytes) -> None:
 
 
 def write_text_atomically(path: Path, text: str) -> None:
-    """Write text in UTF-8 atomically."""
     write_bytes_atomically(path, text.encode("utf-8"))
 
 
 def write_json_atomically(path: Path, value: Any) -> None:
-    """Write canonical JSON atomically."""
     write_text_atomically(path, to_json(value))
 
 

@@ -30,7 +30,6 @@ def git(
 
 
 def git_succeeds(*arguments: str) -> bool:
-    """Return True if git succeeds in this folder."""
     try:
         git(Path(), *arguments)
     except UserError:

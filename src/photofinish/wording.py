@@ -64,12 +64,9 @@ def between(interval: tuple[float, float]) -> str:
 def ends_in_unit(value: float, interval: tuple[float, float]) -> tuple[str, str]:
     """Return both ends of a time's interval in the unit of a value, which is left out."""
     scale = {"h": 3600, "min": 60, "s": 1, "ms": 1e-3, "µs": 1e-6}[seconds(value).split()[1]]
-    low, high = (_two_digits(end / scale) for end in interval)
+    ends = (end / scale for end in interval)
+    low, high = (_short(end) if abs(end) >= 1 else f"{end:.2g}" for end in ends)
     return low, high
-
-
-def _two_digits(value: float) -> str:
-    return _short(value) if abs(value) >= 1 else f"{value:.2g}"
 
 
 def factor(value: float) -> str:
@@ -95,7 +92,6 @@ def utc_minute(unix_seconds: float) -> str:
 
 
 def utc_day(unix_seconds: float) -> str:
-    """Return the date in UTC."""
     return f"{datetime.fromtimestamp(unix_seconds, UTC):%Y-%m-%d}"
 
 

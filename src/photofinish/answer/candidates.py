@@ -64,11 +64,6 @@ class Candidate:
         fast, slow = self.interval
         return here[0] / slow, here[1] / fast
 
-    def for_seeds(self, factor: float) -> Candidate:
-        """Return the candidate for a job that takes so many times as long."""
-        low, high = self.interval
-        return replace(self, seconds=factor * self.seconds, interval=(factor * low, factor * high))
-
 
 def candidates(pair: Comparison) -> list[Candidate]:
     """Return the GPUs that another machine recorded, then those that are only estimated."""

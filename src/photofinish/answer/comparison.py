@@ -179,7 +179,6 @@ def read_script_pair(plan: ScriptPlan, folder: Path, settings: Comparing) -> Com
 
 
 def result_of_script(job: MeasuredJob, *, is_outdated: bool = False) -> Result:
-    """Return the result of a script's whole job."""
     script = job.script
     assert script
     return Result(

@@ -11,20 +11,35 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from photofinish.answer.candidates import About, Answer, Basis, Reason, Worth, candidates
+from photofinish.answer.candidates import About, Answer, Worth, candidates
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.fair_cpu import slow_kernels
-from photofinish.answer.fewer_epochs import FewerEpochs, fewer_epochs
 from photofinish.answer.own_gpu import bounded, highest_limit, measured, not_estimated
 from photofinish.answer.remedies import Remedy
 from photofinish.answer.rented_gpu import decide_rented
 from photofinish.answer.result import Result
+from photofinish.config.compare import Comparing
 from photofinish.results.records import DeviceLabel
 
 LEAST_GAIN = 1.1
 """Smallest speed-up of a job for which a change of its settings is what to do, by hand."""
 _LONGER = 3.0
 """Factor on the measured time that should settle an answer, by hand: its error falls as a root."""
+
+
+LONG_BEFORE = 0.5
+"""Largest share of all epochs that counts as long before the last one, by hand."""
+
+
+@dataclass(frozen=True)
+class FewerEpochs:
+    epochs: int
+    accuracy: float
+    """Validation accuracy in the last of these epochs."""
+    is_target: bool
+    """True if the accuracy reached the target, False if it is the best of all epochs."""
+    gain: float
+    """Speed-up of the whole job."""
 
 
 @dataclass(frozen=True)
@@ -64,14 +79,6 @@ class Decision:
     @property
     def answer(self) -> Answer:
         return self.worth.answer
-
-    @property
-    def basis(self) -> Basis:
-        return self.worth.basis
-
-    @property
-    def reason(self) -> Reason | None:
-        return self.worth.reason
 
     @property
     def is_here(self) -> bool:
@@ -171,13 +178,33 @@ def _change(pair: Comparison, worth: Worth) -> Action | None:
     return action if gain >= LEAST_GAIN and gain > by_gpu else None
 
 
+def fewer_epochs(run: Result, settings: Comparing) -> FewerEpochs | None:
+    """Return the epoch that reached the target or the best accuracy long before the last epoch.
+
+    The best accuracy of a training that a time limit ended is not known.
+    """
+    accuracies = [epoch.validation_accuracy for epoch in run.history]
+    if not accuracies or None in accuracies or run.stops_early:
+        return None
+    known, timings = [each or 0.0 for each in accuracies], run.timings
+    wanted = [settings.target_accuracy] if settings.target_accuracy is not None else []
+    learns = max(known) > known[0]
+    wanted += [max(known)] if learns and not timings.untimed_epochs else []
+    for epoch, accuracy in enumerate(known, 1):
+        if any(accuracy >= each for each in wanted):
+            share = epoch / timings.planned_epochs
+            if share > LONG_BEFORE:
+                return None
+            left_seconds = timings.whole_seconds - (1 - share) * timings.passes_seconds
+            is_target = bool(settings.target_accuracy and accuracy >= settings.target_accuracy)
+            return FewerEpochs(epoch, accuracy, is_target, timings.whole_seconds / left_seconds)
+    return None
+
+
 def _remedy(pair: Comparison, run: Result) -> Remedy | None:
     """Return a change of settings that does not change the model, or None."""
-    for found in pair.diagnoses[run.device]:
-        for remedy in (found.remedy, found.second):
-            if remedy and not remedy.changes_model:
-                return remedy
-    return None
+    found = (each for diagnosis in pair.diagnoses[run.device] for each in diagnosis.remedies)
+    return next((remedy for remedy in found if not remedy.changes_model), None)
 
 
 def gpu_of_yours(pair: Comparison, worth: Worth) -> tuple[float, tuple[float, float]] | None:

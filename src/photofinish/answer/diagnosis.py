@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from photofinish.answer.fair_cpu import fewer_threads
-from photofinish.answer.loader_remedies import loader_remedies
-from photofinish.answer.remedies import Gain, Remedy
+from photofinish.answer.remedies import Gain, Remedy, loader_remedies
 from photofinish.answer.result import Result
 from photofinish.answer.step_costs import StepCosts, spread
 from photofinish.config.experiment import ResidentInput
@@ -65,6 +64,10 @@ class Diagnosis:
     not_known: NotKnown | None = None
     likely: Cause | None = None
     """Likely cause, from figures that are too unreliable for a remedy (on a busy machine)."""
+
+    @property
+    def remedies(self) -> list[Remedy]:
+        return [each for each in (self.remedy, self.second) if each]
 
 
 def diagnose(run: Result) -> tuple[Diagnosis, ...]:

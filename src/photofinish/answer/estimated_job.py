@@ -16,9 +16,9 @@ from photofinish.answer.estimates import (
     StepEstimate,
     are_captured,
     estimate_step,
+    fits,
     with_batch,
 )
-from photofinish.answer.memory import fits
 from photofinish.answer.prices import Price, cheapest_machine, cost_of
 from photofinish.answer.result import Result
 from photofinish.config.compare import Accelerator, accelerators
@@ -46,8 +46,6 @@ class LargerBatch:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Estimated times and cost."""
-
     epoch_seconds: float
     steps_seconds: float
     """Time of an epoch's steps, without waiting for their batches."""
@@ -101,11 +99,14 @@ def _estimate_step(
     accelerator: Accelerator,
 ) -> StepEstimate | None:
     """Return the estimate of a step with these settings, of which a script has none."""
+    seconds = run.timings.step_seconds
+    if run.timings.attribution:
+        seconds = [*seconds, *run.timings.attribution.other_batch.step_seconds]
     return estimate_step(
         operations,
         accelerator,
         run.wanted_precision,
-        _quickest_step_seconds(run.timings),
+        min(seconds),
         is_captured=are_captured(settings, operations),
     )
 
@@ -193,14 +194,6 @@ def measured_over_estimated(
         if step := _estimate_step(run, run.settings, operations, accelerator):
             return math.sqrt(timings.median_step_seconds / step.seconds)
     return 1.0
-
-
-def _quickest_step_seconds(timings: JobTimes) -> float:
-    """Return the time of the quickest step here, over both batch sizes that were tried."""
-    seconds = timings.step_seconds
-    if timings.attribution:
-        seconds = [*seconds, *timings.attribution.other_batch.step_seconds]
-    return min(seconds)
 
 
 def _loading_factor(run: Result, name: str) -> float:

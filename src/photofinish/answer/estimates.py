@@ -1,4 +1,4 @@
-"""Estimates of a step on an accelerator, from its data sheet and the counted step.
+"""Estimates of a step on an accelerator, from its data sheet and the counted step: time and memory.
 
 A step takes as long as the device needs to compute it, or as the host needs to launch it. The
 constants are fitted on published training speeds. Those of small kernels were chosen on 30 steps of
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from photofinish.config.compare import Accelerator
 from photofinish.config.cuda_graphs import why_not_captured
@@ -50,9 +51,13 @@ CONTEXT_SECONDS = 0.4, 2.0, 4.0
 An H100 took 0.4 to 1.1 s longer than its machine's CPU. Users measured 1 to 2 s (pytorch#39005),
 over 2 s (discuss.pytorch.org/t/82521) and 4 s (pytorch#22583).
 """
+_GIB = 2**30
+_VALUE_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
+_DRIVER_BYTES = 2**30
+"""Upper estimate of the driver's and libraries' size in the device's memory."""
+_ROOM = 1.5
+"""Factor on a step's least memory, for everything else in the memory."""
 _TERA, _GB = 1e12, 1e9
-
-
 Spread = tuple[float, float, float]
 """Times of a fast step, an estimated step and a slow step. Nine of ten are in this range."""
 
@@ -93,7 +98,12 @@ def estimate_step(
         device_seconds += operations.kernels * CAPTURED_KERNEL_SECONDS
         launches = (0.0, 0.0, 0.0)
     else:
-        launches = _launches(operations.kernels, cpu_step_seconds)
+        # A step on the CPU launches the same operators, and also computes them.
+        fast, middle, slow = (
+            min(operations.kernels * launch_seconds, factor * cpu_step_seconds)
+            for launch_seconds, factor in zip(LAUNCH_SECONDS, _OTHER_HOST, strict=True)
+        )
+        launches = fast, middle, slow
     is_published = accelerator.kind == "cuda" and precision != "fp64"
     is_long = max(device_seconds, launches[1]) >= LONG_STEP_SECONDS
     within = LONG_STEPS_WITHIN if is_published and is_long else OTHERS_WITHIN
@@ -112,16 +122,6 @@ def are_captured(settings: Experiment | None, operations: Operations) -> bool:
     if settings is None or settings.batch_size != operations.images:
         return False
     return why_not_captured(settings) is None
-
-
-def _launches(kernels: int, cpu_step_seconds: float) -> Spread:
-    """Return the time to launch a step on a fast, a typical and a slow host."""
-    # A step on the CPU launches the same operators, and also computes them.
-    fast, middle, slow = (
-        min(kernels * launch_seconds, factor * cpu_step_seconds)
-        for launch_seconds, factor in zip(LAUNCH_SECONDS, _OTHER_HOST, strict=True)
-    )
-    return fast, middle, slow
 
 
 def with_batch(operations: Operations, images: int) -> Operations:
@@ -143,3 +143,22 @@ def estimated_device_seconds(
     if accelerator.kind == "cuda" and precision == "fp32":
         seconds += operations.convolutions * CONVOLUTION_SECONDS
     return seconds
+
+
+def least_memory_bytes(operations: Operations, precision: str) -> int:
+    """Return the least memory of a step, at the end of its forward or backward pass."""
+    saved_bytes = operations.saved_activations * _VALUE_BYTES[precision]
+    passing_bytes = max(saved_bytes, operations.gradient_bytes)
+    state_bytes = operations.parameter_bytes + operations.optimizer_bytes
+    return state_bytes + passing_bytes + operations.batch_bytes + operations.resident_bytes
+
+
+def fits(
+    operations: Operations, precision: str, memory_gib: float
+) -> Literal["yes", "perhaps", "no"]:
+    """Return "no" only if that is certain, "yes" only with room to spare, else "perhaps"."""
+    needed_bytes, memory_bytes = least_memory_bytes(operations, precision), memory_gib * _GIB
+    if needed_bytes > memory_bytes:
+        return "no"
+    likely_bytes = needed_bytes + operations.gradient_bytes + operations.saved_tensor_bytes
+    return "yes" if _ROOM * likely_bytes + _DRIVER_BYTES <= memory_bytes else "perhaps"

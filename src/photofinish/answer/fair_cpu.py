@@ -54,7 +54,7 @@ def slowdown(run: JobTimes) -> float:
         return max(1.0, run.median_epoch_seconds / least_seconds)
     if run.host.threads == 1:
         return slowdown_of_a_thread(run.load)
-    windows = run.training_load
+    windows = run.load if run.measured_load else run.load[:-1]
     passed = sum(window.wall_seconds for window in windows)
     quiet = sum(window.wall_seconds for window in windows if not load_warnings([window]))
     spinning = min(SPINNING, passed / quiet) if quiet else SPINNING

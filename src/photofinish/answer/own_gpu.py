@@ -8,7 +8,6 @@ from photofinish.answer.candidates import Answer, Candidate, Reason, Worth, is_c
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.diagnosis import Cause
 from photofinish.answer.times import ONCE, RUN_TO_RUN, Interval, job_interval, job_spread
-from photofinish.results.records import DeviceLabel
 
 NO_DIFFERENCE = 0.9, 1.1
 WORTHWHILE_BOUND = 1.5
@@ -33,12 +32,14 @@ def measured(pair: Comparison) -> Worth | None:
         interval = whole.cpu_seconds / job_interval(timings)[1], math.inf
     answer = _by_interval(interval)
     of_gpu = answer == "No"
+    diagnoses = pair.diagnoses["gpu" if of_gpu else "cpu"]
+    main = diagnoses[0].likely or diagnoses[0].cause if diagnoses else None
     seconds = whole.device_seconds
     name = short_name(timings.device_name)
     return Worth(
         "the GPU here",
         answer,
-        main_reason(pair, "gpu" if of_gpu else "cpu"),
+        _REASONS.get(main) if main else None,
         whole.cpu_seconds,
         job_interval(pair.cpu.timings),
         Candidate(name, "measured", seconds, job_interval(timings), timings=timings),
@@ -97,9 +98,3 @@ def _loading_seconds(pair: Comparison) -> float:
 def loads_longer_than_it_starts(pair: Comparison) -> bool:
     """Return True if most of the time that stays on the CPU is loading, not start-up."""
     return 2 * _loading_seconds(pair) > pair.bounds.job.measured_seconds
-
-
-def main_reason(pair: Comparison, device: DeviceLabel) -> Reason | None:
-    """Return the likely main part of the device's job, or else of its epoch."""
-    diagnoses = pair.diagnoses[device]
-    return _REASONS.get(diagnoses[0].likely or diagnoses[0].cause) if diagnoses else None

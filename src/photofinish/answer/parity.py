@@ -82,9 +82,11 @@ def parity(cpu: Trained, device: Trained, margin: float) -> Parity:
     first, second = cpu.first_step, device.first_step
     tolerance = max(CURVE_TOLERANCES[one.precision], CURVE_TOLERANCES[other.precision])
     both_draw = bool(first and second and first.draws_in_training and second.draws_in_training)
-    epochs, difference = _common_epochs(cpu, device), None
+    epochs, difference = None, None
     end: tuple[Layer, ...] = ()
-    if epochs is None:
+    if cpu.timings.epochs_left or device.timings.epochs_left:
+        epochs = min(len(cpu.history), len(device.history))
+    else:
         end, difference = _end(cpu, device, tolerance, margin, both_draw=both_draw)
     curves = _curves(cpu.history[:epochs], device.history[:epochs], tolerance)
     layers = (
@@ -124,13 +126,6 @@ def first_step_layers(first: FirstStep, second: FirstStep) -> Iterator[Layer]:
     if first.draws and second.draws:
         forward, gradient = _not_comparable(forward), _not_comparable(gradient)
     yield from (forward, gradient)
-
-
-def _common_epochs(cpu: Trained, device: Trained) -> int | None:
-    """Return the number of common epochs if a time limit ended a training, else None."""
-    if not (cpu.timings.epochs_left or device.timings.epochs_left):
-        return None
-    return min(len(cpu.history), len(device.history))
 
 
 def _end(

@@ -6,14 +6,20 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from photofinish.answer.step_costs import StepCosts
+from photofinish.answer.result import Result
+from photofinish.answer.step_costs import StepCosts, spread
+from photofinish.config.experiment import LoaderInput
 from photofinish.results.job_times import JobTimes
+from photofinish.results.measurements import LoaderTimes, TriedInput
 
 RUN_MARGIN = 1.2
 """Margin at both ends of a prediction, for differences between two runs.
 
 Tested on two quiet cores: 47 of 52 predictions were right. With a margin of 1.1, only 9 of 12 were.
 """
+
+
+_MOST_REMEDIES = 2
 
 
 class Gain(NamedTuple):
@@ -65,3 +71,45 @@ class Remedy:
     def settings(self) -> dict[str, Any]:
         """Return all keys of params.yaml that change, and their values."""
         return {self.key: self.value, **dict(self.also)}
+
+
+def loader_remedies(run: Result, costs: StepCosts) -> list[Remedy]:
+    """Return the two changes of params.yaml with the highest gain, or fewer, best first."""
+    loader, settings = run.timings.loader, costs.experiment.input
+    if loader is None or not isinstance(settings, LoaderInput):
+        return []
+    remedies = []
+    for tried in loader.tried_inputs:
+        start_seconds = _start_seconds(loader, settings, tried, run.timings.planned_epochs)
+        share_seconds = start_seconds / costs.steps_per_epoch
+        gain = Gain.of(costs, *(each + share_seconds for each in spread(tried.steps.step_seconds)))
+        if gain.is_worth_it:
+            remedies.append(_remedy(run, costs, tried, gain))
+    return sorted(remedies, key=lambda remedy: -remedy.predicted.middle)[:_MOST_REMEDIES]
+
+
+def _start_seconds(
+    loader: LoaderTimes, settings: LoaderInput, tried: TriedInput, epochs: float
+) -> float:
+    """Return how long workers start in an epoch, or infinity if their start was not timed.
+
+    Workers that persist start once in all epochs.
+    """
+    given = tried.changes.get("input", {})
+    workers = 0 if given == "resident" else given.get("workers", settings.workers)
+    if not workers:
+        return 0.0
+    starts = {each.workers: each.start_seconds for each in loader.tried_workers}
+    persists = settings.persistent_workers or tried.by == "workers"
+    return starts.get(workers, math.inf) / (epochs if persists else 1)
+
+
+def _remedy(run: Result, costs: StepCosts, tried: TriedInput, gain: Gain) -> Remedy:
+    dataset = f"datasets.{costs.experiment.dataset}"
+    owners = {"decode": dataset}
+    (key, value), *also = (
+        (f"{owners.get(key, f'experiments.{run.experiment}')}.{key}", new)
+        for key, new in tried.changes.items()
+    )
+    by: Any = "tried workers" if tried.by == "workers" else tried.by
+    return Remedy(key, value, gain, by, tuple(also))

@@ -111,7 +111,8 @@ def _with_seeds(pair: Comparison, gpus: Sequence[Candidate]) -> list[Candidate]:
             passes_seconds = each.seconds - each.option.estimate.startup_seconds
             seeds_seconds = cpu.seeds_seconds / cpu.passes_seconds * passes_seconds
             factor = 1 + seeds_seconds / each.seconds
-        found.append(each.for_seeds(factor))
+        interval = factor * each.interval[0], factor * each.interval[1]
+        found.append(replace(each, seconds=factor * each.seconds, interval=interval))
     return found
 
 

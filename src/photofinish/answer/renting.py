@@ -9,13 +9,42 @@ from typing import Literal
 
 from photofinish.answer.bounds import SpeedupBounds
 from photofinish.answer.estimated_job import Estimate, estimate_job, measured_over_estimated
-from photofinish.answer.loader_needs import LoaderNeed, loader_need
-from photofinish.answer.memory import fits, least_memory_bytes
-from photofinish.answer.prices import Price, price_of
+from photofinish.answer.estimates import fits, least_memory_bytes
+from photofinish.answer.prices import Price, cheapest_machine, price_of
 from photofinish.answer.result import Result
 from photofinish.config.compare import Accelerator, Comparing, accelerators
 from photofinish.results.job_times import JobTimes
-from photofinish.results.measurements import Operations
+
+
+@dataclass(frozen=True)
+class LoaderNeed:
+    """Loading that keeps a GPU busy, from its estimated steps and the speed of one core here."""
+
+    gpu_samples_a_second: float
+    core_samples_a_second: float
+    cores: int
+    """Cores of the cheapest machine with this GPU."""
+    vcpus: int
+
+    @property
+    def wanted_cores(self) -> float:
+        """Number of cores that load as fast as the GPU trains."""
+        return self.gpu_samples_a_second / self.core_samples_a_second
+
+    @property
+    def waiting_share(self) -> float:
+        """Share of time that the GPU waits, even with a worker for each core."""
+        return max(0.0, 1 - self.cores / self.wanted_cores)
+
+
+def loader_need(run: Result, estimate: Estimate | None, name: str) -> LoaderNeed | None:
+    """Return the need of this accelerator, or None if steps, loading or machine are unknown."""
+    loader, machine = run.timings.loader, cheapest_machine(name)
+    if not loader or not loader.whole_seconds or estimate is None or machine is None:
+        return None
+    rate = run.timings.training_image_count / estimate.steps_seconds
+    core_rate = loader.batch_size / loader.whole_seconds
+    return LoaderNeed(rate, core_rate, machine.cores, machine.vcpus)
 
 
 @dataclass(frozen=True)
@@ -52,33 +81,24 @@ def renting(
     """
     timings, options, not_counted = run.timings, [], None
     if operations := timings.operations:
+        trained_on = datetime.fromtimestamp(timings.started_at_unix_seconds, UTC).date()
+        precision = operations.precision(run.wanted_precision)
         scale = measured_over_estimated(run, operations, measured)
         for name in settings.accelerators:
             price = price_of(name, settings.prices)
             accelerator, estimate = accelerators()[name], None
             if not stays.loading_not_known:
                 estimate = estimate_job(run, operations, stays, accelerator, price, scale)
-            options.append(_option(run, operations, accelerator, price, estimate))
+            option = RentalOption(
+                accelerator=accelerator,
+                needed_bytes=least_memory_bytes(operations, precision),
+                fits=fits(operations, precision, accelerator.memory_gib),
+                price=price,
+                price_is_old=price.is_old(trained_on) if price else None,
+                estimate=estimate,
+                loader_need=loader_need(run, estimate, name),
+            )
+            options.append(option)
     elif settings.accelerators:
         not_counted = timings.not_counted or "a step's operations were not counted"
     return RentalComparison(tuple(options), not_counted)
-
-
-def _option(
-    run: Result,
-    operations: Operations,
-    accelerator: Accelerator,
-    price: Price | None,
-    estimate: Estimate | None,
-) -> RentalOption:
-    timings, precision = run.timings, operations.precision(run.wanted_precision)
-    trained_on = datetime.fromtimestamp(timings.started_at_unix_seconds, UTC).date()
-    return RentalOption(
-        accelerator=accelerator,
-        needed_bytes=least_memory_bytes(operations, precision),
-        fits=fits(operations, precision, accelerator.memory_gib),
-        price=price,
-        price_is_old=price.is_old(trained_on) if price else None,
-        estimate=estimate,
-        loader_need=loader_need(run, estimate, accelerator.name),
-    )

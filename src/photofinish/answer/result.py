@@ -58,7 +58,6 @@ class Result:
     device: DeviceLabel
     timings: JobTimes
     precision: str
-    """Precision of the steps."""
     parameter_count: int | None
     record: records.TrainingRecord | None = None
     """Settings, data and network. None for a script."""
@@ -117,24 +116,17 @@ class Result:
         return self.trained.history if self.trained else ()
 
     @property
-    def is_deterministic(self) -> bool:
-        return self.settings is None or self.settings.deterministic
-
-    @property
     def stops_early(self) -> bool:
         return self.settings is not None and self.settings.early_stopping is not None
 
     @property
-    def cpu_fallbacks(self) -> dict[str, int]:
-        """Number of the first step's calls of each operator that ran on the CPU, not the device."""
-        first = self.trained.first_step if self.trained else None
-        return first.cpu_fallbacks if first else {}
-
-    @property
     def shares(self) -> dict[str, float]:
         """Share of each part in an epoch's step, or an empty dict if the parts are not known."""
+        if self.costs and not self.timings.step_parts:  # their sum does not fit the whole
+            return {}
         if self.costs:
-            return self.costs.shown_shares
+            parts = self.costs.parts_seconds
+            return {part: seconds / sum(parts.values()) for part, seconds in parts.items()}
         if not self.waiting_seconds:
             return {}
         waiting = {"waiting for data": self.waiting_share}
@@ -149,12 +141,6 @@ class Result:
             for part, seconds in self.step_parts_seconds.items()
         }
         return waiting | parts | {"the rest": computing - sum(parts.values())}
-
-    @property
-    def loading_share(self) -> float:
-        """Share of an epoch for loading and copying data, or 0 if that is not known."""
-        parts = ("waiting for data", "copying to the device")
-        return sum(self.shares.get(part, 0.0) for part in parts)
 
     @property
     def step_share_seconds(self) -> float | None:
@@ -201,7 +187,10 @@ def read_results(
         return {}, missing
     if "cpu" in read:
         cpu, seeds = read["cpu"]
-        read["cpu"] = _with_settings_of(cpu, settings["gpu"]), seeds
+        # Estimates and suggestions also need the settings that only accelerators read.
+        if on_cpu(settings["gpu"]) == cpu.experiment:
+            cpu = cpu.model_copy(update={"experiment": settings["gpu"]})
+        read["cpu"] = cpu, seeds
     evaluated, (first, _) = folder / records.EVALUATED, next(iter(read.values()))
     scores = records.read_scores(evaluated / records.EVALUATION, read.values())
     predictions = _read_predictions(evaluated / records.PREDICTIONS, list(read), first.task)
@@ -220,16 +209,6 @@ def read_results(
             measured.no_first_step,
         )
     return trained, missing
-
-
-def _with_settings_of(cpu: records.TrainingRecord, on_gpu: Experiment) -> records.TrainingRecord:
-    """Return the CPU's record with the settings that only accelerators read.
-
-    The CPU trains without these settings, but estimates and suggestions start from params.yaml.
-    """
-    if on_cpu(on_gpu) != cpu.experiment:
-        return cpu
-    return cpu.model_copy(update={"experiment": on_gpu})
 
 
 def _read_predictions(

@@ -80,15 +80,6 @@ def time_to_target(
     return TimeToTarget(target, None, None)
 
 
-def time_to_lowest_loss(
-    history: Sequence[EpochMetrics], epochs: Sequence[EpochTiming], startup_seconds: float
-) -> float:
-    """Return the time to the end of the epoch with the lowest validation loss."""
-    losses = [loss for epoch in history if (loss := epoch.validation_loss) is not None]
-    epoch = 1 + losses.index(min(losses))
-    return startup_seconds + passed_seconds(epochs[:epoch])
-
-
 def energy_used(device: DeviceLabel, timings: JobTimes) -> EnergyUsed:
     """Return the GPU's energy from its counter."""
     meter = next((part for part in timings.energy if part.of == device), None)
@@ -101,7 +92,6 @@ def energy_used(device: DeviceLabel, timings: JobTimes) -> EnergyUsed:
 
 
 def cost(device: DeviceLabel, seconds: float, settings: Comparing) -> Cost:
-    """Return the price of the time."""
     prices = settings.prices
     hour_price = prices.cpu_hour if device == "cpu" else prices.gpu_hour
     if hour_price is None:

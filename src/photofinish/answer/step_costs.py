@@ -76,16 +76,6 @@ class StepCosts:
         return {name: self._over_an_epoch(getattr(parts, field)) for name, field in PARTS.items()}
 
     @property
-    def shares(self) -> dict[str, float]:
-        whole_seconds = sum(self.parts_seconds.values())
-        return {part: seconds / whole_seconds for part, seconds in self.parts_seconds.items()}
-
-    @property
-    def shown_shares(self) -> dict[str, float]:
-        """Shares of the parts, or an empty dict if their sum does not fit the whole."""
-        return self.shares if self.timings.step_parts else {}
-
-    @property
     def copying_seconds(self) -> float:
         return self.parts_seconds["copying to the device"]
 

@@ -22,7 +22,6 @@ def pipeline_files() -> Path:
 
 
 def find_example(name: str) -> Path:
-    """Return the file of an example."""
     examples = {path.stem: path for path in _examples()}
     if name not in examples:
         raise ConfigError(f"--example {name}: {unknown_name('example', name, list(examples))}")

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
 from photofinish.commands.examples import (
@@ -45,15 +46,14 @@ def init(example_name: str | None = None) -> None:
     A pipeline of an older photofinish is renewed.
     """
     example = find_example(example_name) if example_name else None
-    if older := next((each for each in (Path(), OWN_FOLDER) if _has_older(each)), None):
-        _renew(older)
-        return
+    for each in (Path(), OWN_FOLDER):
+        if (each / PLAN).is_file() and is_older(each):
+            _renew(each)
+            return
     folder = _free_folder()
     scripts = [] if example else find_scripts(Path())
     _set_up_dvc()
-    for path in _copied_files():
-        _copy(pipeline_files() / path, folder / path)
-    _copy_plots()
+    _copy_pipeline(folder)
     write_example(example or FIRST_PARAMS, folder)
     if scripts:
         text = _with_scripts((folder / PARAMS).read_text(encoding="utf-8"), scripts, folder)
@@ -81,17 +81,11 @@ def init(example_name: str | None = None) -> None:
         print("Next: name your network and data in params.yaml, then: photofinish run")
 
 
-def _has_older(folder: Path) -> bool:
-    return (folder / PLAN).is_file() and is_older(folder)
-
-
 def _renew(folder: Path) -> None:
     """Write today's dvc.yaml and stages. Keep the old dvc.yaml, which a user may have changed."""
     kept = folder / f"{PIPELINE}.old"
     shutil.copyfile(folder / PIPELINE, kept)
-    for path in _copied_files():
-        _copy(pipeline_files() / path, folder / path)
-    _copy_plots()
+    _copy_pipeline(folder)
     print(f"Renewed {PIPELINE} and {PLAN.parent}/ in {folder.resolve()}.")
     print(f"{kept} is the old one, in case it has stages of yours. Next: photofinish run")
 
@@ -106,17 +100,17 @@ def write_network(file: str) -> None:
     folder = OWN_FOLDER if (OWN_FOLDER / PLAN).is_file() else Path()
     print(f"Wrote {file}. Add to params.yaml, below experiments, then run `photofinish run`:")
     print("  mine:\n    dataset: digits\n    model:")
-    print(f"      name: {_path(Path(file), folder)}:Net\n      width: 32")
+    path = Path(os.path.relpath(file, folder)).as_posix()
+    path = path if path.startswith("../") else f"./{path}"
+    print(f"      name: {path}:Net\n      width: 32")
 
 
-def _copied_files() -> Iterator[Path]:
-    for pattern in _COPIED:
-        yield from (path.relative_to(pipeline_files()) for path in pipeline_files().glob(pattern))
-
-
-def _copy_plots() -> None:
-    """Copy the templates of DVC's plots that the repository lacks."""
-    for path in (pipeline_files() / _PLOTS).iterdir():
+def _copy_pipeline(folder: Path) -> None:
+    """Copy the pipeline, and the templates of DVC's plots that the repository lacks."""
+    source = pipeline_files()
+    for path in chain.from_iterable(map(source.glob, _COPIED)):
+        _copy(path, folder / path.relative_to(source))
+    for path in (source / _PLOTS).iterdir():
         if not (_dvc_root() / _PLOTS / path.name).exists():
             _copy(path, _dvc_root() / _PLOTS / path.name)
 
@@ -170,12 +164,6 @@ def _dvc_root() -> Path:
     """Return the folder of DVC's repository, or the current folder if there is none."""
     here = Path.cwd()
     return next((folder for folder in (here, *here.parents) if (folder / ".dvc").is_dir()), here)
-
-
-def _path(file: Path, folder: Path) -> str:
-    """Return a file's path relative to params.yaml, as users write it there."""
-    path = Path(os.path.relpath(file, folder)).as_posix()
-    return path if path.startswith("../") else f"./{path}"
 
 
 def _with_scripts(text: str, scripts: list[Path], folder: Path) -> str:
@@ -254,28 +242,21 @@ def _trains(tree: ast.AST) -> bool:
 
 
 def _calls_in(nodes: Iterable[ast.AST]) -> set[str]:
+    """Return the names of what is called, without the modules before them."""
     each = (node for top in nodes for node in ast.walk(top))
-    return {_called(node) for node in each if isinstance(node, ast.Call)}
-
-
-def _called(value: ast.expr) -> str:
-    """Return the name of what a call calls, without the module before it."""
-    return ast.unparse(value.func).rpartition(".")[2] if isinstance(value, ast.Call) else ""
+    return {
+        ast.unparse(node.func).rpartition(".")[2] for node in each if isinstance(node, ast.Call)
+    }
 
 
 def _runs(tree: ast.Module) -> bool:
     """Return True for a file that does something when it is run."""
-    return _has_main(tree) or any(map(_does_something, tree.body))
-
-
-def _does_something(node: ast.stmt) -> bool:
-    is_call = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
-    return is_call or isinstance(node, ast.For | ast.While | ast.With)
-
-
-def _has_main(tree: ast.Module) -> bool:
-    tests = (node.test for node in tree.body if isinstance(node, ast.If))
-    return any("__name__" in ast.unparse(test) for test in tests)
+    for node in tree.body:
+        is_main = isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)
+        is_call = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+        if is_main or is_call or isinstance(node, ast.For | ast.While | ast.With):
+            return True
+    return False
 
 
 def _imports_of(tree: ast.Module) -> set[str]:

@@ -66,19 +66,14 @@ def sample(name: str, device: DeviceLabel, planned: ExperimentPlan, seconds: flo
         measured = read_measured(out / MEASURED)
     if isinstance(measured, NotMeasured):
         raise UserError(measured.reason)
-    job = _settings(planned)
+    fields = set(Experiment.model_fields)
+    job = Experiment.model_validate_json(planned.model_dump_json(include=fields))
     # The CPU trains without settings that only accelerators read, but estimates need them.
     changes = {"experiment": job, "custom_code": planned.custom_code}
     assert measured.training
     record = measured.training.model_copy(update=changes)
     times = experiment_job(measured, job)
     return Result(name, device, times, record.precision, record.parameter_count, record)
-
-
-def _settings(planned: ExperimentPlan) -> Experiment:
-    return Experiment.model_validate_json(
-        planned.model_dump_json(include=set(Experiment.model_fields))
-    )
 
 
 def _why_not_here(host: CpuTarget | GpuTarget) -> str | None:

@@ -84,7 +84,6 @@ class CallsCode(Settings):
 
     @property
     def reference(self) -> CodeReference:
-        """Return the reference to the code."""
         return CodeReference.of(getattr(self, self.named_by))
 
     @property
@@ -106,12 +105,7 @@ class CallsCode(Settings):
         return self
 
 
-def _check_code_name(name: str) -> str:
-    CodeReference.of(name)
-    return name
-
-
-CodeName = Annotated[str, AfterValidator(_check_code_name)]
+CodeName = Annotated[str, AfterValidator(lambda name: CodeReference.of(name) and name)]
 """`file.py:Name` or `package.module:Name`."""
 
 

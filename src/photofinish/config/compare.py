@@ -75,7 +75,6 @@ class ListPrice:
 
 @cache
 def accelerators() -> dict[str, Accelerator]:
-    """Return the table of accelerators, by name."""
     sheets = []
     for row in _rows("accelerators.csv"):
         sheet: dict[str, Any] = {key: text or None for key, text in row.items()}
@@ -87,7 +86,6 @@ def accelerators() -> dict[str, Accelerator]:
 
 @cache
 def list_prices() -> tuple[ListPrice, ...]:
-    """Return the table of list prices."""
     return TypeAdapter(tuple[ListPrice, ...]).validate_python(tuple(_rows("prices.csv")))
 
 

@@ -30,14 +30,6 @@ def why_not_captured(experiment: Experiment) -> str | None:
     loss = experiment.loss
     if loss and getattr(loss, "weight", None) and getattr(loss, "label_smoothing", 0.0):
         return "label_smoothing with weights reads values back from the device"
-    return (
-        _why_not_with_its_optimizer(experiment)
-        or _why_not_with_its_schedule(experiment)
-        or (_why_not_proven(experiment) if experiment.cuda_graphs == "auto" else None)
-    )
-
-
-def _why_not_with_its_optimizer(experiment: Experiment) -> str | None:
     optimizer, arguments = experiment.optimizer, arguments_of(experiment.optimizer)
     if is_reference(optimizer.name) or OPTIMIZERS.reference(optimizer.name).name not in FUSED:
         return f"steps of the optimizer {optimizer.name} are not captured"
@@ -45,20 +37,13 @@ def _why_not_with_its_optimizer(experiment: Experiment) -> str | None:
         return f"its {optimizer.name} is not fused, so its learning rate is fixed in a capture"
     if arguments.get("momentum") and arguments.get("dampening"):
         return "with dampening, the first step differs from the others"
-    return None
-
-
-def _why_not_with_its_schedule(experiment: Experiment) -> str | None:
     schedule = experiment.schedule
     if is_reference(schedule.name) or arguments_of(schedule).get("cycle_momentum"):
         return f"the schedule {schedule.name} may change more than the learning rate"
-    return None
-
-
-def _why_not_proven(experiment: Experiment) -> str | None:
-    names = experiment.model.name, experiment.loss.name if experiment.loss else ""
+    if experiment.cuda_graphs == "on":
+        return None
     if not experiment.deterministic:
         return "deterministic is false: no two steps need have the same bits"
-    if any(map(is_reference, names)):
+    if is_reference(experiment.model.name) or (loss and is_reference(loss.name)):
         return "custom code may do something else in a later step"
     return None

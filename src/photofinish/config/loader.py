@@ -34,6 +34,7 @@ from photofinish.errors import ConfigError
 from photofinish.wording import unknown_name
 
 _SECTIONS = ("defaults", "devices", "datasets", "experiments", "scripts", "compare")
+_adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 _BUILT_IN = {"seed": 0, "input": "resident", "schedule": "constant", "precision": "fp32"}
 
 
@@ -126,9 +127,7 @@ class _Loader:
         for name, settings in self._entries("experiments"):
             if experiment := self._experiment(name, settings, defaults):
                 experiments[name] = experiment
-        self.report(*_data_parallel_problems(devices, experiments))
-        self.report(*_monitor_problems(experiments))
-        self.report(*_validation_problems(experiments, datasets))
+        self.report(*_conflicts(devices, experiments, datasets))
         scripts = {}
         for name, settings in self._entries("scripts"):
             script, problems = _validate(Script, settings)
@@ -203,37 +202,25 @@ class _Loader:
         return value or schema()
 
 
-def _data_parallel_problems(
-    devices: Devices, experiments: Mapping[str, Experiment]
+def _conflicts(
+    devices: Devices, experiments: Mapping[str, Experiment], datasets: Mapping[str, Dataset]
 ) -> Iterator[ConfigProblem]:
-    """Yield experiments whose precision data_parallel does not support."""
+    """Yield settings that do not fit the devices, the metrics or the data set of an experiment."""
     for name, experiment in experiments.items():
         if devices.gpu.strategy == "data_parallel" and experiment.precision == "bf16":
             problem = "torch's data_parallel computes bf16 in fp16: use strategy ddp, or fp16"
             yield ConfigProblem(("experiments", name, "precision"), problem, "bf16")
-
-
-def _monitor_problems(experiments: Mapping[str, Experiment]) -> Iterator[ConfigProblem]:
-    """Yield experiments whose early stopping monitors a metric that does not exist."""
-    for name, experiment in experiments.items():
         rule = experiment.early_stopping
         if rule and rule.monitor not in MONITORED and not experiment.monitored_metric():
             names = [*MONITORED, *(metric.label for metric in experiment.metrics)]
             path = ("experiments", name, "early_stopping", "monitor")
             problem = unknown_name("metric", rule.monitor, names)
             yield ConfigProblem(path, f"{problem}, or one below metrics", rule.monitor)
-
-
-def _validation_problems(
-    experiments: Mapping[str, Experiment], datasets: Mapping[str, Dataset]
-) -> Iterator[ConfigProblem]:
-    """Yield settings that follow a validation part which the data set does not have."""
-    for name, experiment in experiments.items():
         dataset = datasets.get(experiment.dataset)
         if dataset is None or dataset.validation != 0:
             continue
         follows = {
-            "early_stopping": experiment.early_stopping is not None,
+            "early_stopping": rule is not None,
             "schedule": experiment.schedule.follows_validation,
         }
         for key in (key for key, is_set in follows.items() if is_set):
@@ -251,11 +238,6 @@ def _validate(schema: Any, settings: Any) -> tuple[Any, list[ConfigProblem]]:
         return _adapter(schema).validate_json(json.dumps(settings)), []
     except ValidationError as error:
         return None, list(problems_in(error, schema))
-
-
-@cache
-def _adapter(schema: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(schema)
 
 
 def _merge(defaults: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:

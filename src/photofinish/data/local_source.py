@@ -53,7 +53,6 @@ class ImageFiles:
 
 
 def open_csv(plan: DatasetPlan) -> Source:
-    """Return the images that CSVs list."""
     dataset = plan.dataset
     assert isinstance(dataset, CsvDataset)
     rows: list[_Row] = []

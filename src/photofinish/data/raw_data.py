@@ -46,12 +46,10 @@ class RawData:
 
     @property
     def shape(self) -> Nested[Shape]:
-        """Return the shape of a sample."""
         return cast("Nested[Shape]", map_nested(lambda column: column.shape[1:], self.inputs))
 
     @property
     def dtype(self) -> Nested[Dtype]:
-        """Return the dtype of a sample."""
         return cast("Nested[Dtype]", map_nested(lambda column: column.dtype.name, self.inputs))
 
 

@@ -53,7 +53,6 @@ def evaluate(
 def _scores_of_seeds(
     folder: Path, record: records.TrainingRecord, split: PackedSplit
 ) -> tuple[records.SeedScores, ...]:
-    """Score the networks of further seeds."""
     seeds = []
     for run in records.read_seeds(folder, record.experiment):
         scores = score(load_network(folder, record, run), record, split).scores

@@ -90,7 +90,6 @@ class Judge(ABC):
         return torch.float32 if is_reference(self._record.experiment.model.name) else torch.float64
 
     def add(self, outputs: Any, targets: Any) -> None:
-        """Add a batch's outputs and targets."""
         self._outputs.append(outputs)
         self._targets.append(targets)
 
@@ -206,9 +205,7 @@ def _score_by_step(
 
 def _without_predictions(loss: float) -> Scored:
     """Return the loss as the only score, for outputs without a known meaning."""
-    scores = DeviceEvaluation(
-        test_accuracy=None, test_loss=_finite(loss), macro_f1=None, classes={}, confusion=()
-    )
+    scores = DeviceEvaluation(test_accuracy=None, test_loss=_finite(loss))
     return Scored(scores, np.empty(0), np.empty(0))
 
 

@@ -23,9 +23,7 @@ def scores_of_classes(
     """Score predictions of one class for each sample."""
     accuracy = float(np.mean(actual == predicted))
     if len(class_names) > _MOST_CLASSES:  # such as a vocabulary
-        return records.DeviceEvaluation(
-            test_accuracy=accuracy, test_loss=loss, macro_f1=None, classes={}, confusion=()
-        )
+        return records.DeviceEvaluation(test_accuracy=accuracy, test_loss=loss)
     labels = range(len(class_names))
     confusion = sklearn_metrics.confusion_matrix(actual, predicted, labels=labels)
     macro_f1, classes = _scores_of_each(actual, predicted, class_names, labels)
@@ -50,7 +48,6 @@ def scores_of_labels(
         macro_f1=macro_f1,
         metrics={"all_labels_right": float((actual == predicted).all(axis=1).mean())},
         classes=labels,
-        confusion=(),
     )
 
 
@@ -81,14 +78,7 @@ def scores_of_values(
     if np.ptp(actual, axis=0).any():  # constant values have no variance
         weighting = "variance_weighted"
         metrics["r2"] = float(sklearn_metrics.r2_score(actual, predicted, multioutput=weighting))
-    return records.DeviceEvaluation(
-        test_accuracy=None,
-        test_loss=loss,
-        macro_f1=None,
-        metrics=metrics,
-        classes={},
-        confusion=(),
-    )
+    return records.DeviceEvaluation(test_accuracy=None, test_loss=loss, metrics=metrics)
 
 
 SCORES: dict[

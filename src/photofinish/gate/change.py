@@ -69,8 +69,9 @@ class Change:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Interval of three standard errors around the mean, from the differences between pairs."""
-        half = _ERRORS * self._error
+        """Interval of three standard errors around the mean, from at least two pairs."""
+        deviation = statistics.stdev(pair.log_ratio for pair in self.pairs)
+        half = _ERRORS * max(_LEAST_DEVIATION, deviation) / math.sqrt(len(self.pairs))
         return math.exp(self._log_ratio - half), math.exp(self._log_ratio + half)
 
     @property
@@ -103,12 +104,6 @@ class Change:
     @property
     def _log_ratio(self) -> float:
         return statistics.mean(pair.log_ratio for pair in self.pairs)
-
-    @property
-    def _error(self) -> float:
-        """Standard error of the log ratio, which needs at least two pairs."""
-        deviation = statistics.stdev(pair.log_ratio for pair in self.pairs)
-        return max(_LEAST_DEVIATION, deviation) / math.sqrt(len(self.pairs))
 
     def __str__(self) -> str:
         rounds = [each for pair in self.pairs for each in pair.epoch_seconds]

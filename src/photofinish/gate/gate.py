@@ -120,7 +120,6 @@ def _exported(work: Checkout, commit: str, folder: Path) -> Checkout:
 
 
 def _versions(python: str) -> str:
-    """Return the versions of PyTorch and Python of an environment."""
     ran = subprocess.run([python, "-c", _VERSIONS], check=True, stdout=subprocess.PIPE, text=True)
     return ran.stdout.strip()
 

@@ -79,7 +79,6 @@ class Side:
         self._what, self._process = what, process
 
     def ask(self, line: str) -> None:
-        """Write a line to the process."""
         assert self._process.stdin
         try:
             self._process.stdin.write(f"{line}\n")

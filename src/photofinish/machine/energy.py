@@ -40,7 +40,6 @@ class EnergyMeter:
         self._reason = "the training was not watched"
 
     def begin(self) -> None:
-        """Start counting."""
         if None in self._uuids:
             self._reason = "only NVIDIA's GPUs have a counter that is read"
             return
@@ -81,8 +80,3 @@ def added_up(energies: Iterable[Energy]) -> tuple[Energy, ...]:
             return (share,)
     total = sum(share.joules or 0.0 for share in shares)
     return tuple(share.model_copy(update={"joules": total}) for share in shares[:1])
-
-
-def unavailable(energies: Iterable[Energy], reason: str) -> tuple[Energy, ...]:
-    """Return the energies with `reason` instead of figures."""
-    return tuple(Energy(of=part.of, status="unavailable", reason=reason) for part in energies)

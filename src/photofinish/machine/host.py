@@ -57,6 +57,7 @@ class Software:
     torch: str
     torchvision: str
     cuda: str | None
+    """CUDA or ROCm version that torch was built for."""
     variables: dict[str, str]
 
     def with_only(self, variables: tuple[str, ...]) -> Software:
@@ -91,7 +92,7 @@ def software_facts() -> Software:
         python=platform.python_version(),
         torch=build_version("torch"),
         torchvision=build_version("torchvision"),
-        cuda=torch_cuda_version(),
+        cuda=_build("torch").get("cuda") or _build("torch").get("hip"),
         variables={name: os.environ[name] for name in GPU_VARIABLES if name in os.environ},
     )
 
@@ -157,11 +158,6 @@ def read_or_empty(path: Path) -> str:
 def build_version(package: str) -> str:
     """Return the version of torch or torchvision with its build (`2.14.1+cu130`)."""
     return _build(package).get("__version__", "unknown")
-
-
-def torch_cuda_version() -> str | None:
-    """Return the CUDA or ROCm version that torch was built for."""
-    return _build("torch").get("cuda") or _build("torch").get("hip")
 
 
 @cache

@@ -34,7 +34,7 @@ from photofinish.training.batches import Batches, bytes_of_a_sample
 from photofinish.training.custom_step import BatchTransform
 from photofinish.training.graphs import GraphedSteps, steps_per_graph
 from photofinish.training.step import EagerSteps, take_steps
-from photofinish.training.torch_device import CPU, free_memory_bytes, has_fast_bf16, memory_format
+from photofinish.training.torch_device import CPU, free_memory_bytes, memory_format
 from photofinish.training.trainer import WARM_UP_STEPS, Trainer
 
 _SAMPLES, _LEAST_SAMPLES = 10, 5  # five are enough for an interval
@@ -200,7 +200,11 @@ def plan_attribution(
         samples = SamplePlan(samples.samples * samples.steps, 1)
     # DataParallel's threads don't inherit autocast.
     is_fp32 = devices == 1 and trainer.experiment.precision in ("fp32", "tf32")
-    tries_bf16 = is_fp32 and has_fast_bf16(trainer.device)
+    tries_bf16 = (
+        is_fp32
+        and trainer.device.type == "cuda"
+        and torch.cuda.is_bf16_supported(including_emulation=False)
+    )
     return AttributionPlan(min(trainer.steps_per_epoch, steps), images, samples, tries_bf16)
 
 

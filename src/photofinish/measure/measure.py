@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from photofinish.files import sha256_of_bytes
-from photofinish.machine.load import LoadMonitor, nvidia_gpu_state
 from photofinish.measure.attribution import RESIDENT, Profile, attempt, profile
 from photofinish.measure.first_step import first_batch, first_step
 from photofinish.measure.loader_times import measure_loader
@@ -23,9 +22,8 @@ from photofinish.measure.threads import fp32_flops_a_second
 from photofinish.results import records
 from photofinish.results.learned import weights_of
 from photofinish.results.measured import Measured
-from photofinish.results.pass_times import made_here
 from photofinish.results.timed_parts import TimedPart, epoch_by_parts
-from photofinish.runs.initial_record import steps_taken, training_record
+from photofinish.runs.initial_record import process_fields, training_record
 from photofinish.runs.job_clock import JobClock
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup, torch_configured
@@ -33,7 +31,6 @@ from photofinish.tracking.client import NoTracker
 from photofinish.training.batches import Batch, Batches
 from photofinish.training.custom_step import step_with_a_loss
 from photofinish.training.parts import has_live_inputs
-from photofinish.training.torch_device import device_name, nvidia_uuid
 from photofinish.training.trainer import Trainer
 from photofinish.training.world import World
 from photofinish.wording import seconds
@@ -77,7 +74,7 @@ def measure(
         clock.startup_ended()
         job_seconds = epochs * trainer.steps_per_epoch * step_seconds
         job_seconds = min(max(job_seconds, _LEAST_SECONDS / _JOB_SHARE), most_seconds / _JOB_SHARE)
-        load = _load_monitor(run, team)
+        load = setup.load_monitor()
         parts, validation_seconds = take_parts(
             trainer, step_seconds, _PARTS_SHARE * _JOB_SHARE * job_seconds, epochs
         )
@@ -88,21 +85,13 @@ def measure(
         load.sample(0, 0)
     if not team.is_main:
         return None
-    cpu = run.host.cpu if run.device == "cpu" else None
     return Measured(
-        **made_here(run.host),
+        **process_fields(setup, trainer, clock),
         **further,
         job=run.name,
         device=run.device,
-        device_name=cpu.model if cpu else device_name(device),
-        device_count=team.device_count,
-        started_at_unix_seconds=clock.started_at_unix_seconds,
         training=training_record(setup, trainer, initial_weights_sha256),
-        startup_seconds=clock.startup_seconds,
-        startup_cpu_seconds=clock.startup_cpu_seconds,
-        data_seconds=setup.data_seconds,
         warm_up_seconds=warm_up_seconds,
-        steps_taken=steps_taken(trainer),
         parts=parts,
         epoch_steps=epoch_steps,
         validation_step_seconds=validation_seconds / epoch_steps,
@@ -179,15 +168,7 @@ def resident_batches(setup: Setup) -> Batches | None:
     return setup.batches("train", experiment.model_copy(update={"input": RESIDENT}))
 
 
-def _load_monitor(run: Run, team: World) -> LoadMonitor:
-    loader = run.experiment.input
-    shares_cores = run.host.processes > 1 or (loader.name == "loader" and loader.workers > 0)
-    gpu_state = nvidia_gpu_state(nvidia_uuid(team.devices[0]))
-    return LoadMonitor(gpu_state, own_processes_share_cores=shares_cores)
-
-
 def _first_step(setup: Setup, trainer: Trainer, batch: Batch) -> records.FirstStep:
-    """Return the first step of a new network."""
     experiment = setup.run.experiment
     loader = experiment.input
     return first_step(

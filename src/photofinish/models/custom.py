@@ -24,12 +24,6 @@ if TYPE_CHECKING:
     from photofinish.data import Dtype
 
 
-def import_custom(model: CustomModel) -> None:
-    """Import the file or package that defines the network."""
-    if model.reference.module != TIMM:
-        model.reference.load()
-
-
 def build_custom(
     model: CustomModel,
     shape: Any,

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import nn
 
-from photofinish.custom.reference import is_reference
+from photofinish.custom.reference import TIMM, is_reference
 from photofinish.errors import ConfigError
-from photofinish.models.custom import build_custom, generators_seeded, import_custom
+from photofinish.models.custom import build_custom, generators_seeded
 from photofinish.nested import Nested
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ def build_model(
     `weights` is the file of published weights, if the model names any. `dtype` is the packed
     samples' dtype.
     """
-    if is_reference(model.name):
-        import_custom(cast("CustomModel", model))  # before seeding: imports may draw or seed
+    if is_reference(model.name) and not model.name.startswith(f"{TIMM}:"):
+        cast("CustomModel", model).reference.load()  # before seeding: imports may draw or seed
     with generators_seeded(seed):
         if is_reference(model.name):
             return build_custom(cast("CustomModel", model), shape, classes, dtype, weights)

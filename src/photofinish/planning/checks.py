@@ -61,20 +61,15 @@ def check_deps(params: Params) -> Iterator[ConfigProblem]:
 
 def unknown_machines(params: Params, folder: Path) -> Iterator[ConfigProblem]:
     """Yield the names in params.yaml that have no file in machines/."""
+    known = sorted(path.stem for path in folder.glob("*.json"))
     for device in ("cpu", "gpu"):
         name = getattr(params.devices, device).machine
-        if problem := name and _unknown_machine(name, folder):
-            yield ConfigProblem(("devices", device, "machine"), problem, name)
-
-
-def _unknown_machine(name: str, folder: Path) -> str | None:
-    """Return why there is no machine with this name, or None if there is one."""
-    known = sorted(path.stem for path in folder.glob("*.json"))
-    if name in known:
-        return None
-    problem = unknown_name("machine", name, known) if known else f"{folder}/ has no machine yet"
-    path = f"{folder}/{name}.json"
-    return f"{problem}; `photofinish machine {name}` on it writes {path}, to be committed"
+        if name is None or name in known:
+            continue
+        problem = unknown_name("machine", name, known) if known else f"{folder}/ has no machine yet"
+        path = f"{folder}/{name}.json"
+        problem += f"; `photofinish machine {name}` on it writes {path}, to be committed"
+        yield ConfigProblem(("devices", device, "machine"), problem, name)
 
 
 def check_custom_code_calls(params: Params) -> Iterator[ConfigProblem]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -11,7 +13,13 @@ from photofinish.config.base import CallsCode
 from photofinish.config.budget import BudgetPlan
 from photofinish.config.compare import ComparePlan
 from photofinish.config.datasets import CustomDataset, DatasetPlan
-from photofinish.config.experiment import ExperimentPlan, custom_code_of, on_cpu, step_settings
+from photofinish.config.experiment import (
+    Experiment,
+    ExperimentPlan,
+    custom_code_of,
+    on_cpu,
+    step_settings,
+)
 from photofinish.config.loader import Params
 from photofinish.config.metrics import MetricsPlan
 from photofinish.config.networks import WeightsPlan, published_weights
@@ -20,7 +28,7 @@ from photofinish.data.local_files import sha256_of_local_files
 from photofinish.machine.fingerprint import Machine, fingerprint
 from photofinish.planning.dependencies import dep_hashes, script_plan
 from photofinish.planning.source_code import stage_code
-from photofinish.planning.time_limits import time_limits, to_replace
+from photofinish.results import EpochTiming, passed_seconds
 
 
 def write_plan(
@@ -49,7 +57,8 @@ def write_plan(
 
 def _plans(params: Params, stages: Path, results: Path) -> dict[str, BaseModel]:
     """Return the contents of all files except the devices' files, by name."""
-    limits = time_limits(params)
+    device_limit = params.devices.cpu.time_limit
+    limits = {name: one.time_limit or device_limit for name, one in params.experiments.items()}
     local_files = sha256_of_local_files(params.datasets)
     scripts = {name: script_plan(name, one) for name, one in params.scripts.items()}
     weights = {name: published_weights(one.model) for name, one in params.experiments.items()}
@@ -62,7 +71,7 @@ def _plans(params: Params, stages: Path, results: Path) -> dict[str, BaseModel]:
         "budget": BudgetPlan(
             **params.comparing.prices.model_dump(include={"currency", "cpu_hour", "gpu_hour"}),
             budget=params.comparing.budget,
-            cpu_seconds=limits,
+            cpu_seconds={name: limit for name, limit in limits.items() if limit is not None},
         ),
         "weights": WeightsPlan(experiments=weights),
     }
@@ -80,7 +89,7 @@ def _plans(params: Params, stages: Path, results: Path) -> dict[str, BaseModel]:
             **dict(experiment), monitored=monitored, custom_code=code
         )
         planned = on_cpu(experiment)
-        replaces = to_replace(planned, results / name / "cpu", limits.get(name))
+        replaces = to_replace(planned, results / name / "cpu", limits[name])
         plans[f"on_cpu/{name}"] = ExperimentPlan(
             **dict(planned), monitored=monitored, custom_code=code, replaces=replaces
         )
@@ -110,3 +119,35 @@ def _hashes(parts: Iterable[CallsCode]) -> dict[str, str]:
     Classes of PyTorch need no hash, because the device's file has PyTorch's version.
     """
     return custom_code_hashes([part.reference for part in parts if part.is_custom])
+
+
+def to_replace(experiment: Experiment, result: Path, limit_seconds: float | None) -> str | None:
+    """Return the sha256 of the recorded weights if this limit allows another epoch.
+
+    Otherwise return what the recorded training itself replaced. A result of other settings is
+    ignored, because DVC replaces it anyway. The limit is not part of a training's cache key, but
+    these weights are, as long as the new result is valid.
+    """
+    record, timings = _read(result / "model/record.json"), _read(result / "timings/timings.json")
+    if not timings or record.get("experiment") != json.loads(experiment.model_dump_json()):
+        return None
+    if timings.get("epochs_left"):
+        epochs = [EpochTiming(**epoch) for epoch in timings["epochs"]]
+        with_another = timings["total_seconds"] + passed_seconds(epochs) / len(epochs)
+        if limit_seconds is None or with_another <= limit_seconds:
+            weights: str = record["weights_sha256"]
+            return weights
+    replaced: str | None = timings.get("replaces")
+    return replaced
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """Return a JSON object, or nothing if a full disk has cut it off, for example.
+
+    It is not validated, because `plan` takes under a second, and the stages validate these files.
+    """
+    try:
+        content = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}

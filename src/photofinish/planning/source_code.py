@@ -43,7 +43,6 @@ class StageCode(RootModel[dict[str, str]]):
 
     @property
     def sha256(self) -> str:
-        """Return the sha256 of the whole list."""
         return sha256_of_bytes(self.model_dump_json().encode())
 
 
@@ -79,7 +78,6 @@ def _hashes(modules: list[str], without: tuple[str, ...]) -> dict[str, str]:
 
 @cache
 def _modules() -> dict[str, Path]:
-    """Return the file of each module of photofinish."""
     modules = {}
     for path in _PACKAGE.rglob("*.py"):
         parts = path.relative_to(_PACKAGE.parent).with_suffix("").parts

@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 from photofinish.answer.candidates import About, Answer, Basis
 from photofinish.answer.comparison import Comparison
-from photofinish.answer.decision import Action
 from photofinish.answer.diagnosis import Cause
 from photofinish.answer.prices import Price
 from photofinish.answer.remedies import Remedy
@@ -26,10 +25,6 @@ from photofinish.results.job_times import JobTimes
 from photofinish.results.records import DeviceLabel
 
 Learns = Literal["the same", "other last bits", "something else"]
-_LEARNS: dict[str, Learns] = {
-    "tried threads": "other last bits",
-}
-"""Effect of a change on a model that stays the same otherwise. Other changes keep its bits."""
 
 
 class Number(Record):
@@ -182,10 +177,14 @@ def answer_record(
     return AnswerRecord(
         answer=decision.answer,
         about=decision.about,
-        evidence=decision.basis,
-        reason=decision.reason,
+        evidence=worth.basis,
+        reason=worth.reason,
         lines=verdict.lines(shared_model),
-        action=_action(decision.action, verdict.action),
+        action=ActionRecord(
+            kind=decision.action.kind,
+            text=verdict.action,
+            accelerator=decision.action.accelerator,
+        ),
         model=verdict.model,
         cpu_seconds=cpu_seconds,
         gpu=decision.gpu_name,
@@ -201,8 +200,7 @@ def answer_record(
             _suggestion(pair.experiment, device, remedy, found.run.timings)
             for device, diagnoses in pair.diagnoses.items()
             for found in diagnoses
-            for remedy in (found.remedy, found.second)
-            if remedy
+            for remedy in found.remedies
         ),
         speedups=tuple(
             SpeedupRecord(
@@ -251,29 +249,19 @@ def _candidate(option: RentalOption) -> CandidateRecord:
     )
 
 
-def _action(action: Action, text: str) -> ActionRecord:
-    return ActionRecord(kind=action.kind, text=text, accelerator=action.accelerator)
-
-
 def _suggestion(
     experiment: str, device: DeviceLabel, remedy: Remedy, times: JobTimes
 ) -> Suggestion:
     gain = remedy.predicted.of_job(times)
-    return Suggestion.model_validate(
-        {
-            "device": device,
-            "settings": remedy.settings,
-            "line": remedy_line(remedy),
-            "gain": Range(low=gain.low, high=gain.high),
-            "evidence": "tried",
-            "learns": _learns(remedy),
-            "command": commands(experiment, remedy)[0],
-        }
+    learns: Learns = "something else" if remedy.changes_model else "the same"
+    if remedy.by == "tried threads":
+        learns = "other last bits"
+    return Suggestion(
+        device=device,
+        settings=remedy.settings,
+        line=remedy_line(remedy),
+        gain=Range(low=gain.low, high=gain.high),
+        evidence="tried",
+        learns=learns,
+        command=commands(experiment, remedy)[0],
     )
-
-
-def _learns(remedy: Remedy) -> Learns:
-    """Return the effect of a change on the model."""
-    if remedy.changes_model:
-        return "something else"
-    return _LEARNS.get(remedy.by, "the same")

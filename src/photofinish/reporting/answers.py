@@ -71,7 +71,6 @@ class Answers(Record):
 
 
 def write_answers(folder: Path, answers: Answers) -> None:
-    """Write the answers next to the report."""
     write_text_atomically(folder / ANSWERS, f"{answers.model_dump_json(indent=2)}\n")
 
 

@@ -1,17 +1,18 @@
-"""Picture of all answers: each job's time here and on the GPU of its answer, with its start."""
+"""Pictures of all answers: each job's time here and on the GPU of its answer, and a heat map."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.patches import Patch
+from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FixedLocator
 
-from photofinish.answer.candidates import Worth
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Decision
+from photofinish.answer.scaling import Grid
 from photofinish.answer.times import Interval
 from photofinish.reporting.answer_words import gpu_words, headline
 from photofinish.reporting.drawing import (
@@ -22,10 +23,9 @@ from photofinish.reporting.drawing import (
     Picture,
     as_picture,
     panel,
-    seconds_on_axis,
 )
 from photofinish.reporting.templates import say
-from photofinish.wording import MOST_WIDTH, seconds
+from photofinish.wording import HIGH, MOST_WIDTH, limit, seconds, times
 
 _START_COLOUR = "#8a929b"
 _TIMES = (0.1, 1, 10, 60, 600, 3600, 36000, 360000)
@@ -53,19 +53,20 @@ def all_jobs(pairs: Sequence[Comparison], decisions: Sequence[Decision]) -> Pict
         if worth.gpu and worth.gpu.interval[1] <= MOST_WIDTH * worth.gpu.interval[0]:
             there = worth.there_seconds
             start = worth.start_seconds or (pair.gpu.timings.startup_seconds if pair.gpu else 0.0)
-            _bar(axes, y + _BAR, left, start, there, "gpu", _there(worth))
+            low, high = (end + worth.start_seconds for end in worth.gpu.interval)
+            _bar(axes, y + _BAR, left, start, there, "gpu", (low, high))
             texts.append(f"{seconds(there)} on {gpu_words(worth)} with its start")
         if not pair.compared:
-            limit = max(left, pair.bounds.job.measured_seconds)
-            axes.plot([limit] * 2, [y - 0.16, y + 0.42], color=INK, linewidth=1, linestyle=":")
-            texts.append(say("infinitely fast", limit=limit))
+            least = max(left, pair.bounds.job.measured_seconds)
+            axes.plot([least] * 2, [y - 0.16, y + 0.42], color=INK, linewidth=1, linestyle=":")
+            texts.append(say("infinitely fast", limit=least))
         descriptions.append(", ".join(texts))
     axes.set_ylim(len(pairs) - 0.4, -0.75)
     axes.set_xlim(left=left)
     axes.set_yticks([])
     axes.grid(axis="y", visible=False)
     axes.xaxis.set_major_locator(FixedLocator(_TIMES))
-    axes.xaxis.set_major_formatter(seconds_on_axis)
+    axes.xaxis.set_major_formatter(lambda value, _place: seconds(value))
     axes.minorticks_off()
     handles = [
         Patch(color=DEVICE_COLOURS["cpu"], label=say("picture of here")),
@@ -99,7 +100,34 @@ def _bar(
         axes.plot([end, end], [y - 0.06, y + 0.06], color=INK, linewidth=1)
 
 
-def _there(worth: Worth) -> Interval:
-    """Return the interval of the time on the GPU, with a rented machine's start."""
-    low, high = worth.gpu.interval if worth.gpu else (0.0, 0.0)
-    return low + worth.start_seconds, high + worth.start_seconds
+@rc_context(STYLE)
+def heat_map(grid: Grid) -> Picture:
+    """Draw a GPU's speed-up, or its bound, over two settings."""
+    columns, rows = len(grid.columns), len(grid.rows)
+    figure, axes = panel(WIDTH, 1.0 + 0.45 * rows)
+    # A cell with a bound has no colour, because a bound does not show how fast a GPU is.
+    logs = {
+        place: 0.0 if cell.is_bound else math.log(cell.figure) for place, cell in grid.cells.items()
+    }
+    most = max(0.7, *map(abs, logs.values()))
+    axes.set(xlim=(0, columns), ylim=(0, rows))
+    axes.set_xticks([column + 0.5 for column in range(columns)], grid.columns)
+    axes.set_yticks([row + 0.5 for row in range(rows)], grid.rows)
+    axes.set(xlabel=grid.column_key, ylabel=grid.row_key)
+    axes.grid(visible=False)
+    descriptions = []
+    for y, row in enumerate(grid.rows):
+        for x, column in enumerate(grid.columns):
+            cell = grid.cells[row, column]
+            faster = times(cell.figure)
+            if cell.is_bound:
+                faster = f"up to {faster}" if cell.figure <= HIGH else limit(cell.figure)
+            text = f"{faster}\n{cell.answer}"
+            log = logs[row, column]
+            colour = DEVICE_COLOURS["gpu" if log > 0 else "cpu"]
+            alpha = 0.6 * abs(log) / most
+            axes.add_patch(Rectangle((x, y), 1, 1, color=colour, alpha=alpha, linewidth=0))
+            axes.text(x + 0.5, y + 0.5, text, ha="center", va="center", fontsize=7)
+            descriptions.append(f"{row}, {column}: {text}".replace("\n", " "))
+    caption = f"By {grid.row_key} and {grid.column_key}"
+    return as_picture(figure, "grid", caption, f"{caption}: {'; '.join(descriptions)}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import zip_longest
@@ -15,12 +15,11 @@ from photofinish.answer.result import Result, Trained
 from photofinish.answer.spending import ResourceUse
 from photofinish.answer.step_costs import PARTS
 from photofinish.answer.times import Interval, job_interval
-from photofinish.machine.load import LoadWindow, load_warnings
+from photofinish.machine.load import load_warnings
 from photofinish.reporting.extrapolated import timed_text
 from photofinish.reporting.sentences import metric_texts
 from photofinish.reporting.templates import say
 from photofinish.results.figures import FIGURES, Figure, figures_in, thousands
-from photofinish.results.job_times import JobTimes
 from photofinish.results.records import DEVICE_LABELS, DeviceLabel
 from photofinish.wording import energy, seconds, utc_minute
 
@@ -95,22 +94,6 @@ def _precision(run: Result) -> str | None:
     return run.precision if run.record or run.timings.operations else None
 
 
-def _extrapolated(timings: JobTimes) -> str:
-    return say("from", timed=timed_text(timings))
-
-
-def _currency(spent: ResourceUse) -> str | None:
-    return None if spent.cost.amount is None else spent.currency
-
-
-def _warnings(load: Sequence[LoadWindow]) -> str | None:
-    return _joined(load_warnings(load))
-
-
-def _numbers(epochs: Iterable[int]) -> str | None:
-    return " ".join(map(str, epochs)) or None
-
-
 def _joined(texts: Iterable[str]) -> str | None:
     return "; ".join(texts) or None
 
@@ -160,8 +143,8 @@ COLUMNS: tuple[Figure[_DeviceRow], ...] = (
     Figure("status", lambda row: "trained" if row.run else "unavailable"),
     _column("answer", "decision.answer"),
     _column("answer_for", "decision.about"),
-    _column("answer_by", "decision.basis"),
-    _column("answer_reason", "decision.reason"),
+    _column("answer_by", "decision.worth.basis"),
+    _column("answer_reason", "decision.worth.reason"),
     _column("device_name", "run.timings.device_name", "hardware"),
     _column("precision", "run", "precision", then=_precision),
     _column("parameters", "run.parameter_count", "weights", thousands),
@@ -181,7 +164,12 @@ COLUMNS: tuple[Figure[_DeviceRow], ...] = (
     ),
     _column("job_seconds", "limited.timings.whole_seconds", "whole job", seconds, dvc=True),
     *_interval("job_seconds", "job_interval"),
-    _column("job_extrapolated", "limited.timings", "whole job extrapolated", then=_extrapolated),
+    _column(
+        "job_extrapolated",
+        "limited.timings",
+        "whole job extrapolated",
+        then=lambda timings: say("from", timed=timed_text(timings)),
+    ),
     *_speedup("step"),
     *_speedup("epoch"),
     *_speedup("end_to_end"),
@@ -197,7 +185,12 @@ COLUMNS: tuple[Figure[_DeviceRow], ...] = (
     _column("energy_status", "spent.energy.status"),
     _column("energy_counted", "spent.energy.counted"),
     _column("cost", "spent.cost.amount", "cost of the run", "{:.2g}".format),
-    _column("cost_currency", "spent", "currency of the cost", then=_currency),
+    _column(
+        "cost_currency",
+        "spent",
+        "currency of the cost",
+        then=lambda spent: None if spent.cost.amount is None else spent.currency,
+    ),
     _column("cost_counted", "spent.cost.counted"),
     _column("target_cost", "spent.cost_to_target.amount", "cost to the target", "{:.2g}".format),
     _column("overhead_seconds", "trained.timings.overhead.seconds", "between epochs", seconds),
@@ -223,13 +216,13 @@ COLUMNS: tuple[Figure[_DeviceRow], ...] = (
         "load_warnings",
         "run.timings.load",
         "unreliable because",
-        then=_warnings,
+        then=lambda load: _joined(load_warnings(load)),
     ),
     _column(
         "resumed_at_epochs",
         "trained.timings.resumed_at_epochs",
         "resumed at epochs",
-        then=_numbers,
+        then=lambda epochs: " ".join(map(str, epochs)) or None,
     ),
     _column("host_name", "run.timings.host_name", "machine"),
     _column("measured_at_unix_seconds", "run.timings.started_at_unix_seconds", "began", utc_minute),

@@ -13,8 +13,6 @@ from matplotlib import rcParams
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from photofinish.wording import seconds
-
 INK, SOFT, LINE = "#1c2127", "#555d67", "#d8dde3"
 DEVICE_COLOURS = {"cpu": "#0072b2", "gpu": "#c75000"}
 _VARIABLES = {INK: "--ink", SOFT: "--soft", LINE: "--line"} | {
@@ -56,8 +54,6 @@ WIDTH, SMALL = 4.2, 2.5
 
 @dataclass(frozen=True)
 class Picture:
-    """Figure of the report."""
-
     name: str
     """Name of the file, without the extension."""
     caption: str
@@ -102,8 +98,3 @@ def panel(width: float, height: float) -> tuple[Figure, Axes]:
     """Return a figure of this size in inches, whose labels and legend have room."""
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.subplots()
-
-
-def seconds_on_axis(value: float, _place: float | None) -> str:
-    """Format a tick."""
-    return seconds(value) if value else "0"

@@ -7,7 +7,7 @@ from photofinish.answer.seeds import ScoreDifference
 from photofinish.answer.times import job_interval
 from photofinish.reporting.templates import say
 from photofinish.results.job_times import JobTimes
-from photofinish.wording import counted, seconds
+from photofinish.wording import counted
 
 
 def timed_text(timings: JobTimes) -> str:
@@ -15,11 +15,6 @@ def timed_text(timings: JobTimes) -> str:
     done, of, unit = timings.timed
     whole = counted(round(of), unit)
     return say("timed", done=round(done), whole=whole) if timings.untimed_epochs else whole
-
-
-def job_time(timings: JobTimes) -> str:
-    """Return the whole job's time, marked if it is extrapolated."""
-    return f"{seconds(timings.whole_seconds)}{mark(timings)}"
 
 
 def mark(timings: JobTimes) -> str:

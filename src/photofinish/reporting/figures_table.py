@@ -10,11 +10,11 @@ import numpy as np
 
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.result import Result
-from photofinish.answer.spending import time_to_lowest_loss
 from photofinish.machine.fingerprint import GpuTarget
 from photofinish.reporting.comparison_rows import COLUMNS, comparison_rows, is_known
 from photofinish.reporting.page import Table
 from photofinish.reporting.templates import NOTHING, say
+from photofinish.results import passed_seconds
 from photofinish.results.figures import Figure
 from photofinish.wording import listed, seconds
 
@@ -88,11 +88,13 @@ def _steps(result: Result) -> str | None:
 
 
 def _lowest_loss(result: Result) -> float | None:
-    """Return the time to the lowest loss, if early stopping looks for it."""
+    """Return the time to the lowest validation loss, if early stopping looks for it."""
     if not result.stops_early or not result.trained:
         return None
     timings = result.trained.timings
-    return time_to_lowest_loss(result.history, timings.epochs, timings.startup_seconds)
+    losses = [loss for epoch in result.history if (loss := epoch.validation_loss) is not None]
+    lowest = losses.index(min(losses))
+    return timings.startup_seconds + passed_seconds(timings.epochs[: lowest + 1])
 
 
 def _trained(attribute: str) -> Callable[[Result], Any]:

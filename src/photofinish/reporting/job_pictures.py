@@ -70,7 +70,6 @@ def job_pictures(pair: Comparison, decision: Decision) -> tuple[list[Picture], l
 
 
 def _no_gpu(decision: Decision) -> str:
-    """Return why no GPU is drawn."""
     bound = decision.worth.limit
     return say("no GPU pays", limit=bound) if bound <= HIGH else say("no GPU known")
 

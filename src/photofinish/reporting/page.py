@@ -19,7 +19,6 @@ _CODE = re.compile(r"`([^`]+)`")
 
 
 def template(name: str) -> jinja2.Template:
-    """Return a template of the report."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("photofinish.reporting"),
         autoescape=True,

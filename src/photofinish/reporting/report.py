@@ -18,16 +18,13 @@ from photofinish.reporting.answer_records import answer_record
 from photofinish.reporting.answer_words import headline, legend
 from photofinish.reporting.answer_words import summary as summary_of
 from photofinish.reporting.answers import Answers, write_answers
-from photofinish.reporting.answers_picture import all_jobs
+from photofinish.reporting.answers_picture import all_jobs, heat_map
 from photofinish.reporting.causes import commands, prediction, remedy_line
 from photofinish.reporting.comparison_rows import comparison_metrics, comparison_rows
 from photofinish.reporting.drawing import Picture
 from photofinish.reporting.figures_table import figures_table
 from photofinish.reporting.job_pictures import job_pictures
-from photofinish.reporting.loader_table import loader_note, loader_table, workers_table
-from photofinish.reporting.overview import overview_table
 from photofinish.reporting.page import Table, template
-from photofinish.reporting.pictures import heat_map
 from photofinish.reporting.sentences import Verdict, shared_model, verdict
 from photofinish.reporting.templates import say
 from photofinish.results.job_times import JobTimes
@@ -40,8 +37,8 @@ MOST_MARKDOWN_CHARACTERS = 60_000
 FIGURES = "figures"
 _SECTIONS: dict[str, Callable[[Comparison], Table]] = {
     "Speed-ups": tables.speedup_table,
-    "Where a loader's time goes": loader_table,
-    "Loading with more workers": workers_table,
+    "Where a loader's time goes": tables.loader_table,
+    "Loading with more workers": tables.workers_table,
     "Is it the same model?": tables.parity_table,
     "The script's metrics": tables.metrics_table,
     "Several seeds": tables.seeds_table,
@@ -94,7 +91,7 @@ def write_report(
     drawn += [heat_map(found)] if found else []
     for picture in [*drawn, *(picture for each in details for picture in each.pictures)]:
         _write(folder / FIGURES / f"{picture.name}.svg", picture.file)
-    overview = overview_table(verdicts, everything)
+    overview = tables.overview_table(verdicts, everything)
     summary = summary_of(decisions)
     answers = _answers(everything, verdicts, summary, overview)
     page = template("report.html.j2").render(
@@ -162,12 +159,6 @@ def _records(pairs: Sequence[Comparison]) -> str:
 
 def _details(pair: Comparison, answer: Verdict) -> Details:
     diagnoses = [found for of_device in pair.diagnoses.values() for found in of_device]
-    remedies = [
-        (each, found.run.timings)
-        for found in diagnoses
-        for each in (found.remedy, found.second)
-        if each
-    ]
     is_loading = any("input-bound" in (found.cause, found.likely) for found in diagnoses)
     sections = [
         (title, found, say(title))
@@ -175,8 +166,12 @@ def _details(pair: Comparison, answer: Verdict) -> Details:
         if (is_loading or title not in _OF_LOADING) and (found := table(pair))
     ]
     drawn, left_out = job_pictures(pair, answer.decision)
-    suggestions = [_suggestion(pair.experiment, *each) for each in remedies]
-    notes = [*left_out, *filter(None, [loader_note(pair)])]
+    suggestions = [
+        _suggestion(pair.experiment, each, found.run.timings)
+        for found in diagnoses
+        for each in found.remedies
+    ]
+    notes = [*left_out, *filter(None, [tables.loader_note(pair)])]
     return Details(answer, suggestions, sections, drawn, notes)
 
 

@@ -153,7 +153,7 @@ def _evidence_of_cpu(pair: Comparison, decision: Decision) -> Iterator[str]:
         whole = timed_text(timings) if timings.untimed_epochs else "it"
         what = say("trained", what=whole, scores=cpu.trained.scores.in_words)
     yield say("ran", it=timings, what=what)
-    if decision.about == "any GPU" and decision.reason == "start-up" and cpu.has_steps:
+    if decision.about == "any GPU" and decision.worth.reason == "start-up" and cpu.has_steps:
         return
     if cpu.has_steps and pair.renting.not_counted:
         yield say("no estimates", why=pair.renting.not_counted)
@@ -265,12 +265,13 @@ def _cautions(pair: Comparison) -> Iterator[str]:
         if run.settings and times.step_warnings and not is_reported:
             command = measure_again([f"measure-{run.device}@{run.experiment}"])
             yield say("busy steps", device=device, why=times.step_warnings, command=command)
-        calls = run.cpu_fallbacks.items()
+        first = run.trained.first_step if run.trained else None
+        calls = first.cpu_fallbacks.items() if first else ()
         if names := [say("fallback", name=name, count=count) for name, count in calls]:
             yield say("fallbacks", device=device, names=names)
     if any(run.timings.interruptions for run in pair.trained):
         yield say("interrupted")
-    if not pair.cpu.is_deterministic:
+    if pair.cpu.settings and not pair.cpu.settings.deterministic:
         yield say("not deterministic")
     hosts = [run.timings.host_name for run in pair.trained]
     if len(set(hosts)) > 1:

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import statistics
+from collections.abc import Callable, Iterable, Sequence
 
+from photofinish.answer.candidates import Worth
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.scaling import Series, Shared
 from photofinish.answer.seeds import Spread
 from photofinish.answer.speedups import epoch_speedup
 from photofinish.machine.load import load_warnings
 from photofinish.reporting import sentences
-from photofinish.reporting.extrapolated import job_time, timed_text
-from photofinish.reporting.page import Table
+from photofinish.reporting.answer_words import (
+    cause_text,
+    gpu_words,
+    headline,
+    here_text,
+    speedup_text,
+    there_text,
+)
+from photofinish.reporting.extrapolated import mark, timed_text
+from photofinish.reporting.page import ANSWER, Table
 from photofinish.reporting.templates import NOTHING, THE_SAME, say
 from photofinish.results.references import hardware
 from photofinish.wording import (
+    HIGH,
     all_or_some,
+    byte_size,
+    counted,
     interval_text,
     listed,
     seconds,
@@ -23,9 +36,38 @@ from photofinish.wording import (
     utc_day,
 )
 
+_LINES = 5
+
+
+def overview_table(verdicts: Sequence[sentences.Verdict], pairs: Sequence[Comparison]) -> Table:
+    """Return a row for each experiment, without empty columns."""
+    rows = []
+    for each, pair in zip(verdicts, pairs, strict=True):
+        worth = each.decision.worth
+        row = {
+            "experiment": each.experiment,
+            ANSWER: headline(each.decision),
+            "do": each.action,
+            "on this CPU": here_text(pair, worth),
+            "on a GPU": there_text(worth) or NOTHING,
+            "GPU": gpu_words(worth) or NOTHING,
+            "speed-up": _speedup_or_bound(worth),
+            "what takes the time": cause_text(pair, worth) or NOTHING,
+            "the models": each.model,
+        }
+        rows.append(row)
+    filled = [heading for heading in rows[0] if any(row[heading] != NOTHING for row in rows)]
+    return [{heading: row[heading] for heading in filled} for row in rows]
+
+
+def _speedup_or_bound(worth: Worth) -> str:
+    """Return the speed-up by the GPU without a machine's start, or the bound of all GPUs."""
+    if worth.gpu:
+        return speedup_text(worth)
+    return say("up to times", limit=worth.limit) if worth.limit <= HIGH else NOTHING
+
 
 def series_table(series: Iterable[Series]) -> Table:
-    """Return a row for each series of sizes."""
     return [
         {
             "experiments": all_or_some(each.experiments),
@@ -136,7 +178,7 @@ def references_table(pair: Comparison) -> Table:
             "recorded elsewhere": say("day and machine", day=day, machine=each.machine),
             "epoch (median)": seconds(against_cpu.device_seconds),
             "of this CPU's speed": times(against_cpu.ratio),
-            "total": job_time(timings),
+            "total": f"{seconds(timings.whole_seconds)}{mark(timings)}",
             "test": say("score after", scores=each.scores.in_words, timed=timed_text(timings))
             if each in pair.same_model_references
             else say("another training"),
@@ -156,4 +198,67 @@ def metrics_table(pair: Comparison) -> Table:
             value = run.metrics.get(name)
             row[run.device.upper()] = NOTHING if value is None else f"{value:.6g}"
         rows.append(row)
+    return rows
+
+
+def loader_parts(pair: Comparison) -> dict[str, float]:
+    """Return the longest parts of loading a batch, and the sum of the others. Empty if unknown.
+
+    If both devices measured the parts, they are the GPU's, with the copy to it.
+    """
+    measured: dict[str, float] = {}
+    for run in pair.trained:
+        if run.timings.loader and run.timings.loader.explained:
+            measured = {**run.timings.loader.explained}
+            if run.device == "gpu" and run.costs:
+                measured["copying to the device"] = run.costs.copying_seconds
+    parts = sorted(measured.items(), key=lambda part: -part[1])
+    if len(parts) <= _LINES:
+        return dict(parts)
+    longest, others = parts[: _LINES - 1], parts[_LINES - 1 :]
+    others_seconds = sum(part_seconds for _, part_seconds in others)
+    return {**dict(longest), counted(len(others), "other"): others_seconds}
+
+
+def loader_table(pair: Comparison) -> Table:
+    """Return a row for each part of loading a batch, with its share."""
+    parts = loader_parts(pair)
+    whole_seconds = sum(parts.values())
+    return [
+        {
+            "part of loading a batch": name,
+            "time": say("time and share", it=part, share=part / whole_seconds),
+        }
+        for name, part in parts.items()
+    ]
+
+
+def loader_note(pair: Comparison) -> str:
+    """Return the reason for missing parts."""
+    notes = []
+    for run in pair.trained:
+        loader, device = run.timings.loader, run.device.upper()
+        if loader and loader.not_measured:
+            notes.append(say("no loader parts", device=device, why=loader.not_measured))
+    return " ".join(notes)
+
+
+def workers_table(pair: Comparison) -> Table:
+    rows = []
+    for run in pair.trained:
+        loader = run.timings.loader
+        if loader is None:
+            continue
+        for each in loader.tried_workers:
+            row = {
+                "device": run.device.upper(),
+                "workers": str(each.workers),
+                "samples/s": f"{loader.batch_size / each.batch_seconds:,.0f}",
+                "a batch": seconds(each.batch_seconds),
+                "start and end in each epoch": seconds(each.start_seconds),
+                "CPU time of a worker": seconds(statistics.fmean(each.cpu_seconds)),
+                "its computing threads": str(max(each.busy_threads, default=1)),
+                "its memory": byte_size(max(each.memory_bytes, default=0)),
+            }
+            rows.append(row)
     return rows

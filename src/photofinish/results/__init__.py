@@ -37,10 +37,8 @@ class EpochTiming:
 
 
 def passed_seconds(timings: Iterable[EpochTiming]) -> float:
-    """Return the time in all passes."""
     return sum(timing.training_seconds + timing.validation_seconds for timing in timings)
 
 
 def median_training_seconds(timings: Iterable[EpochTiming]) -> float:
-    """Return the median time of a training pass."""
     return statistics.median(timing.training_seconds for timing in timings)

@@ -34,33 +34,29 @@ class Figure(Generic[T]):
     """True if it is missing for a job that is timed as a whole."""
 
 
-def _of_times(attribute: str, name: str, label: str | None = None, **places: Any) -> Figure[Record]:
+def _of_times(attribute: str, label: str | None = None, **places: Any) -> Figure[Record]:
     """Return a figure that is an attribute of a job's times, None if they do not have it."""
-    places = {"write": seconds, "mlflow": attribute, **places}
-    return Figure(name, lambda times: getattr(times, attribute, None), label, **places)
+    places = {"name": attribute, "write": seconds, "mlflow": attribute, **places}
+    return Figure(value=lambda times: getattr(times, attribute, None), label=label, **places)
 
 
+_OF_STEPS = {"dvc": True, "needs_steps": True}
 FIGURES = (
-    _of_times("median_step_seconds", "step_seconds", "step (median)", dvc=True, needs_steps=True),
+    _of_times("median_step_seconds", "step (median)", name="step_seconds", **_OF_STEPS),
+    _of_times("median_epoch_seconds", "epoch (median)", name="epoch_seconds", **_OF_STEPS),
     _of_times(
-        "median_epoch_seconds", "epoch_seconds", "epoch (median)", dvc=True, needs_steps=True
-    ),
-    _of_times(
-        "images_per_second",
         "images_per_second",
         "samples/s",
         write=thousands,
         mlflow="median_images_per_second",
         needs_steps=True,
     ),
-    _of_times("startup_seconds", "startup_seconds", "start-up", needs_steps=True),
-    _of_times("total_seconds", "total_seconds", "total", dvc=True),
-    _of_times("peak_memory_bytes", "peak_memory_bytes", "memory (peak)", write=byte_size),
-    _of_times(
-        "peak_host_memory_bytes", "peak_host_memory_bytes", "host memory (peak)", write=byte_size
-    ),
-    _of_times("data_seconds", "data_seconds", csv=False),
-    _of_times("warm_up_seconds", "warm_up_seconds", csv=False),
+    _of_times("startup_seconds", "start-up", needs_steps=True),
+    _of_times("total_seconds", "total", dvc=True),
+    _of_times("peak_memory_bytes", "memory (peak)", write=byte_size),
+    _of_times("peak_host_memory_bytes", "host memory (peak)", write=byte_size),
+    _of_times("data_seconds", csv=False),
+    _of_times("warm_up_seconds", csv=False),
 )
 
 

@@ -15,7 +15,7 @@ from photofinish.results.measurements import (
     StepMeasurements,
     StepParts,
 )
-from photofinish.results.pass_times import PassTimes, ProcessTimes
+from photofinish.results.pass_times import ProcessTimes
 from photofinish.results.records import TrainingTimes
 from photofinish.results.timed_parts import EpochByParts, epoch_by_parts
 
@@ -120,16 +120,6 @@ class JobTimes(ProcessTimes, StepMeasurements, ABC):
         return statistics.median(self.epoch_seconds)
 
     @property
-    def training_load(self) -> tuple[LoadWindow, ...]:
-        """Load during the training."""
-        return self.load if self.measured_load else self.load[:-1]
-
-    @property
-    def step_load(self) -> tuple[LoadWindow, ...]:
-        """Load while steps were measured."""
-        return self.measured_load or self.load[-1:]
-
-    @property
     def busy(self) -> list[str]:
         """Reasons why the job's times are unreliable. Empty on a quiet machine."""
         return load_warnings(self.load)
@@ -138,7 +128,7 @@ class JobTimes(ProcessTimes, StepMeasurements, ABC):
     def step_warnings(self) -> list[str]:
         """Reasons why the times of steps are unreliable. Empty on a quiet machine."""
         before = [] if self.measured_load else self.busy
-        return before or load_warnings(self.step_load)
+        return before or load_warnings(self.measured_load or self.load[-1:])
 
     @property
     def median_step_seconds(self) -> float:
@@ -186,12 +176,8 @@ class JobTimes(ProcessTimes, StepMeasurements, ABC):
         return parts if fits or isinstance(self.host, GpuTarget) else None
 
 
-class EpochTimes(PassTimes, JobTimes):
-    """Times of a job by its epochs."""
-
-    @property
-    def planned_epochs(self) -> int:
-        return len(self.epochs) + self.epochs_left
+class Timings(TrainingTimes, JobTimes):
+    """Times of a training, with its steps as `measure` measured them."""
 
     @property
     def epoch_seconds(self) -> list[float]:
@@ -226,10 +212,6 @@ class EpochTimes(PassTimes, JobTimes):
     def end_to_end_seconds(self) -> list[float]:
         repeats = [passed_seconds(repeat) + self.left_seconds(repeat) for repeat in self.repeats]
         return [self.whole_seconds, *(self.once_seconds + seconds for seconds in repeats)]
-
-
-class Timings(TrainingTimes, EpochTimes):
-    """Times of a training, with its steps as `measure` measured them."""
 
     def of_length(self, epochs: int) -> Timings:
         """Return the times of a training of so many epochs: the first of these, or all and more."""

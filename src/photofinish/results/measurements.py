@@ -31,7 +31,6 @@ class SteadyState(Record):
 
     @property
     def median_seconds(self) -> float:
-        """Median time of a step."""
         return statistics.median(self.step_seconds)
 
 

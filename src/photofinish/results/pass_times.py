@@ -1,9 +1,8 @@
-"""Times of a training's passes, and the machine that took them."""
+"""Times of a process that trains or measures, and the machine that took them."""
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
 from typing import Any, Literal
 
 from photofinish.config.base import Record
@@ -11,7 +10,6 @@ from photofinish.machine.energy import Energy
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.machine.host import git_commit, package_versions
 from photofinish.machine.load import LoadWindow
-from photofinish.results import EpochTiming, median_training_seconds, passed_seconds
 
 
 class Readings(Record):
@@ -83,61 +81,6 @@ class ProcessTimes(Readings, Where):
     """
     load: tuple[LoadWindow, ...]
     """Load between readings after epochs."""
-
-
-class PassTimes(ProcessTimes):
-    """Duration of a job, of its start-up and of its epochs."""
-
-    epochs: tuple[EpochTiming, ...]
-    epochs_left: int = 0
-    """Number of planned epochs that were not trained because of a time limit."""
-    repeats: tuple[tuple[EpochTiming, ...], ...] = ()
-    """Epochs of each further training from the same start."""
-    seeds: tuple[tuple[EpochTiming, ...], ...] = ()
-    """Epochs of the training from each further seed."""
-    resumed_at_epochs: tuple[int, ...] = ()
-
-    @property
-    def all_epochs(self) -> list[EpochTiming]:
-        """Epochs of the first training and of its repeats."""
-        return [*self.epochs, *(timing for repeat in self.repeats for timing in repeat)]
-
-    @property
-    def median_epoch_seconds(self) -> float:
-        """Median duration of a training pass."""
-        return median_training_seconds(self.all_epochs)
-
-    @property
-    def once_seconds(self) -> float:
-        """Time outside the passes: start-up, writing results."""
-        once_seconds = self.total_seconds - passed_seconds(self.epochs)
-        least_seconds = min(self.startup_seconds, once_seconds)
-        return max(least_seconds, once_seconds - self.overhead_seconds)
-
-    @property
-    def planned_epochs(self) -> int:
-        """Number of epochs of the whole job."""
-        return len(self.epochs) + self.epochs_left
-
-    @property
-    def overhead_seconds(self) -> float:
-        """Time in the total that a plain training would not take, or 0 if unknown."""
-        return 0.0
-
-    def left_seconds(self, epochs: Sequence[EpochTiming]) -> float:
-        """Return the time of the epochs left, if each takes the mean time of `epochs`."""
-        return self.epochs_left * passed_seconds(epochs) / len(epochs)
-
-    @property
-    def whole_seconds(self) -> float:
-        """Duration of the whole job, extrapolated if a time limit left epochs untrained."""
-        passes_seconds = passed_seconds(self.epochs) + self.left_seconds(self.epochs)
-        return self.once_seconds + passes_seconds
-
-    @property
-    def seeds_seconds(self) -> float:
-        """Time of all further seeds' passes, including the epochs left."""
-        return sum(passed_seconds(seed) + self.left_seconds(seed) for seed in self.seeds)
 
 
 def made_here(host: CpuTarget | GpuTarget) -> dict[str, Any]:

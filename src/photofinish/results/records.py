@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import astuple, fields
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
@@ -17,8 +17,13 @@ from photofinish.data import Dtype, PartName, Shape, TaskName
 from photofinish.errors import UserError
 from photofinish.files import sha256_of_bytes, to_csv, write_text_atomically
 from photofinish.nested import Nested
-from photofinish.results import EpochMetrics
-from photofinish.results.pass_times import Overhead, PassTimes, StepsTaken
+from photofinish.results import (
+    EpochMetrics,
+    EpochTiming,
+    median_training_seconds,
+    passed_seconds,
+)
+from photofinish.results.pass_times import Overhead, ProcessTimes, StepsTaken
 
 MODEL, TIMINGS_FOLDER, EVALUATED = "model", "timings", "evaluation"
 SEEDS = "seeds"
@@ -133,9 +138,17 @@ class FirstStep(Record):
         return self.draws or self.has_dropout
 
 
-class TrainingTimes(PassTimes):
+class TrainingTimes(ProcessTimes):
     """Times of a training: timings/timings.json."""
 
+    epochs: tuple[EpochTiming, ...]
+    epochs_left: int = 0
+    """Number of planned epochs that were not trained because of a time limit."""
+    repeats: tuple[tuple[EpochTiming, ...], ...] = ()
+    """Epochs of each further training from the same start."""
+    seeds: tuple[tuple[EpochTiming, ...], ...] = ()
+    """Epochs of the training from each further seed."""
+    resumed_at_epochs: tuple[int, ...] = ()
     data_seconds: float
     """Time to read, normalise and copy the split. Part of the start-up."""
     warm_up_seconds: float
@@ -150,8 +163,41 @@ class TrainingTimes(PassTimes):
     """SHA-256 of all that determines the training, except the experiment's name."""
 
     @property
-    def overhead_seconds(self) -> float:
-        return self.overhead.seconds
+    def all_epochs(self) -> list[EpochTiming]:
+        """Epochs of the first training and of its repeats."""
+        return [*self.epochs, *(timing for repeat in self.repeats for timing in repeat)]
+
+    @property
+    def median_epoch_seconds(self) -> float:
+        """Median duration of a training pass."""
+        return median_training_seconds(self.all_epochs)
+
+    @property
+    def once_seconds(self) -> float:
+        """Time outside the passes: start-up, writing results."""
+        once_seconds = self.total_seconds - passed_seconds(self.epochs)
+        least_seconds = min(self.startup_seconds, once_seconds)
+        return max(least_seconds, once_seconds - self.overhead.seconds)
+
+    @property
+    def planned_epochs(self) -> int:
+        """Number of epochs of the whole job."""
+        return len(self.epochs) + self.epochs_left
+
+    def left_seconds(self, epochs: Sequence[EpochTiming]) -> float:
+        """Return the time of the epochs left, if each takes the mean time of `epochs`."""
+        return self.epochs_left * passed_seconds(epochs) / len(epochs)
+
+    @property
+    def whole_seconds(self) -> float:
+        """Duration of the whole job, extrapolated if a time limit left epochs untrained."""
+        passes_seconds = passed_seconds(self.epochs) + self.left_seconds(self.epochs)
+        return self.once_seconds + passes_seconds
+
+    @property
+    def seeds_seconds(self) -> float:
+        """Time of all further seeds' passes, including the epochs left."""
+        return sum(passed_seconds(seed) + self.left_seconds(seed) for seed in self.seeds)
 
 
 class Untimed(Record):
@@ -186,14 +232,13 @@ class DeviceEvaluation(Record):
     test_accuracy: float | None
     """None if the task has values"""
     test_loss: float
-    macro_f1: float | None
+    macro_f1: float | None = None
     metrics: dict[str, float] = Field(default_factory=dict)
     """Custom metrics, and errors of predicted values, by name."""
     first_metric: str | None = None
     """Name of the first custom metric, which is the main score."""
-    classes: dict[str, ClassScores]
-    """Scores of each class or label."""
-    confusion: tuple[tuple[int, ...], ...]
+    classes: dict[str, ClassScores] = Field(default_factory=dict)
+    confusion: tuple[tuple[int, ...], ...] = ()
     """Confusion matrix, with a row for each true class."""
     seeds: tuple[SeedScores, ...] = ()
     """Test scores of the networks from further seeds."""
@@ -263,7 +308,6 @@ def write_record(path: Path, record: BaseModel) -> None:
 
 
 def read_record(path: Path, schema: type[_ModelT]) -> _ModelT:
-    """Read a record and validate it."""
     try:
         return schema.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
@@ -288,7 +332,6 @@ def read_scores(
 
 
 def read_history(folder: Path) -> list[EpochMetrics]:
-    """Read model/history.csv."""
     rows = csv.DictReader((folder / HISTORY).read_text(encoding="utf-8").splitlines())
     known = [{name: text for name, text in row.items() if text} for row in rows]
     return [_HISTORY_ROW.validate_strings(row) for row in known]

@@ -53,7 +53,6 @@ class Reference(Record):
 
     @property
     def hardware(self) -> str:
-        """Hardware that trained."""
         return hardware(self.training.device, self.timings)
 
     def of_length(self, epochs: int) -> Reference:
@@ -62,7 +61,6 @@ class Reference(Record):
 
 
 def write_reference(folder: Path, reference: Reference) -> Path:
-    """Write a reference below `folder`."""
     name = f"{reference.experiment}.{reference.training.device}.json"
     path = folder / reference.machine / name
     records.write_record(path, reference)
@@ -72,7 +70,6 @@ def write_reference(folder: Path, reference: Reference) -> Path:
 def read_references(
     folder: Path, chosen: Literal["all", "none"] | Iterable[str]
 ) -> list[Reference]:
-    """Read the references of the chosen machines."""
     if chosen == "none" or not folder.is_dir():
         return []
     machines = sorted(path.name for path in folder.iterdir() if path.is_dir())

@@ -23,7 +23,6 @@ Epochs = tuple[EpochTiming, ...]
 
 
 def train_repeats(first: Training, instruments: Instruments) -> tuple[Epochs, ...]:
-    """Train the repeats, and return the epochs of each."""
     repeats: list[Epochs] = []
     count, spent_seconds = first.setup.run.experiment.repeats, first.spent_seconds()
     if count > 1:

@@ -1,14 +1,17 @@
-"""Record of a training before its first step."""
+"""Fields that a training and a measurement record alike."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 
 from photofinish.models.registry import count_parameters
 from photofinish.results import records
-from photofinish.results.pass_times import StepsTaken
+from photofinish.results.pass_times import StepsTaken, made_here
+from photofinish.runs.job_clock import JobClock
 from photofinish.runs.setup import Setup
-from photofinish.training.torch_device import effective_precision
+from photofinish.training.torch_device import device_name, effective_precision
 from photofinish.training.trainer import Trainer
 
 
@@ -43,7 +46,17 @@ def training_record(
     )
 
 
-def steps_taken(trainer: Trainer) -> StepsTaken:
-    """Return how the trainer launches its steps."""
+def process_fields(setup: Setup, trainer: Trainer, clock: JobClock) -> dict[str, Any]:
+    """Return the fields about this process: its machine, its start-up, how it launches steps."""
     steps = trainer.steps
-    return StepsTaken(kind=steps.kind, at_once=steps.at_once, why=steps.why)
+    cpu = setup.run.host.cpu if setup.run.device == "cpu" else None
+    return {
+        **made_here(setup.run.host),
+        "device_name": cpu.model if cpu else device_name(setup.device),
+        "device_count": setup.team.device_count,
+        "started_at_unix_seconds": clock.started_at_unix_seconds,
+        "startup_seconds": clock.startup_seconds,
+        "startup_cpu_seconds": clock.startup_cpu_seconds,
+        "data_seconds": setup.data_seconds,
+        "steps_taken": StepsTaken(kind=steps.kind, at_once=steps.at_once, why=steps.why),
+    }

@@ -8,9 +8,9 @@ from functools import partial
 from itertools import chain
 from typing import Self
 
-from photofinish.machine.energy import EnergyMeter, added_up, unavailable
+from photofinish.machine.energy import Energy, EnergyMeter, added_up
 from photofinish.machine.host_memory import peak_host_memory_bytes
-from photofinish.machine.load import LoadMonitor, LoadWindow, nvidia_gpu_state
+from photofinish.machine.load import LoadWindow
 from photofinish.results import passed_seconds
 from photofinish.results.pass_times import Overhead, Readings
 from photofinish.runs.training import Training
@@ -28,11 +28,9 @@ class Instruments:
     """Readings of the first training."""
 
     def __init__(self, training: Training) -> None:
-        run, team = training.setup.run, training.team
-        loader, gpus = run.experiment.input, [nvidia_uuid(device) for device in team.devices]
-        shares_cores = run.host.processes > 1 or (loader.name == "loader" and loader.workers > 0)
-        self._load = LoadMonitor(nvidia_gpu_state(gpus[0]), own_processes_share_cores=shares_cores)
-        self._energy = EnergyMeter(gpus) if run.device == "gpu" else None
+        self._load = training.setup.load_monitor()
+        gpus = list(map(nvidia_uuid, training.team.devices))
+        self._energy = EnergyMeter(gpus) if training.setup.run.device == "gpu" else None
         self._training, self._epochs_before, self._started_seconds = training, 0, 0.0
 
     def __enter__(self) -> Self:
@@ -53,7 +51,10 @@ class Instruments:
         own = [self._energy.training_ended()] if self._energy else []
         energy = added_up(chain.from_iterable(team.all_gather_object(own)))
         if training.resumed_at_epochs:
-            energy = unavailable(energy, "only the last part of the training was measured")
+            reason = "only the last part of the training was measured"
+            energy = tuple(
+                Energy(of=part.of, status="unavailable", reason=reason) for part in energy
+            )
         self._load.training_ended()
         seconds = max(0.0, loop_seconds - passes_seconds)
         self.overhead = Overhead(

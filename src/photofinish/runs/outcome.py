@@ -7,13 +7,11 @@ from itertools import chain
 from photofinish.files import sha256_of_bytes, sha256_of_file, write_bytes_atomically
 from photofinish.results import median_training_seconds, records
 from photofinish.results.learned import weights_of
-from photofinish.results.pass_times import made_here
 from photofinish.runs.further import Epochs
-from photofinish.runs.initial_record import steps_taken, training_record
+from photofinish.runs.initial_record import process_fields, training_record
 from photofinish.runs.instruments import Instruments
 from photofinish.runs.job_clock import JobClock
 from photofinish.runs.training import Training
-from photofinish.training.torch_device import device_name
 
 
 def write_model(training: Training) -> None:
@@ -44,18 +42,11 @@ def timings_of(
     warm_up_seconds: float,
     total_seconds: float,
 ) -> records.TrainingTimes:
-    """Return the record of the times of the training and its parts."""
     setup, trainer = training.setup, training.trainer
     run, image_count = setup.run, setup.training.image_count
-    cpu = run.host.cpu if run.device == "cpu" else None
     epochs = tuple(trainer.progress.timings)
     return records.TrainingTimes(
-        **made_here(run.host),
-        device_name=cpu.model if cpu else device_name(setup.device),
-        started_at_unix_seconds=clock.started_at_unix_seconds,
-        startup_seconds=clock.startup_seconds,
-        startup_cpu_seconds=clock.startup_cpu_seconds,
-        data_seconds=setup.data_seconds,
+        **process_fields(setup, trainer, clock),
         warm_up_seconds=warm_up_seconds,
         epochs=epochs,
         epochs_left=trainer.epochs_left_out(),
@@ -66,9 +57,7 @@ def timings_of(
         training_image_count=image_count,
         steps_per_epoch=trainer.steps_per_epoch,
         images_per_second=image_count / median_training_seconds(chain(epochs, *repeats)),
-        device_count=setup.team.device_count,
         repeats=repeats,
-        steps_taken=steps_taken(trainer),
         overhead=instruments.overhead,
         load=instruments.load,
         identity=run.identity(),

@@ -139,7 +139,6 @@ class Run:
         return fetched_weights(self.experiment.model, self.weights)
 
     def weights_file(self) -> Path | None:
-        """Return the file of published weights."""
         published = self.published_weights()
         return self.weights / published.file if published and self.weights else None
 
@@ -187,9 +186,3 @@ def _dvc_lock_entry() -> str:
     text = lock.read_text(encoding="utf-8")
     entry = re.search(rf"^  {re.escape(stage)}:$(\n   .*)*", text, re.MULTILINE)
     return entry[0] if entry else ""
-
-
-def write_unavailable(run: Run, reason: str) -> None:
-    record = records.Unavailable(device=run.device, experiment=run.experiment, reason=reason)
-    records.write_record(run.out / records.MODEL / records.RECORD, record)
-    records.write_record(run.out / records.TIMINGS_FOLDER / records.TIMINGS, records.Untimed())

@@ -12,6 +12,7 @@ from photofinish.config.experiment import Experiment
 from photofinish.data import PartName
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import ConfigError
+from photofinish.machine.load import LoadMonitor, nvidia_gpu_state
 from photofinish.models.custom import check_same_network
 from photofinish.models.registry import build_model
 from photofinish.runs.run import Run
@@ -23,7 +24,7 @@ from photofinish.training.input_paths import make_batches
 from photofinish.training.loading import LoadedSamples, SampleKind
 from photofinish.training.losses import Loss
 from photofinish.training.parts import has_live_inputs, part_of
-from photofinish.training.torch_device import configure_torch
+from photofinish.training.torch_device import configure_torch, nvidia_uuid
 from photofinish.training.trainer import Trainer
 from photofinish.training.world import World
 
@@ -122,6 +123,14 @@ class Setup:
         return make_batches(
             experiment, part_of(self.split, name), self.device, self.team.rank, self.team.size
         )
+
+    def load_monitor(self) -> LoadMonitor:
+        """Return a monitor of the load of this process's cores and first GPU."""
+        loader = self.run.experiment.input
+        has_workers = loader.name == "loader" and loader.workers > 0
+        gpu_state = nvidia_gpu_state(nvidia_uuid(self.team.devices[0]))
+        shares_cores = self.run.host.processes > 1 or has_workers
+        return LoadMonitor(gpu_state, own_processes_share_cores=shares_cores)
 
     @contextmanager
     def _experiment_named(self) -> Iterator[None]:

@@ -11,10 +11,11 @@ from photofinish.config.experiment import ExperimentPlan
 from photofinish.data.packed import PackedSplit
 from photofinish.files import state_folder
 from photofinish.machine.fingerprint import GpuTarget, check_machine, read_host, report_missing
+from photofinish.results import records
 from photofinish.results.records import DeviceLabel
 from photofinish.runs.costs import Costs
 from photofinish.runs.finished import restore_result
-from photofinish.runs.run import REMEDY, Run, write_unavailable
+from photofinish.runs.run import REMEDY, Run
 from photofinish.stage.locks import exclusive, exclusive_machine
 from photofinish.stage.rank import Rank, own_rank
 from photofinish.tracking.client import NoTracker, Tracker
@@ -78,4 +79,6 @@ def _train_with_mlflow(run: Run, rank: Rank | None) -> None:
 
 def _record_unavailable(run: Run, reason: str) -> None:
     report_missing(run.title, run.host, reason)
-    write_unavailable(run, reason)
+    record = records.Unavailable(device=run.device, experiment=run.experiment, reason=reason)
+    records.write_record(run.out / records.MODEL / records.RECORD, record)
+    records.write_record(run.out / records.TIMINGS_FOLDER / records.TIMINGS, records.Untimed())

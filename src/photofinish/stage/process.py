@@ -115,12 +115,8 @@ def end_with_parent() -> None:
     """
     end_on_sigterm()
     if "DVC_STAGE" in os.environ or own_rank():
-        end_with(_starters())
-
-
-def end_with(starters: list[psutil.Process]) -> None:
-    """Start a thread that ends this process once its parent or one of `starters` has ended."""
-    threading.Thread(target=_end_after, args=(starters,), name="lifeline", daemon=True).start()
+        arguments = (_starters(),)
+        threading.Thread(target=_end_after, args=arguments, name="lifeline", daemon=True).start()
 
 
 def _starters() -> list[psutil.Process]:
@@ -135,7 +131,7 @@ def _starters() -> list[psutil.Process]:
 
 
 def _end_after(starters: list[psutil.Process]) -> None:
-    """Send this process SIGTERM once one of `starters` has ended. Kill it after a grace time."""
+    """End this process once its parent or one of `starters` has ended. Kill it if that fails."""
     parent = os.getppid()
     while os.getppid() == parent and all(map(_is_alive, starters)):
         time.sleep(_POLL_SECONDS)

@@ -25,7 +25,6 @@ _live: dict[str, int] = {}
 
 @cache
 def open_project() -> Store:
-    """Open the project's store."""
     return open_store(project_root(), state_folder())
 
 

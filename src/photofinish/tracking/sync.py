@@ -22,26 +22,7 @@ from photofinish.files import project_root, state_folder
 from photofinish.results import records
 from photofinish.results.measured import MEASURED_FOLDER
 from photofinish.results.records import EVALUATED
-from photofinish.tracking.documents import (
-    OURS,
-    REPORT,
-    REPORT_TEXT,
-    TAG_ANSWER,
-    TAG_CURRENT,
-    TAG_DEVICE,
-    TAG_EXPERIMENT,
-    TAG_HOST,
-    TAG_MIRRORED,
-    TAG_NOTE,
-    TAG_PROCESS,
-    TAG_RESULT,
-    TAG_TRAINING_KEY,
-    RunDocument,
-    answers_of,
-    report_document,
-    script_document,
-    training_document,
-)
+from photofinish.tracking import documents
 from photofinish.tracking.store import (
     Store,
     close_abandoned_runs,
@@ -53,7 +34,7 @@ from photofinish.tracking.store import (
 
 _VIEW = "photofinish"
 """Key of the first view of MLflow's page of runs, in the form that its button *Share* creates."""
-_ANSWER = f"tags.`{TAG_ANSWER}`"
+_ANSWER = f"tags.`{documents.TAG_ANSWER}`"
 _COLUMNS = (
     _ANSWER,
     "params.`device`",
@@ -73,12 +54,12 @@ def sync_all(
     `with_models=False` logs no missing models, which would import torch and custom code.
     """
     close_abandoned_runs(store)
-    count, answers = 0, answers_of(report)
+    count, answers = 0, documents.answers_of(report)
     for name in names:
         for device in records.DEVICE_LABELS:
             try:
-                document = script_document(name, device, results, answers)
-                document = document or training_document(name, device, results, answers)
+                document = documents.script_document(name, device, results, answers)
+                document = document or documents.training_document(name, device, results, answers)
             except UserError as error:  # a record of an older photofinish
                 problem = first_line(error)
                 print(f"MLflow: {name}/{device} is left out: {problem}", file=sys.stderr)
@@ -86,20 +67,23 @@ def sync_all(
             if document:
                 document = document if with_models else replace(document, model=None)
                 count += _sync(store, document)
-    if (report / REPORT_TEXT).is_file():
-        count += _sync(store, report_document(report))
+    if (report / documents.REPORT_TEXT).is_file():
+        count += _sync(store, documents.report_document(report))
     return count
 
 
-def _sync(store: Store, document: RunDocument) -> bool:
+def _sync(store: Store, document: documents.RunDocument) -> bool:
     """Return True if a run had to be created or completed for the document."""
     with store.lock:
-        tags = {TAG_RESULT: document.result, TAG_PROCESS: process_tag()}
-        run = _run_of(store, document)
+        tags = {documents.TAG_RESULT: document.result, documents.TAG_PROCESS: process_tag()}
+        runs = store.find_runs(f"tags.`{documents.TAG_RESULT}` = '{document.result}'")
+        run, key = next(iter(runs), None), document.tags.get(documents.TAG_TRAINING_KEY)
+        if run is None and key:  # the training may have opened a run and then lost its server
+            run = unfinished_run(store, key, document.tags[documents.TAG_HOST])
         if run is None:
             tags |= document.tags
             run_id = create_run(store, document.name, tags, document.started_ms)
-        elif is_live(run) and run.data.tags[TAG_PROCESS] != tags[TAG_PROCESS]:
+        elif is_live(run) and run.data.tags[documents.TAG_PROCESS] != tags[documents.TAG_PROCESS]:
             return False  # another process is writing this run
         elif _is_whole(store, run, document):
             return False
@@ -110,19 +94,11 @@ def _sync(store: Store, document: RunDocument) -> bool:
     return True
 
 
-def _run_of(store: Store, document: RunDocument) -> Run | None:
-    runs = store.find_runs(f"tags.`{TAG_RESULT}` = '{document.result}'")
-    if runs or TAG_TRAINING_KEY not in document.tags:
-        return next(iter(runs), None)
-    # The training may have opened a run and then lost its server.
-    return unfinished_run(store, document.tags[TAG_TRAINING_KEY], document.tags[TAG_HOST])
-
-
 def unfinished_run(store: Store, training_key: str, host: str) -> Run | None:
     """Return the newest run of this training on this machine that has no result yet."""
     runs = store.find_runs(
-        f"attributes.status != 'FINISHED' and tags.`{TAG_TRAINING_KEY}` = '{training_key}'"
-        f" and tags.`{TAG_HOST}` = '{host}'"
+        f"attributes.status != 'FINISHED' and tags.`{documents.TAG_HOST}` = '{host}'"
+        f" and tags.`{documents.TAG_TRAINING_KEY}` = '{training_key}'"
     )
     return next(iter(runs), None)
 
@@ -132,7 +108,7 @@ def create_run(store: Store, name: str, tags: dict[str, str], started_ms: int | 
 
     In a shared store, the run's name contains the host. The user is only known for this host.
     """
-    host = tags.get(TAG_HOST)
+    host = tags.get(documents.TAG_HOST)
     if host and store.local_artifacts is None:
         name = f"{name}@{host}"
     if host in (None, platform.node()):
@@ -143,18 +119,18 @@ def create_run(store: Store, name: str, tags: dict[str, str], started_ms: int | 
 
 def set_note(client: MlflowClient, run: Run, text: str) -> None:
     """Set the run's description, unless a user wrote one."""
-    before = run.data.tags.get(TAG_NOTE, "")
-    if text != before and (not before or before.startswith(OURS)):
-        client.set_tag(run.info.run_id, TAG_NOTE, text)
+    before = run.data.tags.get(documents.TAG_NOTE, "")
+    if text != before and (not before or before.startswith(documents.OURS)):
+        client.set_tag(run.info.run_id, documents.TAG_NOTE, text)
 
 
-def mirror_run(store: Store, run_id: str, document: RunDocument) -> None:
+def mirror_run(store: Store, run_id: str, document: documents.RunDocument) -> None:
     """Update a run from a document. The tag that marks the run as complete is set last."""
     client = store.client
     _mark_as_current(store, run_id, document.tags)
     run = client.get_run(run_id)
     tags = dict(document.tags)
-    set_note(client, run, tags.pop(TAG_NOTE, ""))
+    set_note(client, run, tags.pop(documents.TAG_NOTE, ""))
     new_params = document.params.keys() - run.data.params.keys()
     client.log_batch(
         run_id,
@@ -163,7 +139,7 @@ def mirror_run(store: Store, run_id: str, document: RunDocument) -> None:
     )
     if document.dataset and not run.inputs.dataset_inputs:
         client.log_inputs(run_id, [document.dataset])
-    has_files = TAG_MIRRORED in run.data.tags and _has_artifacts(store, run)
+    has_files = documents.TAG_MIRRORED in run.data.tags and _has_artifacts(store, run)
     if document.model and not (has_files and _has_model(store, run)):
         from photofinish.tracking.model import log_model  # imports torch, which takes seconds
 
@@ -174,12 +150,12 @@ def mirror_run(store: Store, run_id: str, document: RunDocument) -> None:
     _log_missing_metrics(client, run, document.metrics)
     for path, folder in document.files:
         # A training's identity determines its files. Those of other stages may change.
-        if not has_files or folder in (EVALUATED, MEASURED_FOLDER, REPORT):
+        if not has_files or folder in (EVALUATED, MEASURED_FOLDER, documents.REPORT):
             client.log_artifact(run_id, str(path), folder)
-    client.set_tag(run_id, TAG_RESULT, document.result)
+    client.set_tag(run_id, documents.TAG_RESULT, document.result)
     # The end of the job, not of the measurements after it, nor the time when MLflow was back.
     client.set_terminated(run_id, "FINISHED", run.info.start_time + document.duration_ms)
-    client.set_tag(run_id, TAG_MIRRORED, document.mirrored)
+    client.set_tag(run_id, documents.TAG_MIRRORED, document.mirrored)
 
 
 def _mark_as_current(store: Store, run_id: str, tags: dict[str, str]) -> None:
@@ -187,12 +163,12 @@ def _mark_as_current(store: Store, run_id: str, tags: dict[str, str]) -> None:
 
     In a shared store, this changes only runs on equal hardware, since host names may be random.
     """
-    same = (TAG_DEVICE, *(_HARDWARE if store.local_artifacts is None else ()))
-    same_name = f"tags.`{TAG_EXPERIMENT}` = '{tags.get(TAG_EXPERIMENT)}'"
-    for run in store.find_runs(f"tags.`{TAG_CURRENT}` = 'true' and {same_name}"):
+    same = (documents.TAG_DEVICE, *(_HARDWARE if store.local_artifacts is None else ()))
+    same_name = f"tags.`{documents.TAG_EXPERIMENT}` = '{tags.get(documents.TAG_EXPERIMENT)}'"
+    for run in store.find_runs(f"tags.`{documents.TAG_CURRENT}` = 'true' and {same_name}"):
         if all(run.data.tags.get(tag) == tags.get(tag) for tag in same):
-            store.client.set_tag(run.info.run_id, TAG_CURRENT, "false")
-    store.client.set_tag(run_id, TAG_CURRENT, "true")
+            store.client.set_tag(run.info.run_id, documents.TAG_CURRENT, "false")
+    store.client.set_tag(run_id, documents.TAG_CURRENT, "true")
 
 
 def _log_missing_metrics(client: MlflowClient, run: Run, metrics: list[Metric]) -> None:
@@ -216,12 +192,12 @@ def _log_missing_metrics(client: MlflowClient, run: Run, metrics: list[Metric]) 
     client.log_batch(run.info.run_id, missing)
 
 
-def _is_whole(store: Store, run: Run, document: RunDocument) -> bool:
+def _is_whole(store: Store, run: Run, document: documents.RunDocument) -> bool:
     """Return True if MLflow has the complete document."""
     return (
         run.info.status == "FINISHED"
-        and run.data.tags.get(TAG_MIRRORED) == document.mirrored
-        and run.data.tags.get(TAG_CURRENT) == "true"
+        and run.data.tags.get(documents.TAG_MIRRORED) == document.mirrored
+        and run.data.tags.get(documents.TAG_CURRENT) == "true"
         and _has_artifacts(store, run)
         and (document.model is None or _has_model(store, run))
     )
@@ -233,7 +209,6 @@ def _has_artifacts(store: Store, run: Run) -> bool:
 
 
 def _has_model(store: Store, run: Run) -> bool:
-    """Return True if the run has a complete model."""
     models = (store.client.get_logged_model(each.model_id) for each in run.outputs.model_outputs)
     return any(model.status == LoggedModelStatus.READY for model in models)
 

@@ -71,7 +71,6 @@ class BatchLoss(ABC):
         return min(batch_size, self._training.image_count - number * batch_size)
 
     def autocast(self) -> AbstractContextManager[object]:
-        """Return the context of the forward pass."""
         return autocast(self.team.devices[0], self._precision)
 
     @abstractmethod

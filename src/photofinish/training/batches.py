@@ -180,7 +180,6 @@ def stream(*parts: object) -> torch.Generator:
 
 
 def batch_order(count: int, seed: int, epoch: int) -> torch.Tensor:
-    """Return the order of the training samples in one epoch."""
     return torch.randperm(count, generator=stream("order", seed, epoch))
 
 

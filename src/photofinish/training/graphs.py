@@ -160,10 +160,8 @@ class GraphedSteps(EagerSteps):
 
     kind: Literal["eager", "graph"] = "graph"
 
-    def __init__(
-        self, step: Step, criterion: Loss, recorder: CudaRecorder, at_once: int, why: str = ""
-    ) -> None:
-        super().__init__(step, why)
+    def __init__(self, step: Step, criterion: Loss, recorder: CudaRecorder, at_once: int) -> None:
+        super().__init__(step)
         self._criterion, self._recorder, self.at_once = criterion, recorder, at_once
         self._captured: tuple[Batch, CapturedSteps] | None = None
         """Static buffers, and the captured steps that read them."""

@@ -28,7 +28,7 @@ from photofinish.training.batches import (
 )
 
 if TYPE_CHECKING:
-    from photofinish.config.experiment import CustomCollate, CustomTransform, LoaderInput
+    from photofinish.config.experiment import CustomTransform, LoaderInput
     from photofinish.data import Dtype, Shape
 
 Key = tuple[int, Draw | None, int | None]
@@ -58,7 +58,10 @@ class LoadedSamples(Dataset[Batch]):
             self._targets = to_tensor(part.labels)
         self._may_change = settings.eval_transform is not None
         self._has_collate = settings.collate is not None
-        self.make_batch = _collate_of(settings.collate)
+        self.make_batch: Any = default_collate
+        if given := settings.collate:
+            with run_custom_code(f"collate {given.name} can't be made"):
+                self.make_batch = as_function(CodeReference.of(given.name).load(), given.arguments)
 
     def __len__(self) -> int:
         return samples_in(self.part.labels)
@@ -148,14 +151,6 @@ def _common_shape(*samples: torch.Tensor) -> Shape:
 
 def _as_tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
-
-
-def _collate_of(settings: CustomCollate | None) -> Any:
-    """Return the function that makes a batch of samples."""
-    if settings is None:
-        return default_collate
-    with run_custom_code(f"collate {settings.name} can't be made"):
-        return as_function(CodeReference.of(settings.name).load(), settings.arguments)
 
 
 class _Transform:

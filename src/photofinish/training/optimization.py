@@ -230,14 +230,10 @@ class LearningRates:
     @property
     def rates(self) -> Rates:
         """Learning rate of each parameter group in the next step."""
-        factor = self._warmup()
+        factor = 1.0
+        if self._steps_done < self._warmup_steps:
+            factor = (self._steps_done + 1) / self._warmup_steps
         return tuple(float(group["lr"]) * factor for group in self._optimizer.param_groups)
-
-    def _warmup(self) -> float:
-        """Return the factor of the next step's rate. It rises to 1 in the warm-up."""
-        if self._steps_done >= self._warmup_steps:
-            return 1.0
-        return (self._steps_done + 1) / self._warmup_steps
 
     def applied(self, slot: torch.Tensor | None = None) -> AbstractContextManager[None]:
         """Return a context in which the optimizer has the rates of the next step.

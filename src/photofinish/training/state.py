@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -9,19 +10,40 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from photofinish.results import EpochMetrics, EpochTiming
-from photofinish.training.averaging import AveragedWeights
-from photofinish.training.optimization import (
-    LearningRates,
-    build_optimizers,
-    check_several_optimizers,
-)
+from photofinish.training.optimization import LearningRates
 from photofinish.training.torch_device import CPU
 
 if TYPE_CHECKING:
     from photofinish.config.early_stopping import EarlyStopping
-    from photofinish.config.experiment import Experiment
+
+
+class AveragedWeights:
+    """Exponential moving average of a network's weights, starting with the initial weights.
+
+    Buffers such as BatchNorm's statistics are copied, not averaged.
+    """
+
+    def __init__(self, network: nn.Module, decay: float) -> None:
+        self._source = network
+        self.network = copy.deepcopy(network)
+        """Network with the averaged weights."""
+        self._average = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
+        self._pairs = [*self.network.parameters()], [*network.parameters()]
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Move the average towards the weights after a step."""
+        self._average(*self._pairs, None)
+
+    @torch.no_grad()
+    def copy_buffers(self) -> None:
+        """Copy the trained network's buffers, before the averaged network is evaluated."""
+        pairs = zip(self.network.buffers(), self._source.buffers(), strict=True)
+        for averaged, trained in pairs:
+            averaged.copy_(trained)
 
 
 class TrainState(NamedTuple):
@@ -41,27 +63,7 @@ class TrainState(NamedTuple):
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
-        """Return the first optimizer."""
         return self.optimizers[0]
-
-
-def build_state(
-    experiment: Experiment,
-    network: nn.Module,
-    network_itself: nn.Module,
-    scaler: torch.amp.GradScaler,
-    layout: torch.memory_format,
-    steps_per_epoch: int,
-) -> TrainState:
-    """Return the state before the first step of `network`, which may wrap `network_itself`."""
-    optimizers = build_optimizers(
-        experiment.optimizer, network_itself, loss_is_scaled=scaler.is_enabled()
-    )
-    if len(optimizers) > 1:
-        check_several_optimizers(experiment)
-    schedule = LearningRates.of(experiment, optimizers[0], steps_per_epoch)
-    average = AveragedWeights(network_itself, experiment.ema) if experiment.ema else None
-    return TrainState(network, optimizers, schedule, scaler, layout, average)
 
 
 @contextmanager
@@ -104,7 +106,6 @@ class Progress:
     """Last epoch, if a time limit ended the training."""
 
     def add(self, metrics: EpochMetrics, timing: EpochTiming) -> None:
-        """Add one epoch."""
         self.metrics.append(metrics)
         self.timings.append(timing)
         self.epochs_done += 1

@@ -34,7 +34,6 @@ class Step(Protocol):
 
 
 def choose_step(experiment: Experiment, loss: BatchLoss, optimizers: int) -> Step:
-    """Return the step of an experiment with this number of optimizers."""
     if optimizers > 1:
         assert isinstance(loss, LossOfStep)
         return StepOfSeveralOptimizers(loss)

@@ -187,11 +187,6 @@ def generator_state(device: torch.device) -> torch.Tensor:
     return state
 
 
-def has_fast_bf16(device: torch.device) -> bool:
-    """Return True for a GPU that computes in bfloat16."""
-    return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-
-
 def is_accelerator(device: torch.device) -> bool:
     return device.type != "cpu"
 

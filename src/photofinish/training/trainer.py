@@ -28,8 +28,12 @@ from photofinish.training.custom_step import BatchTransform
 from photofinish.training.failures import check_finite
 from photofinish.training.graphs import GraphedSteps, choose_steps, fall_back
 from photofinish.training.losses import Loss
-from photofinish.training.optimization import LearningRates
-from photofinish.training.state import Progress, TrainState, build_state, progress_in, put_back
+from photofinish.training.optimization import (
+    LearningRates,
+    build_optimizers,
+    check_several_optimizers,
+)
+from photofinish.training.state import AveragedWeights, Progress, TrainState, progress_in, put_back
 from photofinish.training.step import EagerSteps, choose_step, first_failure, take_steps
 from photofinish.training.torch_device import (
     CPU,
@@ -99,9 +103,15 @@ class Trainer:
 
     def fresh_state(self, network: nn.Module, layout: torch.memory_format) -> TrainState:
         """Create a fresh optimizer, schedule and gradient scaler for `network`."""
-        scaler = gradient_scaler(self.device, self.experiment.precision)
-        itself, steps = self.team.unwrapped(network), self.steps_per_epoch
-        return build_state(self.experiment, network, itself, scaler, layout, steps)
+        experiment, itself = self.experiment, self.team.unwrapped(network)
+        scaler = gradient_scaler(self.device, experiment.precision)
+        is_scaled = scaler.is_enabled()
+        optimizers = build_optimizers(experiment.optimizer, itself, loss_is_scaled=is_scaled)
+        if len(optimizers) > 1:
+            check_several_optimizers(experiment)
+        schedule = LearningRates.of(experiment, optimizers[0], self.steps_per_epoch)
+        average = AveragedWeights(itself, experiment.ema) if experiment.ema else None
+        return TrainState(network, optimizers, schedule, scaler, layout, average)
 
     @property
     def result(self) -> nn.Module:

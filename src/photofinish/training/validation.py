@@ -29,7 +29,6 @@ class Sums(NamedTuple):
     """Divisor that turns the summed loss into a mean."""
     correct: float
     predicted: float
-    """Number of predictions."""
     judged: list[tuple[Any, Any]]
     """Outputs and targets of each batch, if early stopping follows a metric."""
 
