@@ -38,7 +38,7 @@ class Stall(Record):
     """Function or operator that reads a value back, or `to` for a copy."""
 
 
-class ScriptStep(Record):
+class NotedStep(Record):
     """Losses and gradients before an optimizer's step."""
 
     losses: list[float]
@@ -53,7 +53,7 @@ class FirstScriptSteps(Record):
     """Norm and some values of each tensor that enters the network."""
     weights: str
     """SHA-256 of the weights before the first step."""
-    steps: list[ScriptStep]
+    steps: list[NotedStep]
     draws: bool
     """True if a forward pass drew random numbers, such as for dropout."""
 
