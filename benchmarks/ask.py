@@ -43,13 +43,10 @@ WITH_PROGRAMS = ["table", "accumulated", "compiled", "fit_by_trainer", "padded"]
 """Own scripts of kinds that the programs lack."""
 AT_MOST = {"table", "own-jobs/table"}
 """Jobs that stop early, so that the answer is an upper bound."""
-BATCHES_A_STEP = {"accumulated": 4}
 LONGER = 100
 """Factor on the epochs for a second answer: most jobs here are too short for a GPU."""
 _MANY_EPOCHS, _MOST_EPOCHS = 100_000, 1000
 _LIMITS, _EXPERIMENT_SECONDS = Limits(60.0, 600.0), 30.0
-_PROGRAM_LIMITS = Limits(20.0, 600.0)
-"""Times for a program, which takes about a minute."""
 _HOST, _ = fingerprint(Devices())
 
 
@@ -77,8 +74,7 @@ class Row:
 
     @property
     def step_ratio(self) -> float:
-        seconds = _step_seconds(self.asked) / BATCHES_A_STEP.get(self.name, 1)
-        return seconds / _step_seconds(self.ran)
+        return _step_seconds(self.asked) / _step_seconds(self.ran)
 
     @property
     def answers(self) -> list[tuple[str, str]]:
@@ -267,7 +263,7 @@ def program(name: str, programs: Path, folder: Path) -> Row:
     command = prepare(name, programs, place)
     with chdir(place):
         began_seconds = time.perf_counter()
-        watched = watch(command, "cpu", _PROGRAM_LIMITS, shows_output=False)
+        watched = watch(command, "cpu", _LIMITS, shows_output=False)
         ask_seconds = time.perf_counter() - began_seconds
         if left := processes_in(place):
             raise SystemExit(f"{name}: asking left processes behind: {left}")

@@ -89,7 +89,7 @@ def _photos(folder: Path) -> None:
 
 def _waves(folder: Path) -> None:
     """Write sine waves, fewer and shorter than the tutorial's."""
-    draw, steps = np.random.default_rng(2), np.arange(200)
+    draw, steps = np.random.default_rng(2), np.arange(100)
     starts = draw.integers(-80, 80, (40, 1))
     torch.save(np.sin((steps + starts) / 20), folder / "traindata.pt")
 
@@ -105,7 +105,7 @@ PROGRAMS = {
         "imagenet/main.py",
         "493da9304e56ff5160f78d01a54992db35df2a98",
         "60d2a78a7194c7e2d9cc8c543dd9f656031f726fc2cdcd45e9e711b59a9ec357",
-        "photos --batch-size 16 --workers 2 --epochs 2",
+        "photos --batch-size 16 --workers 2 --epochs 3",
         _photos,
     ),
     "mnist": Program(
@@ -113,7 +113,7 @@ PROGRAMS = {
         "mnist/main.py",
         "f15fac72e01158bcb704dded7c7e511f7a712a5f",
         "98f76e6ec090da2c4084a03cf87f08446a9366f9be6a9d2460ef3027e0e25667",
-        "--epochs 2",
+        "--epochs 3",
         _mnist,
     ),
     "vae": Program(
@@ -121,7 +121,7 @@ PROGRAMS = {
         "vae/main.py",
         "cd01f93000a6679e768700dd29e417a1e5fd10e5",
         "8ff804246558b153a4134c83940e50967ffbbd02f44a43fc120004d0d2a3ec85",
-        "--epochs 4",
+        "--epochs 5",
         _mnist,
     ),
     "dcgan": Program(
@@ -129,7 +129,7 @@ PROGRAMS = {
         "dcgan/main.py",
         "13caa078cd69d74ffb447a9eda09f0a81b809480",
         "20c6f336cf9eb41d86db0aa8a5d3948b0f48b43b0c259368e3a5fac44bbf2fbb",
-        "--dataset fake --ngf 16 --ndf 16 --niter 8",
+        "--dataset fake --ngf 16 --ndf 16 --niter 12",
         _nothing,
     ),
     "time-sequence": Program(
@@ -137,7 +137,7 @@ PROGRAMS = {
         "time_sequence_prediction/train.py",
         "e27e2585a5b6a557e3512c3f5bd742ff4850f364",
         "3a5d6603cecf7bbf76f96a515dc6c9377849adeefe783edaf6f661bd02e80330",
-        "--steps 8",
+        "--steps 16",
         _waves,
         (("torch.load('traindata.pt')", "torch.load('traindata.pt', weights_only=False)"),),
     ),
