@@ -1,6 +1,7 @@
 """Ask, then run the whole job, by turns: how right `photofinish ask` is.
 
-`python -m benchmarks.ask` takes about 30 minutes on two cores; `--only` names some of the jobs.
+`python -m benchmarks.ask` takes about 35 minutes on two cores; `--only` names some of the jobs.
+`--programs FOLDER` has programs of public tutorials instead, with five of our own scripts.
 """
 
 from __future__ import annotations
@@ -12,11 +13,15 @@ import statistics
 import sys
 import tempfile
 import time
+from contextlib import chdir
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import psutil
+
 from benchmarks.asked import CHARACTERS_STEPS, JOBS
 from benchmarks.asked_experiments import EXPERIMENTS, Project
+from benchmarks.tutorials import PROGRAMS, missing, prepare
 from photofinish.answer.comparison import Comparison, result_of_script
 from photofinish.answer.decision import decide
 from photofinish.answer.result import Result
@@ -33,9 +38,10 @@ from photofinish.scripts.script_record import jobs, measured_script
 from photofinish.scripts.script_stage import run_script
 
 SCRIPTS = [*JOBS, "own-script"]
+WITH_PROGRAMS = ["table", "accumulated", "compiled", "fit_by_trainer", "padded"]
+"""Own scripts of kinds that the programs lack."""
 AT_MOST = {"table", "own-jobs/table"}
 """Jobs that stop early, so that the answer is an upper bound."""
-BATCHES_A_STEP = {"accumulated": 4}
 LONGER = 100
 """Factor on the epochs for a second answer: most jobs here are too short for a GPU."""
 _MANY_EPOCHS, _MOST_EPOCHS = 100_000, 1000
@@ -67,8 +73,7 @@ class Row:
 
     @property
     def step_ratio(self) -> float:
-        seconds = _step_seconds(self.asked) / BATCHES_A_STEP.get(self.name, 1)
-        return seconds / _step_seconds(self.ran)
+        return _step_seconds(self.asked) / _step_seconds(self.ran)
 
     @property
     def answers(self) -> list[tuple[str, str]]:
@@ -101,7 +106,8 @@ def _loading(run: Result) -> str:
 def main(arguments: list[str]) -> None:
     names = [*SCRIPTS, *EXPERIMENTS]
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ask", description=__doc__)
-    parser.add_argument("--only", nargs="+", choices=names, default=names)
+    parser.add_argument("--only", nargs="+", choices=[*names, *PROGRAMS])
+    parser.add_argument("--programs", type=Path, help="folder with programs of tutorials")
     parser.add_argument(
         "--seconds", type=float, default=35.0, help="about how long each job takes (35)"
     )
@@ -111,16 +117,23 @@ def main(arguments: list[str]) -> None:
     options = parser.parse_args(arguments)
     heading = "job                     ask   asked     ran held ratio   step  loader: both"
     print(f"{heading}  answers, and x{LONGER}")
-    rows = []
-    for name in options.only:
-        measure = _script if name in SCRIPTS else _experiment
+    rows: list[Row] = []
+    for name in options.only or ([*PROGRAMS, *WITH_PROGRAMS] if options.programs else names):
+        if name in PROGRAMS and missing(name, options.programs):
+            print(f"{name:22} is left out: its original is not in --programs")
+            continue
         for _ in range(options.turns):
             with tempfile.TemporaryDirectory() as folder:
-                rows.append(measure(name, options.seconds, Path(folder)))
+                if name in PROGRAMS:
+                    rows.append(program(name, options.programs, Path(folder)))
+                else:
+                    measure = _script if name in SCRIPTS else _experiment
+                    rows.append(measure(name, options.seconds, Path(folder)))
             print(rows[-1], flush=True)
         if options.turns > 1:
             print(agreement(rows[-options.turns :]), flush=True)
-    print(summary(rows))
+    if rows:
+        print(summary(rows))
 
 
 def agreement(turns: list[Row]) -> str:
@@ -220,7 +233,9 @@ def _asked(name: str, watched: Watched, epochs: int) -> Result:
 
 def _run_whole(name: str, command: list[str], folder: Path) -> Result:
     """Run the job as a script's stage does, timed by `photofinish.steps`."""
-    plan = ScriptPlan(name=name, command=shlex.join(command), metrics=None, files={})
+    output = shlex.quote(str(folder / "output.txt"))
+    command_line = f"{shlex.join(command)} > {output} 2>&1"
+    plan = ScriptPlan(name=name, command=command_line, metrics=None, files={})
     for file, record in (("plan", plan), ("host", _HOST)):
         text = record.model_dump_json()
         (folder / f"{file}.json").write_text(text, encoding="utf-8")
@@ -235,6 +250,36 @@ def _longer(run: Result) -> Result:
     times = run.timings
     assert isinstance(times, MeasuredJob)
     return replace(run, timings=times.model_copy(update={"job_epochs": LONGER * times.job_epochs}))
+
+
+# -- programs ------------------------------------------------------------------------------------
+
+
+def program(name: str, programs: Path, folder: Path) -> Row:
+    """Ask about a program as it is, which finds its length, and run it to its end."""
+    place = folder / "program"
+    place.mkdir()
+    command = prepare(name, programs, place)
+    with chdir(place):
+        began_seconds = time.perf_counter()
+        watched = watch(command, "cpu", _LIMITS, shows_output=False)
+        ask_seconds = time.perf_counter() - began_seconds
+        if left := processes_in(place):
+            raise SystemExit(f"{name}: asking left processes behind: {left}")
+        ran = _run_whole(name, command, folder)
+    job = next(iter(jobs([watched], None)))
+    print(f"{name}: {job.name}")
+    measured = measured_script(name, watched, "cpu", _HOST)
+    asked = result_of_script(measured_job(measured, job.epochs, job.epoch_steps))
+    return Row(name, ask_seconds, asked, _longer(asked), ran, _longer(ran))
+
+
+def processes_in(folder: Path) -> list[int]:
+    """Return the processes other than this one whose working directory is in a folder."""
+    found = psutil.process_iter(["pid", "cwd"])
+    places = {each.info["pid"]: each.info["cwd"] for each in found}
+    return [pid for pid, cwd in places.items()
+            if cwd and Path(cwd).is_relative_to(folder) and pid != os.getpid()]  # fmt: skip
 
 
 # -- both ----------------------------------------------------------------------------------------

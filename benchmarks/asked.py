@@ -212,10 +212,79 @@ def compiled(epochs: int) -> None:
     train(network, step_of(faster), DataLoader(images(2048), 64, shuffle=True), [], epochs)
 
 
+class Fit:
+    """Loop in the form of Lightning's Trainer: an optimizer's step calls all that computes."""
+
+    def __init__(self, max_epochs: int) -> None:
+        self._max_epochs = max_epochs
+
+    def fit(self, network: nn.Module, loader: Any, validation: Any) -> None:
+        optimizer = torch.optim.Adam(network.parameters())
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.9)
+        for _ in range(self._max_epochs):
+            network.train()
+            for batch in loader:
+                optimizer.step(lambda batch=batch: self._closure(network, optimizer, batch))
+            scheduler.step()
+            network.eval()
+            with torch.no_grad():
+                for inputs, _targets in validation:
+                    network(inputs)
+
+    def _closure(self, network: nn.Module, optimizer: Any, batch: Any) -> float:
+        inputs, targets = batch
+        loss = functional.cross_entropy(network(inputs), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        return loss.item()
+
+
+def fit_by_trainer(epochs: int) -> None:
+    """Steps within a Trainer, as Lightning has them."""
+    loader = DataLoader(images(1970), 64, shuffle=True)
+    Fit(epochs).fit(cnn(16, 32), loader, DataLoader(images(500), 100))
+
+
+class Tagger(nn.Module):
+    """Small transformer with a class for each word."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(1000, 64), nn.Linear(64, 10)
+        layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2)
+
+    def forward(self, words: Tensor) -> Tensor:
+        output: Tensor = self.head(self.encoder(self.embedding(words), None, words == 0))
+        return output
+
+
+def padded(epochs: int) -> None:
+    """Texts of many lengths, padded to the longest of a batch, as Hugging Face's Trainer does."""
+    texts = [torch.randint(1, 1000, (length,)) for length in torch.randint(5, 100, (1000,))]
+    network, pad = Tagger(), torch.nn.utils.rnn.pad_sequence
+    optimizer = torch.optim.AdamW(network.parameters())
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step / 1000))
+    loader = DataLoader(texts, 16, shuffle=True, collate_fn=lambda each: pad(each, True))  # type: ignore[arg-type,var-annotated]
+    for _ in range(epochs):
+        network.train()
+        for words in loader:
+            loss = functional.cross_entropy(network(words).transpose(1, 2), words % 10)
+            loss.backward()
+            nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+        network.eval()
+        with torch.no_grad():
+            network(pad(texts[:100], True))
+
+
 JOBS = {
     job.__name__: job
     for job in (
-        plain, workers, cached, characters, gan, accumulated, table, fitted, finetuned, compiled
+        plain, workers, cached, characters, gan, accumulated, table, fitted, finetuned, compiled,
+        fit_by_trainer, padded,
     )
 }  # fmt: skip
 

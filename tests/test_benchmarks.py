@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 import os
 import subprocess
@@ -17,7 +18,7 @@ from conftest import ROOT, run_command
 
 sys.path.insert(0, str(ROOT))  # the benchmarks are beside the package, not in it
 
-from benchmarks import gpu_probe
+from benchmarks import ask, gpu_probe, tutorials
 from benchmarks.probe import findings
 from benchmarks.table import BARE, OURS, TUTORIAL, markdown, rows_of, write
 from benchmarks.timing import Outcome, Spread, alternate, ratios
@@ -69,6 +70,59 @@ def test_a_quick_run_gives_every_row_with_sane_figures(tmp_path: Path) -> None:
         assert 0.001 < float(row["epoch_seconds"]) < 60
         assert float(row["ratio_lowest"]) <= float(row["ratio"]) <= float(row["ratio_highest"])
         assert row["side"] != TUTORIAL or float(row["ratio"]) > 0.5
+
+
+TUTORIAL_PROGRAM = """
+import torch
+weight = torch.nn.Parameter(torch.ones(4))
+optimizer = torch.optim.SGD([weight])
+for step in range(COUNT):
+    (weight ** 2).sum().backward()
+    optimizer.step()
+open("ended", "w").write(open("data").read())
+"""
+
+
+def offer_program(programs: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """Write a program to the folder of the programs, whose original is `TUTORIAL_PROGRAM`."""
+    program = tutorials.Program(
+        "some/repository",
+        "folder/train.py",
+        "some commit",
+        hashlib.sha256(TUTORIAL_PROGRAM.encode()).hexdigest(),
+        "",
+        lambda folder: (folder / "data").write_text("made up"),
+        (("COUNT", "300"),),
+    )
+    monkeypatch.setitem(tutorials.PROGRAMS, "tiny", program)
+    (programs / "tiny").mkdir(parents=True)
+    (programs / "tiny/train.py").write_text(text, encoding="utf-8")
+
+
+def test_a_program_is_asked_about_and_run_with_its_data_and_its_changes_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offer_program(tmp_path / "programs", monkeypatch, TUTORIAL_PROGRAM)
+    row = ask.program("tiny", tmp_path / "programs", tmp_path)
+    assert (tmp_path / "program/ended").read_text(encoding="utf-8") == "made up"
+    changed = (tmp_path / "program/train.py").read_text(encoding="utf-8")
+    assert changed == TUTORIAL_PROGRAM.replace("COUNT", "300")
+    assert row.asked.timings.timed.of == row.ran.timings.timed.of == 300
+
+
+def test_a_program_that_is_not_the_original_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offer_program(tmp_path / "programs", monkeypatch, TUTORIAL_PROGRAM + "# changed")
+    with pytest.raises(SystemExit, match=r"tiny.train\.py.*some/repository"):
+        ask.program("tiny", tmp_path / "programs", tmp_path)
+
+
+def test_a_program_that_is_missing_is_named_and_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ask.main(["--only", "vae", "--programs", str(tmp_path)])
+    assert "vae" in capsys.readouterr().out
 
 
 def test_a_part_is_ended_when_its_time_is_over(
