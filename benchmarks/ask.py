@@ -262,7 +262,7 @@ def program(name: str, programs: Path, folder: Path) -> Row:
     command = prepare(name, programs, place)
     with chdir(place):
         began_seconds = time.perf_counter()
-        watched = watch(command, "cpu", _LIMITS, shows_output=False)
+        watched = watch(command, kind="cpu", limits=_LIMITS, shows_output=False)
         ask_seconds = time.perf_counter() - began_seconds
         if left := processes_in(place):
             raise SystemExit(f"{name}: asking left processes behind: {left}")

@@ -13,7 +13,7 @@ _NAME = re.compile(
     "(?:(?:n|nb|no|num|number|of|max|maximum|total|train|training)_?)*(epoch|step|iter|iteration)s?"
 )
 """Names with the length of a training. Names of a part or of an interval have other words."""
-_ONE_OF_MANY = "step", "iter", "iteration"
+_ONE_OF_MANY = "step", "iter", "iteration", "niter"
 TRAINER = "the trainer"
 _TRAINERS = ("lightning.", "pytorch_lightning.", "transformers.")
 
