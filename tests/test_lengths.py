@@ -369,7 +369,7 @@ for keeps in [0, 1]:
     ("names", "unit"),
     [
         ("epochs num_epochs max-epochs nEpochs n_epoch total_epochs trainer.max_epochs", "epochs"),
-        ("steps max_steps num_train_steps total_training_steps niter max_iters", "steps"),
+        ("steps max_steps num_train_steps total_training_steps max_iters", "steps"),
         (
             "start_epoch epoch_save_freq warmup_steps log_steps eval_steps steps_per_epoch step "
             "accumulation_steps lr_step step_size warmup_epochs save_epochs n_timesteps",
