@@ -45,15 +45,14 @@ def init(example_name: str | None = None) -> None:
     A pipeline of an older photofinish is renewed.
     """
     example = find_example(example_name) if example_name else None
-    if older := next((each for each in (Path(), OWN_FOLDER) if _has_older(each)), None):
-        _renew(older)
-        return
+    for older in (Path(), OWN_FOLDER):
+        if (older / PLAN).is_file() and is_older(older):
+            _renew(older)
+            return
     folder = _free_folder()
     scripts = [] if example else find_scripts(Path())
     _set_up_dvc()
-    for path in _copied_files():
-        _copy(pipeline_files() / path, folder / path)
-    _copy_plots()
+    _copy_pipeline(folder)
     write_example(example or FIRST_PARAMS, folder)
     if scripts:
         text = _with_scripts((folder / PARAMS).read_text(encoding="utf-8"), scripts, folder)
@@ -81,17 +80,11 @@ def init(example_name: str | None = None) -> None:
         print("Next: name your network and data in params.yaml, then: photofinish run")
 
 
-def _has_older(folder: Path) -> bool:
-    return (folder / PLAN).is_file() and is_older(folder)
-
-
 def _renew(folder: Path) -> None:
     """Write today's dvc.yaml and stages. Keep the old dvc.yaml, which a user may have changed."""
     kept = folder / f"{PIPELINE}.old"
     shutil.copyfile(folder / PIPELINE, kept)
-    for path in _copied_files():
-        _copy(pipeline_files() / path, folder / path)
-    _copy_plots()
+    _copy_pipeline(folder)
     print(f"Renewed {PIPELINE} and {PLAN.parent}/ in {folder.resolve()}.")
     print(f"{kept} is the old one, in case it has stages of yours. Next: photofinish run")
 
@@ -104,21 +97,20 @@ def write_network(file: str) -> None:
         raise ConfigError(f"{file} exists: choose another, as in photofinish new net.py")
     _copy(pipeline_files() / "examples/my_model.py", Path(file))
     folder = OWN_FOLDER if (OWN_FOLDER / PLAN).is_file() else Path()
+    path = Path(os.path.relpath(file, folder)).as_posix()
+    path = path if path.startswith("../") else f"./{path}"
     print(f"Wrote {file}. Add to params.yaml, below experiments, then run `photofinish run`:")
-    print("  mine:\n    dataset: digits\n    model:")
-    print(f"      name: {_path(Path(file), folder)}:Net\n      width: 32")
+    print(f"  mine:\n    dataset: digits\n    model:\n      name: {path}:Net\n      width: 32")
 
 
-def _copied_files() -> Iterator[Path]:
-    for pattern in _COPIED:
-        yield from (path.relative_to(pipeline_files()) for path in pipeline_files().glob(pattern))
-
-
-def _copy_plots() -> None:
-    """Copy the templates of DVC's plots that the repository lacks."""
-    for path in (pipeline_files() / _PLOTS).iterdir():
-        if not (_dvc_root() / _PLOTS / path.name).exists():
-            _copy(path, _dvc_root() / _PLOTS / path.name)
+def _copy_pipeline(folder: Path) -> None:
+    """Copy dvc.yaml and stages, and the templates of DVC's plots that the repository lacks."""
+    top, plots = pipeline_files(), _dvc_root() / _PLOTS
+    for path in (path for pattern in _COPIED for path in top.glob(pattern)):
+        _copy(path, folder / path.relative_to(top))
+    for path in (top / _PLOTS).iterdir():
+        if not (plots / path.name).exists():
+            _copy(path, plots / path.name)
 
 
 def _copy(source: Path, target: Path) -> None:
@@ -170,12 +162,6 @@ def _dvc_root() -> Path:
     """Return the folder of DVC's repository, or the current folder if there is none."""
     here = Path.cwd()
     return next((folder for folder in (here, *here.parents) if (folder / ".dvc").is_dir()), here)
-
-
-def _path(file: Path, folder: Path) -> str:
-    """Return a file's path relative to params.yaml, as users write it there."""
-    path = Path(os.path.relpath(file, folder)).as_posix()
-    return path if path.startswith("../") else f"./{path}"
 
 
 def _with_scripts(text: str, scripts: list[Path], folder: Path) -> str:
@@ -254,28 +240,20 @@ def _trains(tree: ast.AST) -> bool:
 
 
 def _calls_in(nodes: Iterable[ast.AST]) -> set[str]:
+    """Return the names of what is called, without the modules before them."""
     each = (node for top in nodes for node in ast.walk(top))
-    return {_called(node) for node in each if isinstance(node, ast.Call)}
-
-
-def _called(value: ast.expr) -> str:
-    """Return the name of what a call calls, without the module before it."""
-    return ast.unparse(value.func).rpartition(".")[2] if isinstance(value, ast.Call) else ""
+    called = (node.func for node in each if isinstance(node, ast.Call))
+    return {ast.unparse(function).rpartition(".")[2] for function in called}
 
 
 def _runs(tree: ast.Module) -> bool:
     """Return True for a file that does something when it is run."""
-    return _has_main(tree) or any(map(_does_something, tree.body))
-
-
-def _does_something(node: ast.stmt) -> bool:
-    is_call = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
-    return is_call or isinstance(node, ast.For | ast.While | ast.With)
-
-
-def _has_main(tree: ast.Module) -> bool:
-    tests = (node.test for node in tree.body if isinstance(node, ast.If))
-    return any("__name__" in ast.unparse(test) for test in tests)
+    return any(
+        isinstance(node, ast.For | ast.While | ast.With)
+        or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call))
+        or (isinstance(node, ast.If) and "__name__" in ast.unparse(node.test))
+        for node in tree.body
+    )
 
 
 def _imports_of(tree: ast.Module) -> set[str]:
