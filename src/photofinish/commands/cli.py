@@ -240,7 +240,7 @@ def _gate(args: argparse.Namespace) -> None:
         python = Path(shutil.which(args.python) or args.python).expanduser().absolute()
     try:
         pipeline.enter()
-        pipeline.prepare_data()
+        pipeline.run_quietly(["split", "download-weights"])
         if python:
             changes = changes_with(python, args.slower)
         else:

@@ -13,7 +13,7 @@ from photofinish.config.base import read_plan
 from photofinish.config.compare import Comparing
 from photofinish.config.experiment import Experiment, ExperimentPlan
 from photofinish.errors import UserError
-from photofinish.machine.fingerprint import CpuTarget, GpuTarget, Machine, mismatches, read_host
+from photofinish.machine.fingerprint import GpuTarget, Machine, mismatches, read_host
 from photofinish.results.measured import MEASURED, NotMeasured, read_measured
 from photofinish.results.measured_job import experiment_job
 from photofinish.results.records import DeviceLabel
@@ -23,18 +23,13 @@ _STAGE = Path("stages/measure.py")
 SPLITS, WEIGHTS = Path("data/splits"), Path("data/weights")
 
 
-def planned_host(device: DeviceLabel) -> CpuTarget | GpuTarget:
-    """Read the machine that the plan names for a device."""
-    return read_host(device, PLAN / f"hosts/{device}.json")
-
-
 def sample_on_both(name: str, seconds: float, settings: Comparing) -> Comparison:
     """Compare an experiment on the devices here, by samples of at most `seconds` seconds."""
     planned = read_plan(PLAN / f"experiments/{name}.json", ExperimentPlan)
-    if reason := _why_not_here(planned_host("cpu")):
+    if reason := _why_not_here("cpu"):
         raise UserError(f"{name} can't be measured on the CPU: {reason}")
     cpu = sample(name, "cpu", planned, seconds)
-    reason = _why_not_here(planned_host("gpu"))
+    reason = _why_not_here("gpu")
     if reason is None:
         try:
             return Comparison.of(cpu, sample(name, "gpu", planned, seconds), None, settings)
@@ -66,7 +61,8 @@ def sample(name: str, device: DeviceLabel, planned: ExperimentPlan, seconds: flo
         measured = read_measured(out / MEASURED)
     if isinstance(measured, NotMeasured):
         raise UserError(measured.reason)
-    job = _settings(planned)
+    settings = planned.model_dump_json(include=set(Experiment.model_fields))
+    job = Experiment.model_validate_json(settings)
     # The CPU trains without settings that only accelerators read, but estimates need them.
     changes = {"experiment": job, "custom_code": planned.custom_code}
     assert measured.training
@@ -75,14 +71,9 @@ def sample(name: str, device: DeviceLabel, planned: ExperimentPlan, seconds: flo
     return Result(name, device, times, record.precision, record.parameter_count, record)
 
 
-def _settings(planned: ExperimentPlan) -> Experiment:
-    return Experiment.model_validate_json(
-        planned.model_dump_json(include=set(Experiment.model_fields))
-    )
-
-
-def _why_not_here(host: CpuTarget | GpuTarget) -> str | None:
+def _why_not_here(device: DeviceLabel) -> str | None:
     """Return why a device can't be sampled on this machine, or None."""
+    host = read_host(device, PLAN / f"hosts/{device}.json")
     if isinstance(host, GpuTarget) and host.missing:
         return f"no accelerator: {host.missing}"
     differences = mismatches(host, Machine.here())
