@@ -142,8 +142,8 @@ def test_lines_that_stall_a_gpu_are_shown_if_the_answer_names_one(
     gpu_seconds: float, is_shown: bool, plant: Plant, capsys: pytest.CaptureFixture[str]
 ) -> None:
     on_cpu = process_of([0.1] * 40)
-    on_cpu.add({"kind": "stalls", "lines": [[f"{Path.cwd() / 'train.py'}", 3, "item"]]})
-    on_cpu.add({"kind": "step_parts", "seconds": {"forward": 0.02, "backward": 0.06}})
+    on_cpu.add({"kind": "stalls", "value": [[f"{Path.cwd() / 'train.py'}", 3, "item"]]})
+    on_cpu.add({"kind": "step_parts", "value": {"forward": 0.02, "backward": 0.06}})
     plant(process_of([gpu_seconds] * 40, "cuda"), on_cpu)
     command, length = [sys.executable, "train.py"], Length("max_steps", 1000, "--steps")
     (answer,), _ = ask_command(command, length, Limits(1, 60), Comparing(), shows_output=False)

@@ -87,7 +87,7 @@ for epoch in range(3):
     for batch in tqdm((batch for batch in loader), total=len(loader)):
         step(batch)
 """,
-        "6 steps, range(3) x (batch for batch in loader) in mine.py:17",
+        "3 epochs, range(3) in mine.py:17",
     ),
     "functions": (
         """

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from photofinish.answer.comparison import Comparison, result_of_script
+from photofinish.answer.decision import decide
 from photofinish.commands.ask_terms import Terms
 from photofinish.commands.terminal import print_answer
 from photofinish.config.compare import Comparing
@@ -16,11 +17,10 @@ from photofinish.config.devices import Devices
 from photofinish.config.scripts import PLACEHOLDER
 from photofinish.errors import EXIT_FAILED, UserError
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget, fingerprint
-from photofinish.reporting.answer_words import stall_lines
+from photofinish.reporting.answer_words import legend, stall_lines
 from photofinish.reporting.ask_json import JobAnswer, write_job_answers
 from photofinish.reporting.ask_lines import (
     answer_lines,
-    ask_legend,
     bars,
     repaid_line,
     seen_line,
@@ -106,10 +106,10 @@ def ask_command(
         compares = all(run.process and run.process.first_steps for run in runs)
         moved = _moved_steps(watching) if compares and len(runs) > 1 else None
     records = _records(runs, hosts, moved)
-    answers = [
-        JobAnswer.alone(job, _compared(job, runs, records, why_no_gpu, settings))
-        for job in jobs(runs, length)
-    ]
+    answers = []
+    for job in jobs(runs, length):
+        pair = _compared(job, runs, records, why_no_gpu, settings)
+        answers.append(JobAnswer(job, pair, decide(pair)))
     if what_gives := missing_length(sampled(runs), length):
         print(f"\n{what_gives}")
     print_answers(answers, runs, command)
@@ -135,7 +135,8 @@ def print_answers(
     texts += suggestion(pair, runs[0] if runs else None)
     texts += stall_lines(pair, last.decision)
     texts.append(seen_line(pair.cpu, runs[0] if runs else None))
-    print_answer("\n".join([*texts, *ask_legend(answers, texts)]))
+    decisions = [answer.decision for answer in answers]
+    print_answer("\n".join([*texts, *legend(decisions, texts, None)]))
 
 
 def _moved_steps(watching: Watching) -> FirstScriptSteps | None:

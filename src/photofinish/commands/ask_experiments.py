@@ -55,9 +55,9 @@ def ask_experiments(
         print(f"\n{name}:")
         print_start(limits.training_seconds)
         script = read_plan(PLAN / f"scripts/{name}.json", ScriptPlan)
-        length = (
-            Length("epochs", script.epochs, "`epochs` of params.yaml") if script.epochs else None
-        )
+        length = None
+        if script.epochs:
+            length = Length("epochs", script.epochs, "`epochs` of params.yaml")
         try:
             found, failed = ask_command(
                 in_shell(script.command),
@@ -67,7 +67,7 @@ def ask_experiments(
                 shows_output=shows_output,
             )
         except UserError as error:
-            _print_error(error)
+            print(f"error: {error}", file=sys.stderr)
             found, failed = [], True
         answers += found
         has_failed = has_failed or failed
@@ -89,15 +89,10 @@ def _sampled(experiments: Sequence[str], limits: Limits, plan: ComparePlan) -> I
         try:
             pairs.append(sample_on_both(name, limits.training_seconds, plan))
         except UserError as error:
-            _print_error(error)
+            print(f"error: {error}", file=sys.stderr)
     pairs = with_settings(pairs, plan, read_references(Path("reference"), plan.references))
     for pair, decision in zip(pairs, decide_all(pairs), strict=True):
         timings = pair.cpu.timings
         steps = float(timings.steps_per_epoch or 1)
         job = WholeJob(pair.experiment, round(timings.planned_epochs), steps)
         yield JobAnswer(job, pair, decision)
-
-
-def _print_error(error: UserError) -> None:
-    """Print an error of one job: the answers for the others are still valid."""
-    print(f"error: {error}", file=sys.stderr)

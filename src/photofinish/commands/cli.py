@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import photofinish
+from photofinish.commands import pipeline
 from photofinish.commands.ask_options import add_ask_options, ask_by_options
 from photofinish.errors import EXIT_NOT_COMPARED, ConfigError, NotComparedError, UserError
 from photofinish.gate import ALLOWED
@@ -152,7 +153,7 @@ def _add_commands(parser: argparse.ArgumentParser) -> None:
     run = command("run", _run)
     run.usage = "photofinish run [--example NAME] [arguments of dvc repro]"
     run.add_argument("--example", metavar="NAME", help="write this example as params.yaml first")
-    command("plan", _plan)
+    command("plan", _run).set_defaults(arguments=["plan"], example=None)
     report = command("report", _report)
     forms = report.add_mutually_exclusive_group()
     forms.add_argument("--open", action="store_true", help="open report/index.html in the browser")
@@ -211,7 +212,6 @@ def _new(args: argparse.Namespace) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
-    from photofinish.commands import pipeline
     from photofinish.commands.examples import copy_example
 
     pipeline.enter()
@@ -221,31 +221,18 @@ def _run(args: argparse.Namespace) -> None:
     sys.exit(pipeline.repro(args.arguments))
 
 
-def _plan(_args: argparse.Namespace) -> None:
-    from photofinish.commands import pipeline
-
-    pipeline.enter()
-    pipeline.prepare()
-    sys.exit(pipeline.repro(["plan"]))
-
-
 def _report(args: argparse.Namespace) -> None:
-    from photofinish.commands import pipeline
-
     top = Path.cwd()
     pipeline.enter()
     pipeline.show_answers(top, as_json=args.json, opens_page=args.open)
 
 
 def _ui(args: argparse.Namespace) -> None:
-    from photofinish.commands import pipeline
-
     pipeline.enter()
     pipeline.show_runs(args.port)
 
 
 def _gate(args: argparse.Namespace) -> None:
-    from photofinish.commands import pipeline
     from photofinish.gate.gate import changes_since, changes_with, check
 
     python = None
@@ -253,7 +240,7 @@ def _gate(args: argparse.Namespace) -> None:
         python = Path(shutil.which(args.python) or args.python).expanduser().absolute()
     try:
         pipeline.enter()
-        pipeline.prepare_data()
+        pipeline.run_quietly(["split", "download-weights"])
         if python:
             changes = changes_with(python, args.slower)
         else:
@@ -266,8 +253,6 @@ def _gate(args: argparse.Namespace) -> None:
 
 
 def _reference(args: argparse.Namespace) -> None:
-    from photofinish.commands import pipeline
-
     pipeline.enter()
     pipeline.record_results(args.machine)
 
@@ -282,14 +267,11 @@ def _rent(args: argparse.Namespace) -> None:
 
 
 def _machine(args: argparse.Namespace) -> None:
-    from photofinish.commands import pipeline
-
     pipeline.enter()
     pipeline.record_machine(args.name)
 
 
 def _spread(args: argparse.Namespace) -> None:
-    from photofinish.commands import pipeline
     from photofinish.remote.spread import spread
     from photofinish.remote.worker import HEAD
 
@@ -301,7 +283,6 @@ def _spread(args: argparse.Namespace) -> None:
 
 
 def _worker(args: argparse.Namespace) -> None:
-    from photofinish.commands import pipeline
     from photofinish.remote.worker import HEAD, serve
 
     pipeline.check_signals()

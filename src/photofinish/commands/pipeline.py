@@ -40,11 +40,6 @@ def find() -> Path | None:
     return next((each for each in (Path(), OWN_FOLDER) if (each / PLAN).is_file()), None)
 
 
-def prepare_data() -> None:
-    """Run the stages that training needs."""
-    run_quietly(["split", "download-weights"])
-
-
 def run_quietly(stages: list[str]) -> None:
     """Run stages and their dependencies, if they changed. Exit if a stage fails."""
     prepare()

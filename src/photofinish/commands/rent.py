@@ -32,7 +32,6 @@ from photofinish.errors import ConfigError, UserError
 from photofinish.reporting.answers import Answers, read_answers
 from photofinish.wording import listed, money, printable, seconds, unknown_name
 
-_CLUSTER = "photofinish"
 _SETUP = """\
 set -e
 export PATH="$HOME/.local/bin:$PATH"  # where SkyPilot installs uv
@@ -41,9 +40,9 @@ export PATH="$HOME/.local/bin:$PATH"  # where SkyPilot installs uv
 _ACTIVATE = ". ~/photofinish-env/bin/activate"
 _COMMANDS = Template("""
 By SkyPilot, with the task above in rent.yaml:
-  sky launch --cluster $cluster rent.yaml
-  rsync --archive $options$cluster:sky_workdir/$there $here/
-  sky down $cluster
+  sky launch --cluster photofinish rent.yaml
+  rsync --archive ${options}photofinish:sky_workdir/$there $here/
+  sky down photofinish
 
 Or on a machine of yours with a driver and Python 3.11 or newer, by SSH:
   $copy
@@ -121,15 +120,9 @@ def rent(gpu: str, command: Sequence[str] = ()) -> tuple[str, str]:
     about = printable(" ".join(about.split()))
     comment = textwrap.fill(about, 100, initial_indent="# ", subsequent_indent="# ")
     task = f"{comment}\n{_task(gpu, job, install, mounts)}"
-    script = [
-        "cd photofinish-job",
-        "python3 -m venv ~/photofinish-env",
-        _ACTIVATE,
-        install,
-        *job.run,
-    ]
+    make_environment = "python3 -m venv ~/photofinish-env"
+    script = ["cd photofinish-job", make_environment, _ACTIVATE, install, *job.run]
     commands = _COMMANDS.substitute(
-        cluster=_CLUSTER,
         copy="\n  ".join(
             f"rsync --archive --filter=':- .gitignore' {shlex.quote(path)} user@machine:{to}"
             for path, to in [("./", "photofinish-job"), *mounts]
@@ -159,11 +152,11 @@ def _trainings(gpu: str, top: Path) -> _Job:
     estimate = _estimate(answers, gpu, trainings)
     if count != 1:
         estimate = "Time and cost are estimated for one GPU only."
-    about = (
-        f"Trains {names} on a {gpu}, for a record to compare with. {estimate} "
-        f"{_advice(answers, trainings)}"
-        f"{'Scripts are left out: they leave no record. ' if params.scripts else ''}"
-    )
+    about = f"Trains {names} on a {gpu}, for a record to compare with. {estimate} "
+    if against := [name for name in trainings if name in answers.not_worth_renting]:
+        about += f"The report says no to renting for {listed(against)}. "
+    if params.scripts:
+        about += "Scripts are left out: they leave no record. "
     has_requirements = (top / "requirements.txt").is_file()
     return _Job(
         about,
@@ -228,7 +221,7 @@ def _task(gpu: str, job: _Job, install: str, mounts: Iterable[tuple[str, str]]) 
     resources.yaml_add_eol_comment(
         "stops after 10 idle minutes; `sky down` deletes the machine", "autostop"
     )
-    task: dict[str, Any] = {"name": _CLUSTER, "workdir": ".", "resources": resources}
+    task: dict[str, Any] = {"name": "photofinish", "workdir": ".", "resources": resources}
     if copied := {f"~/{to}": path for path, to in mounts}:
         task["file_mounts"] = copied
     task["setup"] = LiteralScalarString(f"{_SETUP}{_ACTIVATE}\n{install}\n")
@@ -264,12 +257,6 @@ def _estimate(answers: Answers, gpu: str, trainings: dict[str, int]) -> str:
         where = f"{price.where}, {price.as_of}" if price.as_of else price.where
         text += f", {cost} at {hour} an hour ({where})"
     return f"{text}."
-
-
-def _advice(answers: Answers, trainings: Iterable[str]) -> str:
-    """Return the trainings for which renting is not worth it, according to the report."""
-    against = [name for name in trainings if name in answers.not_worth_renting]
-    return f"The report says no to renting for {listed(against)}. " if against else ""
 
 
 def _source(top: Path, extra: str) -> tuple[str, list[tuple[str, str]]]:

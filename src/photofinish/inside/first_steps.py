@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from .tensors import tensors_in
 
 _STEPS, _SAMPLES = 3, 32
 """Steps of an optimizer, and values of each gradient, that are noted."""
@@ -52,13 +54,13 @@ class FirstSteps:
         if self._random_state is None:
             self._random_state = torch.get_rng_state()
             if not self._steps:
-                self._inputs += [_sampled(tensor) for tensor in _tensors(inputs)]
+                self._inputs += [_sampled(tensor) for tensor in tensors_in(inputs)]
 
     def _record_and_backward(self, tensors: Any, *rest: Any, **named: Any) -> None:
         if self._random_state is not None:
             self._draws |= not torch.equal(self._random_state, torch.get_rng_state())
             self._random_state = None
-        for tensor in _tensors(tensors):
+        for tensor in tensors_in(tensors):
             if tensor.numel() == 1:
                 self._losses.append(float(tensor.detach()))
         self._backward(tensors, *rest, **named)
@@ -112,13 +114,3 @@ def _sampled(tensor: torch.Tensor) -> list[float]:
 
 def _bytes(tensor: torch.Tensor) -> Any:
     return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from _tensors(each)

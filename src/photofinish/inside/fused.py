@@ -17,6 +17,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from .tensors import tensors_in
 from .without_formula import custom_functions, nodes_between
 
 
@@ -70,9 +71,9 @@ class FusedOperators(TorchFunctionMode):
     def _run(self, func: Any, formula: Formula, args: Any, kwargs: Any) -> Any:
         with _paused(self._counts), saved_tensors_hooks(_unchanged, _unchanged):
             output = func(*args, **kwargs)
-        outputs = list(_tensors(output))
+        outputs = list(tensors_in(output))
         self._counts.add_fused(formula(*args, **kwargs), outputs)
-        for node in nodes_between(outputs, _tensors([*args, *kwargs.values()])):
+        for node in nodes_between(outputs, tensors_in([*args, *kwargs.values()])):
             node.register_prehook(self._node_begins)
             node.register_hook(self._node_ended)
         return output
@@ -157,15 +158,6 @@ def _recurrent(
     if not trains:
         return FusedCount(forward_flops, 0, forward, 0, (), 0)
     return FusedCount(forward_flops, backward_flops, forward, backward, (data,), gate_bytes)
-
-
-def _tensors(values: Any) -> Iterator[Tensor]:
-    """Yield the tensors in nested lists and tuples."""
-    if isinstance(values, Tensor):
-        yield values
-    elif isinstance(values, (list, tuple)):
-        for value in values:
-            yield from _tensors(value)
 
 
 def _unchanged(tensor: Tensor) -> Tensor:

@@ -52,7 +52,7 @@ def watch_arguments(note: Callable[[str, float, str], None]) -> None:
     def parse_and_note(parser: Any, *arguments: Any, **named: Any) -> Any:
         parsed = parse(parser, *arguments, **named)
         for name, value in getattr(parsed[0], "__dict__", {}).items():
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
             if is_number and unit_of(name) and 0 < value < math.inf:
                 note(name, value, f"--{name}")
         return parsed

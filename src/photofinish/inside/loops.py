@@ -7,8 +7,9 @@ import builtins
 import inspect
 import itertools
 import math
-import operator
+import re
 import sys
+import traceback
 from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -26,13 +27,10 @@ _ENDED_ELSEWHERE = ("count", "cycle", "repeat", "islice")
 _FUNCTIONS = (int, len, range, min, max, round, abs, getattr, math.ceil, math.floor)
 _METHODS = ("get", "size")
 """Methods of dictionaries and tensors, which are not Python code."""
-_OPERATORS = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-}
+_PLAIN = ast.Constant | ast.Name | ast.Attribute | ast.Subscript | ast.List | ast.Tuple | ast.BinOp
+"""Expressions without effects, if their parts have none."""
+_PHASE = re.compile(r"\w+ == '.*'")
+"""Condition of one phase of several."""
 _OWN_REFERENCES = 3
 """References to a frame's snapshot of variables if the script itself has none."""
 
@@ -56,16 +54,15 @@ def length_of_loops() -> dict[str, Any] | None:
 
     Return None if the number of iterations of any of them is not clear.
     """
-    frames: list[FrameType] = []
-    frame = inspect.currentframe()
-    while frame := frame and frame.f_back:
-        module = f"{frame.f_globals.get('__name__', '')}."
-        is_frozen = frame.f_code.co_filename.startswith("<frozen")  # such as runpy
-        if not is_frozen and not module.startswith(_WITHOUT):
-            frames.insert(0, frame)
+    frames = [
+        frame
+        for frame, _ in traceback.walk_stack(inspect.currentframe())
+        if not frame.f_code.co_filename.startswith("<frozen")  # such as runpy
+        if not f"{frame.f_globals.get('__name__', '')}.".startswith(_WITHOUT)
+    ]
     loops: list[_Loop] = []
     try:
-        for frame in frames:
+        for frame in reversed(frames):
             _add_loops(frame, loops)
     except Exception:  # noqa: BLE001  # the training goes on without its source, too
         return None
@@ -88,22 +85,22 @@ def _add_loops(frame: FrameType, loops: list[_Loop]) -> None:
         return
     nodes, at_line = _around(frame)
     names = _names(frame, nodes) if nodes else {}
-    counted: list[ast.AST] = []  # by the counter of a `while`
-    for number, node in enumerate(nodes):
+    inner = next((node for node in reversed(nodes) if isinstance(node, _LOOPS)), None)
+    is_counted = False  # with all loops inside it, by the counter of a `while`
+    for node in nodes:
         if isinstance(node, ast.If):
-            if node not in counted:
-                _apply_condition(node.test, loops)
+            _apply_condition(node.test, loops)
             continue
         loop = _Loop(f"{Path(code.co_filename).name}:{node.lineno}")
         loops.append(loop)
-        if node in counted:
+        if is_counted:
             loop.count = 1
         elif isinstance(node, ast.For):
             _read_for(node, loop, names)
             if any(_named(node.iter) & outer.names for outer in loops[:-1]) and not loop.is_pass:
                 loop.count = None
         elif isinstance(node, ast.While):
-            counted += _read_while(node, nodes[number + 1 :], loop, names)
+            is_counted = _read_while(node, inner, loop, names)
         else:
             loop.is_pass = True
         for test, line in _conditions(node, ast.Continue):
@@ -121,26 +118,28 @@ def _around(frame: FrameType) -> tuple[list[Any], int]:
     at: Any = next(itertools.islice(positions, frame.f_lasti // 2, None))
     if None in at:
         raise LookupError("the code has no positions")
-    around = _holders(tree, _LOOPS | ast.If, *at)[is_inner:]
+    around = _holders(tree, _LOOPS | ast.If, at)[is_inner:]
     after = around[0].end_lineno if around else at[1]
-    later = [each for each in ast.walk(tree) if isinstance(each, ast.Call) and each.lineno > after]
-    called = {ast.unparse(each.func) for each in _holders(tree, ast.Call, *at)[-1:]}
+    called = {ast.unparse(each.func) for each in _holders(tree, ast.Call, at)[-1:]}
+    later = [each for each in _all(tree, ast.Call) if each.lineno > after]
     if called & {ast.unparse(each.func) for each in later}:
         raise LookupError("it may train again later")
     return around, at[0]
 
 
-def _holders(
-    tree: ast.AST, kinds: Any, line: int, end_line: int, column: int, end_column: int
-) -> list[Any]:
+def _holders(tree: ast.AST, kinds: Any, at: Any) -> list[Any]:
     """Return the nodes of these kinds that contain a place, the outermost first."""
+    line, end_line, column, end_column = at
     return [
         node
-        for node in ast.walk(tree)
-        if isinstance(node, kinds)
+        for node in _all(tree, kinds)
         if (node.lineno, node.col_offset) <= (line, column)
-        if (end_line, end_column) <= (node.end_lineno or 0, node.end_col_offset or 0)
+        if (end_line, end_column) <= (node.end_lineno, node.end_col_offset)
     ]
+
+
+def _all(tree: ast.AST, kinds: Any) -> list[Any]:
+    return [node for node in ast.walk(tree) if isinstance(node, kinds)]
 
 
 def _names(frame: FrameType, nodes: list[Any]) -> Mapping[str, Any]:
@@ -158,9 +157,8 @@ def _names(frame: FrameType, nodes: list[Any]) -> Mapping[str, Any]:
 
 def _read_for(node: ast.For, loop: _Loop, names: Mapping[str, Any]) -> None:
     """Fill in the loop of a `for`."""
-    iterable, total = node.iter, None
+    iterable = node.iter
     while isinstance(iterable, ast.Call) and _called(iterable) in _WRAPPERS and iterable.args:
-        total = next((each.value for each in iterable.keywords if each.arg == "total"), total)
         iterable = iterable.args[0]
     if isinstance(iterable, ast.Call) and _called(iterable) in ("range", "trange"):
         iterable = ast.Call(ast.Name("range"), iterable.args, [])
@@ -168,30 +166,25 @@ def _read_for(node: ast.For, loop: _Loop, names: Mapping[str, Any]) -> None:
         loop.text = ast.unparse(iterable.args[0]) if is_plain else ""
     loop.text = loop.text or ast.unparse(iterable)
     loop.names = _named(node.target)
-    loop.count, loop.is_pass = _count(iterable, total, names)
+    loop.count, loop.is_pass = _count(iterable, names)
     bases = (type(names.get(name)).__mro__ for name in loop.names)
     steps_each = any(base.__name__ == "Optimizer" for base in itertools.chain(*bases))
     if steps_each or any(isinstance(each, ast.Break) for each in node.body):
         loop.count, loop.is_pass = 1, False
     # A counter that is never reset ends the loop sooner. One that is reset is patience.
-    sums = [each for each in ast.walk(node) if isinstance(each, ast.AugAssign)]
-    counters = {ast.unparse(each.target) for each in sums}
-    assigned = [each for each in ast.walk(node) if isinstance(each, ast.Assign)]
-    counters -= {ast.unparse(target) for each in assigned for target in each.targets}
+    counters = {ast.unparse(each.target) for each in _all(node, ast.AugAssign)}
+    for each in _all(node, ast.Assign):
+        counters -= set(map(ast.unparse, each.targets))
     for test, _ in _conditions(node, _ENDS):
         if isinstance(test, ast.Compare) and ast.unparse(test.left) in loop.names | counters:
             loop.count, loop.is_pass = None, False
 
 
-def _count(
-    iterable: ast.expr, total: ast.expr | None, names: Mapping[str, Any]
-) -> tuple[int | None, bool]:
+def _count(iterable: ast.expr, names: Mapping[str, Any]) -> tuple[int | None, bool]:
     """Return the number of items if it is known, and else whether these may be batches."""
     if isinstance(iterable, ast.Call) and _called(iterable) in _ENDED_ELSEWHERE:
         return None, False
     try:
-        if total and isinstance(iterable, ast.Call | ast.GeneratorExp):
-            return int(_value(total, names)), False
         value = _value(iterable, names)
         if type(value).__module__.startswith("tqdm"):
             value = value.iterable
@@ -210,35 +203,19 @@ def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
 
     Raise LookupError if that calls more than known functions without effects.
     """
-    if isinstance(node, ast.Constant):
-        return node.value
-    if isinstance(node, ast.Name):
-        return names[node.id]
-    if isinstance(node, ast.Attribute):
-        return getattr(_value(node.value, names), node.attr)
-    if isinstance(node, ast.Subscript):
-        return _value(node.value, names)[_value(node.slice, names)]
-    if isinstance(node, ast.List | ast.Tuple):
-        return [_value(each, names) for each in node.elts]
-    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-        sides = _value(node.left, names), _value(node.right, names)
-        if all(isinstance(side, int | float) for side in sides):
-            return _OPERATORS[type(node.op)](*sides)
-    if isinstance(node, ast.Call) and not node.keywords:
-        function = _value(node.func, names)
-        is_method = isinstance(function, BuiltinFunctionType) and function.__name__ in _METHODS
-        if is_method or any(function is each for each in _FUNCTIONS):
-            return function(*(_value(each, names) for each in node.args))
-    raise LookupError(ast.unparse(node))
+    for each in ast.walk(node):
+        if isinstance(each, ast.Call):
+            function = _value(each.func, names)
+            is_method = isinstance(function, BuiltinFunctionType) and function.__name__ in _METHODS
+            if not is_method and not any(function is known for known in _FUNCTIONS):
+                raise LookupError(ast.unparse(each))
+        elif isinstance(each, ast.expr) and not isinstance(each, _PLAIN):
+            raise LookupError(ast.unparse(each))
+    return eval(ast.unparse(node), {}, names)  # noqa: S307  # the script has it
 
 
-def _read_while(
-    node: ast.While, inner: list[Any], loop: _Loop, names: Mapping[str, Any]
-) -> list[Any]:
-    """Fill in a `while` with a counter, and return the inner nodes that this counts, too.
-
-    `inner` are the nodes between the loop and the step.
-    """
+def _read_while(node: ast.While, inner: Any, loop: _Loop, names: Mapping[str, Any]) -> bool:
+    """Fill in a `while` with a counter. Return True if it counts the innermost loop's steps."""
     tests = node.test.values if isinstance(node.test, ast.BoolOp) else [node.test]
     ends = [test for test, _ in _conditions(node, ast.Break)]
     for test in [*tests, *ends]:
@@ -246,44 +223,27 @@ def _read_while(
         if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], kinds):
             continue
         counting = f"{ast.unparse(test.left)} += 1"
-        added = [each for each in ast.walk(node) if isinstance(each, ast.AugAssign)]
-        added = [each for each in added if ast.unparse(each) == counting]
-        if len(added) != 1:
-            continue
-        around = _holders(node, _LOOPS | ast.If | ast.FunctionDef, *_span(added[0]))[1:]
-        counted = [each for each in around if isinstance(each, _LOOPS)]
-        # It counts either this loop or the innermost one, and under no other conditions.
-        is_of_steps = counted == [each for each in inner if isinstance(each, _LOOPS)]
-        if (counted and not is_of_steps) or any(each not in inner for each in around):
-            continue
-        now, most = _value(test.left, names), _value(test.comparators[0], names)
-        loop.count = math.ceil(most) - (int(now) if now > 1 else 0)
-        loop.text = ast.unparse(test.comparators[0])
-        return around
-    return []
+        added = [each for each in _all(node, ast.AugAssign) if ast.unparse(each) == counting]
+        if len(added) == 1 and added[0] in node.body + inner.body:
+            now, most = _value(test.left, names), _value(test.comparators[0], names)
+            loop.count = math.ceil(most) - (int(now) if now > 1 else 0)
+            loop.text = ast.unparse(test.comparators[0])
+            return added[0] not in node.body
+    return False
 
 
 def _apply_condition(test: ast.expr, loops: list[_Loop]) -> None:
     """Correct the counts of loops in which a step depends on a condition."""
     for loop in loops:
         if loop.names & _named(test) and not loop.is_pass:
-            loop.count = None
-            if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Eq):
-                named = test.comparators[0]
-                if isinstance(named, ast.Constant) and isinstance(named.value, str):
-                    loop.count = 1  # one phase of several
-    is_every_nth = any(isinstance(each, ast.Mod) for each in ast.walk(test))
-    if is_every_nth and loops and not loops[-1].is_pass:
+            loop.count = 1 if _PHASE.fullmatch(ast.unparse(test)) else None
+    if _all(test, ast.Mod) and loops and not loops[-1].is_pass:  # every so many
         loops[-1].count, loops[-1].is_pass = None, bool(loops[-1].names)
 
 
 def _named(node: ast.AST) -> frozenset[str]:
     """Return the names of variables in a node."""
-    return frozenset(each.id for each in ast.walk(node) if isinstance(each, ast.Name))
-
-
-def _span(node: Any) -> tuple[int, int, int, int]:
-    return node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
+    return frozenset(each.id for each in _all(node, ast.Name))
 
 
 def _conditions(loop: ast.AST, kinds: Any) -> Iterator[tuple[ast.expr, int]]:
@@ -291,10 +251,10 @@ def _conditions(loop: ast.AST, kinds: Any) -> Iterator[tuple[ast.expr, int]]:
 
     Loops inside it are left out.
     """
-    ifs = [each for each in ast.walk(loop) if isinstance(each, ast.If)]
-    for each in ifs:
+    inner = [each for each in _all(loop, _LOOPS) if each is not loop]
+    for each in _all(loop, ast.If):
         has_one = any(isinstance(part, kinds) for part in each.body)
-        if has_one and _holders(loop, _LOOPS, *_span(each)) == [loop]:
+        if has_one and not any(each in ast.walk(within) for within in inner):
             yield each.test, each.lineno
 
 

@@ -19,13 +19,11 @@ from typing import TYPE_CHECKING, Any
 from .device import Device, is_capturing
 from .lengths import TRAINER, lengths_of_a_trainer, watch_arguments
 from .line_file import LineFile
+from .single_steps import SingleSteps
 from .timed_batches import NAMED, NamedLoader, batches_of
 
 if TYPE_CHECKING:
     from .first_steps import FirstSteps
-    from .script_step import ScriptStep
-    from .stalls import Stalls
-    from .step_clock import StepClock
 
 VALIDATES, COUNTED = 1, 2
 """Flags of a block."""
@@ -35,8 +33,6 @@ _BLOCK_SHARE = 0.02
 """Share of the training so far that a block takes. To end a block takes 0.2 ms."""
 _LEAST_STEPS, _LEAST_SECONDS = 12, 5.0
 """Steps or seconds of training before a step is counted. By then, its state and memory exist."""
-_SLOW_STEP_SECONDS = 1.0
-"""Time of a step from which on it is hardly slower while lines are found that stall a GPU."""
 _OFTEN = 20
 """Ratio of steps from which on an optimizer hardly ever steps, compared to another."""
 _UNWATCHED_SECONDS, _MOST_UNWATCHED_SECONDS = 0.02, 0.1
@@ -82,10 +78,7 @@ class Recorder:
         self._validations = self._forward_passes = 0
         """Number of periods with validation, and of forward passes before the first step."""
         self._watches_at = 0.0
-        self._counting: ScriptStep | None = None
-        self._watchers: list[Stalls | StepClock] = []
-        """Watchers of a few steps each, one after another, once a step was counted."""
-        self._is_profiled = self._is_counted = False
+        self._single_steps = SingleSteps(self._note)
         self._closes_at = 0.0
         self._begin_block(_clock())
         atexit.register(self._ended)
@@ -112,7 +105,7 @@ class Recorder:
 
     def torch_imported(self) -> None:
         """Watch optimizers, modules, data loaders and compilation."""
-        self._note(kind="torch")
+        self._note(kind="has_torch", value=True)
         torch = sys.modules["torch"]
         self.torch_version = tuple(map(int, torch.__version__.split(".")[:2]))
         if self.torch_version < (2, 0):  # its optimizers have no hooks
@@ -162,7 +155,8 @@ class Recorder:
             self._kept[number] = loader
         self._end_run()
         # An empty block is a part of the next.
-        if self._flags or self.batches or self._made or self._counting or any(self._steps):
+        is_counting = self._single_steps.counting is not None
+        if self._flags or self.batches or self._made or is_counting or any(self._steps):
             self._end_block(_clock())
         self._began_loader, self._closes_at = number, 0.0
         self.loader_ended()
@@ -181,8 +175,8 @@ class Recorder:
             self._end_run()
             self.batches = self.batches or 1
         self.loader = number
-        if self._counting is not None:
-            self._counting.add(batch)
+        if self._single_steps.counting is not None:
+            self._single_steps.counting.add(batch)
         if self._device is not None:
             self._device.begin_event()
         self._note_seen()
@@ -249,11 +243,8 @@ class Recorder:
                 return
             if number is None:
                 number = self._add_optimizer(id(optimizer), optimizer.param_groups)
-            if self._counting is not None:
-                self._counting.optimizer_stepped(optimizer)
+            self._single_steps.optimizer_stepped(optimizer)
         self._steps[number] += 1
-        if self._watchers:
-            self._watchers[0].optimizer_ended()
         if number == self._main:
             self._end_period(_clock())
             return
@@ -304,10 +295,7 @@ class Recorder:
         if now >= self._closes_at:
             has_validated = bool(self._flags & VALIDATES)
             self._end_block(now)
-            if self._watchers:
-                self._watch_step(self._watchers[0])
-            elif not self._is_counted:
-                self._count(has_validated=has_validated)
+            self._end_single_step(has_validated=has_validated)
 
     def _end_run(self) -> None:
         """End a block of like periods, without what has passed since."""
@@ -319,9 +307,7 @@ class Recorder:
         if self._device is not None:
             at = self._device.wait() or at
         if at > self._began_at:
-            is_slowed = bool(self._watchers) and self._watchers[0].slows
-            is_slowed = is_slowed and at - self._began_at < _SLOW_STEP_SECONDS
-            if self._counting is not None or is_slowed:
+            if self._single_steps.slows(at - self._began_at):
                 self._flags |= COUNTED
             self._lines.add(self._sums(at))
             self._batches_of[self.loader] += self.batches
@@ -330,7 +316,8 @@ class Recorder:
             self._main = main_optimizer(self._all_steps, self._optimizers.get(NAMED))
         self._begin_block(at)
         self._closes_at = 0.0
-        if not self._watchers and (self._is_counted or sum(self._all_steps) > _LEAST_STEPS):
+        single = self._single_steps
+        if not single.watchers and (single.is_counted or sum(self._all_steps) > _LEAST_STEPS):
             least = _BLOCK_SECONDS if self._device is None else _ACCELERATOR_SECONDS
             self._closes_at = at + self._grown(at, least, _MOST_BLOCK_SECONDS)
         self._lines.write_sometimes(at)
@@ -357,59 +344,21 @@ class Recorder:
             len(on_device),
         ]
 
-    def _count(self, *, has_validated: bool) -> None:
-        """Count the operations in a period, once training has begun."""
-        now, steps = _clock(), sum(self._all_steps)
-        if self._counting is not None:
-            is_training = not has_validated or self._validations > steps / 2
-            counts, needs_profile = self._counting.end(), self._counting.needs_profile
-            self._counting, self.is_attentive = None, self._device is not None
-            if is_training and (self._is_profiled or not needs_profile):
-                self._is_counted = True
-                if counts["operations"]["kernels"]:
-                    self._note(kind="counts", **counts)
-                self._begin_watching()
-            self._is_profiled = self._is_profiled or (is_training and needs_profile)
-        elif steps < _LEAST_STEPS and now - (self._first_step_at or now) < _LEAST_SECONDS:
-            return
-        if not self._is_counted:
-            self._begin_counting()
-        self._begin_block(_clock())
-
-    def _begin_counting(self) -> None:
-        if "torch" not in sys.modules:
-            return
-        if self.torch_version < (2, 6) and (self._compiles or self.torch_version < (2, 2)):
-            self._is_counted = True
-            why = "operations are counted from torch 2.2 on, and compiled ones from torch 2.6 on"
-            self._note(kind="uncounted", why=why)
-            return
-        from .script_step import ScriptStep
-
-        self._counting = ScriptStep(compiles=self._compiles, is_profiled=self._is_profiled)
-        self.is_attentive, self._closes_at = True, 0.0
-        self.watch_forward()
-
-    def _begin_watching(self) -> None:
-        """Watch steps for lines that would stall a GPU, then their parts.
-
-        Not on an accelerator, nor if the script is compiled.
-        """
-        if self._device is None and not self._compiles:
-            from .stalls import Stalls
-            from .step_clock import StepClock
-
-            self._watchers, self._closes_at = [Stalls(), StepClock()], 0.0
-            self._watchers[0].begin()
-
-    def _watch_step(self, watcher: Stalls | StepClock) -> None:
-        watcher.step_ended()
-        if watcher.steps == watcher.steps_to_see:
-            watcher.end()
-            self._note(**watcher.note)
-            self._watchers.pop(0)
-            for following in self._watchers[:1]:
-                following.begin()
+    def _end_single_step(self, *, has_validated: bool) -> None:
+        """Count the operations in a period, once training has begun. Watch some on the CPU."""
+        single, steps, now = self._single_steps, sum(self._all_steps), _clock()
+        passed_seconds = now - (self._first_step_at or now)
+        if single.step_ended(
+            is_training=not has_validated or self._validations > steps / 2,
+            is_early=steps < _LEAST_STEPS and passed_seconds < _LEAST_SECONDS,
+            compiles=self._compiles,
+            version=self.torch_version,
+            watches=self._device is None and not self._compiles,
+        ):
+            self.is_attentive = self._device is not None or single.is_active
+            self._closes_at = 0.0 if single.is_active else self._closes_at
+            if single.counting is not None:
+                self.watch_forward()
             self._begin_block(_clock())
 
     # -- notes ----------------------------------------------------------------------------------

@@ -19,6 +19,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
+from .tensors import tensors_in
+
 if TYPE_CHECKING:
     from types import FrameType
 
@@ -72,7 +74,7 @@ class Stalls(TorchFunctionMode):
     @property
     def note(self) -> dict[str, Any]:
         """What the recorder notes at the end."""
-        return {"kind": "stalls", "lines": self.lines}
+        return {"kind": "stalls", "value": self.lines}
 
     @property
     def lines(self) -> list[tuple[str, int, str]]:
@@ -83,7 +85,7 @@ class Stalls(TorchFunctionMode):
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         result = func(*args, **kwargs)
-        given = list(_tensors((args, kwargs)))
+        given = list(tensors_in((args, kwargs)))
         is_on_device = any(map(self._is_on_device, given))
         if is_on_device and (what := _read(name, args, kwargs)):
             self._note(what)
@@ -95,7 +97,7 @@ class Stalls(TorchFunctionMode):
                 self._note("to")
             if result is given[0] and not result.requires_grad:
                 result = result.view_as(result)  # another tensor, as on a GPU
-        for made in _tensors(result):
+        for made in tensors_in(result):
             if is_on_device or moves or (name in _MADE and "device" in kwargs):
                 self._on_device[made] = True
             elif name in _MADE and not _is_loading():
@@ -136,7 +138,7 @@ def _read(name: str, args: Any, kwargs: Any) -> str | None:
     if name == "where":
         return "nonzero" if len(args) + len(kwargs) == 1 else None
     if name == "__getitem__":
-        masks = (each for each in _tensors(args[1]) if each.dtype in (torch.bool, torch.uint8))
+        masks = (each for each in tensors_in(args[1]) if each.dtype in (torch.bool, torch.uint8))
         return "a mask" if next(masks, None) is not None else None
     return _READS.get(name)
 
@@ -144,14 +146,3 @@ def _read(name: str, args: Any, kwargs: Any) -> str | None:
 def _has_device(args: Any, kwargs: Any) -> bool:
     """Return True if `to` is given a device, not only a type."""
     return any(isinstance(each, (str, torch.device)) for each in (*args[1:2], kwargs.get("device")))
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors in nested tuples, lists and dicts."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for each in value:
-            yield from _tensors(each)
-    elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))

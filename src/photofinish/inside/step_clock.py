@@ -44,7 +44,7 @@ class StepClock:
     def note(self) -> dict[str, Any]:
         """What the recorder notes at the end."""
         seconds = {part: each / self.steps for part, each in self._seconds.items()}
-        return {"kind": "step_parts", "seconds": seconds}
+        return {"kind": "step_parts", "value": seconds}
 
     def _module_begins(self, *_: Any) -> None:
         if self._forward_at is None:

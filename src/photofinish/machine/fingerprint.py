@@ -113,28 +113,19 @@ def _gpu_host(wanted: GpuDevice, machine: Machine) -> GpuTarget:
     settings = wanted.model_dump(
         include={"kind", "strategy", "device_ids", "output_device", "if_missing"}
     )
-    if not used:
-        return GpuTarget(
-            **settings,
-            count=wanted.wanted_count,
-            accelerators=(),
-            missing=missing,
-            threads=None,
-            cpu=None,
-            software=None,
-        )
-    if wanted.strategy == "data_parallel":
+    if used and wanted.strategy == "data_parallel":
         device_ids = wanted.device_ids or range(len(used))
         check_data_parallel(used[0].kind, device_ids, wanted.output_device)
-    processes = len(used) if wanted.strategy == "ddp" else 1
+    processes = max(1, len(used)) if wanted.strategy == "ddp" else 1
+    threads = usable_threads(machine.cpu, processes, machine.software.variables)
     return GpuTarget(
         **settings,
-        count=len(used),
+        count=len(used) or wanted.wanted_count,
         accelerators=tuple(used),
-        missing=None,
-        threads=usable_threads(machine.cpu, processes, machine.software.variables),
-        cpu=machine.cpu,
-        software=machine.software,
+        missing=missing,
+        threads=threads if used else None,
+        cpu=machine.cpu if used else None,
+        software=machine.software if used else None,
     )
 
 

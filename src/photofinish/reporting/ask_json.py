@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from photofinish.answer.comparison import Comparison
-from photofinish.answer.decision import Decision, decide
+from photofinish.answer.decision import Decision
 from photofinish.files import to_json, write_text_atomically
 from photofinish.reporting.answer_records import answer_record
 from photofinish.reporting.sentences import verdict
@@ -22,11 +22,6 @@ class JobAnswer:
     job: WholeJob
     pair: Comparison
     decision: Decision
-
-    @classmethod
-    def alone(cls, job: WholeJob, pair: Comparison) -> JobAnswer:
-        """Return the answer for a job that is alone on a rented GPU."""
-        return cls(job, pair, decide(pair))
 
 
 def write_job_answers(

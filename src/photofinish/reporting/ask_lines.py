@@ -11,7 +11,7 @@ from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Decision
 from photofinish.answer.prices import SECONDS_AN_HOUR, cost_of
 from photofinish.answer.result import Result
-from photofinish.reporting.answer_words import action_text, answer_text, is_wide, legend
+from photofinish.reporting.answer_words import action_text, answer_text, is_wide
 from photofinish.reporting.ask_json import JobAnswer
 from photofinish.reporting.model_words import model_text
 from photofinish.reporting.sentences import SHORT_PARTS
@@ -158,8 +158,3 @@ def suggestion(pair: Comparison, watched: Watched | None) -> Iterator[str]:
         yield say("untried workers of a script")
     if not_counted := pair.renting.not_counted:
         yield say("no estimates asked", why=not_counted)
-
-
-def ask_legend(answers: Sequence[JobAnswer], texts: Sequence[str]) -> list[str]:
-    """Return the legend of the answers' texts."""
-    return legend([each.decision for each in answers], texts, None)

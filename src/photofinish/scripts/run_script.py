@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self
+from typing import IO, Literal, Self
 
 from photofinish.config.scripts import PLACEHOLDER
 from photofinish.errors import UserError
@@ -137,11 +137,11 @@ def watch(
         began_at, began_at_unix_seconds = _clock(), time.time()
         with (
             _Progress(kind, shows_output=shows_output) as progress,
+            (folder / _OUTPUT).open("wb") as file,
             _running(
                 command,
                 os.environ | variables,
-                folder,
-                shows_output=shows_output,
+                None if shows_output else file,
                 takes_input=takes_input,
             ) as process,
         ):
@@ -169,7 +169,7 @@ def watch(
         output,
     )
     if trained is None or watched.figures is None or trained.unseen:
-        text = _no_steps(trained, status, ended_at - began_at)
+        text = _no_steps(trained or Process(), status, ended_at - began_at)
         if status:
             needs_gpu = kind == "cpu" and (shows_output or _NEEDS_GPU.search(output))
             text = f"{output}\n{text}{_HARD_CODED if needs_gpu else ''}"
@@ -221,30 +221,27 @@ def recording(kind: str, gpus: Sequence[int] = (0,)) -> Iterator[tuple[Path, dic
 def _running(
     command: Sequence[str],
     environment: dict[str, str],
-    folder: Path,
+    output: IO[bytes] | None,
     *,
-    shows_output: bool,
     takes_input: bool,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Start the command, and kill it at the end."""
-    with (folder / _OUTPUT).open("wb") as file:
-        output = None if shows_output else file
-        try:
-            process = subprocess.Popen(
-                command,
-                env=environment,
-                stdin=None if takes_input else subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise UserError(f"{command[0]} can't be run: {error.strerror}") from error
-        try:
-            yield process
-        finally:
-            kill_tree(process.pid)
-            process.wait()
+    try:
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=None if takes_input else subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise UserError(f"{command[0]} can't be run: {error.strerror}") from error
+    try:
+        yield process
+    finally:
+        kill_tree(process.pid)
+        process.wait()
 
 
 class _Progress:
@@ -297,19 +294,17 @@ def _follow(
             return process.wait(_POLL_SECONDS)
         except subprocess.TimeoutExpired:
             sample.read()
-        now, trained = _clock(), sample.process
-        if trained and (trained.unseen or (is_short and trained.first_steps)):
+        now, trained = _clock(), sample.process or Process()
+        if trained.unseen or (is_short and trained.first_steps):
             break
-        first_step_at = trained.first_step_at if trained else None
-        if trained is None or first_step_at is None:
+        first_step_at = trained.first_step_at
+        if first_step_at is None:
             left_seconds = limits.patience_seconds - (now - began_at)
-            has_torch = trained is not None and trained.has_torch
-            awaited = "an optimizer's first step" if has_torch else "the script to import torch"
+            awaited = "an optimizer's first step"
+            awaited = awaited if trained.has_torch else "the script to import torch"
             progress.show(f"waiting for {awaited}", left_seconds)
-            others = trained.imported_instead(now - UNSEEN_SECONDS) if trained else []
-            if left_seconds < 0 or set(others) - _BESIDE_TORCH:
-                break
-            if trained and trained.steps_by_itself(now):
+            others = trained.imported_instead(now - UNSEEN_SECONDS)
+            if left_seconds < 0 or set(others) - _BESIDE_TORCH or trained.steps_by_itself(now):
                 break
             if others and not has_warned:
                 progress.say(f"the script imported {listed(others)}, and no torch so far")
@@ -331,9 +326,9 @@ def _follow(
     return None
 
 
-def _no_steps(process: Process | None, status: int | None, ran_seconds: float) -> str:
+def _no_steps(process: Process, status: int | None, ran_seconds: float) -> str:
     """Return a message on why nothing could be timed, with what the script did instead."""
-    if process and process.unseen:
+    if process.unseen:
         return (
             f"the command {process.unseen}, whose steps can't be seen. `for batch in "
             f"photofinish.steps(loader)` times them"
@@ -342,8 +337,8 @@ def _no_steps(process: Process | None, status: int | None, ran_seconds: float) -
     if status is None:
         how = f"was ended after {seconds(ran_seconds)}"
     option = "--patience"
-    others = process.others if process else {}
-    if process is None or not process.has_torch:
+    others = process.others
+    if not process.has_torch:
         what = "never imported torch, in a Python that takes PYTHONPATH"
         if others:
             what = f"imported {listed([*others])} and not torch, and only torch's training is seen"

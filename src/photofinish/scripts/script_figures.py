@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import add
-from typing import Any
+from typing import Any, Literal
 
 from photofinish.inside.recorder import COUNTED, VALIDATES
 from photofinish.results.measurements import LoopSteps
@@ -180,20 +180,20 @@ class Figures:
     @property
     def parts(self) -> tuple[TimedPart, ...]:
         """Parts in the order of time: starts of epochs, and steps."""
+        found: list[tuple[int, _Run, Literal["start", "steps"]]]
         found = [(epoch, run, "start") for epoch, run in self._starts]
         for group in self._groups:
             found += [(epoch, run, "steps") for epoch, run in _in_parts(group)]
+        found.sort(key=lambda each: each[1].began_at)
         return tuple(
-            TimedPart.model_validate(
-                {
-                    "seconds": run.seconds,
-                    "steps": float(run.steps),
-                    "epoch": epoch,
-                    "holds": holds,
-                    "waiting_seconds": self._waiting(run),
-                }
+            TimedPart(
+                seconds=run.seconds,
+                steps=float(run.steps),
+                epoch=epoch,
+                holds=holds,
+                waiting_seconds=self._waiting(run),
             )
-            for epoch, run, holds in sorted(found, key=lambda each: each[1].began_at)
+            for epoch, run, holds in found
         )
 
     def _waiting(self, run: _Run) -> float | None:

@@ -14,6 +14,8 @@ from photofinish.results.measured import FirstScriptSteps
 from photofinish.scripts.script_figures import LATER_STEPS, Figures, merged
 
 _SHORT = {"torch.float16": "fp16", "torch.bfloat16": "bf16"}
+_FIELDS = "stalls", "step_parts", "uncounted", "has_torch"
+"""Kinds of lines that have one value."""
 _MOST_BATCHES, _MOST_SECONDS_OF_BATCHES = 100, 60.0
 """Batches and time after which an optimizer's step is not expected, by hand."""
 
@@ -137,18 +139,12 @@ class Process:
             self.seen, self.seen_at = (line["batches"], line["forward_passes"]), line["at"]
         elif kind == "unseen" and self.named is None:
             self.unseen = line["why"]
-        elif kind == "stalls":
-            self.stalls = line["lines"]
+        elif kind in _FIELDS:
+            setattr(self, kind, line["value"])
         elif kind == "first_steps":
             self.first_steps = FirstScriptSteps(**line)
-        elif kind == "step_parts":
-            self.step_parts = line["seconds"]
         elif kind == "autocast":
             self.autocast = _SHORT.get(line["dtype"])
-        elif kind == "uncounted":
-            self.uncounted = line["why"]
-        elif kind == "torch":
-            self.has_torch = True
         elif kind == "other":
             self.others[line["name"]] = line["at"]
         elif kind == "memory":

@@ -1,0 +1,99 @@
+"""Single steps of a script that are counted or watched, one after another."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .script_step import ScriptStep
+    from .stalls import Stalls
+    from .step_clock import StepClock
+
+_SLOW_STEP_SECONDS = 1.0
+"""Time of a step from which on it is hardly slower while lines are found that stall a GPU."""
+
+
+class SingleSteps:
+    """Counter of a step's operations. Then it watches for lines that stall a GPU, and parts."""
+
+    def __init__(self, note: Callable[..., None]) -> None:
+        self._note = note
+        self.counting: ScriptStep | None = None
+        self.watchers: list[Stalls | StepClock] = []
+        """Watchers of a few steps each, one after another."""
+        self._is_profiled = self.is_counted = False
+
+    @property
+    def is_active(self) -> bool:
+        return self.counting is not None or bool(self.watchers)
+
+    def slows(self, seconds: float) -> bool:
+        """Return True if a step of this time is slower than usual."""
+        is_watched = bool(self.watchers) and self.watchers[0].slows
+        return self.counting is not None or (is_watched and seconds < _SLOW_STEP_SECONDS)
+
+    def optimizer_stepped(self, optimizer: Any) -> None:
+        if self.counting is not None:
+            self.counting.optimizer_stepped(optimizer)
+        if self.watchers:
+            self.watchers[0].optimizer_ended()
+
+    def step_ended(
+        self,
+        *,
+        is_training: bool,
+        is_early: bool,
+        compiles: bool,
+        version: tuple[int, ...],
+        watches: bool,
+    ) -> bool:
+        """End a step, and begin what comes next. Return True if something began or ended."""
+        if self.watchers:
+            return self._watch(self.watchers[0])
+        if self.is_counted or (is_early and self.counting is None):
+            return False
+        if self.counting is not None:
+            self._end_counting(self.counting, is_training=is_training, watches=watches)
+        if not self.is_counted:
+            self._begin_counting(version, compiles=compiles)
+        return True
+
+    def _begin_counting(self, version: tuple[int, ...], *, compiles: bool) -> None:
+        if "torch" not in sys.modules:
+            return
+        if version < (2, 6) and (compiles or version < (2, 2)):
+            self.is_counted = True
+            why = "operations are counted from torch 2.2 on, and compiled ones from torch 2.6 on"
+            self._note(kind="uncounted", value=why)
+            return
+        from .script_step import ScriptStep
+
+        self.counting = ScriptStep(compiles=compiles, is_profiled=self._is_profiled)
+
+    def _end_counting(self, counting: ScriptStep, *, is_training: bool, watches: bool) -> None:
+        counts, needs_profile = counting.end(), counting.needs_profile
+        self.counting = None
+        if is_training and (self._is_profiled or not needs_profile):
+            self.is_counted = True
+            if counts["operations"]["kernels"]:
+                self._note(kind="counts", **counts)
+            if watches:
+                from .stalls import Stalls
+                from .step_clock import StepClock
+
+                self.watchers = [Stalls(), StepClock()]
+                self.watchers[0].begin()
+        self._is_profiled = self._is_profiled or (is_training and needs_profile)
+
+    def _watch(self, watcher: Stalls | StepClock) -> bool:
+        watcher.step_ended()
+        if watcher.steps < watcher.steps_to_see:
+            return False
+        watcher.end()
+        self._note(**watcher.note)
+        self.watchers.pop(0)
+        for following in self.watchers[:1]:
+            following.begin()
+        return True
