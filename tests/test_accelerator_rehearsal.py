@@ -33,6 +33,7 @@ from photofinish.files import write_bytes_atomically
 from photofinish.machine.accelerators import AcceleratorFacts
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget, software_facts
 from photofinish.machine.host import cpu_facts
+from photofinish.reporting.ask_files import AskFiles
 from photofinish.results import records
 from photofinish.results.learned import load_network
 from photofinish.results.measured import MEASURED, MEASURED_FOLDER, Measured, read_measured
@@ -221,7 +222,7 @@ def ask_here(
         Path("train.py").write_text(ASKED.replace("DEVICE", device), encoding="utf-8")
         file = Path("answer.json")
         command = [sys.executable, "train.py"]
-        ask(command, None, Limits(60, 60), file, shows_output=False)
+        ask(command, None, Limits(60, 60), AskFiles(file), shows_output=False)
         return json.loads(file.read_bytes())[0]["records"]
 
     return ask_here

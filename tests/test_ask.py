@@ -15,6 +15,7 @@ import pytest
 
 from photofinish.commands.ask import ask
 from photofinish.errors import UserError
+from photofinish.reporting.ask_files import AskFiles
 from photofinish.results.timed_parts import epoch_by_parts
 from photofinish.scripts.run_script import Limits
 from photofinish.scripts.script_figures import LATER_STEPS
@@ -177,7 +178,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
     ) -> Any:
         Path("train.py").write_text(BEGIN + script, encoding="utf-8")
         file = Path("answer.json")
-        ask([*start, *arguments], length, limits, file, shows_output=shows_output)
+        ask([*start, *arguments], length, limits, AskFiles(file), shows_output=shows_output)
         return json.loads(file.read_bytes())
 
     return run

@@ -19,6 +19,7 @@ from photofinish.config.compare import Comparing
 from photofinish.errors import UserError
 from photofinish.machine.accelerators import AcceleratorFacts
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
+from photofinish.reporting.ask_files import AskFiles
 from photofinish.reporting.sentences import verdict
 from photofinish.scripts.run_script import Limits, Watched, recording, watch
 from photofinish.scripts.script_lines import Length, Loader, Process
@@ -60,8 +61,10 @@ def plant(cpu_host: CpuTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     ) -> None:
         gpu = AcceleratorFacts("cuda", "NVIDIA Test", 2**34, "1")
         own = {"threads": 1, "cpu": cpu_host.cpu, "software": cpu_host.software}
-        here = {"kind": "cuda", "count": 1, "if_missing": "skip", "missing": None}
-        host = GpuTarget(**own, **here, accelerators=(gpu,))
+        here: dict[str, Any] = {"kind": "cuda", "count": 1, "if_missing": "skip", "missing": None}
+        if on_cpu and on_gpu is None:
+            here["missing"] = "none is here"
+        host = GpuTarget(**own, **here, accelerators=() if here["missing"] else (gpu,))
         monkeypatch.setattr(ask_module, "fingerprint", lambda _: (cpu_host, host))
         runs = {kind: run for kind, run in (("cuda", on_gpu), ("cpu", on_cpu)) if run}
 
@@ -78,7 +81,7 @@ def plant(cpu_host: CpuTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def asked(length: Length | None = None, script: str = "") -> list[Any]:
     Path("train.py").write_text(script, encoding="utf-8")
     command = [sys.executable, "train.py"]
-    ask(command, length, Limits(1, 60), Path("a.json"), shows_output=False)
+    ask(command, length, Limits(1, 60), AskFiles(Path("a.json")), shows_output=False)
     answers: list[Any] = json.loads(Path("a.json").read_bytes())
     return answers
 
@@ -111,6 +114,24 @@ def test_each_run_counts_its_own_steps_of_an_epoch(plant: Plant) -> None:
     (answer,) = asked(Length("epochs", 10, "--epochs"))
     epochs = {name: record["job_epoch_steps"] for name, record in answer["records"].items()}
     assert epochs == {"cpu": 80, "gpu": 20}
+
+
+def test_a_record_of_a_rented_gpu_counts_until_the_script_changes(
+    plant: Plant, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps = Length("max_steps", 100_000, "--steps")
+    plant(process_of([0.001] * 40, "cuda"), process_of([0.2] * 40))
+    asked(steps)
+    Path("rented-Test").mkdir()
+    Path("a.json").rename("rented-Test/photofinish-answer.json")
+    plant(None, process_of([0.1] * 40))
+    (answer,) = asked(steps)
+    found = [answer["answer"][key] for key in ("answer", "evidence", "gpu")]
+    assert found == ["Probably yes", "recorded", "Test"]
+    assert answer["answer"]["gpu_seconds"]["value"] == pytest.approx(102, rel=0.01)
+    (answer,) = asked(steps, "changed = 1")
+    assert answer["answer"]["evidence"] != "recorded"
+    assert "another version of the script" in capsys.readouterr().err
 
 
 def test_runs_are_seeded_and_their_first_steps_compared(

@@ -16,6 +16,7 @@ from photofinish.commands.ask_start import check_command
 from photofinish.errors import UserError
 from photofinish.inside.device import Device
 from photofinish.inside.lengths import lengths_in_command
+from photofinish.reporting.ask_files import AskFiles
 from photofinish.scripts import run_script
 from photofinish.scripts.run_script import Limits
 from photofinish.scripts.script_lines import Length, Process
@@ -27,7 +28,7 @@ def _refusal(script: str) -> str:
     """Return the error of asking for a script."""
     Path("train.py").write_text(script, encoding="utf-8")
     with pytest.raises(UserError) as raised:
-        ask([sys.executable, "train.py"], None, LIMITS, None, shows_output=False)
+        ask([sys.executable, "train.py"], None, LIMITS, AskFiles(), shows_output=False)
     return str(raised.value)
 
 
@@ -142,6 +143,6 @@ while True:
 """
     Path("train.py").write_text(script, encoding="utf-8")
     command = [sys.executable, "train.py", *arguments]
-    ask(command, wanted, Limits(1, 60), None, shows_output=False)
+    ask(command, wanted, Limits(1, 60), AskFiles(), shows_output=False)
     first = capsys.readouterr().out.strip().splitlines()[0]
     assert re.search(line, first)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 import shutil
 import subprocess
@@ -25,7 +26,7 @@ for _ in range(50):
     net(torch.randn(8, 4)).square().mean().backward()
     optimizer.step()
 """
-BEYOND = "torch torchvision dvc mlflow yaml sklearn scipy pandas matplotlib jinja2"
+BEYOND = "torch torchvision dvc mlflow yaml sklearn scipy pandas matplotlib"
 
 
 def distributions_of(requirements: Iterable[str]) -> set[str]:
@@ -84,8 +85,12 @@ def test_a_script_in_another_environment_is_answered_without_the_pipelines_packa
     assert imports(light, "photofinish")
     assert not [name for name in BEYOND.split() if imports(light, name)]
     assert not imports(theirs, "photofinish")
-    asked = run(light, "-m", "photofinish", "ask", "--steps", "500", str(theirs), "train.py")
+    options = ["--steps", "500", "--html", "page.html"]
+    asked = run(light, "-m", "photofinish", "ask", *options, str(theirs), "train.py")
     assert asked.returncode == 0, asked.stderr
+    page = Path("page.html").read_text(encoding="utf-8")
+    assert asked.stdout.splitlines()[2] in html.unescape(page)
+    assert "<svg" not in page
     assert "500 steps (--steps):" in asked.stdout
     assert "Seen: 50 steps." in asked.stdout
 

@@ -214,7 +214,7 @@ def test_html_in_names_is_shown_as_text_and_formulas_are_not_computed(
 def test_any_number_of_experiments_is_one_page_with_the_details_of_the_first(
     make_result: MakeResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("photofinish.reporting.report.MOST_SHOWN", 3)
+    monkeypatch.setattr("photofinish.reporting.report_page.MOST_SHOWN", 3)
     names = [f"net-{number}" for number in range(5)]
     pairs = [
         pair_of(make_result(name), make_result(name, "gpu", epoch_seconds=(0.5,))) for name in names
@@ -236,7 +236,7 @@ def test_the_markdown_fits_into_a_comment_at_any_number(
     make_result: MakeResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("photofinish.reporting.report.MOST_MARKDOWN_CHARACTERS", 8_000)
-    monkeypatch.setattr("photofinish.reporting.report.MOST_SHOWN", 1)  # figures take long
+    monkeypatch.setattr("photofinish.reporting.report_page.MOST_SHOWN", 1)  # figures take long
     pair = pair_of(make_result(device_name="CPU | 8 cores"), make_result(device="gpu"))
     for count in (1, 40):
         write_report([pair] * count, tmp_path)

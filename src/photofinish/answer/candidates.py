@@ -13,6 +13,7 @@ from photofinish.answer.renting import RentalOption
 from photofinish.answer.times import Interval, job_interval
 from photofinish.config.compare import accelerators
 from photofinish.results.job_times import JobTimes
+from photofinish.results.references import hardware
 
 Answer = Literal["Yes", "Probably yes", "No", "No difference", "Close call", "Can't tell"]
 About = Literal["the GPU here", "renting", "any GPU"]
@@ -75,13 +76,12 @@ def candidates(pair: Comparison) -> list[Candidate]:
 def recorded(pair: Comparison) -> list[Candidate]:
     """Return the GPUs of other machines' records, the fastest of each name."""
     found: dict[str, Candidate] = {}
-    for each in sorted(pair.references, key=lambda record: record.timings.whole_seconds):
-        if each.training.device == "gpu":
-            name, timings = short_name(each.hardware), each.timings
-            price = price_of(name, pair.settings.prices) if name in accelerators() else None
-            times = timings.whole_seconds, job_interval(timings)
-            candidate = Candidate(name, "recorded", *times, price, timings=timings)
-            found.setdefault(name, candidate)
+    for timings in sorted(pair.gpus_elsewhere, key=lambda each: each.whole_seconds):
+        name = short_name(hardware("gpu", timings))
+        price = price_of(name, pair.settings.prices) if name in accelerators() else None
+        times = timings.whole_seconds, job_interval(timings)
+        candidate = Candidate(name, "recorded", *times, price, timings=timings)
+        found.setdefault(name, candidate)
     return list(found.values())
 
 

@@ -29,6 +29,7 @@ from photofinish.config.scripts import PLACEHOLDER, ScriptPlan
 from photofinish.custom.imports import PACKAGE
 from photofinish.errors import UserError
 from photofinish.results import records
+from photofinish.results.job_times import JobTimes
 from photofinish.results.measured import (
     MEASURED,
     MEASURED_FOLDER,
@@ -73,6 +74,8 @@ class Comparison:
     settings: Comparing
     references: tuple[Reference, ...]
     """Records of the same steps on other machines, as long as this job. Scripts have none."""
+    elsewhere: tuple[Comparison, ...] = ()
+    """Comparisons of the same script on rented machines."""
 
     @classmethod
     def of(
@@ -110,10 +113,15 @@ class Comparison:
         cpu = self.cpu.record
         return tuple(each for each in self.references if cpu and equal_losses(each.training, cpu))
 
+    @property
+    def gpus_elsewhere(self) -> list[JobTimes]:
+        """Times of this job on GPUs of other machines."""
+        recorded = [each.timings for each in self.references if each.training.device == "gpu"]
+        return [*recorded, *(each.gpu.timings for each in self.elsewhere if each.gpu)]
+
     @cached_property
     def renting(self) -> RentalComparison:
-        measured = [run.timings for run in self.trained[1:]]
-        measured += [each.timings for each in self.references]
+        measured = [*(run.timings for run in self.trained[1:]), *self.gpus_elsewhere]
         return renting(self.cpu, self.bounds, self.settings, measured)
 
     @cached_property

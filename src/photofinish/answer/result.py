@@ -140,7 +140,7 @@ class Result:
             part: computing * seconds / whole_seconds
             for part, seconds in self.step_parts_seconds.items()
         }
-        return waiting | parts | {"the rest": computing - sum(parts.values())}
+        return waiting | parts | {"the rest": max(0.0, computing - sum(parts.values()))}
 
     @property
     def step_share_seconds(self) -> float | None:

@@ -9,7 +9,6 @@ from photofinish.answer.candidates import short_name
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.parity import CURVE_TOLERANCES, Layer, Parity, first_step_layers
 from photofinish.answer.same_script import SameScript, same_script
-from photofinish.results.job_times import JobTimes
 from photofinish.results.measured_job import MeasuredJob
 from photofinish.results.references import Reference
 
@@ -35,6 +34,8 @@ class SameModel:
     parity: Parity | None = None
     record: RecordedModel | None = None
     script: SameScript | None = None
+    rented: str | None = None
+    """GPU of the rented machine that compared a script."""
     why_not: Why | None = None
     """Reason why nothing is compared."""
 
@@ -43,19 +44,30 @@ def same_model(pair: Comparison) -> SameModel:
     """Compare the models by the strongest evidence."""
     if pair.parity:
         return SameModel(pair.parity)
-    if pair.cpu.settings is None and pair.gpu:
-        found = _of_script(pair.cpu.timings, pair.gpu.timings)
-        return SameModel(script=found) if found else SameModel(why_not="a script's model")
+    if pair.cpu.settings is None:
+        return _of_script(pair)
     of_gpus = (each for each in pair.same_model_references if each.training.device == "gpu")
     of_records = [compared for each in of_gpus if (compared := _with_record(pair, each))]
     best = max(of_records, key=lambda each: (each.has_first_step, each.epochs), default=None)
     return SameModel(record=best) if best else SameModel(why_not="no GPU trained")
 
 
-def _of_script(cpu: JobTimes, gpu: JobTimes) -> SameScript | None:
+def _of_script(pair: Comparison) -> SameModel:
+    """Compare the first steps of a script on both devices, here or on a rented machine."""
+    for each in (pair, *pair.elsewhere):
+        if found := _first_steps(each):
+            name = short_name(each.gpu.timings.device_name) if each.gpu else None
+            return SameModel(script=found, rented=None if each is pair else name)
+    return SameModel(why_not="a script's model" if pair.gpu else "no GPU trained")
+
+
+def _first_steps(pair: Comparison) -> SameScript | None:
     """Compare the first steps of a script if they were recorded."""
-    one, other = (run.script if isinstance(run, MeasuredJob) else None for run in (cpu, gpu))
-    if one and other and one.first_steps and other.first_steps and one.moved_steps:
+    runs = [run.timings for run in pair.trained if isinstance(run.timings, MeasuredJob)]
+    if len(runs) < 2 or not (runs[0].script and runs[1].script):
+        return None
+    one, other = runs[0].script, runs[1].script
+    if one.first_steps and other.first_steps and one.moved_steps:
         return same_script(one.first_steps, other.first_steps, one.moved_steps, other.precision)
     return None
 

@@ -6,7 +6,7 @@ import functools
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from dataclasses import replace
 
 from photofinish.answer.comparison import Comparison, result_of_script
 from photofinish.answer.decision import decide
@@ -18,7 +18,7 @@ from photofinish.config.scripts import PLACEHOLDER
 from photofinish.errors import EXIT_FAILED, UserError
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget, fingerprint
 from photofinish.reporting.answer_words import legend, stall_lines
-from photofinish.reporting.ask_json import JobAnswer, write_job_answers
+from photofinish.reporting.ask_files import AskFiles, JobAnswer, write_job_answers
 from photofinish.reporting.ask_lines import (
     answer_lines,
     bars,
@@ -29,9 +29,11 @@ from photofinish.reporting.ask_lines import (
 )
 from photofinish.results.measured import FirstScriptSteps, Measured
 from photofinish.results.measured_job import measured_job
+from photofinish.scripts.rented import rented_records, script_files
 from photofinish.scripts.run_script import FirstStepsOf, Limits, NoStepsError, Watched, watch
 from photofinish.scripts.script_lines import Length
 from photofinish.scripts.script_record import (
+    Given,
     WholeJob,
     jobs,
     measured_script,
@@ -54,7 +56,7 @@ def ask(
     command: Sequence[str],
     length: Length | None,
     limits: Limits,
-    json_file: Path | None,
+    files: AskFiles,
     terms: Terms | None = None,
     *,
     shows_output: bool,
@@ -62,8 +64,7 @@ def ask(
     """Print the answer for a command, and write it."""
     settings = (terms or Terms()).applied_to(Comparing())
     answers, has_failed = ask_command(command, length, limits, settings, shows_output=shows_output)
-    if json_file:
-        write_job_answers(json_file, answers, command)
+    write_job_answers(files, answers, command)
     if has_failed:
         sys.exit(EXIT_FAILED)
 
@@ -105,10 +106,14 @@ def ask_command(
         runs, why_no_gpu = ([cpu], gpu) if isinstance(gpu, str) else ([cpu, gpu], None)
         compares = all(run.process and run.process.first_steps for run in runs)
         moved = _moved_steps(watching) if compares and len(runs) > 1 else None
-    records = _records(runs, hosts, moved)
+    records = _records(runs, hosts, moved, script_files(command))
+    rented = list(rented_records(command))
     answers = []
     for job in jobs(runs, length):
-        pair = _compared(job, runs, records, why_no_gpu, settings)
+        first = records[runs.index(sampled(runs))]
+        pair = _compared(job, records, first, why_no_gpu, settings)
+        there = [_compared(job, each, first, None, settings) for each in rented]
+        pair = replace(pair, elsewhere=tuple(there))
         answers.append(JobAnswer(job, pair, decide(pair)))
     if what_gives := missing_length(sampled(runs), length):
         print(f"\n{what_gives}")
@@ -208,6 +213,7 @@ def _records(
     runs: Sequence[Watched],
     hosts: Sequence[CpuTarget | GpuTarget],
     moved: FirstScriptSteps | None,
+    files: dict[str, str],
 ) -> list[Measured]:
     """Return the records of the runs, the CPU's first, with its moved first steps.
 
@@ -215,7 +221,9 @@ def _records(
     such as a download, and the GPU's counts for both.
     """
     records = [
-        measured_script("", run, run.process.device if run.process else "cpu", host)
+        measured_script(
+            "", run, run.process.device if run.process else "cpu", host, Given(files=files)
+        )
         for run, host in zip(runs, hosts, strict=False)
     ]
     script = records[0].script
@@ -235,16 +243,18 @@ def _records(
 
 def _compared(
     job: WholeJob,
-    runs: Sequence[Watched],
     records: Sequence[Measured],
+    first: Measured,
     why_no_gpu: str | None,
     settings: Comparing,
 ) -> Comparison:
     """Compare the job on the CPU and on the GPU, if it ran there, each with its own steps."""
     on_cpu, *on_gpu = (
         result_of_script(
-            measured_job(record.model_copy(update={"job": job.name}), *own_length(job, run, runs))
+            measured_job(
+                record.model_copy(update={"job": job.name}), *own_length(job, record, first)
+            )
         )
-        for record, run in zip(records, runs, strict=True)
+        for record in records
     )
     return Comparison.of(on_cpu, on_gpu[0] if on_gpu else None, why_no_gpu, settings)

@@ -18,7 +18,7 @@ from photofinish.config.compare import ComparePlan
 from photofinish.config.loader import read_params
 from photofinish.config.scripts import ScriptPlan
 from photofinish.errors import EXIT_FAILED, ConfigError, UserError
-from photofinish.reporting.ask_json import JobAnswer, write_job_answers
+from photofinish.reporting.ask_files import AskFiles, JobAnswer, write_job_answers
 from photofinish.results.references import read_references
 from photofinish.scripts.run_script import Limits
 from photofinish.scripts.script_lines import Length
@@ -30,13 +30,12 @@ from photofinish.wording import seconds, unknown_name
 def ask_experiments(
     names: Sequence[str],
     limits: Limits,
-    json_file: Path | None,
+    files: AskFiles,
     terms: Terms | None = None,
     *,
     shows_output: bool,
 ) -> None:
     """Print and write the answers for these experiments and scripts, or for all."""
-    json_file = json_file and json_file.absolute()  # `enter` may change the folder
     pipeline.enter()
     params = read_params(pipeline.PARAMS)
     every = [*params.experiments, *params.scripts]
@@ -71,8 +70,7 @@ def ask_experiments(
             found, failed = [], True
         answers += found
         has_failed = has_failed or failed
-    if json_file:
-        write_job_answers(json_file, answers)
+    write_job_answers(files, answers)
     if has_failed:
         sys.exit(EXIT_FAILED)
 

@@ -44,6 +44,7 @@ def add_ask_options(ask: argparse.ArgumentParser, nargs: str = argparse.REMAINDE
         help="leave the script's random numbers: its model on two devices is not compared",
     )  # fmt: skip
     ask.add_argument("--json", type=Path, metavar="FILE", help="write the answer here")
+    ask.add_argument("--html", type=Path, metavar="FILE", help="write it as a page")
     ask.add_argument("--show-output", action="store_true", help="show the script's output")
     ask.add_argument("--verbose", dest="show_output", action="store_true", help=argparse.SUPPRESS)
     ask.add_argument("words", nargs=nargs, metavar="...", help="command that trains, or names")
@@ -76,7 +77,6 @@ def ask_by_options(args: argparse.Namespace) -> None:
         add_ask_options(options, nargs="*")
         words = vars(args).pop("words")  # argparse would warn that it has a value
         args = options.parse_intermixed_args(words, args)
-    json_file = args.json and args.json.absolute()
     terms = None
     if (args.gpu, args.start_minutes, args.price) != (None, None, None):
         from photofinish.commands.ask_terms import Terms
@@ -90,20 +90,23 @@ def ask_by_options(args: argparse.Namespace) -> None:
 
     # These take half a second, so the first line is printed before.
     from photofinish.commands.ask import ask
+    from photofinish.reporting.ask_files import AskFiles
     from photofinish.scripts.run_script import Limits
     from photofinish.scripts.script_lines import Length
 
+    # A command for experiments may change the folder.
+    files = AskFiles(*(path and path.absolute() for path in (args.json, args.html)))
     limits = Limits(seconds, args.patience, not args.no_seed)
     if is_of_experiments:
         from photofinish.commands.ask_experiments import ask_experiments
 
         if args.steps or args.epochs:
             raise ConfigError("params.yaml has the epochs of an experiment: leave out the option")
-        ask_experiments(args.words, limits, json_file, terms, shows_output=shows_output)
+        ask_experiments(args.words, limits, files, terms, shows_output=shows_output)
         return
     length = None
     if args.steps:
         length = Length("max_steps", args.steps, "--steps")
     elif args.epochs:
         length = Length("epochs", args.epochs, "--epochs")
-    ask(args.words, length, limits, json_file, terms, shows_output=shows_output)
+    ask(args.words, length, limits, files, terms, shows_output=shows_output)

@@ -30,6 +30,7 @@ from photofinish.config.loader import read_params
 from photofinish.config.scripts import PLACEHOLDER
 from photofinish.errors import ConfigError, UserError
 from photofinish.reporting.answers import Answers, read_answers
+from photofinish.scripts.rented import ANSWER, FOLDER
 from photofinish.wording import listed, money, printable, seconds, unknown_name
 
 _SETUP = """\
@@ -51,9 +52,8 @@ Or on a machine of yours with a driver and Python 3.11 or newer, by SSH:
 
 $then
 """)
-_ANSWER = "photofinish-answer.json"
 _STOP = (
-    f'import json, sys; answer = json.load(open("{_ANSWER}"))[-1]["answer"]["answer"]; '
+    f'import json, sys; answer = json.load(open("{ANSWER}"))[-1]["answer"]["answer"]; '
     f'sys.exit("Not trained: " + answer if answer.startswith("No") else 0)'
 )
 """Program that fails if the answer is No, or No difference."""
@@ -174,7 +174,7 @@ def _script(gpu: str, command: Sequence[str]) -> _Job:
     python, there = "python", [*command]
     if is_python(command[0]):  # by a path that only this machine may have
         python, there[0] = command[0], "python"
-    asked, here = shlex.join(there), f"rented-{gpu}"
+    asked, here = shlex.join(there), f"{FOLDER}{gpu}"
     about = (
         f"Asks on a {gpu} whether it is worth it for {asked}, and trains unless the answer is No. "
         f"`photofinish ask` here estimates time and cost. "
@@ -183,13 +183,14 @@ def _script(gpu: str, command: Sequence[str]) -> _Job:
         about,
         _requirements(python, command),
         [
-            f"photofinish ask --json {_ANSWER} -- {asked}",
+            f"photofinish ask --json {ANSWER} -- {asked}",
             f"python -c {shlex.quote(_STOP)}",
             asked.replace(PLACEHOLDER, "cuda"),
         ],
         there="",
         here=here,
-        then=f"Then {here} has the files that the training wrote, and {_ANSWER} with its record.",
+        then=f"Then {here} has the files that the training wrote, and {ANSWER}, by which the next "
+        f"`photofinish ask` here answers.",
         options="--prune-empty-dirs --compare-dest=.. ",  # only what is not here
     )
 

@@ -186,13 +186,16 @@ def _unknown(pair: Comparison, worth: Worth) -> str:
     return pair.renting.not_counted or say("nothing recorded")
 
 
-def action_text(pair: Comparison, decision: Decision, command: Sequence[str] = ()) -> str:
+def action_text(pair: Comparison, decision: Decision, command: Sequence[str] | None = None) -> str:
     """Return what to do now: one imperative, and below a No what would change it.
 
-    `command` is the command of a script that was asked about.
+    `command` is what was asked about: a script's command, empty for an experiment, None in a
+    report.
     """
     action, worth = decision.action, decision.worth
     kind: str = action.kind
+    if kind == "measure again" and command is not None:
+        return say("ask again", took=pair.cpu.timings.total_seconds)
     if kind == "measure again":
         return _measure_again(pair, action.devices)
     if kind == "change a setting":
@@ -209,7 +212,7 @@ def action_text(pair: Comparison, decision: Decision, command: Sequence[str] = (
     elif kind == "stay here":
         runs = runs_text(action)
         kind = "stay here for few" if runs else kind
-    rent = say("rent by command", action=action, command=shlex.join(command))
+    rent = say("rent by command", action=action, command=shlex.join(command or ()))
     text = say(kind, action=action, price=price, runs=runs, rent=rent)
     if (yours := gpu_of_yours(pair, worth)) and worth.answer == "No":
         speedup, interval = yours

@@ -12,7 +12,7 @@ from photofinish.answer.decision import Decision
 from photofinish.answer.prices import SECONDS_AN_HOUR, cost_of
 from photofinish.answer.result import Result
 from photofinish.reporting.answer_words import action_text, answer_text, is_wide
-from photofinish.reporting.ask_json import JobAnswer
+from photofinish.reporting.ask_files import JobAnswer
 from photofinish.reporting.model_words import model_text
 from photofinish.reporting.sentences import SHORT_PARTS
 from photofinish.reporting.templates import say
@@ -41,11 +41,9 @@ class _DrawnBar(NamedTuple):
 
 
 def answer_lines(answer: JobAnswer, command: Sequence[str] = ()) -> Iterator[str]:
-    """Yield both lines of an answer, with a command to ask again that needs no report."""
+    """Yield both lines of an answer."""
     pair, decision = answer.pair, answer.decision
     action = action_text(pair, decision, command)
-    if decision.action.kind == "measure again":
-        action = say("ask again", took=pair.cpu.timings.total_seconds)
     yield answer_text(pair, decision)
     yield f"{say('do', action=action)} {say('model', model=model_text(pair))}"
 

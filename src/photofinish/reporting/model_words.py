@@ -22,6 +22,7 @@ def model_text(pair: Comparison) -> str:
         kind = "step and losses alike" if record.has_first_step else "losses alike"
         return say(kind, record=record, epochs=common)
     if found.script:
-        return say(found.script.kind, found=found.script)
+        text = say(found.script.kind, found=found.script)
+        return say("on a rented GPU", text=text, gpu=found.rented) if found.rented else text
     assert found.why_not
     return say("not checked", why=say(found.why_not))

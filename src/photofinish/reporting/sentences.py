@@ -81,11 +81,11 @@ def shared_model(verdicts: Sequence[Verdict]) -> str | None:
 
 
 def verdict(
-    pair: Comparison, decision: Decision | None = None, command: Sequence[str] = ()
+    pair: Comparison, decision: Decision | None = None, command: Sequence[str] | None = None
 ) -> Verdict:
     """Return the answer with its evidence. By default, decide for this experiment alone.
 
-    `command` is the command of a script that was asked about.
+    `command` is that of `action_text`.
     """
     decision = decision or decide(pair)
     details = [*(_evidence_of_both(pair) if pair.compared else _evidence_of_cpu(pair, decision))]

@@ -104,7 +104,8 @@ TEMPLATES = {
     "model": "Model: {model}.",
     "not checked": "not checked ({why})",
     "no GPU trained": "no GPU trained here",
-    "a script's model": "of a script, only its metrics are known",
+    "a script's model": "`photofinish ask` seeds a script and compares its first steps",
+    "on a rented GPU": "{text}* on a {gpu}",
     "identical": "identical (the first {found.steps:n step})",
     "same steps": "same within rounding (the first {found.steps:n step})",
     "steps apart": "different in step {found.steps}, at {found.layer}",
@@ -333,6 +334,7 @@ TEMPLATES = {
     "no priced GPU": "No picture of costs: no GPU's price and time are known.",
     "no picture of epochs": "No picture of epochs: the script's steps were not seen.",
     "no parts of a step": "No picture of a step: its parts are not known.",
+    "no pictures": "Pictures need matplotlib: pip install 'photofinish[pipeline]'.",
     "no losses": "No picture of losses: none are recorded.",
     # `photofinish ask`.
     "ask again": "the same command when the machine is quiet ({took:time}).",

@@ -74,19 +74,18 @@ def sampled(runs: Sequence[Watched]) -> Watched:
     return next(run for run in runs if run.figures)
 
 
-def own_length(job: WholeJob, run: Watched, runs: Sequence[Watched]) -> tuple[float, float]:
+def own_length(job: WholeJob, run: Measured, first: Measured) -> tuple[float, float]:
     """Return the epochs of a job and a run's own steps in each: its batches may be larger.
 
-    Without epochs, it takes as many steps as have equal numbers of samples.
+    `first` is the run that gave the job's length. Without epochs, a run takes as many steps as have
+    equal numbers of samples.
     """
-    first = sampled(runs)
-    if run is first or run.figures is None:
+    if run is first or (run.script and run.script.is_bound):
         return job.epochs, job.epoch_steps
-    if steps_of_epoch(first) and (own_steps := steps_of_epoch(run)):
-        return job.epochs, own_steps
-    samples, own_samples = (each.process and each.process.samples_per_step for each in (first, run))
-    factor = samples / own_samples if samples and own_samples else 1.0
-    return job.epochs, job.epoch_steps * factor
+    if first.epoch_steps and run.epoch_steps:
+        return job.epochs, run.epoch_steps
+    samples, own = (each.script and each.script.samples_per_step for each in (first, run))
+    return job.epochs, job.epoch_steps * (samples / own if samples and own else 1.0)
 
 
 def jobs(runs: Sequence[Watched], wanted: Length | None) -> Iterator[WholeJob]:

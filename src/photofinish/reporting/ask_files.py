@@ -1,11 +1,11 @@
-"""Answers of `photofinish ask` for a program to read, in the shape of report/answers.json."""
+"""Answers of `photofinish ask` as files: JSON in the shape of report/answers.json, and a page."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Decision
@@ -24,11 +24,26 @@ class JobAnswer:
     decision: Decision
 
 
+class AskFiles(NamedTuple):
+    """Files to write, if any."""
+
+    json: Path | None = None
+    html: Path | None = None
+
+
 def write_job_answers(
-    file: Path, answers: Sequence[JobAnswer], command: Sequence[str] = ()
+    files: AskFiles, answers: Sequence[JobAnswer], command: Sequence[str] = ()
 ) -> None:
-    """Write answers and records as JSON. `command` is the script's that was asked about."""
-    write_text_atomically(file, to_json([_as_json(answer, command) for answer in answers]))
+    """Write answers and records as JSON, and the page. `command` is the script's, if it is one."""
+    if files.json:
+        as_json = [_as_json(answer, command) for answer in answers]
+        write_text_atomically(files.json, to_json(as_json))
+    if files.html:
+        from photofinish.reporting.report_page import page_of
+
+        decisions = [answer.decision for answer in answers]
+        page = page_of([answer.pair for answer in answers], decisions, command)
+        write_text_atomically(files.html, page.html)
 
 
 def _as_json(answer: JobAnswer, command: Sequence[str]) -> dict[str, Any]:

@@ -1,0 +1,55 @@
+"""Records of a script that a rented machine sent back, by the task of `photofinish rent`."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from photofinish.config.scripts import PLACEHOLDER
+from photofinish.errors import UserError
+from photofinish.files import sha256_of_file
+from photofinish.results.measured import Measured
+
+FOLDER, ANSWER = "rented-", "photofinish-answer.json"
+
+
+def script_files(command: Sequence[str]) -> dict[str, str]:
+    """Return the SHA-256 of each Python file in a command."""
+    paths = [Path(word) for word in command if word.endswith(".py")]
+    return {path.name: sha256_of_file(path) for path in paths if path.is_file()}
+
+
+def rented_records(command: Sequence[str]) -> Iterator[tuple[Measured, Measured]]:
+    """Yield the records of this command on each rented machine's CPU and GPU."""
+    for path in sorted(Path().glob(f"{FOLDER}*/{ANSWER}")):
+        try:
+            records = json.loads(path.read_bytes())[-1]["records"]
+            jobs = [_measured(each) for each in records.values()]
+        except (LookupError, TypeError, AttributeError, ValidationError, ValueError) as error:
+            raise UserError(f"{path} is no record of this photofinish: remove it") from error
+        if len(jobs) < 2 or not _is_of(jobs[1], command):
+            continue
+        assert jobs[1].script
+        if jobs[1].script.files == script_files(command):
+            yield jobs[0], jobs[1]
+        else:
+            print(f"{path} is of another version of the script, and left out.", file=sys.stderr)
+
+
+def _measured(job: dict[str, Any]) -> Measured:
+    """Return the record of a job, without the job's length."""
+    own = {name: value for name, value in job.items() if name in Measured.model_fields}
+    return Measured.model_validate_json(json.dumps(own))
+
+
+def _is_of(job: Measured, command: Sequence[str]) -> bool:
+    """Return True if a job ran this command, by any Python."""
+    assert job.script
+    here = [word.replace(PLACEHOLDER, job.script.device_kind) for word in command]
+    return shlex.split(job.script.command)[1:] == here[1:]
