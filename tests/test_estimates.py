@@ -5,15 +5,19 @@ from __future__ import annotations
 import statistics
 import sys
 from collections import defaultdict
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from conftest import ROOT, MakeExperiment
 from result_files import STEP
 
 sys.path.insert(0, str(ROOT))  # the benchmarks are beside the package, not in it
 
-from benchmarks.published import published
+from benchmarks import data
+from benchmarks.probe.trainers import ADAM, LENET, LINEAR, MLP, SGD, mnist, trainer
+from benchmarks.published import measured, published
 from benchmarks.published.fit import errors, estimates_of_measured, fitted, kind, launches
 from photofinish.answer.estimates import (
     CAPTURED_KERNEL_SECONDS,
@@ -29,6 +33,7 @@ from photofinish.answer.estimates import (
     least_memory_bytes,
 )
 from photofinish.config.compare import SHORT_LIST, accelerators, list_prices
+from photofinish.measure.operations import count_operations
 from photofinish.results.measurements import Operations
 
 SMALL = STEP.model_copy(update={"flops": 10**6, "saved_tensor_bytes": 10**3, "kernels": 478})
@@ -166,3 +171,24 @@ def test_each_accelerator_has_the_figures_of_an_estimate() -> None:
         assert each.tflops["fp32"]
         assert each.memory_gib
     assert all(price.usd_per_hour > 0 and price.gpus >= 1 for price in list_prices())
+
+
+@pytest.mark.parametrize("optimizer", [SGD, ADAM], ids=["sgd", "adam"])
+@pytest.mark.parametrize(
+    ("job", "model"),
+    [
+        ("linear on mnist", LINEAR),
+        ("mlp on mnist", MLP),
+        ("lenet", LENET),
+        ("resnet18", {"name": "resnet18"}),
+    ],
+)
+def test_kernels_are_about_those_that_an_h100_ran(
+    job: str, model: dict[str, Any], optimizer: dict[str, Any]
+) -> None:
+    """Its optimizers are fused, and its first step makes no state."""
+    images = mnist(None, 64, 64) if job != "resnet18" else data.noise((3, 32, 32), 64, 64)
+    of_trainer = trainer(images, torch.device("cpu"), model=model, optimizer=optimizer)
+    rows = [each for each in measured() if (each.job, each.precision) == (job, "fp32")]
+    there = rows[0].operations.kernels
+    assert count_operations(of_trainer).kernels == pytest.approx(there, rel=0.13)

@@ -14,6 +14,7 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pack_sequence
 
 from photofinish.inside.counting import StepCount, count_step
+from photofinish.inside.script_step import ScriptStep
 from photofinish.measure.operations import count_operations
 from photofinish.nested import leaves
 
@@ -188,7 +189,7 @@ SQUARED = repeated(lambda values: values @ values / 400)
     ("compute", "named"),
     [
         (repeated(torch.fft.fft2), ("aten::_fft_c2c",)),
-        (InNumPy.apply, ("InNumPy",)),
+        (repeated(InNumPy.apply), ("InNumPy",)),
         (InTorch.apply, ()),
         (lambda values: functional.embedding_bag(torch.arange(99).view(9, 11), values), ()),
         (lambda values: SQUARED(values) + values[:1, :9].sort()[0].sum(), ()),  # a small sort
@@ -253,3 +254,21 @@ def test_a_network_that_computes_in_double_precision_is_counted_as_such(
     network.register_forward_pre_hook(lambda _, inputs: inputs[0].double())
     assert count_operations(trainer_of(network)).in_double
     assert not count_operations(trainer_of(precision="bf16")).in_double
+
+
+def test_a_scripts_optimizer_counts_as_it_steps_on_a_gpu() -> None:
+    """On the CPU it takes one weight after another by default, on a GPU all at once."""
+    network = nn.Sequential(*(nn.Linear(2, 2) for _ in range(10)))
+    kernels = []
+    for implementation in ({}, {"foreach": True}, {"fused": True}, {"foreach": False}):
+        optimizer = torch.optim.AdamW(network.parameters(), **implementation)
+        for _ in range(2):  # the first makes the state
+            counting = ScriptStep()
+            network(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+            counting.optimizer_stepped(optimizer)
+            counted = counting.end()
+        kernels.append(counted["operations"]["kernels"])
+    usual, at_once, fused, one_by_one = kernels
+    assert one_by_one > 2 * usual
+    assert usual == at_once == fused + 13

@@ -2,13 +2,15 @@
 
 A step takes the longer of two times. The device's is a weighted sum of the operations at the peak
 rate, by precision, and of moving the saved tensors. The host's is a launch for each kernel. The
-weights are fitted on published speeds, without the estimated accelerator's.
+weights are fitted on published speeds, without the estimated accelerator's. What each kernel adds
+in a CUDA graph is fitted on steps that an H100 took, without the estimated network's.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections import defaultdict
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +20,10 @@ from benchmarks.published import Measured, Published, measured, published
 from photofinish.answer.estimates import (
     CONVOLUTION_SECONDS,
     LONG_STEP_SECONDS,
+    LONG_STEPS_WITHIN,
     StepEstimate,
     estimate_step,
+    estimated_device_seconds,
 )
 from photofinish.config.compare import Accelerator, accelerators
 
@@ -32,21 +36,36 @@ Constants = tuple[NDArray[np.float64], float]
 """Weights of the device's times, and seconds of a launch, of the usual host."""
 
 
+LEFT_OUT: dict[str, Callable[[Published], str]] = {
+    "accelerator": lambda each: each.accelerator.name,
+    "repository": lambda each: each.source.partition(":")[0],
+    "network": lambda each: each.model,
+}
+"""What is left out of the fit of an estimate."""
+
+
 def main() -> None:
     """Print the error of each estimate, and of each kind."""
     speeds = published()
-    kinds = defaultdict(list)
-    for each, factor in errors(speeds):
-        what = f"{each.model} {each.precision} {each.layout} on {each.accelerator.name}"
-        print(f"{factor:5.2f}  {what}")
-        kinds[kind(each)].append(factor)
+    for name, left_out in LEFT_OUT.items():
+        kinds = defaultdict(list)
+        for each, factor in errors(speeds, left_out):
+            kinds[kind(each)].append(factor)
+            kinds[f"{kind(each)} in {each.precision}"].append(factor)
+        print(f"each {name} left out of its fit:")
+        for what, factors in sorted(kinds.items()):
+            print(f"  {what}, {len(factors)}: {_within(factors)}")
+    print(f"by repository, {_by_repository(errors(speeds))}")
     weights, launch_seconds = fitted(speeds)
     slowest_seconds = max(launches(speeds, (weights, launch_seconds)))
     micros = f"{launch_seconds * 1e6:.0f} µs, on the slowest host {slowest_seconds * 1e6:.0f} µs"
     print(f"weights: {weights.round(2)}, a launch: {micros}")
-    for name, factors in kinds.items():
-        middle, most = statistics.median(factors), np.quantile(factors, 0.9)
-        print(f"{name}, {len(factors)}: median {middle:.2f}, 90 % {most:.2f}")
+    captured = [step for step in measured() if step.is_captured]
+    kernel, convolution, time_step = 1e6 * beside_weights(captured)
+    print(
+        f"captured: {kernel:.1f} µs a kernel, {convolution:.0f} a convolution, {time_step:.0f} a "
+        f"time step; each network left out: {_within(errors_of_captured(captured))}"
+    )
     print("measured on an H100: step / estimate, and its interval")
     for step, estimate in estimates_of_measured():
         low, expected, high = (seconds * 1e6 for seconds in estimate.spread)
@@ -67,6 +86,61 @@ def estimates_of_measured() -> list[tuple[Measured, StepEstimate]]:
     return pairs
 
 
+def _within(factors: list[float]) -> str:
+    return f"median {statistics.median(factors):.2f}, 90 % {np.quantile(factors, 0.9):.2f}"
+
+
+def _by_repository(found: list[tuple[Published, float]]) -> str:
+    """Return how far long steps on CUDA are off in other repositories, as far as these ten show."""
+    of_each = defaultdict(list)
+    for each, factor in found:
+        if kind(each) == "cuda, long steps":
+            of_each[LEFT_OUT["repository"](each)].append(factor)
+    factors, draw = list(of_each.values()), np.random.default_rng(0)
+    most = [
+        np.quantile(np.concatenate([factors[place] for place in places]), 0.9)
+        for places in draw.integers(len(factors), size=(2000, len(factors)))
+    ]
+    low, high = np.quantile(most, [0.05, 0.95])
+    held = statistics.fmean(float(np.mean(np.array(each) <= LONG_STEPS_WITHIN)) for each in factors)
+    return f"{len(factors)}: 90 % {low:.2f} to {high:.2f}; {LONG_STEPS_WITHIN} holds for {held:.0%}"
+
+
+def beside_weights(steps: list[Measured]) -> NDArray[np.float64]:
+    """Return what a kernel, an fp32 convolution and a time step add to captured steps."""
+    terms = [np.array(_beside_terms(step)) / step.step_seconds for step in steps]
+    rest = [1 - _arithmetic_seconds(step) / step.step_seconds for step in steps]
+    weights: NDArray[np.float64] = nnls(np.array(terms), np.array(rest))[0]
+    return weights
+
+
+def errors_of_captured(steps: list[Measured]) -> list[float]:
+    """Return the factor by which each estimate is off if its network is left out of the fit."""
+    factors = []
+    for name in dict.fromkeys(map(_network, steps)):
+        weights = beside_weights([step for step in steps if _network(step) != name])
+        for step in (step for step in steps if _network(step) == name):
+            beside_seconds = float(np.array(_beside_terms(step)) @ weights)
+            ratio = (_arithmetic_seconds(step) + beside_seconds) / step.step_seconds
+            factors.append(max(ratio, 1 / ratio))
+    return factors
+
+
+def _network(step: Measured) -> str:
+    return step.job.partition(",")[0]
+
+
+def _beside_terms(step: Measured) -> list[float]:
+    counts, is_fp32 = step.operations, step.precision == "fp32"
+    return [counts.kernels, counts.convolutions * is_fp32, counts.time_steps]
+
+
+def _arithmetic_seconds(step: Measured) -> float:
+    sheet, counts = accelerators()["H100"], step.operations.model_copy(update={"convolutions": 0})
+    precision = sheet.effective_precision(step.precision)
+    return estimated_device_seconds(counts, sheet, precision, sheet.tflops[precision])
+
+
 def kind(each: Published) -> str:
     """Return the kind of accelerator, and of CUDA's steps the kind by their length."""
     length = "long" if each.step_seconds >= LONG_STEP_SECONDS else "short"
@@ -74,12 +148,14 @@ def kind(each: Published) -> str:
     return f"{name}, {length} steps" if name == "cuda" else name
 
 
-def errors(speeds: list[Published]) -> list[tuple[Published, float]]:
-    """Return each speed with the factor by which its estimate is too high or too low."""
+def errors(
+    speeds: list[Published], left_out: Callable[[Published], str] = LEFT_OUT["accelerator"]
+) -> list[tuple[Published, float]]:
+    """Return each speed with the factor by which its estimate, fitted without its like, is off."""
     found = []
-    for name in dict.fromkeys(each.accelerator.name for each in speeds):
-        constants = fitted([each for each in speeds if each.accelerator.name != name])
-        for each in (each for each in speeds if each.accelerator.name == name):
+    for name in dict.fromkeys(map(left_out, speeds)):
+        constants = fitted([each for each in speeds if left_out(each) != name])
+        for each in (each for each in speeds if left_out(each) == name):
             ratio = max(_times(each, constants)) / each.step_seconds
             found.append((each, max(ratio, 1 / ratio)))
     return found

@@ -10,7 +10,7 @@ and tensors that only the CPU's operators save are not counted.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,6 +31,10 @@ WEIGHTED: tuple[type[nn.Module], ...] = (
     nn.Linear, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.LayerNorm,
     nn.GroupNorm,
 )  # fmt: skip
+
+
+_FUSED_KERNELS, _FOREACH_KERNELS = 2, 15
+"""Kernels of an optimizer's step over all weights at once, by counts on an H100 and of AdamW."""
 
 
 class StepCount(NamedTuple):
@@ -67,6 +71,17 @@ class StepCount(NamedTuple):
             "batch_bytes": batch_bytes,
             "resident_bytes": resident_bytes,
         }
+
+
+def kernels_of_optimizer(defaults: Mapping[str, Any], counted: int) -> int:
+    """Return the kernels of an optimizer's step on an accelerator, with the state made before.
+
+    By default PyTorch takes all weights at once there, and one weight after another on the CPU.
+    """
+    if defaults.get("fused"):
+        return _FUSED_KERNELS
+    has_foreach = defaults.get("foreach", False) is not False
+    return min(counted, _FOREACH_KERNELS) if has_foreach else counted
 
 
 def bytes_of(values: Iterable[Any]) -> int:
@@ -121,6 +136,15 @@ class OperatorCounts:
             yield
         operators = self._operators
         self._without_formula = step.costly(operators.unknown, operators.custom_functions)
+
+    def optimizer_begins(self) -> None:
+        self._kernels_before = self._operators.kernels
+
+    def optimizer_ended(self, optimizer: Optimizer) -> None:
+        """Count the optimizer's step as an accelerator takes it."""
+        before, operators = self._kernels_before, self._operators
+        counted = operators.kernels - before
+        operators.kernels = before + kernels_of_optimizer(optimizer.defaults, counted)
 
     @property
     def counts(self) -> StepCount:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.optim.optimizer import Optimizer
+from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from .counting import WEIGHTED, OperatorCounts, SavedTensors
 from .precision import ProductPrecisions
@@ -39,6 +39,8 @@ class ScriptStep:
         before = register_module_forward_pre_hook(self._saved.module_begins)
         self._stack.callback(before.remove)
         self._stack.callback(register_module_forward_hook(self._saved.module_ended).remove)
+        begins = register_optimizer_step_pre_hook(self._optimizer_begins)
+        self._stack.callback(begins.remove)
         enter(saved_tensors_hooks(self._saved.save, lambda tensor: tensor))
         enter(self._precisions)
         enter(self._operators)
@@ -50,9 +52,13 @@ class ScriptStep:
         self._samples += samples_in_batch(batch)
         self._bytes += bytes_on_host(batch)
 
+    def _optimizer_begins(self, *_: Any) -> None:
+        self._operators.optimizer_begins()
+
     def optimizer_stepped(self, optimizer: Optimizer) -> None:
-        """Count the optimizer's state."""
+        """Count the optimizer's kernels and state."""
         self._optimizers[id(optimizer)] = optimizer
+        self._operators.optimizer_ended(optimizer)
 
     @property
     def needs_profile(self) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from photofinish.inside.counting import Operators, bytes_of, count_step
+from photofinish.config.pytorch_names import FUSED, arguments_of, may_be_fused
+from photofinish.inside.counting import Operators, bytes_of, count_step, kernels_of_optimizer
 from photofinish.inside.precision import ProductPrecisions
 from photofinish.nested import leaves, samples_in
 from photofinish.results.measurements import Operations
@@ -22,16 +23,22 @@ def count_operations(trainer: Trainer) -> Operations:
         loss = state.scaler.scale
         of_optimizer = Operators()
         if len(state.optimizers) > 1:  # the custom step steps the optimizers
+            trainer.step(state, 0, batch)  # creates their state
             counts = count_step(state.network, lambda: trainer.step(state, 0, batch))
         else:
             counts = count_step(
                 state.network, lambda: loss(trainer.batch_loss.mean(state, 0, batch))
             )
+            state.scaler.step(state.optimizer)  # creates the optimizer's state
+            state.scaler.update()
             with of_optimizer:
-                state.scaler.step(state.optimizer)  # creates the optimizer's state
-        parts = trainer.experiment.accumulate
+                state.scaler.step(state.optimizer)
+        parts, defaults = trainer.experiment.accumulate, state.optimizer.defaults
+        fuses = may_be_fused(arguments_of(trainer.experiment.optimizer))
+        if fuses and type(state.optimizer).__name__ in FUSED:  # on the CPU, SGD is not
+            defaults = {"fused": True}
         counts = counts._replace(
-            kernels=parts * counts.kernels + of_optimizer.kernels,
+            kernels=parts * counts.kernels + kernels_of_optimizer(defaults, of_optimizer.kernels),
             convolutions=parts * counts.convolutions,
             time_steps=parts * counts.time_steps,
         )
