@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 import pytest
 import torch
 import torch._inductor.config as inductor
-from conftest import MakeTrainer
+from conftest import MakeExperiment, MakeTrainer
 from torch import nn
+from training_process import measure_here, train_here
 
+from photofinish.data.packed import PackedSplit
+from photofinish.machine.fingerprint import CpuTarget
 from photofinish.results.learned import weights_of
+from photofinish.results.measured import read_trained
+from photofinish.runs.run import Run
+from photofinish.training.trainer import Trainer
 
 COMPILED = {"name": "mlp", "hidden": (8,), "compile": True}
 
@@ -42,6 +51,43 @@ def test_a_warm_up_compiles_for_every_shape_of_the_training(
     shapes.clear()
     list(trainer.epochs())
     assert set(shapes) == warmed == {(16, True), (8, True), (10, False), (4, False)}
+
+
+@pytest.mark.usefixtures("shapes")
+@pytest.mark.parametrize(("compiles", "least_seconds"), [(True, 0.4), (False, 0.2)])
+def test_what_only_first_steps_and_compilation_take_is_the_jobs_time(
+    trainer_of: MakeTrainer, compiles: bool, least_seconds: float
+) -> None:
+    """Two sizes of training batches take longer once, and when it compiles two for validation."""
+    settings = {"model": COMPILED} if compiles else {}
+    trainer = trainer_of(epochs=1, batch_size=16, validation_batch_size=10, **settings)
+    seen: set[tuple[int, bool]] = set()
+
+    def begins(network: nn.Module, inputs: tuple[torch.Tensor]) -> None:
+        shape = len(inputs[0]), network.training
+        time.sleep(0.0 if shape in seen else 0.1)
+        seen.add(shape)
+
+    trainer.network.register_forward_pre_hook(begins)
+    warm_up = trainer.prepare()
+    assert least_seconds <= warm_up.first_seconds <= warm_up.seconds
+
+
+def test_first_steps_are_in_the_start_up_of_both_stages(
+    packed_split: PackedSplit,
+    make_experiment: MakeExperiment,
+    cpu_host: CpuTarget,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    prepare = Trainer.prepare
+    first = {"first_seconds": 100.0}
+    monkeypatch.setattr(Trainer, "prepare", lambda trainer: prepare(trainer)._replace(**first))
+    run = Run("small", "cpu", make_experiment(), cpu_host, packed_split.folder, tmp_path / "cpu")
+    measure_here(run)
+    train_here(run)
+    times, measured = read_trained(tmp_path / "cpu")
+    assert min(times.startup_seconds, measured.startup_seconds, times.total_seconds) > 100
 
 
 @pytest.mark.usefixtures("shapes")

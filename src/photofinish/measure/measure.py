@@ -69,8 +69,9 @@ def measure(
             setup.check_custom_code(network)
         trainer = setup.new_trainer(network)
         with clock.excluded():
-            warm_up_seconds = trainer.prepare()
+            warm_up = trainer.prepare()
             step_seconds = second_step_seconds(trainer)
+        clock.include(warm_up.first_seconds)
         clock.startup_ended()
         job_seconds = epochs * trainer.steps_per_epoch * step_seconds
         job_seconds = min(max(job_seconds, _LEAST_SECONDS / _JOB_SHARE), most_seconds / _JOB_SHARE)
@@ -91,7 +92,7 @@ def measure(
         job=run.name,
         device=run.device,
         training=training_record(setup, trainer, initial_weights_sha256),
-        warm_up_seconds=warm_up_seconds,
+        warm_up_seconds=warm_up.seconds,
         parts=parts,
         epoch_steps=epoch_steps,
         validation_step_seconds=validation_seconds / epoch_steps,

@@ -34,6 +34,10 @@ class JobClock:
         self.excluded_seconds += time.monotonic() - started_seconds
         self.excluded_cpu_seconds += time.thread_time() - started_cpu_seconds
 
+    def include(self, seconds: float) -> None:
+        """Count a part of an excluded block."""
+        self.excluded_seconds -= seconds
+
     def startup_ended(self) -> None:
         """Note how long the start-up took."""
         self.startup_seconds = seconds_since_stage_start() - self.excluded_seconds

@@ -82,7 +82,8 @@ def _train_own_seed(
     with training.shown():
         training.restore()
         with clock.excluded():
-            warm_up_seconds = training.trainer.prepare()
+            warm_up = training.trainer.prepare()
+        clock.include(warm_up.first_seconds)
         clock.startup_ended()
         tracker.wait_until_ready()
         with instruments:  # samples load and energy, and times this loop's overhead
@@ -100,6 +101,6 @@ def _train_own_seed(
         clock,
         instruments,
         repeats,
-        warm_up_seconds=warm_up_seconds,
+        warm_up_seconds=warm_up.seconds,
         total_seconds=clock.elapsed_seconds(),
     )

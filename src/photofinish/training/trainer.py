@@ -15,8 +15,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+from itertools import islice, pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
@@ -52,10 +52,18 @@ if TYPE_CHECKING:
     from photofinish.data import TaskName
 
 WARM_UP_STEPS = 3
+
+
 WARM_UP_SECONDS = 0.2
 """Time that an idle accelerator needs to reach its full clock."""
 _LARGE_SHARE = 0.1
 """Share of the free memory above which a network is not copied."""
+
+
+class WarmUp(NamedTuple):
+    seconds: float
+    first_seconds: float
+    """Time of it that a training without a warm-up takes too: in first steps, and to compile."""
 
 
 class Trainer:
@@ -222,22 +230,22 @@ class Trainer:
             epoch + 1, learning_rate, train_loss, validation_loss, accuracy, monitored
         )
 
-    def prepare(self) -> float:
-        """Warm the device up, then choose how steps are launched. Return the seconds it took.
+    def prepare(self) -> WarmUp:
+        """Warm the device up, then choose how steps are launched. Return the time that it took.
 
         Allocation, compilation and capture happen here, so that epochs have no first-time costs,
         except in a `batch_transform`. Peak memory is counted after the choice.
         """
         started_seconds = self.clock.now_seconds()
         with self.scratch_copy() as state:
-            self._run_each_size(state)
+            first_seconds = self._run_each_size(state)
             while not self.is_awake(started_seconds):
                 self._run_each_size(state)
         self.steps = self.chosen_steps()
         self.team.forget_peak_memory()
         if isinstance(self.steps, GraphedSteps):
             self._capture(self.steps)
-        return self.clock.now_seconds() - started_seconds
+        return WarmUp(self.clock.now_seconds() - started_seconds, first_seconds)
 
     def chosen_steps(self) -> EagerSteps:
         """Choose how steps are launched, by a trial on scratch copies. Nothing is captured yet."""
@@ -293,18 +301,26 @@ class Trainer:
         weights_bytes = sum(parameter.nbytes for parameter in self.network.parameters())
         return free_bytes is not None and weights_bytes > _LARGE_SHARE * free_bytes
 
-    def _run_each_size(self, state: TrainState) -> None:
+    def _run_each_size(self, state: TrainState) -> float:
         """Train and validate on batches as large as an epoch's first and last batch.
 
-        Libraries choose kernels for each size.
+        Libraries choose kernels for each size. Return by how much first steps took longer.
         """
         state.network.train()
         batches = list(islice(self.training.train_batches(0), WARM_UP_STEPS))
-        for number, batch in enumerate(batches):
+        numbered = list(enumerate(batches))
+        lasts = self._first_and_last(self.training, batches[0])[1:]
+        numbered += [(self.steps_per_epoch - 1, last) for last in lasts]
+        ends = [self.clock.now_seconds()]
+        for number, batch in numbered:
             self.step(state, number, batch)
-        for last in self._first_and_last(self.training, batches[0])[1:]:
-            self.step(state, self.steps_per_epoch - 1, last)
+            ends.append(self.clock.now_seconds())
         self._validate_each_size(state)
+        if self.experiment.model.compile:  # validation compiles another graph
+            ends.append(self.clock.now_seconds())
+        each = [end - began for began, end in pairwise(ends)]
+        usual_seconds = min(each[: len(batches)])
+        return sum(max(0.0, seconds - usual_seconds) for seconds in each)
 
     def _validate_each_size(self, state: TrainState) -> None:
         if self.validation is None:
