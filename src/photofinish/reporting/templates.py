@@ -82,7 +82,7 @@ TEMPLATES = {
     "use either": "train on the one that is free.",
     "rent": "{rent}.",
     "rent by command": "`photofinish rent {action.accelerator}[ -- {command}]`",
-    "rent anywhere": "rent such a GPU: docs/many-machines.md.",
+    "rent anywhere": "rent such a GPU: docs/scaling.md.",
     "change a setting": "`{setting}`. About {gain} faster on this {device} ({ends}), {how}.",
     "fewer epochs": "`epochs: {fewer.epochs}`. {score} there, which makes the job {gain} shorter.",
     "target reached": "Validation accuracy reached the target, {fewer.accuracy:.1%},",
