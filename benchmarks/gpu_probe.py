@@ -3,8 +3,9 @@
 
 Without a GPU, the parts run on less data, and the rest is listed as not checked. The folder that
 `--out` names holds each part's findings (`steps.jsonl`), and `probe.json` with all of them and
-their provenance. A part that runs by itself (`--only`) replaces only its own findings. The pipeline
-is not part of it: `dvc repro` runs on a GPU machine that has its packages.
+their provenance. A part that runs by itself (`--only`) replaces only its own findings. It needs
+PyTorch, torchvision, Pillow and pytest. The pipeline is not part of it: `dvc repro` runs on a GPU
+machine that has its packages.
 """
 
 from __future__ import annotations

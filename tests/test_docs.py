@@ -4,20 +4,36 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import ROOT
 from pydantic import BaseModel
 
+from photofinish.answer import estimates
 from photofinish.config import compare, datasets, devices, experiment, networks
 
 DOCUMENTS = [
     *(ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "reference" / "README.md"),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
+USERS_PAGES = {
+    str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
+    for path in DOCUMENTS
+    if path.is_relative_to(ROOT / "docs") or path == ROOT / "README.md"
+}
+MOST_WORDS = 10_000
+PYTHON = [
+    pytest.param(code, id=f"{page}:{index}")
+    for page, text in USERS_PAGES.items()
+    for index, code in enumerate(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
+]
+FAST_CONTEXT, _, SLOW_CONTEXT = estimates.CONTEXT_SECONDS
+_, LAUNCH, SLOW_LAUNCH = (1e6 * seconds for seconds in estimates.LAUNCH_SECONDS)
 WRITTEN_BY_STAGES = ("FetchedWeights", "InitialWeights", "Plan")
 SETTINGS = [
     value
@@ -36,10 +52,45 @@ def test_every_setting_is_in_the_reference(settings: type[BaseModel]) -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_link_to_a_file_leads_somewhere(document: Path) -> None:
-    links = re.findall(r"\]\(([^)#]+)\)", document.read_text(encoding="utf-8"))
-    files = [link for link in links if not link.startswith("http")]
-    assert [file for file in files if not (document.parent / file).exists()] == []
+def test_every_link_leads_to_a_file_and_a_heading_in_it(document: Path) -> None:
+    links = re.findall(r"\]\(([^)#]*)#?([^)]*)\)", document.read_text(encoding="utf-8"))
+    for name, anchor in links:
+        if not name.startswith("http"):
+            file = document.parent / name if name else document
+            assert file.exists(), name
+            assert not anchor or anchor in _anchors(file), f"{name}#{anchor}"
+
+
+def _anchors(page: Path) -> set[str]:
+    """Return the anchors that GitHub gives to a page's headings."""
+    headings = re.findall(r"^#+ (.*)", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_pages_for_users_are_short() -> None:
+    assert sum(len(text.split()) for text in USERS_PAGES.values()) <= MOST_WORDS
+
+
+@pytest.mark.parametrize("code", PYTHON)
+def test_python_in_the_pages_runs(code: str, tmp_path: Path) -> None:
+    (tmp_path / "page.py").write_text(code, encoding="utf-8")
+    loader = [(torch.zeros(2), torch.zeros(2))]
+    runpy.run_path(str(tmp_path / "page.py"), {"loader": loader})
+
+
+@pytest.mark.parametrize(
+    ("figure", "pages"),
+    [
+        (f"{estimates.LONG_STEPS_WITHIN:g}", {"README.md", "docs/verdict.md"}),
+        (f"{LAUNCH:g} µs", {"docs/verdict.md"}),
+        (f"{SLOW_LAUNCH:g} µs", {"docs/verdict.md"}),
+        (f"({FAST_CONTEXT:g} to {SLOW_CONTEXT:g} s)", {"docs/verdict.md"}),
+    ],
+)
+def test_a_constant_stands_as_the_code_has_it_and_where_it_is_explained(
+    figure: str, pages: set[str]
+) -> None:
+    assert {page for page, text in USERS_PAGES.items() if figure in text} == pages
 
 
 def test_every_command_that_the_documents_and_workflows_name_exists() -> None:

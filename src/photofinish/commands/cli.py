@@ -52,7 +52,7 @@ start here:
   photofinish init                   in the folder of your network
 
 `photofinish COMMAND --help` lists the options of a command.
-Exit codes: docs/faults.md in photofinish's repository.
+Exit codes: docs/glossary.md in photofinish's repository.
 """
 
 _OF_PIPELINE = (

@@ -48,7 +48,7 @@ _NOT_HERE = {
     "benchmark": "cudnn.benchmark stays off, since its choice changes bits from run to run",
     "detect_anomaly": "a loss that is not finite ends the training with the step's number",
     "sync_batchnorm": "BatchNorm is synchronised wherever several GPUs train",
-    "num_nodes": "one machine trains an experiment: docs/several-devices.md",
+    "num_nodes": "one machine trains an experiment: docs/scaling.md",
 }
 
 GONE = {

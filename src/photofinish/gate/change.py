@@ -18,9 +18,9 @@ _ALARM_STARTS = 4
 Beside other programs, two pairs at equal speed agreed on 1.3 to 1.4 times in 2 of 55 comparisons.
 """
 _LEAST_DEVIATION = 0.03
-"""Least standard deviation of the pairs' log ratios. Two pairs may agree by chance."""
+"""Least standard deviation of the pairs' log ratios, by hand. Two pairs may agree by chance."""
 _ERRORS = 3.0
-"""Half of an interval, in standard errors. A ratio beyond it is not explained by chance."""
+"""Half of an interval, in standard errors: benchmarks/gate_noise.py has its false alarms."""
 
 
 class Turn(NamedTuple):

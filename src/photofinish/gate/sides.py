@@ -16,7 +16,7 @@ from photofinish.gate.change import Rounds, Turn
 from photofinish.results.records import DeviceLabel
 
 _TURN_SECONDS = 0.05
-"""Least time of a turn. Most other programs run for longer, and so slow both sides."""
+"""Least time of a turn, by hand. Most other programs run longer, and so slow both sides."""
 _FEWEST_ROUNDS, _ENOUGH_ROUNDS, _MOST_SECONDS = 3, 30, 8.0
 """Limits on the rounds of a pair of processes, by hand: pairs differ more than a median of 30."""
 

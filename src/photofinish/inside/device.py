@@ -12,7 +12,7 @@ except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
 _SAMPLED = 11
-"""Every 11th period is timed by events, as they cost microseconds."""
+"""Every 11th period, by hand, is timed by events, as they cost microseconds."""
 
 
 class Device:

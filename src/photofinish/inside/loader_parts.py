@@ -14,7 +14,10 @@ from .taps import Taps
 
 SAMPLES, _LEAST_BATCHES = 200, 4
 _SHARE, _LEAST_SECONDS, _MOST_SECONDS = 0.1, 0.5, 10.0
-"""Share of a training's time that measuring may take, with its lower and upper limit."""
+"""Share of a training's time that measuring may take, with its lower and upper limit.
+
+By hand, as are the numbers of samples and batches.
+"""
 Pass = Callable[[int], Iterator[Any]]
 """Function that returns the batches of an epoch."""
 

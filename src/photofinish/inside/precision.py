@@ -19,6 +19,7 @@ _PRECISIONS = {
 }
 _FASTEST_FIRST = ("fp16", "bf16", "tf32", "fp32", "fp64")
 _LEAST_SHARE = 0.1
+"""Share of the operations from which on a precision counts as the step's, by hand."""
 
 
 class ProductPrecisions(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -32,9 +32,9 @@ _BLOCK_SECONDS, _ACCELERATOR_SECONDS, _MOST_BLOCK_SECONDS = 0.05, 0.25, 1.0
 _BLOCK_SHARE = 0.02
 """Share of the training so far that a block takes. To end a block takes 0.2 ms."""
 _LEAST_STEPS, _LEAST_SECONDS = 12, 5.0
-"""Steps or seconds of training before a step is counted. By then, its state and memory exist."""
+"""Steps or seconds before a step is counted, by hand. By then, its state and memory exist."""
 _OFTEN = 20
-"""Ratio of steps from which on an optimizer hardly ever steps, compared to another."""
+"""Ratio of steps from which on an optimizer hardly ever steps, compared to another, by hand."""
 _UNWATCHED_SECONDS, _MOST_UNWATCHED_SECONDS = 0.02, 0.1
 """Time between periods with hooks of modules, if there is no loader. A hook takes 0.1 ms.
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 MOST_SHARE = 0.1
-"""Largest share of the CPU's time in operators without a formula that allows an estimate."""
+"""Largest share of the CPU's time without a formula that allows an estimate, by hand."""
 _MEMORY_BOUND = re.compile(
     "_foreach|_fused_|amp|arange|as_strided|batch_norm|bernoulli|bincount|cat|clone|col2im|copy|cum|dot|"
     "dropout|embedding|empty|equal|exponential|eye|fill|flip|full|gather|glu|grid_sampler|hard|im2col|"

@@ -37,6 +37,7 @@ from photofinish.training.step import EagerSteps, take_steps
 from photofinish.training.torch_device import CPU, free_memory_bytes, memory_format
 from photofinish.training.trainer import WARM_UP_STEPS, Trainer
 
+# By hand, where no reason stands beside it.
 _SAMPLES, _LEAST_SAMPLES = 10, 5  # five are enough for an interval
 _MOST_STEPS_PER_SAMPLE = 50
 _SAMPLES_SHARE, _PASS_SHARE = 0.02, 0.01  # of the training's time

@@ -44,7 +44,7 @@ With a limit of 2 %, nine of ten errors of 3 % of a tensor's norm show. With one
 16 % on.
 """
 _FALLBACK = re.compile(r"operator '(?:aten::)?([\w.]+)'.* fall back to run on the CPU")
-# One of several devices may lack memory for a whole batch, and the CPU would be slow.
+# By hand: one of several devices may lack memory for a whole batch, and the CPU would be slow.
 _MOST_IMAGES, _FEWEST_IMAGES = 64, 8
 _MOST_VALUES = 64 * 3 * 64 * 64
 _MOVED_BY = {"fp32": 2**-15, "tf32": 2**-11, "fp16": 2**-11, "bf16": 2**-8}

@@ -35,9 +35,9 @@ from photofinish.training.loading import LoadedSamples
 from photofinish.training.trainer import Trainer
 
 _PARTS_SHARE = 0.25
-"""Share of the time for the parts. Workers get half of the rest."""
+"""Share of the time for the parts, by hand. Workers get half of the rest."""
 _LEAST_WITH_WORKERS_SECONDS = 1.0
-"""Minimum time for trying workers, which start slowly."""
+"""Minimum time for trying workers, by hand: they start slowly."""
 
 
 def measure_loader(

@@ -26,11 +26,14 @@ from photofinish.training.torch_device import CPU, free_memory_bytes
 from photofinish.training.trainer import WARM_UP_STEPS, Trainer
 
 _LEAST_SHARE = 0.05
-"""Share of an epoch for loading, or for starting workers, above which other inputs are tried."""
+"""Share of an epoch for loading, or for starting workers, above which other inputs are tried.
+
+By hand, as are the numbers of samples below.
+"""
 _LEAST_SAMPLES, _SAMPLES, _MOST_STEPS = 3, 10, 100
 _STORED_SAMPLES, _STORED_BATCHES, _STORED_BYTES = 16, 8, 256 << 20
 _STORED_SHARE = 0.25
-"""Share of the time that is left for reading samples to store, each twice."""
+"""Share of the time that is left, by hand, for reading samples to store, each twice."""
 
 
 class _OtherInput(NamedTuple):

@@ -23,8 +23,9 @@ from photofinish.training.input_paths import LoaderBatches
 _Result = TypeVar("_Result")
 BETWEEN = "between processes"
 _ROUNDS = 4
-"""Number of batches for each worker. The first batches are not timed."""
+"""Number of batches for each worker, by hand. The first batches are not timed."""
 _BUSY_SHARE = 0.1
+"""Share of a process's CPU time from which on a thread counts, by hand."""
 _LEAST_TIMEOUT_SECONDS = 0.1
 
 

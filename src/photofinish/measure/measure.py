@@ -36,10 +36,11 @@ from photofinish.training.world import World
 from photofinish.wording import seconds
 
 _JOB_SHARE = 0.2
-"""Largest share of a job's time that measuring takes."""
+"""Largest share of a job's time that measuring takes, by hand."""
 _LEAST_SECONDS = 1.5
-"""Shortest measurement, so that a job of one epoch says enough about the same job with more."""
+"""Shortest measurement, by hand: a job of one epoch says enough about the same job with more."""
 _PARTS_SHARE = 0.5
+"""Share of that time for timed parts of the training, by hand."""
 _SLOW_STEPS = 20
 """Number of steps that measuring single steps takes at least."""
 _SLOW_BATCHES = 3

@@ -18,8 +18,9 @@ from photofinish.training.trainer import Trainer
 _ENOUGH_EPOCHS = 5
 """Fewest whole epochs that are worth more than parts of epochs, by hand: an interval needs some."""
 _PARTS = 30
+"""Parts that the time is divided into, by hand."""
 _VALIDATION_SHARE = 0.2
-"""Share of the time that is reserved for validation."""
+"""Share of the time that is reserved for validation, by hand."""
 
 
 class Deadline:

@@ -21,6 +21,7 @@ from photofinish.training.trainer import Trainer
 
 _ROUND_SECONDS = 0.02
 """Time for each number of threads in a round, if a step is shorter."""
+# The limits are by hand.
 _MOST_ROUNDS = 10
 _MOST_STEPS = 20
 _LONG_STEP_SECONDS = 0.1

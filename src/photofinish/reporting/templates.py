@@ -82,7 +82,7 @@ TEMPLATES = {
     "use either": "train on the one that is free.",
     "rent": "{rent}.",
     "rent by command": "`photofinish rent {action.accelerator}[ -- {command}]`",
-    "rent anywhere": "rent such a GPU: docs/many-machines.md.",
+    "rent anywhere": "rent such a GPU: docs/scaling.md.",
     "change a setting": "`{setting}`. About {gain} faster on this {device} ({ends}), {how}.",
     "fewer epochs": "`epochs: {fewer.epochs}`. {score} there, which makes the job {gain} shorter.",
     "target reached": "Validation accuracy reached the target, {fewer.accuracy:.1%},",
@@ -217,7 +217,7 @@ TEMPLATES = {
     "none: copies": "the samples don't fit into the device's memory, and copies are pinned already",
     "none: workers": "the samples don't fit into the device's memory, and each core has a worker",
     "none: small job": "the job is small, and a faster device would not help",
-    "none: used well": "only a faster device or a smaller network would",
+    "none: used well": "none that was tried makes a step faster",
     "none: container": "raise the container's limit",
     "none: no gain": "nothing that was tried surely gains",
     "none: untried copies": "copies from pinned memory (`pin_memory`, `non_blocking`) were not "

@@ -48,9 +48,9 @@ _SEEDING: dict[FirstStepsOf, tuple[str, ...]] = {
 """Variables by which a run is seeded and records its first steps."""
 _POLL_SECONDS = 1.0
 _LEAST_SECONDS = 10.0
-"""Minimum time of training to watch."""
+"""Minimum time of training to watch, by hand."""
 _PRECISE = 0.02
-"""Relative error of a step that is small enough. Two runs differ by more."""
+"""Relative error of a step that is small enough, by hand. Two runs differ by more."""
 UNSEEN_SECONDS = 30.0
 """Time after the import of another library from which on torch is not expected."""
 _BESIDE_TORCH = {"sklearn"}

@@ -50,7 +50,7 @@ _MOST_OPERATIONS = 4000
 _OPERATIONS_A_LAYER = 8
 """Approximate number of operations per layer in a training step."""
 TRIED_STEPS = 3
-"""Number of captured steps whose bits a trial compares with eager steps."""
+"""Number of captured steps whose bits a trial compares with eager steps, by hand."""
 ScratchCopy = Callable[[], AbstractContextManager[TrainState]]
 """Context that yields a fresh state, to train and throw away."""
 

@@ -130,7 +130,7 @@ def memory_format(network: nn.Module, device: torch.device, precision: str) -> t
     """Return channels_last for a network that convolves, else the contiguous format.
 
     fp32 on CUDA stays contiguous, since its kernels are made for that. MPS does too, where
-    channels_last was not measured (docs/performance.md has the figures).
+    channels_last was not measured (docs/evidence.md has the figures).
     """
     convolutions = [module for module in network.modules() if isinstance(module, nn.Conv2d)]
     is_fp32_cuda = device.type == "cuda" and effective_precision(device, precision) == "fp32"

@@ -55,7 +55,7 @@ WARM_UP_STEPS = 3
 
 
 WARM_UP_SECONDS = 0.2
-"""Time that an idle accelerator needs to reach its full clock."""
+"""Time that an idle accelerator needs to reach its full clock, by hand."""
 _LARGE_SHARE = 0.1
 """Share of the free memory above which a network is not copied."""
 
