@@ -149,7 +149,7 @@ def test_a_gpus_times_stand_with_their_ratios_and_intervals(make_result: MakeRes
     answer = verdict(pair_of(make_result(epoch_seconds=FIVE), gpu))
     assert (answer.experiment, answer.missing) == ("small-mlp", None)
     assert (
-        "An epoch takes 500 ms on Some GPU and 3 s on Some CPU: 6.0x faster (5.5 to 6.5); the "
+        "An epoch takes 500 ms on Some GPU and 3 s on Some CPU: 6.0x faster (5.0 to 7.2); the "
         "GPU is faster."
     ) in answer.text
     assert "Test accuracy is 50.00% on the GPU and 75.00% on the CPU." in answer.text

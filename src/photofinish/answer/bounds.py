@@ -129,12 +129,11 @@ def _bounds_by_few_batches(timings: JobTimes, startup: SpeedupBound, steps: int)
 
 def _startup_bound(timings: JobTimes) -> SpeedupBound:
     """Return a job's bound if only its start-up stays on the CPU."""
-    _, job_seconds = spread(timings.end_to_end_seconds)
     least_seconds = least_startup_seconds(timings)
     if timings.startup_cpu_seconds is not None:
         least_seconds /= RUN_MARGIN
-    whole_seconds = statistics.median(timings.end_to_end_seconds)
-    return SpeedupBound(job_seconds, whole_seconds, least_seconds, timings.startup_seconds)
+    whole_seconds = timings.whole_seconds
+    return SpeedupBound(whole_seconds, whole_seconds, least_seconds, timings.startup_seconds)
 
 
 def _job_bound(startup: SpeedupBound, epoch: SpeedupBound, epochs: float) -> SpeedupBound:

@@ -147,8 +147,6 @@ def _action(pair: Comparison, worth: Worth) -> Action:
         return Action("compare in fp32")
     if change := _change(pair, worth):
         return change
-    if worth.answer == "No difference":
-        return Action("use either")
     if is_here and worth.answer in ("No", "Close call"):
         return Action("use the CPU" if worth.answer == "No" else "use either")
     if worth.is_yes:

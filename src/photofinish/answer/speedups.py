@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 from photofinish.answer.fair_cpu import slowdown
-from photofinish.answer.times import (
-    LEAST_VALUES,
-    RUN_TO_RUN,
-    Interval,
-    drawn_medians,
-    job_spread,
-    percentile_interval,
-    widened,
-)
+from photofinish.answer.times import job_time, mean_time, training_time
+from photofinish.answer.uncertainty import Interval, UncertainTime, error_of_mean
 from photofinish.results.job_times import JobTimes
 
 Kind = Literal["step", "epoch", "end_to_end"]
+_NO_EPOCHS, _MOST_EPOCHS = 1e-6, 1e9
 
 
 @dataclass(frozen=True)
@@ -43,10 +36,10 @@ class Speedup:
 
 
 def speedups(cpu: JobTimes, device: JobTimes) -> dict[Kind, Speedup]:
-    margins = run_margins(cpu, device)
-    steps = cpu.step_seconds, device.step_seconds
+    values = min(len(run.step_seconds) for run in (cpu, device))
+    on_cpu, on_device = (mean_time(run, run.step_seconds) for run in (cpu, device))
     return {
-        "step": _speedup("step", *steps, margins),
+        "step": _speedup("step", on_cpu, on_device, values),
         "epoch": epoch_speedup(cpu, device),
         "end_to_end": job_speedup(cpu, device),
     }
@@ -54,29 +47,20 @@ def speedups(cpu: JobTimes, device: JobTimes) -> dict[Kind, Speedup]:
 
 def job_speedup(cpu: JobTimes, device: JobTimes) -> Speedup:
     """Return the speed-up of the whole job. Its interval needs no repeats."""
-    (fast_cpu, slow_cpu), (fast_device, slow_device) = job_spread(cpu), job_spread(device, 1)
-    most = slow_cpu / fast_device if fast_device else math.inf
-    interval = widened((fast_cpu / slow_device, most))
-    cpu_seconds, device_seconds = (
-        statistics.median(run.end_to_end_seconds) for run in (cpu, device)
-    )
-    values = min(len(run.end_to_end_seconds) for run in (cpu, device))
-    ratio = cpu_seconds / device_seconds
-    return Speedup("end_to_end", cpu_seconds, device_seconds, ratio, interval, values)
+    values = min(run.trainings for run in (cpu, device))
+    return _speedup("end_to_end", job_time(cpu), job_time(device), values)
 
 
 def epoch_speedup(cpu: JobTimes, device: JobTimes) -> Speedup:
-    margins = run_margins(cpu, device)
-    return _speedup("epoch", cpu.epoch_seconds, device.epoch_seconds, margins)
+    values = min(len(run.epoch_seconds) for run in (cpu, device))
+    on_cpu, on_device = (mean_time(run, run.epoch_seconds) for run in (cpu, device))
+    return _speedup("epoch", on_cpu, on_device, values)
 
 
-def _speedup(kind: Kind, cpu: list[float], device: list[float], margins: Interval) -> Speedup:
-    cpu_seconds, device_seconds = statistics.median(cpu), statistics.median(device)
-    interval = ratio_interval(cpu, device)
-    if interval:
-        interval = widened(interval, margins)
-    ratio, values = cpu_seconds / device_seconds, min(len(cpu), len(device))
-    return Speedup(kind, cpu_seconds, device_seconds, ratio, interval, values)
+def _speedup(kind: Kind, cpu: UncertainTime, device: UncertainTime, values: int) -> Speedup:
+    interval = cpu.over(device)
+    known = None if interval == (0.0, math.inf) else interval
+    return Speedup(kind, cpu.seconds, device.seconds, cpu.seconds / device.seconds, known, values)
 
 
 @dataclass(frozen=True)
@@ -86,22 +70,41 @@ class BreakEvenEpochs:
     epochs: float
     """0 if the GPU starts no later and is no slower, infinite if it never catches up."""
     interval: Interval | None
-    """Interval from the variation of epochs and runs. Each start-up was measured only once."""
+    """Numbers of epochs with which the GPU's time may be the CPU's, or None by a single epoch."""
     values: int
 
 
 def break_even(cpu: JobTimes, gpu: JobTimes) -> BreakEvenEpochs:
-    extra_seconds = gpu.startup_seconds - cpu.startup_seconds
-    cpu_epochs, gpu_epochs = cpu.pass_seconds, gpu.pass_seconds
-    epochs = _epochs(extra_seconds, statistics.median(cpu_epochs) - statistics.median(gpu_epochs))
-    values, interval = min(len(cpu_epochs), len(gpu_epochs)), None
-    if values >= LEAST_VALUES:
-        too_high, too_low = run_margins(cpu, gpu)
-        drawn_cpu, drawn_gpu = drawn_medians(cpu_epochs, 0), drawn_medians(gpu_epochs, 1)
-        _, most_seconds = percentile_interval(drawn_cpu * too_low - drawn_gpu)
-        least_seconds, _ = percentile_interval(drawn_cpu / too_high - drawn_gpu)
-        interval = _epochs(extra_seconds, most_seconds), _epochs(extra_seconds, least_seconds)
-    return BreakEvenEpochs(epochs, interval, values)
+    runs = (cpu, gpu)
+    means = [run.passes_seconds / run.planned_epochs for run in runs]
+    epochs = _epochs(gpu.startup_seconds - cpu.startup_seconds, means[0] - means[1])
+    errors = [error_of_mean(run.pass_seconds) for run in runs]
+    values = min(len(run.pass_seconds) for run in runs)
+    if values == 1:
+        return BreakEvenEpochs(epochs, None, values)
+
+    def speedup(epochs: float) -> Interval:
+        times = []
+        for run, mean, error in zip(runs, means, errors, strict=True):
+            time = training_time(run, run.startup_seconds, epochs * mean, error)
+            times.append(time.reaching(time.seconds / slowdown(run)))
+        return times[0].over(times[1])
+
+    ends = _least(lambda epochs: speedup(epochs)[1]), _least(lambda epochs: speedup(epochs)[0])
+    return BreakEvenEpochs(epochs, ends, values)
+
+
+def _least(speedup: Callable[[float], float]) -> float:
+    """Return the number of epochs from which on a speed-up is at least 1, or infinity."""
+    low, high = _NO_EPOCHS, _MOST_EPOCHS
+    if speedup(high) < 1:
+        return math.inf
+    if speedup(low) >= 1:
+        return 0.0
+    while high > 1.0001 * low:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if speedup(middle) >= 1 else (middle, high)
+    return high
 
 
 def _epochs(extra_seconds: float, gain_seconds: float) -> float:
@@ -111,18 +114,3 @@ def _epochs(extra_seconds: float, gain_seconds: float) -> float:
     if extra_seconds <= 0:
         return 0.0
     return extra_seconds / gain_seconds if gain_seconds else math.inf
-
-
-def run_margins(cpu: JobTimes, device: JobTimes) -> Interval:
-    """Return the factors by which the ratio of two runs may be too high, and too low.
-
-    Other programs can only make a run longer, so each run's load moves one end.
-    """
-    return RUN_TO_RUN * slowdown(cpu), RUN_TO_RUN * slowdown(device)
-
-
-def ratio_interval(above: Sequence[float], below: Sequence[float]) -> Interval | None:
-    """Return the bootstrap interval of a ratio of medians, or None with too few values."""
-    if min(len(above), len(below)) < LEAST_VALUES:
-        return None
-    return percentile_interval(drawn_medians(above, 0) / drawn_medians(below, 1))

@@ -15,7 +15,6 @@ from photofinish.answer.result import Result, Trained
 from photofinish.answer.scaling import Series
 from photofinish.answer.seeds import OverSeeds
 from photofinish.answer.speedups import BreakEvenEpochs, Speedup
-from photofinish.answer.times import LEAST_VALUES
 from photofinish.machine.load import load_warnings
 from photofinish.reporting.answer_words import (
     action_text,
@@ -179,7 +178,7 @@ def break_even_epochs(found: BreakEvenEpochs) -> str:
     if not found.epochs:
         when = say("at once")
     elif math.isfinite(found.epochs):
-        when = say("after", epochs=math.ceil(found.epochs))
+        when = say("after", epochs=math.ceil(round(found.epochs, 6)))
     if found.interval is None:
         return say("no exact end", when=when, few=_too_few(found.values, "epoch"))
     if math.isinf(found.epochs):
@@ -198,7 +197,7 @@ def break_even_size(series: Series) -> str:
             return say("all sizes", which=which, first=first, last=last)
         return say("no size", first=first, last=last)
     size = say("from size", size=found.size)
-    if series.values < LEAST_VALUES:
+    if series.values < 2:
         return say("no exact end", when=size, few=_too_few(series.values, "epoch"))
     low = say("below", size=first) if found.low is None else f"{found.low:,.3g}"
     high = say("above", size=last) if found.high is None else f"{found.high:,.3g}"
@@ -279,4 +278,4 @@ def _cautions(pair: Comparison) -> Iterator[str]:
 
 
 def _too_few(number: int, noun: str) -> str:
-    return say("too few", number=counted(number, noun), least=LEAST_VALUES)
+    return say("too few", number=counted(number, noun), least=2)

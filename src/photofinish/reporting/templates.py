@@ -46,7 +46,6 @@ TEMPLATES = {
     "only a GPU": "Yes, at least {least}: a step takes {there:time} on {gpu}, and none ended "
     "within {here:time} on the CPU.",
     "GPU no": "No. {there} on {gpu}, {here} on the CPU: {speedup}.[ {cause:cap}.]",
-    "GPU no difference": "No difference. {here} on the CPU and {there} on {gpu}: {speedup}.",
     "GPU close call": "Close call. {here} on the CPU and {there} on {gpu}: {speedup}.",
     "GPU can't tell": "Can't tell yet: {there} on {gpu}, {here} on the CPU: {speedup}."
     "[ {unknown:cap}.]",

@@ -76,11 +76,6 @@ class JobTimes(ProcessTimes, StepMeasurements, ABC):
 
     @property
     @abstractmethod
-    def epochs_a_pass(self) -> float:
-        """Number of epochs that were timed for a pass: 1, or less for a part of an epoch."""
-
-    @property
-    @abstractmethod
     def untimed_epochs(self) -> float:
         """Number of planned epochs that were not timed."""
 
@@ -95,9 +90,9 @@ class JobTimes(ProcessTimes, StepMeasurements, ABC):
         """Time of validation as a share of the training passes' time."""
 
     @property
-    def end_to_end_seconds(self) -> list[float]:
-        """Duration of the whole job, for each time that it was trained."""
-        return [self.whole_seconds]
+    def trainings(self) -> int:
+        """Number of times that the job was trained: once, and its repeats."""
+        return 1
 
     @property
     def interruptions(self) -> int:
@@ -188,10 +183,6 @@ class Timings(TrainingTimes, JobTimes):
         return [passed_seconds([epoch]) for epoch in self.all_epochs]
 
     @property
-    def epochs_a_pass(self) -> float:
-        return 1.0
-
-    @property
     def untimed_epochs(self) -> float:
         return float(self.epochs_left)
 
@@ -209,9 +200,8 @@ class Timings(TrainingTimes, JobTimes):
         return len(self.resumed_at_epochs)
 
     @property
-    def end_to_end_seconds(self) -> list[float]:
-        repeats = [passed_seconds(repeat) + self.left_seconds(repeat) for repeat in self.repeats]
-        return [self.whole_seconds, *(self.once_seconds + seconds for seconds in repeats)]
+    def trainings(self) -> int:
+        return 1 + len(self.repeats)
 
     def of_length(self, epochs: int) -> Timings:
         """Return the times of a training of so many epochs: the first of these, or all and more."""
