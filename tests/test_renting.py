@@ -207,7 +207,7 @@ def test_an_estimate_of_the_job_has_its_start_up_its_error_and_its_cost(
     assert on_t4.estimate.startup_seconds == startup_seconds
     passes_seconds = EPOCHS * on_t4.estimate.epoch_seconds * (1 + 0.1 / 0.38)  # with validation
     job_seconds = startup_seconds + passes_seconds
-    assert on_t4.estimate.job_seconds == pytest.approx(job_seconds)
+    assert on_t4.estimate.job.seconds == pytest.approx(job_seconds)
     slow_steps = job_seconds + passes_seconds * (step.spread[2] / step.seconds - 1)
     slow_cpu = slow_steps + 0.5 * pair.bounds.job.measured_seconds
     slow = slow_cpu + CONTEXT_SECONDS[2] - CONTEXT_SECONDS[1]

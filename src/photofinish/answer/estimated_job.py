@@ -60,10 +60,6 @@ class Estimate:
     captured_job_seconds: float | None = None
     """Time of the job with `cuda_graphs: "on"`, if only that setting captures its steps."""
 
-    @property
-    def job_seconds(self) -> float:
-        return self.job.seconds
-
 
 def estimate_job(
     run: Result,

@@ -13,7 +13,7 @@ from photofinish.answer.uncertainty import Interval, UncertainTime, error_of_mea
 from photofinish.results.job_times import JobTimes
 
 Kind = Literal["step", "epoch", "end_to_end"]
-_NO_EPOCHS, _MOST_EPOCHS = 1e-6, 1e9
+_NO_EPOCHS, _MOST_EPOCHS, _PRECISION = 1e-6, 1e9, 1e-9
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,8 @@ class Speedup:
 
 
 def speedups(cpu: JobTimes, device: JobTimes) -> dict[Kind, Speedup]:
-    values = min(len(run.step_seconds) for run in (cpu, device))
-    on_cpu, on_device = (mean_time(run, run.step_seconds) for run in (cpu, device))
     return {
-        "step": _speedup("step", on_cpu, on_device, values),
+        "step": _of_means("step", cpu, device, lambda run: run.step_seconds),
         "epoch": epoch_speedup(cpu, device),
         "end_to_end": job_speedup(cpu, device),
     }
@@ -47,14 +45,19 @@ def speedups(cpu: JobTimes, device: JobTimes) -> dict[Kind, Speedup]:
 
 def job_speedup(cpu: JobTimes, device: JobTimes) -> Speedup:
     """Return the speed-up of the whole job. Its interval needs no repeats."""
-    values = min(run.trainings for run in (cpu, device))
+    values = min(len(run.pass_seconds) for run in (cpu, device))
     return _speedup("end_to_end", job_time(cpu), job_time(device), values)
 
 
 def epoch_speedup(cpu: JobTimes, device: JobTimes) -> Speedup:
-    values = min(len(run.epoch_seconds) for run in (cpu, device))
-    on_cpu, on_device = (mean_time(run, run.epoch_seconds) for run in (cpu, device))
-    return _speedup("epoch", on_cpu, on_device, values)
+    return _of_means("epoch", cpu, device, lambda run: run.epoch_seconds)
+
+
+def _of_means(
+    kind: Kind, cpu: JobTimes, device: JobTimes, values: Callable[[JobTimes], list[float]]
+) -> Speedup:
+    on_cpu, on_device = (mean_time(run, values(run)) for run in (cpu, device))
+    return _speedup(kind, on_cpu, on_device, min(len(values(cpu)), len(values(device))))
 
 
 def _speedup(kind: Kind, cpu: UncertainTime, device: UncertainTime, values: int) -> Speedup:
@@ -75,23 +78,22 @@ class BreakEvenEpochs:
 
 
 def break_even(cpu: JobTimes, gpu: JobTimes) -> BreakEvenEpochs:
-    runs = (cpu, gpu)
-    means = [run.passes_seconds / run.planned_epochs for run in runs]
-    epochs = _epochs(gpu.startup_seconds - cpu.startup_seconds, means[0] - means[1])
-    errors = [error_of_mean(run.pass_seconds) for run in runs]
-    values = min(len(run.pass_seconds) for run in runs)
-    if values == 1:
-        return BreakEvenEpochs(epochs, None, values)
+    """Return from how many epochs on the GPU's time, with its start-up, is at most the CPU's."""
+    values = min(len(run.pass_seconds) for run in (cpu, gpu))
 
-    def speedup(epochs: float) -> Interval:
-        times = []
-        for run, mean, error in zip(runs, means, errors, strict=True):
-            time = training_time(run, run.startup_seconds, epochs * mean, error)
-            times.append(time.reaching(time.seconds / slowdown(run)))
-        return times[0].over(times[1])
+    def time(run: JobTimes, epochs: float) -> UncertainTime:
+        passes_seconds = epochs * run.passes_seconds / run.planned_epochs
+        of_mean = error_of_mean(run.pass_seconds)
+        time = training_time(run, run.startup_seconds, passes_seconds, of_mean)
+        return time.reaching(time.seconds / slowdown(run))
 
-    ends = _least(lambda epochs: speedup(epochs)[1]), _least(lambda epochs: speedup(epochs)[0])
-    return BreakEvenEpochs(epochs, ends, values)
+    def ratio(epochs: float) -> float:
+        return time(cpu, epochs).seconds / time(gpu, epochs).seconds
+
+    def end(number: int) -> float:
+        return _least(lambda epochs: time(cpu, epochs).over(time(gpu, epochs))[number])
+
+    return BreakEvenEpochs(_least(ratio), (end(1), end(0)) if values > 1 else None, values)
 
 
 def _least(speedup: Callable[[float], float]) -> float:
@@ -101,16 +103,7 @@ def _least(speedup: Callable[[float], float]) -> float:
         return math.inf
     if speedup(low) >= 1:
         return 0.0
-    while high > 1.0001 * low:
+    while high > (1 + _PRECISION) * low:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if speedup(middle) >= 1 else (middle, high)
     return high
-
-
-def _epochs(extra_seconds: float, gain_seconds: float) -> float:
-    """Return the epochs that repay a longer start-up: infinity if epochs are slower, 0 if none."""
-    if gain_seconds < 0:
-        return math.inf
-    if extra_seconds <= 0:
-        return 0.0
-    return extra_seconds / gain_seconds if gain_seconds else math.inf

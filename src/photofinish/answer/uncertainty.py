@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -40,7 +40,7 @@ class LogError(NamedTuple):
     @classmethod
     def reaching(cls, factor: float) -> LogError:
         """Return the error whose interval reaches this factor, or its inverse."""
-        return cls((math.log(factor) / _NORMAL) ** 2)
+        return cls((math.log(factor) / _NORMAL) ** 2 if factor else math.inf)
 
     @property
     def deviation(self) -> float:
@@ -97,9 +97,7 @@ class UncertainTime:
 
     def reaching(self, least_seconds: float) -> UncertainTime:
         """Return this time with an interval that reaches down to another time."""
-        if least_seconds >= self.seconds:
-            return self
-        further = LogError.reaching(least_seconds / self.seconds) if least_seconds else UNBOUNDED
+        further = LogError.reaching(min(1.0, least_seconds / self.seconds))
         return UncertainTime(self.seconds, combined(self.faster, further), self.slower)
 
     def times(self, factor: float) -> UncertainTime:
@@ -134,19 +132,12 @@ def _below(long: UncertainTime, short: UncertainTime) -> float:
 
 
 def total(times: Sequence[UncertainTime]) -> UncertainTime:
-    """Return the sum of times whose errors have one cause, such as the same machine."""
+    """Return the sum of times whose errors have one cause, such as the machine: their ends add."""
+    if len(times) == 1:
+        return times[0]
     seconds = sum(each.seconds for each in times)
-
-    def shared(errors: Iterable[LogError]) -> LogError:
-        parts = [
-            error.times(each.seconds / seconds) for each, error in zip(times, errors, strict=True)
-        ]
-        deviation = sum(each.deviation for each in parts)
-        doubt = sum(each.deviation / each.freedom for each in parts)
-        return LogError(deviation**2, deviation / doubt if 0 < doubt < math.inf else math.inf)
-
-    faster, slower = (each.faster for each in times), (each.slower for each in times)
-    return UncertainTime(seconds, shared(faster), shared(slower))
+    low, high = (sum(each.interval[end] / seconds for each in times) for end in (0, 1))
+    return UncertainTime(seconds, LogError.reaching(low), LogError.reaching(high))
 
 
 def error_of_mean(values: Sequence[float]) -> LogError:

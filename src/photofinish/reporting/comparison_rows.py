@@ -151,7 +151,7 @@ COLUMNS: tuple[Figure[_DeviceRow], ...] = (
     _column("parameters", "run.parameter_count", "weights", thousands),
     _column("epochs", "epochs", "epochs"),
     _column("epochs_trained", "trained.timings.epochs", "epochs trained", then=len),
-    _column("repeats", "run.timings.trainings", "trainings"),
+    _column("repeats", "trained.timings.repeats", "trainings", then=lambda each: 1 + len(each)),
     _column(
         "test_accuracy", "trained.scores.test_accuracy", "test accuracy", "{:.2%}".format, dvc=True
     ),

@@ -90,11 +90,6 @@ class JobTimes(ProcessTimes, StepMeasurements, ABC):
         """Time of validation as a share of the training passes' time."""
 
     @property
-    def trainings(self) -> int:
-        """Number of times that the job was trained: once, and its repeats."""
-        return 1
-
-    @property
     def interruptions(self) -> int:
         """Number of times that the training was resumed."""
         return 0
@@ -198,10 +193,6 @@ class Timings(TrainingTimes, JobTimes):
     @property
     def interruptions(self) -> int:
         return len(self.resumed_at_epochs)
-
-    @property
-    def trainings(self) -> int:
-        return 1 + len(self.repeats)
 
     def of_length(self, epochs: int) -> Timings:
         """Return the times of a training of so many epochs: the first of these, or all and more."""
