@@ -248,7 +248,7 @@ def test_without_a_gpu_and_a_bound_nothing_can_be_told(make_result: MakeResult) 
 def test_other_settings_change_only_what_depends_on_them(make_result: MakeResult) -> None:
     pair = pair_of(make_result(), make_result(device="gpu"))
     (other,) = with_settings([pair], Comparing(target_accuracy=0.5), ())
-    assert other.compared is pair.compared
+    assert other.compared == pair.compared
     assert pair.uses["cpu"].target is None
     assert other.uses["cpu"].target
 

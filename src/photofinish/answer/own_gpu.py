@@ -5,8 +5,8 @@ from __future__ import annotations
 from photofinish.answer.candidates import Answer, Candidate, Reason, Worth, is_close, short_name
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.diagnosis import Cause
-from photofinish.answer.times import STARTUP, error_of_passes, job_time
-from photofinish.answer.uncertainty import MACHINE, Interval, UncertainTime, combined
+from photofinish.answer.times import STARTUP, error_of_passes, job_time, machine_error
+from photofinish.answer.uncertainty import Interval, UncertainTime, combined
 
 _REASONS: dict[Cause, Reason] = {
     "start-up-bound": "start-up",
@@ -69,7 +69,9 @@ def highest_limit(pair: Comparison) -> float:
         # Other programs may have slowed the staying work more than the rest.
         return job.at_most
     loading_share = _loading_seconds(pair) / job.measured_seconds
-    of_staying = combined(STARTUP.times(1 - loading_share), MACHINE.times(loading_share))
+    of_staying = combined(
+        STARTUP.times(1 - loading_share), machine_error(timings).times(loading_share)
+    )
     staying = UncertainTime(job.measured_seconds).with_error(of_staying)
     rest = UncertainTime(max(1e-9, timings.whole_seconds - job.measured_seconds))
     return 1 + rest.with_error(error_of_passes(timings)).over(staying)[1]

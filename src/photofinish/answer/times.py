@@ -25,6 +25,8 @@ STARTUP = LogError.reaching(1.3)
 Twelve starts in a row differed by up to 1.09 on a quiet machine.
 """
 
+_LEAST_READINGS = 3
+
 
 def job_interval(run: JobTimes) -> Interval:
     """Return the interval of the whole job's time."""
@@ -54,7 +56,11 @@ def training_time(
     """Return the time of a training of any length: its start-up and its passes."""
     seconds = once_seconds + passes_seconds
     startup_share = min(run.startup_seconds, once_seconds) / seconds
-    errors = MACHINE, STARTUP.times(startup_share), of_mean.times(passes_seconds / seconds)
+    errors = (
+        machine_error(run),
+        STARTUP.times(startup_share),
+        of_mean.times(passes_seconds / seconds),
+    )
     return UncertainTime(seconds).with_error(combined(*errors))
 
 
@@ -70,5 +76,28 @@ def error_of_passes(run: JobTimes) -> LogError:
 def mean_time(run: JobTimes, values: Sequence[float]) -> UncertainTime:
     """Return the mean of a run's steps or epochs in another process, or on a quiet machine."""
     time = UncertainTime(statistics.fmean(values))
-    time = time.with_error(combined(MACHINE, error_of_mean(values)))
+    time = time.with_error(combined(machine_error(run), error_of_mean(values)))
     return time.reaching(time.seconds / slowdown(run))
+
+
+def machine_error(run: JobTimes) -> LogError:
+    """Return how much the machine's speed differs between processes, by its jobs' readings."""
+    count, prior = len(run.readings), MACHINE
+    if count < _LEAST_READINGS:
+        return prior
+    freedom = prior.freedom + count
+    return LogError((prior.freedom * prior.variance + sum(run.readings)) / freedom, freedom)
+
+
+def reading(run: JobTimes) -> float | None:
+    """Return the variance of the speed that two processes of a job show, or None.
+
+    Its epochs were measured in one and trained in another, so half of the squared difference counts
+    for each. What the epochs of one process vary is subtracted.
+    """
+    if run.epoch_by_parts is None or run.busy or run.step_warnings:
+        return None
+    measured, trained = run.epoch_by_parts.values, run.epoch_seconds
+    within = sum(error_of_mean(each).variance for each in (measured, trained))
+    apart = math.log(run.epoch_by_parts.seconds / statistics.fmean(trained))
+    return max(0.0, apart**2 - within) / 2 if math.isfinite(within) else None
