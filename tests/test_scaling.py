@@ -79,15 +79,15 @@ def test_the_break_even_lies_between_its_neighbours_on_logarithms(timed: Timed) 
         ((10, 100), (0.01, 10.0), 10 ** (1 + 2 / 3)),  # two thirds of the way, in powers of ten
         ((10, 20, 40), (0.25, 0.5, 1.0), 40.0),  # just as fast counts
         ((10, 20, 80), (2.0, 0.5, 2.0), 40.0),  # the last crossing: from there on it stays
-        ((10, 20, 40), (1.0, 1.0, 1.0), -np.inf),
-        ((10, 20, 40), (0.5, 0.5, 0.9), np.inf),
-        ((10, 20, 40), (2.0, 2.0, 0.9), np.inf),
+        ((10, 20, 40), (1.0, 1.0, 1.0), None),
+        ((10, 20, 40), (0.5, 0.5, 0.9), None),
+        ((10, 20, 40), (2.0, 2.0, 0.9), None),
     ],
 )
 def test_a_crossing_by_hand(
-    sizes: tuple[int, ...], ratios: tuple[float, ...], expected: float
+    sizes: tuple[int, ...], ratios: tuple[float, ...], expected: float | None
 ) -> None:
-    assert crossing(sizes, ratios) == pytest.approx(expected)
+    assert crossing(sizes, ratios) == (expected and pytest.approx(expected))
 
 
 @pytest.mark.parametrize(

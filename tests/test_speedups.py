@@ -71,7 +71,6 @@ def test_a_winner_needs_an_interval_that_does_not_span_1(
     cpu = timings(make_result, epoch_seconds=FIVE)
     found = speedups(cpu, timings(make_result, epoch_seconds=gpu))["epoch"]
     assert found.is_faster is is_faster
-    assert found.values == len(gpu)
 
 
 @pytest.mark.parametrize(("kind", "column"), [("epoch", "epoch_seconds"), ("step", "step_seconds")])

@@ -46,6 +46,8 @@ class BreakEven:
     low: float | None = None
     """Lower end of the interval, if it lies within the sizes."""
     high: float | None = None
+    is_known: bool = False
+    """True if there is an interval, whose ends may lie beyond the sizes."""
 
 
 @dataclass(frozen=True)
@@ -58,25 +60,16 @@ class Series:
     def experiments(self) -> list[str]:
         return [point.pair.experiment for point in self.points]
 
-    @property
-    def values(self) -> int:
-        return min(point.speedup.values for point in self.points)
-
     @cached_property
     def break_even(self) -> BreakEven:
         """Break-even size, and the sizes at which both ends of the speed-up cross 1."""
         sizes = [point.x for point in self.points]
-        size = _inside(crossing(sizes, [point.speedup.ratio for point in self.points]))
-        ends = [point.speedup.interval for point in self.points]
-        known = [each for each in ends if each]
-        if size is None or len(known) < len(ends):
+        size = crossing(sizes, [point.speedup.ratio for point in self.points])
+        ends = [point.speedup.interval for point in self.points if point.speedup.interval]
+        if size is None or len(ends) < len(sizes):
             return BreakEven(size)
-        slow, fast = zip(*known, strict=True)
-        return BreakEven(size, _inside(crossing(sizes, fast)), _inside(crossing(sizes, slow)))
-
-
-def _inside(size: float) -> float | None:
-    return size if math.isfinite(size) else None
+        slow, fast = zip(*ends, strict=True)
+        return BreakEven(size, crossing(sizes, fast), crossing(sizes, slow), is_known=True)
 
 
 def all_series(pairs: Iterable[Comparison]) -> list[Series]:
@@ -93,15 +86,14 @@ def all_series(pairs: Iterable[Comparison]) -> list[Series]:
     ]
 
 
-def crossing(sizes: Sequence[int], ratios: Sequence[float]) -> float:
-    """Return the size above which ratios are at least 1.
+def crossing(sizes: Sequence[int], ratios: Sequence[float]) -> float | None:
+    """Return the size above which ratios are at least 1, or None if they don't cross it.
 
-    Interpolates between logarithms. Returns -inf if no ratio is below 1, and inf if the last ratio
-    is.
+    Interpolates between logarithms.
     """
     below = [index for index, ratio in enumerate(ratios) if ratio < 1]
     if not below or below[-1] == len(ratios) - 1:
-        return math.inf if below else -math.inf
+        return None
     left, right = below[-1], below[-1] + 1  # the last size with a ratio below 1, and the next
     # An end that is not known may be 0 or infinite.
     low, high = (math.log(min(max(1e-9, ratios[index]), 1e9)) for index in (left, right))

@@ -24,8 +24,7 @@ class Speedup:
     ratio: float
     """CPU's time divided by the device's time: 2 means half the time."""
     interval: Interval | None
-    values: int
-    """Number of values on the side with fewer values."""
+    """None if a device has a single value."""
 
     @property
     def is_faster(self) -> bool | None:
@@ -36,8 +35,9 @@ class Speedup:
 
 
 def speedups(cpu: JobTimes, device: JobTimes) -> dict[Kind, Speedup]:
+    steps = (mean_time(run, run.step_seconds) for run in (cpu, device))
     return {
-        "step": _of_means("step", cpu, device, lambda run: run.step_seconds),
+        "step": _speedup("step", *steps),
         "epoch": epoch_speedup(cpu, device),
         "end_to_end": job_speedup(cpu, device),
     }
@@ -45,25 +45,17 @@ def speedups(cpu: JobTimes, device: JobTimes) -> dict[Kind, Speedup]:
 
 def job_speedup(cpu: JobTimes, device: JobTimes) -> Speedup:
     """Return the speed-up of the whole job. Its interval needs no repeats."""
-    values = min(len(run.pass_seconds) for run in (cpu, device))
-    return _speedup("end_to_end", job_time(cpu), job_time(device), values)
+    return _speedup("end_to_end", job_time(cpu), job_time(device))
 
 
 def epoch_speedup(cpu: JobTimes, device: JobTimes) -> Speedup:
-    return _of_means("epoch", cpu, device, lambda run: run.epoch_seconds)
+    return _speedup("epoch", *(mean_time(run, run.epoch_seconds) for run in (cpu, device)))
 
 
-def _of_means(
-    kind: Kind, cpu: JobTimes, device: JobTimes, values: Callable[[JobTimes], list[float]]
-) -> Speedup:
-    on_cpu, on_device = (mean_time(run, values(run)) for run in (cpu, device))
-    return _speedup(kind, on_cpu, on_device, min(len(values(cpu)), len(values(device))))
-
-
-def _speedup(kind: Kind, cpu: UncertainTime, device: UncertainTime, values: int) -> Speedup:
+def _speedup(kind: Kind, cpu: UncertainTime, device: UncertainTime) -> Speedup:
     interval = cpu.over(device)
     known = None if interval == (0.0, math.inf) else interval
-    return Speedup(kind, cpu.seconds, device.seconds, cpu.seconds / device.seconds, known, values)
+    return Speedup(kind, cpu.seconds, device.seconds, cpu.seconds / device.seconds, known)
 
 
 @dataclass(frozen=True)
@@ -74,12 +66,10 @@ class BreakEvenEpochs:
     """0 if the GPU starts no later and is no slower, infinite if it never catches up."""
     interval: Interval | None
     """Numbers of epochs with which the GPU's time may be the CPU's, or None by a single epoch."""
-    values: int
 
 
 def break_even(cpu: JobTimes, gpu: JobTimes) -> BreakEvenEpochs:
     """Return from how many epochs on the GPU's time, with its start-up, is at most the CPU's."""
-    values = min(len(run.pass_seconds) for run in (cpu, gpu))
 
     def time(run: JobTimes, epochs: float) -> UncertainTime:
         passes_seconds = epochs * run.passes_seconds / run.planned_epochs
@@ -93,7 +83,8 @@ def break_even(cpu: JobTimes, gpu: JobTimes) -> BreakEvenEpochs:
     def end(number: int) -> float:
         return _least(lambda epochs: time(cpu, epochs).over(time(gpu, epochs))[number])
 
-    return BreakEvenEpochs(_least(ratio), (end(1), end(0)) if values > 1 else None, values)
+    is_known = all(len(run.pass_seconds) > 1 for run in (cpu, gpu))
+    return BreakEvenEpochs(_least(ratio), (end(1), end(0)) if is_known else None)
 
 
 def _least(speedup: Callable[[float], float]) -> float:

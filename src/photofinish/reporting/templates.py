@@ -174,8 +174,7 @@ TEMPLATES = {
     "step": "a step, its data on the device",
     "epoch": "an epoch with its data",
     "end_to_end": "the whole job with start-up",
-    "no interval": "no interval ({few})",
-    "too few": "{number}, and it takes {least}",
+    "no interval": "no interval by a single value",
     "no difference": "no clear difference",
     "gpu faster": "the GPU is faster",
     "cpu faster": "the CPU is faster",
@@ -183,7 +182,7 @@ TEMPLATES = {
     "never": "never, because its epochs are no shorter",
     "at once": "at once",
     "after": "after {epochs:n epoch}",
-    "no exact end": "{when} (no interval: {few})",
+    "no exact end": "{when} (no interval by a single epoch)",
     "ends": "{what} ({low} to {high})",
     "all sizes": "none: the GPU is {which} at all sizes from {first:,} to {last:,}",
     "no size": "none between {first:,} and {last:,}",
@@ -246,7 +245,8 @@ TEMPLATES = {
     "extrapolated": " (extrapolated from {timed})",
     "from": "from {timed}",
     "time limit": "The CPU trained {timed}, by its `time_limit`. The whole job's time of "
-    "{it.whole_seconds:time} is extrapolated ({low:time} to {high:time}), and its test metrics are "
+    "{it.whole_seconds:time} is extrapolated ({low:time} to {high:time}[, as by {worth:n value} "
+    "without drift]), and its test metrics are "
     "those after {done}.",
     "job line": "{it.job} on {it.device}: about {about:time} for [{at_most} ]{epochs:n epoch}"
     "[ from each of {seeds} seeds] ({spread})",
