@@ -30,9 +30,7 @@ class SpeedupBound:
     """Upper bound of a speed-up: the whole time divided by the time that must stay on the CPU."""
 
     whole_seconds: float
-    """Whole time of slow epochs or jobs, if there are several."""
-    measured_whole_seconds: float
-    """Whole time of the median epoch or job."""
+    """Whole time of the job, or of its mean epoch."""
     staying_seconds: float
     """Lower estimate of the time that stays: fast batches and start-up CPU time, less a margin."""
     measured_seconds: float
@@ -45,7 +43,7 @@ class SpeedupBound:
     @property
     def as_measured(self) -> float:
         """Speed-up if everything that need not stay on the CPU took no time."""
-        return _without(self.measured_whole_seconds, self.measured_seconds)
+        return _without(self.whole_seconds, self.measured_seconds)
 
 
 def _without(whole_seconds: float, staying_seconds: float) -> float:
@@ -82,12 +80,8 @@ def _bounds_by_waits(run: Result) -> SpeedupBounds:
     least_seconds = spread(waiting_seconds)[0] / margin
     if not least_seconds:
         return SpeedupBounds(startup)
-    epoch = SpeedupBound(
-        spread(timings.epoch_seconds)[1],
-        timings.median_epoch_seconds,
-        least_seconds,
-        statistics.median(waiting_seconds),
-    )
+    whole_seconds = statistics.fmean(timings.epoch_seconds)
+    epoch = SpeedupBound(whole_seconds, least_seconds, statistics.fmean(waiting_seconds))
     return SpeedupBounds(_job_bound(startup, epoch, timings.planned_epochs), epoch)
 
 
@@ -106,10 +100,9 @@ def _bounds_by_loading(run: Result, settings: LoaderInput | ResidentInput) -> Sp
     least_seconds = _least_loading_seconds(costs, settings.workers) / RUN_MARGIN
     if is_busy:
         least_seconds = min(least_seconds, costs.steps_per_epoch * least_batch_seconds(timings))
-    slow_seconds = costs.steps_per_epoch * costs.epoch_share_spread[1]
-    measured = slow_seconds, costs.epoch_seconds, least_seconds, loading_seconds
+    measured = costs.epoch_seconds, least_seconds, loading_seconds
     # Loading was measured in another process than the whole job, which may have been faster.
-    trained_share = timings.median_epoch_seconds / costs.epoch_seconds
+    trained_share = statistics.fmean(timings.epoch_seconds) / costs.epoch_seconds
     if timings.busy:
         trained_share = min(1.0, trained_share)
     epoch = SpeedupBound(*(seconds * trained_share for seconds in measured))
@@ -118,12 +111,11 @@ def _bounds_by_loading(run: Result, settings: LoaderInput | ResidentInput) -> Sp
 
 def _bounds_by_few_batches(timings: JobTimes, startup: SpeedupBound, steps: int) -> SpeedupBounds:
     """Return the bounds of slow steps, of which only a few batches were loaded alone."""
-    whole_seconds, alone = timings.median_epoch_seconds, timings.slow_batch_seconds
+    whole_seconds, alone = statistics.fmean(timings.epoch_seconds), timings.slow_batch_seconds
     loading_seconds = min(steps * statistics.fmean(alone), whole_seconds)
     margin = max(RUN_MARGIN, slowdown_of_a_thread(timings.load))
     least_seconds = min(steps * min(alone), whole_seconds) / margin
-    slow_seconds = spread(timings.epoch_seconds)[1]
-    epoch = SpeedupBound(slow_seconds, whole_seconds, least_seconds, loading_seconds)
+    epoch = SpeedupBound(whole_seconds, least_seconds, loading_seconds)
     return SpeedupBounds(_job_bound(startup, epoch, timings.planned_epochs), epoch)
 
 
@@ -132,16 +124,14 @@ def _startup_bound(timings: JobTimes) -> SpeedupBound:
     least_seconds = least_startup_seconds(timings)
     if timings.startup_cpu_seconds is not None:
         least_seconds /= RUN_MARGIN
-    whole_seconds = timings.whole_seconds
-    return SpeedupBound(whole_seconds, whole_seconds, least_seconds, timings.startup_seconds)
+    return SpeedupBound(timings.whole_seconds, least_seconds, timings.startup_seconds)
 
 
 def _job_bound(startup: SpeedupBound, epoch: SpeedupBound, epochs: float) -> SpeedupBound:
     """Return a job's bound if its start-up and every epoch's loading stay on the CPU."""
     staying_seconds = startup.staying_seconds + epochs * epoch.staying_seconds
     measured_seconds = startup.measured_seconds + epochs * epoch.measured_seconds
-    whole = startup.whole_seconds, startup.measured_whole_seconds
-    return SpeedupBound(*whole, staying_seconds, measured_seconds)
+    return SpeedupBound(startup.whole_seconds, staying_seconds, measured_seconds)
 
 
 def _least_loading_seconds(costs: StepCosts, workers: int) -> float:
