@@ -34,10 +34,7 @@ def decide_rented(sweep: Sequence[Comparison]) -> Worth | None:
     if not found and not settings.accelerators:
         return None
     cpu = total([job_time(pair.cpu.timings, with_seeds=True) for pair in sweep])
-    start_seconds, saving_seconds = 60 * settings.rental_minutes, 60 * settings.worth_saving
-    # A GPU that is hardly faster is not worth it, however long the job is.
-    by_speed_seconds = (1 - 1 / settings.worth_it) * cpu.seconds - start_seconds
-    worth_seconds = max(saving_seconds, by_speed_seconds)
+    start_seconds, worth_seconds = 60 * settings.rental_minutes, 60 * settings.worth_saving
     is_short = cpu.interval[1] <= start_seconds + worth_seconds
     undecided = Worth(
         "renting",

@@ -146,9 +146,9 @@ class Comparing(Settings):
     budget: PositiveFloat | None = None
     """Maximum price of one training on one device, in the prices' currency."""
     worth_it: PositiveFloat = 1.5
-    """Smallest speed-up of the whole job for which a GPU that is not in this machine is worth it.
+    """Smallest bound on the job's speed-up for which a GPU in this machine may be worth it.
 
-    Chosen by hand: real GPUs stay below their bound, and renting one takes effort.
+    Chosen by hand: real GPUs stay below their bound.
     """
     rental_minutes: NonNegativeFloat = 5.0
     """Minutes to start and set up a rented machine.
