@@ -250,6 +250,17 @@ def test_the_word_follows_from_the_numbers_on_its_line(
     assert all(float(high.replace(",", "")) <= 10.5 * float(low) for low, high in intervals)
 
 
+@pytest.mark.parametrize(("spread", "kind"), [(0.0, "try a GPU"), (0.3, "measure longer")])
+def test_more_epochs_are_measured_only_if_their_spread_decides(
+    job: Job, spread: float, kind: str
+) -> None:
+    epochs = (8.5 * (1 + spread * (-1) ** number) for number in range(6))
+    step = HOUR_STEP.model_copy(update={"flops": 5 * 10**11, "saved_tensor_bytes": 5 * 10**7})
+    cpu = unevenly(with_timings(job(100.0), operations=step), *epochs, left=94)
+    decision = decide(pair_of(cpu, settings=T4))
+    assert (decision.answer, decision.action.kind) == ("Can't tell", kind)
+
+
 def test_a_close_call_names_the_runs_that_decide(job: Job) -> None:
     settings = T4.model_copy(update={"rental_minutes": 0.1, "worth_saving": 9.0})
     hour = with_timings(job(3600.0), operations=HOUR_STEP)

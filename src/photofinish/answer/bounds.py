@@ -73,16 +73,13 @@ def _bounds_by_waits(run: Result) -> SpeedupBounds:
 
     If workers load ahead, a batch takes longer than the wait for it, so the true bound is lower.
     """
-    timings = run.timings
-    startup = _startup_bound(timings)
-    waiting_seconds = run.waiting_seconds or (0.0,)
+    timings, waiting_seconds = run.timings, run.waiting_seconds or (0.0,)
     margin = max(RUN_MARGIN, slowdown_of_a_thread(timings.load))
     least_seconds = spread(waiting_seconds)[0] / margin
     if not least_seconds:
-        return SpeedupBounds(startup)
+        return SpeedupBounds(_startup_bound(timings))
     whole_seconds = statistics.fmean(timings.epoch_seconds)
-    epoch = SpeedupBound(whole_seconds, least_seconds, statistics.fmean(waiting_seconds))
-    return SpeedupBounds(_job_bound(startup, epoch, timings.planned_epochs), epoch)
+    return _with_epoch(timings, whole_seconds, least_seconds, statistics.fmean(waiting_seconds))
 
 
 def _bounds_by_loading(run: Result, settings: LoaderInput | ResidentInput) -> SpeedupBounds:
@@ -93,7 +90,7 @@ def _bounds_by_loading(run: Result, settings: LoaderInput | ResidentInput) -> Sp
     if settings.name == "resident":
         return SpeedupBounds(startup)
     if timings.slow_batch_seconds and timings.steps_per_epoch:
-        return _bounds_by_few_batches(timings, startup, timings.steps_per_epoch)
+        return _bounds_by_few_batches(timings, timings.steps_per_epoch)
     if costs is None or (not_known and not is_busy):
         return SpeedupBounds(startup, loading_not_known=not_known)
     loading_seconds = costs.steps_per_epoch * costs.batch_alone_seconds
@@ -105,18 +102,16 @@ def _bounds_by_loading(run: Result, settings: LoaderInput | ResidentInput) -> Sp
     trained_share = statistics.fmean(timings.epoch_seconds) / costs.epoch_seconds
     if timings.busy:
         trained_share = min(1.0, trained_share)
-    epoch = SpeedupBound(*(seconds * trained_share for seconds in measured))
-    return SpeedupBounds(_job_bound(startup, epoch, timings.planned_epochs), epoch)
+    return _with_epoch(timings, *(seconds * trained_share for seconds in measured))
 
 
-def _bounds_by_few_batches(timings: JobTimes, startup: SpeedupBound, steps: int) -> SpeedupBounds:
+def _bounds_by_few_batches(timings: JobTimes, steps: int) -> SpeedupBounds:
     """Return the bounds of slow steps, of which only a few batches were loaded alone."""
     whole_seconds, alone = statistics.fmean(timings.epoch_seconds), timings.slow_batch_seconds
     loading_seconds = min(steps * statistics.fmean(alone), whole_seconds)
     margin = max(RUN_MARGIN, slowdown_of_a_thread(timings.load))
     least_seconds = min(steps * min(alone), whole_seconds) / margin
-    epoch = SpeedupBound(whole_seconds, least_seconds, loading_seconds)
-    return SpeedupBounds(_job_bound(startup, epoch, timings.planned_epochs), epoch)
+    return _with_epoch(timings, whole_seconds, least_seconds, loading_seconds)
 
 
 def _startup_bound(timings: JobTimes) -> SpeedupBound:
@@ -127,11 +122,17 @@ def _startup_bound(timings: JobTimes) -> SpeedupBound:
     return SpeedupBound(timings.whole_seconds, least_seconds, timings.startup_seconds)
 
 
-def _job_bound(startup: SpeedupBound, epoch: SpeedupBound, epochs: float) -> SpeedupBound:
-    """Return a job's bound if its start-up and every epoch's loading stay on the CPU."""
-    staying_seconds = startup.staying_seconds + epochs * epoch.staying_seconds
-    measured_seconds = startup.measured_seconds + epochs * epoch.measured_seconds
-    return SpeedupBound(startup.whole_seconds, staying_seconds, measured_seconds)
+def _with_epoch(
+    timings: JobTimes, whole_seconds: float, staying_seconds: float, measured_seconds: float
+) -> SpeedupBounds:
+    """Return the bounds if the start-up and these times of every epoch's loading stay."""
+    startup, epochs = _startup_bound(timings), timings.planned_epochs
+    job = SpeedupBound(
+        startup.whole_seconds,
+        startup.staying_seconds + epochs * staying_seconds,
+        startup.measured_seconds + epochs * measured_seconds,
+    )
+    return SpeedupBounds(job, SpeedupBound(whole_seconds, staying_seconds, measured_seconds))
 
 
 def _least_loading_seconds(costs: StepCosts, workers: int) -> float:

@@ -139,8 +139,6 @@ class Worth:
     """
     runs: int | None = None
     """Smallest number of runs that is surely worth renting, if one is not enough."""
-    depends_on_here: bool = False
-    """True if the answer would be clear if the time here were known."""
 
     @property
     def here_seconds(self) -> float:

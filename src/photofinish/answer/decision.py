@@ -18,6 +18,7 @@ from photofinish.answer.own_gpu import bounded, highest_limit, measured, not_est
 from photofinish.answer.remedies import Remedy
 from photofinish.answer.rented_gpu import decide_rented
 from photofinish.answer.result import Result
+from photofinish.answer.times import error_of_passes, machine_error
 from photofinish.config.compare import Comparing
 from photofinish.results.records import DeviceLabel
 
@@ -155,9 +156,10 @@ def _action(pair: Comparison, worth: Worth) -> Action:
         return Action("rent for some", name, worth.runs, worth.fewest_runs)
     if is_open:
         timings = pair.cpu.timings
-        if timings.untimed_epochs and (is_here or worth.depends_on_here):
+        # More epochs narrow their own error only.
+        if error_of_passes(timings).variance > machine_error(timings).variance:
             return Action("measure longer", seconds=_LONGER * timings.total_seconds)
-        return Action("try a GPU", name)
+        return Action("use either") if is_here else Action("try a GPU", name)
     runs = (worth.runs, worth.fewest_runs) if worth.about == "renting" else (None, None)
     return Action("stay here", name, *runs)
 

@@ -20,7 +20,7 @@ from photofinish.answer.candidates import (
 )
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.times import job_time
-from photofinish.answer.uncertainty import MACHINE, Interval, UncertainTime, total
+from photofinish.answer.uncertainty import total
 
 MOST_RUNS = 1000
 """Largest number of runs that an answer suggests."""
@@ -68,13 +68,9 @@ def _by_candidates(undecided: Worth, found: Sequence[Candidate]) -> Worth:
     best = min(found, key=rank)
     answer, saved = answer_of(best), cpu.less(best.time)
     reason: Reason = "saves too little" if saved[0] > 0 else "saves nothing"
-    runs, depends_on_here = None, False
-    if answer == "Probably yes":
-        reason = "saves enough"
-    elif answer != "No":
-        reason = "may save enough"
-        known = UncertainTime(cpu.seconds).with_error(MACHINE)
-        depends_on_here = _is_clear([known.less(each.time) for each in found], least_seconds)
+    runs = None
+    if answer != "No":
+        reason = "saves enough" if answer == "Probably yes" else "may save enough"
     if answer in ("No", "Close call") and saved[0] > 0:
         wanted = math.ceil(least_seconds / saved[0])
         runs = wanted if wanted <= MOST_RUNS else None
@@ -86,26 +82,19 @@ def _by_candidates(undecided: Worth, found: Sequence[Candidate]) -> Worth:
         interval=cpu.over(best.time),
         saved=saved,
         runs=runs,
-        depends_on_here=depends_on_here,
     )
-
-
-def _is_clear(saved: Sequence[Interval], least_seconds: float) -> bool:
-    """Return True if one of the GPUs surely saves enough, or none may."""
-    is_sure = any(low >= least_seconds for low, _ in saved)
-    return is_sure or all(high < least_seconds for _, high in saved)
 
 
 def _with_seeds(pair: Comparison, gpus: Sequence[Candidate]) -> list[Candidate]:
     """Return the GPUs with the time of all seeds. Further seeds have no start-up."""
     found, cpu = [], pair.cpu.timings
     for each in gpus:
-        factor = 1.0
+        time = each.time
         if each.timings:
-            factor = each.timings.job_seconds / each.timings.whole_seconds
+            time = job_time(each.timings, with_seeds=True)
         elif each.option and each.option.estimate:
             passes_seconds = each.seconds - each.option.estimate.startup_seconds
             seeds_seconds = cpu.seeds_seconds / cpu.passes_seconds * passes_seconds
-            factor = 1 + seeds_seconds / each.seconds
-        found.append(replace(each, time=each.time.times(factor)))
+            time = time.times(1 + seeds_seconds / each.seconds)
+        found.append(replace(each, time=time))
     return found
