@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -167,7 +167,7 @@ def test_ratios_and_differences_of_two_means_hold_the_truth(
     for _ in range(TRIES):
         logs = random.normal(0, deviation, (2, count))
         one, other = (
-            UncertainTime(share * math.exp(each.mean())).with_error(
+            UncertainTime(share * math.exp(each.mean())).with_errors(
                 LogError(each.var(ddof=1) / count, count - 1)
             )
             for share, each in zip(shares, logs, strict=True)
@@ -186,8 +186,9 @@ def test_a_further_error_never_narrows_an_interval() -> None:
 
 
 def test_jobs_on_one_machine_are_off_together() -> None:
-    one = UncertainTime(10.0).with_error(MACHINE)
-    assert total([one, one.times(3)]).interval == pytest.approx(one.times(4).interval)
+    one = UncertainTime(10.0).with_errors(MACHINE)
+    times = [replace(one, seconds=seconds) for seconds in (10.0, 30.0, 40.0)]
+    assert total(times[:2]).interval == pytest.approx(times[2].interval)
     exact = UncertainTime(40.0)
     low, high = total([one, exact]).interval
     assert (low, high) == pytest.approx((40 + one.interval[0], 40 + one.interval[1]), rel=0.01)
@@ -199,7 +200,7 @@ def test_what_is_not_known_leaves_an_end_open() -> None:
     assert unknown.over(known) == (0.0, 1.0)
     assert known.over(unknown) == (1.0, math.inf)
     assert unknown.less(known) == (-10.0, 0.0)
-    once = UncertainTime(10.0).with_error(error_of_mean([10.0]))
+    once = UncertainTime(10.0).with_errors(error_of_mean([10.0]))
     assert once.interval == (0.0, math.inf)
     assert once.less(known) == (-10.0, math.inf)
 

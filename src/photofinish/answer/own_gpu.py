@@ -6,7 +6,7 @@ from photofinish.answer.candidates import Answer, Candidate, Reason, Worth, is_c
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.diagnosis import Cause
 from photofinish.answer.times import STARTUP, error_of_passes, job_time, machine_error
-from photofinish.answer.uncertainty import Interval, UncertainTime, combined
+from photofinish.answer.uncertainty import Interval, UncertainTime
 
 _REASONS: dict[Cause, Reason] = {
     "start-up-bound": "start-up",
@@ -69,12 +69,11 @@ def highest_limit(pair: Comparison) -> float:
         # Other programs may have slowed the staying work more than the rest.
         return job.at_most
     loading_share = _loading_seconds(pair) / job.measured_seconds
-    of_staying = combined(
-        STARTUP.times(1 - loading_share), machine_error(timings).times(loading_share)
-    )
-    staying = UncertainTime(job.measured_seconds).with_error(of_staying)
+    of_loading = machine_error(timings).times(loading_share)
+    staying = UncertainTime(job.measured_seconds)
+    staying = staying.with_errors(STARTUP.times(1 - loading_share), of_loading)
     rest = UncertainTime(max(1e-9, timings.whole_seconds - job.measured_seconds))
-    return 1 + rest.with_error(error_of_passes(timings)).over(staying)[1]
+    return 1 + rest.with_errors(error_of_passes(timings)).over(staying)[1]
 
 
 def _loading_seconds(pair: Comparison) -> float:

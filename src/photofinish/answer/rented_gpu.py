@@ -95,6 +95,6 @@ def _with_seeds(pair: Comparison, gpus: Sequence[Candidate]) -> list[Candidate]:
         elif each.option and each.option.estimate:
             passes_seconds = each.seconds - each.option.estimate.startup_seconds
             seeds_seconds = cpu.seeds_seconds / cpu.passes_seconds * passes_seconds
-            time = time.times(1 + seeds_seconds / each.seconds)
+            time = replace(time, seconds=time.seconds + seeds_seconds)
         found.append(replace(each, time=time))
     return found

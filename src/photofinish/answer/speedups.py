@@ -70,31 +70,32 @@ class BreakEvenEpochs:
 
 def break_even(cpu: JobTimes, gpu: JobTimes) -> BreakEvenEpochs:
     """Return from how many epochs on the GPU's time, with its start-up, is at most the CPU's."""
+    errors = [(run, error_of_mean(run.pass_seconds), slowdown(run)) for run in (cpu, gpu)]
 
-    def time(run: JobTimes, epochs: float) -> UncertainTime:
-        passes_seconds = epochs * run.passes_seconds / run.planned_epochs
-        of_mean = error_of_mean(run.pass_seconds)
-        time = training_time(run, run.startup_seconds, passes_seconds, of_mean)
-        return time.reaching(time.seconds / slowdown(run))
+    def speedup(epochs: float) -> tuple[float, float, float]:
+        """Return the speed-up of a job of so many epochs, between the ends of its interval."""
+        times = []
+        for run, of_mean, factor in errors:
+            passes_seconds = epochs * run.passes_seconds / run.planned_epochs
+            time = training_time(run, run.startup_seconds, passes_seconds, of_mean)
+            times.append(time.reaching(time.seconds / factor))
+        on_cpu, on_gpu = times
+        low, high = on_cpu.over(on_gpu)
+        return low, on_cpu.seconds / on_gpu.seconds, high
 
-    def ratio(epochs: float) -> float:
-        return time(cpu, epochs).seconds / time(gpu, epochs).seconds
-
-    def end(number: int) -> float:
-        return _least(lambda epochs: time(cpu, epochs).over(time(gpu, epochs))[number])
-
-    is_known = all(len(run.pass_seconds) > 1 for run in (cpu, gpu))
-    return BreakEvenEpochs(_least(ratio), (end(1), end(0)) if is_known else None)
+    most, epochs, fewest = (_least(speedup, end) for end in range(3))
+    is_known = all(math.isfinite(of_mean.variance) for _, of_mean, _ in errors)
+    return BreakEvenEpochs(epochs, (fewest, most) if is_known else None)
 
 
-def _least(speedup: Callable[[float], float]) -> float:
+def _least(speedup: Callable[[float], tuple[float, ...]], end: int) -> float:
     """Return the number of epochs from which on a speed-up is at least 1, or infinity."""
     low, high = _NO_EPOCHS, _MOST_EPOCHS
-    if speedup(high) < 1:
+    if speedup(high)[end] < 1:
         return math.inf
-    if speedup(low) >= 1:
+    if speedup(low)[end] >= 1:
         return 0.0
     while high > (1 + _PRECISION) * low:
         middle = math.sqrt(low * high)
-        low, high = (low, middle) if speedup(middle) >= 1 else (middle, high)
+        low, high = (low, middle) if speedup(middle)[end] >= 1 else (middle, high)
     return high

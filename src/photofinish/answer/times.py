@@ -9,12 +9,10 @@ from collections.abc import Sequence
 from photofinish.answer.fair_cpu import least_seconds, slowdown
 from photofinish.answer.uncertainty import (
     MACHINE,
-    NONE,
     UNBOUNDED,
     Interval,
     LogError,
     UncertainTime,
-    combined,
     error_of_mean,
 )
 from photofinish.results.job_times import JobTimes
@@ -25,8 +23,6 @@ STARTUP = LogError.reaching(1.3)
 Twelve starts in a row differed by up to 1.09 on a quiet machine.
 """
 
-_LEAST_READINGS = 3
-
 
 def job_interval(run: JobTimes) -> Interval:
     """Return the interval of the whole job's time."""
@@ -34,34 +30,22 @@ def job_interval(run: JobTimes) -> Interval:
 
 
 def job_time(run: JobTimes, *, with_seeds: bool = False) -> UncertainTime:
-    """Return the time of the whole job in another process.
-
-    The interval reaches down to the least time on a quiet machine. It is open above if a single
-    pass was timed of several, or if no step ended.
-    """
+    """Return the time of the whole job in another process, or on a quiet machine."""
     passes_seconds = run.passes_seconds + (run.seeds_seconds if with_seeds else 0.0)
-    of_mean = error_of_passes(run)
-    time = training_time(run, run.once_seconds, passes_seconds, of_mean)
-    if math.isinf(of_mean.variance) or run.is_bound:
-        known = training_time(run, run.once_seconds, passes_seconds)
-        timed_share = 1.0 if run.is_bound else 1 - run.untimed_epochs / run.planned_epochs
-        least = run.once_seconds + timed_share * passes_seconds
-        time = UncertainTime(time.seconds, known.faster, UNBOUNDED).reaching(least)
+    time = training_time(run, run.once_seconds, passes_seconds, error_of_passes(run))
+    if run.is_bound:
+        time = UncertainTime(time.seconds, slower=UNBOUNDED)
     return time.reaching(time.seconds * least_seconds(run) / run.whole_seconds)
 
 
 def training_time(
-    run: JobTimes, once_seconds: float, passes_seconds: float, of_mean: LogError = NONE
+    run: JobTimes, once_seconds: float, passes_seconds: float, of_mean: LogError
 ) -> UncertainTime:
     """Return the time of a training of any length: its start-up and its passes."""
     seconds = once_seconds + passes_seconds
-    startup_share = min(run.startup_seconds, once_seconds) / seconds
-    errors = (
-        machine_error(run),
-        STARTUP.times(startup_share),
-        of_mean.times(passes_seconds / seconds),
-    )
-    return UncertainTime(seconds).with_error(combined(*errors))
+    of_startup = STARTUP.times(min(run.startup_seconds, once_seconds) / seconds)
+    of_passes = of_mean.times(passes_seconds / seconds)
+    return UncertainTime(seconds).with_errors(machine_error(run), of_startup, of_passes)
 
 
 def error_of_passes(run: JobTimes) -> LogError:
@@ -76,17 +60,17 @@ def error_of_passes(run: JobTimes) -> LogError:
 def mean_time(run: JobTimes, values: Sequence[float]) -> UncertainTime:
     """Return the mean of a run's steps or epochs in another process, or on a quiet machine."""
     time = UncertainTime(statistics.fmean(values))
-    time = time.with_error(combined(machine_error(run), error_of_mean(values)))
+    time = time.with_errors(machine_error(run), error_of_mean(values))
     return time.reaching(time.seconds / slowdown(run))
 
 
 def machine_error(run: JobTimes) -> LogError:
     """Return how much the machine's speed differs between processes, by its jobs' readings."""
-    count, prior = len(run.readings), MACHINE
-    if count < _LEAST_READINGS:
-        return prior
-    freedom = prior.freedom + count
-    return LogError((prior.freedom * prior.variance + sum(run.readings)) / freedom, freedom)
+    variance, freedom, _ = MACHINE
+    if len(run.readings) < 3:
+        return MACHINE
+    of_all = freedom + len(run.readings)
+    return LogError((freedom * variance + sum(run.readings)) / of_all, of_all)
 
 
 def reading(run: JobTimes) -> float | None:

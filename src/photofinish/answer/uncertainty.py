@@ -45,13 +45,9 @@ class LogError(NamedTuple):
         return cls((math.log(factor) / _NORMAL) ** 2 if factor else math.inf)
 
     @property
-    def deviation(self) -> float:
-        return math.sqrt(self.variance)
-
-    @property
     def half_width(self) -> float:
         """Distance from the estimate to the interval's end."""
-        return max(self.least, students_t(self.freedom) * self.deviation)
+        return max(self.least, students_t(self.freedom) * math.sqrt(self.variance))
 
     def times(self, share: float) -> LogError:
         """Return the error of a whole of which this share is uncertain."""
@@ -88,34 +84,28 @@ class UncertainTime:
 
     @property
     def interval(self) -> Interval:
-        return _ends(self.seconds, self.faster, self.slower)
+        return self.over(UncertainTime(1.0))
 
-    def with_error(self, error: LogError) -> UncertainTime:
-        """Return this time with a further error in both directions."""
-        faster, slower = combined(self.faster, error), combined(self.slower, error)
-        return UncertainTime(self.seconds, faster, slower)
+    def with_errors(self, *errors: LogError) -> UncertainTime:
+        """Return this time with further errors in both directions."""
+        sides = (combined(each, *errors) for each in (self.faster, self.slower))
+        return UncertainTime(self.seconds, *sides)
 
     def reaching(self, least_seconds: float) -> UncertainTime:
         """Return this time with an interval that reaches down to another time."""
         further = LogError.reaching(min(1.0, least_seconds / self.seconds))
         return UncertainTime(self.seconds, combined(self.faster, further), self.slower)
 
-    def times(self, factor: float) -> UncertainTime:
-        return UncertainTime(factor * self.seconds, self.faster, self.slower)
-
     def over(self, other: UncertainTime) -> Interval:
         """Return the interval of the ratio of two independent times."""
+        ratio = self.seconds / other.seconds
         low, high = combined(self.faster, other.slower), combined(self.slower, other.faster)
-        return _ends(self.seconds / other.seconds, low, high)
+        return ratio * math.exp(-low.half_width), ratio * math.exp(high.half_width)
 
     def less(self, other: UncertainTime) -> Interval:
         """Return the interval of the difference of two independent times."""
         middle = self.seconds - other.seconds
         return middle - _below(self, other), middle + _below(other, self)
-
-
-def _ends(value: float, down: LogError, up: LogError) -> Interval:
-    return value * math.exp(-down.half_width), value * math.exp(up.half_width)
 
 
 def _below(long: UncertainTime, short: UncertainTime) -> float:
@@ -125,8 +115,8 @@ def _below(long: UncertainTime, short: UncertainTime) -> float:
     """
     errors = long.faster.times(long.seconds), short.slower.times(short.seconds)
     quantile = students_t(combined(*errors).freedom)
-    down = long.seconds * -math.expm1(-quantile * long.faster.deviation)
-    up = short.seconds * math.expm1(quantile * short.slower.deviation)
+    down = long.seconds * -math.expm1(-quantile * math.sqrt(long.faster.variance))
+    up = short.seconds * math.expm1(quantile * math.sqrt(short.slower.variance))
     low, high = long.interval[0], short.interval[1]
     return max(math.hypot(down, up), long.seconds - low, high - short.seconds)
 
