@@ -81,7 +81,7 @@ def estimate_job(
         if are_captured(with_graphs, operations):
             captured = _estimate_step(run, with_graphs, operations, accelerator)
     return Estimate(
-        job.epoch_seconds(step),
+        job.epoch_seconds(step, step.seconds),
         job.steps * step.seconds,
         job.startup_seconds + CONTEXT_SECONDS[1],
         time,
@@ -131,14 +131,13 @@ class _EstimatedJob:
         self._loads_itself = isinstance(source, LoaderInput) and source.workers == 0
 
     def epoch_seconds(
-        self, step: StepEstimate, step_seconds: float | None = None, cpu_factor: float = 1.0
+        self, step: StepEstimate, step_seconds: float, cpu_factor: float = 1.0
     ) -> float:
         """Return the time of an epoch's steps or of its loading, whichever is longer."""
         loading_seconds = self._loading_seconds
         if self._loads_itself:
             # The process that launches the steps also loads their batches.
             loading_seconds += self.steps * step.launch_seconds
-        step_seconds = step.seconds if step_seconds is None else step_seconds
         return max(self.steps * step_seconds, cpu_factor * loading_seconds)
 
     def time(self, step: StepEstimate) -> UncertainTime:

@@ -30,7 +30,7 @@ MOST_SHARE_WAITED = 0.10
 """Maximum time of waiting for a core, as a share of the time in which threads were ready to run."""
 MOST_PAGES_A_SECOND = 50
 DOUBTFUL_SHARE = 0.10
-"""Smaller shares of the time give no warning, because medians are robust against them."""
+"""Smaller shares of the time give no warning, because they move a mean by a few percent."""
 _TICKS_SECONDS = 0.05
 """Tolerance for the system's counters, which advance in hundredths of a second."""
 LEAST_WINDOW_SECONDS = 1.0
