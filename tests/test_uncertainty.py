@@ -19,10 +19,10 @@ from photofinish.answer.uncertainty import (
     LogError,
     UncertainTime,
     combined,
+    effective_number,
     error_of_mean,
     students_t,
     total,
-    worth,
 )
 from photofinish.results import EpochTiming
 from photofinish.results.job_times import Timings
@@ -214,7 +214,7 @@ def test_values_that_drift_are_worth_fewer(memory: float) -> None:
         while len(logs) < 60:
             further = math.sqrt(1 - memory**2) * random.standard_normal()
             logs.append(memory * logs[-1] + further)
-        found.append(worth([math.exp(0.05 * each) for each in logs]))
+        found.append(effective_number([math.exp(0.05 * each) for each in logs]))
     expected = 60 * (1 - memory) / (1 + memory)
     assert 0.5 * expected <= np.median(found) <= 1.2 * expected
 

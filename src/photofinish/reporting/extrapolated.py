@@ -5,7 +5,7 @@ from __future__ import annotations
 from photofinish.answer.parity import Parity
 from photofinish.answer.seeds import ScoreDifference
 from photofinish.answer.times import job_interval
-from photofinish.answer.uncertainty import worth
+from photofinish.answer.uncertainty import effective_number
 from photofinish.reporting.templates import say
 from photofinish.results.job_times import JobTimes
 from photofinish.wording import counted
@@ -27,9 +27,10 @@ def caution(timings: JobTimes) -> str:
     """Return a caution about a training that a time limit ended."""
     (low, high), (done, _, unit) = job_interval(timings), timings.timed
     timed, done_text = timed_text(timings), counted(round(done), unit)
-    count, values = worth(timings.pass_seconds), {"low": low, "high": high, "done": done_text}
-    values["worth"] = count if count < len(timings.pass_seconds) else None
-    return say("time limit", it=timings, timed=timed, **values)
+    values = {"timed": timed, "low": low, "high": high, "done": done_text}
+    number = effective_number(timings.pass_seconds)
+    worth = number if number < len(timings.pass_seconds) else None
+    return say("time limit", it=timings, worth=worth, **values)
 
 
 def likeness(parity: Parity) -> str:
