@@ -70,7 +70,6 @@ class Comparison:
     why_no_gpu: str | None
     diagnoses: dict[DeviceLabel, tuple[Diagnosis, ...]]
     """Causes on each trained device: of the job if it is mostly start-up, then of an epoch."""
-    bounds: SpeedupBounds
     settings: Comparing
     references: tuple[Reference, ...]
     """Records of the same steps on other machines, as long as this job. Scripts have none."""
@@ -84,8 +83,7 @@ class Comparison:
         settings: Comparing | None = None,
     ) -> Comparison:
         diagnoses = {run.device: diagnose(run) for run in (cpu, gpu) if run}
-        bounds, settings = speedup_bounds(cpu), settings or Comparing()
-        return cls(cpu, gpu, why_no_gpu, diagnoses, bounds, settings, ())
+        return cls(cpu, gpu, why_no_gpu, diagnoses, settings or Comparing(), ())
 
     @property
     def experiment(self) -> str:
@@ -105,6 +103,11 @@ class Comparison:
         if not (self.cpu.has_steps and self.gpu.has_steps):
             return Compared({"end_to_end": job_speedup(cpu, gpu)})
         return Compared(speedups(cpu, gpu), break_even(cpu, gpu))
+
+    @cached_property
+    def bounds(self) -> SpeedupBounds:
+        """Upper bounds on the speed-ups by any GPU."""
+        return speedup_bounds(self.cpu)
 
     @cached_property
     def parity(self) -> Parity | None:

@@ -14,7 +14,7 @@ from typing import Literal
 from photofinish.answer.candidates import About, Answer, Worth, candidates
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.fair_cpu import slow_kernels
-from photofinish.answer.own_gpu import bounded, highest_limit, measured, not_estimated
+from photofinish.answer.own_gpu import bounded, measured, not_estimated
 from photofinish.answer.remedies import Remedy
 from photofinish.answer.rented_gpu import decide_rented
 from photofinish.answer.result import Result
@@ -214,5 +214,5 @@ def gpu_of_yours(pair: Comparison, worth: Worth) -> tuple[float, tuple[float, fl
     """
     if worth.about != "renting" or not worth.gpu or worth.jobs > 1 or not worth.interval:
         return None
-    speedup = min(worth.here_seconds / worth.gpu.seconds, highest_limit(pair))
+    speedup = min(worth.here_seconds / worth.gpu.seconds, pair.bounds.job.at_most)
     return (speedup, worth.interval) if worth.interval[1] > LEAST_GAIN else None

@@ -66,11 +66,10 @@ def mean_time(run: JobTimes, values: Sequence[float]) -> UncertainTime:
 
 def machine_error(run: JobTimes) -> LogError:
     """Return how much the machine's speed differs between processes, by its jobs' readings."""
-    variance, freedom, _ = MACHINE
     if len(run.readings) < 3:
         return MACHINE
-    of_all = freedom + len(run.readings)
-    return LogError((freedom * variance + sum(run.readings)) / of_all, of_all)
+    freedom = MACHINE.freedom + len(run.readings)
+    return LogError((MACHINE.freedom * MACHINE.variance + sum(run.readings)) / freedom, freedom)
 
 
 def reading(run: JobTimes) -> float | None:

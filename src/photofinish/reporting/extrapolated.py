@@ -27,10 +27,10 @@ def caution(timings: JobTimes) -> str:
     """Return a caution about a training that a time limit ended."""
     (low, high), (done, _, unit) = job_interval(timings), timings.timed
     timed, done_text = timed_text(timings), counted(round(done), unit)
-    values = {"timed": timed, "low": low, "high": high, "done": done_text}
     number = effective_number(timings.pass_seconds)
     worth = number if number < len(timings.pass_seconds) else None
-    return say("time limit", it=timings, worth=worth, **values)
+    ends = {"low": low, "high": high}
+    return say("time limit", it=timings, timed=timed, worth=worth, done=done_text, **ends)
 
 
 def likeness(parity: Parity) -> str:
