@@ -104,10 +104,8 @@ def _loading(run: Result) -> _Loading | NotKnown | None:
     the wait for it, so the true bound is lower.
     """
     timings, costs, settings = run.timings, run.costs, run.settings
-    epoch_seconds, slower = (
-        statistics.fmean(timings.epoch_seconds),
-        slowdown_of_a_thread(timings.load),
-    )
+    epoch_seconds = statistics.fmean(timings.epoch_seconds)
+    slower = slowdown_of_a_thread(timings.load)
     if settings is None:
         if seconds := statistics.fmean(run.waiting_seconds or (0.0,)):
             return _Loading(epoch_seconds, seconds, seconds / slower, _error(run.waiting_seconds))
