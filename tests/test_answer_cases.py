@@ -129,9 +129,9 @@ CASES: dict[str, tuple[Case, str, str]] = {
         rf"No\. {GPU}\..*",
         r"train on the CPU\.",
     ),
-    "no difference": (
+    "GPU here, close call": (
         lambda jobs: pair_of(jobs.cpu(100.0), jobs.gpu(98.0)),
-        r"No difference\. (?P<here>{t}) on the CPU and (?P<there>{t}) on the Some GPU: "
+        r"Close call\. (?P<here>{t}) on the CPU and (?P<there>{t}) on the Some GPU: "
         rf"{SPEEDUP}\.",
         r"train on the one that is free\.",
     ),
@@ -169,7 +169,7 @@ def test_each_case_has_its_two_lines_and_its_word_follows_from_the_numbers_on_th
     if "x" in said:
         low, high = float(said["low"]), float(said["high"])
         assert low <= minutes(said["here"]) / minutes(said["there"]) <= high
-        expected = "Yes" if low > 1 else "No" if high < 1 else "No difference"
+        expected = "Yes" if low > 1 else "No" if high < 1 else "Close call"
         assert word == expected
     elif "limit" in said:  # what stays on the CPU limits the gain, at its high end
         limit = 1 / (float(said["share"]) / 100)

@@ -18,8 +18,6 @@ from photofinish.reporting.comparison_rows import comparison_rows
 from photofinish.reporting.sentences import verdict
 from photofinish.results.timed_parts import TimedPart
 
-RUN = 1.2
-"""Margin of a run."""
 STEPS = 38
 """Steps of an epoch with 600 samples in batches of 16."""
 
@@ -57,50 +55,31 @@ def epoch_bound(run: Trained) -> Any:
     return speedup_bounds(as_result(run)).epoch
 
 
-def test_an_epoch_keeps_its_loading_and_the_job_half_of_its_start_up_too(on_cpu: Any) -> None:
+def test_an_epoch_keeps_its_loading_and_the_job_its_start_up_too(on_cpu: Any) -> None:
     found: Any = speedup_bounds(as_result(on_cpu(waiting=0.09)))
-    assert found.epoch.at_most == pytest.approx(100 / 90 * RUN)
+    assert found.epoch.as_measured == pytest.approx(100 / 90)
+    assert found.epoch.at_most == pytest.approx(100 / 90)
     whole_seconds, loading_seconds = 2.5 + 5 * STEPS * 0.1, 5 * STEPS * 0.09
     assert found.job.measured_seconds == pytest.approx(2.25 + loading_seconds)
-    least_seconds = 2.25 / 2 + loading_seconds / RUN
-    assert found.job.at_most == pytest.approx(whole_seconds / least_seconds)
+    assert found.job.as_measured < found.job.at_most < 1.3 * found.job.as_measured
+    assert found.job.as_measured == pytest.approx(whole_seconds / (2.25 + loading_seconds))
 
 
-def test_the_bound_is_of_slow_epochs_and_fast_batches(on_cpu: Any) -> None:
-    batches = (
-        0.09,
-        *(0.09 + 0.002 * number for number in range(-5, 6)),
-    )  # the first, then 80 to 100 ms
-    attribution = made_up_attribution(0.09, batch_alone_seconds=batches)
-    epochs = (*(STEPS * 0.1,) * 9, STEPS * 0.09, STEPS * 0.11)
-    found: Any = speedup_bounds(
-        as_result(on_cpu(epochs=11, epoch_seconds=epochs, attribution=attribution))
-    ).epoch
-    # one epoch in ten has over 100 ms a step, one batch in ten under 82 ms
-    assert found.whole_seconds == pytest.approx(STEPS * 0.1)
-    assert found.as_measured == pytest.approx(STEPS * 0.1 / found.measured_seconds)
-    assert found.staying_seconds == pytest.approx((0.09 + 37 * 0.082) / RUN)
-
-
-def test_batches_of_workers_count_by_rounds(on_cpu: Any) -> None:
-    # 24 ms and nothing, in any order, are 12 ms a batch; the first takes 60 ms.
-    attribution = made_up_attribution(
-        0.06, batch_alone_seconds=(0.06, *(0.024, 0.0, 0.0, 0.024) * 2, 0.0)
-    )
-    found = epoch_bound(
-        on_cpu(workers=2, epoch_seconds=(STEPS * 0.07,) * 5, attribution=attribution)
-    )
-    assert found.staying_seconds == pytest.approx((0.06 + 37 * 0.012) / RUN)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_uneven_batches_make_the_bound_less_sure(on_cpu: Any, workers: int) -> None:
+    even, uneven = (0.09,) * 5, (0.09, 0.08, 0.1, 0.08, 0.1)
+    attributions = (made_up_attribution(0.09, batch_alone_seconds=each) for each in (even, uneven))
+    found = [epoch_bound(on_cpu(workers=workers, attribution=each)) for each in attributions]
+    assert [each.as_measured for each in found] == pytest.approx([100 / 90] * 2, rel=0.01)
+    assert found[0].at_most < found[1].at_most
 
 
 def test_without_workers_the_faster_of_two_passes_counts(on_cpu: Any) -> None:
     attribution = made_up_attribution(0.08, batch_alone_seconds=(0.09,) * 9)
     parts = attribution.parts.model_copy(update={"waiting_seconds": (0.085, *(0.08,) * 9)})
     attribution = attribution.model_copy(update={"parts": parts})
-    found: Any = speedup_bounds(
-        as_result(on_cpu(epoch_seconds=(STEPS * 0.1,) * 5, attribution=attribution))
-    ).epoch
-    assert found.staying_seconds == pytest.approx((0.085 + (STEPS - 1) * 0.08) / RUN)
+    found = epoch_bound(on_cpu(epoch_seconds=(STEPS * 0.1,) * 5, attribution=attribution))
+    assert found.measured_seconds == pytest.approx(0.085 + (STEPS - 1) * 0.08)
 
 
 def test_figures_that_show_no_cause_leave_the_bound_by_start_up(on_cpu: Any) -> None:
@@ -118,7 +97,6 @@ def test_slow_steps_keep_the_loading_of_the_few_batches_that_were_loaded_alone(o
     found: Any = speedup_bounds(as_result(on_cpu(attribution=None, not_attributed="slow", **alone)))
     assert found.loading_not_known is None
     assert found.epoch.measured_seconds == pytest.approx(38 * 0.08)
-    assert found.epoch.staying_seconds == pytest.approx(38 * 0.07 / RUN)
 
 
 def parts_of(epoch_seconds: float) -> dict[str, Any]:
@@ -143,7 +121,7 @@ def test_loading_never_takes_longer_than_a_faster_training(on_cpu: Any) -> None:
     run = on_cpu(epoch_seconds=(STEPS * 0.1 * 0.85,) * 5, **parts_of(STEPS * 0.1))
     found: Any = speedup_bounds(as_result(run))
     assert found.epoch.as_measured == pytest.approx(100 / 90)
-    assert found.job.measured_seconds < found.job.measured_whole_seconds
+    assert found.job.measured_seconds < found.job.whole_seconds
     measured = {"load": (BUSY,), "measured_load": (QUIET,), **parts_of(STEPS * 0.1)}
     busy: Any = speedup_bounds(as_result(on_cpu(epoch_seconds=(STEPS * 0.2,) * 5, **measured)))
     assert busy.epoch.measured_seconds == pytest.approx(STEPS * 0.09)
@@ -153,12 +131,13 @@ def test_on_a_busy_machine_loading_takes_its_cpu_time_or_half(on_cpu: Any) -> No
     for cpu_seconds, least in ((None, 0.09 / 2), (0.06, 0.06 / SHARED_CACHES)):
         attribution = made_up_attribution(0.09, batch_alone_cpu_seconds=cpu_seconds)
         busy = epoch_bound(on_cpu(load=(BUSY,), attribution=attribution))
-        assert busy.staying_seconds == pytest.approx(STEPS * least)
+        at_most = 1 + 0.01 / least
+        assert 0.99 * at_most < busy.at_most < 1.2 * at_most
     assert loads_longer_than_it_starts(pair_of(on_cpu(load=(BUSY,))))
 
 
 def test_a_busy_machine_does_not_hide_that_a_job_is_all_start_up(on_cpu: Any) -> None:
-    for cpu_seconds, is_bounded in ((34.0, True), (20.0, False)):
+    for cpu_seconds, is_bounded in ((34.0, True), (8.0, False)):
         startup = {"startup_seconds": 35.0, "startup_cpu_seconds": cpu_seconds, "load": (BUSY,)}
         run = on_cpu(waiting=0.02, workers=None, total_seconds=41, **startup)
         assert (bounded(pair_of(run)) is not None) is is_bounded
@@ -192,17 +171,18 @@ def test_the_csv_has_the_bounds(on_cpu: Any) -> None:
     )
     columns = ("epoch_ceiling", "job_ceiling")
     rows = [[row[column] for column in columns] for row in comparison_rows([loader, resident])]
-    assert rows[0][0] == pytest.approx(100 / 90 * RUN)
-    assert rows[2] == [None, pytest.approx(4.08, abs=0.01)]
+    assert rows[0][0] == pytest.approx(100 / 90)
+    assert rows[2] == [None, pytest.approx(2.33, abs=0.01)]
 
 
 @pytest.mark.parametrize(("batches", "wobble"), [(8, 0.3), (40, 0.1)])
 def test_a_device_that_computes_in_no_time_seldom_beats_the_bound(
     on_cpu: Any, batches: int, wobble: float
 ) -> None:
-    """At most 5 % of the bounds of 200 training runs are beaten.
+    """At most 5 % of the bounds of 200 training runs are beaten by a GPU beside the training.
 
-    Batches vary by `wobble`, whole runs by 7 % and start-ups by 30 %.
+    Batches vary by `wobble`, loading was measured in another process whose speed differs by 7 %,
+    and start-ups vary by 15 %, of which one holds for both devices.
     """
     random, bounds, beaten_of_epoch, beaten_of_job = np.random.default_rng(5), 0, 0, 0
 
@@ -210,13 +190,13 @@ def test_a_device_that_computes_in_no_time_seldom_beats_the_bound(
         return 0.05 * run * np.exp(random.normal(0, wobble, shape))
 
     for _ in range(200):
-        (here, there), (started, starts) = (
-            np.exp(random.normal(0, 0.07, 2)),
-            2.25 * np.exp(random.normal(0, 0.3, 2)),
+        measured, here = np.exp(random.normal(0, 0.07, 2))
+        started, start = 2.25 * np.exp(random.normal(0, 0.15, 2))
+        attribution = made_up_attribution(
+            0.05, batch_alone_seconds=tuple(loading(measured, batches))
         )
-        attribution = made_up_attribution(0.05, batch_alone_seconds=tuple(loading(here, batches)))
         parts = attribution.parts.model_copy(
-            update={"waiting_seconds": tuple(loading(here, batches))}
+            update={"waiting_seconds": tuple(loading(measured, batches))}
         )
         epochs = tuple((loading(here, 5, STEPS) + 0.01 * here).sum(axis=1))
         run = on_cpu(
@@ -225,11 +205,13 @@ def test_a_device_that_computes_in_no_time_seldom_beats_the_bound(
             startup_seconds=started,
             warm_up_seconds=0.0,
             total_seconds=started + sum(epochs),
+            **parts_of(float((loading(measured, STEPS) + 0.01 * measured).sum())),
         )
-        found, really = speedup_bounds(as_result(run)), loading(there, 5, STEPS).sum(axis=1)
+        found, really = speedup_bounds(as_result(run)), loading(here, 5, STEPS).sum(axis=1)
         if found.epoch and found.job:
             bounds += 1
-            beaten_of_epoch += np.median(epochs) / np.median(really) > found.epoch.at_most
-            beaten_of_job += run.timings.total_seconds / (starts + really.sum()) > found.job.at_most
+            beaten_of_epoch += np.mean(epochs) / np.mean(really) > found.epoch.at_most
+            of_job = (start + sum(epochs)) / (start + really.sum())
+            beaten_of_job += of_job > found.job.at_most
     assert bounds > 100
     assert max(beaten_of_epoch, beaten_of_job) <= 0.05 * bounds

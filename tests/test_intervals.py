@@ -1,4 +1,4 @@
-"""A ratio of medians and how often its interval holds the truth."""
+"""Means and ratios of epochs, and from how many epochs on a start-up is repaid."""
 
 from __future__ import annotations
 
@@ -11,84 +11,16 @@ from conftest import MakeResult
 from result_files import BUSY, trained
 
 from photofinish.answer import speedups
-from photofinish.answer.speedups import epoch_speedup, ratio_interval
+from photofinish.answer.speedups import epoch_speedup
 from photofinish.answer.spending import time_to_target
-from photofinish.answer.times import LEAST_VALUES, RUN_TO_RUN, percentile_interval, students_t
 from photofinish.reporting.sentences import break_even_epochs
 from photofinish.results import EpochMetrics, EpochTiming
 from photofinish.results.job_times import Timings
 
 
-def test_a_ratio_is_that_of_the_medians(make_result: MakeResult) -> None:
-    cpu = trained(make_result, epoch_seconds=(1.0, 100.0, 6.0)).timings
-    assert epoch_speedup(cpu, trained(make_result, epoch_seconds=(2.0, 3.0)).timings).ratio == 2.4
-    assert ratio_interval([3.0] * 5, [0.5] * 5) == (6.0, 6.0)
-
-
-@pytest.mark.parametrize(
-    ("above", "below"), [(LEAST_VALUES - 1, 50), (50, LEAST_VALUES - 1), (1, 1)]
-)
-def test_too_few_values_give_no_interval(above: int, below: int) -> None:
-    assert ratio_interval([1.0] * above, [2.0] * below) is None
-
-
-@pytest.mark.parametrize("count", [LEAST_VALUES, 10, 30])
-def test_the_interval_holds_the_true_ratio_in_nine_of_ten_tries(count: int) -> None:
-    """Times vary by 5 %, and the true ratio is 3."""
-    random, held = np.random.default_rng(1), 0
-    for _ in range(200):
-        cpu, gpu = (seconds * np.exp(random.normal(0, 0.05, count)) for seconds in (3.0, 1.0))
-        interval = ratio_interval(cpu.tolist(), gpu.tolist())
-        assert interval is not None
-        assert interval == ratio_interval(cpu.tolist(), gpu.tolist())
-        held += interval[0] <= 3.0 <= interval[1]
-    assert held >= 180
-
-
-def test_a_device_rarely_beats_itself() -> None:
-    """One epoch in ten takes twice as long."""
-    random, winners = np.random.default_rng(2), 0
-    for _ in range(100):
-        once, again = (
-            np.exp(random.normal(0, 0.03, 10)) * np.where(random.random(10) < 0.1, 2.0, 1.0)
-            for _ in range(2)
-        )
-        interval = ratio_interval(once.tolist(), again.tolist())
-        assert interval is not None
-        winners += not interval[0] <= 1 <= interval[1]
-    assert winners <= 5
-
-
-def test_the_margin_of_a_run_prevents_false_winners(
-    make_result: MakeResult, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Compare a device with itself, where each whole run is off by 1.5 %."""
-    random = np.random.default_rng(3)
-
-    def run() -> tuple[float, ...]:
-        return tuple(np.exp(random.normal(0, 0.015) + random.normal(0, 0.01, 10)))
-
-    def winners(margin: float) -> int:
-        monkeypatch.setattr("photofinish.answer.speedups.RUN_TO_RUN", margin)
-        pairs = [
-            [trained(make_result, device=device, epoch_seconds=run()) for device in ("cpu", "gpu")]
-            for _ in range(100)
-        ]
-        return sum(
-            epoch_speedup(cpu.timings, gpu.timings).is_faster is not None for cpu, gpu in pairs
-        )
-
-    assert winners(RUN_TO_RUN) <= 5
-    assert winners(1.0) > 20
-
-
-def test_an_interval_may_have_infinite_draws() -> None:
-    drawn = np.arange(1.0, 1000.0)
-    assert percentile_interval(drawn) == (50.0, 950.0)
-    drawn[-60:] = np.inf
-    assert percentile_interval(drawn) == (50.0, np.inf)
-    drawn[-60:-40] = 960.0
-    assert percentile_interval(drawn) == (50.0, 960.0)
+def test_a_ratio_is_that_of_the_means(make_result: MakeResult) -> None:
+    cpu = trained(make_result, epoch_seconds=(1.0, 5.0, 6.0)).timings
+    assert epoch_speedup(cpu, trained(make_result, epoch_seconds=(2.0, 3.0)).timings).ratio == 1.6
 
 
 def timings(make_result: MakeResult, startup_seconds: float, epochs: Sequence[float]) -> Timings:
@@ -98,13 +30,12 @@ def timings(make_result: MakeResult, startup_seconds: float, epochs: Sequence[fl
 
 
 def test_the_extra_start_up_is_divided_by_what_an_epoch_gains(make_result: MakeResult) -> None:
-    """6 s more to start and 1.5 s less an epoch. The CPU's epochs have medians of 2.0 to 2.2 s."""
+    """6 s more to start and 1.5 s less an epoch. The start-ups may be off by a factor of 1.3."""
     cpu = timings(make_result, 2.0, (2.0, 1.9, 2.1, 2.0, 2.0))
     found = speedups.break_even(cpu, timings(make_result, 8.0, (0.5,) * 5))
     assert found.epochs == pytest.approx(4)
-    ends = 6 / (2.2 * 1.05 - 0.6), 6 / (2.0 / 1.05 - 0.6)
-    assert found.interval == pytest.approx(ends)
-    assert break_even_epochs(found) == "after 4 epochs (4 to 5)"
+    assert found.interval == pytest.approx((2.47, 6.10), rel=0.01)
+    assert break_even_epochs(found) == "after 4 epochs (3 to 7)"
     # Validation takes the CPU a second more, so 3 s more to start are repaid after 3 epochs.
     validated = (EpochTiming(1.0, 1.1, 1.7e9),) * 5
     cpu = timings(make_result, 2.0, (1.0,) * 5).model_copy(update={"epochs": validated})
@@ -117,13 +48,13 @@ def test_the_extra_start_up_is_divided_by_what_an_epoch_gains(make_result: MakeR
     [
         (1.0, (0.5,) * 5, 0.0, "at once"),
         (2.0, (2.0,) * 5, 0.0, "can't tell, because its epochs may be no shorter"),
-        (3.0, (1.0,) * 5, 1.0, "after 1 epoch (1 to 2)"),
+        (3.0, (1.0,) * 5, 1.0, "after 1 epoch (1 to 3)"),
         (8.0, (3.0,) * 5, math.inf, "never, because its epochs are no shorter"),
         (2.0, (3.0,) * 5, math.inf, "never, because its epochs are no shorter"),
         (8.0, (2.0,) * 5, math.inf, "can't tell, because its epochs may be no shorter"),
-        (1.0, (2.25,) * 5, math.inf,
+        (1.0, (2.75,) * 5, math.inf,
          "never, because its epochs are no shorter"),
-        (4.0, (1.0,) * 4, 2.0, "after 2 epochs (no interval: 4 epochs, and it takes 5)"),
+        (4.0, (1.0,), 2.0, "after 2 epochs (no interval by a single epoch)"),
     ],
 )  # fmt: skip
 def test_when_a_start_up_is_repaid(
@@ -135,7 +66,7 @@ def test_when_a_start_up_is_repaid(
 ) -> None:
     cpu = timings(make_result, 2.0, (2.0,) * 5)
     found = speedups.break_even(cpu, timings(make_result, startup, epochs))
-    assert (found.epochs, break_even_epochs(found)) == (expected, words)
+    assert (found.epochs, break_even_epochs(found)) == (pytest.approx(expected), words)
 
 
 def test_a_gain_that_a_busy_machine_may_explain_may_never_repay(make_result: MakeResult) -> None:
@@ -169,10 +100,3 @@ def test_the_time_to_a_target_has_start_up_and_every_epoch_so_far() -> None:
     assert found.epoch == 2
     assert found.seconds == pytest.approx(6.2)
     assert time_to_target(history, epochs, 2.0, 0.95).epoch is None
-
-
-@pytest.mark.parametrize(
-    ("freedom", "quantile"), [(1, 6.3138), (2, 2.9200), (3, 2.3534), (5, 2.0150), (30, 1.6973)]
-)
-def test_students_t_is_that_of_printed_tables(freedom: int, quantile: float) -> None:
-    assert students_t(freedom) == pytest.approx(quantile, rel=1e-3)

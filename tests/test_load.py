@@ -50,7 +50,8 @@ A_FEW_TICKS = {"wall_seconds": 0.1, "own_cpu_seconds": 0.1, "others_cpu_seconds"
     ("figures", "reason"),
     [
         ({}, None),
-        ({"others_cpu_seconds": 20.0}, OTHERS),
+        ({"others_cpu_seconds": 20.0}, None),  # a quarter of the cores is idle
+        ({"own_cpu_seconds": 20.0, "others_cpu_seconds": 20.0}, OTHERS),
         ({"waited_for_core_seconds": 10.0}, WAITED),
         ({"swapped_pages": 5000}, READ_BACK),
         ({"major_page_faults": 5000, "swapped_pages": None}, READ_BACK),

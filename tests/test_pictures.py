@@ -101,7 +101,7 @@ def test_a_gpu_that_is_here_has_its_start_up_and_its_losses(make_result: MakeRes
     found = drawn(pair_of(cpu, gpu))
     repaid = found["When is its start-up repaid?"]
     assert "epochs" in texts(repaid)
-    assert repaid.note == "After 2 epochs."
+    assert repaid.note == "After 2 epochs (1 to 3)."
     both = found["Same model?"]
     assert {"epoch", "training loss", "CPU", "GPU"} <= set(texts(both))
     assert "GPU from" in both.description

@@ -143,7 +143,7 @@ def test_with_an_accelerator_the_job_decides(
     jobs = {
         "yes": (125.0, 10.0, "Yes. 10 s on the Some GPU, 2.1 min on the CPU: 12x ("),
         "no": (20.0, 40.0, "No. 40 s on the Some GPU, 20 s on the CPU: 0.5x ("),
-        "same": (100.0, 98.0, "No difference. 100 s on the CPU and 98 s on the Some GPU: 1.0x ("),
+        "same": (100.0, 98.0, "Close call. 100 s on the CPU and 98 s on the Some GPU: 1.0x ("),
         "open": (20.0, 18.0, "Can't tell yet: 18 s on the Some GPU, 20 s on the CPU: 1.1x ("),
     }
     for name, (cpu, gpu, _) in jobs.items():
@@ -153,7 +153,7 @@ def test_with_an_accelerator_the_job_decides(
     for name, (_, _, answer) in jobs.items():
         assert printed[name].startswith(answer)
     text = (tmp_path / "report" / "comparison.md").read_text(encoding="utf-8")
-    assert "1 Yes · 1 No · 1 No difference · 1 " in text
+    assert "1 Yes · 1 No · 1 Close call · 1 " in text
     table = pd.read_csv(tmp_path / "report" / "comparison.csv").set_index("experiment")
     assert table.loc["yes", "answer"].tolist() == ["Yes", "Yes"]
 

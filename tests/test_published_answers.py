@@ -80,7 +80,7 @@ def test_a_linear_network_that_waits_for_its_loader_is_no_faster_on_a_gpu(
     decision, estimate = decide(pair), pair.renting.options[0].estimate
     assert (decision.answer, decision.worth.reason) == ("No", "loading")
     assert estimate.epoch_seconds == pytest.approx(14.5, rel=0.02)
-    low_seconds, high_seconds = estimate.job_interval
+    low_seconds, high_seconds = estimate.job.interval
     assert low_seconds < estimate.startup_seconds + 5 * (14.5 + 0.1) < high_seconds
 
 
@@ -105,7 +105,7 @@ def test_a_lenet_at_batch_1000_is_two_to_three_times_as_fast_on_a_gpu(
         decision = decide(pair) if answers else decide(replace(pair, settings=HERE))
         estimate = pair.renting.options[0].estimate
         answers.append((decision.answer, decision.worth.reason))
-        low_seconds, high_seconds = estimate.job_interval
+        low_seconds, high_seconds = estimate.job.interval
         total_seconds = pair.cpu.timings.total_seconds
         intervals.append((total_seconds / high_seconds, total_seconds / low_seconds))
     assert answers[0][0] == "Probably yes"

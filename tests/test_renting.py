@@ -207,10 +207,13 @@ def test_an_estimate_of_the_job_has_its_start_up_its_error_and_its_cost(
     assert on_t4.estimate.startup_seconds == startup_seconds
     passes_seconds = EPOCHS * on_t4.estimate.epoch_seconds * (1 + 0.1 / 0.38)  # with validation
     job_seconds = startup_seconds + passes_seconds
-    assert on_t4.estimate.job_seconds == pytest.approx(job_seconds)
-    slowest = 1.5 * pair.bounds.job.measured_seconds + CONTEXT_SECONDS[2]
-    slowest += passes_seconds * step.spread[2] / step.seconds
-    assert on_t4.estimate.job_interval[1] == pytest.approx(slowest)
+    assert on_t4.estimate.job.seconds == pytest.approx(job_seconds)
+    slow_steps = job_seconds + passes_seconds * (step.spread[2] / step.seconds - 1)
+    slow_cpu = slow_steps + 0.5 * pair.bounds.job.measured_seconds
+    slow = slow_cpu + CONTEXT_SECONDS[2] - CONTEXT_SECONDS[1]
+    factors = slow_steps / job_seconds, slow_cpu / slow_steps, slow / slow_cpu
+    off = math.hypot(*map(math.log, factors))  # their causes are independent
+    assert on_t4.estimate.job.interval[1] == pytest.approx(job_seconds * math.exp(off))
     assert on_t4.estimate.cost == pytest.approx(job_seconds / 1000)
     assert on_m1.estimate is None
     in_euros = make_pair(accelerators=("T4",), prices=Prices(currency="EUR"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from result_files import pair_of, paired, trained, with_record, with_timings
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import decide
 from photofinish.answer.scaling import all_series, crossing, grid, shared_trainings
+from photofinish.answer.uncertainty import MACHINE, combined
 from photofinish.reporting import sentences
 from photofinish.reporting.report import write_report
 from photofinish.reporting.tables import series_table
@@ -59,13 +61,14 @@ def test_the_break_even_lies_between_its_neighbours_on_logarithms(timed: Timed) 
     (series,) = all_series(with_speedups(timed, {64: 2.0, 16: 0.5, 256: 4.0}))
     found = series.break_even
     assert found.size == pytest.approx(32)
-    # These epochs don't vary, but a whole run may be off by 5 %.
-    assert (found.low, found.high) == (pytest.approx(32 / 1.05), pytest.approx(32 * 1.05))
+    # These epochs don't vary, but each device's speed differs between two processes.
+    off = math.exp(combined(MACHINE, MACHINE).half_width)
+    assert (found.low, found.high) == (pytest.approx(32 / off), pytest.approx(32 * off))
     (row,) = series_table([series])
     assert row == {
         "experiments": "small-b16, small-b64, small-b256",
         "by": "batch size",
-        "break-even": "the GPU is faster from 32 on (30.5 to 33.6)",
+        "break-even": "the GPU is faster from 32 on (26.7 to 38.3)",
     }
 
 
@@ -76,23 +79,22 @@ def test_the_break_even_lies_between_its_neighbours_on_logarithms(timed: Timed) 
         ((10, 100), (0.01, 10.0), 10 ** (1 + 2 / 3)),  # two thirds of the way, in powers of ten
         ((10, 20, 40), (0.25, 0.5, 1.0), 40.0),  # just as fast counts
         ((10, 20, 80), (2.0, 0.5, 2.0), 40.0),  # the last crossing: from there on it stays
-        ((10, 20, 40), (1.0, 1.0, 1.0), -np.inf),
-        ((10, 20, 40), (0.5, 0.5, 0.9), np.inf),
-        ((10, 20, 40), (2.0, 2.0, 0.9), np.inf),
+        ((10, 20, 40), (1.0, 1.0, 1.0), None),
+        ((10, 20, 40), (0.5, 0.5, 0.9), None),
+        ((10, 20, 40), (2.0, 2.0, 0.9), None),
     ],
 )
 def test_a_crossing_by_hand(
-    sizes: tuple[float, ...], ratios: tuple[float, ...], expected: float
+    sizes: tuple[int, ...], ratios: tuple[float, ...], expected: float | None
 ) -> None:
-    other = np.full(len(ratios), 2.0)  # a draw that crosses nowhere
-    assert crossing(sizes, np.array([ratios, other])).tolist() == [pytest.approx(expected), -np.inf]
+    assert crossing(sizes, ratios) == (expected and pytest.approx(expected))
 
 
 @pytest.mark.parametrize(
     ("speedups", "words"),
     [
         ({16: 1.5, 64: 3.0}, "none: the GPU is faster at all sizes from 16 to 64"),
-        ({16: 0.2, 64: 0.9}, "none: the GPU is slower at all sizes from 16 to 64"),
+        ({16: 0.2, 64: 0.8}, "none: the GPU is slower at all sizes from 16 to 64"),
         ({16: 1.02, 64: 3.0}, "none between 16 and 64"),
         ({16: 2.0, 64: 0.5}, "none between 16 and 64"),
     ],
@@ -107,8 +109,8 @@ def test_without_a_break_even_the_reason_is_given(
 
 
 def test_an_interval_beyond_the_sizes_is_open(timed: Timed) -> None:
-    small = timed("b16", (0.6, 0.7, 0.8, 1.5, 1.6), (1.0,) * 5, batch_size=16)
-    series = only([small, timed("b64", (2.0,) * 5, (1.0,) * 5, batch_size=64)])
+    small = timed("b16", (0.6, 0.7, 0.8, 1.1, 1.4), (1.0,) * 5, batch_size=16)
+    series = only([small, timed("b64", (3.0,) * 5, (1.0,) * 5, batch_size=64)])
     found = series.break_even
     assert found.low is None
     assert 16 < found.size < found.high < 64

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +19,7 @@ from training_stage import TrainingStage, contents
 from photofinish.answer.decision import decide
 from photofinish.answer.result import Trained
 from photofinish.answer.times import job_interval
+from photofinish.answer.uncertainty import MACHINE, LogError, combined
 from photofinish.config.budget import BudgetPlan
 from photofinish.config.compare import Comparing
 from photofinish.config.experiment import Experiment
@@ -157,15 +160,23 @@ def test_a_limited_job_is_extrapolated_with_an_interval(make_result: MakeResult)
     timings = limited(make_result).timings
     whole = 52 + 48 * 21
     assert timings.whole_seconds == pytest.approx(whole)
-    assert timings.end_to_end_seconds == [timings.whole_seconds]
     rented = decide(pair_of(limited(make_result), None, Comparing())).worth
     assert rented.about == "renting"  # though it took a minute
     assert rented.here_seconds == pytest.approx(whole)
-    # Student's t for one degree of freedom is 6.31, the epochs' standard deviation 1.41 s.
-    half = 6.3138 * 48 * 2**0.5 * (1 / 2 + 1 / 48) ** 0.5
-    low, high = job_interval(timings)
-    assert low == pytest.approx((10 / 1.3 + whole - 10 - half) / 1.05, rel=1e-3)
-    assert high == pytest.approx((10 * 1.3 + whole - 10 + half) * 1.05, rel=1e-3)
+    # Of 2 epochs in 50, the mean's error is 1 in 21 s. Start-up took 10 s, and may be off by 1.3.
+    passes = LogError((1 / 21) ** 2 * 48 / 50, 1.0).times(1050 / whole)
+    half = combined(MACHINE, passes, LogError.reaching(1.3).times(10 / whole)).half_width
+    ends = whole / math.exp(half), whole * math.exp(half)
+    assert job_interval(timings) == pytest.approx(ends, rel=1e-3)
+
+
+def test_epochs_that_drift_count_as_fewer(make_result: MakeResult) -> None:
+    found = []
+    for rising in (0.0, 0.2):
+        seconds = tuple(10 + rising * number + 0.1 * (-1) ** number for number in range(12))
+        run = with_timings(trained(make_result, epoch_seconds=seconds), epochs_left=88)
+        found += re.findall("as by (.*?) without drift", verdict(pair_of(run)).text)
+    assert found == ["1 value"]
 
 
 def test_a_limited_job_is_marked_and_its_end_is_never_compared(
@@ -175,7 +186,7 @@ def test_a_limited_job_is_marked_and_its_end_is_never_compared(
     gpu = trained(make_result, device="gpu", epoch_seconds=(1.0,) * 50, total_seconds=60.0)
     pair = pair_of(cpu, gpu)
     answer = verdict(pair)
-    assert "~18 min (12-24, after 2 of 50 epochs) on the CPU" in answer.answer
+    assert "~18 min (13-24, after 2 of 50 epochs) on the CPU" in answer.answer
     assert answer.model == "identical over the 2 epochs that both trained"
     assert "50.00% on the CPU after 2 of 50 epochs and 75.00% on the GPU after 50" in answer.text
     assert pair.compared

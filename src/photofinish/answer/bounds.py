@@ -11,6 +11,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from photofinish.answer.diagnosis import NotKnown, why_not_known
 from photofinish.answer.fair_cpu import (
@@ -18,11 +19,9 @@ from photofinish.answer.fair_cpu import (
     least_startup_seconds,
     slowdown_of_a_thread,
 )
-from photofinish.answer.remedies import RUN_MARGIN
 from photofinish.answer.result import Result
-from photofinish.answer.step_costs import StepCosts, spread
-from photofinish.config.experiment import LoaderInput, ResidentInput
-from photofinish.results.job_times import JobTimes
+from photofinish.answer.times import STARTUP, error_of_passes, machine_error
+from photofinish.answer.uncertainty import NONE, LogError, combined, error_of_mean
 
 
 @dataclass(frozen=True)
@@ -30,26 +29,21 @@ class SpeedupBound:
     """Upper bound of a speed-up: the whole time divided by the time that must stay on the CPU."""
 
     whole_seconds: float
-    """Whole time of slow epochs or jobs, if there are several."""
-    measured_whole_seconds: float
-    """Whole time of the median epoch or job."""
-    staying_seconds: float
-    """Lower estimate of the time that stays: fast batches and start-up CPU time, less a margin."""
+    """Whole time of the job, or of its mean epoch."""
     measured_seconds: float
+    """Time that stays."""
+    error: LogError
 
     @property
     def at_most(self) -> float:
-        """Speed-up that no GPU can exceed, even if other programs slowed this training."""
-        return _without(self.whole_seconds, self.staying_seconds)
+        """Speed-up that no GPU exceeds, at the high end."""
+        return self.as_measured * math.exp(self.error.half_width)
 
     @property
     def as_measured(self) -> float:
         """Speed-up if everything that need not stay on the CPU took no time."""
-        return _without(self.measured_whole_seconds, self.measured_seconds)
-
-
-def _without(whole_seconds: float, staying_seconds: float) -> float:
-    return max(1.0, whole_seconds / staying_seconds) if staying_seconds else math.inf
+        seconds = self.measured_seconds
+        return max(1.0, self.whole_seconds / seconds) if seconds else math.inf
 
 
 @dataclass(frozen=True)
@@ -63,107 +57,77 @@ class SpeedupBounds:
     """Reason why a loader's time is left out of the bounds, and why there are no estimates."""
 
 
+class _Loading(NamedTuple):
+    """Loading of an epoch, which stays on the CPU."""
+
+    epoch_seconds: float
+    seconds: float
+    least_seconds: float
+    """Least time on a quiet machine."""
+    error: LogError
+
+
 def speedup_bounds(run: Result) -> SpeedupBounds:
     """Return the bounds of a training on the CPU. Without timed steps, only start-up counts."""
-    if run.settings is None:
-        return _bounds_by_waits(run)
-    return _bounds_by_loading(run, run.settings.input)
+    timings, loading, of_passes = run.timings, _loading(run), error_of_passes(run.timings)
+    seconds = startup_seconds = timings.startup_seconds
+    least_seconds = least_startup_seconds(timings) if timings.busy else startup_seconds
+    epoch, of_loading = None, NONE
+    if isinstance(loading, _Loading):
+        epoch = _bound(*loading[:3], loading.error, of_passes)
+        seconds += timings.planned_epochs * loading.seconds
+        least_seconds += timings.planned_epochs * loading.least_seconds
+        of_loading = loading.error.times(1 - startup_seconds / seconds)
+    # A start-up is in both times, so that its error counts by the rest of the job.
+    rest_share = max(0.0, 1 - seconds / timings.whole_seconds)
+    of_startup = STARTUP.times(rest_share * startup_seconds / seconds if seconds else 0.0)
+    errors = of_loading, of_startup, of_passes.times(rest_share)
+    job = _bound(timings.whole_seconds, seconds, least_seconds, *errors)
+    return SpeedupBounds(job, epoch, loading if isinstance(loading, NotKnown) else None)
 
 
-def _bounds_by_waits(run: Result) -> SpeedupBounds:
-    """Return a script's bounds, from its start-up and its waits for batches.
+def _bound(
+    whole_seconds: float, seconds: float, least_seconds: float, *errors: LogError
+) -> SpeedupBound:
+    """Return a bound that reaches up to the one by the least time that stays."""
+    rest_seconds, factor = max(0.0, whole_seconds - seconds), 1.0
+    if least_seconds < seconds:
+        at_most = 1 + rest_seconds / least_seconds if least_seconds else math.inf
+        factor = at_most / (1 + rest_seconds / seconds)
+    return SpeedupBound(whole_seconds, seconds, combined(*errors, LogError.reaching(factor)))
 
-    If workers load ahead, a batch takes longer than the wait for it, so the true bound is lower.
+
+def _loading(run: Result) -> _Loading | NotKnown | None:
+    """Return an epoch's loading, why it is not known, or None if none stays.
+
+    A script's loading are its waits for batches. If workers load ahead, a batch takes longer than
+    the wait for it, so the true bound is lower.
     """
-    timings = run.timings
-    startup = _startup_bound(timings)
-    waiting_seconds = run.waiting_seconds or (0.0,)
-    margin = max(RUN_MARGIN, slowdown_of_a_thread(timings.load))
-    least_seconds = spread(waiting_seconds)[0] / margin
-    if not least_seconds:
-        return SpeedupBounds(startup)
-    epoch = SpeedupBound(
-        spread(timings.epoch_seconds)[1],
-        timings.median_epoch_seconds,
-        least_seconds,
-        statistics.median(waiting_seconds),
-    )
-    return SpeedupBounds(_job_bound(startup, epoch, timings.planned_epochs), epoch)
-
-
-def _bounds_by_loading(run: Result, settings: LoaderInput | ResidentInput) -> SpeedupBounds:
-    """Return an experiment's bounds. On a busy machine, estimate the batches of a quiet machine."""
-    timings, costs, not_known = run.timings, run.costs, why_not_known(run)
-    startup = _startup_bound(timings)
+    timings, costs, settings = run.timings, run.costs, run.settings
+    epoch_seconds = statistics.fmean(timings.epoch_seconds)
+    slower = slowdown_of_a_thread(timings.load)
+    if settings is None:
+        if seconds := statistics.fmean(run.waiting_seconds or (0.0,)):
+            return _Loading(epoch_seconds, seconds, seconds / slower, _error(run.waiting_seconds))
+        return None
+    if settings.input.name == "resident":
+        return None
+    if alone := timings.slow_batch_seconds:  # of slow steps, a few batches were loaded
+        seconds = min((timings.steps_per_epoch or 1) * statistics.fmean(alone), epoch_seconds)
+        error = combined(machine_error(timings), _error(alone))
+        return _Loading(epoch_seconds, seconds, seconds / slower, error)
+    not_known = why_not_known(run)
     is_busy = not_known is not None and not_known.reason == "busy"
-    if settings.name == "resident":
-        return SpeedupBounds(startup)
-    if timings.slow_batch_seconds and timings.steps_per_epoch:
-        return _bounds_by_few_batches(timings, startup, timings.steps_per_epoch)
     if costs is None or (not_known and not is_busy):
-        return SpeedupBounds(startup, loading_not_known=not_known)
-    loading_seconds = costs.steps_per_epoch * costs.batch_alone_seconds
-    least_seconds = _least_loading_seconds(costs, settings.workers) / RUN_MARGIN
-    if is_busy:
-        least_seconds = min(least_seconds, costs.steps_per_epoch * least_batch_seconds(timings))
-    slow_seconds = costs.steps_per_epoch * costs.epoch_share_spread[1]
-    measured = slow_seconds, costs.epoch_seconds, least_seconds, loading_seconds
+        return not_known
     # Loading was measured in another process than the whole job, which may have been faster.
-    trained_share = timings.median_epoch_seconds / costs.epoch_seconds
-    if timings.busy:
-        trained_share = min(1.0, trained_share)
-    epoch = SpeedupBound(*(seconds * trained_share for seconds in measured))
-    return SpeedupBounds(_job_bound(startup, epoch, timings.planned_epochs), epoch)
+    share = epoch_seconds / costs.epoch_seconds
+    steps = costs.steps_per_epoch * (min(1.0, share) if timings.busy else share)
+    seconds = steps * costs.batch_alone_seconds
+    least_seconds = steps * least_batch_seconds(timings) if is_busy else seconds
+    error = _error(costs.attribution.batch_alone_seconds[1:])
+    return _Loading(steps * costs.epoch_share_seconds, seconds, least_seconds, error)
 
 
-def _bounds_by_few_batches(timings: JobTimes, startup: SpeedupBound, steps: int) -> SpeedupBounds:
-    """Return the bounds of slow steps, of which only a few batches were loaded alone."""
-    whole_seconds, alone = timings.median_epoch_seconds, timings.slow_batch_seconds
-    loading_seconds = min(steps * statistics.fmean(alone), whole_seconds)
-    margin = max(RUN_MARGIN, slowdown_of_a_thread(timings.load))
-    least_seconds = min(steps * min(alone), whole_seconds) / margin
-    slow_seconds = spread(timings.epoch_seconds)[1]
-    epoch = SpeedupBound(slow_seconds, whole_seconds, least_seconds, loading_seconds)
-    return SpeedupBounds(_job_bound(startup, epoch, timings.planned_epochs), epoch)
-
-
-def _startup_bound(timings: JobTimes) -> SpeedupBound:
-    """Return a job's bound if only its start-up stays on the CPU."""
-    _, job_seconds = spread(timings.end_to_end_seconds)
-    least_seconds = least_startup_seconds(timings)
-    if timings.startup_cpu_seconds is not None:
-        least_seconds /= RUN_MARGIN
-    whole_seconds = statistics.median(timings.end_to_end_seconds)
-    return SpeedupBound(job_seconds, whole_seconds, least_seconds, timings.startup_seconds)
-
-
-def _job_bound(startup: SpeedupBound, epoch: SpeedupBound, epochs: float) -> SpeedupBound:
-    """Return a job's bound if its start-up and every epoch's loading stay on the CPU."""
-    staying_seconds = startup.staying_seconds + epochs * epoch.staying_seconds
-    measured_seconds = startup.measured_seconds + epochs * epoch.measured_seconds
-    whole = startup.whole_seconds, startup.measured_whole_seconds
-    return SpeedupBound(*whole, staying_seconds, measured_seconds)
-
-
-def _least_loading_seconds(costs: StepCosts, workers: int) -> float:
-    """Return an epoch's loading time if all batches are as fast as the fastest tenth.
-
-    If the batches were loaded in two passes, the faster pass counts.
-    """
-    alone = costs.attribution.batch_alone_seconds
-    waiting = costs.attribution.parts.waiting_seconds
-    first_seconds = min(alone[0], waiting[0])
-    passes = [alone] if costs.loads_ahead else [alone, waiting]
-    rounds = [_rounds(values[1:] or (first_seconds,), max(1, workers)) for values in passes]
-    least_seconds = min(spread(means)[0] for means in rounds)
-    return max(first_seconds, least_seconds) + (costs.steps_per_epoch - 1) * least_seconds
-
-
-def _rounds(values: Sequence[float], size: int) -> list[float]:
-    """Return the means of `size` consecutive values each, or of all values if there are fewer.
-
-    Batches from several workers arrive together, so only whole rounds show their speed.
-    """
-    starts = range(0, len(values) - size + 1, size)
-    means = [statistics.fmean(values[start : start + size]) for start in starts]
-    return means or [statistics.fmean(values)]
+def _error(values: Sequence[float]) -> LogError:
+    return error_of_mean(values) if len(values) > 1 else NONE

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.prices import Price, cost_of, price_of
 from photofinish.answer.renting import RentalOption
-from photofinish.answer.times import Interval, job_interval
+from photofinish.answer.times import job_time
+from photofinish.answer.uncertainty import Interval, UncertainTime, total
 from photofinish.config.compare import accelerators
 from photofinish.results.job_times import JobTimes
 from photofinish.results.references import hardware
 
-Answer = Literal["Yes", "Probably yes", "No", "No difference", "Close call", "Can't tell"]
+Answer = Literal["Yes", "Probably yes", "No", "Close call", "Can't tell"]
 About = Literal["the GPU here", "renting", "any GPU"]
 """Question of an answer. `any GPU` is about a bound that holds for all GPUs."""
 Basis = Literal["measured", "recorded", "estimated", "bound"]
@@ -41,29 +42,26 @@ class Candidate:
     name: str
     """Short name, such as `T4`."""
     basis: Basis
-    seconds: float
-    interval: Interval
-    """Times of a fast and a slow run."""
+    time: UncertainTime
     price: Price | None = None
     option: RentalOption | None = None
     """Accelerator whose time is estimated."""
     timings: JobTimes | None = None
     """Times that were measured or recorded."""
 
+    @property
+    def seconds(self) -> float:
+        return self.time.seconds
+
+    @property
+    def interval(self) -> Interval:
+        return self.time.interval
+
     def value(self, start_seconds: float) -> tuple[bool, float, float]:
         """Return a sort key: doubt about the memory, then cost with the start, then time."""
         cost = cost_of(start_seconds + self.seconds, self.price)
         has_room = self.option is None or self.option.fits == "yes"
         return not has_room, math.inf if cost is None else cost, self.seconds
-
-    def saved(self, here: Interval) -> Interval:
-        """Return the time that a run saves over a fast or slow run here."""
-        return here[0] - self.interval[1], here[1] - self.interval[0]
-
-    def speedup(self, here: Interval) -> Interval:
-        """Return the speed-up over a fast or slow run here."""
-        fast, slow = self.interval
-        return here[0] / slow, here[1] / fast
 
 
 def candidates(pair: Comparison) -> list[Candidate]:
@@ -79,8 +77,7 @@ def recorded(pair: Comparison) -> list[Candidate]:
     for timings in sorted(pair.gpus_elsewhere, key=lambda each: each.whole_seconds):
         name = short_name(hardware("gpu", timings))
         price = price_of(name, pair.settings.prices) if name in accelerators() else None
-        times = timings.whole_seconds, job_interval(timings)
-        candidate = Candidate(name, "recorded", *times, price, timings=timings)
+        candidate = Candidate(name, "recorded", job_time(timings), price, timings=timings)
         found.setdefault(name, candidate)
     return list(found.values())
 
@@ -96,9 +93,8 @@ def estimated(pair: Comparison) -> list[Candidate]:
     found = []
     for option in pair.renting.options:
         if option.estimate and option.fits != "no":
-            name, seconds = option.accelerator.name, option.estimate.job_seconds
-            interval = option.estimate.job_interval
-            found.append(Candidate(name, "estimated", seconds, interval, option.price, option))
+            name, time = option.accelerator.name, option.estimate.job
+            found.append(Candidate(name, "estimated", time, option.price, option))
     return found
 
 
@@ -110,15 +106,9 @@ def for_all(of_each: Sequence[list[Candidate]]) -> list[Candidate]:
         same = [candidate]
         same += [each for other in others for each in other if each.name == candidate.name]
         if len(same) == len(of_each):
-            seconds, interval = sum(each.seconds for each in same), summed(e.interval for e in same)
             weakest = next((each for each in same if each.basis == "estimated"), candidate)
-            found.append(replace(weakest, seconds=seconds, interval=interval))
+            found.append(replace(weakest, time=total([each.time for each in same])))
     return found
-
-
-def summed(intervals: Iterable[Interval]) -> Interval:
-    lows, highs = zip(*intervals, strict=True)
-    return sum(lows), sum(highs)
 
 
 @dataclass(frozen=True)
@@ -128,10 +118,8 @@ class Worth:
     about: About
     answer: Answer
     reason: Reason | None
-    here_seconds: float
+    cpu: UncertainTime
     """Time on the CPU."""
-    here: Interval
-    """Times of a fast and a slow run on the CPU."""
     gpu: Candidate | None = None
     """GPU that decides the answer. None for a bound."""
     interval: Interval | None = None
@@ -151,8 +139,15 @@ class Worth:
     """
     runs: int | None = None
     """Smallest number of runs that is surely worth renting, if one is not enough."""
-    depends_on_here: bool = False
-    """True if the answer would be clear if the time here were known."""
+
+    @property
+    def here_seconds(self) -> float:
+        return self.cpu.seconds
+
+    @property
+    def here(self) -> Interval:
+        """Interval of the time on the CPU."""
+        return self.cpu.interval
 
     @property
     def basis(self) -> Basis:

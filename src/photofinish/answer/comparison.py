@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -23,6 +24,7 @@ from photofinish.answer.speedups import (
     speedups,
 )
 from photofinish.answer.spending import ResourceUse, resource_use
+from photofinish.answer.times import reading
 from photofinish.config.compare import Comparing
 from photofinish.config.experiment import Experiment, on_cpu, step_settings
 from photofinish.config.scripts import PLACEHOLDER, ScriptPlan
@@ -67,10 +69,8 @@ class Comparison:
     cpu: Result
     gpu: Result | None
     why_no_gpu: str | None
-    compared: Compared | None
     diagnoses: dict[DeviceLabel, tuple[Diagnosis, ...]]
     """Causes on each trained device: of the job if it is mostly start-up, then of an epoch."""
-    bounds: SpeedupBounds
     settings: Comparing
     references: tuple[Reference, ...]
     """Records of the same steps on other machines, as long as this job. Scripts have none."""
@@ -85,12 +85,8 @@ class Comparison:
         why_no_gpu: str | None = None,
         settings: Comparing | None = None,
     ) -> Comparison:
-        compared, diagnoses = None, {cpu.device: diagnose(cpu)}
-        if gpu:
-            diagnoses[gpu.device] = diagnose(gpu)
-            compared = _compared(cpu, gpu)
-        bounds, settings = speedup_bounds(cpu), settings or Comparing()
-        return cls(cpu, gpu, why_no_gpu, compared, diagnoses, bounds, settings, ())
+        diagnoses = {run.device: diagnose(run) for run in (cpu, gpu) if run}
+        return cls(cpu, gpu, why_no_gpu, diagnoses, settings or Comparing(), ())
 
     @property
     def experiment(self) -> str:
@@ -100,6 +96,21 @@ class Comparison:
     def trained(self) -> tuple[Result, ...]:
         """Results of the devices that trained, the CPU's first."""
         return (self.cpu, self.gpu) if self.gpu else (self.cpu,)
+
+    @cached_property
+    def compared(self) -> Compared | None:
+        """Speed-ups, or None without a GPU."""
+        if self.gpu is None:
+            return None
+        cpu, gpu = self.cpu.timings, self.gpu.timings
+        if not (self.cpu.has_steps and self.gpu.has_steps):
+            return Compared({"end_to_end": job_speedup(cpu, gpu)})
+        return Compared(speedups(cpu, gpu), break_even(cpu, gpu))
+
+    @cached_property
+    def bounds(self) -> SpeedupBounds:
+        """Upper bounds on the speed-ups by any GPU."""
+        return speedup_bounds(self.cpu)
 
     @cached_property
     def parity(self) -> Parity | None:
@@ -134,12 +145,6 @@ class Comparison:
         target = self.settings.target_accuracy
         trained = [run.trained for run in self.trained if run.trained]
         return {each.device: over_seeds(each, target) for each in trained if each.seed_runs}
-
-
-def _compared(cpu: Result, gpu: Result) -> Compared:
-    if not (cpu.has_steps and gpu.has_steps):
-        return Compared({"end_to_end": job_speedup(cpu.timings, gpu.timings)})
-    return Compared(speedups(cpu.timings, gpu.timings), break_even(cpu.timings, gpu.timings))
 
 
 def pair_of_trainings(
@@ -227,7 +232,7 @@ def with_settings(
     here = {hardware(run.device, run.timings) for pair in pairs for run in pair.trained}
     references = [each for each in references if each.hardware not in here]
     found = []
-    for pair in pairs:
+    for pair in _with_readings(pairs):
         cpu = pair.cpu.record
         own = tuple(
             each.of_length(round(pair.cpu.timings.planned_epochs))
@@ -236,6 +241,20 @@ def with_settings(
         )
         found.append(replace(pair, settings=settings, references=own))
     return found
+
+
+def _with_readings(pairs: Sequence[Comparison]) -> list[Comparison]:
+    """Return the comparisons, whose times have the readings of their machine from all trainings."""
+    readings: dict[tuple[DeviceLabel, str], list[float]] = defaultdict(list)
+    for run in (run for pair in pairs for run in pair.trained if run.trained):
+        if (variance := reading(run.timings)) is not None:
+            readings[run.device, run.timings.host_name].append(variance)
+
+    def known(run: Result) -> Result:
+        of_machine = tuple(readings[run.device, run.timings.host_name])
+        return replace(run, timings=run.timings.model_copy(update={"readings": of_machine}))
+
+    return [replace(pair, cpu=known(pair.cpu), gpu=pair.gpu and known(pair.gpu)) for pair in pairs]
 
 
 def same_steps(one: records.TrainingRecord, other: records.TrainingRecord) -> bool:

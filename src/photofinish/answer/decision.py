@@ -14,10 +14,11 @@ from typing import Literal
 from photofinish.answer.candidates import About, Answer, Worth, candidates
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.fair_cpu import slow_kernels
-from photofinish.answer.own_gpu import bounded, highest_limit, measured, not_estimated
+from photofinish.answer.own_gpu import bounded, measured, not_estimated
 from photofinish.answer.remedies import Remedy
 from photofinish.answer.rented_gpu import decide_rented
 from photofinish.answer.result import Result
+from photofinish.answer.times import error_of_passes, machine_error
 from photofinish.config.compare import Comparing
 from photofinish.results.records import DeviceLabel
 
@@ -147,8 +148,6 @@ def _action(pair: Comparison, worth: Worth) -> Action:
         return Action("compare in fp32")
     if change := _change(pair, worth):
         return change
-    if worth.answer == "No difference":
-        return Action("use either")
     if is_here and worth.answer in ("No", "Close call"):
         return Action("use the CPU" if worth.answer == "No" else "use either")
     if worth.is_yes:
@@ -157,9 +156,10 @@ def _action(pair: Comparison, worth: Worth) -> Action:
         return Action("rent for some", name, worth.runs, worth.fewest_runs)
     if is_open:
         timings = pair.cpu.timings
-        if timings.untimed_epochs and (is_here or worth.depends_on_here):
+        # More epochs narrow their own error only.
+        if error_of_passes(timings).variance > machine_error(timings).variance:
             return Action("measure longer", seconds=_LONGER * timings.total_seconds)
-        return Action("try a GPU", name)
+        return Action("use either") if is_here else Action("try a GPU", name)
     runs = (worth.runs, worth.fewest_runs) if worth.about == "renting" else (None, None)
     return Action("stay here", name, *runs)
 
@@ -214,5 +214,5 @@ def gpu_of_yours(pair: Comparison, worth: Worth) -> tuple[float, tuple[float, fl
     """
     if worth.about != "renting" or not worth.gpu or worth.jobs > 1 or not worth.interval:
         return None
-    speedup = min(worth.here_seconds / worth.gpu.seconds, highest_limit(pair))
+    speedup = min(worth.here_seconds / worth.gpu.seconds, pair.bounds.job.at_most)
     return (speedup, worth.interval) if worth.interval[1] > LEAST_GAIN else None

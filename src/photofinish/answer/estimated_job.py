@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from photofinish.answer.bounds import SpeedupBounds
 from photofinish.answer.estimates import (
     CONTEXT_SECONDS,
-    Spread,
     StepEstimate,
     are_captured,
     estimate_step,
@@ -21,6 +21,7 @@ from photofinish.answer.estimates import (
 )
 from photofinish.answer.prices import Price, cheapest_machine, cost_of
 from photofinish.answer.result import Result
+from photofinish.answer.uncertainty import LogError, UncertainTime, combined
 from photofinish.config.compare import Accelerator, accelerators
 from photofinish.config.cuda_graphs import why_not_captured
 from photofinish.config.experiment import Experiment, LoaderInput
@@ -51,9 +52,8 @@ class Estimate:
     """Time of an epoch's steps, without waiting for their batches."""
     startup_seconds: float
     """Start-up as measured here, plus the time to start a GPU."""
-    job_seconds: float
-    job_interval: tuple[float, float]
-    """Job times if the step's estimate is off as nine of ten are, and the CPU's by a factor."""
+    job: UncertainTime
+    """Job's time if the step's estimate is off as nine of ten are, and the CPU's by a factor."""
     cost: float | None
     larger_batch: LargerBatch | None = None
     """Larger batch to suggest, if launching decides the step's time."""
@@ -74,21 +74,20 @@ def estimate_job(
     if step is None:
         return None
     job = _EstimatedJob(run, operations, stays, accelerator, scale)
-    low, middle, high = job.seconds(step)
+    time = job.time(step)
     captured = None
     if run.settings and why_not_captured(run.settings):
         with_graphs = run.settings.model_copy(update={"cuda_graphs": "on"})
         if are_captured(with_graphs, operations):
             captured = _estimate_step(run, with_graphs, operations, accelerator)
     return Estimate(
-        job.epoch_seconds(step),
+        job.epoch_seconds(step, step.seconds),
         job.steps * step.seconds,
         job.startup_seconds + CONTEXT_SECONDS[1],
-        middle,
-        (low, high),
-        cost_of(middle, price),
+        time,
+        cost_of(time.seconds, price),
         _larger_batch(run, operations, accelerator, step),
-        job.seconds(captured)[1] if captured else None,
+        job.time(captured).seconds if captured else None,
     )
 
 
@@ -132,30 +131,34 @@ class _EstimatedJob:
         self._loads_itself = isinstance(source, LoaderInput) and source.workers == 0
 
     def epoch_seconds(
-        self, step: StepEstimate, step_seconds: float | None = None, cpu_factor: float = 1.0
+        self, step: StepEstimate, step_seconds: float, cpu_factor: float = 1.0
     ) -> float:
         """Return the time of an epoch's steps or of its loading, whichever is longer."""
         loading_seconds = self._loading_seconds
         if self._loads_itself:
             # The process that launches the steps also loads their batches.
             loading_seconds += self.steps * step.launch_seconds
-        step_seconds = step.seconds if step_seconds is None else step_seconds
         return max(self.steps * step_seconds, cpu_factor * loading_seconds)
 
-    def seconds(self, step: StepEstimate) -> Spread:
-        """Return the job's time if everything is fast, as estimated, and if everything is slow."""
+    def time(self, step: StepEstimate) -> UncertainTime:
+        """Return the job's time. The step, the CPU and the GPU's start are independent."""
         # Validation's share of the time is assumed to be equal on the GPU.
         passes = self._timings.planned_epochs * (1 + self._timings.validation_share)
         cpu_factors = 1 / _OTHER_CPU, 1.0, _OTHER_CPU
-        fast, middle, slow = (
-            cpu_factor * self.startup_seconds
-            + context_seconds
-            + passes * self.epoch_seconds(step, step_seconds, cpu_factor)
-            for step_seconds, cpu_factor, context_seconds in zip(
-                step.spread, cpu_factors, CONTEXT_SECONDS, strict=True
-            )
-        )
-        return fast, middle, slow
+
+        def seconds(steps: int, cpu: int, start: int) -> float:
+            """Return the time if each is fast (0), as estimated (1) or slow (2)."""
+            epoch_seconds = self.epoch_seconds(step, step.spread[steps], cpu_factors[cpu])
+            startup_seconds = cpu_factors[cpu] * self.startup_seconds + CONTEXT_SECONDS[start]
+            return startup_seconds + passes * epoch_seconds
+
+        def error(end: int) -> LogError:
+            """Return the error of all three, by what each adds to those before it."""
+            times = (seconds(1, 1, 1), seconds(end, 1, 1), seconds(end, end, 1))
+            pairs = pairwise((*times, seconds(end, end, end)))
+            return combined(*(LogError.reaching(one / other) for one, other in pairs))
+
+        return UncertainTime(seconds(1, 1, 1), error(0), error(2))
 
 
 def _larger_batch(

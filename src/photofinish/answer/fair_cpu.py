@@ -8,6 +8,7 @@ Divided by the number of threads, this is the least time of a step.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,11 +23,6 @@ from photofinish.results.measurements import SteadyState
 
 BUSY = 2.0
 """Smallest assumed factor by which other programs slowed a run on a busy machine."""
-SPINNING = 60.0
-"""Largest slowdown by OpenMP's spinning threads that was observed.
-
-Used only if neither steps nor quiet windows show a smaller factor.
-"""
 SLICE_SECONDS = 0.002
 """Longest step whose quickest tenth is as fast with other programs running as without."""
 SHARED_CACHES = 1.2
@@ -44,21 +40,39 @@ PyTorch 2.14 computes fp16 at 1/23 of it on a CPU without fp16 instructions.
 _ENOUGH_STEPS, _ENOUGH_TRIES = 10, 5
 
 
+def least_seconds(run: JobTimes) -> float:
+    """Return the least time of the job: without interruptions, on a quiet machine.
+
+    If fewer threads were faster, it uses them. With slow kernels, it computes in fp32.
+    """
+    # Without the interruptions, a resumed training would have started only once.
+    once_seconds = run.once_seconds - run.interruptions * run.startup_seconds
+    if run.busy:
+        after_seconds = (once_seconds - run.startup_seconds) / slowdown_of_a_thread(run.load)
+        once_seconds = least_startup_seconds(run) + max(0.0, after_seconds)
+    fair = [each.job_seconds for each in (fewer_threads(run), slow_kernels(run)) if each]
+    saved_seconds = run.whole_seconds - min(fair, default=run.whole_seconds)
+    passes_seconds = run.passes_seconds / slowdown(run) - saved_seconds
+    return max(0.0, once_seconds) + max(0.0, passes_seconds)
+
+
 def slowdown(run: JobTimes) -> float:
-    """Return the factor by which other programs may have slowed a run, or 1 on a quiet machine."""
+    """Return the factor by which other programs may have slowed a run, or 1 on a quiet machine.
+
+    It is infinite if neither the steps nor quiet windows bound it: OpenMP's threads may have spun.
+    """
     if not run.busy:
         return 1.0
     if not isinstance(run.host, CpuTarget):
         return slowdown_of_a_thread(run.load)
-    if least_seconds := least_epoch_seconds(run):
-        return max(1.0, run.median_epoch_seconds / least_seconds)
+    if least := least_epoch_seconds(run):
+        return max(1.0, statistics.fmean(run.epoch_seconds) / least)
     if run.host.threads == 1:
         return slowdown_of_a_thread(run.load)
     windows = run.load if run.measured_load else run.load[:-1]
     passed = sum(window.wall_seconds for window in windows)
     quiet = sum(window.wall_seconds for window in windows if not load_warnings([window]))
-    spinning = min(SPINNING, passed / quiet) if quiet else SPINNING
-    return max(spinning, slowdown_of_a_thread(run.load))
+    return max(passed / quiet, slowdown_of_a_thread(run.load)) if quiet else math.inf
 
 
 def slowdown_of_a_thread(load: Sequence[LoadWindow]) -> float:

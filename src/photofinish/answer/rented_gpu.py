@@ -17,11 +17,10 @@ from photofinish.answer.candidates import (
     candidates,
     for_all,
     is_close,
-    summed,
 )
 from photofinish.answer.comparison import Comparison
-from photofinish.answer.times import Interval, job_spread, widened
-from photofinish.results.job_times import JobTimes
+from photofinish.answer.times import job_time
+from photofinish.answer.uncertainty import total
 
 MOST_RUNS = 1000
 """Largest number of runs that an answer suggests."""
@@ -34,16 +33,14 @@ def decide_rented(sweep: Sequence[Comparison]) -> Worth | None:
     found = for_all([_with_seeds(pair, candidates(pair)) for pair in sweep])
     if not found and not settings.accelerators:
         return None
-    on_cpu = [pair.cpu.timings for pair in sweep]
-    here = widened(summed(map(_job_spread, on_cpu)))
+    cpu = total([job_time(pair.cpu.timings, with_seeds=True) for pair in sweep])
     start_seconds, worth_seconds = 60 * settings.rental_minutes, 60 * settings.worth_saving
-    is_short = here[1] <= start_seconds + worth_seconds
+    is_short = cpu.interval[1] <= start_seconds + worth_seconds
     undecided = Worth(
         "renting",
         "No" if is_short else "Can't tell",
         "too short" if is_short else "not known",
-        sum(run.job_seconds for run in on_cpu),
-        here,
+        cpu,
         start_seconds=start_seconds,
         worth_seconds=worth_seconds,
         jobs=len(sweep),
@@ -53,11 +50,10 @@ def decide_rented(sweep: Sequence[Comparison]) -> Worth | None:
 
 def _by_candidates(undecided: Worth, found: Sequence[Candidate]) -> Worth:
     """Decide by the cheapest GPU with the best answer."""
-    here, here_seconds = undecided.here, undecided.here_seconds
-    least_seconds = undecided.least_seconds
+    cpu, least_seconds = undecided.cpu, undecided.least_seconds
 
     def answer_of(gpu: Candidate) -> Answer:
-        low, high = saved = gpu.saved(here)
+        low, high = saved = cpu.less(gpu.time)
         if low >= least_seconds:
             return "Probably yes"
         if high < least_seconds:
@@ -65,20 +61,16 @@ def _by_candidates(undecided: Worth, found: Sequence[Candidate]) -> Worth:
         return "Close call" if is_close(saved, least_seconds) else "Can't tell"
 
     def rank(gpu: Candidate) -> tuple[int, bool, tuple[bool, float, float]]:
-        saves_nothing = gpu.saved(here)[0] <= 0
+        saves_nothing = cpu.less(gpu.time)[0] <= 0
         value = gpu.value(undecided.start_seconds)
         return _BEST_FIRST.index(answer_of(gpu)), saves_nothing, value
 
     best = min(found, key=rank)
-    answer, saved = answer_of(best), best.saved(here)
+    answer, saved = answer_of(best), cpu.less(best.time)
     reason: Reason = "saves too little" if saved[0] > 0 else "saves nothing"
-    runs, depends_on_here = None, False
-    if answer == "Probably yes":
-        reason = "saves enough"
-    elif answer != "No":
-        reason = "may save enough"
-        exact = widened((here_seconds, here_seconds))
-        depends_on_here = _is_clear([each.saved(exact) for each in found], least_seconds)
+    runs = None
+    if answer != "No":
+        reason = "saves enough" if answer == "Probably yes" else "may save enough"
     if answer in ("No", "Close call") and saved[0] > 0:
         wanted = math.ceil(least_seconds / saved[0])
         runs = wanted if wanted <= MOST_RUNS else None
@@ -87,37 +79,22 @@ def _by_candidates(undecided: Worth, found: Sequence[Candidate]) -> Worth:
         answer=answer,
         reason=reason,
         gpu=best,
-        interval=best.speedup(here),
+        interval=cpu.over(best.time),
         saved=saved,
         runs=runs,
-        depends_on_here=depends_on_here,
     )
-
-
-def _is_clear(saved: Sequence[Interval], least_seconds: float) -> bool:
-    """Return True if one of the GPUs surely saves enough, or none may."""
-    is_sure = any(low >= least_seconds for low, _ in saved)
-    return is_sure or all(high < least_seconds for _, high in saved)
 
 
 def _with_seeds(pair: Comparison, gpus: Sequence[Candidate]) -> list[Candidate]:
     """Return the GPUs with the time of all seeds. Further seeds have no start-up."""
     found, cpu = [], pair.cpu.timings
     for each in gpus:
-        factor = 1.0
+        time = each.time
         if each.timings:
-            factor = each.timings.job_seconds / each.timings.whole_seconds
+            time = job_time(each.timings, with_seeds=True)
         elif each.option and each.option.estimate:
             passes_seconds = each.seconds - each.option.estimate.startup_seconds
             seeds_seconds = cpu.seeds_seconds / cpu.passes_seconds * passes_seconds
-            factor = 1 + seeds_seconds / each.seconds
-        interval = factor * each.interval[0], factor * each.interval[1]
-        found.append(replace(each, seconds=factor * each.seconds, interval=interval))
+            time = replace(time, seconds=time.seconds + seeds_seconds)
+        found.append(replace(each, time=time))
     return found
-
-
-def _job_spread(run: JobTimes) -> Interval:
-    """Return the times of a fast and a slow run of the job, including further seeds."""
-    fast, slow = job_spread(run)
-    factor = run.job_seconds / run.whole_seconds
-    return factor * fast, factor * slow

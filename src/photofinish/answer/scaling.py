@@ -6,24 +6,17 @@ Experiments that differ in one such size form a series with a break-even size.
 from __future__ import annotations
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
-
 from photofinish.answer.candidates import Answer
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Decision
-from photofinish.answer.speedups import Speedup, epoch_speedup, run_margins
-from photofinish.answer.times import (
-    LEAST_VALUES,
-    FloatArray,
-    Interval,
-    drawn_medians,
-    percentile_interval,
-)
+from photofinish.answer.speedups import Speedup, epoch_speedup
+from photofinish.answer.uncertainty import Interval
 from photofinish.config.experiment import Experiment
 from photofinish.nested import dotted
 from photofinish.results.job_times import JobTimes
@@ -53,6 +46,8 @@ class BreakEven:
     low: float | None = None
     """Lower end of the interval, if it lies within the sizes."""
     high: float | None = None
+    is_known: bool = False
+    """True if there is an interval, whose ends may lie beyond the sizes."""
 
 
 @dataclass(frozen=True)
@@ -65,33 +60,16 @@ class Series:
     def experiments(self) -> list[str]:
         return [point.pair.experiment for point in self.points]
 
-    @property
-    def values(self) -> int:
-        return min(point.speedup.values for point in self.points)
-
     @cached_property
     def break_even(self) -> BreakEven:
-        """Break-even size, with an interval if there are enough epochs."""
-        sizes = [float(point.x) for point in self.points]
-        size = _inside(crossing(sizes, np.array([[point.speedup.ratio for point in self.points]])))
-        if size is None or self.values < LEAST_VALUES:
+        """Break-even size, and the sizes at which both ends of the speed-up cross 1."""
+        sizes = [point.x for point in self.points]
+        size = crossing(sizes, [point.speedup.ratio for point in self.points])
+        ends = [point.speedup.interval for point in self.points if point.speedup.interval]
+        if size is None or len(ends) < len(sizes):
             return BreakEven(size)
-        ratios, margins = [], []
-        for index, point in enumerate(self.points):
-            cpu, gpu = (run.timings for run in point.pair.trained)
-            drawn_cpu = drawn_medians(cpu.epoch_seconds, 2 * index)
-            ratios.append(drawn_cpu / drawn_medians(gpu.epoch_seconds, 2 * index + 1))
-            margins.append(run_margins(cpu, gpu))
-        drawn, (too_high, too_low) = np.stack(ratios, axis=1), np.array(margins).T
-        # At the ends of the interval, every ratio is off by a run's margin.
-        low, _ = percentile_interval(crossing(sizes, drawn * too_low))
-        _, high = percentile_interval(crossing(sizes, drawn / too_high))
-        return BreakEven(size, _inside(low), _inside(high))
-
-
-def _inside(size: float | FloatArray) -> float | None:
-    value = float(np.squeeze(size))
-    return value if np.isfinite(value) else None
+        slow, fast = zip(*ends, strict=True)
+        return BreakEven(size, crossing(sizes, fast), crossing(sizes, slow), is_known=True)
 
 
 def all_series(pairs: Iterable[Comparison]) -> list[Series]:
@@ -108,22 +86,18 @@ def all_series(pairs: Iterable[Comparison]) -> list[Series]:
     ]
 
 
-def crossing(sizes: Sequence[float], ratios: FloatArray) -> FloatArray:
-    """Return, for each row, the size above which ratios are at least 1.
+def crossing(sizes: Sequence[int], ratios: Sequence[float]) -> float | None:
+    """Return the size above which ratios are at least 1, or None if they don't cross it.
 
-    Interpolates between logarithms. Returns -inf if no ratio is below 1, and inf if the last ratio
-    is.
+    Interpolates between logarithms.
     """
-    log_x, log_ratios = np.log(sizes), np.log(ratios)
-    below = log_ratios < 0
-    last = below.shape[1] - 1
-    left = last - np.argmax(below[:, ::-1], axis=1)  # last size with a ratio below 1
-    inside = below.any(axis=1) & (left < last)
-    left, row = np.where(inside, left, 0), np.arange(len(ratios))
-    low, high = log_ratios[row, left], log_ratios[row, left + 1]
-    rise = np.where(inside, high - low, 1.0)
-    crossed = np.exp(log_x[left] - low / rise * (log_x[left + 1] - log_x[left]))
-    return np.where(inside, crossed, np.where(below[:, last], np.inf, -np.inf))
+    below = [index for index, ratio in enumerate(ratios) if ratio < 1]
+    if not below or below[-1] == len(ratios) - 1:
+        return None
+    left, right = below[-1], below[-1] + 1  # the last size with a ratio below 1, and the next
+    # An end that is not known may be 0 or infinite.
+    low, high = (math.log(min(max(1e-9, ratios[index]), 1e9)) for index in (left, right))
+    return float(sizes[left] * (sizes[right] / sizes[left]) ** (low / (low - high)))
 
 
 def _sizes(experiment: Experiment) -> Iterator[tuple[str, int, str]]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from photofinish.answer.result import Trained
 from photofinish.answer.spending import TimeToTarget, time_to_target
-from photofinish.answer.times import HELD, Interval, students_t
+from photofinish.answer.uncertainty import HELD, Interval, students_t
 from photofinish.results.records import MEAN_ABSOLUTE_ERROR, DeviceEvaluation, SeedScores
 
 ENOUGH_SEEDS = 3

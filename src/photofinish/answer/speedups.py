@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 from photofinish.answer.fair_cpu import slowdown
-from photofinish.answer.times import (
-    LEAST_VALUES,
-    RUN_TO_RUN,
-    Interval,
-    drawn_medians,
-    job_spread,
-    percentile_interval,
-    widened,
-)
+from photofinish.answer.times import job_time, mean_time, training_time
+from photofinish.answer.uncertainty import Interval, UncertainTime, error_of_mean
 from photofinish.results.job_times import JobTimes
 
 Kind = Literal["step", "epoch", "end_to_end"]
+_NO_EPOCHS, _MOST_EPOCHS, _PRECISION = 1e-6, 1e9, 1e-9
 
 
 @dataclass(frozen=True)
@@ -31,8 +24,7 @@ class Speedup:
     ratio: float
     """CPU's time divided by the device's time: 2 means half the time."""
     interval: Interval | None
-    values: int
-    """Number of values on the side with fewer values."""
+    """None if a device has a single value."""
 
     @property
     def is_faster(self) -> bool | None:
@@ -43,10 +35,9 @@ class Speedup:
 
 
 def speedups(cpu: JobTimes, device: JobTimes) -> dict[Kind, Speedup]:
-    margins = run_margins(cpu, device)
-    steps = cpu.step_seconds, device.step_seconds
+    steps = (mean_time(run, run.step_seconds) for run in (cpu, device))
     return {
-        "step": _speedup("step", *steps, margins),
+        "step": _speedup("step", *steps),
         "epoch": epoch_speedup(cpu, device),
         "end_to_end": job_speedup(cpu, device),
     }
@@ -54,29 +45,17 @@ def speedups(cpu: JobTimes, device: JobTimes) -> dict[Kind, Speedup]:
 
 def job_speedup(cpu: JobTimes, device: JobTimes) -> Speedup:
     """Return the speed-up of the whole job. Its interval needs no repeats."""
-    (fast_cpu, slow_cpu), (fast_device, slow_device) = job_spread(cpu), job_spread(device, 1)
-    most = slow_cpu / fast_device if fast_device else math.inf
-    interval = widened((fast_cpu / slow_device, most))
-    cpu_seconds, device_seconds = (
-        statistics.median(run.end_to_end_seconds) for run in (cpu, device)
-    )
-    values = min(len(run.end_to_end_seconds) for run in (cpu, device))
-    ratio = cpu_seconds / device_seconds
-    return Speedup("end_to_end", cpu_seconds, device_seconds, ratio, interval, values)
+    return _speedup("end_to_end", job_time(cpu), job_time(device))
 
 
 def epoch_speedup(cpu: JobTimes, device: JobTimes) -> Speedup:
-    margins = run_margins(cpu, device)
-    return _speedup("epoch", cpu.epoch_seconds, device.epoch_seconds, margins)
+    return _speedup("epoch", *(mean_time(run, run.epoch_seconds) for run in (cpu, device)))
 
 
-def _speedup(kind: Kind, cpu: list[float], device: list[float], margins: Interval) -> Speedup:
-    cpu_seconds, device_seconds = statistics.median(cpu), statistics.median(device)
-    interval = ratio_interval(cpu, device)
-    if interval:
-        interval = widened(interval, margins)
-    ratio, values = cpu_seconds / device_seconds, min(len(cpu), len(device))
-    return Speedup(kind, cpu_seconds, device_seconds, ratio, interval, values)
+def _speedup(kind: Kind, cpu: UncertainTime, device: UncertainTime) -> Speedup:
+    interval = cpu.over(device)
+    known = None if interval == (0.0, math.inf) else interval
+    return Speedup(kind, cpu.seconds, device.seconds, cpu.seconds / device.seconds, known)
 
 
 @dataclass(frozen=True)
@@ -86,43 +65,37 @@ class BreakEvenEpochs:
     epochs: float
     """0 if the GPU starts no later and is no slower, infinite if it never catches up."""
     interval: Interval | None
-    """Interval from the variation of epochs and runs. Each start-up was measured only once."""
-    values: int
+    """Numbers of epochs with which the GPU's time may be the CPU's, or None by a single epoch."""
 
 
 def break_even(cpu: JobTimes, gpu: JobTimes) -> BreakEvenEpochs:
-    extra_seconds = gpu.startup_seconds - cpu.startup_seconds
-    cpu_epochs, gpu_epochs = cpu.pass_seconds, gpu.pass_seconds
-    epochs = _epochs(extra_seconds, statistics.median(cpu_epochs) - statistics.median(gpu_epochs))
-    values, interval = min(len(cpu_epochs), len(gpu_epochs)), None
-    if values >= LEAST_VALUES:
-        too_high, too_low = run_margins(cpu, gpu)
-        drawn_cpu, drawn_gpu = drawn_medians(cpu_epochs, 0), drawn_medians(gpu_epochs, 1)
-        _, most_seconds = percentile_interval(drawn_cpu * too_low - drawn_gpu)
-        least_seconds, _ = percentile_interval(drawn_cpu / too_high - drawn_gpu)
-        interval = _epochs(extra_seconds, most_seconds), _epochs(extra_seconds, least_seconds)
-    return BreakEvenEpochs(epochs, interval, values)
+    """Return from how many epochs on the GPU's time, with its start-up, is at most the CPU's."""
+    errors = [(run, error_of_mean(run.pass_seconds), slowdown(run)) for run in (cpu, gpu)]
+
+    def speedup(epochs: float) -> tuple[float, float, float]:
+        """Return the speed-up of a job of so many epochs, between the ends of its interval."""
+        times = []
+        for run, of_mean, factor in errors:
+            passes_seconds = epochs * run.passes_seconds / run.planned_epochs
+            time = training_time(run, run.startup_seconds, passes_seconds, of_mean)
+            times.append(time.reaching(time.seconds / factor))
+        on_cpu, on_gpu = times
+        low, high = on_cpu.over(on_gpu)
+        return low, on_cpu.seconds / on_gpu.seconds, high
+
+    most, epochs, fewest = (_least(speedup, end) for end in range(3))
+    is_known = all(math.isfinite(of_mean.variance) for _, of_mean, _ in errors)
+    return BreakEvenEpochs(epochs, (fewest, most) if is_known else None)
 
 
-def _epochs(extra_seconds: float, gain_seconds: float) -> float:
-    """Return the epochs that repay a longer start-up: infinity if epochs are slower, 0 if none."""
-    if gain_seconds < 0:
+def _least(speedup: Callable[[float], tuple[float, ...]], end: int) -> float:
+    """Return the number of epochs from which on a speed-up is at least 1, or infinity."""
+    low, high = _NO_EPOCHS, _MOST_EPOCHS
+    if speedup(high)[end] < 1:
         return math.inf
-    if extra_seconds <= 0:
+    if speedup(low)[end] >= 1:
         return 0.0
-    return extra_seconds / gain_seconds if gain_seconds else math.inf
-
-
-def run_margins(cpu: JobTimes, device: JobTimes) -> Interval:
-    """Return the factors by which the ratio of two runs may be too high, and too low.
-
-    Other programs can only make a run longer, so each run's load moves one end.
-    """
-    return RUN_TO_RUN * slowdown(cpu), RUN_TO_RUN * slowdown(device)
-
-
-def ratio_interval(above: Sequence[float], below: Sequence[float]) -> Interval | None:
-    """Return the bootstrap interval of a ratio of medians, or None with too few values."""
-    if min(len(above), len(below)) < LEAST_VALUES:
-        return None
-    return percentile_interval(drawn_medians(above, 0) / drawn_medians(below, 1))
+    while high > (1 + _PRECISION) * low:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if speedup(middle)[end] >= 1 else (middle, high)
+    return high

@@ -1,4 +1,4 @@
-"""Time of a whole job, with its interval, and the statistics of all intervals."""
+"""Times of a job, its epochs and its steps, with their errors."""
 
 from __future__ import annotations
 
@@ -6,128 +6,81 @@ import math
 import statistics
 from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
-from photofinish.answer.fair_cpu import (
-    fewer_threads,
-    least_epoch_seconds,
-    least_startup_seconds,
-    slow_kernels,
-    slowdown,
-    slowdown_of_a_thread,
+from photofinish.answer.fair_cpu import least_seconds, slowdown
+from photofinish.answer.uncertainty import (
+    MACHINE,
+    UNBOUNDED,
+    Interval,
+    LogError,
+    UncertainTime,
+    error_of_mean,
 )
 from photofinish.results.job_times import JobTimes
 
-LEAST_VALUES = 5
-"""Minimum number of values: with five, 9 of 10 intervals held the truth, with four, 87 of 100."""
-HELD = 0.9
-"""Share of intervals that contain the true value."""
-RUN_TO_RUN = 1.05
-"""Factor by which all times of a run may be off together.
-
-A training was compared with itself 100 times on an idle machine. Without this factor, up to 25
-comparisons found a false winner, with it at most 3.
-"""
-ONCE = 1.3
-"""Factor by which the time outside the epochs may be off, mainly the start-up.
+STARTUP = LogError.reaching(1.3)
+"""Error of a start-up that was timed once.
 
 Twelve starts in a row differed by up to 1.09 on a quiet machine.
 """
-_RESAMPLES = 2000
-
-Interval = tuple[float, float]
-FloatArray = NDArray[np.float64]
 
 
 def job_interval(run: JobTimes) -> Interval:
     """Return the interval of the whole job's time."""
-    return widened(job_spread(run))
+    return job_time(run).interval
 
 
-def job_spread(run: JobTimes, seed: int = 0) -> Interval:
-    """Return the times of a fast and a slow run of the job on a quiet machine.
+def job_time(run: JobTimes, *, with_seeds: bool = False) -> UncertainTime:
+    """Return the time of the whole job in another process, or on a quiet machine."""
+    passes_seconds = run.passes_seconds + (run.seeds_seconds if with_seeds else 0.0)
+    time = training_time(run, run.once_seconds, passes_seconds, error_of_passes(run))
+    if run.is_bound:
+        time = UncertainTime(time.seconds, slower=UNBOUNDED)
+    return time.reaching(time.seconds * least_seconds(run) / run.whole_seconds)
 
-    In addition, both may be off by `RUN_TO_RUN`. For a busy machine, the fast run is as fast as if
-    no program had slowed it. If fewer threads were faster, the fast run uses them. With slow
-    kernels, it computes in fp32.
+
+def training_time(
+    run: JobTimes, once_seconds: float, passes_seconds: float, of_mean: LogError
+) -> UncertainTime:
+    """Return the time of a training of any length: its start-up and its passes."""
+    seconds = once_seconds + passes_seconds
+    of_startup = STARTUP.times(min(run.startup_seconds, once_seconds) / seconds)
+    of_passes = of_mean.times(passes_seconds / seconds)
+    return UncertainTime(seconds).with_errors(machine_error(run), of_startup, of_passes)
+
+
+def error_of_passes(run: JobTimes) -> LogError:
+    """Return the error of the passes' time in the whole job.
+
+    The passes that were timed are known. If n of N were, the error of their mean counts by the root
+    of 1 - n / N, as in a sample of a finite population.
     """
-    once_seconds, epochs = run.once_seconds, run.planned_epochs
-    # Without the interruptions, a resumed training would have started only once.
-    least_once_seconds = once_seconds - run.interruptions * run.startup_seconds
-    passes = [seconds - once_seconds for seconds in run.end_to_end_seconds]
-    low = high = statistics.median(passes)
-    if len(passes) >= LEAST_VALUES:
-        low, high = percentile_interval(drawn_medians(passes, seed))
-    if run.untimed_epochs:
-        fast, slow = _extrapolated(run)
-        low, high = min(low, fast), max(high, slow)
-    if run.busy:
-        fast, slow = np.quantile(run.pass_seconds, [0.1, 0.9]) * epochs
-        factor = slowdown(run)
-        # Fast epochs were slowed too, unless the least time of an epoch is known.
-        fast = fast if least_epoch_seconds(run) else fast / factor
-        low, high = min(low / factor, float(fast)), max(high, float(slow))
-        after_seconds = (least_once_seconds - run.startup_seconds) / slowdown_of_a_thread(run.load)
-        least_once_seconds = least_startup_seconds(run) + max(0.0, after_seconds)
-    if fair := [each.job_seconds for each in (fewer_threads(run), slow_kernels(run)) if each]:
-        low = max(0.0, low - (run.whole_seconds - min(fair)))
-    return max(0.0, least_once_seconds) / ONCE + low, once_seconds * ONCE + high
+    return error_of_mean(run.pass_seconds).times(math.sqrt(run.untimed_epochs / run.planned_epochs))
 
 
-def _extrapolated(run: JobTimes) -> Interval:
-    """Return the interval of all passes' time, from the timed passes by Student's t.
+def mean_time(run: JobTimes, values: Sequence[float]) -> UncertainTime:
+    """Return the mean of a run's steps or epochs in another process, or on a quiet machine."""
+    time = UncertainTime(statistics.fmean(values))
+    time = time.with_errors(machine_error(run), error_of_mean(values))
+    return time.reaching(time.seconds / slowdown(run))
 
-    A single pass does not bound it above.
+
+def machine_error(run: JobTimes) -> LogError:
+    """Return how much the machine's speed differs between processes, by its jobs' readings."""
+    if len(run.readings) < 3:
+        return MACHINE
+    freedom = MACHINE.freedom + len(run.readings)
+    return LogError((MACHINE.freedom * MACHINE.variance + sum(run.readings)) / freedom, freedom)
+
+
+def reading(run: JobTimes) -> float | None:
+    """Return the variance of the speed that two processes of a job show, or None.
+
+    Its epochs were measured in one and trained in another, so half of the squared difference counts
+    for each. What the epochs of one process vary is subtracted.
     """
-    each, left = run.pass_seconds, run.untimed_epochs
-    timed_seconds = run.passes_seconds * (1 - left / run.planned_epochs)
-    if len(each) == 1:
-        return timed_seconds, math.inf
-    error = left * statistics.stdev(each) * math.sqrt(1 / len(each) + run.epochs_a_pass / left)
-    half = students_t(len(each) - 1) * error
-    return max(timed_seconds, run.passes_seconds - half), run.passes_seconds + half
-
-
-def widened(interval: Interval, margins: Interval = (RUN_TO_RUN, RUN_TO_RUN)) -> Interval:
-    """Divide the lower end by its margin, and multiply the upper end by its margin."""
-    (low, high), (too_high, too_low) = interval, margins
-    return low / too_high, high * too_low
-
-
-def students_t(freedom: int) -> float:
-    """Return the half width of a mean's interval, in standard errors.
-
-    Exact for 1 and 2 degrees of freedom. Others are off by 0.05 % at most, by Abramowitz and Stegun
-    26.7.5. SciPy would take 0.2 s to import, for each experiment that is measured.
-    """
-    if freedom == 1:
-        return math.tan(HELD * math.pi / 2)
-    if freedom == 2:
-        return HELD * math.sqrt(2 / (1 - HELD**2))
-    x = statistics.NormalDist().inv_cdf((1 + HELD) / 2)
-    terms = (
-        (x**3 + x) / 4,
-        (5 * x**5 + 16 * x**3 + 3 * x) / 96,
-        (3 * x**7 + 19 * x**5 + 17 * x**3 - 15 * x) / 384,
-        (79 * x**9 + 776 * x**7 + 1482 * x**5 - 1920 * x**3 - 945 * x) / 92160,
-    )
-    return x + sum(term * float(freedom) ** -power for power, term in enumerate(terms, 1))
-
-
-def drawn_medians(values: Sequence[float], seed: int) -> FloatArray:
-    """Return the medians of 2,000 draws of the values with replacement.
-
-    Use different seeds for values that are compared, because equal seeds give equal draws.
-    """
-    count = len(values)
-    places = np.random.default_rng(seed).integers(count, size=(_RESAMPLES, count))
-    medians: FloatArray = np.median(np.sort(values)[places], axis=1)
-    return medians
-
-
-def percentile_interval(drawn: FloatArray) -> Interval:
-    """Return the interval of the middle 90 % of draws, which may contain infinities."""
-    ends = [(1 - HELD) / 2, (1 + HELD) / 2]
-    low, high = np.quantile(drawn, ends, method="inverted_cdf")
-    return float(low), float(high)
+    if run.epoch_by_parts is None or run.busy or run.step_warnings:
+        return None
+    measured, trained = run.epoch_by_parts.values, run.epoch_seconds
+    within = sum(error_of_mean(each).variance for each in (measured, trained))
+    apart = math.log(run.epoch_by_parts.seconds / statistics.fmean(trained))
+    return max(0.0, apart**2 - within) / 2 if math.isfinite(within) else None

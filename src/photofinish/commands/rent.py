@@ -56,7 +56,7 @@ _STOP = (
     f'import json, sys; answer = json.load(open("{ANSWER}"))[-1]["answer"]["answer"]; '
     f'sys.exit("Not trained: " + answer if answer.startswith("No") else 0)'
 )
-"""Program that fails if the answer is No, or No difference."""
+"""Program that fails if the answer is No."""
 _IMPORTED = """\
 import ast, sys
 from importlib.metadata import packages_distributions, version

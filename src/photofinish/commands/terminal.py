@@ -9,7 +9,7 @@ from rich.text import Text
 
 _STYLES = {
     r"\b(Yes|Probably yes)(?=[.,])": "bold green",
-    r"\b(No difference|No, not for rent|No)(?=[.,])": "bold red",
+    r"\b(No, not for rent|No)(?=[.,])": "bold red",
     r"\b(Close call|Can't tell( yet)?)(?=[.:])": "bold yellow",
     r"Do:|Model:": "bold",
     r"`[^`]+`": "green",

@@ -24,11 +24,13 @@ except ImportError:  # Windows
 
 MOST_SHARE_OF_OTHERS = 0.10
 """Maximum CPU time of other programs, as a share of the cores' time."""
+CONTENDED_SHARE = 0.90
+"""Share of the cores' time in use from which other programs take cores away."""
 MOST_SHARE_WAITED = 0.10
 """Maximum time of waiting for a core, as a share of the time in which threads were ready to run."""
 MOST_PAGES_A_SECOND = 50
 DOUBTFUL_SHARE = 0.10
-"""Smaller shares of the time give no warning, because medians are robust against them."""
+"""Smaller shares of the time give no warning, because they move a mean by a few percent."""
 _TICKS_SECONDS = 0.05
 """Tolerance for the system's counters, which advance in hundredths of a second."""
 LEAST_WINDOW_SECONDS = 1.0
@@ -84,7 +86,11 @@ def load_warnings(windows: Iterable[LoadWindow]) -> list[str]:
         # Page faults count mapped files too, so swapped pages come first.
         pages = window.swapped_pages
         pages = window.major_page_faults if pages is None else pages
-        if window.others_cpu_seconds > MOST_SHARE_OF_OTHERS * core_seconds + _TICKS_SECONDS:
+        used_seconds = window.own_cpu_seconds + window.others_cpu_seconds
+        takes_cores = (
+            window.others_cpu_seconds > MOST_SHARE_OF_OTHERS * core_seconds + _TICKS_SECONDS
+        )
+        if takes_cores and used_seconds >= CONTENDED_SHARE * core_seconds:
             doubtful_seconds["busy"] += window.wall_seconds
             others, cores = others + window.others_cpu_seconds, cores + core_seconds
         if waited_seconds > MOST_SHARE_WAITED * ready_seconds + _TICKS_SECONDS:

@@ -17,7 +17,8 @@ from photofinish.answer.remedies import Remedy
 from photofinish.answer.renting import RentalOption
 from photofinish.answer.seeds import OverSeeds
 from photofinish.answer.speedups import Kind
-from photofinish.answer.times import Interval, job_interval
+from photofinish.answer.times import job_interval
+from photofinish.answer.uncertainty import Interval
 from photofinish.config.base import Record
 from photofinish.reporting.causes import cause, commands, remedy_line
 from photofinish.reporting.sentences import Verdict
@@ -238,7 +239,7 @@ def _candidate(option: RentalOption) -> CandidateRecord:
         accelerator=option.accelerator.name,
         full_name=option.accelerator.full_name,
         epoch_seconds=estimate.epoch_seconds if estimate else None,
-        job_seconds=Number.of(estimate.job_seconds, estimate.job_interval) if estimate else None,
+        job_seconds=Number.of(estimate.job.seconds, estimate.job.interval) if estimate else None,
         cost=estimate.cost if estimate else None,
         fits=option.fits,
         needed_bytes=option.needed_bytes,

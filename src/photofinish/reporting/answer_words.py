@@ -300,7 +300,7 @@ def estimate_hints(pair: Comparison, decision: Decision) -> Iterator[str]:
     if need and need.waiting_share > _MUCH_WAITING:
         yield say("loader", gpu=gpu, need=need, cores=math.ceil(need.wanted_cores))
     captured_seconds = estimate.captured_job_seconds
-    if captured_seconds and estimate.job_seconds > _WORTH_CAPTURING * captured_seconds:
+    if captured_seconds and estimate.job.seconds > _WORTH_CAPTURING * captured_seconds:
         yield say("captured", seconds=captured_seconds, gpu=gpu)
 
 

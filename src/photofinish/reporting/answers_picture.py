@@ -13,7 +13,7 @@ from matplotlib.ticker import FixedLocator
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Decision
 from photofinish.answer.scaling import Grid
-from photofinish.answer.times import Interval
+from photofinish.answer.uncertainty import Interval
 from photofinish.reporting.answer_words import gpu_words, headline
 from photofinish.reporting.drawing import (
     DEVICE_COLOURS,

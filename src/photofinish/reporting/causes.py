@@ -51,9 +51,9 @@ def short_cause(pair: Comparison, device: DeviceLabel, *, is_bound: bool = False
     epoch, job = pair.bounds.epoch, pair.bounds.job
     if is_bound:
         if epoch and loads_longer_than_it_starts(pair):
-            share = epoch.measured_seconds / epoch.measured_whole_seconds
+            share = epoch.measured_seconds / epoch.whole_seconds
             return say("share of loader", share=min(1.0, share))
-        share = pair.cpu.timings.startup_seconds / job.measured_whole_seconds
+        share = pair.cpu.timings.startup_seconds / job.whole_seconds
         return say("share of start-up", share=min(1.0, share))
     diagnoses = pair.diagnoses[device]
     text = _share(diagnoses[0]) if diagnoses else ""

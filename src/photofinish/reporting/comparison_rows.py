@@ -14,7 +14,8 @@ from photofinish.answer.decision import Decision
 from photofinish.answer.result import Result, Trained
 from photofinish.answer.spending import ResourceUse
 from photofinish.answer.step_costs import PARTS
-from photofinish.answer.times import Interval, job_interval
+from photofinish.answer.times import job_interval
+from photofinish.answer.uncertainty import Interval
 from photofinish.machine.load import load_warnings
 from photofinish.reporting.extrapolated import timed_text
 from photofinish.reporting.sentences import metric_texts
@@ -150,7 +151,7 @@ COLUMNS: tuple[Figure[_DeviceRow], ...] = (
     _column("parameters", "run.parameter_count", "weights", thousands),
     _column("epochs", "epochs", "epochs"),
     _column("epochs_trained", "trained.timings.epochs", "epochs trained", then=len),
-    _column("repeats", "run.timings.end_to_end_seconds", "trainings", then=len),
+    _column("repeats", "trained.timings.repeats", "trainings", then=lambda each: 1 + len(each)),
     _column(
         "test_accuracy", "trained.scores.test_accuracy", "test accuracy", "{:.2%}".format, dvc=True
     ),

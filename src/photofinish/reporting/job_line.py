@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from photofinish.answer.times import job_interval
+from photofinish.answer.times import job_time
 from photofinish.config.experiment import Experiment
 from photofinish.reporting.templates import say
 from photofinish.results.measured import Measured
@@ -15,8 +15,7 @@ from photofinish.wording import seconds
 def job_line(measured: Measured, job: Experiment) -> str:
     """Return `digits-cnn on cpu: about 12 s for 80 epochs (11 s to 13 s)`."""
     times = experiment_job(measured, job)
-    with_seeds, spread = times.job_seconds / times.whole_seconds, "by one part of it"
-    low, high = (with_seeds * end for end in job_interval(times))
+    spread, (low, high) = "by one part of it", job_time(times, with_seeds=True).interval
     if math.isfinite(high):
         spread = f"{seconds(low)} to {seconds(high)}"
     return say(

@@ -17,7 +17,7 @@ from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Decision
 from photofinish.answer.prices import cost_of
 from photofinish.answer.same_model import same_model
-from photofinish.answer.times import Interval
+from photofinish.answer.uncertainty import Interval
 from photofinish.reporting.answer_words import runs_text
 from photofinish.reporting.drawing import (
     DEVICE_COLOURS,

@@ -15,7 +15,6 @@ from photofinish.answer.result import Result, Trained
 from photofinish.answer.scaling import Series
 from photofinish.answer.seeds import OverSeeds
 from photofinish.answer.speedups import BreakEvenEpochs, Speedup
-from photofinish.answer.times import LEAST_VALUES
 from photofinish.machine.load import load_warnings
 from photofinish.reporting.answer_words import (
     action_text,
@@ -28,7 +27,7 @@ from photofinish.reporting.causes import advice, cause
 from photofinish.reporting.extrapolated import caution, in_points, timed_text
 from photofinish.reporting.model_words import model_text
 from photofinish.reporting.templates import THE_SAME, say
-from photofinish.wording import counted, faster, measure_again
+from photofinish.wording import faster, measure_again
 
 _METRICS_NAMED = 3
 SHORT_PARTS = {
@@ -164,8 +163,7 @@ def _evidence_of_cpu(pair: Comparison, decision: Decision) -> Iterator[str]:
 def in_words(speedup: Speedup) -> str:
     """Return which device is faster, or that it is not known."""
     if speedup.interval is None:
-        noun = "sample" if speedup.kind == "step" else "epoch"
-        return say("no interval", few=_too_few(speedup.values, noun))
+        return say("no interval")
     if speedup.is_faster is None:
         return say("no difference")
     return say("gpu faster" if speedup.is_faster else "cpu faster")
@@ -179,9 +177,9 @@ def break_even_epochs(found: BreakEvenEpochs) -> str:
     if not found.epochs:
         when = say("at once")
     elif math.isfinite(found.epochs):
-        when = say("after", epochs=math.ceil(found.epochs))
+        when = say("after", epochs=math.ceil(round(found.epochs, 6)))
     if found.interval is None:
-        return say("no exact end", when=when, few=_too_few(found.values, "epoch"))
+        return say("no exact end", when=when)
     if math.isinf(found.epochs):
         return when
     low, high = (f"{math.ceil(end):,}" for end in found.interval)
@@ -198,8 +196,8 @@ def break_even_size(series: Series) -> str:
             return say("all sizes", which=which, first=first, last=last)
         return say("no size", first=first, last=last)
     size = say("from size", size=found.size)
-    if series.values < LEAST_VALUES:
-        return say("no exact end", when=size, few=_too_few(series.values, "epoch"))
+    if not found.is_known:
+        return say("no exact end", when=size)
     low = say("below", size=first) if found.low is None else f"{found.low:,.3g}"
     high = say("above", size=last) if found.high is None else f"{found.high:,.3g}"
     return say("ends", what=size, low=low, high=high)
@@ -276,7 +274,3 @@ def _cautions(pair: Comparison) -> Iterator[str]:
     hosts = [run.timings.host_name for run in pair.trained]
     if len(set(hosts)) > 1:
         yield say("machines", hosts=hosts)
-
-
-def _too_few(number: int, noun: str) -> str:
-    return say("too few", number=counted(number, noun), least=LEAST_VALUES)

@@ -46,7 +46,6 @@ TEMPLATES = {
     "only a GPU": "Yes, at least {least}: a step takes {there:time} on {gpu}, and none ended "
     "within {here:time} on the CPU.",
     "GPU no": "No. {there} on {gpu}, {here} on the CPU: {speedup}.[ {cause:cap}.]",
-    "GPU no difference": "No difference. {here} on the CPU and {there} on {gpu}: {speedup}.",
     "GPU close call": "Close call. {here} on the CPU and {there} on {gpu}: {speedup}.",
     "GPU can't tell": "Can't tell yet: {there} on {gpu}, {here} on the CPU: {speedup}."
     "[ {unknown:cap}.]",
@@ -176,8 +175,7 @@ TEMPLATES = {
     "step": "a step, its data on the device",
     "epoch": "an epoch with its data",
     "end_to_end": "the whole job with start-up",
-    "no interval": "no interval ({few})",
-    "too few": "{number}, and it takes {least}",
+    "no interval": "no interval by a single value",
     "no difference": "no clear difference",
     "gpu faster": "the GPU is faster",
     "cpu faster": "the CPU is faster",
@@ -185,7 +183,7 @@ TEMPLATES = {
     "never": "never, because its epochs are no shorter",
     "at once": "at once",
     "after": "after {epochs:n epoch}",
-    "no exact end": "{when} (no interval: {few})",
+    "no exact end": "{when} (no interval by a single epoch)",
     "ends": "{what} ({low} to {high})",
     "all sizes": "none: the GPU is {which} at all sizes from {first:,} to {last:,}",
     "no size": "none between {first:,} and {last:,}",
@@ -248,7 +246,8 @@ TEMPLATES = {
     "extrapolated": " (extrapolated from {timed})",
     "from": "from {timed}",
     "time limit": "The CPU trained {timed}, by its `time_limit`. The whole job's time of "
-    "{it.whole_seconds:time} is extrapolated ({low:time} to {high:time}), and its test metrics are "
+    "{it.whole_seconds:time} is extrapolated ({low:time} to {high:time}[, as by {worth:n value} "
+    "without drift]), and its test metrics are "
     "those after {done}.",
     "job line": "{it.job} on {it.device}: about {about:time} for [{at_most} ]{epochs:n epoch}"
     "[ from each of {seeds} seeds] ({spread})",

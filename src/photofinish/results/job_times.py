@@ -6,6 +6,8 @@ import statistics
 from abc import ABC, abstractmethod
 from typing import Literal, NamedTuple
 
+from pydantic import Field
+
 from photofinish.machine.fingerprint import GpuTarget
 from photofinish.machine.load import LoadWindow, load_warnings
 from photofinish.results import passed_seconds
@@ -38,6 +40,9 @@ class JobTimes(ProcessTimes, StepMeasurements, ABC):
     """Steps of a script on the CPU."""
     measured_load: tuple[LoadWindow, ...] = ()
     """Load while `measure` ran. In records without it, the last window of `load` covers that."""
+
+    readings: tuple[float, ...] = Field(default=(), exclude=True)
+    """How much the machine's speed differed between two processes: variances, one for each job."""
 
     @property
     def is_bound(self) -> bool:
@@ -76,11 +81,6 @@ class JobTimes(ProcessTimes, StepMeasurements, ABC):
 
     @property
     @abstractmethod
-    def epochs_a_pass(self) -> float:
-        """Number of epochs that were timed for a pass: 1, or less for a part of an epoch."""
-
-    @property
-    @abstractmethod
     def untimed_epochs(self) -> float:
         """Number of planned epochs that were not timed."""
 
@@ -93,11 +93,6 @@ class JobTimes(ProcessTimes, StepMeasurements, ABC):
     @abstractmethod
     def validation_share(self) -> float:
         """Time of validation as a share of the training passes' time."""
-
-    @property
-    def end_to_end_seconds(self) -> list[float]:
-        """Duration of the whole job, for each time that it was trained."""
-        return [self.whole_seconds]
 
     @property
     def interruptions(self) -> int:
@@ -188,10 +183,6 @@ class Timings(TrainingTimes, JobTimes):
         return [passed_seconds([epoch]) for epoch in self.all_epochs]
 
     @property
-    def epochs_a_pass(self) -> float:
-        return 1.0
-
-    @property
     def untimed_epochs(self) -> float:
         return float(self.epochs_left)
 
@@ -207,11 +198,6 @@ class Timings(TrainingTimes, JobTimes):
     @property
     def interruptions(self) -> int:
         return len(self.resumed_at_epochs)
-
-    @property
-    def end_to_end_seconds(self) -> list[float]:
-        repeats = [passed_seconds(repeat) + self.left_seconds(repeat) for repeat in self.repeats]
-        return [self.whole_seconds, *(self.once_seconds + seconds for seconds in repeats)]
 
     def of_length(self, epochs: int) -> Timings:
         """Return the times of a training of so many epochs: the first of these, or all and more."""

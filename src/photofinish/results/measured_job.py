@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 
 from photofinish.config.experiment import Experiment
 from photofinish.results.job_times import JobTimes, TimedShare
@@ -61,11 +60,6 @@ class MeasuredJob(Measured, JobTimes):
     @property
     def pass_seconds(self) -> list[float]:
         return [seconds + self._validation_seconds for seconds in self.by_parts.values]
-
-    @property
-    def epochs_a_pass(self) -> float:
-        steady = [part.steps for part in self.parts if part.holds != "start"]
-        return statistics.fmean(steady or [self.timed_steps]) / self.job_epoch_steps
 
     @property
     def untimed_epochs(self) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import astuple, fields
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
@@ -184,20 +184,17 @@ class TrainingTimes(ProcessTimes):
         """Number of epochs of the whole job."""
         return len(self.epochs) + self.epochs_left
 
-    def left_seconds(self, epochs: Sequence[EpochTiming]) -> float:
-        """Return the time of the epochs left, if each takes the mean time of `epochs`."""
-        return self.epochs_left * passed_seconds(epochs) / len(epochs)
-
     @property
     def whole_seconds(self) -> float:
-        """Duration of the whole job, extrapolated if a time limit left epochs untrained."""
-        passes_seconds = passed_seconds(self.epochs) + self.left_seconds(self.epochs)
-        return self.once_seconds + passes_seconds
+        """Duration of the whole job, whose every epoch takes the mean time of those trained."""
+        mean_seconds = passed_seconds(self.all_epochs) / len(self.all_epochs)
+        return self.once_seconds + self.planned_epochs * mean_seconds
 
     @property
     def seeds_seconds(self) -> float:
         """Time of all further seeds' passes, including the epochs left."""
-        return sum(passed_seconds(seed) + self.left_seconds(seed) for seed in self.seeds)
+        left = self.epochs_left
+        return sum(passed_seconds(seed) * (1 + left / len(seed)) for seed in self.seeds)
 
 
 class Untimed(Record):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -222,13 +221,10 @@ class Figures:
     @property
     def relative_error(self) -> float:
         """Half width of the interval of a step's mean time, as a share of the mean."""
-        from photofinish.answer.times import students_t
+        from photofinish.answer.uncertainty import error_of_mean
 
         means = self.part_seconds
-        if len(means) < _MOST_PARTS:
-            return math.inf
-        error = statistics.stdev(means) / math.sqrt(len(means))
-        return students_t(len(means) - 1) * error / self.step_seconds
+        return error_of_mean(means).half_width if len(means) >= _MOST_PARTS else math.inf
 
     @property
     def batches_per_step(self) -> float:

@@ -1,0 +1,228 @@
+"""How often intervals hold the truth, and what never widens or narrows them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import MakeResult
+from numpy.typing import NDArray
+from result_files import BUSY, paired, trained, with_timings
+
+from photofinish.answer.times import job_interval, job_time, reading
+from photofinish.answer.uncertainty import (
+    MACHINE,
+    LogError,
+    UncertainTime,
+    combined,
+    effective_number,
+    error_of_mean,
+    students_t,
+    total,
+)
+from photofinish.results import EpochTiming
+from photofinish.results.job_times import Timings
+from photofinish.results.timed_parts import TimedPart
+
+STARTUP_SECONDS = 5.0
+TRIES = 200
+Values = NDArray[np.float64]
+
+
+@pytest.fixture
+def made_up(make_result: MakeResult) -> Timings:
+    return trained(make_result).timings
+
+
+@dataclass(frozen=True)
+class Drift:
+    """Speed of a machine: an Ornstein-Uhlenbeck process of its logarithm, and white noise."""
+
+    deviation: float
+    seconds: float
+    """Time in which the speed forgets what it was."""
+
+    def epochs(self, count: int, seed: int, tries: int = TRIES) -> Values:
+        """Return nominal epochs of 1 s for each of many tries. Each noise has 2 to 5 %."""
+        random = np.random.default_rng(seed)
+        memory = math.exp(-1 / self.seconds)
+        logs = self.deviation * random.standard_normal((count, tries))
+        for index in range(1, count):
+            logs[index] = memory * logs[index - 1] + math.sqrt(1 - memory**2) * logs[index]
+        noise = random.uniform(0.02, 0.05, tries) * random.standard_normal((count, tries))
+        return np.exp(logs + noise).T
+
+
+def times(made_up: Timings, epochs: Sequence[float], planned: int) -> Timings:
+    """Return the times of a training of which these epochs were trained."""
+    changed = {
+        "epochs": tuple(EpochTiming(seconds, 0.0, 1.7e9) for seconds in epochs),
+        "epochs_left": planned - len(epochs),
+        "startup_seconds": STARTUP_SECONDS,
+        "total_seconds": STARTUP_SECONDS + sum(epochs),
+    }
+    return made_up.model_copy(update=changed)
+
+
+DRIFTS = [Drift(0.0, 30)] + [
+    Drift(deviation, seconds) for deviation in (0.05, 0.1) for seconds in (10, 30, 120)
+]
+WINDOWS = (15, 720), (60, 7200)
+
+
+@pytest.mark.parametrize("drift", DRIFTS, ids=str)
+@pytest.mark.parametrize(("seconds", "job_seconds"), WINDOWS)
+def test_a_jobs_interval_holds_its_time_while_the_machine_drifts(
+    made_up: Timings, drift: Drift, seconds: int, job_seconds: int
+) -> None:
+    held = 0
+    for epochs in drift.epochs(job_seconds, seed=seconds):
+        low, high = job_interval(times(made_up, epochs[:seconds].tolist(), job_seconds))
+        held += low <= STARTUP_SECONDS + epochs.sum() <= high
+    assert held >= 0.85 * TRIES
+
+
+def read(made_up: Timings, measured: Sequence[float], trained: Sequence[float]) -> float | None:
+    """Return the reading of a job whose epochs of one step took these times."""
+    given = {"steps": 1.0, "epoch": 0, "holds": "steps"}
+    parts = tuple(TimedPart.model_validate({"seconds": each} | given) for each in measured)
+    run = times(made_up, trained, len(trained))
+    return reading(run.model_copy(update={"parts": parts, "epoch_steps": 1.0}))
+
+
+@pytest.mark.parametrize("deviation", [0.1, 0.2])
+@pytest.mark.parametrize("seconds", [10, 120])
+@pytest.mark.parametrize(("window", "job_seconds"), WINDOWS)
+def test_readings_of_the_machine_hold_also_on_one_that_drifts_more(
+    made_up: Timings, deviation: float, seconds: float, window: int, job_seconds: int
+) -> None:
+    """Eight jobs were measured and later trained, for 15 s each."""
+    drift, held = Drift(deviation, seconds), 0
+    several = (drift.epochs(15, seed, 8 * TRIES).reshape(TRIES, 8, 15) for seed in (1, 2))
+    jobs = drift.epochs(job_seconds, seed=3)
+    for measured, trained_epochs, epochs in zip(*several, jobs, strict=True):
+        found = [read(made_up, *each) for each in zip(measured, trained_epochs, strict=True)]
+        run = times(made_up, epochs[:window].tolist(), job_seconds)
+        low, high = job_interval(run.model_copy(update={"readings": tuple(found)}))
+        held += low <= STARTUP_SECONDS + epochs.sum() <= high
+    assert held >= 0.85 * TRIES
+
+
+@pytest.mark.parametrize(
+    ("jobs", "load", "factor", "is_wider"),
+    [(3, (), 1.4, True), (2, (), 1.4, False), (3, (BUSY,), 1.4, False), (3, (), 1.0, False)],
+)
+def test_jobs_that_took_longer_trained_than_measured_widen_all_intervals(
+    make_result: MakeResult, jobs: int, load: Any, factor: float, is_wider: bool
+) -> None:
+    given = {"seconds": 3.0, "steps": 1.0, "epoch": 0, "holds": "steps"}
+    changed = {"parts": (TimedPart.model_validate(given),) * 6, "epoch_steps": 1.0, "load": load}
+    results: list[Any] = [
+        with_timings(trained(make_result, name, epoch_seconds=(3.0 * factor,) * 6), **changed)
+        for name in "abc"[:jobs]
+    ]
+    quiet = trained(make_result, "quiet", epoch_seconds=(3.0,) * 6)
+    alone, *_ = paired([quiet])
+    *_, among = paired([*results, quiet])
+    slow, slow_among = (job_interval(pair.cpu.timings)[1] for pair in (alone, among))
+    assert (slow_among > 1.01 * slow) is is_wider
+    assert (slow_among < slow) is (factor == 1.0)
+
+
+@pytest.mark.parametrize(("deviation", "least"), [(0.0, 0.95), (0.05, 0.85), (0.1, 0.75)])
+def test_a_ratios_interval_holds_the_truth_if_each_side_has_its_own_speed(
+    made_up: Timings, deviation: float, least: float
+) -> None:
+    """A CPU's 15 s of 12 min, and a whole training on a GPU. The true ratio is 12."""
+    random, held = np.random.default_rng(3), 0
+    for _ in range(TRIES):
+        on_cpu, on_gpu = np.exp(random.normal(0, deviation, 2))
+        cpu_epochs, gpu_epochs = np.exp(random.normal(0, 0.03, (2, 15)))
+        cpu = times(made_up, (12 * on_cpu * cpu_epochs).tolist(), 720)
+        gpu = times(made_up, np.tile(on_gpu * gpu_epochs, 48).tolist(), 720)
+        low, high = job_time(cpu).over(job_time(gpu))
+        held += low <= (STARTUP_SECONDS + 12 * 720) / (STARTUP_SECONDS + 720) <= high
+    assert held >= least * TRIES
+
+
+def test_more_epochs_do_not_widen_the_interval(made_up: Timings) -> None:
+    epochs = Drift(0.05, 30).epochs(240, seed=7)
+    widths = []
+    for count in (2, 4, 15, 60, 240):
+        ends = [job_interval(times(made_up, each[:count].tolist(), 7200)) for each in epochs]
+        widths.append(np.median([high / low for low, high in ends]))
+    assert widths == sorted(widths, reverse=True)
+
+
+@pytest.mark.parametrize("shares", [(1.0, 0.5), (1.0, 0.9), (0.1, 1.0)])
+@pytest.mark.parametrize(("count", "deviation"), [(3, 0.06), (3, 0.2), (6, 0.1)])
+def test_ratios_and_differences_of_two_means_hold_the_truth(
+    shares: tuple[float, float], count: int, deviation: float
+) -> None:
+    random, held = np.random.default_rng(5), np.zeros(2)
+    for _ in range(TRIES):
+        logs = random.normal(0, deviation, (2, count))
+        one, other = (
+            UncertainTime(share * math.exp(each.mean())).with_errors(
+                LogError(each.var(ddof=1) / count, count - 1)
+            )
+            for share, each in zip(shares, logs, strict=True)
+        )
+        truths = shares[0] / shares[1], shares[0] - shares[1]
+        ends = one.over(other), one.less(other)
+        held += [low <= truth <= high for (low, high), truth in zip(ends, truths, strict=True)]
+    assert held.min() >= 0.87 * TRIES
+
+
+def test_a_further_error_never_narrows_an_interval() -> None:
+    """By Welch and Satterthwaite alone, 3 % with five degrees of freedom would."""
+    further = [combined(MACHINE, LogError(each**2, 5.0)) for each in (0.0, 0.01, 0.03, 0.1, 0.5)]
+    widths = [round(each.half_width, 9) for each in further]
+    assert widths == sorted(widths)
+
+
+def test_jobs_on_one_machine_are_off_together() -> None:
+    one = UncertainTime(10.0).with_errors(MACHINE)
+    times = [replace(one, seconds=seconds) for seconds in (10.0, 30.0, 40.0)]
+    assert total(times[:2]).interval == pytest.approx(times[2].interval)
+    exact = UncertainTime(40.0)
+    low, high = total([one, exact]).interval
+    assert (low, high) == pytest.approx((40 + one.interval[0], 40 + one.interval[1]), rel=0.01)
+
+
+def test_what_is_not_known_leaves_an_end_open() -> None:
+    known, unknown = UncertainTime(10.0), UncertainTime(10.0).reaching(0.0)
+    assert unknown.interval == (0.0, 10.0)
+    assert unknown.over(known) == (0.0, 1.0)
+    assert known.over(unknown) == (1.0, math.inf)
+    assert unknown.less(known) == (-10.0, 0.0)
+    once = UncertainTime(10.0).with_errors(error_of_mean([10.0]))
+    assert once.interval == (0.0, math.inf)
+    assert once.less(known) == (-10.0, math.inf)
+
+
+@pytest.mark.parametrize("memory", [0.0, 0.6])
+def test_values_that_drift_are_worth_fewer(memory: float) -> None:
+    """Of 60 values with correlation r, (1 - r) / (1 + r) are independent: 60, and 15."""
+    random, found = np.random.default_rng(1), []
+    for _ in range(100):
+        logs = [random.standard_normal()]
+        while len(logs) < 60:
+            further = math.sqrt(1 - memory**2) * random.standard_normal()
+            logs.append(memory * logs[-1] + further)
+        found.append(effective_number([math.exp(0.05 * each) for each in logs]))
+    expected = 60 * (1 - memory) / (1 + memory)
+    assert 0.5 * expected <= np.median(found) <= 1.2 * expected
+
+
+@pytest.mark.parametrize(
+    ("freedom", "quantile"),
+    [(1, 6.3138), (1.25, 4.5480), (1.5, 3.7052), (1.75, 3.2253), (2, 2.9200), (2.5, 2.5582),
+     (3, 2.3534), (5, 2.0150), (30, 1.6973), (math.inf, 1.6449)],
+)  # fmt: skip
+def test_students_t_is_that_of_printed_tables(freedom: float, quantile: float) -> None:
+    assert students_t(freedom) == pytest.approx(quantile, rel=1.5e-3)
