@@ -18,7 +18,7 @@ from conftest import ROOT, run_command
 
 sys.path.insert(0, str(ROOT))  # the benchmarks are beside the package, not in it
 
-from benchmarks import ask, gpu_probe, tutorials
+from benchmarks import ask, coverage, gpu_probe, tutorials
 from benchmarks.probe import findings
 from benchmarks.table import BARE, OURS, TUTORIAL, markdown, rows_of, write
 from benchmarks.timing import Outcome, Spread, alternate, ratios
@@ -150,3 +150,12 @@ def test_it_raises_no_false_alarm_on_a_bare_machine(tmp_path: Path) -> None:
     found = json.loads((tmp_path / "probe.json").read_bytes())["findings"]
     assert [each for each in found if str(each["value"]).startswith(("FAILED", "OTHER"))] == []
     assert len([each for each in found if each["value"] == "passed"]) == 3
+
+
+def test_a_replay_predicts_each_recorded_training_by_its_windows(tmp_path: Path) -> None:
+    for run in (1, 2):
+        coverage.train("mlp", 1.0, tmp_path / f"mlp.quiet.{run}.npz")
+    recordings = list(coverage.read(tmp_path))
+    assert [(each.job, each.condition) for each in recordings] == [("mlp", "quiet")] * 2
+    *_, row = coverage.table(recordings, [0.4], has_readings=True)
+    assert re.match(r"\| quiet \| 0.4 s \| 2 \| \d+% \(.*\) \| \d+% \(.*\) \| ", row)
