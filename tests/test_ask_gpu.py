@@ -134,6 +134,25 @@ def test_a_record_of_a_rented_gpu_counts_until_the_script_changes(
     assert "another version of the script" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("step_seconds", "is_narrower"), [((0.1,), True), ((0.1, 0.2), False)])
+def test_asking_again_shows_how_much_the_machine_differs(
+    plant: Plant,
+    monkeypatch: pytest.MonkeyPatch,
+    step_seconds: tuple[float, ...],
+    is_narrower: bool,
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(Path.cwd()))
+    widths = []
+    for turn in range(6):
+        plant(None, process_of([step_seconds[turn % len(step_seconds)]] * 40))
+        (answer,) = asked(Length("max_steps", 100_000, "--steps"))
+        seconds = answer["answer"]["cpu_seconds"]
+        widths.append(seconds["high"] / seconds["low"])
+    assert widths[0] == pytest.approx(widths[1])  # three readings are needed
+    assert (widths[-1] < widths[0] / 1.1) is is_narrower
+    assert (widths[-1] > widths[0] * 1.1) is not is_narrower
+
+
 def test_runs_are_seeded_and_their_first_steps_compared(
     plant: Plant, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -75,12 +75,20 @@ def machine_error(run: JobTimes) -> LogError:
 def reading(run: JobTimes) -> float | None:
     """Return the variance of the speed that two processes of a job show, or None.
 
-    Its epochs were measured in one and trained in another, so half of the squared difference counts
-    for each. What the epochs of one process vary is subtracted.
+    Its epochs were measured in one and trained in another.
     """
     if run.epoch_by_parts is None or run.busy or run.step_warnings:
         return None
     measured, trained = run.epoch_by_parts.values, run.epoch_seconds
     within = sum(error_of_mean(each).variance for each in (measured, trained))
-    apart = math.log(run.epoch_by_parts.seconds / statistics.fmean(trained))
-    return max(0.0, apart**2 - within) / 2 if math.isfinite(within) else None
+    if math.isinf(within):
+        return None
+    return squared_difference(run.epoch_by_parts.seconds, statistics.fmean(trained), within)
+
+
+def squared_difference(seconds: float, other_seconds: float, within: float) -> float:
+    """Return the variance of the speed by the times of two processes, without that within them.
+
+    Half of the squared difference counts for each process.
+    """
+    return max(0.0, math.log(seconds / other_seconds) ** 2 - within) / 2

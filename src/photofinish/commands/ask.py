@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from photofinish.answer.comparison import Comparison, result_of_script
 from photofinish.answer.decision import decide
+from photofinish.answer.result import Result
 from photofinish.commands.ask_terms import Terms
 from photofinish.commands.terminal import print_answer
 from photofinish.config.compare import Comparing
@@ -29,6 +30,8 @@ from photofinish.reporting.ask_lines import (
 )
 from photofinish.results.measured import FirstScriptSteps, Measured
 from photofinish.results.measured_job import measured_job
+from photofinish.results.records import DeviceLabel
+from photofinish.scripts.asked_before import readings_with
 from photofinish.scripts.rented import rented_records, script_files
 from photofinish.scripts.run_script import FirstStepsOf, Limits, NoStepsError, Watched, watch
 from photofinish.scripts.script_lines import Length
@@ -106,13 +109,15 @@ def ask_command(
         runs, why_no_gpu = ([cpu], gpu) if isinstance(gpu, str) else ([cpu, gpu], None)
         compares = all(run.process and run.process.first_steps for run in runs)
         moved = _moved_steps(watching) if compares and len(runs) > 1 else None
-    records = _records(runs, hosts, moved, script_files(command))
+    files = script_files(command)
+    records = _records(runs, hosts, moved, files)
+    readings = readings_with(records, command, files)
     rented = list(rented_records(command))
     answers = []
     for job in jobs(runs, length):
         first = records[runs.index(sampled(runs))]
-        pair = _compared(job, records, first, why_no_gpu, settings)
-        there = [_compared(job, each, first, None, settings) for each in rented]
+        pair = _compared(job, records, first, why_no_gpu, settings, readings)
+        there = [_compared(job, each, first, None, settings, {}) for each in rented]
         pair = replace(pair, elsewhere=tuple(there))
         answers.append(JobAnswer(job, pair, decide(pair)))
     if what_gives := missing_length(sampled(runs), length):
@@ -247,14 +252,15 @@ def _compared(
     first: Measured,
     why_no_gpu: str | None,
     settings: Comparing,
+    readings: Mapping[DeviceLabel, tuple[float, ...]],
 ) -> Comparison:
     """Compare the job on the CPU and on the GPU, if it ran there, each with its own steps."""
-    on_cpu, *on_gpu = (
-        result_of_script(
-            measured_job(
-                record.model_copy(update={"job": job.name}), *own_length(job, record, first)
-            )
-        )
-        for record in records
-    )
+
+    def result(record: Measured) -> Result:
+        named = record.model_copy(update={"job": job.name})
+        times = measured_job(named, *own_length(job, record, first))
+        known = {"readings": readings.get(record.device, ())}
+        return result_of_script(times.model_copy(update=known))
+
+    on_cpu, *on_gpu = map(result, records)
     return Comparison.of(on_cpu, on_gpu[0] if on_gpu else None, why_no_gpu, settings)
