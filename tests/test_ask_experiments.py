@@ -23,6 +23,7 @@ from photofinish.config.compare import SHORT_LIST, ComparePlan, Comparing
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import ConfigError
 from photofinish.machine.fingerprint import CpuTarget
+from photofinish.reporting.ask_files import AskFiles
 from photofinish.results.measured import Measured, read_measured
 from photofinish.results.measured_job import experiment_job
 from photofinish.results.timed_parts import TimedPart, epoch_by_parts
@@ -118,8 +119,8 @@ def test_options_may_follow_the_names_of_experiments_but_not_a_command(
         monkeypatch.setattr(sys, "argv", ["photofinish", "ask", *words.split()])
         main()
         limits = Limits(3.0, 600.0)
-        file = tmp_path / "a.json"
-        asked.assert_called_with(["small", "other"], limits, file, None, shows_output=False)
+        files = AskFiles(tmp_path / "a.json")
+        asked.assert_called_with(["small", "other"], limits, files, None, shows_output=False)
     monkeypatch.setattr(sys, "argv", ["photofinish", "ask"])
     main()
     assert asked.call_args.args[0] == []
