@@ -95,7 +95,7 @@ def test_a_cpu_on_which_no_step_ends_gives_a_bound(
     line = r"at least ([\d,]+)x: a step takes 1 ms on the Test, and none .* within ([\d.]+) s"
     found = re.search(rf"Yes, {line} on the CPU\.\nDo: train on the GPU", capsys.readouterr().out)
     assert found
-    assert 0.4 < int(found[1].replace(",", "")) / (1000 * float(found[2])) < 1.5
+    assert 0.1 < int(found[1].replace(",", "")) / (1000 * float(found[2])) < 1.5
 
 
 def test_a_command_that_fails_on_the_cpu_still_shows_the_gpu_s_step(
