@@ -154,7 +154,7 @@ def sharing_table(shared: Iterable[Shared]) -> Table:
             "experiment": each.experiment,
             "hardware": hardware(each.device, each.timings),
             "devices": str(each.count),
-            "epoch (median)": seconds(each.speedup.device_seconds),
+            "epoch (mean)": seconds(each.speedup.device_seconds),
             "speed": say("as fast", speed=each.speedup.ratio, fewest=each.fewest),
             "scaling efficiency": efficiency,
             "recorded": each.machine or "here",
@@ -176,7 +176,7 @@ def references_table(pair: Comparison) -> Table:
         row = {
             "hardware": each.hardware,
             "recorded elsewhere": say("day and machine", day=day, machine=each.machine),
-            "epoch (median)": seconds(against_cpu.device_seconds),
+            "epoch (mean)": seconds(against_cpu.device_seconds),
             "of this CPU's speed": times(against_cpu.ratio),
             "total": f"{seconds(timings.whole_seconds)}{mark(timings)}",
             "test": say("score after", scores=each.scores.in_words, timed=timed_text(timings))
