@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import sys
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from photofinish.machine.accelerators import AcceleratorFacts
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.reporting.ask_files import AskFiles
 from photofinish.reporting.sentences import verdict
+from photofinish.results.measured import FirstScriptSteps
 from photofinish.scripts.run_script import Limits, Watched, recording, watch
 from photofinish.scripts.script_lines import Length, Loader, Process
 from photofinish.scripts.script_record import measured_script
@@ -120,7 +122,12 @@ def test_a_record_of_a_rented_gpu_counts_until_the_script_changes(
     plant: Plant, capsys: pytest.CaptureFixture[str]
 ) -> None:
     steps = Length("max_steps", 100_000, "--steps")
-    plant(process_of([0.001] * 40, "cuda"), process_of([0.2] * 40))
+    both = process_of([0.001] * 40, "cuda"), process_of([0.2] * 40)
+    for process in both:
+        step = {"losses": [1.0], "gradients": {"weight": [1.0]}}
+        first = {"inputs": [[1.0]], "weights": "same", "steps": [step], "draws": False}
+        process.first_steps = FirstScriptSteps.model_validate(first)
+    plant(*both)
     asked(steps)
     Path("rented-Test").mkdir()
     Path("a.json").rename("rented-Test/photofinish-answer.json")
@@ -128,10 +135,14 @@ def test_a_record_of_a_rented_gpu_counts_until_the_script_changes(
     (answer,) = asked(steps)
     found = [answer["answer"][key] for key in ("answer", "evidence", "gpu")]
     assert found == ["Probably yes", "recorded", "Test"]
+    assert answer["answer"]["model"] == "identical (the first 1 step)* on a Test"
     assert answer["answer"]["gpu_seconds"]["value"] == pytest.approx(102, rel=0.01)
     (answer,) = asked(steps, "changed = 1")
     assert answer["answer"]["evidence"] != "recorded"
     assert "another version of the script" in capsys.readouterr().err
+    Path("rented-Test/photofinish-answer.json").write_text("[]", encoding="utf-8")
+    with pytest.raises(UserError, match=r"rented-Test.* remove it"):
+        asked(steps)
 
 
 @pytest.mark.parametrize(("step_seconds", "is_narrower"), [((0.1,), True), ((0.1, 0.2), False)])
@@ -142,6 +153,9 @@ def test_asking_again_shows_how_much_the_machine_differs(
     is_narrower: bool,
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(Path.cwd()))
+    kept = Path("photofinish", f"{platform.node()}.asked.json")
+    kept.parent.mkdir()
+    kept.write_text("of another version", encoding="utf-8")
     widths = []
     for turn in range(6):
         plant(None, process_of([step_seconds[turn % len(step_seconds)]] * 40))

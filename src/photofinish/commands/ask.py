@@ -87,6 +87,7 @@ def ask_command(
     hosts = fingerprint(Devices())
     is_once = bool(hosts[1].missing)
     seeds = limits.seeds and not is_once
+    files, rented = script_files(command), list(rented_records(command))
     if not is_once:
         print(
             "It runs on the GPU, then as long again on the CPU, so it gets no input from here.",
@@ -109,10 +110,8 @@ def ask_command(
         runs, why_no_gpu = ([cpu], gpu) if isinstance(gpu, str) else ([cpu, gpu], None)
         compares = all(run.process and run.process.first_steps for run in runs)
         moved = _moved_steps(watching) if compares and len(runs) > 1 else None
-    files = script_files(command)
     records = _records(runs, hosts, moved, files)
     readings = readings_with(records, command, files)
-    rented = list(rented_records(command))
     answers = []
     for job in jobs(runs, length):
         first = records[runs.index(sampled(runs))]

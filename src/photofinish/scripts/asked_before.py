@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from pydantic import ValidationError
+
 from photofinish.answer.times import squared_difference
 from photofinish.answer.uncertainty import error_of_mean
 from photofinish.config.base import Record
@@ -43,7 +45,7 @@ def readings_with(
     """Remember these runs. Return the readings of each device, by all that are remembered."""
     path = user_state_folder() / f"{platform.node()}.asked.json"
     before = _All()
-    with suppress(FileNotFoundError):
+    with suppress(OSError, ValidationError):  # none yet, or of another version: it begins again
         before = _All.model_validate_json(path.read_bytes())
     found = [_asked([[*command], {**files}], record) for record in records]
     asked = (*before.asked, *filter(None, found))[-_MOST:]
