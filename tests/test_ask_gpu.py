@@ -118,6 +118,17 @@ def test_each_run_counts_its_own_steps_of_an_epoch(plant: Plant) -> None:
     assert epochs == {"cpu": 80, "gpu": 20}
 
 
+@pytest.mark.parametrize(("gpu_start", "line"), [(4.0, "repays its start after 2.3 s"), (2.0, "")])
+def test_a_start_is_repaid_after_a_time_of_training_however_long_an_epoch_is(
+    plant: Plant, capsys: pytest.CaptureFixture[str], gpu_start: float, line: str
+) -> None:
+    plant(loading(20, 0.01, "cuda"), loading(20, 0.1, "cpu"), cuda=gpu_start)
+    asked()
+    out = capsys.readouterr().out
+    assert line in out
+    assert ("repays its start" in out) is bool(line)
+
+
 def test_a_record_of_a_rented_gpu_counts_until_the_script_changes(
     plant: Plant, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -22,6 +22,7 @@ from photofinish.wording import MOST_WIDTH, byte_size, counted, money, seconds
 _MOST_GPUS = 4
 _FEW_STEPS = 5
 _MUCH_WAITING = 0.1
+_LEAST_REPAID_SECONDS = 1.0
 _BAR = 40
 """Width of the longest bar."""
 _START, _JOB, _UNSURE = "░", "█", "▒"
@@ -52,8 +53,9 @@ def repaid_line(hour: JobAnswer) -> str | None:
     """Return how much training repays a GPU's start, from the answer for an hour, or None."""
     compared, worth = hour.pair.compared, hour.decision.worth
     if compared and compared.break_even:
-        least_seconds = SECONDS_AN_HOUR * compared.break_even.epochs
-        return say("own repaid", after=least_seconds) if math.isfinite(least_seconds) else None
+        least_seconds = SECONDS_AN_HOUR * compared.break_even.epochs / hour.job.epochs
+        is_later = _LEAST_REPAID_SECONDS < least_seconds < math.inf
+        return say("own repaid", after=least_seconds) if is_later else None
     if worth.about != "renting" or worth.gpu is None:
         return None
     saved_seconds = worth.here_seconds - worth.gpu.seconds
