@@ -39,9 +39,13 @@ class Part:
 
 
 PARTS = {
+    "facts": Part("facts", "run", 60, ()),
     "tests": Part("steps", "run_tests", 300, ("pytest", "PIL")),
     "steps": Part("steps", "run", 420, ("PIL",)),
     "networks": Part("networks", "run", 420, ("torchvision", "PIL")),
+    "ask": Part("asking", "run", 400, ("pydantic", "psutil")),
+    "unseen": Part("unseen", "run", 120, ("torchvision",)),
+    "kernels": Part("kernels", "run", 60, ("torchvision",)),
 }
 
 

@@ -4,7 +4,6 @@ eager, against the rate at which the device multiplies matrices; and whether tra
 
 from __future__ import annotations
 
-import statistics
 import time
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from benchmarks.probe.trainers import (
     how,
     mnist,
     same_bits,
+    step_seconds,
     trained,
     trainer,
 )
@@ -98,7 +98,7 @@ def _measure_resnet(
             variant = f"{precision}, cuda_graphs: {graphs}, {name}{chosen}"
             with findings.failures_kept(what, variant):
                 built.prepare()
-                seconds = _step_seconds(built, layout)
+                seconds = step_seconds(built, layout)
                 speed = f"{operations / seconds / rate:.0%} of the matrix rate, "
                 speed += f"{batch_size / seconds:,.0f} images/s"
                 note = f"{how(built)}; {speed}"
@@ -109,18 +109,6 @@ def _measure_resnet(
         )
         repeats = "the same bits" if same_bits(first, again) else "OTHER BITS"
         findings.add("ResNet-18 trained twice", repeats, variant=precision, note=how(first))
-
-
-def _step_seconds(built: Trainer, layout: torch.memory_format) -> float:
-    """Return the median of some samples, each of several steps."""
-    samples, steps = (3, 1) if built.device == CPU else (10, 10)
-    seconds = []
-    with scratch_steps(built, layout=layout, at_once=steps) as (take_steps,):
-        for _ in range(1 + samples):  # the first is a warm-up
-            started_seconds = built.clock.now_seconds()
-            take_steps()
-            seconds.append((built.clock.now_seconds() - started_seconds) / steps)
-    return statistics.median(seconds[1:])
 
 
 def _operations_per_step(built: Trainer) -> int:

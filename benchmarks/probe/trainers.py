@@ -12,6 +12,7 @@ import torch
 from benchmarks import data
 from benchmarks.plain import PLAIN_STEPS
 from benchmarks.probe.findings import Findings
+from photofinish.measure.scratch import scratch_steps
 from photofinish.models.registry import build_model
 from photofinish.training.torch_device import configure_torch
 from photofinish.training.trainer import Trainer
@@ -73,6 +74,18 @@ def add_epoch(findings: Findings, what: str, variant: str, built: Trainer) -> No
     seconds = statistics.median(timing.training_seconds for timing in timings)
     rate = f"{built.training.image_count / seconds:,.0f} images/s"
     findings.add(what, seconds * 1e3, "ms", variant=variant, note=f"{how(built)}; {rate}")
+
+
+def step_seconds(built: Trainer, layout: torch.memory_format | None = None) -> float:
+    """Return the median of some samples, each of several steps."""
+    samples, steps = (3, 1) if built.device.type == "cpu" else (10, 10)
+    seconds = []
+    with scratch_steps(built, layout=layout, at_once=steps) as (take_steps,):
+        for _ in range(1 + samples):  # the first is a warm-up
+            started_seconds = built.clock.now_seconds()
+            take_steps()
+            seconds.append((built.clock.now_seconds() - started_seconds) / steps)
+    return statistics.median(seconds[1:])
 
 
 def same_bits(one: Trainer, other: Trainer) -> bool:
