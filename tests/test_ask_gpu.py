@@ -57,6 +57,7 @@ def loading(batches: float, step_seconds: float, device: str) -> Process:
 def plant(cpu_host: CpuTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plant:
     """Plant the runs on a GPU and, if wanted, on the CPU."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
 
     def plant(
         on_gpu: Process | None, on_cpu: Process | None = None, **startup_seconds: float
@@ -158,12 +159,8 @@ def test_a_record_of_a_rented_gpu_counts_until_the_script_changes(
 
 @pytest.mark.parametrize(("step_seconds", "is_narrower"), [((0.1,), True), ((0.1, 0.2), False)])
 def test_asking_again_shows_how_much_the_machine_differs(
-    plant: Plant,
-    monkeypatch: pytest.MonkeyPatch,
-    step_seconds: tuple[float, ...],
-    is_narrower: bool,
+    plant: Plant, step_seconds: tuple[float, ...], is_narrower: bool
 ) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(Path.cwd()))
     kept = Path("photofinish", f"{platform.node()}.asked.json")
     kept.parent.mkdir()
     kept.write_text("of another version", encoding="utf-8")
