@@ -46,6 +46,7 @@ PARTS = {
     "ask": Part("asking", "run", 400, ("pydantic", "psutil")),
     "unseen": Part("unseen", "run", 120, ("torchvision",)),
     "kernels": Part("kernels", "run", 60, ("torchvision",)),
+    "epochs": Part("epochs", "run", 60, ("torchvision",)),
 }
 
 

@@ -15,11 +15,12 @@ sys.path.insert(0, str(ROOT))  # the benchmarks are beside the package, not in i
 from benchmarks.systems.__main__ import table
 from benchmarks.systems.images import write_caltech
 from benchmarks.systems.jobs import SYSTEMS
-from benchmarks.systems.records import experiment_of
 from photofinish.config.datasets import CsvDataset, DatasetPlan
+from photofinish.config.experiment import Experiment
 from photofinish.config.loader import read_params
 from photofinish.data.raw_data import read_raw
 from photofinish.data.split import split
+from photofinish.files import to_json
 
 NOT_MEASURED = {"save_weights", "schedule"}
 """Settings that change no step."""
@@ -29,7 +30,9 @@ NOT_MEASURED = {"save_weights", "schedule"}
 def test_its_jobs_are_the_examples_experiments(system: str) -> None:
     jobs = {job.name: job for job in SYSTEMS[system]}
     for name, experiment in read_params(ROOT / "examples" / f"{system}.yaml").experiments.items():
-        own = experiment_of(jobs[name], experiment.dataset).model_dump(exclude=NOT_MEASURED)
+        given = {"dataset": experiment.dataset, "input": {"name": "resident"}, "seed": 0}
+        settings = given | {"precision": "fp32"} | jobs[name].settings
+        own = Experiment.model_validate_json(to_json(settings)).model_dump(exclude=NOT_MEASURED)
         expected = experiment.model_dump(exclude=NOT_MEASURED)
         for model in (own["model"], expected["model"]):
             model.pop("weights", None)  # published weights are not downloaded

@@ -8,7 +8,6 @@ for each measurement in systems.jsonl, as it goes, and the table in systems.md.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import subprocess
 import sys
@@ -30,7 +29,6 @@ from benchmarks.systems.shared_batch import step_seconds
 from photofinish.training.torch_device import CPU
 
 SHARED = "cifar10-resnet18"
-_RECORDED = ("MNIST", "MNIST, plain", "FashionMNIST")
 _OVERHEAD_SECONDS = 120
 """Time of a system's process beside the training: imports, images, warm-ups."""
 
@@ -129,23 +127,6 @@ def _start(system: str, args: argparse.Namespace) -> None:
         _write(args.out, _not_run(system, "the rest", "any device", problem))
 
 
-def _record(args: argparse.Namespace) -> None:
-    """Write records of jobs, in place of the table."""
-    if importlib.util.find_spec("pydantic") is None:
-        sys.exit("error: records need pydantic, which is not installed here")
-    from benchmarks.systems.records import record
-
-    jobs = [
-        job
-        for jobs in SYSTEMS.values()
-        for job in jobs
-        if job.name in args.records and job.images in _RECORDED
-    ]
-    if args.data is None or len(jobs) < len(args.records):
-        sys.exit("error: --records takes jobs of MNIST and Fashion-MNIST, and needs --data")
-    record(jobs, args.data, args.out, args.seconds)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.systems", description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "systems")
@@ -153,7 +134,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=15, help="of a system on each device")
     parser.add_argument("--only", nargs="+", choices=list(SYSTEMS), default=list(SYSTEMS))
     parser.add_argument(
-        "--records", nargs="+", metavar="JOB", help="write records for reference/ (needs pydantic)"
+        "--records", type=Path, metavar="PROJECT", help="write records of a planned project's jobs"
     )
     parser.add_argument("--small", action="store_true", help="only see that it runs")
     parser.add_argument("--system", choices=list(SYSTEMS), help=argparse.SUPPRESS)
@@ -165,7 +146,9 @@ def main() -> None:
         run_system(args.system, args)
         return
     if args.records:
-        _record(args)
+        from benchmarks.systems.records import record  # which needs pydantic
+
+        record(args.records.resolve())
         return
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "systems.jsonl").unlink(missing_ok=True)

@@ -1,79 +1,59 @@
-"""Records of jobs for reference/, by the stages themselves. They need pydantic and scikit-learn."""
+"""Records for reference/ of a planned project's experiments, on the accelerator here.
+
+The project's plan and splits may come from another machine, as `photofinish run split` leaves them.
+It needs pydantic, filelock, psutil and scikit-learn.
+"""
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 from benchmarks.probe.findings import ROOT
-from benchmarks.systems.images import MEAN_AND_STD
-from benchmarks.systems.jobs import Job
-from photofinish.config.budget import BudgetPlan
-from photofinish.config.datasets import DatasetPlan, TorchvisionDataset
+from photofinish.config.base import read_plan
 from photofinish.config.devices import Devices
-from photofinish.config.experiment import Experiment, ExperimentPlan
-from photofinish.files import to_json, write_text_atomically
+from photofinish.config.experiment import ExperimentPlan
+from photofinish.files import write_text_atomically
 from photofinish.machine.fingerprint import fingerprint
 from photofinish.results import records
+from photofinish.results.measured import MEASURED_FOLDER
 from photofinish.results.references import record_all
 
-
-def experiment_of(job: Job, dataset: str) -> Experiment:
-    """Return the experiment of params.yaml that the job is."""
-    defaults = {"dataset": dataset, "input": {"name": "resident"}, "seed": 0, "precision": "fp32"}
-    return Experiment.model_validate_json(to_json(defaults | job.settings))
+_PLAN = Path("data/plan")
 
 
-def record(jobs: list[Job], data: Path, project: Path, cpu_seconds: float) -> None:
-    """Train, evaluate and record jobs on MNIST or Fashion-MNIST in a project of their own.
-
-    Training on the CPU ends after `cpu_seconds`. Files are in `project`/reference.
-    """
+def record(project: Path) -> None:
+    """Measure, train, evaluate and record each experiment. Files are in `project`/reference."""
     for device, host in zip(records.DEVICE_LABELS, fingerprint(Devices()), strict=True):
-        write_text_atomically(project / f"hosts/{device}.json", host.model_dump_json())
-    write_text_atomically(project / "metrics.json", '{"metrics": [], "custom_code": {}}')
-    limits = dict.fromkeys((job.name for job in jobs), cpu_seconds)
-    budget = BudgetPlan(
-        currency="USD", cpu_hour=None, gpu_hour=None, budget=None, cpu_seconds=limits
-    )
-    write_text_atomically(project / "budget.json", budget.model_dump_json())
-    for job in jobs:
-        source = job.images.partition(",")[0]
-        mean, std = MEAN_AND_STD.get(job.images, (None, None))
-        root = project / "given"  # a copy, as torchvision unpacks the files beside themselves
-        shutil.copytree(data / source, root / source, dirs_exist_ok=True)
-        dataset = TorchvisionDataset(
-            source=source, validation=0, mean=mean, std=std, root=str(root)
+        write_text_atomically(project / _PLAN / f"hosts/{device}.json", host.model_dump_json())
+    plans = sorted((project / _PLAN / "experiments").glob("*.json"))
+    judging = []
+    for plan in plans:
+        name, path = plan.stem, str(plan.relative_to(project))
+        experiment = read_plan(plan, ExperimentPlan)
+        data = f"data/splits/{experiment.dataset}"
+        own = {"device": "gpu", "host": f"{_PLAN}/hosts/gpu.json", "data": data}
+        out, steps = f"results/{name}/gpu", f"{_PLAN}/steps/{name}.json"
+        measured = {"steps": steps, "job": path, "out": f"{out}/{MEASURED_FOLDER}", "seconds": "5"}
+        _stage(project, "measure", **own, **measured).wait()
+        none = records.Unavailable(
+            device="cpu", experiment=experiment, reason="only a GPU's record"
         )
-        plan = DatasetPlan(name=source, dataset=dataset, local_files=None)
-        write_text_atomically(project / "dataset.json", plan.model_dump_json())
-        experiment = ExperimentPlan(**dict(experiment_of(job, source)))
-        path = f"experiments/{job.name}.json"
-        write_text_atomically(project / path, experiment.model_dump_json())
-        folders = {"dataset": "dataset.json", "raw": "raw", "out": f"splits/{job.name}"}
-        _stage(project, "download", dataset="dataset.json", out="raw")
-        _stage(project, "split", **folders)
-        shared = {"experiment": path, "data": folders["out"], "budget": "budget.json"}
-        for device in records.DEVICE_LABELS:
-            own = {"host": f"hosts/{device}.json", "out": f"results/{job.name}/{device}"}
-            _stage(project, "train", device=device, **shared, **own)
-        out = f"results/{job.name}/{records.EVALUATED}"
-        judged = {"results": "results", "data": folders["out"], "metrics": "metrics.json"}
-        _stage(project, "evaluate", name=job.name, out=out, **judged)
-        record_all(project / "experiments", project / "results", project / "reference", None)
+        records.write_record(project / f"results/{name}/cpu" / records.MODEL / records.RECORD, none)
+        budget = f"{_PLAN}/budget.json"
+        _stage(project, "train", **own, experiment=path, out=out, budget=budget).wait()
+        judged = {"results": "results", "metrics": f"{_PLAN}/metrics/{name}.json", "data": data}
+        judged["out"] = f"results/{name}/{records.EVALUATED}"
+        judging.append({"name": name, **judged})
+    for process in [_stage(project, "evaluate", **arguments) for arguments in judging]:
+        process.wait()
+    record_all(project / _PLAN / "experiments", project / "results", project / "reference", None)
 
 
-def _stage(project: Path, stage: str, **arguments: str) -> None:
-    """Run a stage as DVC does."""
+def _stage(project: Path, stage: str, **arguments: str) -> subprocess.Popen[bytes]:
+    """Start a stage as DVC does."""
     command = [sys.executable, str(ROOT / "stages" / f"{stage}.py")]
     command += [text for key, value in arguments.items() for text in (f"--{key}", value)]
-    inherited = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("DVC_", "MLFLOW_"))
-    }
-    environment = inherited | {"DVC_ROOT": str(project)}
-    subprocess.run(command, cwd=project, env=environment, check=True)
+    return subprocess.Popen(command, cwd=project, env=os.environ | {"DVC_ROOT": str(project)})
