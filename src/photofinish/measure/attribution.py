@@ -275,7 +275,7 @@ def measure_input(
             most = steps_per_graph(twin.experiment, batches, trainer.network)
             graphed = trainer.steps.resized(min(most, max(1, steps // _LEAST_SAMPLES)))
             try:
-                graphed.capture(state, next(batches.train_batches(0, graphed.at_once)))
+                graphed.capture(state, 0, next(batches.train_batches(0, graphed.at_once)))
                 twin.steps = graphed
             except RuntimeError as error:
                 trainer.steps.note_failure(error)

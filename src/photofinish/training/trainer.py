@@ -339,15 +339,15 @@ class Trainer:
         return [first, *cut_to_last(batches, first, self.team.rank, self.team.size)]
 
     def _capture(self, steps: GraphedSteps) -> None:
-        """Capture the steps. Then run each kind of step and validation once, and undo the changes.
+        """Capture the steps. Then replay each graph and validate once, and undo the changes.
 
-        A graph does not share its memory, so an epoch's eager steps and validation need more.
+        A graph does not share its memory, so an epoch's batches and validation need more.
         Allocate this memory now: if it is not enough, eager steps are still possible.
         """
         try:
-            steps.capture(self.state, next(self.training.train_batches(0, steps.at_once)))
+            steps.capture_epoch(self.state, self.training)
             with put_back(self.state):
-                steps.run_each_kind(self.state, self.training.image_count)
+                steps.run_each_kind(self.state)
                 self._validate_each_size(self.state)
         except RuntimeError as error:
             steps.release()
