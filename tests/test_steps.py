@@ -238,13 +238,13 @@ def test_steps_are_eager_without_cuda_and_with_cuda_graphs_off(
 
 
 @pytest.mark.parametrize(
-    ("source", "images", "graphs_an_epoch"),
+    ("source", "images", "graphs_an_epoch", "eager"),
     [
-        ({"name": "resident"}, 16, 3),  # two of two batches, and one of a batch and an image
-        ({"name": "resident"}, 15, 3),
-        ({"name": "resident"}, 13, 3),  # the last holds an image
-        ({"name": "resident"}, 12, 2),
-        (LOADER, 16, 6),
+        ({"name": "resident"}, 16, 4, []),  # two batches, two, one and an image, and validation
+        ({"name": "resident"}, 15, 4, []),
+        ({"name": "resident"}, 13, 4, []),
+        ({"name": "resident"}, 12, 3, []),
+        (LOADER, 16, 6, [5]),  # whose validation is loaded
     ],
 )
 def test_an_epoch_runs_none_of_the_networks_python(
@@ -253,14 +253,13 @@ def test_an_epoch_runs_none_of_the_networks_python(
     source: dict[str, Any],
     images: int,
     graphs_an_epoch: int,
+    eager: list[int],
 ) -> None:
     trainer, sizes = warmed(make_job(input=source, images=images)), list[int]()
-    trainer.network.register_forward_pre_hook(
-        lambda network, inputs: sizes.append(len(inputs[0])) if network.training else None
-    )
+    trainer.network.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
     done = recorder.times_done
     list(trainer.epochs())
-    assert sizes == []
+    assert sizes == eager * 2
     assert recorder.times_done - done == graphs_an_epoch * 2
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from itertools import islice
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import nn
@@ -55,10 +55,13 @@ ScratchCopy = Callable[[], AbstractContextManager[TrainState]]
 """Context that yields a fresh state, to train and throw away."""
 
 
-class Recorded(NamedTuple):
+_Output = TypeVar("_Output")
+
+
+class Recorded(NamedTuple, Generic[_Output]):
     """Recording of captured work."""
 
-    output: torch.Tensor
+    output: _Output
     """Result, which each replay overwrites."""
     replay: Callable[[], None]
 
@@ -78,7 +81,7 @@ class CudaRecorder:
             yield
         torch.cuda.current_stream().wait_stream(self._stream)
 
-    def record(self, work: Callable[[], torch.Tensor]) -> Recorded:
+    def record(self, work: Callable[[], _Output]) -> Recorded[_Output]:
         """Capture the work without running it."""
         stream = torch.cuda.current_stream()
         generator = torch.cuda.default_generators[self._device.index]
@@ -167,7 +170,7 @@ class GraphedSteps(EagerSteps):
         self, step: Step, criterion: Loss, recorder: CudaRecorder, batch_size: int, at_once: int
     ) -> None:
         super().__init__(step)
-        self._criterion, self._recorder = criterion, recorder
+        self._criterion, self.recorder = criterion, recorder
         self._batch_size, self.at_once = batch_size, at_once
         self._captured: dict[int, tuple[Batch, CapturedSteps]] = {}
         """Static buffers and the captured steps that read them, by the number of samples."""
@@ -175,7 +178,7 @@ class GraphedSteps(EagerSteps):
     def capture(self, state: TrainState, number: int, buffers: Batch) -> None:
         """Capture the steps from `number` on, on the state's tensors and batches in `buffers`."""
         batches = split_batch(buffers, self._batch_size)
-        steps = CapturedSteps(self._step, self._criterion, state, batches, self._recorder, number)
+        steps = CapturedSteps(self._step, self._criterion, state, batches, self.recorder, number)
         self._captured[samples_in(buffers[1])] = buffers, steps
 
     def capture_epoch(self, state: TrainState, training: Batches) -> None:
@@ -210,12 +213,12 @@ class GraphedSteps(EagerSteps):
 
         Falls back to eager steps if the capture fails, so that a finished training is not lost.
         """
-        with self._recorder.beside():  # libraries prepare for a batch size here
+        with self.recorder.beside():  # libraries prepare for a batch size here
             self._step(state, 0, batch)
         at_once = max(size for size in range(1, self.at_once + 1) if steps % size == 0)
         batches = [batch] * at_once
         try:
-            captured = CapturedSteps(self._step, self._criterion, state, batches, self._recorder)
+            captured = CapturedSteps(self._step, self._criterion, state, batches, self.recorder)
         except RuntimeError as error:
             self.note_failure(error)
             return super().repeat(state, batch, steps)
@@ -224,7 +227,7 @@ class GraphedSteps(EagerSteps):
 
     def resized(self, at_once: int) -> GraphedSteps:
         """Return steps for graphs of another size, not captured yet."""
-        return GraphedSteps(self._step, self._criterion, self._recorder, self._batch_size, at_once)
+        return GraphedSteps(self._step, self._criterion, self.recorder, self._batch_size, at_once)
 
     def release(self) -> None:
         self._captured.clear()
@@ -358,9 +361,13 @@ def steps_per_graph(experiment: Experiment, training: Batches, network: nn.Modul
     if experiment.input.name == "loader":
         return 1  # so that loading the next batch overlaps with the step
     sample_bytes = bytes_of_a_sample(next(iter(training.eval_batches())))
-    layers = sum(1 for module in network.modules() if not any(module.children()))
     whole = training.image_count // training.batch_size
     by_size = MOST_BYTES // (training.batch_size * sample_bytes)
-    by_operations = _MOST_OPERATIONS // (_OPERATIONS_A_LAYER * layers)
-    most = max(1, min(whole, by_size, by_operations))
+    most = max(1, min(whole, by_size, most_steps(network)))
     return min(range(most, most // 2, -1), key=lambda size: whole % size)
+
+
+def most_steps(network: nn.Module) -> int:
+    """Return how many steps have as many operations as a graph may hold."""
+    layers = sum(1 for module in network.modules() if not any(module.children()))
+    return _MOST_OPERATIONS // (_OPERATIONS_A_LAYER * layers)

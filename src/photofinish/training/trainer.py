@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -139,7 +140,7 @@ class Trainer:
                 self._keep_weights()
             yield metrics, timing
         if self.best_weights:
-            self.steps.release()
+            self._release()
             self.result.load_state_dict(self.best_weights)
 
     def epochs_left(self) -> int:
@@ -175,8 +176,7 @@ class Trainer:
             losses.append(step_losses.reshape(-1))
             self.steps_done += step_losses.numel()
         trained_seconds = self.clock.now_seconds()
-        unseen = self.validation.eval_batches() if self.validation else ()
-        sums = self.validator.evaluate(self.state, unseen)
+        sums = self.validate()
         monitored = self.validator.monitored(sums.judged)
         validated_seconds = self.clock.now_seconds()
 
@@ -187,6 +187,13 @@ class Trainer:
             trained_seconds - started_seconds, validated_seconds - trained_seconds, time.time()
         )
         return metrics, timing
+
+    def validate(self) -> Sums:
+        """Evaluate the network on all validation samples."""
+        if self.validator.is_captured:
+            return self.validator.replay()
+        batches = self.validation.eval_batches() if self.validation else ()
+        return self.validator.evaluate(self.state, batches)
 
     def train_batches(self, epoch: int) -> Iterator[Batch]:
         """Return an epoch's batches. Batches for steps that are launched together are joined.
@@ -349,15 +356,30 @@ class Trainer:
             with put_back(self.state):
                 steps.run_each_kind(self.state)
                 self._validate_each_size(self.state)
+                self._capture_validation(steps)
         except RuntimeError as error:
-            steps.release()
+            self._release()
             self.team.forget_peak_memory()
             why = f"recording them failed ({first_failure(error)})"
             self.steps = fall_back(self.experiment, self.step, why)
 
+    def _capture_validation(self, steps: GraphedSteps) -> None:
+        """Capture validation if its batches are resident. Otherwise it stays eager."""
+        if self.validation is None or self.experiment.input.name != "resident":
+            return
+        change_weights = partial(steps.run_each_kind, self.state)
+        why = self.validator.capture(self.state, self.validation, steps.recorder, change_weights)
+        if why:
+            steps.why += f"; validation is launched one by one: {why}"
+
+    def _release(self) -> None:
+        """Free what was captured."""
+        self.steps.release()
+        self.validator.release()
+
     def forget_optimizer(self) -> None:
         """Free graphs, gradients and optimizer state, which only further training needs."""
-        self.steps.release()
+        self._release()
         for optimizer in self.state.optimizers:
             optimizer.zero_grad()
             optimizer.state.clear()
@@ -379,7 +401,7 @@ class Trainer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
-        self.steps.release()  # captured steps read tensors that are replaced below
+        self._release()  # captured steps read tensors that are replaced below
         self.network.load_state_dict(state["network"])
         if self.state.average:
             self.state.average.network.load_state_dict(state["average"])
