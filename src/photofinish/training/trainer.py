@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import nn
 
+from photofinish.errors import UserError
 from photofinish.results import EpochMetrics, EpochTiming
 from photofinish.training.batch_loss import choose_losses
 from photofinish.training.batches import Batch, Batches, cut_to_last, seed_epoch
 from photofinish.training.custom_step import BatchTransform
-from photofinish.training.failures import check_finite
+from photofinish.training.failures import check_finite, is_out_of_memory
 from photofinish.training.graphs import GraphedSteps, choose_steps, fall_back
 from photofinish.training.losses import Loss
 from photofinish.training.optimization import (
@@ -244,6 +245,7 @@ class Trainer:
         except in a `batch_transform`. Peak memory is counted after the choice.
         """
         started_seconds = self.clock.now_seconds()
+        planned_size = _largest_batch(self.validation)
         with self.scratch_copy() as state:
             first_seconds = self._run_each_size(state)
             while not self.is_awake(started_seconds):
@@ -252,6 +254,11 @@ class Trainer:
         self.team.forget_peak_memory()
         if isinstance(self.steps, GraphedSteps):
             self._capture(self.steps)
+        if (size := _largest_batch(self.validation)) < planned_size:
+            self.steps.why += (
+                f"; validation takes {size} samples at once, as memory is too small for "
+                f"{planned_size}, which may change its last digits"
+            )
         return WarmUp(self.clock.now_seconds() - started_seconds, first_seconds)
 
     def chosen_steps(self) -> EagerSteps:
@@ -322,12 +329,34 @@ class Trainer:
         for number, batch in numbered:
             self.step(state, number, batch)
             ends.append(self.clock.now_seconds())
-        self._validate_each_size(state)
+        self._fit_validation(state)
         if self.experiment.model.compile:  # validation compiles another graph
             ends.append(self.clock.now_seconds())
         each = [end - began for began, end in pairwise(ends)]
         usual_seconds = min(each[: len(batches)])
         return sum(max(0.0, seconds - usual_seconds) for seconds in each)
+
+    def _fit_validation(self, state: TrainState) -> None:
+        """Validate on each batch size. Halve batches that memory is too small for.
+
+        Raises UserError if the size is fixed or no larger than a training batch.
+        """
+        while True:
+            try:
+                return self._validate_each_size(state)
+            except (MemoryError, RuntimeError) as error:
+                if self.validation is None or not is_out_of_memory(error):
+                    raise
+                size, settings = _largest_batch(self.validation), self.experiment
+                smaller = max(settings.batch_size, size // 2)
+                if smaller >= size or settings.validation_batch_size or self.team.size > 1:
+                    reason = str(error).partition("\n")[0].rstrip(".") or "out of memory"
+                    raise UserError(
+                        f"validation fails on {size} samples at once ({reason}): "
+                        f"set a lower validation_batch_size in params.yaml"
+                    ) from error
+            # The error holds the failed batch's tensors, so their memory is free only here.
+            self.validation.resize(smaller)
 
     def _validate_each_size(self, state: TrainState) -> None:
         if self.validation is None:
@@ -412,3 +441,8 @@ class Trainer:
         self.state.scaler.load_state_dict(state["scaler"])
         self.progress = progress_in(state)
         self.steps_done = self.progress.epochs_done * self.steps_per_epoch
+
+
+def _largest_batch(batches: Batches | None) -> int:
+    """Return the number of samples in the largest batch."""
+    return min(batches.batch_size, batches.image_count) if batches else 0
