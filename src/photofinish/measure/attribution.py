@@ -225,8 +225,9 @@ def measure_attribution(
         other_batch=other_batch,
         launch_seconds=launch_seconds,
         bf16=measure_bf16(trainer, plan.samples) if plan.tries_bf16 else None,
-        captured=measure_captured(trainer, plan.samples) if is_launching else None,
         resident=measure_input(trainer, resident, RESIDENT, plan.steps) if resident else None,
+        # Last, as the allocator is slow after a capture that failed, before PyTorch 2.14.
+        captured=measure_captured(trainer, plan.samples) if is_launching else None,
     )
 
 
