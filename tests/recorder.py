@@ -23,6 +23,8 @@ from photofinish.training.graphs import Recorded
 
 READS = (
     "aten._local_scalar_dense",
+    "aten.is_nonzero",  # which inference mode does not take apart
+    "aten.item",
     "aten.nonzero",
     "aten.equal",
     "aten.masked_select",

@@ -349,7 +349,7 @@ def _bits(
         tensors += state.average.network.state_dict().values()
     for values in state.optimizer.state.values():
         tensors += values.values()
-    return tensors
+    return [tensor.clone() for tensor in tensors]  # a compiled network has no scratch copy
 
 
 def steps_per_graph(experiment: Experiment, training: Batches, network: nn.Module) -> int:

@@ -108,7 +108,7 @@ class Validator:
         if not (is_short and isinstance(self._loss, LossOfOutputs) and self._metric is None):
             return None
         try:
-            with torch.no_grad():  # not in inference mode, as its tensors can't be written outside
+            with torch.inference_mode():
                 with recorder.beside():  # libraries prepare for the batches' sizes here
                     self._scores(state, batches)
                 recorded = recorder.record(lambda: _totals(self._scores(state, batches)))
@@ -126,7 +126,7 @@ class Validator:
     def is_captured(self) -> bool:
         return self._captured is not None
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def replay(self) -> Sums:
         """Evaluate the network on all batches of the captured validation."""
         assert self._captured
