@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from itertools import islice
-from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import nn
@@ -81,13 +81,22 @@ class CudaRecorder:
             yield
         torch.cuda.current_stream().wait_stream(self._stream)
 
-    def record(self, work: Callable[[], _Output]) -> Recorded[_Output]:
-        """Capture the work without running it."""
+    def new_pool(self) -> Any:
+        """Return a handle of memory that several graphs may share."""
+        return torch.cuda.graph_pool_handle()
+
+    def record(self, work: Callable[[], _Output], pool: Any = None) -> Recorded[_Output]:
+        """Capture the work without running it.
+
+        A replay may overwrite all results and intermediate tensors of other graphs in its pool.
+        """
         stream = torch.cuda.current_stream()
         generator = torch.cuda.default_generators[self._device.index]
         graph = torch.cuda.CUDAGraph()
         # Thread-local, as a loader's thread may pin memory meanwhile.
-        capture = torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local")
+        capture = torch.cuda.graph(
+            graph, pool, stream=self._stream, capture_error_mode="thread_local"
+        )
         try:
             with capture:
                 output = work()
@@ -118,7 +127,7 @@ class CapturedSteps:
         criterion: Loss,
         state: TrainState,
         batches: list[Batch],
-        recorder: CudaRecorder,
+        record: Callable[[Callable[[], torch.Tensor]], Recorded[torch.Tensor]],
         number: int = 0,
     ) -> None:
         """Capture steps on an epoch's batches from `number` on."""
@@ -145,7 +154,7 @@ class CapturedSteps:
         capturable = override_groups(state.optimizer, "capturable", [True] * groups)
         try:
             with gradients_at_once, capturable:
-                self._losses, self._replay = recorder.record(steps)
+                self._losses, self._replay = record(steps)
         except RuntimeError:
             # The next step would read what the unfinished step left behind.
             for name in ("grad_scale", "found_inf"):
@@ -172,13 +181,18 @@ class GraphedSteps(EagerSteps):
         super().__init__(step)
         self._criterion, self.recorder = criterion, recorder
         self._batch_size, self.at_once = batch_size, at_once
+        self._pool = recorder.new_pool()
         self._captured: dict[int, tuple[Batch, CapturedSteps]] = {}
         """Static buffers and the captured steps that read them, by the number of samples."""
+
+    def record(self, work: Callable[[], _Output]) -> Recorded[_Output]:
+        """Capture work that runs between steps, in the memory of the steps' graphs."""
+        return self.recorder.record(work, self._pool)
 
     def capture(self, state: TrainState, number: int, buffers: Batch) -> None:
         """Capture the steps from `number` on, on the state's tensors and batches in `buffers`."""
         batches = split_batch(buffers, self._batch_size)
-        steps = CapturedSteps(self._step, self._criterion, state, batches, self.recorder, number)
+        steps = CapturedSteps(self._step, self._criterion, state, batches, self.record, number)
         self._captured[samples_in(buffers[1])] = buffers, steps
 
     def capture_epoch(self, state: TrainState, training: Batches) -> None:
@@ -218,7 +232,8 @@ class GraphedSteps(EagerSteps):
         at_once = max(size for size in range(1, self.at_once + 1) if steps % size == 0)
         batches = [batch] * at_once
         try:
-            captured = CapturedSteps(self._step, self._criterion, state, batches, self.recorder)
+            record = self.recorder.record
+            captured = CapturedSteps(self._step, self._criterion, state, batches, record)
         except RuntimeError as error:
             self.note_failure(error)
             return super().repeat(state, batch, steps)
@@ -231,6 +246,7 @@ class GraphedSteps(EagerSteps):
 
     def release(self) -> None:
         self._captured.clear()
+        self._pool = self.recorder.new_pool()  # a pool can't be used again after its last graph
 
 
 def choose_steps(

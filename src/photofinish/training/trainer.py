@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from functools import partial
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -377,7 +376,7 @@ class Trainer:
     def _capture(self, steps: GraphedSteps) -> None:
         """Capture the steps. Then replay each graph and validate once, and undo the changes.
 
-        A graph does not share its memory, so an epoch's batches and validation need more.
+        Graphs share no memory with other work, so an epoch's batches and validation need more.
         Allocate this memory now: if it is not enough, eager steps are still possible.
         """
         try:
@@ -396,9 +395,7 @@ class Trainer:
         """Capture validation if its batches are resident. Otherwise it stays eager."""
         if self.validation is None or self.experiment.input.name != "resident":
             return
-        change_weights = partial(steps.run_each_kind, self.state)
-        why = self.validator.capture(self.state, self.validation, steps.recorder, change_weights)
-        if why:
+        if why := self.validator.capture(self.state, self.validation, steps):
             steps.why += f"; validation is launched one by one: {why}"
 
     def _release(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,7 +12,7 @@ from photofinish.data.tasks import Task
 from photofinish.errors import ConfigError
 from photofinish.training.batch_loss import BatchLoss, LossOfOutputs, Scores, Weight
 from photofinish.training.batches import Batch, Batches, map_batch
-from photofinish.training.graphs import CudaRecorder, Recorded, most_steps
+from photofinish.training.graphs import GraphedSteps, Recorded, most_steps
 from photofinish.training.output_metrics import joined, monitored_value
 from photofinish.training.state import TrainState
 from photofinish.training.step import first_failure
@@ -91,16 +91,10 @@ class Validator:
         network.eval()
         return [self._loss.scores(network, state, batch) for batch in batches]
 
-    def capture(
-        self,
-        state: TrainState,
-        validation: Batches,
-        recorder: CudaRecorder,
-        change_weights: Callable[[], None],
-    ) -> str | None:
+    def capture(self, state: TrainState, validation: Batches, steps: GraphedSteps) -> str | None:
         """Capture a whole validation on resident batches. Return why a capture failed, or None.
 
-        Its sums must equal those of `evaluate` after `change_weights`. Custom steps, metrics on
+        Its sums must equal those of `evaluate`, also after more steps. Custom steps, metrics on
         outputs, and many batches are not captured.
         """
         batches = list(validation.eval_batches())
@@ -109,11 +103,11 @@ class Validator:
             return None
         try:
             with torch.inference_mode():
-                with recorder.beside():  # libraries prepare for the batches' sizes here
+                with steps.recorder.beside():  # libraries prepare for the batches' sizes here
                     self._scores(state, batches)
-                recorded = recorder.record(lambda: _totals(self._scores(state, batches)))
+                recorded = steps.record(lambda: _totals(self._scores(state, batches)))
             self._captured = recorded, state, batches
-            change_weights()
+            steps.run_each_kind(state)
             if self.replay() == self.evaluate(state, batches):
                 return None
             why = "recorded, it gave other sums"
