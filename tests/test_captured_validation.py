@@ -21,6 +21,7 @@ from recorded_jobs import (
 from torch import nn
 
 from photofinish.measure.take_parts import take_parts
+from photofinish.results.learned import weights_of
 
 WITH_STATE = {"shape": (1, 8, 8), "images": 17, "optimizer": ADAM}
 WEIGHTED = {"name": "cross_entropy", "weight": (1.0, 2.0, 3.0)}
@@ -89,6 +90,9 @@ def test_a_validation_that_cant_be_captured_is_eager_and_the_steps_are_not(
     network.register_forward_hook(python)
     recorded = trained(make_job(network))
     assert_recorded(recorded)
+    assert weights_of(recorded.network) == weights_of(
+        trained(make_job(network, cuda_graphs="off")).network
+    )
     assert f"; validation is launched one by one: {why}" in recorded.steps.why
     assert not recorded.validator.is_captured
 

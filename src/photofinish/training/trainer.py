@@ -397,6 +397,9 @@ class Trainer:
             return
         if why := self.validator.capture(self.state, self.validation, steps):
             steps.why += f"; validation is launched one by one: {why}"
+            # A failed capture replaces the device's generator, which the steps' graphs draw from.
+            steps.release()
+            steps.capture_epoch(self.state, self.training)
 
     def _release(self) -> None:
         """Free what was captured."""
