@@ -23,6 +23,7 @@ from photofinish.results import EpochMetrics
 from photofinish.training import graphs
 from photofinish.training.batches import Batches, Normaliser, Part
 from photofinish.training.input_paths import make_batches
+from photofinish.training.recorder import CudaRecorder, recorder_of
 from photofinish.training.torch_device import (
     CPU,
     Clock,
@@ -171,7 +172,7 @@ def test_training_again_gives_the_same_bits(device: torch.device, precision: str
 
 
 def assert_recorded_steps_give_the_same_bits(device: torch.device, **settings: Any) -> None:
-    if graphs.recorder_of(device) is None:
+    if recorder_of(device) is None:
         pytest.skip("PyTorch records no steps here")
     eager, recorded = (
         run(experiment(cuda_graphs=kind, **settings), device) for kind in ("off", "auto")
@@ -230,8 +231,8 @@ class WithState(nn.Sequential):
 
 def captured(device: torch.device, make: Any, **settings: Any) -> Trainer:
     """Return a captured training, after comparing it with an eager one."""
-    if graphs.recorder_of(device) is None:
-        pytest.skip("PyTorch captures no steps here")
+    if recorder_of(device) is None:
+        pytest.skip("PyTorch records no steps here")
     eager, trained = (
         run(experiment(cuda_graphs=kind, **settings), device, network=make())
         for kind in ("off", "auto")
@@ -291,7 +292,7 @@ def test_the_graphs_of_a_training_share_memory(
     device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if device.type != "cuda":
-        pytest.skip("PyTorch captures no steps here")
+        pytest.skip("PyTorch records no steps here")
 
     def reserved_bytes() -> int:
         gc.collect()
@@ -308,7 +309,7 @@ def test_the_graphs_of_a_training_share_memory(
         return torch.cuda.memory_reserved(device) - before_bytes
 
     shared_bytes = reserved_bytes()
-    monkeypatch.setattr(graphs.CudaRecorder, "new_pool", lambda _recorder: None)
+    monkeypatch.setattr(CudaRecorder, "new_pool", lambda _recorder: None)
     separate_bytes = reserved_bytes()
     print(f"reserved: {shared_bytes >> 20} MiB shared, {separate_bytes >> 20} MiB separate")
     assert shared_bytes < separate_bytes
@@ -325,10 +326,10 @@ def test_a_recording_that_fails_leaves_the_gpu_as_it_was(device: torch.device) -
 
     stream, drawn = torch.cuda.current_stream(), draw()
     with pytest.raises(RuntimeError):
-        graphs.CudaRecorder(device).record(lambda: nn.functional.dropout(ones) * ones.sum().item())
+        CudaRecorder(device).record(lambda: nn.functional.dropout(ones) * ones.sum().item())
     assert torch.cuda.current_stream() == stream
     assert torch.equal(draw(), drawn)
-    recorded = graphs.CudaRecorder(device).record(lambda: nn.functional.dropout(ones))
+    recorded = CudaRecorder(device).record(lambda: nn.functional.dropout(ones))
     torch.manual_seed(0)
     recorded.replay()
     assert torch.equal(recorded.output, drawn)
@@ -427,7 +428,7 @@ def kernels_in(found: dict[str, int]) -> int:
 
 def test_an_epoch_launches_three_graphs_and_few_kernels(device: torch.device) -> None:
     if device.type != "cuda":
-        pytest.skip("PyTorch captures no steps here")
+        pytest.skip("PyTorch records no steps here")
     found = []
     for kind in ("off", "auto"):
         made = trainer(experiment(cuda_graphs=kind), device)
@@ -447,7 +448,7 @@ def test_a_captured_compiled_training_has_the_bits_of_a_compiled_eager_one(
     device: torch.device,
 ) -> None:
     if device.type != "cuda":
-        pytest.skip("PyTorch captures no steps here")
+        pytest.skip("PyTorch records no steps here")
     try:
         torch.compile(torch.sin)(torch.ones(8, device=device))
     except Exception as error:  # noqa: BLE001  # whatever a compiler lacks here

@@ -35,7 +35,8 @@ from photofinish.training.custom_step import BatchTransform
 from photofinish.training.graphs import GraphedSteps, steps_per_graph
 from photofinish.training.step import EagerSteps, take_steps
 from photofinish.training.torch_device import CPU, free_memory_bytes, memory_format
-from photofinish.training.trainer import WARM_UP_STEPS, Trainer
+from photofinish.training.trainer import Trainer
+from photofinish.training.warm_up import WARM_UP_STEPS
 
 # By hand, where no reason stands beside it.
 _SAMPLES, _LEAST_SAMPLES = 10, 5  # five are enough for an interval

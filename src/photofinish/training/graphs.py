@@ -7,11 +7,10 @@ batches do not fill a graph, a second graph holds them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from functools import cache
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import nn
@@ -30,6 +29,7 @@ from photofinish.training.batches import (
 )
 from photofinish.training.losses import Loss
 from photofinish.training.optimization import DeviceLearningRates, Rates, override_groups
+from photofinish.training.recorder import CudaRecorder, Output, Recorded, recorder_of
 from photofinish.training.state import TrainState
 from photofinish.training.step import (
     EagerSteps,
@@ -53,69 +53,6 @@ TRIED_STEPS = 3
 """Number of captured steps whose bits a trial compares with eager steps, by hand."""
 ScratchCopy = Callable[[], AbstractContextManager[TrainState]]
 """Context that yields a fresh state, to train and throw away."""
-
-
-_Output = TypeVar("_Output")
-
-
-class Recorded(NamedTuple, Generic[_Output]):
-    """Recording of captured work."""
-
-    output: _Output
-    """Result, which each replay overwrites."""
-    replay: Callable[[], None]
-
-
-class CudaRecorder:
-    """Recorder of work in CUDA graphs, on a separate stream."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-
-    @contextmanager
-    def beside(self) -> Iterator[None]:
-        """Run work on the capture's stream, so that libraries create their workspaces for it."""
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
-            yield
-        torch.cuda.current_stream().wait_stream(self._stream)
-
-    def new_pool(self) -> Any:
-        """Return a handle of memory that several graphs may share."""
-        return torch.cuda.graph_pool_handle()
-
-    def record(self, work: Callable[[], _Output], pool: Any = None) -> Recorded[_Output]:
-        """Capture the work without running it.
-
-        A replay may overwrite all results and intermediate tensors of other graphs in its pool.
-        """
-        stream = torch.cuda.current_stream()
-        generator = torch.cuda.default_generators[self._device.index]
-        graph = torch.cuda.CUDAGraph()
-        # Thread-local, as a loader's thread may pin memory meanwhile.
-        capture = torch.cuda.graph(
-            graph, pool, stream=self._stream, capture_error_mode="thread_local"
-        )
-        try:
-            with capture:
-                output = work()
-        except RuntimeError:
-            # PyTorch would stay on the capture's stream, and before 2.14 its generator would not
-            # draw.
-            torch.cuda.set_stream(stream)
-            generator.graphsafe_set_state(generator.clone_state())
-            raise
-        return Recorded(output, graph.replay)
-
-
-@cache
-def recorder_of(device: torch.device) -> CudaRecorder | None:
-    """Return the recorder of a CUDA or ROCm device, or None: other devices' graphs are untested.
-
-    A device has a single recorder, because cuBLAS keeps a workspace for each stream it ever used.
-    """
-    return CudaRecorder(device) if device.type == "cuda" else None
 
 
 class CapturedSteps:
@@ -185,7 +122,7 @@ class GraphedSteps(EagerSteps):
         self._captured: dict[int, tuple[Batch, CapturedSteps]] = {}
         """Static buffers and the captured steps that read them, by the number of samples."""
 
-    def record(self, work: Callable[[], _Output]) -> Recorded[_Output]:
+    def record(self, work: Callable[[], Output]) -> Recorded[Output]:
         """Capture work that runs between steps, in the memory of the steps' graphs."""
         return self.recorder.record(work, self._pool)
 

@@ -15,18 +15,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
 
-from photofinish.errors import UserError
 from photofinish.results import EpochMetrics, EpochTiming
 from photofinish.training.batch_loss import choose_losses
-from photofinish.training.batches import Batch, Batches, cut_to_last, seed_epoch
+from photofinish.training.batches import Batch, Batches, seed_epoch
 from photofinish.training.custom_step import BatchTransform
-from photofinish.training.failures import check_finite, is_out_of_memory
+from photofinish.training.failures import check_finite
 from photofinish.training.graphs import GraphedSteps, choose_steps, fall_back
 from photofinish.training.losses import Loss
 from photofinish.training.optimization import (
@@ -45,15 +43,13 @@ from photofinish.training.torch_device import (
     memory_format,
 )
 from photofinish.training.validation import Sums, Validator
+from photofinish.training.warm_up import largest_batch, run_each_size, validate_each_size
 from photofinish.training.world import World
 
 if TYPE_CHECKING:
     from photofinish.config.experiment import Experiment
     from photofinish.config.metrics import Metric
     from photofinish.data import TaskName
-
-WARM_UP_STEPS = 3
-
 
 WARM_UP_SECONDS = 0.2
 """Time that an idle accelerator needs to reach its full clock, by hand."""
@@ -244,16 +240,16 @@ class Trainer:
         except in a `batch_transform`. Peak memory is counted after the choice.
         """
         started_seconds = self.clock.now_seconds()
-        planned_size = _largest_batch(self.validation)
+        planned_size = largest_batch(self.validation)
         with self.scratch_copy() as state:
-            first_seconds = self._run_each_size(state)
+            first_seconds = run_each_size(self, state)
             while not self.is_awake(started_seconds):
-                self._run_each_size(state)
+                run_each_size(self, state)
         self.steps = self.chosen_steps()
         self.team.forget_peak_memory()
         if isinstance(self.steps, GraphedSteps):
             self._capture(self.steps)
-        if (size := _largest_batch(self.validation)) < planned_size:
+        if (size := largest_batch(self.validation)) < planned_size:
             self.steps.why += (
                 f"; validation takes {size} samples at once, as memory is too small for "
                 f"{planned_size}, which may change its last digits"
@@ -314,65 +310,6 @@ class Trainer:
         weights_bytes = sum(parameter.nbytes for parameter in self.network.parameters())
         return free_bytes is not None and weights_bytes > _LARGE_SHARE * free_bytes
 
-    def _run_each_size(self, state: TrainState) -> float:
-        """Train and validate on batches as large as an epoch's first and last batch.
-
-        Libraries choose kernels for each size. Return by how much first steps took longer.
-        """
-        state.network.train()
-        batches = list(islice(self.training.train_batches(0), WARM_UP_STEPS))
-        numbered = list(enumerate(batches))
-        lasts = self._first_and_last(self.training, batches[0])[1:]
-        numbered += [(self.steps_per_epoch - 1, last) for last in lasts]
-        ends = [self.clock.now_seconds()]
-        for number, batch in numbered:
-            self.step(state, number, batch)
-            ends.append(self.clock.now_seconds())
-        self._fit_validation(state)
-        if self.experiment.model.compile:  # validation compiles another graph
-            ends.append(self.clock.now_seconds())
-        each = [end - began for began, end in pairwise(ends)]
-        usual_seconds = min(each[: len(batches)])
-        return sum(max(0.0, seconds - usual_seconds) for seconds in each)
-
-    def _fit_validation(self, state: TrainState) -> None:
-        """Validate on each batch size. Halve batches that memory is too small for.
-
-        Raises UserError if the size is fixed or no larger than a training batch.
-        """
-        while True:
-            try:
-                return self._validate_each_size(state)
-            except (MemoryError, RuntimeError) as error:
-                if self.validation is None or not is_out_of_memory(error):
-                    raise
-                size, settings = _largest_batch(self.validation), self.experiment
-                smaller = max(settings.batch_size, size // 2)
-                if smaller >= size or settings.validation_batch_size or self.team.size > 1:
-                    reason = str(error).partition("\n")[0].rstrip(".") or "out of memory"
-                    raise UserError(
-                        f"validation fails on {size} samples at once ({reason}): "
-                        f"set a lower validation_batch_size in params.yaml"
-                    ) from error
-            # The error holds the failed batch's tensors, so their memory is free only here.
-            self.validation.resize(smaller)
-
-    def _validate_each_size(self, state: TrainState) -> None:
-        if self.validation is None:
-            return
-        first = next(iter(self.validation.eval_batches()))
-        self.validator.evaluate(state, self._first_and_last(self.validation, first))
-
-    def _first_and_last(self, batches: Batches, first: Batch) -> list[Batch]:
-        """Return the first batch, and if the last is smaller, the first batch cut to its size.
-
-        With `collate`, return the first batch only, since half of it may not be a valid batch.
-        """
-        loader = self.experiment.input
-        if loader.name == "loader" and loader.collate:
-            return [first]
-        return [first, *cut_to_last(batches, first, self.team.rank, self.team.size)]
-
     def _capture(self, steps: GraphedSteps) -> None:
         """Capture the steps. Then replay each graph and validate once, and undo the changes.
 
@@ -383,7 +320,7 @@ class Trainer:
             steps.capture_epoch(self.state, self.training)
             with put_back(self.state):
                 steps.run_each_kind(self.state)
-                self._validate_each_size(self.state)
+                validate_each_size(self, self.state)
                 self._capture_validation(steps)
         except RuntimeError as error:
             self._release()
@@ -441,8 +378,3 @@ class Trainer:
         self.state.scaler.load_state_dict(state["scaler"])
         self.progress = progress_in(state)
         self.steps_done = self.progress.epochs_done * self.steps_per_epoch
-
-
-def _largest_batch(batches: Batches | None) -> int:
-    """Return the number of samples in the largest batch."""
-    return min(batches.batch_size, batches.image_count) if batches else 0
