@@ -29,10 +29,10 @@ from photofinish.training.trainer import Trainer
 IMAGES, BATCH = 16, 3
 """Five whole batches and a batch of one sample.
 
-Two windows of two batches are recorded. The last two batches run one by one.
+Two graphs hold two batches each, and a third the last two.
 """
 LOADER = {"name": "loader", "workers": 0}
-"""Input whose batches are recorded singly. Only the batch of one sample is left over."""
+"""Input whose batches are recorded singly."""
 SGD, ADAM, ADAMW = ({"name": name, "lr": 0.02} for name in ("sgd", "adam", "adamw"))
 DAMPED = SGD | {"momentum": 0.9, "dampening": 0.5}
 MakeJob = Callable[..., Trainer]
@@ -77,7 +77,11 @@ def job_maker(
             return make_batches(experiment, part, CPU)
 
         network = copy.deepcopy(network) if network else build_model(experiment.model, shape, 3, 0)
-        return Trainer(experiment, network, batches("train", images), batches("validation", 5), CPU)
+        training, validation = batches("train", images), batches("validation", 5)
+        monitored = experiment.monitored_metric()
+        return Trainer(
+            experiment, network, training, validation, CPU, classes=3, monitored=monitored
+        )
 
     return make
 

@@ -3,7 +3,8 @@
 Capturing computes nothing. A replay runs no Python, keeps every tensor's address, and uses the
 numbers of the capture. Tensors that the capture makes are filled with NaN, so that a read before
 the first write shows. Tensors from outside are not kept alive: a replay that reads freed memory
-fails. The recorder has no streams, and draws from the CPU's generator.
+fails. A replay fills what other recordings in its pool made with NaN, as they may share memory. The
+recorder has no streams, and draws from the CPU's generator.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from photofinish.training.graphs import Recorded
+from photofinish.training.recorder import Recorded
 
 READS = (
     "aten._local_scalar_dense",
+    "aten.is_nonzero",  # which inference mode does not take apart
+    "aten.item",
     "aten.nonzero",
     "aten.equal",
     "aten.masked_select",
@@ -82,7 +85,13 @@ class OperationRecorder:
         """There is one place only."""
         return nullcontext()
 
-    def record(self, work: Callable[[], torch.Tensor]) -> Recorded:
+    def new_pool(self) -> list[_Recording]:
+        """Return an empty list of the recordings that share memory."""
+        return []
+
+    def record(
+        self, work: Callable[[], Any], pool: list[_Recording] | None = None
+    ) -> Recorded[Any]:
         """Like torch.cuda.graph around the work."""
         mode = _Recording(self.fails_in)
         try:
@@ -98,9 +107,14 @@ class OperationRecorder:
             finally:  # as the end of a capture does
                 raise RuntimeError("operation failed due to a previous error during capture")
         self.recordings.append(mode.operations)
+        sharing = [] if pool is None else pool
+        sharing.append(mode)
 
         def again() -> None:
             self.times_done += 1
+            for other in sharing:
+                if other is not mode:
+                    other.spoil()
             with torch.no_grad():
                 for operation in mode.operations:
                     for place, result in zip(
@@ -156,12 +170,17 @@ class _Recording(TorchDispatchMode):
         return results
 
     def undo(self) -> None:
-        """Restore the tensors from outside, and fill the recorded ones with NaN."""
+        """Restore the tensors from outside, and spoil the recorded ones."""
         for now, before in self._found.values():
             now.copy_(before)
         self._found.clear()
-        for made in self._made.values():
-            made.fill_(float("nan") if made.is_floating_point() else -1)
+        self.spoil()
+
+    def spoil(self) -> None:
+        """Fill the recorded tensors with NaN."""
+        with torch.inference_mode():
+            for made in self._made.values():
+                made.fill_(float("nan") if made.is_floating_point() else -1)
 
     def _kept(self, tensor: torch.Tensor) -> torch.Tensor | Outside:
         return tensor.detach() if _place(tensor) in self._made else Outside.of(tensor)

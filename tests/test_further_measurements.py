@@ -40,7 +40,8 @@ from photofinish.runs.run import Run
 from photofinish.training.batches import Batch
 from photofinish.training.losses import Loss
 from photofinish.training.torch_device import CPU
-from photofinish.training.trainer import WARM_UP_STEPS, Trainer
+from photofinish.training.trainer import Trainer
+from photofinish.training.warm_up import WARM_UP_STEPS
 from photofinish.training.world import World
 
 

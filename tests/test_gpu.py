@@ -6,6 +6,7 @@ Needs torch, NumPy and pytest only, so that it also runs on a bare GPU machine:
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import time
@@ -22,6 +23,7 @@ from photofinish.results import EpochMetrics
 from photofinish.training import graphs
 from photofinish.training.batches import Batches, Normaliser, Part
 from photofinish.training.input_paths import make_batches
+from photofinish.training.recorder import CudaRecorder, recorder_of
 from photofinish.training.torch_device import (
     CPU,
     Clock,
@@ -97,17 +99,27 @@ def batches(
     )
 
 
-def trainer(settings: Any, device: torch.device, team: World | None = None) -> Trainer:
+def trainer(
+    settings: Any,
+    device: torch.device,
+    team: World | None = None,
+    network: nn.Module | None = None,
+) -> Trainer:
     configure_torch(device, settings.precision, threads=1)
     team = team or World(device)
-    network = build_model(CNN, SHAPE, CLASSES, settings.seed)  # type: ignore[arg-type]  # stands for a CnnModel
+    network = network or build_model(CNN, SHAPE, CLASSES, settings.seed)  # type: ignore[arg-type]  # stands for a CnnModel
     training = batches(settings, device, "train", team.rank, team.size)
     validation = batches(settings, device, "validation", team.rank, team.size)
     return Trainer(settings, network, training, validation, device, team)
 
 
-def run(settings: Any, device: torch.device, team: World | None = None) -> Trainer:
-    trained = trainer(settings, device, team)
+def run(
+    settings: Any,
+    device: torch.device,
+    team: World | None = None,
+    network: nn.Module | None = None,
+) -> Trainer:
+    trained = trainer(settings, device, team, network)
     trained.prepare()
     list(trained.epochs())
     return trained
@@ -160,7 +172,7 @@ def test_training_again_gives_the_same_bits(device: torch.device, precision: str
 
 
 def assert_recorded_steps_give_the_same_bits(device: torch.device, **settings: Any) -> None:
-    if graphs.recorder_of(device) is None:
+    if recorder_of(device) is None:
         pytest.skip("PyTorch records no steps here")
     eager, recorded = (
         run(experiment(cuda_graphs=kind, **settings), device) for kind in ("off", "auto")
@@ -199,6 +211,111 @@ def test_they_do_so_under_every_optimizer(
     assert_recorded_steps_give_the_same_bits(device, **settings)
 
 
+class WithState(nn.Sequential):
+    """Network that draws random numbers and has running means."""
+
+    def __init__(self, *, reads_back: bool = False) -> None:
+        torch.manual_seed(0)
+        super().__init__(
+            *(nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten()),
+            *(nn.Dropout(0.5), nn.Linear(8 * 16 * 16, CLASSES)),
+        )
+        self.reads_back = reads_back
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = super().forward(images)
+        if self.reads_back and not self.training:
+            assert outputs.isfinite().all()
+        return outputs
+
+
+def captured(device: torch.device, make: Any, **settings: Any) -> Trainer:
+    """Return a captured training, after comparing it with an eager one."""
+    if recorder_of(device) is None:
+        pytest.skip("PyTorch records no steps here")
+    eager, trained = (
+        run(experiment(cuda_graphs=kind, **settings), device, network=make())
+        for kind in ("off", "auto")
+    )
+    assert trained.steps.kind == "graph", trained.steps.why
+    assert trained.progress.metrics == eager.progress.metrics
+    assert same(weights(trained.network), weights(eager.network))
+    assert same(weights(trained.result), weights(eager.result))
+    return trained
+
+
+@pytest.mark.parametrize("at_once", [15, 2], ids=["a smaller batch", "a batch and a smaller one"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"ema": 0.9},
+        {"precision": "bf16", "optimizer": SimpleNamespace(**ADAM)},
+        {"precision": "fp16", "accumulate": 2, "clip_grad_norm": 0.5},
+    ],
+    ids=["ema", "bf16", "fp16, accumulate"],
+)
+def test_a_captured_epoch_end_and_validation_have_the_same_bits(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch, settings: Any, at_once: int
+) -> None:
+    monkeypatch.setattr(graphs, "MOST_BYTES", at_once * 32 * 4 * 16 * 16)
+    settings = {"schedule": SimpleNamespace(**ONE_CYCLE), **settings}
+    trained = captured(device, WithState, validation_batch_size=32, **settings)
+    assert trained.steps.at_once == at_once
+    assert trained.validator.is_captured, trained.steps.why
+    # A further training starts with the graphs of the first in memory.
+    again = run(experiment(validation_batch_size=32, **settings), device, network=WithState())
+    assert again.progress.metrics == trained.progress.metrics
+
+
+def test_steps_draw_the_same_numbers_after_a_validation_that_cant_be_captured(
+    device: torch.device,
+) -> None:
+    trained = captured(device, lambda: WithState(reads_back=True))
+    assert not trained.validator.is_captured
+    assert "validation is launched one by one" in trained.steps.why
+
+
+def test_a_resumed_captured_run_ends_with_the_same_bits_if_it_draws(device: torch.device) -> None:
+    settings = {"optimizer": SimpleNamespace(**ADAM), "ema": 0.9}
+    whole = captured(device, WithState, **settings)
+    resumed = trainer(experiment(**settings), device, network=WithState())
+    half = run(experiment(epochs=2, **settings), device, network=WithState())
+    resumed.load_state_dict(half.state_dict())
+    resumed.prepare()
+    resumed.load_state_dict(half.state_dict())  # also into captured steps
+    list(resumed.epochs())
+    assert resumed.progress.metrics == whole.progress.metrics
+    assert same(weights(resumed.result), weights(whole.result))
+
+
+def test_the_graphs_of_a_training_share_memory(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if device.type != "cuda":
+        pytest.skip("PyTorch records no steps here")
+
+    def reserved_bytes() -> int:
+        gc.collect()
+        torch.cuda.empty_cache()
+        before_bytes = torch.cuda.memory_reserved(device)
+        wide = nn.Sequential(
+            *(nn.Conv2d(1, 512, 3, padding=1), nn.ReLU(), nn.Flatten()),
+            nn.Linear(512 * 256, CLASSES),
+        )
+        kept = run(experiment(epochs=1), device, network=wide)
+        assert kept.validator.is_captured, kept.steps.why
+        gc.collect()
+        torch.cuda.empty_cache()  # which leaves the memory of graphs
+        return torch.cuda.memory_reserved(device) - before_bytes
+
+    reserved_bytes()  # with the libraries' workspaces, which stay
+    shared_bytes = reserved_bytes()
+    monkeypatch.setattr(CudaRecorder, "new_pool", lambda _recorder: None)
+    separate_bytes = reserved_bytes()
+    print(f"reserved: {shared_bytes >> 20} MiB shared, {separate_bytes >> 20} MiB separate")
+    assert shared_bytes < separate_bytes
+
+
 def test_a_recording_that_fails_leaves_the_gpu_as_it_was(device: torch.device) -> None:
     if device.type != "cuda":
         pytest.skip("PyTorch records no steps here")
@@ -210,10 +327,10 @@ def test_a_recording_that_fails_leaves_the_gpu_as_it_was(device: torch.device) -
 
     stream, drawn = torch.cuda.current_stream(), draw()
     with pytest.raises(RuntimeError):
-        graphs.CudaRecorder(device).record(lambda: nn.functional.dropout(ones) * ones.sum().item())
+        CudaRecorder(device).record(lambda: nn.functional.dropout(ones) * ones.sum().item())
     assert torch.cuda.current_stream() == stream
     assert torch.equal(draw(), drawn)
-    recorded = graphs.CudaRecorder(device).record(lambda: nn.functional.dropout(ones))
+    recorded = CudaRecorder(device).record(lambda: nn.functional.dropout(ones))
     torch.manual_seed(0)
     recorded.replay()
     assert torch.equal(recorded.output, drawn)
@@ -294,6 +411,53 @@ def test_an_nvidia_gpu_counts_the_energy_of_its_work(device: torch.device) -> No
     if found.joules is None:
         pytest.skip(found.reason)
     assert 5 < found.joules / passed_seconds < 2000  # watts
+
+
+def launches(trained: Trainer) -> dict[str, int]:
+    """Return how often each of CUDA's functions is called in the second epoch."""
+    epochs = trained.epochs()
+    next(epochs)
+    kinds = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=kinds) as profiled:
+        next(epochs)
+    return {each.key: each.count for each in profiled.key_averages()}
+
+
+def kernels_in(found: dict[str, int]) -> int:
+    return sum(count for name, count in found.items() if "LaunchKernel" in name)
+
+
+def test_an_epoch_launches_three_graphs_and_few_kernels(device: torch.device) -> None:
+    if device.type != "cuda":
+        pytest.skip("PyTorch records no steps here")
+    found = []
+    for kind in ("off", "auto"):
+        made = trainer(experiment(cuda_graphs=kind), device)
+        made.prepare()
+        found.append(launches(made))
+    eager, in_graphs = found
+    if not kernels_in(eager):
+        pytest.skip("the profiler sees no launches here")
+    print(f"kernels launched in an epoch: {kernels_in(eager)}, beside graphs {in_graphs}")
+    assert in_graphs["cudaGraphLaunch"] == 3  # fifteen steps, the last one, validation
+    # Two batches of images and labels are gathered, and PyTorch sets each graph's generator.
+    assert kernels_in(in_graphs) <= 20
+    assert kernels_in(eager) > 10 * kernels_in(in_graphs)
+
+
+def test_a_captured_compiled_training_has_the_bits_of_a_compiled_eager_one(
+    device: torch.device,
+) -> None:
+    if device.type != "cuda":
+        pytest.skip("PyTorch records no steps here")
+    try:
+        torch.compile(torch.sin)(torch.ones(8, device=device))
+    except Exception as error:  # noqa: BLE001  # whatever a compiler lacks here
+        pytest.skip(f"torch.compile does not work here: {str(error)[:200]}")
+    torch.compiler.reset()
+    model = SimpleNamespace(**(vars(CNN) | {"compile": True}))
+    trained = captured(device, lambda: None, model=model, epochs=2)
+    assert trained.validator.is_captured, trained.steps.why
 
 
 # -- several GPUs ----------

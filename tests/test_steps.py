@@ -14,6 +14,7 @@ from conftest import assert_same_run, network_with_state
 from recorded_jobs import (
     ADAM,
     ADAMW,
+    BATCH,
     DAMPED,
     LOADER,
     SGD,
@@ -107,6 +108,35 @@ def test_dropout_and_batch_norm_learn_the_same_bits_also_resumed_after_any_epoch
         assert_same_run(resumed, eager)
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_compiled_network_learns_the_same_bits_captured(
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
+    calls, by_torch = list[int](), nn.Module.compile
+
+    def backend(graph: Any, _inputs: object) -> Any:  # as "eager", which a dispatch mode skips
+        def run(*inputs: Any) -> Any:
+            calls.append(1)
+            return graph.forward(*inputs)
+
+        return run
+
+    def compile_quickly(network: nn.Module, *, dynamic: bool) -> None:
+        by_torch(network, backend=backend, dynamic=dynamic)
+
+    monkeypatch.setattr(nn.Module, "compile", compile_quickly)
+    model = CNN | {"compile": True}
+    settings = {"model": model, "optimizer": ADAM, "ema": 0.9, "precision": precision}
+    eager, recorded = (warmed(make_job(cuda_graphs=kind, **settings)) for kind in ("off", "auto"))
+    list(eager.epochs())
+    calls.clear()
+    list(recorded.epochs())
+    assert not calls
+    assert_recorded(recorded)
+    assert recorded.validator.is_captured
+    assert_same_run(recorded, eager)
+
+
 # -- what is taken one by one ----------
 
 
@@ -121,11 +151,17 @@ def counts(network: nn.Module, _images: object, outputs: torch.Tensor) -> torch.
     return outputs * network.calls
 
 
+def counts_smaller(network: nn.Module, images: tuple[Any, ...], outputs: torch.Tensor) -> Any:
+    """Depends on how often it ran on an epoch's smaller last batch."""
+    return counts(network, images, outputs) if len(images[0]) < BATCH else outputs
+
+
 @pytest.mark.parametrize(
     ("python", "why"),
     [
         (reads_back, r"recording some failed \(aten._local_scalar_dense.default reads a value"),
         (counts, "recorded, some gave other bits"),
+        (counts_smaller, "recorded, some gave other bits"),
     ],
 )
 def test_steps_with_other_bits_in_the_trial_are_eager(
@@ -156,8 +192,8 @@ def test_steps_are_eager_if_the_rest_of_an_epoch_has_no_memory_beside_the_graph(
 ) -> None:
     def full(trainer: Trainer) -> Trainer:
         def allocate(_network: nn.Module, inputs: Any) -> None:
-            has_graph = trainer.steps.kind == "graph" and len(recorder.recordings) == 2
-            if has_graph and len(inputs[0]) == 1:
+            has_graph = trainer.steps.kind == "graph" and len(recorder.recordings) == 3
+            if has_graph and len(inputs[0]) == 1:  # the trial has two recordings
                 raise torch.OutOfMemoryError("CUDA out of memory.")
 
         recorder.recordings.clear()
@@ -179,14 +215,12 @@ def test_steps_are_eager_if_the_rest_of_an_epoch_has_no_memory_beside_the_graph(
         ({"optimizer": UNFUSED, "schedule": ONE_CYCLE}, "its sgd is not fused"),
         ({"loss": SMOOTHED_AND_WEIGHTED}, "label_smoothing with weights reads values back"),
         ({"batch_size": 17}, "an epoch has no whole batch"),
-        ({"model": {"name": "linear", "compile": True}}, "torch.compile launches"),
     ],
     ids=str,
 )
 def test_steps_that_cant_be_captured_are_eager_with_a_reason(
-    make_job: MakeJob, settings: dict[str, Any], why: str, monkeypatch: pytest.MonkeyPatch
+    make_job: MakeJob, settings: dict[str, Any], why: str
 ) -> None:
-    monkeypatch.setattr(nn.Module, "compile", lambda _network, **_: None)  # it takes minutes
     trainer = warmed(make_job(**settings))
     assert trainer.steps.why.startswith(why)
     assert (trainer.steps.kind, trainer.steps.at_once) == ("eager", 1)
@@ -231,25 +265,43 @@ def test_steps_are_eager_without_cuda_and_with_cuda_graphs_off(
 
 
 @pytest.mark.parametrize(
-    ("source", "left_over", "windows"),
-    [({"name": "resident"}, [3, 1], 2), (LOADER, [1], 5)],
-    ids=["resident", "loader"],
+    ("source", "images", "graphs_an_epoch", "eager"),
+    [
+        ({"name": "resident"}, 16, 4, []),  # two batches, two, one and an image, and validation
+        ({"name": "resident"}, 15, 4, []),
+        ({"name": "resident"}, 13, 4, []),
+        ({"name": "resident"}, 12, 3, []),
+        (LOADER, 16, 6, [5]),  # whose validation is loaded
+    ],
 )
-def test_only_the_rest_of_an_epoch_runs_the_networks_python(
+def test_an_epoch_runs_none_of_the_networks_python(
     make_job: MakeJob,
     recorder: OperationRecorder,
     source: dict[str, Any],
-    left_over: list[int],
-    windows: int,
+    images: int,
+    graphs_an_epoch: int,
+    eager: list[int],
 ) -> None:
-    trainer, images = warmed(make_job(input=source)), []
-    trainer.network.register_forward_pre_hook(
-        lambda network, inputs: images.append(len(inputs[0])) if network.training else None
-    )
+    trainer, sizes = warmed(make_job(input=source, images=images)), list[int]()
+    trainer.network.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
     done = recorder.times_done
     list(trainer.epochs())
-    assert images == left_over * 2
-    assert recorder.times_done - done == windows * 2
+    assert sizes == eager * 2
+    assert recorder.times_done - done == graphs_an_epoch * 2
+
+
+@pytest.mark.parametrize("images", [12, 13, 14, 15, 16])
+@pytest.mark.parametrize("loss", ["cross_entropy", "mean"])
+def test_the_batches_left_at_an_epochs_end_learn_the_same_bits(
+    make_job: MakeJob, images: int, loss: str
+) -> None:
+    """Some are left, or a smaller one, or both. Their losses' gradients are computed together."""
+    smoothed = {"name": "cross_entropy", "label_smoothing": 0.1}
+    settings = {"images": images, "schedule": ONE_CYCLE, "optimizer": MOMENTUM}
+    settings |= {"loss": smoothed} if loss == "mean" else {}
+    recorded = trained(make_job(**settings))
+    assert_recorded(recorded)
+    assert_same_run(recorded, trained(make_job(**settings, cuda_graphs="off")))
 
 
 @pytest.mark.parametrize(("model", "most"), [("linear", 7), ("mlp", 13)])
@@ -257,8 +309,9 @@ def test_a_step_takes_no_more_operations_than_it_must(
     make_job: MakeJob, recorder: OperationRecorder, model: str, most: int
 ) -> None:
     hidden = {"hidden": (8,)} if model == "mlp" else {}
-    trainer = warmed(make_job(model={"name": model, **hidden}))
-    names = [each.name.partition(".")[2].partition(".")[0] for each in recorder.recordings[-1]]
+    trainer = warmed(make_job(model={"name": model, **hidden}, images=12))
+    steps = [each for each in recorder.recordings if any("fused" in one.name for one in each)][-1]
+    names = [each.name.partition(".")[2].partition(".")[0] for each in steps]
     # The losses' gradients, and the losses, of all steps.
     for once in ("cat", "new_zeros", "scatter_", "stack"):
         names.remove(once)

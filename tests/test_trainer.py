@@ -15,6 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from photofinish.data import PartName
 from photofinish.data.packed import PackedSplit
+from photofinish.errors import UserError
 from photofinish.models.registry import build_model
 from photofinish.training.batches import batch_order
 from photofinish.training.failures import NonFiniteLossError
@@ -37,6 +38,21 @@ class FailsAtStep(nn.Module):
         fails = self.steps == self.step if self.training else self.step == 0
         outputs: torch.Tensor = self.layer(images.flatten(1))
         return outputs * float("nan") if fails else outputs
+
+
+class FullAbove(nn.Module):
+    """Network whose validation has no memory for more than `most` samples."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.layer, self.most, self.sizes = nn.Linear(64, 3), most, list[int]()
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if not self.training and len(images) > self.most:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB.")
+        self.sizes += [] if self.training else [len(images)]
+        outputs: torch.Tensor = self.layer(images.flatten(1))
+        return outputs
 
 
 def convolutions() -> nn.Sequential:
@@ -225,3 +241,30 @@ def test_the_clock_is_read_only_at_the_ends_of_the_two_passes_and_after_the_orde
         (5.0, 0.5),
     ]
     assert events == ["order", "clock", "clock", "clock"] * 2
+
+
+def test_validation_takes_smaller_batches_where_memory_is_too_small(
+    trainer_of: MakeTrainer,
+) -> None:
+    def ends(trainer: Trainer) -> tuple[str, list[int]]:
+        trainer.network.sizes.clear()
+        trainer.prepare()
+        list(trainer.epochs())
+        return trainer.steps.why, trainer.network.sizes[-3:]
+
+    settings = {"batch_size": 4, "epochs": 1}
+    why, sizes = ends(trainer_of(FullAbove(10), **settings))
+    assert sizes == [6, 6, 6]
+    assert "; validation takes 6 samples at once, as memory is too small for 24" in why
+    why, sizes = ends(trainer_of(FullAbove(24), **settings))
+    assert sizes[-1] == 24
+    assert "memory" not in why
+
+
+@pytest.mark.parametrize("settings", [{}, {"validation_batch_size": 12}])
+def test_validation_without_memory_names_its_batch_size(
+    trainer_of: MakeTrainer, settings: dict[str, int]
+) -> None:
+    network = FullAbove(10 if settings else 3)
+    with pytest.raises(UserError, match="validation_batch_size"):
+        trainer_of(network, batch_size=4, **settings).prepare()

@@ -6,6 +6,7 @@ import pytest
 import torch
 from recorder import OperationRecorder
 
+import photofinish.training.recorder
 from photofinish.training import graphs, optimization, torch_device
 
 _is_available = torch.accelerator.is_available
@@ -16,7 +17,8 @@ def pytest_configure() -> None:
     patch = pytest.MonkeyPatch()
     patch.setattr(torch.accelerator, "is_available", lambda: True)  # read by the file's skip mark
     patch.setattr(torch_device, "accelerator", lambda *_: torch_device.CPU)
-    patch.setattr(graphs, "recorder_of", lambda _device: recorder)
+    for module in (graphs, photofinish.training.recorder):
+        patch.setattr(module, "recorder_of", lambda _device: recorder)
     patch.setattr(optimization, "is_accelerator", lambda _device: True)
 
 

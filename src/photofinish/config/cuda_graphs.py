@@ -21,8 +21,6 @@ def why_not_captured(experiment: Experiment) -> str | None:
     """
     if experiment.cuda_graphs == "off":
         return TURNED_OFF
-    if experiment.model.compile:
-        return "torch.compile launches a network's kernels in another way"
     if experiment.input.name == "loader" and experiment.input.collate:
         return "collate may give batches of other shapes"
     if experiment.step or experiment.batch_transform:

@@ -35,7 +35,8 @@ from photofinish.training.custom_step import BatchTransform
 from photofinish.training.graphs import GraphedSteps, steps_per_graph
 from photofinish.training.step import EagerSteps, take_steps
 from photofinish.training.torch_device import CPU, free_memory_bytes, memory_format
-from photofinish.training.trainer import WARM_UP_STEPS, Trainer
+from photofinish.training.trainer import Trainer
+from photofinish.training.warm_up import WARM_UP_STEPS
 
 # By hand, where no reason stands beside it.
 _SAMPLES, _LEAST_SAMPLES = 10, 5  # five are enough for an interval
@@ -225,8 +226,9 @@ def measure_attribution(
         other_batch=other_batch,
         launch_seconds=launch_seconds,
         bf16=measure_bf16(trainer, plan.samples) if plan.tries_bf16 else None,
-        captured=measure_captured(trainer, plan.samples) if is_launching else None,
         resident=measure_input(trainer, resident, RESIDENT, plan.steps) if resident else None,
+        # Last, as the allocator is slow after a capture that failed, before PyTorch 2.14.
+        captured=measure_captured(trainer, plan.samples) if is_launching else None,
     )
 
 
@@ -275,7 +277,7 @@ def measure_input(
             most = steps_per_graph(twin.experiment, batches, trainer.network)
             graphed = trainer.steps.resized(min(most, max(1, steps // _LEAST_SAMPLES)))
             try:
-                graphed.capture(state, next(batches.train_batches(0, graphed.at_once)))
+                graphed.capture(state, 0, next(batches.train_batches(0, graphed.at_once)))
                 twin.steps = graphed
             except RuntimeError as error:
                 trainer.steps.note_failure(error)

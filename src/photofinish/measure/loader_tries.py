@@ -23,7 +23,8 @@ from photofinish.training.batches import Batches, Part
 from photofinish.training.custom_step import BatchTransform
 from photofinish.training.input_paths import LoaderBatches, make_batches
 from photofinish.training.torch_device import CPU, free_memory_bytes
-from photofinish.training.trainer import WARM_UP_STEPS, Trainer
+from photofinish.training.trainer import Trainer
+from photofinish.training.warm_up import WARM_UP_STEPS
 
 _LEAST_SHARE = 0.05
 """Share of an epoch for loading, or for starting workers, above which other inputs are tried.

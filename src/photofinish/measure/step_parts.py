@@ -17,7 +17,8 @@ from photofinish.measure.threads import cpu_time_of
 from photofinish.nested import samples_in
 from photofinish.results.measurements import StepParts
 from photofinish.training.torch_device import CPU, is_accelerator
-from photofinish.training.trainer import WARM_UP_STEPS, Trainer
+from photofinish.training.trainer import Trainer
+from photofinish.training.warm_up import WARM_UP_STEPS
 
 _CLOCK_READINGS = 10
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -53,6 +53,12 @@ class Batches(Protocol):
 
     image_count: int
     batch_size: int
+    _plan: BatchPlan
+
+    def resize(self, batch_size: int) -> None:
+        """Take batches of another size from now on."""
+        self.batch_size = batch_size
+        self._plan = replace(self._plan, batch_size=batch_size)
 
     def train_batches(self, epoch: int, at_once: int = 1) -> Iterator[Batch]:
         """Yield the batches of one training epoch, on the device.

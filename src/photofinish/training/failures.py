@@ -75,7 +75,7 @@ def failures_explained(
                 f"memory has run out, or the shared memory (/dev/shm) that batches pass through: "
                 f"enlarge it, or lower input.workers in params.yaml (input.workers: 0 needs none)"
             ) from error
-        if _is_out_of_memory(error):
+        if is_out_of_memory(error):
             line = next(filter(_OUT_OF_MEMORY.search, text.splitlines()), text or "out of memory")
             raise UserError(
                 f"experiments.{name}: {line.rstrip('.')}. In params.yaml, lower its batch_size (it "
@@ -95,7 +95,7 @@ def failures_explained(
         raise
 
 
-def _is_out_of_memory(error: Exception) -> bool:
+def is_out_of_memory(error: Exception) -> bool:
     """Return True if the device's or the machine's memory ran out."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True

@@ -2,16 +2,15 @@
 
 Launching a kernel costs the host a few microseconds, often more than a small network's kernel takes
 to run. A replay runs no Python. Captured and eager steps give equal bits. If an epoch's last
-batches do not fill a graph, they take eager steps.
+batches do not fill a graph, a second graph holds them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from functools import cache
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from itertools import islice
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import nn
@@ -30,6 +29,7 @@ from photofinish.training.batches import (
 )
 from photofinish.training.losses import Loss
 from photofinish.training.optimization import DeviceLearningRates, Rates, override_groups
+from photofinish.training.recorder import CudaRecorder, Output, Recorded, recorder_of
 from photofinish.training.state import TrainState
 from photofinish.training.step import (
     EagerSteps,
@@ -55,57 +55,6 @@ ScratchCopy = Callable[[], AbstractContextManager[TrainState]]
 """Context that yields a fresh state, to train and throw away."""
 
 
-class Recorded(NamedTuple):
-    """Recording of captured work."""
-
-    output: torch.Tensor
-    """Result, which each replay overwrites."""
-    replay: Callable[[], None]
-
-
-class CudaRecorder:
-    """Recorder of work in CUDA graphs, on a separate stream."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-
-    @contextmanager
-    def beside(self) -> Iterator[None]:
-        """Run work on the capture's stream, so that libraries create their workspaces for it."""
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
-            yield
-        torch.cuda.current_stream().wait_stream(self._stream)
-
-    def record(self, work: Callable[[], torch.Tensor]) -> Recorded:
-        """Capture the work without running it."""
-        stream = torch.cuda.current_stream()
-        generator = torch.cuda.default_generators[self._device.index]
-        graph = torch.cuda.CUDAGraph()
-        # Thread-local, as a loader's thread may pin memory meanwhile.
-        capture = torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local")
-        try:
-            with capture:
-                output = work()
-        except RuntimeError:
-            # PyTorch would stay on the capture's stream, and before 2.14 its generator would not
-            # draw.
-            torch.cuda.set_stream(stream)
-            generator.graphsafe_set_state(generator.clone_state())
-            raise
-        return Recorded(output, graph.replay)
-
-
-@cache
-def recorder_of(device: torch.device) -> CudaRecorder | None:
-    """Return the recorder of a CUDA or ROCm device, or None: other devices' graphs are untested.
-
-    A device has a single recorder, because cuBLAS keeps a workspace for each stream it ever used.
-    """
-    return CudaRecorder(device) if device.type == "cuda" else None
-
-
 class CapturedSteps:
     """Graph of a few steps on static buffers."""
 
@@ -115,8 +64,11 @@ class CapturedSteps:
         criterion: Loss,
         state: TrainState,
         batches: list[Batch],
-        recorder: CudaRecorder,
+        record: Callable[[Callable[[], torch.Tensor]], Recorded[torch.Tensor]],
+        number: int = 0,
     ) -> None:
+        """Capture steps on an epoch's batches from `number` on."""
+        self.count = len(batches)
         device = tensors_of(batches[0])[0].device
         groups = len(state.optimizer.param_groups)
         self._rates = DeviceLearningRates(len(batches), groups, device)
@@ -127,8 +79,8 @@ class CapturedSteps:
 
         def steps() -> torch.Tensor:
             losses = []
-            for batch, rate in zip(batches, self._rates.slots, strict=True):
-                losses.append(step(state, 0, batch, rate))
+            for place, (batch, rate) in enumerate(zip(batches, self._rates.slots, strict=True)):
+                losses.append(step(state, number + place, batch, rate))
             return torch.stack(losses)
 
         state.network.train()
@@ -139,7 +91,7 @@ class CapturedSteps:
         capturable = override_groups(state.optimizer, "capturable", [True] * groups)
         try:
             with gradients_at_once, capturable:
-                self._losses, self._replay = recorder.record(steps)
+                self._losses, self._replay = record(steps)
         except RuntimeError:
             # The next step would read what the unfinished step left behind.
             for name in ("grad_scale", "found_inf"):
@@ -156,63 +108,69 @@ class CapturedSteps:
 
 
 class GraphedSteps(EagerSteps):
-    """Captured steps, with eager steps for the rest of an epoch."""
+    """Captured steps: a graph of `at_once` steps, and one of the steps left at an epoch's end."""
 
     kind: Literal["eager", "graph"] = "graph"
 
-    def __init__(self, step: Step, criterion: Loss, recorder: CudaRecorder, at_once: int) -> None:
+    def __init__(
+        self, step: Step, criterion: Loss, recorder: CudaRecorder, batch_size: int, at_once: int
+    ) -> None:
         super().__init__(step)
-        self._criterion, self._recorder, self.at_once = criterion, recorder, at_once
-        self._captured: tuple[Batch, CapturedSteps] | None = None
-        """Static buffers, and the captured steps that read them."""
+        self._criterion, self.recorder = criterion, recorder
+        self._batch_size, self.at_once = batch_size, at_once
+        self._pool = recorder.new_pool()
+        self._captured: dict[int, tuple[Batch, CapturedSteps]] = {}
+        """Static buffers and the captured steps that read them, by the number of samples."""
 
-    def capture(self, state: TrainState, buffers: Batch) -> None:
-        """Capture the steps on the state's own tensors, with their batches in `buffers`."""
-        batches = split_batch(buffers, samples_in(buffers[1]) // self.at_once)
-        steps = CapturedSteps(self._step, self._criterion, state, batches, self._recorder)
-        self._captured = buffers, steps
+    def record(self, work: Callable[[], Output]) -> Recorded[Output]:
+        """Capture work that runs between steps, in the memory of the steps' graphs."""
+        return self.recorder.record(work, self._pool)
+
+    def capture(self, state: TrainState, number: int, buffers: Batch) -> None:
+        """Capture the steps from `number` on, on the state's tensors and batches in `buffers`."""
+        batches = split_batch(buffers, self._batch_size)
+        steps = CapturedSteps(self._step, self._criterion, state, batches, self.record, number)
+        self._captured[samples_in(buffers[1])] = buffers, steps
+
+    def capture_epoch(self, state: TrainState, training: Batches) -> None:
+        """Capture the steps of an epoch's whole graphs, and of the batches that are left."""
+        buffers = next(training.train_batches(0, self.at_once))
+        self.capture(state, 0, buffers)
+        graph_samples = self.at_once * self._batch_size
+        graphs, left = divmod(training.image_count, graph_samples)
+        if left:
+            # Each batch is copied into its buffers before a replay, so both graphs may share them.
+            self.capture(state, graphs * self.at_once, first_samples(buffers, left))
 
     def __call__(self, state: TrainState, number: int, batch: Batch) -> torch.Tensor:
         """Train on several batches joined into one. Return the loss of each batch."""
-        if self._captured is None:
-            self.capture(state, map_batch(torch.clone, batch))
-        assert self._captured
-        buffers, captured = self._captured
-        samples = samples_in(buffers[1])
-        if samples_in(batch[1]) < samples:
-            losses = []
-            parts = split_batch(batch, samples // self.at_once)
-            for part_number, one in enumerate(parts, start=number):
-                losses.append(super().__call__(state, part_number, one))
-            return torch.stack(losses)
+        samples = samples_in(batch[1])
+        if samples not in self._captured:
+            self.capture(state, number, map_batch(torch.clone, batch))
+        buffers, captured = self._captured[samples]
         for buffer, part in zip(tensors_of(buffers), tensors_of(batch), strict=True):
             buffer.copy_(part)
-        return captured.run(state.schedule.next_rates(self.at_once)).clone()
+        return captured.run(state.schedule.next_rates(captured.count)).clone()
 
-    def run_each_kind(self, state: TrainState, sample_count: int) -> None:
-        """Replay the graph, then take an eager step of each batch size left at an epoch's end."""
-        assert self._captured
-        buffers, captured = self._captured
-        for buffer in tensors_of(buffers):
-            buffer.copy_(buffer.clone())  # like an epoch's batches, which need memory, too
-        captured.run([state.schedule.rates] * self.at_once)
-        batch_size = samples_in(buffers[1]) // self.at_once
-        whole, last = divmod(sample_count, batch_size)
-        for size in (batch_size if whole % self.at_once else 0, last):
-            if size:
-                self._step(state, 0, map_batch(torch.clone, first_samples(buffers, size)))
+    def run_each_kind(self, state: TrainState) -> None:
+        """Replay each graph."""
+        for buffers, captured in self._captured.values():
+            for buffer in tensors_of(buffers):
+                buffer.copy_(buffer.clone())  # like an epoch's batches, which need memory, too
+            captured.run([state.schedule.rates] * captured.count)
 
     def repeat(self, state: TrainState, batch: Batch, steps: int) -> Callable[[], object]:
         """Return a function that takes `steps` steps on one batch, in graphs of equal size.
 
         Falls back to eager steps if the capture fails, so that a finished training is not lost.
         """
-        with self._recorder.beside():  # libraries prepare for a batch size here
+        with self.recorder.beside():  # libraries prepare for a batch size here
             self._step(state, 0, batch)
         at_once = max(size for size in range(1, self.at_once + 1) if steps % size == 0)
         batches = [batch] * at_once
         try:
-            captured = CapturedSteps(self._step, self._criterion, state, batches, self._recorder)
+            record = self.recorder.record
+            captured = CapturedSteps(self._step, self._criterion, state, batches, record)
         except RuntimeError as error:
             self.note_failure(error)
             return super().repeat(state, batch, steps)
@@ -221,10 +179,11 @@ class GraphedSteps(EagerSteps):
 
     def resized(self, at_once: int) -> GraphedSteps:
         """Return steps for graphs of another size, not captured yet."""
-        return GraphedSteps(self._step, self._criterion, self._recorder, at_once)
+        return GraphedSteps(self._step, self._criterion, self.recorder, self._batch_size, at_once)
 
     def release(self) -> None:
-        self._captured = None
+        self._captured.clear()
+        self._pool = self.recorder.new_pool()  # a pool can't be used again after its last graph
 
 
 def choose_steps(
@@ -249,15 +208,14 @@ def choose_steps(
     if why_not := _why_not_with(state, training) or why_not_captured(experiment):
         return fall_back(experiment, step, why_not)
     at_once = steps_per_graph(experiment, training, state.network)
-    graphed = GraphedSteps(step, criterion, recorder, at_once)
+    graphed = GraphedSteps(step, criterion, recorder, training.batch_size, at_once)
     if scratch_copy is None:
         if experiment.cuda_graphs == "auto":
             return EagerSteps(step, "its network is too large for its device to try them on a copy")
         graphed.why = "params.yaml says so; no copy to try them on fits"
         return graphed
-    trial = graphed.resized(min(at_once, TRIED_STEPS))
     try:
-        has_same_bits = _try(trial, EagerSteps(step), experiment, training, scratch_copy, recorder)
+        has_same_bits = _try(graphed, step, experiment, training, scratch_copy, recorder)
     except RuntimeError as error:
         return fall_back(experiment, step, f"recording some failed ({first_failure(error)})")
     if experiment.deterministic and not has_same_bits:
@@ -289,37 +247,53 @@ def _why_not_with(state: TrainState, training: Batches) -> str | None:
 
 def _try(
     graphed: GraphedSteps,
-    eager: EagerSteps,
+    step: Step,
     experiment: Experiment,
     training: Batches,
     scratch_copy: ScratchCopy,
     recorder: CudaRecorder,
 ) -> bool:
     """Return True if captured and eager steps give the same bits."""
-    whole = training.image_count // training.batch_size
-    count = min(whole, TRIED_STEPS) // graphed.at_once * graphed.at_once
+    batch_size = training.batch_size
+    whole, last = divmod(training.image_count, batch_size)
+    trial = graphed.resized(min(graphed.at_once, TRIED_STEPS))
+    count = min(whole, TRIED_STEPS) // trial.at_once * trial.at_once
+    # Libraries choose kernels by a batch's size and alignment. The last batch follows `left` whole
+    # ones in memory. Two or one of them align it as an even or an odd number does.
+    left = whole % graphed.at_once
+    left = min(left, 2 - left % 2)
+    joined = next(training.train_batches(0, left + 1))
+    end = [first_samples(joined, left * batch_size + last)] if left + last else []
+    # An eager step's batch has memory of its own.
+    singly = [map_batch(torch.clone, one) for part in end for one in split_batch(part, batch_size)]
     with scratch_copy() as state, recorder.beside():
-        expected = _bits(state, eager, experiment, training, count)
+        numbered = [*enumerate(singly, whole - left)]
+        expected = _bits(state, EagerSteps(step), experiment, training, count, numbered)
     with scratch_copy() as state:
-        captured = _bits(state, graphed, experiment, training, count)
+        numbered = [*enumerate(end, whole - left)]
+        captured = _bits(state, trial, experiment, training, count, numbered)
     return all(map(same_bits, expected, captured))
 
 
 def _bits(
-    state: TrainState, steps: EagerSteps, experiment: Experiment, training: Batches, count: int
+    state: TrainState,
+    steps: EagerSteps,
+    experiment: Experiment,
+    training: Batches,
+    count: int,
+    end: list[tuple[int, Batch]],
 ) -> list[torch.Tensor]:
     """Return losses, weights and optimizer state after up to two short epochs.
 
-    An epoch has `count` steps and an eager step. The schedule moves between epochs, so that a
-    learning rate that is fixed in the graph changes the bits.
+    An epoch has `count` steps, then those on the numbered batches of `end`. The schedule moves
+    between epochs, so that a learning rate that is fixed in the graph changes the bits.
     """
     losses: list[torch.Tensor] = []
-    batch = training.first()
     for epoch in range(min(2, experiment.epochs)):
         seed_epoch(experiment.seed, epoch)
         batches = training.train_batches(epoch, steps.at_once)
         losses += islice(take_steps(steps, state, batches), count // steps.at_once)
-        losses.append(steps.take_one(state, batch))
+        losses += [steps(state, number, batch) for number, batch in end]
         state.schedule.epoch_ended(0.0)
     tensors = [torch.cat([loss.reshape(-1) for loss in losses])]
     tensors.append(torch.tensor(state.scaler.get_scale()))
@@ -328,7 +302,7 @@ def _bits(
         tensors += state.average.network.state_dict().values()
     for values in state.optimizer.state.values():
         tensors += values.values()
-    return tensors
+    return [tensor.clone() for tensor in tensors]  # a compiled network has no scratch copy
 
 
 def steps_per_graph(experiment: Experiment, training: Batches, network: nn.Module) -> int:
@@ -340,9 +314,13 @@ def steps_per_graph(experiment: Experiment, training: Batches, network: nn.Modul
     if experiment.input.name == "loader":
         return 1  # so that loading the next batch overlaps with the step
     sample_bytes = bytes_of_a_sample(next(iter(training.eval_batches())))
-    layers = sum(1 for module in network.modules() if not any(module.children()))
     whole = training.image_count // training.batch_size
     by_size = MOST_BYTES // (training.batch_size * sample_bytes)
-    by_operations = _MOST_OPERATIONS // (_OPERATIONS_A_LAYER * layers)
-    most = max(1, min(whole, by_size, by_operations))
+    most = max(1, min(whole, by_size, most_steps(network)))
     return min(range(most, most // 2, -1), key=lambda size: whole % size)
+
+
+def most_steps(network: nn.Module) -> int:
+    """Return how many steps have as many operations as a graph may hold."""
+    layers = sum(1 for module in network.modules() if not any(module.children()))
+    return _MOST_OPERATIONS // (_OPERATIONS_A_LAYER * layers)

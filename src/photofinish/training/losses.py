@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -56,6 +57,18 @@ class _NllLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, _one: torch.Tensor) -> Any:
         return ctx.saved_tensors[0], None, None
+
+
+def _nll_gradients(log_probs: torch.Tensor, targets: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return each batch's gradient of its mean. Batches of equal size are computed in one go."""
+    parts: list[torch.Tensor] = []
+    for size, group in groupby(targets, key=len):
+        batches = [*group]
+        rows = torch.cat(batches) if len(batches) > 1 else batches[0]
+        gradients = log_probs.new_zeros(len(rows), log_probs.shape[1])
+        gradients.scatter_(1, rows[:, None], -1 / size)
+        parts += torch.split(gradients, size)
+    return parts
 
 
 class Loss:
@@ -110,10 +123,7 @@ class Loss:
         if self._targets and outputs.dim() == 2:
             log_probs = _at_least_fp32(outputs).log_softmax(1)
             if self._gradients is None:
-                rows = torch.cat(self._targets) if len(self._targets) > 1 else targets
-                gradients = log_probs.new_zeros(len(rows), log_probs.shape[1])
-                gradients.scatter_(1, rows[:, None], -1 / len(targets))
-                self._gradients = iter(torch.split(gradients, len(targets)))
+                self._gradients = iter(_nll_gradients(log_probs, self._targets))
             loss = _NllLoss.apply(log_probs, targets, next(self._gradients))
             return cast("torch.Tensor", loss)
         if not self._is_custom:

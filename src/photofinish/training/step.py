@@ -149,10 +149,6 @@ class EagerSteps:
         state.schedule.batch_ended()
         return loss
 
-    def take_one(self, state: TrainState, batch: Batch) -> torch.Tensor:
-        """Take an eager step on an epoch's first batch, without moving the schedule."""
-        return self._step(state, 0, batch)
-
     def repeat(self, state: TrainState, batch: Batch, steps: int) -> Callable[[], object]:
         """Return a function that takes this number of steps on one batch."""
         return lambda: [self._step(state, 0, batch) for _ in range(steps)]

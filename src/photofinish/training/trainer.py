@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -23,7 +22,7 @@ from torch import nn
 
 from photofinish.results import EpochMetrics, EpochTiming
 from photofinish.training.batch_loss import choose_losses
-from photofinish.training.batches import Batch, Batches, cut_to_last, seed_epoch
+from photofinish.training.batches import Batch, Batches, seed_epoch
 from photofinish.training.custom_step import BatchTransform
 from photofinish.training.failures import check_finite
 from photofinish.training.graphs import GraphedSteps, choose_steps, fall_back
@@ -44,15 +43,13 @@ from photofinish.training.torch_device import (
     memory_format,
 )
 from photofinish.training.validation import Sums, Validator
+from photofinish.training.warm_up import largest_batch, run_each_size, validate_each_size
 from photofinish.training.world import World
 
 if TYPE_CHECKING:
     from photofinish.config.experiment import Experiment
     from photofinish.config.metrics import Metric
     from photofinish.data import TaskName
-
-WARM_UP_STEPS = 3
-
 
 WARM_UP_SECONDS = 0.2
 """Time that an idle accelerator needs to reach its full clock, by hand."""
@@ -139,7 +136,7 @@ class Trainer:
                 self._keep_weights()
             yield metrics, timing
         if self.best_weights:
-            self.steps.release()
+            self._release()
             self.result.load_state_dict(self.best_weights)
 
     def epochs_left(self) -> int:
@@ -175,8 +172,7 @@ class Trainer:
             losses.append(step_losses.reshape(-1))
             self.steps_done += step_losses.numel()
         trained_seconds = self.clock.now_seconds()
-        unseen = self.validation.eval_batches() if self.validation else ()
-        sums = self.validator.evaluate(self.state, unseen)
+        sums = self.validate()
         monitored = self.validator.monitored(sums.judged)
         validated_seconds = self.clock.now_seconds()
 
@@ -187,6 +183,13 @@ class Trainer:
             trained_seconds - started_seconds, validated_seconds - trained_seconds, time.time()
         )
         return metrics, timing
+
+    def validate(self) -> Sums:
+        """Evaluate the network on all validation samples."""
+        if self.validator.is_captured:
+            return self.validator.replay()
+        batches = self.validation.eval_batches() if self.validation else ()
+        return self.validator.evaluate(self.state, batches)
 
     def train_batches(self, epoch: int) -> Iterator[Batch]:
         """Return an epoch's batches. Batches for steps that are launched together are joined.
@@ -237,14 +240,20 @@ class Trainer:
         except in a `batch_transform`. Peak memory is counted after the choice.
         """
         started_seconds = self.clock.now_seconds()
+        planned_size = largest_batch(self.validation)
         with self.scratch_copy() as state:
-            first_seconds = self._run_each_size(state)
+            first_seconds = run_each_size(self, state)
             while not self.is_awake(started_seconds):
-                self._run_each_size(state)
+                run_each_size(self, state)
         self.steps = self.chosen_steps()
         self.team.forget_peak_memory()
         if isinstance(self.steps, GraphedSteps):
             self._capture(self.steps)
+        if (size := largest_batch(self.validation)) < planned_size:
+            self.steps.why += (
+                f"; validation takes {size} samples at once, as memory is too small for "
+                f"{planned_size}, which may change its last digits"
+            )
         return WarmUp(self.clock.now_seconds() - started_seconds, first_seconds)
 
     def chosen_steps(self) -> EagerSteps:
@@ -301,63 +310,42 @@ class Trainer:
         weights_bytes = sum(parameter.nbytes for parameter in self.network.parameters())
         return free_bytes is not None and weights_bytes > _LARGE_SHARE * free_bytes
 
-    def _run_each_size(self, state: TrainState) -> float:
-        """Train and validate on batches as large as an epoch's first and last batch.
-
-        Libraries choose kernels for each size. Return by how much first steps took longer.
-        """
-        state.network.train()
-        batches = list(islice(self.training.train_batches(0), WARM_UP_STEPS))
-        numbered = list(enumerate(batches))
-        lasts = self._first_and_last(self.training, batches[0])[1:]
-        numbered += [(self.steps_per_epoch - 1, last) for last in lasts]
-        ends = [self.clock.now_seconds()]
-        for number, batch in numbered:
-            self.step(state, number, batch)
-            ends.append(self.clock.now_seconds())
-        self._validate_each_size(state)
-        if self.experiment.model.compile:  # validation compiles another graph
-            ends.append(self.clock.now_seconds())
-        each = [end - began for began, end in pairwise(ends)]
-        usual_seconds = min(each[: len(batches)])
-        return sum(max(0.0, seconds - usual_seconds) for seconds in each)
-
-    def _validate_each_size(self, state: TrainState) -> None:
-        if self.validation is None:
-            return
-        first = next(iter(self.validation.eval_batches()))
-        self.validator.evaluate(state, self._first_and_last(self.validation, first))
-
-    def _first_and_last(self, batches: Batches, first: Batch) -> list[Batch]:
-        """Return the first batch, and if the last is smaller, the first batch cut to its size.
-
-        With `collate`, return the first batch only, since half of it may not be a valid batch.
-        """
-        loader = self.experiment.input
-        if loader.name == "loader" and loader.collate:
-            return [first]
-        return [first, *cut_to_last(batches, first, self.team.rank, self.team.size)]
-
     def _capture(self, steps: GraphedSteps) -> None:
-        """Capture the steps. Then run each kind of step and validation once, and undo the changes.
+        """Capture the steps. Then replay each graph and validate once, and undo the changes.
 
-        A graph does not share its memory, so an epoch's eager steps and validation need more.
+        Graphs share no memory with other work, so an epoch's batches and validation need more.
         Allocate this memory now: if it is not enough, eager steps are still possible.
         """
         try:
-            steps.capture(self.state, next(self.training.train_batches(0, steps.at_once)))
+            steps.capture_epoch(self.state, self.training)
             with put_back(self.state):
-                steps.run_each_kind(self.state, self.training.image_count)
-                self._validate_each_size(self.state)
+                steps.run_each_kind(self.state)
+                validate_each_size(self, self.state)
+                self._capture_validation(steps)
         except RuntimeError as error:
-            steps.release()
+            self._release()
             self.team.forget_peak_memory()
             why = f"recording them failed ({first_failure(error)})"
             self.steps = fall_back(self.experiment, self.step, why)
 
+    def _capture_validation(self, steps: GraphedSteps) -> None:
+        """Capture validation if its batches are resident. Otherwise it stays eager."""
+        if self.validation is None or self.experiment.input.name != "resident":
+            return
+        if why := self.validator.capture(self.state, self.validation, steps):
+            steps.why += f"; validation is launched one by one: {why}"
+            # A failed capture replaces the device's generator, which the steps' graphs draw from.
+            steps.release()
+            steps.capture_epoch(self.state, self.training)
+
+    def _release(self) -> None:
+        """Free what was captured."""
+        self.steps.release()
+        self.validator.release()
+
     def forget_optimizer(self) -> None:
         """Free graphs, gradients and optimizer state, which only further training needs."""
-        self.steps.release()
+        self._release()
         for optimizer in self.state.optimizers:
             optimizer.zero_grad()
             optimizer.state.clear()
@@ -379,7 +367,7 @@ class Trainer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
-        self.steps.release()  # captured steps read tensors that are replaced below
+        self._release()  # captured steps read tensors that are replaced below
         self.network.load_state_dict(state["network"])
         if self.state.average:
             self.state.average.network.load_state_dict(state["average"])
