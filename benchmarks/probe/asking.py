@@ -15,10 +15,10 @@ from benchmarks.probe.gpu_scripts import RUNS, truth
 from photofinish.training.torch_device import CPU
 
 _SCRIPT = ROOT / "benchmarks" / "probe" / "gpu_scripts.py"
-_SECONDS, _MOST_SECONDS = 4, 90
+_SECONDS, _MOST_SECONDS = 4, 200
 _SEEDED = "read_loss", "trainer"
 """Scripts whose first steps are compared, too, by a third run."""
-_COMPILED, _NOT_TIMED = {"language_model", "compiled_step"}, {"only_cuda", "trainer"}
+_NOT_ALONE = {"language_model", "compiled_step", "only_cuda", "trainer"}
 _BUSY = """import torch
 a = torch.randn(8192, 8192, device="cuda")
 while True:
@@ -28,30 +28,29 @@ while True:
 
 def run(findings: Findings, out: Path, _data: Path | None) -> None:
     """Ask about each script. Files are out/ask-NAME.json and out/ask.txt."""
-    steps = {}
     for name in RUNS:
         with findings.failures_kept(name):
-            steps[name] = _ask(findings, out, name, name)
+            _ask(findings, out, name, name)
     if here().type == "cuda":
         with subprocess.Popen([sys.executable, "-c", _BUSY]) as beside:
             with findings.failures_kept("read_loss", "beside another process"):
                 time.sleep(8)
                 _ask(findings, out, "read_loss", "read_loss-busy")
             beside.kill()
+
+
+def run_alone(findings: Findings, _out: Path, _data: Path | None) -> None:
+    """Time the steps of the same scripts without `ask`, but those that compile or are fixed."""
     device = here()
-    for name in RUNS.keys() - _NOT_TIMED - (_COMPILED if device == CPU else set()):
-        with findings.failures_kept(name, "alone"):
+    for name in RUNS.keys() - _NOT_ALONE:
+        with findings.failures_kept(name):
             alone = truth(name, device, 3.0 if device != CPU else 0.2)
             note = f"kernels run in {alone['busy_share']:.0%}" if "busy_share" in alone else ""
-            asked = steps.get(name, {}).get("gpu" if device != CPU else "cpu")
-            ratio = f"{asked / alone['step_seconds']:.3f} of it by ask; " if asked else ""
-            findings.add(
-                name, alone["step_seconds"] * 1e3, "ms", variant="alone", note=ratio + note
-            )
+            findings.add(name, alone["step_seconds"] * 1e3, "ms", note=note)
 
 
-def _ask(findings: Findings, out: Path, name: str, called: str) -> dict[str, float]:
-    """Ask, and return a step's time by device."""
+def _ask(findings: Findings, out: Path, name: str, called: str) -> None:
+    """Ask, and keep the answer, and a step's time on each device."""
     file = out / f"ask-{called}.json"
     command = [sys.executable, "-m", "photofinish", "ask", "--seconds", str(_SECONDS)]
     command += ["--gpu", "T4,H100", "--json", str(file)]
@@ -70,20 +69,17 @@ def _ask(findings: Findings, out: Path, name: str, called: str) -> dict[str, flo
     ]
     findings.add(called, answers[-1] if answers else "FAILED", variant=f"status {ran.returncode}")
     if not file.is_file():
-        return {}
+        return
     records: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))[0]["records"]
-    steps = {}
     for label, record in records.items():
         parts = [part for part in record["parts"] if part["steps"]]
         taken = sum(part["steps"] for part in parts)
         passed_seconds = sum(part["seconds"] for part in parts)
-        steps[label] = passed_seconds / taken
         waits = sum(part["waiting_seconds"] or 0.0 for part in parts) / passed_seconds
         peak = record["peak_memory_bytes"]
         findings.add(
-            called, steps[label] * 1e3, "ms", variant=label,
+            called, passed_seconds / taken * 1e3, "ms", variant=label,
             note=f"{taken:.0f} steps, {waits:.0%} waiting, memory {peak}, "
             f"start-up {record['startup_seconds']:.1f} s, "
             f"first steps {'kept' if record['script']['first_steps'] else 'not kept'}",
         )  # fmt: skip
-    return steps

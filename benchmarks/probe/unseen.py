@@ -33,7 +33,6 @@ UNSEEN: dict[str, dict[str, Any]] = {
     "efficientnet_b0": _network("efficientnet_b0", 112, 64, "fp32"),
     "densenet121": _network("densenet121", 64, 64, "tf32"),
     "regnet_y_400mf": _network("regnet_y_400mf", 112, 64, "bf16"),
-    "vgg11_bn": _network("vgg11_bn", 64, 128, "fp32"),
     "mlp of 8192": {
         "model": {"name": "mlp", "hidden": (2048, 2048), "init": "default"}, "side": 28,
         "batch_size": 8192, "precision": "tf32",
