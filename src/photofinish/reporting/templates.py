@@ -107,7 +107,7 @@ TEMPLATES = {
     "on a rented GPU": "{text}* on a {gpu}",
     "identical": "identical (the first step)",
     "same step": "same within rounding (the first step)",
-    "other step": "different in the first step, at {found.layer}",
+    "other step": "different in the first step ({found.layer})",
     "unseeded": "not comparable (call `torch.manual_seed(0)` before the network is made)",
     "other batches": "not comparable (other batches in the first step, as GradScaler skips some)",
     "other inputs": "not comparable (other inputs: an unseeded shuffle, or drawn on the GPU)",
