@@ -207,7 +207,7 @@ def test_a_script_on_both_devices_has_an_answer_and_its_metrics_side_by_side(
     for shown in (text, page):
         assert answer in shown
         assert "On the GPU it reports loss 0.5; on the CPU loss 0.25." in shown
-        assert "not known beyond the script's metrics" in shown
+        assert "Model: not checked" in shown
     assert "with the same trainer" not in page
     assert "waiting for batches" in page
     metrics = json.loads((tmp_path / "metrics" / "mine.json").read_text())

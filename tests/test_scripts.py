@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
@@ -234,6 +235,94 @@ def test_a_result_from_before_a_change_is_not_current_and_not_compared_with_anot
     run_mine(WITH_LINE, **changed)
     assert note not in verdict(pair()).answer
     assert "another version" in str(pair().why_no_gpu)
+
+
+STEPS = """
+import pathlib
+import photofinish
+photofinish.steps([])
+import torch
+from torch import nn
+there = pathlib.Path("there").exists()
+SEED
+net = nn.Sequential(nn.Linear(20, 40), nn.BatchNorm1d(40), nn.ReLU(), nn.Linear(40, 3))
+optimizer = torch.optim.Adam(net.parameters())
+inputs, targets = torch.randn(20, 64, 20), torch.randint(3, (20, 64))
+BUG
+for x, y in zip(inputs, targets):
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(net(x), y).backward()
+    optimizer.step()
+"""
+"""Script that does BUG in the run that stands for the GPU's."""
+
+
+@pytest.mark.parametrize(
+    ("seed", "bug", "expected"),
+    [
+        ("torch.manual_seed(3)", "", "identical (the first step)"),
+        (
+            "torch.manual_seed(3)",
+            "if there: net[0].register_forward_hook(lambda *run: run[2] * (1 + 2**-22))",
+            "same within rounding (the first step)",
+        ),
+        (
+            "torch.seed()",
+            "",
+            "not comparable (call `torch.manual_seed(0)` before the network is made)",
+        ),
+        ("torch.manual_seed(3)", "if there: net[1] = nn.Identity()", "different in the first step"),
+        (
+            "torch.manual_seed(3)",
+            "if there: net[2] = nn.LeakyReLU(1e-3)",
+            "different in the first step",
+        ),
+        ("torch.manual_seed(3)", "if there: nn.init.ones_(net[0].bias)", "first weights differ"),
+        ("torch.manual_seed(3)", "if there: inputs *= 2", "other inputs"),
+    ],
+)
+def test_the_first_steps_of_both_runs_are_compared_if_the_script_seeds_them(
+    run_mine: RunScript, custom_files: CustomFiles, seed: str, bug: str, expected: str
+) -> None:
+    script = STEPS.replace("SEED", seed).replace("BUG", bug)
+    custom_files.write("there", "")
+    there = run_mine(script, epochs=None).model_copy(update={"device": "gpu"})
+    write_measured(custom_files.folder / "results/gpu/measured", there)
+    (custom_files.folder / "there").unlink()
+    run_mine(script, epochs=None)
+    plan = read_plan(custom_files.folder / "plan.json", ScriptPlan)
+    assert (
+        expected
+        in verdict(read_script_pair(plan, custom_files.folder / "results", Comparing())).model
+    )
+
+
+def test_an_older_record_of_first_steps_is_read_and_compared(
+    run_mine: RunScript, custom_files: CustomFiles
+) -> None:
+    seeded = run_mine(STEPS.replace("SEED", "torch.manual_seed(3)").replace("BUG", ""), epochs=None)
+    older = json.loads(seeded.model_dump_json())
+    first = older["script"]["first_steps"]
+    del first["seed"]
+    first["steps"] *= 3
+    older["script"]["moved_steps"] = first
+    for device in "cpu", "gpu":
+        path = custom_files.folder / "results" / device / "measured/measured.json"
+        path.parent.mkdir(exist_ok=True, parents=True)
+        path.write_text(json.dumps(older | {"device": device}), encoding="utf-8")
+    plan = read_plan(custom_files.folder / "plan.json", ScriptPlan)
+    pair = read_script_pair(plan, custom_files.folder / "results", Comparing())
+    assert verdict(pair).model == "identical (the first step)"
+
+
+def test_the_time_of_recording_the_first_step_is_in_no_start_up(cpu_host: CpuTarget) -> None:
+    process = process_of([0.1] * 40)
+    run = Watched("train", process, figures_of(process), -2.0, 4.0, 1.7e9, ())
+    whole = measured_script("mine", run, "cpu", cpu_host).startup_seconds
+    process.recording_seconds = 0.5
+    assert measured_script("mine", run, "cpu", cpu_host).startup_seconds == pytest.approx(
+        whole - 0.5
+    )
 
 
 ENDLESS = WITH_LINE.replace("range(3)", "iter(int, 1)")

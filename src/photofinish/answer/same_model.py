@@ -53,7 +53,7 @@ def same_model(pair: Comparison) -> SameModel:
 
 
 def _of_script(pair: Comparison) -> SameModel:
-    """Compare the first steps of a script on both devices, here or on a rented machine."""
+    """Compare the first step of a script on both devices, here or on a rented machine."""
     for each in (pair, *pair.elsewhere):
         if found := _first_steps(each):
             name = short_name(each.gpu.timings.device_name) if each.gpu else None
@@ -62,14 +62,16 @@ def _of_script(pair: Comparison) -> SameModel:
 
 
 def _first_steps(pair: Comparison) -> SameScript | None:
-    """Compare the first steps of a script if they were recorded."""
+    """Compare the first step of a script if both devices recorded it."""
     runs = [run.timings for run in pair.trained if isinstance(run.timings, MeasuredJob)]
     if len(runs) < 2 or not (runs[0].script and runs[1].script):
         return None
     one, other = runs[0].script, runs[1].script
-    if one.first_steps and other.first_steps and one.moved_steps:
-        return same_script(one.first_steps, other.first_steps, one.moved_steps, other.precision)
-    return None
+    if not (one.first_steps and other.first_steps):
+        return None
+    # Without a counted step the precision is not known.
+    precisions = [each.precision for each in (one, other) if each.parameter_count is not None]
+    return same_script(one.first_steps, other.first_steps, precisions)
 
 
 def _with_record(pair: Comparison, reference: Reference) -> RecordedModel | None:

@@ -28,12 +28,12 @@ from photofinish.reporting.ask_lines import (
     step_line,
     suggestion,
 )
-from photofinish.results.measured import FirstScriptSteps, Measured
+from photofinish.results.measured import Measured
 from photofinish.results.measured_job import measured_job
 from photofinish.results.records import DeviceLabel
 from photofinish.scripts.asked_before import readings_with
 from photofinish.scripts.rented import rented_records, script_files
-from photofinish.scripts.run_script import FirstStepsOf, Limits, NoStepsError, Watched, watch
+from photofinish.scripts.run_script import Limits, NoStepsError, Watched, watch
 from photofinish.scripts.script_lines import Length
 from photofinish.scripts.script_record import (
     Given,
@@ -95,22 +95,18 @@ def ask_command(
         )
     if seeds:
         print(
-            "torch, NumPy and random are seeded, and the first steps run a third time, to compare "
-            "both models. --no-seed leaves them.",
+            "torch, NumPy and random are seeded, to compare both models. --no-seed leaves them.",
             file=sys.stderr,
         )
-    first_steps: FirstStepsOf | None = "the script's weights" if seeds else None
     with exclusive_machine(f"which asks about {shlex.join(command)}"):
         # The GPU goes first, as a script that can't train on the CPU still gets its figures.
         watching = functools.partial(
-            watch, command, limits=limits, shows_output=shows_output, first_steps=first_steps
+            watch, command, limits=limits, shows_output=shows_output, is_seeded=seeds
         )
         gpu = _watch_gpu(watching, hosts[1])
         cpu = _watch_cpu(watching, hosts[1], gpu)
         runs, why_no_gpu = ([cpu], gpu) if isinstance(gpu, str) else ([cpu, gpu], None)
-        compares = all(run.process and run.process.first_steps for run in runs)
-        moved = _moved_steps(watching) if compares and len(runs) > 1 else None
-    records = _records(runs, hosts, moved, files)
+    records = _records(runs, hosts, files)
     readings = readings_with(records, command, files)
     answers = []
     for job in jobs(runs, length):
@@ -146,15 +142,6 @@ def print_answers(
     texts.append(seen_line(pair.cpu, runs[0] if runs else None))
     decisions = [answer.decision for answer in answers]
     print_answer("\n".join([*texts, *legend(decisions, texts, None)]))
-
-
-def _moved_steps(watching: Watching) -> FirstScriptSteps | None:
-    """Return the first steps on the CPU with moved weights, or None if it took too few."""
-    try:
-        moved = watching(kind="cpu", first_steps="moved weights")
-    except NoStepsError as error:
-        moved = error.watched
-    return moved.process.first_steps if moved.process else None
 
 
 def _watch_cpu(watching: Watching, target: GpuTarget, gpu: Watched | str) -> Watched:
@@ -214,12 +201,9 @@ def _show_failure(watched: Watched) -> None:
 
 
 def _records(
-    runs: Sequence[Watched],
-    hosts: Sequence[CpuTarget | GpuTarget],
-    moved: FirstScriptSteps | None,
-    files: dict[str, str],
+    runs: Sequence[Watched], hosts: Sequence[CpuTarget | GpuTarget], files: dict[str, str]
 ) -> list[Measured]:
-    """Return the records of the runs, the CPU's first, with its moved first steps.
+    """Return the records of the runs, the CPU's first.
 
     A GPU never starts faster. So a longer start-up on the CPU has what happens in one run only,
     such as a download, and the GPU's counts for both.
@@ -230,10 +214,6 @@ def _records(
         )
         for run, host in zip(runs, hosts, strict=False)
     ]
-    script = records[0].script
-    assert script
-    script = script.model_copy(update={"moved_steps": moved})
-    records[0] = records[0].model_copy(update={"script": script})
     here_seconds, there_seconds = (records[place].startup_seconds for place in (0, -1))
     if here_seconds > there_seconds:
         print(

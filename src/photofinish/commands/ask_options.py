@@ -41,7 +41,7 @@ def add_ask_options(ask: argparse.ArgumentParser, nargs: str = argparse.REMAINDE
     )  # fmt: skip
     ask.add_argument(
         "--no-seed", action="store_true",
-        help="leave the script's random numbers: its model on two devices is not compared",
+        help="leave the script's random numbers: two devices' models are compared if it seeds them",
     )  # fmt: skip
     ask.add_argument("--json", type=Path, metavar="FILE", help="write the answer here")
     ask.add_argument("--html", type=Path, metavar="FILE", help="write it as a page")

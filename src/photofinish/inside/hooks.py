@@ -30,8 +30,8 @@ from .recorder import Recorder
 
 FOLDER, TAKES_APART = "PHOTOFINISH_RECORDS", "PHOTOFINISH_TAKES_APART"
 """Variables: the folder for measurements, and whether the loader is taken apart at the end."""
-SEEDED, MOVED = "PHOTOFINISH_SEEDED", "PHOTOFINISH_MOVED"
-"""Variables: whether the first steps are seeded and recorded, and their weights moved."""
+SEEDED = "PHOTOFINISH_SEEDED"
+"""Variable: whether the script's random numbers are seeded."""
 LOCK = "running.lock"
 """File in the folder that photofinish locks. It is removed when photofinish ends regularly."""
 OTHER_LIBRARIES = "jax", "tensorflow", "sklearn"
@@ -66,7 +66,7 @@ def start() -> Recorder | None:
     if SEEDED in os.environ:
         random.seed(0)
         calls["numpy"] = lambda: sys.modules["numpy"].random.seed(0)
-        recorder.compares_first_steps(moves=MOVED in os.environ)
+        recorder.seeds = True
     calls |= {name: functools.partial(recorder.other_imported, name) for name in OTHER_LIBRARIES}
     for name in calls.keys() & sys.modules.keys():
         calls.pop(name)()

@@ -23,7 +23,7 @@ from .single_steps import SingleSteps
 from .timed_batches import NAMED, NamedLoader, batches_of
 
 if TYPE_CHECKING:
-    from .first_steps import FirstSteps
+    from .first_values import FirstValues
 
 VALIDATES, COUNTED = 1, 2
 """Flags of a block."""
@@ -66,9 +66,9 @@ class Recorder:
         self._all_steps: list[int] = []
         self._main = 0
         """Optimizer whose step ends a period."""
-        self._moves_weights: bool | None = None
-        """Whether the first steps' weights are moved, or None if these are not recorded."""
-        self._first_steps: FirstSteps | None = None
+        self.seeds = False
+        """Whether torch is seeded once it is imported."""
+        self._first_step: FirstValues | None = None
         self._seen_at: float | None = None
         """Time of the first batch or forward pass."""
         self._first_step_at: float | None = None
@@ -116,16 +116,11 @@ class Recorder:
         watch_torch(self)
         self._torch = torch
         self.watch_forward()
-        if self._moves_weights is not None:
-            from .first_steps import FirstSteps
+        if self.seeds:
+            torch.manual_seed(0)
+        from .first_values import FirstValues
 
-            self._torch.manual_seed(0)
-            self._first_steps = FirstSteps(self._note, moves=self._moves_weights)
-            self._first_steps.begin()
-
-    def compares_first_steps(self, *, moves: bool) -> None:
-        """Seed torch once it is imported, and record the first steps."""
-        self._moves_weights = moves
+        self._first_step = FirstValues(self._note)
 
     def compiles(self) -> None:
         """Leave out hooks of modules.
@@ -133,8 +128,8 @@ class Recorder:
         Compiled code depends on global hooks, so it would be compiled again at each change.
         """
         self._forget_forward()
-        if self._first_steps:
-            self._first_steps.forget_modules()
+        if self._first_step:
+            self._first_step.forget_modules()
         self._compiles = True
 
     # -- what the hooks see ----------------------------------------------------------------------
@@ -175,6 +170,8 @@ class Recorder:
             self._end_run()
             self.batches = self.batches or 1
         self.loader = number
+        if self._first_step and self._compiles and self._first_step_at is None:
+            self._first_step.batch_loaded()
         if self._single_steps.counting is not None:
             self._single_steps.counting.add(batch)
         if self._device is not None:
@@ -242,6 +239,8 @@ class Recorder:
                 self.note_unseen("captures whole steps in CUDA graphs and replays them")
                 return
             if number is None:
+                if self._first_step:
+                    self._first_step.end()
                 number = self._add_optimizer(id(optimizer), optimizer.param_groups)
             self._single_steps.optimizer_stepped(optimizer)
         self._steps[number] += 1

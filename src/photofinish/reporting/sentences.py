@@ -120,8 +120,8 @@ def _evidence_of_both(pair: Comparison) -> Iterator[str]:
         yield _scores(cpu.trained, gpu.trained, pair.parity)
         return
     on_cpu, on_gpu = (metric_texts(run)[:_METRICS_NAMED] for run in (cpu, gpu))
-    kind = "metrics" if on_cpu and on_gpu else "no metrics"
-    yield say(kind, cpu=on_cpu, gpu=on_gpu, no_parity=say("The script's metrics"))
+    if on_cpu and on_gpu:
+        yield say("metrics", cpu=on_cpu, gpu=on_gpu)
 
 
 def _scores(cpu: Trained, gpu: Trained, parity: Parity | None) -> str:

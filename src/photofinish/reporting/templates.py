@@ -103,11 +103,13 @@ TEMPLATES = {
     "model": "Model: {model}.",
     "not checked": "not checked ({why})",
     "no GPU trained": "no GPU trained here",
-    "a script's model": "`photofinish ask` seeds a script and compares its first steps",
+    "a script's model": "no first step of both is recorded",
     "on a rented GPU": "{text}* on a {gpu}",
-    "identical": "identical (the first {found.steps:n step})",
-    "same steps": "same within rounding (the first {found.steps:n step})",
-    "steps apart": "different in step {found.steps}, at {found.layer}",
+    "identical": "identical (the first step)",
+    "same step": "same within rounding (the first step)",
+    "other step": "different in the first step ({found.layer})",
+    "unseeded": "not comparable (call `torch.manual_seed(0)` before the network is made)",
+    "other batches": "not comparable (other batches in the first step, as GradScaler skips some)",
     "other inputs": "not comparable (other inputs: an unseeded shuffle, or drawn on the GPU)",
     "other weights": "not comparable (its first weights differ)",
     "draws": "not comparable (its forward pass draws random numbers, as dropout does)",
@@ -154,8 +156,7 @@ TEMPLATES = {
     "divergence": "The models first differ at the {layer.name}: {finding}.",
     "random": "Each device draws its own random numbers, so few trainings of each cannot show "
     "whether the models differ by more than chance; `seeds: 3` can.",
-    "no metrics": "Whether both devices train the same model is not known.",
-    "metrics": "On the GPU it reports {gpu:list}; on the CPU {cpu:list}. {no_parity}",
+    "metrics": "On the GPU it reports {gpu:list}; on the CPU {cpu:list}.",
     "ran": "{it.device_name} {what} in {it.total_seconds:time}[, {it.startup_seconds:time} of it "
     "start-up].",
     "trained": "trained {what} to {scores}",
@@ -279,8 +280,7 @@ TEMPLATES = {
     "the wait for its batch. Where the interval spans 1, or there is none, no winner is named.",
     "Loading with more workers": "Timed without steps. A worker's CPU time is for four batches.",
     "Is it the same model?": "Compared from the training's start to its end.",
-    "The script's metrics": "Whether both devices train the same model is not known beyond the "
-    "script's metrics.",
+    "The script's metrics": "",
     "Several seeds": "How much chance changes the result.",
     "Recorded elsewhere": "Measured on other machines. A GPU's record counts only where no GPU "
     "trained.",

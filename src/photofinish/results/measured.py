@@ -47,7 +47,7 @@ class NotedStep(Record):
 
 
 class FirstScriptSteps(Record):
-    """First steps of a script, of which each has losses and gradients."""
+    """First steps of a script, of which each has losses and gradients. Now the first alone."""
 
     inputs: list[list[float]]
     """Norm and some values of each tensor that enters the network."""
@@ -56,6 +56,8 @@ class FirstScriptSteps(Record):
     steps: list[NotedStep]
     draws: bool
     """True if a forward pass drew random numbers, such as for dropout."""
+    seed: int | None = None
+    """Seed of torch, which is another in each run of a script without one."""
 
 
 class ScriptFacts(Record):
@@ -78,8 +80,7 @@ class ScriptFacts(Record):
     """Seconds after which the command is stopped."""
     first_steps: FirstScriptSteps | None = None
     moved_steps: FirstScriptSteps | None = None
-    """First steps on the CPU with weights that were moved by 2^-15, which shows what rounding does.
-    """
+    """First steps with moved weights, in older records."""
     stalls: tuple[Stall, ...] = ()
     step_parts: dict[str, float] = Field(default_factory=dict)
     """Time of a step's forward pass, backward pass and optimizer on the CPU, if it is known."""

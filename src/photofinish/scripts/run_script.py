@@ -15,12 +15,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Literal, Self
+from typing import IO, Self
 
 from photofinish.config.scripts import PLACEHOLDER
 from photofinish.errors import UserError
 from photofinish.inside import hooks
-from photofinish.inside.hooks import FOLDER, LOCK, MOVED, SEEDED
+from photofinish.inside.hooks import FOLDER, LOCK, SEEDED
 from photofinish.inside.lengths import lengths_in_command
 from photofinish.machine.load import LoadMonitor, LoadWindow, nvidia_gpu_state
 from photofinish.scripts.script_figures import Figures
@@ -40,12 +40,6 @@ _HIDING = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "-1"}
 """Variables that hide NVIDIA's and AMD's GPUs. Apple's and Intel's GPUs can't be hidden."""
 _CHOOSING = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"
 """Variables that choose among GPUs. On AMD's, both are read."""
-FirstStepsOf = Literal["the script's weights", "moved weights"]
-_SEEDING: dict[FirstStepsOf, tuple[str, ...]] = {
-    "the script's weights": (SEEDED, "PYTHONHASHSEED"),
-    "moved weights": (SEEDED, MOVED, "PYTHONHASHSEED"),
-}
-"""Variables by which a run is seeded and records its first steps."""
 _POLL_SECONDS = 1.0
 _LEAST_SECONDS = 10.0
 """Minimum time of training to watch, by hand."""
@@ -75,7 +69,7 @@ class Limits:
     patience_seconds: float
     """Maximum time until the first step."""
     seeds: bool = True
-    """True to seed a script that runs on two devices, and to compare its first steps."""
+    """True to seed a script that runs on two devices."""
 
 
 @dataclass(frozen=True)
@@ -123,17 +117,16 @@ def watch(
     limits: Limits,
     shows_output: bool,
     takes_input: bool = False,
-    first_steps: FirstStepsOf | None = None,
+    is_seeded: bool = False,
 ) -> Watched:
     """Run the command until a step's time is known or time is over, then end it.
 
-    `kind` is torch's name of the device to compute on. For the CPU, GPUs are hidden. The run is
-    seeded if its first steps are recorded, and ends after these if their weights are moved. Raise
+    `kind` is torch's name of the device to compute on. For the CPU, GPUs are hidden. Raise
     NoStepsError if no step could be timed.
     """
     command = [argument.replace(PLACEHOLDER, kind) for argument in command]
     with recording(kind) as (folder, variables):
-        variables |= dict.fromkeys(_SEEDING[first_steps] if first_steps else (), "0")
+        variables |= dict.fromkeys((SEEDED, "PYTHONHASHSEED") if is_seeded else (), "0")
         began_at, began_at_unix_seconds = _clock(), time.time()
         with (
             _Progress(kind, shows_output=shows_output) as progress,
@@ -147,8 +140,7 @@ def watch(
         ):
             sample = WatchedScript(folder)
             load = load_monitor(kind, variables)
-            is_short = first_steps == "moved weights"
-            status = _follow(process, progress, sample, load, limits, is_short=is_short)
+            status = _follow(process, progress, sample, load, limits)
             ended_at = _clock()
             load.sample(1, 1)
         sample.read()
@@ -284,8 +276,6 @@ def _follow(
     sample: WatchedScript,
     load: LoadMonitor,
     limits: Limits,
-    *,
-    is_short: bool,
 ) -> int | None:
     """Wait until the command has ended or enough is known. Return the exit status or None."""
     began_at, has_begun, has_warned = _clock(), False, False
@@ -295,7 +285,7 @@ def _follow(
         except subprocess.TimeoutExpired:
             sample.read()
         now, trained = _clock(), sample.process or Process()
-        if trained.unseen or (is_short and trained.first_steps):
+        if trained.unseen:
             break
         first_step_at = trained.first_step_at
         if first_step_at is None:

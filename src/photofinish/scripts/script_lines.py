@@ -93,7 +93,9 @@ class Process:
         self.stalls: list[tuple[str, int, str]] = []
         """Lines at which each step would wait for a GPU: file, line and function."""
         self.first_steps: FirstScriptSteps | None = None
-        """What was recorded of the first steps, to compare them on two devices."""
+        """Values of the first step, to compare it on two devices."""
+        self.recording_seconds = 0.0
+        """Time that it took to record them."""
         self.step_parts: dict[str, float] = {}
         """Time of parts of a step on the CPU."""
         self.named: int | None = None
@@ -142,6 +144,7 @@ class Process:
         elif kind in _FIELDS:
             setattr(self, kind, line["value"])
         elif kind == "first_steps":
+            self.recording_seconds = line.pop("seconds")
             self.first_steps = FirstScriptSteps(**line)
         elif kind == "autocast":
             self.autocast = _SHORT.get(line["dtype"])

@@ -198,6 +198,7 @@ def _times(run: Watched, figures: Figures | None, process: Process) -> dict[str,
         end_seconds = run.ended_at - figures.last_step_at - process.taking_apart_seconds
         end_seconds -= figures.validated_at_end_seconds
     startup_seconds = figures.first_step_at - run.began_at - figures.step_seconds
+    startup_seconds -= process.recording_seconds
     return {
         "startup_seconds": max(0.0, startup_seconds),
         "parts": figures.parts,

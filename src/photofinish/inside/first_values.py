@@ -1,0 +1,151 @@
+"""First step of a script, to compare it on two devices: inputs, weights, losses and gradients."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from .device import is_capturing
+from .tensors import tensors_in
+
+_SAMPLES, _MOST_LOSSES = 32, 256
+"""Values of each gradient that are noted, and backward passes until a step is seen, by hand."""
+
+
+class FirstValues:
+    """Recorder of the first step. What it can't read ends the recording, and never the script."""
+
+    def __init__(self, note: Callable[..., None]) -> None:
+        """Watch from the import of torch on."""
+        self._note = note
+        self._names: dict[int, str] = {}
+        """Names of weights by id, as their network has them."""
+        self._modules: set[int] = set()
+        self._inputs: list[list[float]] = []
+        self._losses: list[float] = []
+        self._random_state: torch.Tensor | None = None
+        """State of the CPU's generator when a forward pass began."""
+        self._draws = self._is_done = False
+        self._seconds = 0.0
+        """Time of recording."""
+        compiler = getattr(torch, "compiler", None)  # from torch 2.1 on
+        self._is_compiling = getattr(compiler, "is_compiling", lambda: False)
+        self._backward = torch.autograd.backward
+        torch.autograd.backward = self._record_and_backward
+        self._module_hook = register_module_forward_pre_hook(self._module_begins)
+        register_optimizer_step_pre_hook(self._optimizer_begins)
+
+    def forget_modules(self) -> None:
+        """Leave modules alone: compiled code depends on their hooks."""
+        self._module_hook.remove()
+        self.batch_loaded()
+
+    def batch_loaded(self) -> None:
+        """Begin to watch for random numbers, where modules are left alone."""
+        if not self._losses:
+            self._random_state = torch.get_rng_state()
+
+    def _module_begins(self, module: Any, inputs: Any) -> None:
+        is_known = self._random_state is not None and id(module) in self._modules
+        if torch.is_grad_enabled() and not is_known:
+            self._try(self._record_module, module, inputs)
+
+    def _record_and_backward(self, tensors: Any, *rest: Any, **named: Any) -> None:
+        self._try(self._record_losses, tensors)
+        self._backward(tensors, *rest, **named)
+
+    def _optimizer_begins(self, optimizer: Any, *_: Any) -> None:
+        if not self._is_compiling():  # first, as compiled code may not leave its graph
+            self._try(self._record_step, optimizer)
+
+    def _try(self, record: Callable[..., None], *seen: Any) -> None:
+        if self._is_done:
+            return
+        began_at = time.perf_counter()
+        try:
+            if is_capturing():  # where to read a value is an error
+                self.end()
+            else:
+                record(*seen)
+        except Exception:  # noqa: BLE001  # of values that can't be read, as in a vmap
+            self.end()
+        self._seconds += time.perf_counter() - began_at
+
+    def _record_module(self, module: Any, inputs: Any) -> None:
+        if id(module) not in self._modules:
+            self._modules.update(map(id, module.modules()))
+            for name, weight in module.named_parameters():
+                self._names.setdefault(id(weight), name)
+        if self._random_state is None:
+            self._random_state = torch.get_rng_state()
+            self._inputs += map(_sampled, filter(_is_readable, tensors_in(inputs)))
+
+    def _record_losses(self, tensors: Any) -> None:
+        if self._random_state is not None:
+            self._draws |= not torch.equal(self._random_state, torch.get_rng_state())
+            self._random_state = None
+        for tensor in filter(_is_readable, tensors_in(tensors)):
+            if tensor.numel() == 1:
+                self._losses.append(_sampled(tensor)[1])
+        if len(self._losses) > _MOST_LOSSES:
+            self.end()
+
+    def _record_step(self, optimizer: Any) -> None:
+        began_at = time.perf_counter()
+        self.end()
+        every = (weight for group in optimizer.param_groups for weight in group["params"])
+        weights = [*filter(_is_readable, every)]
+        digest = hashlib.sha256()
+        for weight in weights:
+            digest.update(_bytes(weight))
+        gradients: dict[str, list[float]] = {}
+        for number, weight in enumerate(weights):
+            if weight.grad is not None and _is_readable(weight.grad):
+                name = self._names.get(id(weight))
+                unique = f"weight {number}" if name is None or name in gradients else name
+                gradients[unique] = _sampled(weight.grad)
+        self._note(
+            kind="first_steps",
+            seconds=self._seconds + time.perf_counter() - began_at,
+            inputs=self._inputs,
+            weights=digest.hexdigest(),
+            steps=[{"losses": self._losses, "gradients": gradients}],
+            draws=self._draws,
+            seed=torch.initial_seed(),
+        )
+
+    def end(self) -> None:
+        """Record no more. A compiled step has passed unseen."""
+        self._is_done = True
+        if torch.autograd.backward == self._record_and_backward:  # the script may replace it, too
+            torch.autograd.backward = self._backward
+        self._module_hook.remove()  # the optimizers' hooks are being called
+
+
+def _is_readable(tensor: torch.Tensor) -> bool:
+    """Return False for complex or sparse values, and for a subclass.
+
+    To read a distributed tensor waits for other processes.
+    """
+    is_dense = tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_complex())
+    return is_dense and type(tensor) in (torch.Tensor, torch.nn.Parameter)
+
+
+def _sampled(tensor: torch.Tensor) -> list[float]:
+    """Return the norm of a tensor, and values of it at equal distances.
+
+    What is not finite, such as a masked score, counts as 0, because no record can hold it.
+    """
+    flat = tensor.detach().flatten().float()
+    values = flat[:: max(1, flat.numel() // _SAMPLES)][:_SAMPLES]
+    return torch.cat([flat.norm()[None], values]).nan_to_num(0.0, 0.0, 0.0).tolist()
+
+
+def _bytes(tensor: torch.Tensor) -> Any:
+    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
