@@ -17,8 +17,8 @@ sys.path.insert(0, str(ROOT))  # the benchmarks are beside the package, not in i
 
 from benchmarks import data
 from benchmarks.probe.trainers import ADAM, LENET, LINEAR, MLP, SGD, mnist, trainer
-from benchmarks.published import measured, published
-from benchmarks.published.fit import errors, estimates_of_measured, fitted, kind, launches
+from benchmarks.published import measured, published, unseen
+from benchmarks.published.fit import errors, estimates_of, fitted, kind, launches
 from photofinish.answer.estimates import (
     CAPTURED_KERNEL_SECONDS,
     CONVOLUTION_SECONDS,
@@ -61,7 +61,7 @@ def test_constants_and_errors_are_those_of_published_speeds() -> None:
 def test_nine_of_ten_steps_on_an_h100_are_within_their_estimates() -> None:
     """One is not: LeNet's weight gradients take a deterministic kernel of few threads."""
     kinds = defaultdict(list)
-    for step, estimate in estimates_of_measured():
+    for step, estimate in estimates_of(measured()):
         low, middle, high = estimate.spread
         kinds["inside"].append(low <= step.step_seconds <= high)
         if step.is_captured:
@@ -69,6 +69,11 @@ def test_nine_of_ten_steps_on_an_h100_are_within_their_estimates() -> None:
     assert np.mean(kinds["inside"]) > 0.9
     assert statistics.median(kinds["captured"]) < 1.5
     assert np.quantile(kinds["captured"], 0.9) < OTHERS_WITHIN
+
+
+def test_steps_of_networks_on_which_nothing_was_fitted_are_within_their_estimates() -> None:
+    for step, estimate in estimates_of(unseen()):
+        assert estimate.spread[0] <= step.step_seconds <= estimate.spread[2], step.job
 
 
 @pytest.mark.parametrize(
@@ -100,7 +105,7 @@ def test_a_step_in_double_precision_takes_that_rate_or_has_no_estimate() -> None
         ({"cuda_graphs": "off"}, False),
         ({"deterministic": False}, False),
         ({"deterministic": False, "cuda_graphs": "on"}, True),
-        ({"model": {"name": "linear", "compile": True}}, False),
+        ({"model": {"name": "linear", "compile": True}}, True),
         ({"input": {"name": "loader", "collate": {"name": "./my.py:pad"}}}, False),
         ({"schedule": {"name": "one_cycle", "max_lr": 0.1, "cycle_momentum": True}}, False),
     ],

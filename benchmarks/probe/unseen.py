@@ -48,7 +48,7 @@ UNSEEN: dict[str, dict[str, Any]] = {
 
 
 def run(findings: Findings, out: Path, _data: Path | None) -> None:
-    """Time steps, captured and launched by the host, and write what `estimates` reads."""
+    """Time steps, captured and launched by the host, and write what `add_counts` reads."""
     device = here()
     with (out / FILE).open("w", encoding="utf-8", newline="") as file:
         rows = csv.writer(file, lineterminator="\n")
@@ -78,30 +78,28 @@ def _trainer(job: str, device: torch.device, graphs: str = "off") -> Trainer:
     return trainer(images, device, cuda_graphs=graphs, **settings)
 
 
-def estimates(folder: Path) -> None:
-    """Print each measured step beside its estimate: `python -m benchmarks.probe.unseen FOLDER`."""
-    from photofinish.answer.estimates import estimate_step, with_batch
-    from photofinish.config.compare import accelerators
+def add_counts(folder: Path) -> None:
+    """Write the steps in `folder` with their counts: `python -m benchmarks.probe.unseen FOLDER`."""
+    from benchmarks.published import COUNTS, FOLDER
+    from photofinish.answer.estimates import with_batch
     from photofinish.measure.operations import count_operations
 
-    sheet, counts = accelerators()["H200"], {}
-    with (folder / FILE).open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            job, took = row["job"], float(row["step_seconds"])
-            if job not in counts:
-                counts[job] = count_operations(_trainer(job, CPU))
-            step = with_batch(counts[job], UNSEEN[job]["batch_size"])
-            captured = row["steps"] == "graph"
-            found = estimate_step(step, sheet, row["precision"], is_captured=captured)
-            assert found
-            low, expected, high = found.spread
-            inside = "" if low <= took <= high else "  outside"
-            print(
-                f"{took / expected:5.2f}  {job}, {row['precision']}, {row['steps']}: "
-                f"{took * 1e3:.3g} ms ({low * 1e3:.3g} to {high * 1e3:.3g}){inside}, "
-                f"{step.kernels} kernels"
-            )
+    with (
+        (folder / FILE).open(encoding="utf-8", newline="") as timed,
+        (FOLDER / FILE).open("w", encoding="utf-8", newline="") as file,
+    ):
+        rows = list(csv.DictReader(timed))
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["job", "steps", "precision", *COUNTS, "step_seconds"])
+        counts = {
+            job: with_batch(count_operations(_trainer(job, CPU)), UNSEEN[job]["batch_size"])
+            for job in {row["job"]: row for row in rows}
+        }
+        for row in rows:
+            numbers = [getattr(counts[row["job"]], name) for name in COUNTS]
+            how = [row["job"], row["steps"], row["precision"]]
+            writer.writerow([*how, *numbers, f"{float(row['step_seconds']):.4g}"])
 
 
 if __name__ == "__main__":
-    estimates(Path(sys.argv[1]))
+    add_counts(Path(sys.argv[1]))

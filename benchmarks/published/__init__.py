@@ -9,7 +9,8 @@ TF32 is on. Rows without an optimizer are forward and backward passes alone.
 
 `measured.csv` has steps of this trainer on an H100 (torch 2.11.0, driver 580.159.04, 2026-11-26),
 launched by the host (`eager`) or captured in CUDA graphs. Each is the median of one training's
-steady steps, deterministic unless its job says otherwise.
+steady steps, deterministic unless its job says otherwise. `unseen.csv` has steps of networks on
+which no constant was fitted, on an H200 (2026-11-27), counted as a user's are: on a CPU.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from photofinish.config.compare import Accelerator, accelerators
 from photofinish.results.measurements import Operations
 
 FOLDER = Path(__file__).parent
-_COUNTS = "images", "flops", "kernels", "convolutions", "time_steps", "saved_tensor_bytes"
+COUNTS = "images", "flops", "kernels", "convolutions", "time_steps", "saved_tensor_bytes"
 _NOTHING = Operations(
     images=0, flops=0, kernels=0, parameter_bytes=0, gradient_bytes=0,
     optimizer_bytes=0, saved_activations=0, saved_tensor_bytes=0, batch_bytes=0, resident_bytes=0,
@@ -68,8 +69,9 @@ def published() -> list[Published]:
 
 
 class Measured(NamedTuple):
-    """Step of this trainer on an H100."""
+    """Step of this trainer on a GPU."""
 
+    accelerator: Accelerator
     job: str
     is_captured: bool
     precision: str
@@ -79,11 +81,21 @@ class Measured(NamedTuple):
 
 def measured() -> list[Measured]:
     """Return the steps of measured.csv."""
+    return _measured("measured.csv", "H100")
+
+
+def unseen() -> list[Measured]:
+    """Return the steps of unseen.csv."""
+    return _measured("unseen.csv", "H200")
+
+
+def _measured(name: str, accelerator: str) -> list[Measured]:
     found = []
-    for row in rows("measured.csv"):
-        step = _NOTHING.model_copy(update={name: int(row[name]) for name in _COUNTS})
+    for row in rows(name):
+        step = _NOTHING.model_copy(update={count: int(row[count]) for count in COUNTS})
         is_captured, seconds = row["steps"] == "graph", float(row["step_seconds"])
-        found.append(Measured(row["job"], is_captured, row["precision"], step, seconds))
+        sheet, precision = accelerators()[accelerator], row["precision"]
+        found.append(Measured(sheet, row["job"], is_captured, precision, step, seconds))
     return found
 
 

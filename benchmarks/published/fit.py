@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from benchmarks.published import Measured, Published, measured, published
+from benchmarks.published import Measured, Published, measured, published, unseen
 from photofinish.answer.estimates import (
     CONVOLUTION_SECONDS,
     LONG_STEP_SECONDS,
@@ -25,7 +25,7 @@ from photofinish.answer.estimates import (
     estimate_step,
     estimated_device_seconds,
 )
-from photofinish.config.compare import Accelerator, accelerators
+from photofinish.config.compare import Accelerator
 
 _BYTES = {"fp32": 1.0, "tf32": 1.0, "fp16": 0.5}
 """Share of the bytes counted in fp32."""
@@ -66,8 +66,8 @@ def main() -> None:
         f"captured: {kernel:.1f} µs a kernel, {convolution:.0f} a convolution, {time_step:.0f} a "
         f"time step; each network left out: {_within(errors_of_captured(captured))}"
     )
-    print("measured on an H100: step / estimate, and its interval")
-    for step, estimate in estimates_of_measured():
+    print("measured on an H100, and unseen on an H200: step / estimate, and its interval")
+    for step, estimate in estimates_of([*measured(), *unseen()]):
         low, expected, high = (seconds * 1e6 for seconds in estimate.spread)
         took, steps = step.step_seconds * 1e6, "graph" if step.is_captured else "eager"
         inside = "" if low <= took <= high else "  outside"
@@ -75,11 +75,11 @@ def main() -> None:
         print(f"{took / expected:5.2f}  {what} ({low:,.0f} to {high:,.0f}){inside}")
 
 
-def estimates_of_measured() -> list[tuple[Measured, StepEstimate]]:
-    """Return each step that was measured on an H100, with its estimate."""
+def estimates_of(steps: list[Measured]) -> list[tuple[Measured, StepEstimate]]:
+    """Return each step that was measured, with its estimate."""
     pairs = []
-    for step in measured():
-        captured, sheet = step.is_captured, accelerators()["H100"]
+    for step in steps:
+        captured, sheet = step.is_captured, step.accelerator
         found = estimate_step(step.operations, sheet, step.precision, is_captured=captured)
         assert found
         pairs.append((step, found))
@@ -136,7 +136,7 @@ def _beside_terms(step: Measured) -> list[float]:
 
 
 def _arithmetic_seconds(step: Measured) -> float:
-    sheet, counts = accelerators()["H100"], step.operations.model_copy(update={"convolutions": 0})
+    sheet, counts = step.accelerator, step.operations.model_copy(update={"convolutions": 0})
     precision = sheet.effective_precision(step.precision)
     return estimated_device_seconds(counts, sheet, precision, sheet.tflops[precision])
 
