@@ -54,7 +54,12 @@ def trainer(images: data.Data, device: torch.device, **changes: Any) -> Trainer:
         if isinstance(value, dict):
             settings[key] = SimpleNamespace(**value)
     experiment: Any = SimpleNamespace(**settings)
-    configure_torch(device, experiment.precision, torch.get_num_threads())
+    configure_torch(
+        device,
+        experiment.precision,
+        torch.get_num_threads(),
+        deterministic=experiment.deterministic,
+    )
     shape = images.train.images.shape[1:]
     network = build_model(experiment.model, shape, images.classes, experiment.seed)
     return Trainer(experiment, network, *images.batches(experiment, device), device)
