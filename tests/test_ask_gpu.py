@@ -128,6 +128,7 @@ def test_a_start_is_repaid_after_a_time_of_training_however_long_an_epoch_is(
     out = capsys.readouterr().out
     assert line in out
     assert ("repays its start" in out) is bool(line)
+    assert "no estimates" not in out  # of other GPUs, beside a measured one
 
 
 def test_a_record_of_a_rented_gpu_counts_until_the_script_changes(
