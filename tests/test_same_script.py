@@ -42,7 +42,9 @@ class Net(nn.Module):
         x = self.hidden(x * (1.0001 if has("SCALED") else 1.0)).relu()
         return self.out(x)
 net = Net()
-optimizer = torch.optim.Adam(net.parameters(), float(np.random.rand()) + random.random())
+rate = float(np.random.rand()) + random.random()
+optimizer = torch.optim.Adam(net.parameters(), rate, fused=has("FUSED"))
+scaler = torch.amp.GradScaler("cpu", enabled=has("FUSED"))
 if has("COMPILED"):
     import sys
     sys.modules.pop("filelock", None)  # PyTorch's compiler needs it
@@ -54,10 +56,11 @@ for x, y in DataLoader(data, batch_size=128, shuffle=True):
         torch.manual_seed(int(os.environ["DROPOUT"]))
     loss = F.cross_entropy(net(x), y, label_smoothing=1e-3 if has("LOSS") else 0.0)
     optimizer.zero_grad()
-    (loss.half().float() if has("HALF") else loss).backward()
+    scaler.scale(loss.half().float() if has("HALF") else loss).backward()
     if has("GRADIENT"):
         net.hidden.weight.grad[3:] *= 0.5
-    optimizer.step()
+    scaler.step(optimizer)
+    scaler.update()
 """
 
 
@@ -132,6 +135,10 @@ def test_the_scale_of_a_grad_scaler_is_left_out_and_skipped_steps_are_not_compar
     assert same_script(steps, scaled, ["fp16"]) == SameScript("other step", "the loss")
     scaled.steps[0].losses[:] = [loss * 2**16, loss * 2**15]
     assert same_script(steps, scaled, ["fp16"]).kind == "other batches"
+
+
+def test_a_fused_optimizer_gets_gradients_with_the_scale_which_is_left_out() -> None:
+    assert compared("FUSED").kind in ("same step", "identical")
 
 
 CAPTURING = """torch.ones(2, 4)

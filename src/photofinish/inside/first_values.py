@@ -104,12 +104,15 @@ class FirstValues:
         digest = hashlib.sha256()
         for weight in weights:
             digest.update(_bytes(weight))
+        # A GradScaler leaves it to a fused optimizer to divide gradients by this.
+        given = getattr(optimizer, "grad_scale", None)
+        scale = 1.0 if given is None else float(given)
         gradients: dict[str, list[float]] = {}
         for number, weight in enumerate(weights):
             if weight.grad is not None and _is_readable(weight.grad):
                 name = self._names.get(id(weight))
                 unique = f"weight {number}" if name is None or name in gradients else name
-                gradients[unique] = _sampled(weight.grad)
+                gradients[unique] = [each / scale for each in _sampled(weight.grad)]
         self._note(
             kind="first_steps",
             seconds=self._seconds + time.perf_counter() - began_at,
