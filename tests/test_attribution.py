@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -13,6 +14,7 @@ from conftest import HeldClock, MakeExperiment, MakeTrainer, assert_same_run, ne
 from torch import nn
 from torch.optim import SGD
 
+from photofinish.config.experiment import Experiment
 from photofinish.data.packed import PackedSplit
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.measure import attribution, step_parts
@@ -21,6 +23,7 @@ from photofinish.measure.attribution import (
     SamplePlan,
     measure_attribution,
     measure_bf16,
+    measure_with,
     plan_attribution,
     profile,
 )
@@ -33,7 +36,7 @@ from photofinish.training import trainer as trainer_module
 from photofinish.training.batches import Batch
 from photofinish.training.input_paths import LoaderBatches
 from photofinish.training.optimization import LearningRates
-from photofinish.training.torch_device import CPU
+from photofinish.training.torch_device import CPU, configure_torch_for, torch_restored
 from photofinish.training.trainer import Trainer
 from photofinish.training.world import World
 
@@ -120,13 +123,13 @@ def test_profiling_between_epochs_changes_no_bit(
 ) -> None:
     settings = {"input": source, "schedule": {"name": "one_cycle", "max_lr": 0.2}, "epochs": 2}
     undisturbed, measured = (trainer_of(network_with_state(), **settings) for _ in range(2))
-    plan = AttributionPlan(measured.steps_per_epoch, 2, SamplePlan(2, 1), tries_bf16=True)
+    plan = AttributionPlan(measured.steps_per_epoch, 2, SamplePlan(2, 1), *[True] * 3)
     list(undisturbed.epochs())
     found = []
     for _epoch in measured.epochs():
         found.append(measure_attribution(measured, plan))
         try_threads(measured, step_seconds=0.01, most_seconds=0.0)
-    assert all(each.bf16 for each in found)
+    assert all(each.bf16 and each.tf32 and each.free for each in found)
     loads_itself = source.get("workers") != 1
     assert all((each.batch_alone_cpu_seconds is not None) is loads_itself for each in found)
     assert_same_run(measured, undisturbed)
@@ -143,7 +146,7 @@ def test_steps_are_tried_with_one_thread_half_and_all(trainer_of: MakeTrainer) -
         assert len(each.cpu_seconds) == len(each.steps.sample_seconds) == steps_in_a_round
 
 
-def test_a_bf16_step_has_the_memory_format_of_a_bf16_training(
+def test_a_bf16_or_tf32_step_has_the_memory_format_of_such_a_training(
     trainer_of: MakeTrainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layouts: set[bool] = set()
@@ -157,11 +160,83 @@ def test_a_bf16_step_has_the_memory_format_of_a_bf16_training(
     for act, is_last in (
         (trainer.prepare, False),
         (lambda: measure_bf16(trainer, SamplePlan(1, 1)), True),
+        (lambda: measure_with(trainer, SamplePlan(1, 1), precision="tf32"), True),
         (lambda: list(trainer.epochs()), False),
     ):
         layouts.clear()
         act()
         assert layouts == {is_last}
+
+
+def switches() -> tuple[Any, ...]:
+    """Return TF32 of products and of convolutions, determinism and the search for algorithms."""
+    matmul, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn
+    return matmul, cudnn.allow_tf32, torch.are_deterministic_algorithms_enabled(), cudnn.benchmark
+
+
+JUDGED = ("highest", False, True, False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "tried"),
+    [
+        ({"precision": "tf32"}, ("high", True, True, False)),
+        ({"deterministic": False}, ("highest", False, False, True)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("error", [None, RuntimeError, KeyError])
+def test_tried_steps_have_the_switches_of_such_a_training_and_later_steps_have_their_own(
+    trainer_of: MakeTrainer,
+    monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, Any],
+    tried: tuple[Any, ...],
+    error: type[Exception] | None,
+) -> None:
+    def configure(experiment: Experiment, _device: torch.device, threads: int) -> None:
+        configure_torch_for(experiment, torch.device("cuda"), threads)
+
+    def note(*_: Any) -> None:
+        seen.add(switches())
+        if error:
+            raise error
+
+    seen: set[Any] = set()
+    monkeypatch.setattr(attribution, "configure_torch_for", configure)
+    trainer = trainer_of()
+    with torch_restored():
+        configure(trainer.experiment, CPU, 1)
+        trainer.network.register_forward_pre_hook(note)
+        with pytest.raises(KeyError) if error is KeyError else nullcontext():
+            measured = measure_with(trainer, SamplePlan(1, 1), **changes)
+            assert (measured is None) is (error is not None)
+        assert seen == {tried}
+        assert switches() == JUDGED
+
+
+@pytest.mark.parametrize(
+    ("settings", "has_tf32", "tries"),
+    [
+        ({}, True, (True, True, True)),
+        ({}, False, (True, False, True)),  # an older GPU
+        ({"precision": "tf32"}, True, (True, False, True)),
+        ({"precision": "bf16", "deterministic": False}, True, (False, False, False)),
+    ],
+)
+def test_a_cuda_gpu_is_tried_with_what_it_has_and_the_training_does_not_use(
+    trainer_of: MakeTrainer,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, Any],
+    has_tf32: bool,
+    tries: tuple[bool, ...],
+) -> None:
+    trainer = trainer_of(**settings)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
+    capability = (8, 0) if has_tf32 else (7, 5)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: capability)
+    trainer.device = torch.device("cuda")
+    plan = plan_attribution(trainer, 1e-3, 1.0, most_images=99)
+    assert (plan.tries_bf16, plan.tries_tf32, plan.tries_free) == tries
 
 
 PLANNED = "batch_size, step_seconds, training_seconds, workers, devices, room, steps, images"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 import torch
+from conftest import MakeExperiment
 from torch import nn
 
 from photofinish.training.torch_device import (
@@ -18,6 +20,7 @@ from photofinish.training.torch_device import (
     accelerator,
     autocast,
     configure_torch,
+    configure_torch_for,
     effective_precision,
     gradient_scaler,
     memory_format,
@@ -90,6 +93,30 @@ def test_deterministic_algorithms_are_chosen_over_faster_ones() -> None:
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
     configure_torch(CPU, "fp32", threads=1, deterministic=False)
     assert not torch.are_deterministic_algorithms_enabled()
+
+
+@pytest.mark.usefixtures("_restored_policy")
+@pytest.mark.parametrize(
+    ("device", "settings", "searches"),
+    [
+        (CUDA, {"deterministic": False}, True),
+        (CUDA, {}, False),
+        (CPU, {"deterministic": False}, False),
+        (CUDA, {"deterministic": False, "cuda_graphs": "on"}, False),
+        (CUDA, {"deterministic": False, "batch_transform": "resizing:in_steps"}, False),
+        (
+            CUDA,
+            {"deterministic": False, "input": {"name": "loader", "collate": "resizing:padded"}},
+            False,
+        ),
+    ],
+)
+def test_cudnn_searches_for_algorithms_only_if_they_are_free_and_shapes_are_fixed(
+    make_experiment: MakeExperiment, device: torch.device, settings: dict[str, Any], searches: bool
+) -> None:
+    torch.backends.cudnn.benchmark = not searches
+    configure_torch_for(make_experiment(**settings), device, threads=1)
+    assert torch.backends.cudnn.benchmark is searches
 
 
 @pytest.mark.parametrize(

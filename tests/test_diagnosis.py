@@ -15,6 +15,7 @@ from dvc.utils.hydra import apply_overrides
 from result_files import (
     BUSY,
     QUIET,
+    STEP,
     as_result,
     made_up_attribution,
     pair_of,
@@ -273,8 +274,14 @@ def test_what_differs_by_design_is_not_the_cause(
 
 COPIED: dict[str, Any] = {"waiting": 0.01, "copying": 0.08, "resident": None}
 PINNED = {"name": "loader", "workers": 0, "pin_memory": True}
-BF16 = CAPTURED = SteadyState(steps_per_sample=1, sample_seconds=(0.004,))
-SLOWER = SteadyState(steps_per_sample=1, sample_seconds=(0.019,))
+
+
+def steps_of(seconds: float) -> SteadyState:
+    return SteadyState(steps_per_sample=1, sample_seconds=(seconds,))
+
+
+BF16 = CAPTURED = steps_of(0.004)
+SLOWER = steps_of(0.019)
 NO_GAIN = {"waiting": 0.0001, "copying": 0.0102, "resident": SLOWER, "settings": {"input": LOADER}}
 
 
@@ -315,11 +322,33 @@ NO_GAIN = {"waiting": 0.0001, "copying": 0.0102, "resident": SLOWER, "settings":
             "launch-bound", 'cuda_graphs: "on"', (2 / 1.2, 2 * 1.2),
         ),
         (  # which gains too little
-            {**LARGER, "captured": SteadyState(steps_per_sample=1, sample_seconds=(0.01,))},
+            {**LARGER, "captured": steps_of(0.01)},
             "launch-bound", "batch_size: 128", (38 * 11 / 118 / 1.2, 38 * 11 / 85 * 1.2),
         ),
         ({"epoch_seconds": 38 * 0.0105}, "compute-bound", "used well", None),
         ({"waiting": 0.002, "bf16": BF16}, "compute-bound", "precision: bf16", (2 / 1.2, 2 * 1.2)),
+        ({"waiting": 0.002, "tf32": BF16}, "compute-bound", "precision: tf32", (2 / 1.2, 2 * 1.2)),
+        (  # 8 and 7 ms a step with its data
+            {"waiting": 0.002, "tf32": steps_of(0.006), "bf16": steps_of(0.005)},
+            "compute-bound", "precision: tf32", (1.5 / 1.2, 1.5 * 1.2),
+        ),
+        (  # twice as fast
+            {"waiting": 0.002, "tf32": steps_of(0.006), "bf16": steps_of(0.002)},
+            "compute-bound", "precision: bf16", (3 / 1.2, 3 * 1.2),
+        ),
+        (  # tf32 gains nothing
+            {"waiting": 0.002, "tf32": steps_of(0.0095), "bf16": steps_of(0.007)},
+            "compute-bound", "precision: bf16", (12 / 9 / 1.2, 12 / 9 * 1.2),
+        ),
+        (
+            {"waiting": 0.002, "tf32": steps_of(0.008), "free": BF16, "launch_seconds": (0.001,)},
+            "compute-bound", "deterministic: false", (2 / 1.2, 2 * 1.2),
+        ),
+        (  # `auto` would launch them one by one
+            {"waiting": 0.002, "free": BF16},
+            "compute-bound", 'deterministic: false, experiments.small-mlp.cuda_graphs: "on"',
+            (2 / 1.2, 2 * 1.2),
+        ),
         ({"threads": 8}, "CPU held back", "untried threads", None),
         ({"waiting": 0.002, "threads": 2}, "CPU held back", "untried threads", None),
         ({"threads": 2, "limit": 2.5}, "CPU held back", "container", None),
@@ -343,6 +372,28 @@ def test_each_cause_has_a_change_with_its_gain_or_none(
         assert line.endswith(f".{change}")
         assert found.remedy.predicted == (gain and pytest.approx(gain))
         assert causes.advice(found).startswith(f"Try `{line}`: ")
+
+
+@pytest.mark.parametrize(
+    ("measured", "convolutions", "gain"),
+    [  # 12 ms a step with its data, of which 2 ms stay
+        ({"tf32": steps_of(0.003), "bf16": steps_of(0.0005)}, 3, "2.4x"),
+        ({"tf32": steps_of(0.003), "bf16": steps_of(0.0005)}, 0, None),  # whose default is fp32
+        ({"tf32": steps_of(0.003)}, 3, None),  # which is suggested
+        ({"tf32": steps_of(0.0091)}, 3, None),  # a gain of 1.08
+        ({"tf32": steps_of(0.0085)}, 3, "1.1x"),  # too little to be suggested
+        ({"tf32": steps_of(0.003), "waiting": 0.09}, 3, None),  # an epoch waits for its input
+        ({"tf32": steps_of(0.003), "timings": {"load": (BUSY,)}}, 3, None),
+    ],
+)
+def test_a_gpus_cause_has_the_gain_of_tf32_by_default_unless_it_is_suggested(
+    slow: Change, measured: dict[str, Any], convolutions: int, gain: str | None
+) -> None:
+    counted = {"operations": STEP.model_copy(update={"convolutions": convolutions})}
+    gpu = with_timings(slow(device="gpu", **{"waiting": 0.002, **measured}), **counted)
+    text = sentences.verdict(pair_of(slow(), gpu)).text
+    assert ("TF32, PyTorch's default for convolutions" in text) is (gain is not None)
+    assert gain is None or f"about {gain} faster" in text
 
 
 def test_the_picture_has_the_parts_of_a_step_and_the_table_the_causes(

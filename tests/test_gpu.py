@@ -394,6 +394,23 @@ def test_tf32_is_used_only_where_it_is_asked_for(device: torch.device) -> None:
     assert errors["fp32"] < errors["tf32"] / 10
 
 
+@pytest.mark.parametrize("changes", [{"precision": "tf32"}, {"deterministic": False}], ids=str)
+def test_steps_with_other_settings_are_measured_and_later_ones_are_as_before(
+    device: torch.device, changes: dict[str, Any]
+) -> None:
+    attribution = pytest.importorskip("photofinish.measure.attribution")  # which needs pydantic
+    settings = experiment()
+    settings.model_copy = lambda update: experiment(**update)
+    trained = run(settings, device)
+    why = trained.steps.why
+    assert attribution.measure_with(trained, attribution.SamplePlan(3, 2), **changes)
+    assert trained.steps.why == why
+    assert torch.are_deterministic_algorithms_enabled()
+    assert torch.get_float32_matmul_precision() == "highest"
+    assert not torch.backends.cudnn.allow_tf32
+    assert not torch.backends.cudnn.benchmark
+
+
 def test_an_nvidia_gpu_counts_the_energy_of_its_work(device: torch.device) -> None:
     energy = pytest.importorskip(
         "photofinish.machine.energy"

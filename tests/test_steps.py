@@ -36,6 +36,7 @@ from photofinish.measure.attribution import (
     measure_attribution,
     measure_by_turns,
     measure_captured,
+    measure_with,
 )
 from photofinish.results.learned import weights_of
 from photofinish.training import graphs
@@ -363,6 +364,20 @@ def test_captured_steps_are_tried_if_only_the_setting_on_captures_them(
 
     monkeypatch.setattr(Trainer, "chosen_steps", choose_then_fail)
     assert tried(**unproven)[0] == 0  # and no launched steps instead
+
+
+def test_steps_with_another_precision_or_free_algorithms_are_captured_as_the_trainings_are(
+    make_job: MakeJob, recorder: OperationRecorder
+) -> None:
+    for changes in ({"precision": "tf32"}, {"deterministic": False}):
+        trainer, done = trained(make_job()), len(recorder.recordings)
+        why = trainer.steps.why
+        assert measure_with(trainer, SamplePlan(3, 2), **changes)
+        assert len(recorder.recordings) > done
+        recorder.fails = True
+        assert measure_with(trainer, SamplePlan(3, 2), **changes) is None  # no launched ones
+        recorder.fails = False
+        assert trainer.steps.why == why
 
 
 @pytest.mark.parametrize(

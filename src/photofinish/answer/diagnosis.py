@@ -20,7 +20,7 @@ from photofinish.answer.step_costs import StepCosts, spread
 from photofinish.config.experiment import ResidentInput
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.machine.host import allowed_cores
-from photofinish.results.measurements import MOST_UNEXPLAINED_SHARE
+from photofinish.results.measurements import CLEARLY_FASTER, MOST_UNEXPLAINED_SHARE, SteadyState
 
 Cause = Literal[
     "input-bound", "copy-bound", "launch-bound", "compute-bound", "start-up-bound",
@@ -32,6 +32,8 @@ MOST_FIXED_SHARE = 0.5
 """Largest fixed share of a step that counts as compute-bound."""
 MOST_FROM_TRAINING = 1.25
 """Largest factor between a measured and a trained epoch that counts as chance."""
+_BF16_GAIN = 1.2
+"""Factor by which bf16 must gain more than another change to be suggested instead."""
 LEAST_STEPS = 3
 """Smallest number of timed steps that allows a diagnosis."""
 
@@ -104,9 +106,7 @@ def _diagnose_epoch(run: Result) -> Diagnosis | None:
     cause, remedy = _cause(run, costs)
     fewer = fewer_threads(run.timings)
     if fewer and costs.input_seconds <= costs.step_alone_seconds:
-        low_seconds, high_seconds = spread(fewer.steps.step_seconds)
-        data_seconds = costs.beside_step_seconds
-        gain = Gain.of(costs, low_seconds + data_seconds, high_seconds + data_seconds)
+        gain = Gain.of_steps(costs, fewer.steps)
         remedy = Remedy("devices.cpu.threads", fewer.threads, gain, "tried threads")
     if isinstance(remedy, Remedy) and not remedy.predicted.is_worth_it:
         remedy = "no gain"
@@ -202,8 +202,7 @@ def _against_launching(run: Result, costs: StepCosts) -> Remedy | NoRemedy:
     """
     data_seconds = costs.beside_step_seconds
     if captured := costs.attribution.captured:
-        low_seconds, high_seconds = spread(captured.step_seconds)
-        gain = Gain.of(costs, low_seconds + data_seconds, high_seconds + data_seconds)
+        gain = Gain.of_steps(costs, captured)
         if gain.is_worth_it:
             return Remedy(f"experiments.{run.experiment}.cuda_graphs", "on", gain, "captured")
     larger, tried = costs.attribution.other_batch_images, costs.attribution.other_batch
@@ -216,11 +215,33 @@ def _against_launching(run: Result, costs: StepCosts) -> Remedy | NoRemedy:
 
 
 def _against_computing(run: Result, costs: StepCosts) -> Remedy | NoRemedy:
-    tried, data_seconds = costs.attribution.bf16, costs.beside_step_seconds
-    if tried is None:
-        return "used well"
-    low_seconds, high_seconds = spread(tried.step_seconds)
-    gain = Gain.of(costs, low_seconds + data_seconds, high_seconds + data_seconds)
-    if not gain.is_worth_it:
-        return "used well"
-    return Remedy(f"experiments.{run.experiment}.precision", "bf16", gain, "bf16")
+    """Suggest the tried precision or algorithms that gain most. bf16 changes the model most."""
+    tried, experiment = costs.attribution, f"experiments.{run.experiment}"
+    precisions: tuple[tuple[Literal["tf32", "bf16"], SteadyState | None], ...]
+    precisions = ("tf32", tried.tf32), ("bf16", tried.bf16)
+    remedies = [
+        Remedy(f"{experiment}.precision", by, Gain.of_steps(costs, steps), by)
+        for by, steps in precisions
+        if steps
+    ]
+    if tried.free:
+        # `auto` captures deterministic steps only. Captured steps have no time of launching.
+        captures = not tried.launch_seconds and costs.experiment.cuda_graphs == "auto"
+        also = ((f"{experiment}.cuda_graphs", "on"),) if captures else ()
+        key, gain = f"{experiment}.deterministic", Gain.of_steps(costs, tried.free)
+        remedies.append(Remedy(key, False, gain, "free algorithms", also))
+    worth = [each for each in remedies if each.predicted.is_worth_it]
+    worth.sort(key=lambda each: each.predicted.middle / (_BF16_GAIN if each.by == "bf16" else 1))
+    return worth[-1] if worth else "used well"
+
+
+def tf32_gain(found: Diagnosis) -> float | None:
+    """Return an epoch's gain by TF32, PyTorch's default for convolutions, unless suggested."""
+    costs, counted = found.run.costs, found.run.timings.operations
+    if not (costs and costs.attribution.tf32 and counted and counted.convolutions):
+        return None
+    is_suggested = any(remedy.by == "tf32" for remedy in found.remedies)
+    if is_suggested or found.cause not in ("compute-bound", "launch-bound"):
+        return None
+    gain = Gain.of_steps(costs, costs.attribution.tf32).middle
+    return gain if gain >= CLEARLY_FASTER else None

@@ -10,7 +10,7 @@ from photofinish.answer.result import Result
 from photofinish.answer.step_costs import StepCosts, spread
 from photofinish.config.experiment import LoaderInput
 from photofinish.results.job_times import JobTimes
-from photofinish.results.measurements import LoaderTimes, TriedInput
+from photofinish.results.measurements import LoaderTimes, SteadyState, TriedInput
 
 RUN_MARGIN = 1.2
 """Margin at both ends of a prediction, for differences between two runs.
@@ -35,6 +35,12 @@ class Gain(NamedTuple):
         low = fast_seconds / high_seconds / RUN_MARGIN
         return cls(low, slow_seconds / low_seconds * RUN_MARGIN)
 
+    @classmethod
+    def of_steps(cls, costs: StepCosts, tried: SteadyState) -> Gain:
+        """Return the gain if steps are as fast as tried ones, with an unchanged time for data."""
+        data_seconds = costs.beside_step_seconds
+        return cls.of(costs, *(each + data_seconds for each in spread(tried.step_seconds)))
+
     @property
     def middle(self) -> float:
         return math.sqrt(self.low * self.high)
@@ -56,8 +62,8 @@ class Remedy:
     value: Any
     predicted: Gain
     by: Literal[
-        "resident", "batch size", "captured", "bf16", "tried threads", "tried workers",
-        "decode once", "resident once", "batch transform",
+        "resident", "batch size", "captured", "bf16", "tf32", "free algorithms", "tried threads",
+        "tried workers", "decode once", "resident once", "batch transform",
     ]  # fmt: skip
     also: tuple[tuple[str, Any], ...] = ()
     """Other keys that must change too, with their values."""
@@ -65,7 +71,7 @@ class Remedy:
     @property
     def changes_model(self) -> bool:
         """Return True if a training with the change learns something else, or may do so."""
-        return self.by in ("batch size", "captured", "bf16", "batch transform")
+        return self.by in ("batch size", "captured", "bf16", "tf32", "batch transform")
 
     @property
     def settings(self) -> dict[str, Any]:

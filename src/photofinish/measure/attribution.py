@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain, count, islice
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -34,7 +34,14 @@ from photofinish.training.batches import Batches, bytes_of_a_sample
 from photofinish.training.custom_step import BatchTransform
 from photofinish.training.graphs import GraphedSteps, steps_per_graph
 from photofinish.training.step import EagerSteps, take_steps
-from photofinish.training.torch_device import CPU, free_memory_bytes, memory_format
+from photofinish.training.torch_device import (
+    CPU,
+    configure_torch_for,
+    effective_precision,
+    free_memory_bytes,
+    memory_format,
+    torch_restored,
+)
 from photofinish.training.trainer import Trainer
 from photofinish.training.warm_up import WARM_UP_STEPS
 
@@ -177,6 +184,8 @@ class AttributionPlan:
     samples: SamplePlan
     """Samples of steps on the batch and on the other batch, in turns."""
     tries_bf16: bool
+    tries_tf32: bool = False
+    tries_free: bool = False
 
 
 def plan_attribution(
@@ -200,14 +209,15 @@ def plan_attribution(
     samples = plan_samples(step_seconds * (1 + images / batch_images), training_seconds)
     if trainer.device == CPU:  # short samples are more often undisturbed
         samples = SamplePlan(samples.samples * samples.steps, 1)
+    precision, device = trainer.experiment.precision, trainer.device
+    is_cuda = device.type == "cuda"
     # DataParallel's threads don't inherit autocast.
-    is_fp32 = devices == 1 and trainer.experiment.precision in ("fp32", "tf32")
-    tries_bf16 = (
-        is_fp32
-        and trainer.device.type == "cuda"
-        and torch.cuda.is_bf16_supported(including_emulation=False)
-    )
-    return AttributionPlan(min(trainer.steps_per_epoch, steps), images, samples, tries_bf16)
+    may_be_bf16 = is_cuda and devices == 1 and precision in ("fp32", "tf32")
+    tries_bf16 = may_be_bf16 and torch.cuda.is_bf16_supported(including_emulation=False)
+    tries_tf32 = precision == "fp32" and effective_precision(device, "tf32") == "tf32"
+    tries_free = is_cuda and trainer.experiment.deterministic
+    steps = min(trainer.steps_per_epoch, steps)
+    return AttributionPlan(steps, images, samples, tries_bf16, tries_tf32, tries_free)
 
 
 def measure_attribution(
@@ -226,6 +236,8 @@ def measure_attribution(
         other_batch=other_batch,
         launch_seconds=launch_seconds,
         bf16=measure_bf16(trainer, plan.samples) if plan.tries_bf16 else None,
+        tf32=measure_with(trainer, plan.samples, precision="tf32") if plan.tries_tf32 else None,
+        free=measure_with(trainer, plan.samples, deterministic=False) if plan.tries_free else None,
         resident=measure_input(trainer, resident, RESIDENT, plan.steps) if resident else None,
         # Last, as the allocator is slow after a capture that failed, before PyTorch 2.14.
         captured=measure_captured(trainer, plan.samples) if is_launching else None,
@@ -238,6 +250,23 @@ def measure_bf16(trainer: Trainer, plan: SamplePlan) -> SteadyState:
     # A real step casts each weight again, but autocast's cache would last for this whole block.
     with torch.autocast(trainer.device.type, torch.bfloat16, cache_enabled=False):
         return measure_steps(trainer, plan, layout)
+
+
+def measure_with(trainer: Trainer, plan: SamplePlan, **changes: Any) -> SteadyState | None:
+    """Time steps with another `precision` or `deterministic`. Return None if they fail."""
+    twin = copy.copy(trainer)
+    if isinstance(trainer.steps, GraphedSteps):
+        twin.steps = trainer.steps.resized(trainer.steps.at_once)
+        changes["cuda_graphs"] = "on"  # `auto` captures deterministic steps only
+    settings = trainer.experiment.model_copy(update=changes)
+    why, layout = twin.steps.why, memory_format(twin.network, twin.device, settings.precision)
+    try:
+        with torch_restored():
+            configure_torch_for(settings, twin.device, torch.get_num_threads())
+            measured = measure_steps(twin, plan, layout)
+    except (RuntimeError, UserError):  # the other measurements must not be lost
+        return None
+    return measured if twin.steps.why == why else None
 
 
 def measure_captured(trainer: Trainer, plan: SamplePlan) -> SteadyState | None:

@@ -255,7 +255,7 @@ def _suggestion(
 ) -> Suggestion:
     gain = remedy.predicted.of_job(times)
     learns: Learns = "something else" if remedy.changes_model else "the same"
-    if remedy.by == "tried threads":
+    if remedy.by in ("tried threads", "free algorithms"):
         learns = "other last bits"
     return Suggestion(
         device=device,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Decision, decide
-from photofinish.answer.diagnosis import Diagnosis
+from photofinish.answer.diagnosis import Diagnosis, tf32_gain
 from photofinish.answer.parity import Layer, Parity
 from photofinish.answer.result import Result, Trained
 from photofinish.answer.scaling import Series
@@ -27,7 +27,7 @@ from photofinish.reporting.causes import advice, cause
 from photofinish.reporting.extrapolated import caution, in_points, timed_text
 from photofinish.reporting.model_words import model_text
 from photofinish.reporting.templates import THE_SAME, say
-from photofinish.wording import faster, measure_again
+from photofinish.wording import factor, faster, measure_again
 
 _METRICS_NAMED = 3
 SHORT_PARTS = {
@@ -249,6 +249,8 @@ def _why(run: Result, diagnoses: Sequence[Diagnosis]) -> list[str]:
     sentences = [say(kind, device=run.device.upper(), found=found, cause=cause(found))]
     if found.remedy or found.no_remedy:
         sentences.append(advice(found))
+    if gain := tf32_gain(found):
+        sentences.append(say("tf32 by default", gain=factor(gain)))
     sentences += [say("another cause", cause=cause(other)) for other in diagnoses[:-1]]
     return [" ".join(sentences)]
 

@@ -205,6 +205,8 @@ TEMPLATES = {
     "arithmetic": "arithmetic is {share:.0%} of a step[, with {threads:n thread} for "
     "{cores:n core}]",
     "try": "Try `{line}`: {prediction}.[ Or `{second_line}`: {second}.]",
+    "tf32 by default": "TF32, PyTorch's default for convolutions, makes an epoch about {gain} "
+    "faster (`precision: tf32`, tried).",
     "no suggestion": "No setting is suggested: {why}.",
     "cause unknown": "the cause is not known",
     "gains": "the job gets {gain:interval}x faster ({how})",
@@ -228,6 +230,8 @@ TEMPLATES = {
     "by: batch size": "tried, changes what is learned, so compare the accuracy",
     "by: captured": "tried, right only if each step runs the same operations",
     "by: bf16": "tried, changes what is learned, so compare the accuracy",
+    "by: tf32": "tried, changes what is learned: TF32 rounds the factors of products to 10 bits",
+    "by: free algorithms": "tried, changes the last bits from run to run",
     "by: tried threads": "tried, changes the last bits",
     "by: tried workers": "same bits, tried",
     "by: decode once": "same bits, tried",

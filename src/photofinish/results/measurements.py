@@ -91,6 +91,10 @@ class StepAttribution(Record):
     """Host time to launch a step, on an accelerator without captured steps."""
     bf16: SteadyState | None = None
     """Steps in bfloat16, if the device supports it and the training does not use it."""
+    tf32: SteadyState | None = None
+    """Steps in TF32, if the device has it and the training computes in fp32."""
+    free: SteadyState | None = None
+    """Steps with `deterministic: false`. Captured, if those of the training are."""
     captured: SteadyState | None = None
     """Steps in CUDA graphs, if `cuda_graphs: auto` launches them and `on` captures them."""
     resident: SteadyState | None = None

@@ -24,7 +24,7 @@ from photofinish.training.input_paths import make_batches
 from photofinish.training.loading import LoadedSamples, SampleKind
 from photofinish.training.losses import Loss
 from photofinish.training.parts import has_live_inputs, part_of
-from photofinish.training.torch_device import configure_torch, nvidia_uuid
+from photofinish.training.torch_device import configure_torch_for, nvidia_uuid
 from photofinish.training.trainer import Trainer
 from photofinish.training.world import World
 
@@ -34,12 +34,7 @@ def torch_configured(run: Run, device: torch.device, team: World) -> Iterator[No
     """Configure torch for the run. In this block, errors have the experiment's name."""
     experiment = run.experiment
     with failures_explained(run.name, experiment, team, runs_custom_code=bool(run.custom_code)):
-        configure_torch(
-            device,
-            experiment.precision,
-            run.host.threads or 1,
-            deterministic=experiment.deterministic,
-        )
+        configure_torch_for(experiment, device, run.host.threads or 1)
         yield
 
 

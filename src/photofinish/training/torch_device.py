@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -15,6 +15,9 @@ from photofinish.config.kinds import KINDS
 from photofinish.errors import UserError
 from photofinish.machine.host_memory import peak_host_memory_bytes
 from photofinish.nested import map_nested
+
+if TYPE_CHECKING:
+    from photofinish.config.experiment import Experiment
 
 CPU = torch.device("cpu")
 _AUTOCAST_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -115,6 +118,30 @@ def configure_torch(
     # use_deterministic_algorithms would import torch's compiler, which takes seconds.
     torch.set_deterministic_debug_mode("error" if deterministic else "default")
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+def configure_torch_for(experiment: Experiment, device: torch.device, threads: int) -> None:
+    """Set up torch as a training of the experiment needs it."""
+    deterministic, given = experiment.deterministic, experiment.input
+    configure_torch(device, experiment.precision, threads, deterministic=deterministic)
+    # cuDNN times its algorithms for each new shape, and a capture allows no timing.
+    custom = experiment.batch_transform or experiment.step or getattr(given, "collate", None)
+    is_refused = deterministic or custom or experiment.cuda_graphs == "on" or torch.version.hip
+    torch.backends.cudnn.benchmark = device.type == "cuda" and not is_refused
+
+
+@contextmanager
+def torch_restored() -> Iterator[None]:
+    """Restore the precision and the algorithms that `configure_torch` chose before this block."""
+    matmul, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn
+    tf32, benchmark = cudnn.allow_tf32, cudnn.benchmark
+    deterministic = torch.get_deterministic_debug_mode()
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(matmul)
+        cudnn.allow_tf32, cudnn.benchmark = tf32, benchmark
+        torch.set_deterministic_debug_mode(deterministic)
 
 
 def compile_network(network: nn.Module, *, deterministic: bool) -> None:
