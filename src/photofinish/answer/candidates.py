@@ -26,7 +26,7 @@ Reason = Literal[
     "not known", "no estimate",
 ]  # fmt: skip
 CLOSE = 0.8, 1.25
-"""Shares of a limit between which an interval around it is a close call, not unknown."""
+"""Shares of a limit between which an interval around it is a close call, by hand."""
 
 
 def is_close(interval: Interval, limit: float) -> bool:

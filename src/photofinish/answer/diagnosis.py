@@ -27,15 +27,15 @@ Cause = Literal[
     "CPU held back", "not known",
 ]  # fmt: skip
 MOST_STARTUP_SHARE = 0.5
-"""Largest share of start-up in a job that is not reported as the main cause."""
+"""Largest share of start-up in a job that is not reported as the main cause, by hand."""
 MOST_FIXED_SHARE = 0.5
-"""Largest fixed share of a step that counts as compute-bound."""
+"""Largest fixed share of a step that counts as compute-bound, by hand."""
 MOST_FROM_TRAINING = 1.25
-"""Largest factor between a measured and a trained epoch that counts as chance."""
+"""Largest factor between a measured and a trained epoch that counts as chance, by hand."""
 _BF16_GAIN = 1.2
 """Factor by which bf16 must gain more than another change to be suggested instead."""
 LEAST_STEPS = 3
-"""Smallest number of timed steps that allows a diagnosis."""
+"""Smallest number of timed steps that allows a diagnosis, by hand."""
 
 
 NoRemedy = Literal[

@@ -30,7 +30,7 @@ from photofinish.results.job_times import JobTimes
 from photofinish.results.measurements import Operations
 
 _LARGER_BATCH = 8
-"""Factor on the batch size to suggest if launching decides a step's time."""
+"""Factor on the batch size to suggest, by hand, if launching decides a step's time."""
 _OTHER_CPU = 1.5
 """Factor by which start-up and loading may differ on a rented machine's CPU. It is a guess."""
 

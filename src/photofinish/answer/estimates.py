@@ -31,7 +31,7 @@ slowest. Steps on an RTX 5090, which are not among these, were up to 5.5 times a
 _OTHER_HOST = 0.5, 1.0, 2.0
 """Ratio of a step's time on a rented machine's CPU to its time here. It is a guess."""
 CAPTURED_KERNEL_SECONDS = 4e-6
-"""Time that each operator in a CUDA graph adds to the device's time."""
+"""Time that each operator in a CUDA graph adds to the device's time: chosen on an H100."""
 TIME_STEP_SECONDS = 3e-6, 10e-6, 30e-6
 """Time of one time step of a recurrent layer: fast, typical and slow.
 
@@ -54,9 +54,9 @@ over 2 s (discuss.pytorch.org/t/82521) and 4 s (pytorch#22583).
 _GIB = 2**30
 _VALUE_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
 _DRIVER_BYTES = 2**30
-"""Upper estimate of the driver's and libraries' size in the device's memory."""
+"""Upper estimate, by hand, of the driver's and libraries' size in the device's memory."""
 _ROOM = 1.5
-"""Factor on a step's least memory, for everything else in the memory."""
+"""Factor on a step's least memory, by hand, for everything else in the memory."""
 _TERA, _GB = 1e12, 1e9
 Spread = tuple[float, float, float]
 """Times of a fast step, an estimated step and a slow step. Nine of ten are in this range."""

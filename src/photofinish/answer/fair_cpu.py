@@ -22,18 +22,18 @@ from photofinish.results.job_times import JobTimes
 from photofinish.results.measurements import SteadyState
 
 BUSY = 2.0
-"""Smallest assumed factor by which other programs slowed a run on a busy machine."""
+"""Smallest assumed factor by which other programs slowed a run on a busy machine, by hand."""
 SLICE_SECONDS = 0.002
-"""Longest step whose quickest tenth is as fast with other programs running as without."""
+"""Longest step, by hand, whose quickest tenth is as fast with other programs running."""
 SHARED_CACHES = 1.2
 """Factor by which CPU time grows if other programs use the caches.
 
 With two busy loops running, steps took 1.09 to 1.2 times the CPU time of a quiet machine.
 """
 FASTER = 1.1
-"""Smallest speed-up for which fewer threads are reported."""
+"""Smallest speed-up for which fewer threads are reported, by hand."""
 SLOW_KERNELS = 0.1
-"""Share of an fp32 product's rate below which half-precision kernels count as slow.
+"""Share of an fp32 product's rate, by hand, below which half-precision kernels count as slow.
 
 PyTorch 2.14 computes fp16 at 1/23 of it on a CPU without fp16 instructions.
 """

@@ -23,16 +23,16 @@ from photofinish.results.records import FirstStep, TensorFingerprint
 
 ModelMatch = Literal["identical", "same within rounding", "equivalent", "not shown", "different"]
 _OUTPUT_TOLERANCE, _GRADIENT_TOLERANCE = 5.0, 10.0
-"""Factors on a layer's change by slightly moved weights (docs/verdict.md)."""
+"""Factors on a layer's change by slightly moved weights, by hand (docs/verdict.md)."""
 _FEW_ACTIVATIONS = 0.02
-"""Share of a gradient's norm that changes if a few activations cross ReLU's corner."""
+"""Share of a gradient's norm that changes, by hand, if a few activations cross ReLU's corner."""
 _NOISE = 1e-5
-"""Share of all gradients' norm below which a gradient is rounding noise.
+"""Share of all gradients' norm, by hand, below which a gradient is rounding noise.
 
 An example is the gradient of a bias before BatchNorm.
 """
 CURVE_TOLERANCES = {"fp32": 1e-2, "tf32": 5e-2, "fp16": 5e-2, "bf16": 1e-1}
-"""Largest relative differences of an epoch's mean loss that count as rounding."""
+"""Largest relative differences of an epoch's mean loss that count as rounding, by hand."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from photofinish.answer.times import job_time
 from photofinish.answer.uncertainty import total
 
 MOST_RUNS = 1000
-"""Largest number of runs that an answer suggests."""
+"""Largest number of runs that an answer suggests, by hand."""
 _BEST_FIRST: tuple[Answer, ...] = "Probably yes", "Close call", "Can't tell", "No"
 
 

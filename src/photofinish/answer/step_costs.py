@@ -23,7 +23,7 @@ PARTS = {
 }
 """Parts of a step, in order, with their names in the record."""
 _HIDDEN_SHARE = 0.8
-"""Launching that takes a smaller share of a step is hidden behind the device's work.
+"""Launching that takes a smaller share of a step, by hand, is hidden behind the device's work.
 
 A small batch may then wait for the host although the training's batch does not, so a line through
 both sizes would be wrong.

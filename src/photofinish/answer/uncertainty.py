@@ -24,8 +24,8 @@ import numpy as np
 
 HELD = 0.9
 """Share of intervals that contain the true value."""
-_MOST_BATCHES = 6
-_MOST_CORRELATION = 0.8
+_MOST_BATCHES, _MOST_CORRELATION = 6, 0.8
+"""Means of consecutive epochs, and their largest correlation, chosen on simulated jobs."""
 _NORMAL = statistics.NormalDist().inv_cdf((1 + HELD) / 2)
 
 Interval = tuple[float, float]
