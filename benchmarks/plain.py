@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 PLAIN_STEPS: dict[str, Any] = {
@@ -10,3 +11,9 @@ PLAIN_STEPS: dict[str, Any] = {
     "validation_step": None,
 }  # fmt: skip
 """Defaults of the optional settings. The trainer reads them all."""
+
+
+def plain(name: str, **arguments: Any) -> SimpleNamespace:
+    """Return the settings of an optimizer or schedule of PyTorch."""
+    own = {"weight_decay_exclude": None, "every": None}
+    return SimpleNamespace(name=name, arguments=arguments, **own)

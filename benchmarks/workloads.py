@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from benchmarks import data
-from benchmarks.plain import PLAIN_STEPS
+from benchmarks.plain import PLAIN_STEPS, plain
 from photofinish.models.registry import build_model
 from photofinish.training.batches import batch_order
 from photofinish.training.torch_device import CPU
@@ -49,15 +49,15 @@ class Workload:
         return SimpleNamespace(
             model=self.model,
             loss=None,
-            optimizer=SimpleNamespace(
-                name="sgd",
+            optimizer=plain(
+                "sgd",
                 lr=self.learning_rate,
                 momentum=self.momentum,
                 dampening=0,
                 weight_decay=0,
                 nesterov=False,
             ),
-            schedule=SimpleNamespace(name="constant"),
+            schedule=plain("constant"),
             **PLAIN_STEPS,
             input=SimpleNamespace(name="resident"),
             augmentation=SimpleNamespace(flip=0, crop_padding=0),

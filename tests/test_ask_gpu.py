@@ -17,6 +17,7 @@ from watched_scripts import process_of, recorded
 from photofinish.commands import ask as ask_module
 from photofinish.commands.ask import ask, ask_command
 from photofinish.config.compare import Comparing
+from photofinish.config.kinds import KINDS, AcceleratorKind
 from photofinish.errors import UserError
 from photofinish.machine.accelerators import AcceleratorFacts
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
@@ -276,6 +277,13 @@ def test_a_run_sees_only_its_gpus(
         environment = os.environ | variables
     assert environment["CUDA_VISIBLE_DEVICES"] == chosen
     assert kind == "cpu" or environment["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+
+
+def test_a_run_on_the_cpu_hides_each_kind_of_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(KINDS, "npu", AcceleratorKind("no NPU", hidden_by={"NPU_VISIBLE": "none"}))
+    with recording("cpu") as (_, variables):
+        assert variables["NPU_VISIBLE"] == "none"
+        assert (variables["CUDA_VISIBLE_DEVICES"], variables["HIP_VISIBLE_DEVICES"]) == ("", "-1")
 
 
 def test_weights_that_are_offloaded_still_compute_on_the_gpu() -> None:

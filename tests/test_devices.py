@@ -12,6 +12,7 @@ import torch
 from conftest import MakeExperiment
 from torch import nn
 
+from photofinish.config.kinds import KINDS, AcceleratorKind
 from photofinish.training.torch_device import (
     CPU,
     Clock,
@@ -22,6 +23,7 @@ from photofinish.training.torch_device import (
     configure_torch,
     configure_torch_for,
     effective_precision,
+    free_memory_bytes,
     gradient_scaler,
     memory_format,
 )
@@ -225,3 +227,19 @@ def test_the_time_is_read_once_all_have_finished(
     clock = Clock(torch.device(device), lambda: events.append("all are here"))
     assert clock.now_seconds() == 12.5
     assert events == expected
+
+
+def test_free_memory_is_known_for_each_kind_that_counts_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = Mock()
+    module.get_device_properties.return_value.total_memory = 100
+    module.mem_get_info.return_value = 50, 100  # other programs hold 20
+    module.memory_reserved.return_value, module.memory_allocated.return_value = 30, 10
+    monkeypatch.setattr(torch, "get_device_module", lambda _device: module)
+    assert free_memory_bytes(CUDA) == 70
+    assert free_memory_bytes(XPU) == 90
+    assert free_memory_bytes(torch.device("hpu")) is None
+    monkeypatch.setitem(KINDS, "hpu", AcceleratorKind("no HPU", counts_memory=True))
+    assert free_memory_bytes(torch.device("hpu")) == 90
+    assert free_memory_bytes(CPU) is None

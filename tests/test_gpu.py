@@ -71,11 +71,19 @@ def device() -> torch.device:
     return accelerator("auto")
 
 
+def optimizer_of(name: str, **arguments: Any) -> SimpleNamespace:
+    return SimpleNamespace(name=name, weight_decay_exclude=None, arguments=arguments)
+
+
+def schedule_of(name: str, **arguments: Any) -> SimpleNamespace:
+    return SimpleNamespace(name=name, every=None, arguments=arguments)
+
+
 def experiment(**changes: Any) -> Any:
     """Return the settings that the trainer reads, without pydantic."""
     settings: dict[str, Any] = {
-        "model": CNN, "optimizer": SimpleNamespace(**SGD), "loss": None,
-        "schedule": SimpleNamespace(name="constant"), "input": SimpleNamespace(name="resident"),
+        "model": CNN, "optimizer": optimizer_of(**SGD), "loss": None,
+        "schedule": schedule_of(name="constant"), "input": SimpleNamespace(name="resident"),
         "augmentation": NOT_AUGMENTED, "deterministic": True, "cuda_graphs": "auto",
         "precision": "fp32", "epochs": 4, "batch_size": 32, "validation_batch_size": None,
         "seed": 0, "warmup_steps": 0, "clip_grad_norm": None, "accumulate": 1, "ema": None,
@@ -207,7 +215,7 @@ def test_recorded_steps_give_the_same_bits_as_steps_one_by_one(
 def test_they_do_so_under_every_optimizer(
     device: torch.device, optimizer: dict[str, Any], schedule: dict[str, Any]
 ) -> None:
-    settings = {"optimizer": SimpleNamespace(**optimizer), "schedule": SimpleNamespace(**schedule)}
+    settings = {"optimizer": optimizer_of(**optimizer), "schedule": schedule_of(**schedule)}
     assert_recorded_steps_give_the_same_bits(device, **settings)
 
 
@@ -249,7 +257,7 @@ def captured(device: torch.device, make: Any, **settings: Any) -> Trainer:
     "settings",
     [
         {"ema": 0.9},
-        {"precision": "bf16", "optimizer": SimpleNamespace(**ADAM)},
+        {"precision": "bf16", "optimizer": optimizer_of(**ADAM)},
         {"precision": "fp16", "accumulate": 2, "clip_grad_norm": 0.5},
     ],
     ids=["ema", "bf16", "fp16, accumulate"],
@@ -258,7 +266,7 @@ def test_a_captured_epoch_end_and_validation_have_the_same_bits(
     device: torch.device, monkeypatch: pytest.MonkeyPatch, settings: Any, at_once: int
 ) -> None:
     monkeypatch.setattr(graphs, "MOST_BYTES", at_once * 32 * 4 * 16 * 16)
-    settings = {"schedule": SimpleNamespace(**ONE_CYCLE), **settings}
+    settings = {"schedule": schedule_of(**ONE_CYCLE), **settings}
     trained = captured(device, WithState, validation_batch_size=32, **settings)
     assert trained.steps.at_once == at_once
     assert trained.validator.is_captured, trained.steps.why
@@ -276,7 +284,7 @@ def test_steps_draw_the_same_numbers_after_a_validation_that_cant_be_captured(
 
 
 def test_a_resumed_captured_run_ends_with_the_same_bits_if_it_draws(device: torch.device) -> None:
-    settings = {"optimizer": SimpleNamespace(**ADAM), "ema": 0.9}
+    settings = {"optimizer": optimizer_of(**ADAM), "ema": 0.9}
     whole = captured(device, WithState, **settings)
     resumed = trainer(experiment(**settings), device, network=WithState())
     half = run(experiment(epochs=2, **settings), device, network=WithState())

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from benchmarks import data
-from benchmarks.plain import PLAIN_STEPS
+from benchmarks.plain import PLAIN_STEPS, plain
 from benchmarks.probe.findings import Findings
 from photofinish.measure.scratch import scratch_steps
 from photofinish.models.registry import build_model
@@ -52,7 +52,8 @@ def trainer(images: data.Data, device: torch.device, **changes: Any) -> Trainer:
     settings["model"] = {"compile": False, "weights": None, **settings["model"]}
     for key, value in settings.items():
         if isinstance(value, dict):
-            settings[key] = SimpleNamespace(**value)
+            make = plain if key in ("optimizer", "schedule") else SimpleNamespace
+            settings[key] = make(**value)
     experiment: Any = SimpleNamespace(**settings)
     configure_torch(
         device,

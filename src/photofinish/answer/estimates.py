@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from photofinish.config.compare import Accelerator
+from photofinish.config.compare import VALUE_BYTES, Accelerator
 from photofinish.config.cuda_graphs import why_not_captured
 from photofinish.config.experiment import Experiment
 from photofinish.results.measurements import Operations
@@ -52,7 +52,6 @@ An H100 took 0.4 to 1.1 s longer than its machine's CPU. Users measured 1 to 2 s
 over 2 s (discuss.pytorch.org/t/82521) and 4 s (pytorch#22583).
 """
 _GIB = 2**30
-_VALUE_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
 _DRIVER_BYTES = 2**30
 """Upper estimate, by hand, of the driver's and libraries' size in the device's memory."""
 _ROOM = 1.5
@@ -147,7 +146,7 @@ def estimated_device_seconds(
 
 def least_memory_bytes(operations: Operations, precision: str) -> int:
     """Return the least memory of a step, at the end of its forward or backward pass."""
-    saved_bytes = operations.saved_activations * _VALUE_BYTES[precision]
+    saved_bytes = operations.saved_activations * VALUE_BYTES[precision]
     passing_bytes = max(saved_bytes, operations.gradient_bytes)
     state_bytes = operations.parameter_bytes + operations.optimizer_bytes
     return state_bytes + passing_bytes + operations.batch_bytes + operations.resident_bytes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from photofinish.config.pytorch_names import FUSED, OPTIMIZERS, arguments_of, may_be_fused
+from photofinish.config.pytorch_names import FUSED, OPTIMIZERS, may_be_fused
 from photofinish.custom.reference import is_reference
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def why_not_captured(experiment: Experiment) -> str | None:
     loss = experiment.loss
     if loss and getattr(loss, "weight", None) and getattr(loss, "label_smoothing", 0.0):
         return "label_smoothing with weights reads values back from the device"
-    optimizer, arguments = experiment.optimizer, arguments_of(experiment.optimizer)
+    optimizer, arguments = experiment.optimizer, experiment.optimizer.arguments
     if is_reference(optimizer.name) or OPTIMIZERS.reference(optimizer.name).name not in FUSED:
         return f"steps of the optimizer {optimizer.name} are not captured"
     if not may_be_fused(arguments):
@@ -36,7 +36,7 @@ def why_not_captured(experiment: Experiment) -> str | None:
     if arguments.get("momentum") and arguments.get("dampening"):
         return "with dampening, the first step differs from the others"
     schedule = experiment.schedule
-    if is_reference(schedule.name) or arguments_of(schedule).get("cycle_momentum"):
+    if is_reference(schedule.name) or schedule.arguments.get("cycle_momentum"):
         return f"the schedule {schedule.name} may change more than the learning rate"
     if experiment.cuda_graphs == "on":
         return None

@@ -32,7 +32,6 @@ from photofinish.config.pytorch_names import (
     SCHEDULES,
     TRANSFORMS,
     Namespace,
-    arguments_of,
 )
 from photofinish.custom.reference import CodeReference, is_reference
 from photofinish.errors import SettingError
@@ -96,7 +95,8 @@ class Optimizer(_PytorchClass):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        return arguments_of(self)
+        # A custom optimizer may not accept a learning rate.
+        return ({} if self.lr is None else {"lr": self.lr}) | super().arguments
 
 
 class Schedule(_PytorchClass):

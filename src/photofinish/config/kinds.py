@@ -5,7 +5,8 @@ To add a kind, add a row here and a function in machine/accelerators.py that ask
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 
@@ -17,12 +18,14 @@ class AcceleratorKind:
     """Reason for a machine without this kind, if no driver lists a device."""
     nodes: tuple[str, ...] = ()
     """Patterns of the device nodes on Linux."""
+    hidden_by: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables that choose devices for torch, and the values that hide all."""
     visibility_variables: tuple[str, ...] = ()
-    """Environment variables that select the devices which torch sees."""
+    """Further environment variables that select the devices which torch sees."""
     variables: tuple[str, ...] = ()
     """Environment variables that change speed or bits."""
     counts_memory: bool = False
-    """True if the kind's module in torch has torch.cuda's functions for names and peak memory."""
+    """True if the kind's module in torch has torch.cuda's functions for names and memory."""
 
 
 KINDS = {
@@ -30,10 +33,8 @@ KINDS = {
         absent="this machine has no NVIDIA or AMD GPU",
         # NVIDIA, Jetson boards, WSL, AMD.
         nodes=("nvidia[0-9]*", "nvhost-gpu", "dxg", "kfd"),
-        visibility_variables=(
-            "CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES",
-            "ROCR_VISIBLE_DEVICES",
-        ),
+        hidden_by={"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "-1"},  # AMD reads both
+        visibility_variables=("CUDA_DEVICE_ORDER", "ROCR_VISIBLE_DEVICES"),
         variables=(
             "CUBLAS_WORKSPACE_CONFIG", "CUDA_LAUNCH_BLOCKING", "NCCL_ALGO", "NCCL_IB_DISABLE",
             "NCCL_NTHREADS", "NCCL_P2P_DISABLE", "NCCL_PROTO", "NVIDIA_TF32_OVERRIDE",

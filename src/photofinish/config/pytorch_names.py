@@ -77,15 +77,6 @@ GIVEN_TO_SCHEDULES = ("T_max", "total_steps", "epochs", "steps_per_epoch", "cycl
 GIVEN_TO_BATCH_TRANSFORMS = ("num_classes",)
 
 
-def arguments_of(settings: Any) -> dict[str, Any]:
-    """Return the arguments in settings, which may be a pydantic model or a plain object."""
-    given = vars(settings) | (getattr(settings, "model_extra", None) or {})
-    own = {"name", *getattr(settings, "own_keys", ())}
-    if given.get("lr", 0) is None:  # a custom optimizer may not accept it
-        own.add("lr")
-    return {key: value for key, value in given.items() if key not in own}
-
-
 def may_be_fused(arguments: Mapping[str, Any]) -> bool:
     """Return True unless an optimizer's arguments select another implementation than fused."""
     others = ("foreach", "differentiable")

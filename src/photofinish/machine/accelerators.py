@@ -56,7 +56,7 @@ def all_accelerators() -> Accelerators:
     variables: list[str] = []
     for kind in KINDS.values():
         nodes += [str(node) for pattern in kind.nodes for node in DEVICES.glob(pattern)]
-        variables += kind.visibility_variables
+        variables += [*kind.hidden_by, *kind.visibility_variables]
     if platform.system() == "Linux" and not nodes:
         absent: Accelerators = {name: kind.absent for name, kind in KINDS.items()}
         return absent | {"cuda": HIDDEN} if _are_hidden() else absent

@@ -66,7 +66,7 @@ def measure(batches: LoaderBatches, budget: Budget, cores: int) -> LoaderTimes:
         if batches.settings.workers:
             torch.set_num_threads(1)  # as PyTorch does in a worker
         seconds, dataset = _PARTS_SHARE * budget.seconds, batches.dataset
-        most = min(batches.batch_size, batches.image_count)
+        most = batches.batch_samples(0)
         size = affordable(lambda: dataset.collate([dataset[0, None, 0]]), most, seconds)
         found = take_apart(batches, size, seconds)
         if budget.seconds < _LEAST_WITH_WORKERS_SECONDS:

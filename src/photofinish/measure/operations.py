@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from photofinish.config.pytorch_names import FUSED, arguments_of, may_be_fused
+from photofinish.config.pytorch_names import FUSED, may_be_fused
 from photofinish.inside.counting import Operators, bytes_of, count_step, kernels_of_optimizer
 from photofinish.inside.precision import ProductPrecisions
 from photofinish.nested import leaves, samples_in
@@ -34,7 +34,7 @@ def count_operations(trainer: Trainer) -> Operations:
             with of_optimizer:
                 state.scaler.step(state.optimizer)
         parts, defaults = trainer.experiment.accumulate, state.optimizer.defaults
-        fuses = may_be_fused(arguments_of(trainer.experiment.optimizer))
+        fuses = may_be_fused(trainer.experiment.optimizer.arguments)
         if fuses and type(state.optimizer).__name__ in FUSED:  # on the CPU, SGD is not
             defaults = {"fused": True}
         counts = counts._replace(

@@ -111,11 +111,7 @@ def parts_of_epoch(
     The first part is the epoch's start. The others have `part_steps` steps, or more if steps are
     launched together. Without `part_steps`, the epoch is one part.
     """
-    clock, batch_size, left = (
-        trainer.clock,
-        trainer.training.batch_size,
-        trainer.training.image_count,
-    )
+    clock, training, left = trainer.clock, trainer.training, trainer.training.image_count
     holds: Literal["start", "steps", "epoch"] = "start" if part_steps else "epoch"
     losses, steps, steps_left = list[torch.Tensor](), 0, trainer.steps_per_epoch
     batches, began_seconds = _begin(trainer, epoch)
@@ -125,9 +121,9 @@ def parts_of_epoch(
         if holds != "start" and steps_left > 0 and steps < (part_steps or math.inf):
             continue
         seconds = clock.now_seconds() - began_seconds
-        samples = min(left, steps * batch_size)
+        samples = min(left, steps * training.batch_size)
         left -= samples
-        steps_done = samples / batch_size
+        steps_done = samples / training.batch_size
         yield TimedPart(seconds=seconds, steps=steps_done, epoch=epoch, holds=holds), losses
         holds, losses, steps, began_seconds = "steps", [], 0, clock.now_seconds()
 
@@ -159,8 +155,7 @@ def _validation_seconds(trainer: Trainer, deadline: Deadline) -> float:
             if deadline.is_over():
                 return
 
-    others = -(-validation.image_count // validation.batch_size) - 1
-    first_seconds = started_seconds - began_seconds
+    first_seconds, others = started_seconds - began_seconds, validation.steps - 1
     if not others:
         return first_seconds
     _validate(trainer, in_time())

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Self
 
+from photofinish.config.kinds import KINDS
 from photofinish.config.scripts import PLACEHOLDER
 from photofinish.errors import UserError
 from photofinish.inside import hooks
@@ -36,10 +37,6 @@ except ImportError:  # Windows
 _PACKAGE = "_photofinish"
 """Name of the recorder in a script's process, whose Python may lack photofinish."""
 _SITECUSTOMIZE = f"from {_PACKAGE}.hooks import begin\nbegin(__file__)\n"
-_HIDING = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "-1"}
-"""Variables that hide NVIDIA's and AMD's GPUs. Apple's and Intel's GPUs can't be hidden."""
-_CHOOSING = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"
-"""Variables that choose among GPUs. On AMD's, both are read."""
 _POLL_SECONDS = 1.0
 _LEAST_SECONDS = 10.0
 """Minimum time of training to watch, by hand."""
@@ -172,14 +169,14 @@ def watch(
 def _device_variables(kind: str, gpus: Sequence[int]) -> dict[str, str]:
     """Return variables that hide all GPUs for the CPU, else all but the ones at these places."""
     if kind == "cpu":
-        return _HIDING
+        return {name: none for each in KINDS.values() for name, none in each.hidden_by.items()}
     if kind != "cuda":
         return {}
     variables = {"CUDA_DEVICE_ORDER": os.environ.get("CUDA_DEVICE_ORDER", "PCI_BUS_ID")}
-    for name in _CHOOSING:
+    for name in KINDS[kind].hidden_by:
         chosen = list(filter(None, os.environ.get(name, "").split(",")))
         named = [chosen[place] if chosen else str(place) for place in gpus]
-        variables |= {name: ",".join(named)} if chosen or name == _CHOOSING[0] else {}
+        variables |= {name: ",".join(named)} if chosen or name == "CUDA_VISIBLE_DEVICES" else {}
     return variables
 
 

@@ -44,7 +44,7 @@ class BatchLoss(ABC):
 
     def __init__(self, team: World, training: Batches, precision: str) -> None:
         self.team = team
-        self._training, self._precision = training, precision
+        self.training, self._precision = training, precision
 
     def mean(self, state: TrainState, number: int, batch: Batch) -> torch.Tensor:
         """Return the mean loss of the epoch's batch `number`.
@@ -58,17 +58,12 @@ class BatchLoss(ABC):
             total, weight = self._sum_and_weight(state, batch)
             if isinstance(weight, torch.Tensor):
                 return total * (self.team.size / self.team.all_reduce(weight))
-            return total * (self.team.size / self.batch_samples(number))
+            return total * (self.team.size / self.training.batch_samples(number))
 
     def sum_and_weight(self, state: TrainState, batch: Batch) -> tuple[torch.Tensor, Weight]:
         """Return the batch's summed loss, and the weight to divide it by for the mean."""
         with self.autocast():
             return self._sum_and_weight(state, batch)
-
-    def batch_samples(self, number: int) -> int:
-        """Return the number of samples in batch `number`, over all ranks."""
-        batch_size = self._training.batch_size
-        return min(batch_size, self._training.image_count - number * batch_size)
 
     def autocast(self) -> AbstractContextManager[object]:
         return autocast(self.team.devices[0], self._precision)
@@ -160,8 +155,7 @@ def choose_losses(
         criterion, team, training, precision, keeps_outputs=keeps_outputs
     )
     if experiment.step:
-        last = training.image_count % training.batch_size
-        if 0 < last < team.size:
+        if (last := training.batch_samples(training.steps - 1)) < team.size:
             raise ConfigError(
                 f"batch_size {training.batch_size} leaves {last} samples for the last batch of "
                 f"{team.size} processes, and a step needs one in each: set another"

@@ -55,6 +55,15 @@ class Batches(Protocol):
     batch_size: int
     _plan: BatchPlan
 
+    @property
+    def steps(self) -> int:
+        """Number of batches in an epoch."""
+        return -(-self.image_count // self.batch_size)
+
+    def batch_samples(self, number: int) -> int:
+        """Return the number of samples in the epoch's batch `number`, over all ranks."""
+        return min(self.batch_size, self.image_count - number * self.batch_size)
+
     def resize(self, batch_size: int) -> None:
         """Take batches of another size from now on."""
         self.batch_size = batch_size
@@ -84,8 +93,8 @@ class Batches(Protocol):
 
 def cut_to_last(batches: Batches, first: Batch, rank: int, size: int) -> list[Batch]:
     """Return the first batch, cut to this rank's share of an epoch's smaller last batch, if any."""
-    last = batches.image_count % batches.batch_size
-    if not last or batches.image_count < batches.batch_size:
+    last = batches.batch_samples(batches.steps - 1)
+    if last == batches.batch_samples(0):
         return []
     return [first_samples(first, len(range(rank, last, size)))]
 

@@ -16,7 +16,6 @@ from photofinish.config.pytorch_names import (
     MOVED_BY_STEPS,
     OPTIMIZERS,
     SCHEDULES,
-    arguments_of,
     may_be_fused,
 )
 from photofinish.custom.reference import is_reference
@@ -35,11 +34,11 @@ def build_optimizers(
 
     A custom function gets the network, and a custom class the parameters, as PyTorch's classes do.
     """
-    arguments = arguments_of(settings)
+    arguments = settings.arguments
     reference = OPTIMIZERS.reference(settings.name)
     if not is_reference(settings.name):
         with run_custom_code(f"optimizer {settings.name} can't be made"):
-            groups = _parameter_groups(network, getattr(settings, "weight_decay_exclude", None))
+            groups = _parameter_groups(network, settings.weight_decay_exclude)
             return [_pytorch_optimizer(reference.name, groups, arguments, loss_is_scaled)]
     custom = reference.load()
     is_class = isinstance(custom, type)
@@ -195,7 +194,7 @@ class LearningRates:
             return
         reference = SCHEDULES.reference(settings.name)
         by_default = "step" if reference.name in MOVED_BY_STEPS else "epoch"
-        self._moves_each_step = (getattr(settings, "every", None) or by_default) == "step"
+        self._moves_each_step = (settings.every or by_default) == "step"
         steps = epochs * steps_per_epoch
         offered = {
             "T_max": steps if self._moves_each_step else epochs,
@@ -205,7 +204,7 @@ class LearningRates:
             "cycle_momentum": False,  # it would override the momentum in params.yaml
         }
         build = reference.load()
-        arguments = accepted_arguments(build, offered, arguments_of(settings))
+        arguments = accepted_arguments(build, offered, settings.arguments)
         with run_custom_code(f"schedule {settings.name} can't be made"):
             self._scheduler = build(optimizer, **arguments)
 

@@ -77,7 +77,7 @@ class AccumulatedStep:
         Each part's loss is divided by the number of samples. If the loss has weights, their sum is
         known only after the last part, so gradients are scaled at the end.
         """
-        team, count = self._loss.team, self._loss.batch_samples(number)
+        team, count = self._loss.team, self._loss.training.batch_samples(number)
         parts = split_batch(batch, max(1, -(-samples_in(batch[1]) // self._parts)))
         loss, weights = torch.zeros((), device=team.devices[0]), None
         state.optimizer.zero_grad()

@@ -260,13 +260,12 @@ def free_memory_bytes(device: torch.device) -> int | None:
 
     Memory that this process's allocator holds in reserve counts as free.
     """
-    if device.type == "cuda":
-        module = torch.get_device_module(device)
-        free_bytes, _total_bytes = module.mem_get_info(device)
-        return int(free_bytes + module.memory_reserved(device) - module.memory_allocated(device))
-    if device.type == "xpu":
-        total_bytes = torch.xpu.get_device_properties(device).total_memory
-        return int(total_bytes - torch.xpu.memory_allocated(device))
     if device.type == "mps":
         return torch.mps.recommended_max_memory() - torch.mps.current_allocated_memory()
-    return None
+    if not _counts_memory(device):
+        return None
+    module = torch.get_device_module(device)
+    free_bytes = module.get_device_properties(device).total_memory
+    if device.type == "cuda":  # without what other programs hold
+        free_bytes = module.mem_get_info(device)[0] + module.memory_reserved(device)
+    return int(free_bytes - module.memory_allocated(device))

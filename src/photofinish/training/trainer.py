@@ -90,7 +90,7 @@ class Trainer:
         self.validator = Validator(loss, targets, self.team, rule, monitored)
         given = experiment.batch_transform
         self.batch_transform = BatchTransform(given, experiment.seed, classes) if given else None
-        self.steps_per_epoch = -(-training.image_count // training.batch_size)
+        self.steps_per_epoch = training.steps
         layout = memory_format(network, device, experiment.precision)
         network.to(device, memory_format=layout)  # type: ignore[call-overload]
         self.network = self.team.adapt(network)
@@ -214,7 +214,7 @@ class Trainer:
         Raises NonFiniteLossError on every rank if a loss isn't finite.
         """
         # Each step's loss is a mean over its batch, and the last batch may be smaller.
-        sizes = [self.batch_loss.batch_samples(number) for number in range(len(step_losses))]
+        sizes = [self.training.batch_samples(number) for number in range(len(step_losses))]
         train_sum = float((step_losses * torch.tensor(sizes).double()).sum()) / self.team.size
         not_finite = torch.argwhere(~step_losses.isfinite()).flatten().tolist()
         first_failing = min(not_finite, default=math.inf)

@@ -81,4 +81,4 @@ def _first_and_last(trainer: Trainer, batches: Batches, first: Batch) -> list[Ba
 
 def largest_batch(batches: Batches | None) -> int:
     """Return the number of samples in the largest batch."""
-    return min(batches.batch_size, batches.image_count) if batches else 0
+    return batches.batch_samples(0) if batches else 0
