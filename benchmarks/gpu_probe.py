@@ -46,7 +46,7 @@ PARTS = {
     "ask": Part("asking", "run", 600, ("pydantic", "psutil")),
     "alone": Part("asking", "run_alone", 60, ()),
     "unseen": Part("unseen", "run", 120, ("torchvision",)),
-    "kernels": Part("kernels", "run", 60, ("torchvision",)),
+    "kernels": Part("step_kernels", "run", 60, ("torchvision",)),
     "epochs": Part("epochs", "run", 60, ("torchvision",)),
 }
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from recorder import OperationRecorder
 
-import photofinish.training.recorder
+import photofinish.training.cuda_recorder
 from photofinish.training import graphs, optimization, torch_device
 
 _is_available = torch.accelerator.is_available
@@ -17,7 +17,7 @@ def pytest_configure() -> None:
     patch = pytest.MonkeyPatch()
     patch.setattr(torch.accelerator, "is_available", lambda: True)  # read by the file's skip mark
     patch.setattr(torch_device, "accelerator", lambda *_: torch_device.CPU)
-    for module in (graphs, photofinish.training.recorder):
+    for module in (graphs, photofinish.training.cuda_recorder):
         patch.setattr(module, "recorder_of", lambda _device: recorder)
     patch.setattr(optimization, "is_accelerator", lambda _device: True)
 

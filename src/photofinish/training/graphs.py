@@ -27,9 +27,9 @@ from photofinish.training.batches import (
     map_batch,
     seed_epoch,
 )
+from photofinish.training.cuda_recorder import CudaRecorder, Output, Recorded, recorder_of
 from photofinish.training.losses import Loss
 from photofinish.training.optimization import DeviceLearningRates, Rates, override_groups
-from photofinish.training.recorder import CudaRecorder, Output, Recorded, recorder_of
 from photofinish.training.state import TrainState
 from photofinish.training.step import (
     EagerSteps,

@@ -12,9 +12,9 @@ from photofinish.data.tasks import Task
 from photofinish.errors import ConfigError
 from photofinish.training.batch_loss import BatchLoss, LossOfOutputs, Scores, Weight
 from photofinish.training.batches import Batch, Batches, map_batch
+from photofinish.training.cuda_recorder import Recorded
 from photofinish.training.graphs import GraphedSteps, most_steps
 from photofinish.training.output_metrics import joined, monitored_value
-from photofinish.training.recorder import Recorded
 from photofinish.training.state import TrainState
 from photofinish.training.step import first_failure
 from photofinish.training.world import World
