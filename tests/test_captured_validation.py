@@ -66,6 +66,16 @@ def test_a_captured_validation_gives_the_same_sums_also_after_a_resume(
     assert_same_run(trained(resumed), recorded)
 
 
+@pytest.mark.parametrize("kind", ["off", "auto"])
+def test_averaged_weights_are_validated_with_the_trained_network_s_running_means(
+    make_job: MakeJob, kind: str
+) -> None:
+    made = trained(make_job(network_with_state(), cuda_graphs=kind, ema=0.5, **WITH_STATE))
+    assert made.validator.is_captured is (kind == "auto")
+    pairs = zip(made.result.buffers(), made.network.buffers(), strict=True)
+    assert all(torch.equal(averaged, own) for averaged, own in pairs)
+
+
 def counts(network: nn.Module, _images: object, outputs: torch.Tensor) -> torch.Tensor | None:
     """Depends on how often validation ran."""
     if network.training:

@@ -177,6 +177,23 @@ def test_steps_with_other_bits_in_the_trial_are_eager(
         trained(make_job(network, cuda_graphs="on"))
 
 
+def counts_in_a_buffer(network: nn.Module, _images: object, _outputs: torch.Tensor) -> None:
+    """Depends on how often it ran, which no loss shows."""
+    network.calls = getattr(network, "calls", 0) + 1
+    network.seen += network.calls
+
+
+def test_steps_of_a_compiled_network_whose_buffers_alone_differ_are_eager(
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nn.Module, "compile", lambda *_, **__: None)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(36, 3))
+    network.register_buffer("seen", torch.zeros(()))
+    network.register_forward_hook(counts_in_a_buffer)
+    tried = trained(make_job(network, model=CNN | {"compile": True}))
+    assert tried.steps.why == "recorded, some gave other bits"
+
+
 def test_a_capture_that_fails_in_the_optimizer_leaves_nothing_behind(
     make_job: MakeJob, recorder: OperationRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
