@@ -147,6 +147,15 @@ def pair_of(
     return pair
 
 
+def in_turns(base_seconds: float, changed_seconds: float) -> measurements.InTurns:
+    """Make up three equal samples of steps as they are, and with a change."""
+    base, changed = (
+        measurements.SteadyState(steps_per_sample=1, sample_seconds=(seconds,) * 3)
+        for seconds in (base_seconds, changed_seconds)
+    )
+    return measurements.InTurns(base=base, changed=changed)
+
+
 def made_up_attribution(
     waiting: float,
     copying: float = 0.0,
@@ -163,14 +172,12 @@ def made_up_attribution(
         "optimizer": 0.002,
         "rest": 0,
     }
+    turns = in_turns(step_seconds, other_step_seconds)
     settings = {
         "batch_alone_seconds": (waiting,) * 3,
         "other_batch_images": 2,
-        "same_batch": measurements.SteadyState(steps_per_sample=1, sample_seconds=(step_seconds,)),
-        "other_batch": measurements.SteadyState(
-            steps_per_sample=1, sample_seconds=(other_step_seconds,)
-        ),
-        "resident": measurements.SteadyState(steps_per_sample=1, sample_seconds=(step_seconds,)),
+        "same_batch": turns.base,
+        "other_batch": turns.changed,
         "parts": measurements.StepParts(
             **{f"{part}_seconds": (float(value),) * 3 for part, value in parts.items()}
         ),

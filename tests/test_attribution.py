@@ -27,7 +27,6 @@ from photofinish.measure.attribution import (
     plan_attribution,
     profile,
 )
-from photofinish.measure.measure import resident_batches
 from photofinish.measure.threads import restored_threads, try_threads
 from photofinish.results.measurements import StepParts
 from photofinish.runs.run import Run
@@ -107,14 +106,10 @@ def test_each_part_holds_what_happens_in_it_and_nothing_else(
             assert sum(getattr(parts, name)) == NAP_SECONDS * (name == f"{part}_seconds"), name
 
 
-def test_batches_alone_are_timed_without_steps(
-    napping_in: MakeTrainer, trainer_of: MakeTrainer
-) -> None:
-    found = measure_attribution(napping_in("forward", input=LOADER), PLAN, trainer_of().training)
+def test_batches_alone_are_timed_without_steps(napping_in: MakeTrainer) -> None:
+    found = measure_attribution(napping_in("forward", input=LOADER), PLAN)
     assert found.batch_alone_seconds == found.parts.waiting_seconds == (0.0,) * 4
     assert found.other_batch.step_seconds == [NAP_SECONDS] * 2
-    assert found.resident
-    assert found.resident.step_seconds == [NAP_SECONDS] * 4
 
 
 @pytest.mark.parametrize("source", [LOADER, {"name": "loader", "workers": 1}, {"name": "resident"}])
@@ -165,7 +160,7 @@ def test_a_bf16_or_tf32_step_has_the_memory_format_of_such_a_training(
     ):
         layouts.clear()
         act()
-        assert layouts == {is_last}
+        assert layouts == ({False, True} if is_last else {False})  # in turns with the own format
 
 
 def switches() -> tuple[Any, ...]:
@@ -210,7 +205,7 @@ def test_tried_steps_have_the_switches_of_such_a_training_and_later_steps_have_t
         with pytest.raises(KeyError) if error is KeyError else nullcontext():
             measured = measure_with(trainer, SamplePlan(1, 1), **changes)
             assert (measured is None) is (error is not None)
-        assert seen == {tried}
+        assert seen - {JUDGED} == ({tried} if error is None else set())
         assert switches() == JUDGED
 
 
@@ -302,7 +297,7 @@ def test_a_step_that_cannot_be_profiled_has_a_reason(
     run = Run("small", "cpu", experiment, cpu_host, packed_split.folder, Path())
     setup = Setup(run, CPU, team)
     trainer = setup.new_trainer()
-    further = profile(trainer, lambda: resident_batches(setup), 1e-3, 1.0)
+    further = profile(trainer, 1e-3, 1.0)
     assert further.attribution is None
     assert str(further.not_attributed).startswith(why)
     assert further.operations is None

@@ -20,7 +20,6 @@ from photofinish.errors import UserError
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.measure.attribution import (
     SamplePlan,
-    measure_by_turns,
     measure_steps,
     plan_samples,
 )
@@ -30,6 +29,7 @@ from photofinish.measure.first_step import (
     first_batch,
     first_step,
 )
+from photofinish.measure.in_turns import Way, time_in_turns
 from photofinish.models.registry import build_model
 from photofinish.reporting.sentences import verdict
 from photofinish.results.learned import weights_of
@@ -95,7 +95,7 @@ def test_a_step_is_timed_without_waiting_for_data(
             yield batch
 
     monkeypatch.setattr(trained.training, "train_batches", slowly)
-    measured = measure_steps(trained, SamplePlan(3, 4))
+    (measured,) = measure_steps(trained, SamplePlan(3, 4))
     assert (measured.sample_seconds, measured.step_seconds) == ((1.0,) * 3, [0.25] * 3)
     assert weights_of(trained.network) == before
 
@@ -105,9 +105,31 @@ def test_two_batch_sizes_are_timed_by_turns(trainer_of: MakeTrainer) -> None:
     network = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
     network.register_forward_pre_hook(lambda _module, inputs: sizes.append(len(inputs[0])))
     trainer = trainer_of(network, batch_size=16)
-    measured = measure_by_turns(trainer, SamplePlan(3, 2), 40)
-    assert sizes[2 * (WARM_UP_STEPS + 1) :] == [16, 16, 40, 40] * 3
+    measured = measure_steps(trainer, SamplePlan(3, 2), 40)
+    assert sizes[2 * (WARM_UP_STEPS + 1) :] == [40, 40, 16, 16, 16, 16, 40, 40, 40, 40, 16, 16]
     assert [len(each.sample_seconds) for each in measured] == [3, 3]
+
+
+def test_steps_that_settle_a_way_come_after_another_ways_and_are_not_timed(
+    trained: Trainer, clock: HeldClock
+) -> None:
+    taken: list[str] = []
+
+    def way(name: str) -> Way:
+        def settle() -> None:
+            taken.append(f"{name} settles")
+            clock.take(9.0)
+
+        def take() -> None:
+            taken.append(name)
+            clock.take(1.0)
+
+        return Way(take, WARM_UP_STEPS, settle=settle)
+
+    one, other = time_in_turns(trained, 2, way("one"), way("other"))
+    assert one.sample_seconds == other.sample_seconds == (1.0, 1.0)
+    warm_up = ["one settles", "one", "other settles", "other"]
+    assert taken == [*warm_up, "other", "one settles", "one", "one", "other settles", "other"]
 
 
 def test_a_repeat_that_learns_something_else_is_an_error(

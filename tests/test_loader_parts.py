@@ -18,7 +18,15 @@ import pytest
 import torch
 from conftest import HeldClock, MakeExperiment, MakeResult, MakeTrainer
 from PIL import Image, ImageFile
-from result_files import as_result, made_up_attribution, pair_of, trained, with_record, with_timings
+from result_files import (
+    as_result,
+    in_turns,
+    made_up_attribution,
+    pair_of,
+    trained,
+    with_record,
+    with_timings,
+)
 from torch import nn
 from torch.utils.data import DataLoader, Subset, default_collate, get_worker_info
 from torchvision.transforms import v2
@@ -31,14 +39,13 @@ from photofinish.inside import loader_parts, stopwatch
 from photofinish.inside.loader_parts import parts_of_loader
 from photofinish.inside.stopwatch import COLLATING, DECODING, PINNING, READING, Stopwatch, Timed
 from photofinish.measure import loader_times, loader_workers
-from photofinish.measure.attribution import RESIDENT
 from photofinish.measure.loader_times import measure, measure_loader, take_apart
-from photofinish.measure.loader_tries import try_inputs
+from photofinish.measure.loader_tries import RESIDENT, try_inputs
 from photofinish.measure.loader_workers import BETWEEN, Budget, busy_threads
 from photofinish.nested import map_nested
 from photofinish.reporting.tables import loader_table
 from photofinish.results import median_training_seconds
-from photofinish.results.measurements import LoaderTimes, SteadyState, TriedInput, TriedWorkers
+from photofinish.results.measurements import LoaderTimes, TriedInput, TriedWorkers
 from photofinish.tracking import run_metrics
 from photofinish.training import loading
 from photofinish.training.batches import Batches, Normaliser, Part
@@ -238,10 +245,10 @@ def test_a_data_set_that_minds_leaves_a_reason(
         raise TypeError("not a Compose")
 
     monkeypatch.setattr(loader_times, "measure", fail)
-    found = measure_loader(trainer_of(input={"name": "loader"}), 1.0, 1.0)
+    found = measure_loader(trainer_of(input={"name": "loader"}), 1.0, 1.0, lambda: None)
     assert found
     assert found.not_measured == "measuring it fails (TypeError: not a Compose)"
-    assert measure_loader(trainer_of(input={"name": "resident"}), 1.0, 1.0) is None
+    assert measure_loader(trainer_of(input={"name": "resident"}), 1.0, 1.0, lambda: None) is None
 
 
 def test_the_page_has_five_lines_and_mlflow_a_metric_a_part(make_result: MakeResult) -> None:
@@ -347,10 +354,10 @@ def test_what_may_be_faster_is_tried(
 ) -> None:
     trainer = trainer_of(input={"name": "loader"})
     trainer.training, trainer.steps_per_epoch = load(dataset, **settings), 2
-    tried = try_inputs(trainer, found, Budget(6.0), epoch_seconds=1.0)
+    tried = try_inputs(trainer, found, Budget(20.0), epoch_seconds=1.0)
     assert [each.changes for each in tried] == [expected] * bool(expected)
     for each in tried:
-        assert len(each.steps.sample_seconds) >= 3
+        assert len(each.turns.ratios) >= 4
 
 
 def waiting(make_result: MakeResult, loader: LoaderTimes) -> Trained:
@@ -376,13 +383,14 @@ def test_workers_that_are_spawned_for_five_batches_are_tried_persistent(
     finally:
         multiprocessing.set_start_method("fork", force=True)
     assert persistent.changes["input"]["persistent_workers"]
-    assert persistent.steps.median_seconds < own.start_seconds / 10
-    assert len(persistent.steps.sample_seconds) == 10  # each of many steps, which come unevenly
+    assert persistent.turns.changed.median_seconds < own.start_seconds / 10
+    assert len(persistent.turns.ratios) == 10  # each of many steps, which come unevenly
 
 
 def tried_input(by: str, seconds: float, **changes: Any) -> TriedInput:
-    steps = SteadyState(steps_per_sample=1, sample_seconds=(seconds,) * 3)
-    return TriedInput.model_validate({"by": by, "changes": changes, "steps": steps})
+    """Return an input that was tried beside steps of 16 ms."""
+    turns = in_turns(0.016, seconds)
+    return TriedInput.model_validate({"by": by, "changes": changes, "turns": turns})
 
 
 INPUT, ONCE = "experiments.small-mlp.input", {"datasets.small.decode": "once"}
@@ -435,7 +443,7 @@ def test_all_measurements_share_ten_seconds(
     trainer = trainer_of(input=LOADER, batch_size=4)
     trainer.training, trainer.steps_per_epoch = load(Items(transforms=[slow]), transform=FLIP), 2
     began_seconds = clock.now_seconds
-    found = measure_loader(trainer, 8 * item_seconds, 800_000 * item_seconds)
+    found = measure_loader(trainer, 8 * item_seconds, 800_000 * item_seconds, lambda: None)
     assert found
     assert bool(found.not_measured) is (item_seconds > 1)
     assert clock.now_seconds - began_seconds <= 10.0

@@ -34,8 +34,8 @@ from photofinish.measure.attribution import (
     AttributionPlan,
     SamplePlan,
     measure_attribution,
-    measure_by_turns,
     measure_captured,
+    measure_steps,
     measure_with,
 )
 from photofinish.results.learned import weights_of
@@ -341,7 +341,7 @@ def test_a_capture_that_fails_while_measuring_leaves_figures_and_a_reason(
 ) -> None:
     trainer = trained(make_job())
     recorder.fails = True
-    measured = measure_by_turns(trainer, SamplePlan(3, 2), 2)
+    measured = measure_steps(trainer, SamplePlan(3, 2), 2)
     assert [len(each.sample_seconds) for each in measured] == [3, 3]
     reason = "; some were measured one by one, as recording them failed (operation not permitted"
     assert trainer.steps.why.count(reason) == 1
@@ -367,7 +367,7 @@ def test_captured_steps_are_tried_if_only_the_setting_on_captures_them(
         """Return the number of samples, and True if steps were recorded for them."""
         trainer, done = trained(make_job(**settings)), len(recorder.recordings)
         captured = measure_captured(trainer, SamplePlan(3, 2))
-        return len(captured.sample_seconds) if captured else 0, len(recorder.recordings) > done
+        return len(captured.ratios) if captured else 0, len(recorder.recordings) > done
 
     unproven = {"deterministic": False}
     assert tried(**unproven) == (3, True)

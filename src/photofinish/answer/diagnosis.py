@@ -9,18 +9,17 @@ epoch. A change is suggested if some measured steps were surely faster with it.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
 from photofinish.answer.fair_cpu import fewer_threads
-from photofinish.answer.remedies import Gain, Remedy, loader_remedies
+from photofinish.answer.remedies import Gain, Remedy, larger_batch, loader_remedies
 from photofinish.answer.result import Result
 from photofinish.answer.step_costs import StepCosts, spread
 from photofinish.config.experiment import ResidentInput
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.machine.host import allowed_cores
-from photofinish.results.measurements import CLEARLY_FASTER, MOST_UNEXPLAINED_SHARE, SteadyState
+from photofinish.results.measurements import CLEARLY_FASTER, MOST_UNEXPLAINED_SHARE, InTurns
 
 Cause = Literal[
     "input-bound", "copy-bound", "launch-bound", "compute-bound", "start-up-bound",
@@ -106,7 +105,7 @@ def _diagnose_epoch(run: Result) -> Diagnosis | None:
     cause, remedy = _cause(run, costs)
     fewer = fewer_threads(run.timings)
     if fewer and costs.input_seconds <= costs.step_alone_seconds:
-        gain = Gain.of_steps(costs, fewer.steps)
+        gain = Gain.of_steps(costs, fewer.turns)
         remedy = Remedy("devices.cpu.threads", fewer.threads, gain, "tried threads")
     if isinstance(remedy, Remedy) and not remedy.predicted.is_worth_it:
         remedy = "no gain"
@@ -171,7 +170,7 @@ def _cause(run: Result, costs: StepCosts) -> tuple[Cause, Remedy | NoRemedy]:
     if costs.input_seconds > costs.step_alone_seconds:
         is_copy = costs.copying_seconds > costs.batch_alone_seconds
         cause: Literal["copy-bound", "input-bound"] = "copy-bound" if is_copy else "input-bound"
-        return cause, _against_input(run, costs, cores, cause)
+        return cause, _against_input(costs, cores, cause)
     if costs.fixed_seconds > MOST_FIXED_SHARE * costs.step_alone_seconds:
         return "launch-bound", _against_launching(run, costs)
     if isinstance(host, CpuTarget) and host.threads != cores:
@@ -182,47 +181,36 @@ def _cause(run: Result, costs: StepCosts) -> tuple[Cause, Remedy | NoRemedy]:
 
 
 def _against_input(
-    run: Result, costs: StepCosts, cores: int, cause: Literal["copy-bound", "input-bound"]
-) -> Remedy | NoRemedy:
+    costs: StepCosts, cores: int, cause: Literal["copy-bound", "input-bound"]
+) -> NoRemedy:
     settings = costs.experiment.input
     if isinstance(settings, ResidentInput):
         return "resident"
-    if tried := costs.attribution.resident:
-        gain = Gain.of(costs, *spread(tried.step_seconds))
-        return Remedy(f"experiments.{run.experiment}.input", "resident", gain, "resident")
     if cause == "copy-bound":
         return "copies" if settings.pin_memory and settings.non_blocking else "untried copies"
     return "workers" if cores <= settings.workers else "untried workers"
 
 
 def _against_launching(run: Result, costs: StepCosts) -> Remedy | NoRemedy:
-    """Suggest captured steps or the larger batch, which were tried.
-
-    The larger batch's interval assumes that the time for data is constant per epoch, or per step.
-    """
-    data_seconds = costs.beside_step_seconds
+    """Suggest captured steps or the larger batch, which were tried."""
     if captured := costs.attribution.captured:
         gain = Gain.of_steps(costs, captured)
         if gain.is_worth_it:
             return Remedy(f"experiments.{run.experiment}.cuda_graphs", "on", gain, "captured")
-    larger, tried = costs.attribution.other_batch_images, costs.attribution.other_batch
-    if larger <= costs.experiment.batch_size:
+    if costs.attribution.other_batch_images <= costs.experiment.batch_size:
         return "small job"
-    steps = math.ceil(run.timings.training_image_count / larger) / costs.steps_per_epoch
-    low_seconds, high_seconds = (steps * seconds for seconds in spread(tried.step_seconds))
-    gain = Gain.of(costs, low_seconds + steps * data_seconds, high_seconds + data_seconds)
-    return Remedy(f"experiments.{run.experiment}.batch_size", larger, gain, "batch size")
+    return larger_batch(run, costs)
 
 
 def _against_computing(run: Result, costs: StepCosts) -> Remedy | NoRemedy:
     """Suggest the tried precision or algorithms that gain most. bf16 changes the model most."""
     tried, experiment = costs.attribution, f"experiments.{run.experiment}"
-    precisions: tuple[tuple[Literal["tf32", "bf16"], SteadyState | None], ...]
+    precisions: tuple[tuple[Literal["tf32", "bf16"], InTurns | None], ...]
     precisions = ("tf32", tried.tf32), ("bf16", tried.bf16)
     remedies = [
-        Remedy(f"{experiment}.precision", by, Gain.of_steps(costs, steps), by)
-        for by, steps in precisions
-        if steps
+        Remedy(f"{experiment}.precision", by, Gain.of_steps(costs, turns), by)
+        for by, turns in precisions
+        if turns
     ]
     if tried.free:
         # `auto` captures deterministic steps only. Captured steps have no time of launching.

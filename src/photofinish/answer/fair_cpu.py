@@ -19,7 +19,7 @@ from photofinish.answer.step_costs import fixed_share
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.machine.load import LoadWindow, load_warnings
 from photofinish.results.job_times import JobTimes
-from photofinish.results.measurements import SteadyState
+from photofinish.results.measurements import InTurns
 
 BUSY = 2.0
 """Smallest assumed factor by which other programs slowed a run on a busy machine, by hand."""
@@ -152,7 +152,7 @@ class FewerThreads:
     """Smaller number of threads with faster steps."""
 
     threads: int
-    steps: SteadyState
+    turns: InTurns
     job_seconds: float
     """Time of the job with this number of threads."""
 
@@ -174,7 +174,7 @@ def fewer_threads(run: JobTimes) -> FewerThreads | None:
     share = min(1.0, run.steps_per_epoch * own.median_seconds / run.measured_epoch_seconds)
     saved_share = share * (1 - best.median_seconds / own.median_seconds)
     job_seconds = run.whole_seconds - saved_share * run.passes_seconds
-    return FewerThreads(threads, best, job_seconds)
+    return FewerThreads(threads, InTurns(base=own, changed=best), job_seconds)
 
 
 @dataclass(frozen=True)

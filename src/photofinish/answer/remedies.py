@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 import math
+import statistics
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from photofinish.answer.result import Result
-from photofinish.answer.step_costs import StepCosts, spread
+from photofinish.answer.step_costs import StepCosts
+from photofinish.answer.uncertainty import (
+    Interval,
+    LogError,
+    UncertainTime,
+    combined,
+    error_of_mean,
+)
 from photofinish.config.experiment import LoaderInput
 from photofinish.results.job_times import JobTimes
-from photofinish.results.measurements import LoaderTimes, SteadyState, TriedInput
+from photofinish.results.measurements import InTurns, LoaderTimes, TriedInput
 
-RUN_MARGIN = 1.2
-"""Margin at both ends of a prediction, for differences between two runs.
+_OTHER_RUN = LogError.reaching(1.07)
+"""What a whole training may gain more, or less, than steps that are tried.
 
-Tested on two quiet cores: 47 of 52 predictions were right. With a margin of 1.1, only 9 of 12 were.
+`python -m benchmarks.suggestions` trains with and without what is suggested.
 """
-
-
 _MOST_REMEDIES = 2
+
+
+def times_as_fast(turns: InTurns) -> Interval:
+    """Return how many times as fast steps surely and perhaps are with a change."""
+    ratios = turns.ratios
+    error = combined(error_of_mean(ratios), _OTHER_RUN)
+    return UncertainTime(statistics.geometric_mean(ratios), error, error).interval
 
 
 class Gain(NamedTuple):
@@ -29,17 +42,16 @@ class Gain(NamedTuple):
     high: float
 
     @classmethod
-    def of(cls, costs: StepCosts, low_seconds: float, high_seconds: float) -> Gain:
-        """Return the gain if a step with its data takes `low_seconds` to `high_seconds`."""
-        fast_seconds, slow_seconds = costs.epoch_share_spread
-        low = fast_seconds / high_seconds / RUN_MARGIN
-        return cls(low, slow_seconds / low_seconds * RUN_MARGIN)
+    def of_steps(cls, costs: StepCosts, turns: InTurns, steps: float = 1.0) -> Gain:
+        """Return the gain of an epoch by steps that were tried, `steps` times as many.
 
-    @classmethod
-    def of_steps(cls, costs: StepCosts, tried: SteadyState) -> Gain:
-        """Return the gain if steps are as fast as tried ones, with an unchanged time for data."""
-        data_seconds = costs.beside_step_seconds
-        return cls.of(costs, *(each + data_seconds for each in spread(tried.step_seconds)))
+        The time for data stays, for each epoch at the low end and for each step at the high end.
+        """
+        low, high = times_as_fast(turns)
+        if not low:  # from a single turn, nothing is known
+            return cls(0.0, math.inf)
+        share = costs.busy_share
+        return cls(1 / (1 - share + steps * share / low), 1 / steps / (1 - share + share / high))
 
     @property
     def middle(self) -> float:
@@ -79,6 +91,15 @@ class Remedy:
         return {self.key: self.value, **dict(self.also)}
 
 
+def larger_batch(run: Result, costs: StepCosts) -> Remedy:
+    """Return the batch size that was tried, with its gain."""
+    tried, images = costs.attribution, costs.attribution.other_batch_images
+    steps = math.ceil(run.timings.training_image_count / images) / costs.steps_per_epoch
+    turns = InTurns(base=tried.same_batch, changed=tried.other_batch)
+    gain = Gain.of_steps(costs, turns, steps)
+    return Remedy(f"experiments.{run.experiment}.batch_size", images, gain, "batch size")
+
+
 def loader_remedies(run: Result, costs: StepCosts) -> list[Remedy]:
     """Return the two changes of params.yaml with the highest gain, or fewer, best first."""
     loader, settings = run.timings.loader, costs.experiment.input
@@ -86,28 +107,32 @@ def loader_remedies(run: Result, costs: StepCosts) -> list[Remedy]:
         return []
     remedies = []
     for tried in loader.tried_inputs:
-        start_seconds = _start_seconds(loader, settings, tried, run.timings.planned_epochs)
-        share_seconds = start_seconds / costs.steps_per_epoch
-        gain = Gain.of(costs, *(each + share_seconds for each in spread(tried.steps.step_seconds)))
+        gain = _gain_of_input(run, costs, loader, settings, tried)
         if gain.is_worth_it:
             remedies.append(_remedy(run, costs, tried, gain))
     return sorted(remedies, key=lambda remedy: -remedy.predicted.middle)[:_MOST_REMEDIES]
 
 
-def _start_seconds(
-    loader: LoaderTimes, settings: LoaderInput, tried: TriedInput, epochs: float
-) -> float:
-    """Return how long workers start in an epoch, or infinity if their start was not timed.
-
-    Workers that persist start once in all epochs.
-    """
+def _gain_of_input(
+    run: Result, costs: StepCosts, loader: LoaderTimes, settings: LoaderInput, tried: TriedInput
+) -> Gain:
+    """Return an epoch's gain by another input, with the starts of workers that were not tried."""
     given = tried.changes.get("input", {})
     workers = 0 if given == "resident" else given.get("workers", settings.workers)
-    if not workers:
-        return 0.0
-    starts = {each.workers: each.start_seconds for each in loader.tried_workers}
-    persists = settings.persistent_workers or tried.by == "workers"
-    return starts.get(workers, math.inf) / (epochs if persists else 1)
+    starts = {0: 0.0} | {each.workers: each.start_seconds for each in loader.tried_workers}
+    # Workers that persist start once in all epochs.
+    once = 1 / run.timings.planned_epochs
+    share = once if settings.persistent_workers else 1.0
+    own_seconds = share * starts.get(settings.workers, 0.0) / costs.steps_per_epoch
+    share = once if tried.by == "workers" else share
+    start_seconds = share * starts.get(workers, math.inf) / costs.steps_per_epoch
+    step_seconds = statistics.fmean(tried.turns.base.step_seconds)
+    return Gain(
+        *(
+            (step_seconds + own_seconds) / (step_seconds / ratio + start_seconds) if ratio else 0.0
+            for ratio in times_as_fast(tried.turns)
+        )
+    )
 
 
 def _remedy(run: Result, costs: StepCosts, tried: TriedInput, gain: Gain) -> Remedy:

@@ -108,11 +108,6 @@ class StepCosts:
         """
         return min(1.0, self.step_alone_seconds / self.epoch_share_seconds)
 
-    @property
-    def beside_step_seconds(self) -> float:
-        """Time that a step of an epoch waits for its data."""
-        return max(0.0, self.epoch_share_seconds - self.step_alone_seconds)
-
     @cached_property
     def fixed_seconds(self) -> float:
         """Time of a step that does not depend on its number of samples.

@@ -7,33 +7,37 @@ waits for its input. Steps with two batch sizes, in turns, show how much of a st
 from __future__ import annotations
 
 import copy
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from itertools import chain, count, islice
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 
 from photofinish.config.cuda_graphs import why_not_captured
-from photofinish.config.experiment import Input, ResidentInput, Schedule
+from photofinish.config.experiment import Experiment
 from photofinish.errors import UserError
 from photofinish.machine.host import available_memory_bytes
+from photofinish.measure.in_turns import Context, Way, time_in_turns
 from photofinish.measure.operations import count_operations
 from photofinish.measure.scratch import scratch_steps
 from photofinish.measure.step_parts import (
-    differences,
     measure_batches_alone,
     measure_launches,
     measure_loading_cpu,
     measure_parts,
 )
 from photofinish.measure.threads import try_threads
-from photofinish.results.measurements import Operations, SteadyState, StepAttribution, TriedThreads
-from photofinish.training.batches import Batches, bytes_of_a_sample
-from photofinish.training.custom_step import BatchTransform
-from photofinish.training.graphs import GraphedSteps, steps_per_graph
-from photofinish.training.step import EagerSteps, take_steps
+from photofinish.results.measurements import (
+    InTurns,
+    Operations,
+    SteadyState,
+    StepAttribution,
+    TriedThreads,
+)
+from photofinish.training.batches import bytes_of_a_sample
+from photofinish.training.graphs import GraphedSteps
 from photofinish.training.torch_device import (
     CPU,
     configure_torch_for,
@@ -43,7 +47,6 @@ from photofinish.training.torch_device import (
     torch_restored,
 )
 from photofinish.training.trainer import Trainer
-from photofinish.training.warm_up import WARM_UP_STEPS
 
 # By hand, where no reason stands beside it.
 _SAMPLES, _LEAST_SAMPLES = 10, 5  # five are enough for an interval
@@ -56,7 +59,6 @@ _TIMES_LARGER = (8, 4, 2)
 LEAST_STEPS_AN_EPOCH = 4  # with a larger batch, enough to learn by
 _FEW_IMAGES = 2  # BatchNorm refuses one image, and convolutions compute one in another way
 _BYTES_AN_IMAGE_BYTE = 1000  # upper bound of a step's saved tensors: ResNet-50 has a few hundred
-RESIDENT = ResidentInput(name="resident")
 _Result = TypeVar("_Result")
 
 
@@ -72,20 +74,14 @@ class Profile(NamedTuple):
     slow_batch_seconds: tuple[float, ...] = ()
 
 
-def profile(
-    trained: Trainer,
-    resident_batches: Callable[[], Batches | None],
-    step_seconds: float,
-    training_seconds: float,
-) -> Profile:
+def profile(trained: Trainer, step_seconds: float, training_seconds: float) -> Profile:
     """Measure the steps of a network, on copies of it. All ranks call this.
 
     A step of the training takes about `step_seconds`, and measuring takes a small share of
-    `training_seconds`. `resident_batches` returns resident batches if the training uses another
-    input, else None.
+    `training_seconds`.
     """
     samples = trained.team.broadcast_object(plan_samples(step_seconds, training_seconds))
-    steady_state = measure_steps(trained, samples)
+    (steady_state,) = measure_steps(trained, samples)
     if trained.team.size > 1 or trained.experiment.model.compile:
         is_compiled = trained.team.size == 1
         why = "the network is compiled" if is_compiled else "several processes train together"
@@ -104,7 +100,7 @@ def profile(
         free_bytes = free_memory_bytes(trained.device) or 0
     room = free_bytes // (_BYTES_AN_IMAGE_BYTE * sample_bytes)
     plan = plan_attribution(trained, step_seconds, training_seconds, most_images=room)
-    attributed = attempt(lambda: measure_attribution(trained, plan, resident_batches()))
+    attributed = attempt(lambda: measure_attribution(trained, plan))
     counted = attempt(lambda: count_operations(trained))
     return Profile(steady_state, *attributed, *counted, tried)
 
@@ -141,39 +137,11 @@ def plan_samples(step_seconds: float, training_seconds: float) -> SamplePlan:
     return SamplePlan(max(1, steps, min(_LEAST_SAMPLES, slow_steps)), 1)
 
 
-def measure_steps(
-    trainer: Trainer, plan: SamplePlan, layout: torch.memory_format | None = None
-) -> SteadyState:
-    """Time steps on the first batch, in the memory format `layout`."""
-    return measure_by_turns(trainer, plan, layout=layout)[0]
-
-
-def measure_by_turns(
-    trainer: Trainer,
-    plan: SamplePlan,
-    *other_images: int,
-    layout: torch.memory_format | None = None,
-) -> list[SteadyState]:
-    """Time steps on the batch and on batches of other sizes, in turns.
-
-    If the machine is slow for a while, it then affects all sizes.
-    """
-    clock = trainer.clock
-    with scratch_steps(trainer, *other_images, layout=layout, at_once=plan.steps) as all_steps:
-        seconds: list[list[float]] = [[] for _ in all_steps]
-        started_seconds = clock.now_seconds()
-        for steps in all_steps:
-            for _ in range(math.ceil(WARM_UP_STEPS / plan.steps)):
-                steps()
-        while not trainer.is_awake(started_seconds):
-            for steps in all_steps:
-                steps()
-        for _ in range(plan.samples):
-            for steps, sample_seconds in zip(all_steps, seconds, strict=True):
-                started_seconds = clock.now_seconds()
-                steps()
-                sample_seconds.append(clock.now_seconds() - started_seconds)
-    return [SteadyState(steps_per_sample=plan.steps, sample_seconds=tuple(s)) for s in seconds]
+def measure_steps(trainer: Trainer, plan: SamplePlan, *other_images: int) -> list[SteadyState]:
+    """Time steps on the first batch and on batches of other sizes, in turns."""
+    with scratch_steps(trainer, *other_images, at_once=plan.steps) as all_steps:
+        ways = [Way(steps, plan.steps) for steps in all_steps]
+        return time_in_turns(trainer, plan.samples, *ways)
 
 
 @dataclass(frozen=True)
@@ -220,11 +188,9 @@ def plan_attribution(
     return AttributionPlan(steps, images, samples, tries_bf16, tries_tf32, tries_free)
 
 
-def measure_attribution(
-    trainer: Trainer, plan: AttributionPlan, resident: Batches | None = None
-) -> StepAttribution:
-    """Measure where a step's time goes. `resident` are resident batches, if any."""
-    same_batch, other_batch = measure_by_turns(trainer, plan.samples, plan.other_batch_images)
+def measure_attribution(trainer: Trainer, plan: AttributionPlan) -> StepAttribution:
+    """Measure where a step's time goes."""
+    same_batch, other_batch = measure_steps(trainer, plan.samples, plan.other_batch_images)
     launch_seconds = measure_launches(trainer, plan.steps)
     is_launching = min(launch_seconds, default=0.0) > min(same_batch.step_seconds) / 2
     return StepAttribution(
@@ -238,39 +204,31 @@ def measure_attribution(
         bf16=measure_bf16(trainer, plan.samples) if plan.tries_bf16 else None,
         tf32=measure_with(trainer, plan.samples, precision="tf32") if plan.tries_tf32 else None,
         free=measure_with(trainer, plan.samples, deterministic=False) if plan.tries_free else None,
-        resident=measure_input(trainer, resident, RESIDENT, plan.steps) if resident else None,
         # Last, as the allocator is slow after a capture that failed, before PyTorch 2.14.
         captured=measure_captured(trainer, plan.samples) if is_launching else None,
     )
 
 
-def measure_bf16(trainer: Trainer, plan: SamplePlan) -> SteadyState:
-    """Time steps on the batch in bfloat16, in the memory format of a training in bfloat16."""
+def measure_bf16(trainer: Trainer, plan: SamplePlan) -> InTurns | None:
+    """Try the batch in bfloat16, in the memory format of a training in bfloat16."""
     layout = memory_format(trainer.network, trainer.device, "bf16")
-    # A real step casts each weight again, but autocast's cache would last for this whole block.
-    with torch.autocast(trainer.device.type, torch.bfloat16, cache_enabled=False):
-        return measure_steps(trainer, plan, layout)
+    # A real step casts each weight again, but autocast's cache would last for a whole sample.
+    cast = partial(torch.autocast, trainer.device.type, dtype=torch.bfloat16, cache_enabled=False)
+    return _measure_change(trainer, plan, _twin(trainer), layout, cast)
 
 
-def measure_with(trainer: Trainer, plan: SamplePlan, **changes: Any) -> SteadyState | None:
-    """Time steps with another `precision` or `deterministic`. Return None if they fail."""
-    twin = copy.copy(trainer)
-    if isinstance(trainer.steps, GraphedSteps):
-        twin.steps = trainer.steps.resized(trainer.steps.at_once)
+def measure_with(trainer: Trainer, plan: SamplePlan, **changes: Any) -> InTurns | None:
+    """Try steps with another `precision` or `deterministic`."""
+    twin = _twin(trainer)
+    if isinstance(twin.steps, GraphedSteps):
         changes["cuda_graphs"] = "on"  # `auto` captures deterministic steps only
     settings = trainer.experiment.model_copy(update=changes)
-    why, layout = twin.steps.why, memory_format(twin.network, twin.device, settings.precision)
-    try:
-        with torch_restored():
-            configure_torch_for(settings, twin.device, torch.get_num_threads())
-            measured = measure_steps(twin, plan, layout)
-    except (RuntimeError, UserError):  # the other measurements must not be lost
-        return None
-    return measured if twin.steps.why == why else None
+    layout = memory_format(twin.network, twin.device, settings.precision)
+    return _measure_change(trainer, plan, twin, layout, partial(_configured, settings, twin.device))
 
 
-def measure_captured(trainer: Trainer, plan: SamplePlan) -> SteadyState | None:
-    """Time captured steps if only `cuda_graphs: "on"` captures them, else return None."""
+def measure_captured(trainer: Trainer, plan: SamplePlan) -> InTurns | None:
+    """Try captured steps if only `cuda_graphs: "on"` captures them, else return None."""
     settings, twin = trainer.experiment, copy.copy(trainer)
     twin.experiment = settings.model_copy(update={"cuda_graphs": "on"})
     only_auto_refuses = why_not_captured(settings) and not why_not_captured(twin.experiment)
@@ -278,52 +236,48 @@ def measure_captured(trainer: Trainer, plan: SamplePlan) -> SteadyState | None:
         return None
     try:
         twin.steps = twin.chosen_steps()
-        why = twin.steps.why
-        measured = measure_steps(twin, plan)
     except (RuntimeError, UserError):  # the other measurements must not be lost
         return None
-    is_captured = isinstance(twin.steps, GraphedSteps) and twin.steps.why == why
-    return measured if is_captured else None
+    is_captured = isinstance(twin.steps, GraphedSteps)
+    return _measure_change(trainer, plan, twin) if is_captured else None
 
 
-def measure_input(
-    trainer: Trainer,
-    batches: Batches,
-    settings: Input,
-    steps: int,
-    batch_transform: BatchTransform | None = None,
-    steps_per_sample: int = 1,
-) -> SteadyState:
-    """Time about `steps` steps with the batches of another input."""
+def _twin(trainer: Trainer) -> Trainer:
+    """Return a trainer whose steps note their own failures."""
     twin = copy.copy(trainer)
-    twin.training, twin.steps = batches, EagerSteps(trainer.step)
-    twin.batch_transform = batch_transform or trainer.batch_transform
-    # Other schedules end after the planned steps.
-    changed = {"input": settings, "schedule": Schedule()}
-    twin.experiment = trainer.experiment.model_copy(update=changed)
-    with twin.scratch_copy() as state:
-        if isinstance(trainer.steps, GraphedSteps):
-            most = steps_per_graph(twin.experiment, batches, trainer.network)
-            graphed = trainer.steps.resized(min(most, max(1, steps // _LEAST_SAMPLES)))
-            try:
-                graphed.capture(state, 0, next(batches.train_batches(0, graphed.at_once)))
-                twin.steps = graphed
-            except RuntimeError as error:
-                trainer.steps.note_failure(error)
-        at_once = twin.steps.at_once
-        samples = steps if at_once == 1 else max(_LEAST_SAMPLES, steps // at_once)
-        # Leave out samples at an epoch's end that do not fill a batch or a graph.
-        whole = max(1, batches.image_count // batches.batch_size // at_once)
-        passes = map(twin.train_batches, count())
-        epochs = (islice(take_steps(twin.steps, state, epoch), whole) for epoch in passes)
-        taken = chain.from_iterable(epochs)
-        for _ in range(max(WARM_UP_STEPS, steps_per_sample)):
-            next(taken)
-        ends = [trainer.clock.now_seconds()]
-        for _ in range(samples // steps_per_sample):
-            for _ in range(steps_per_sample):
-                next(taken)
-            ends.append(trainer.clock.now_seconds())
-    return SteadyState(
-        steps_per_sample=at_once * steps_per_sample, sample_seconds=differences(ends)
-    )
+    if isinstance(trainer.steps, GraphedSteps):
+        twin.steps = trainer.steps.resized(trainer.steps.at_once)
+    return twin
+
+
+def _measure_change(
+    trainer: Trainer,
+    plan: SamplePlan,
+    changed: Trainer,
+    layout: torch.memory_format | None = None,
+    context: Context = nullcontext,
+) -> InTurns | None:
+    """Time steps as they are and those of a changed trainer. Return None if they fail."""
+    twin = _twin(trainer)
+    why = twin.steps.why, changed.steps.why
+    try:
+        with ExitStack() as copies:
+            (own,) = copies.enter_context(scratch_steps(twin, at_once=plan.steps))
+            with context():  # steps may be captured here
+                others = scratch_steps(changed, layout=layout, at_once=plan.steps)
+                (steps,) = copies.enter_context(others)
+            ways = Way(own, plan.steps), Way(steps, plan.steps, context)
+            base, tried = time_in_turns(trainer, plan.samples, *ways)
+    except (RuntimeError, UserError):  # the other measurements must not be lost
+        return None
+    # Steps whose capture failed were launched one by one.
+    has_changed = why != (twin.steps.why, changed.steps.why)
+    return None if has_changed else InTurns(base=base, changed=tried)
+
+
+@contextmanager
+def _configured(settings: Experiment, device: torch.device) -> Iterator[None]:
+    """Set up torch as for these settings, and restore it."""
+    with torch_restored():
+        configure_torch_for(settings, device, torch.get_num_threads())
+        yield

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -26,24 +26,28 @@ from photofinish.inside.stopwatch import (
 from photofinish.inside.taps import Taps
 from photofinish.machine.host import allowed_cores, cpu_facts
 from photofinish.measure.loader_tries import try_inputs
-from photofinish.measure.loader_workers import Budget, measure_workers
+from photofinish.measure.loader_workers import LEAST_WITH_WORKERS_SECONDS, Budget, measure_workers
 from photofinish.measure.threads import restored_threads
 from photofinish.results.measurements import LoaderTimes
-from photofinish.training.batches import Batch
+from photofinish.training.batches import Batch, Batches
 from photofinish.training.input_paths import LoaderBatches
 from photofinish.training.loading import LoadedSamples
 from photofinish.training.trainer import Trainer
 
 _PARTS_SHARE = 0.25
 """Share of the time for the parts, by hand. Workers get half of the rest."""
-_LEAST_WITH_WORKERS_SECONDS = 1.0
-"""Minimum time for trying workers, by hand: they start slowly."""
 
 
 def measure_loader(
-    trainer: Trainer, epoch_seconds: float, training_seconds: float
+    trainer: Trainer,
+    epoch_seconds: float,
+    training_seconds: float,
+    resident_batches: Callable[[], Batches | None],
 ) -> LoaderTimes | None:
-    """Measure a training's loader. Return None without a loader, or with several processes."""
+    """Measure a training's loader. Return None without a loader, or with several processes.
+
+    `resident_batches` returns resident batches of the samples, or None if they don't fit.
+    """
     batches = trainer.training
     if not isinstance(batches, LoaderBatches) or trainer.team.size > 1:
         return None
@@ -51,9 +55,7 @@ def measure_loader(
     try:
         with run_custom_code("a part can't be timed"):
             found = measure(batches, budget, allowed_cores(cpu_facts()))
-            if budget.seconds < _LEAST_WITH_WORKERS_SECONDS:
-                return found
-            tried = try_inputs(trainer, found, budget, epoch_seconds)
+            tried = try_inputs(trainer, found, budget, epoch_seconds, resident_batches())
             return found.model_copy(update={"tried_inputs": tried})
     except UserError as error:
         reason = str(error).rpartition("\n")[2]
@@ -69,7 +71,7 @@ def measure(batches: LoaderBatches, budget: Budget, cores: int) -> LoaderTimes:
         most = batches.batch_samples(0)
         size = affordable(lambda: dataset.collate([dataset[0, None, 0]]), most, seconds)
         found = take_apart(batches, size, seconds)
-        if budget.seconds < _LEAST_WITH_WORKERS_SECONDS:
+        if budget.seconds < LEAST_WITH_WORKERS_SECONDS:
             return found
         return found.model_copy(update=measure_workers(batches, found, size, budget, cores))
 

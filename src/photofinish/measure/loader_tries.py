@@ -1,9 +1,10 @@
-"""Try inputs that may load faster, with real steps on a copy of the trained network."""
+"""Try inputs that may load faster, with real steps, in turns with the input as it is."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -11,14 +12,30 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from photofinish.config.experiment import BatchTransformSettings, Input, LoaderInput
+from photofinish.config.experiment import (
+    BatchTransformSettings,
+    Input,
+    LoaderInput,
+    ResidentInput,
+)
 from photofinish.custom.reference import is_reference
 from photofinish.machine.host import available_memory_bytes
-from photofinish.measure.attribution import RESIDENT, measure_input
-from photofinish.measure.loader_workers import Budget, attempt, timeout_of
+from photofinish.measure.in_turns import time_in_turns, with_input
+from photofinish.measure.loader_workers import (
+    LEAST_WITH_WORKERS_SECONDS,
+    Budget,
+    attempt,
+    timeout_of,
+)
 from photofinish.models.custom import generators_kept
 from photofinish.nested import leaves, map_nested
-from photofinish.results.measurements import CLEARLY_FASTER, LoaderTimes, TriedBy, TriedInput
+from photofinish.results.measurements import (
+    CLEARLY_FASTER,
+    InTurns,
+    LoaderTimes,
+    TriedBy,
+    TriedInput,
+)
 from photofinish.training.batches import Batches, Part
 from photofinish.training.custom_step import BatchTransform
 from photofinish.training.input_paths import LoaderBatches, make_batches
@@ -26,63 +43,105 @@ from photofinish.training.torch_device import CPU, free_memory_bytes
 from photofinish.training.trainer import Trainer
 from photofinish.training.warm_up import WARM_UP_STEPS
 
+RESIDENT = ResidentInput(name="resident")
 _LEAST_SHARE = 0.05
 """Share of an epoch for loading, or for starting workers, above which other inputs are tried.
 
 By hand, as are the numbers of samples below.
 """
-_LEAST_SAMPLES, _SAMPLES, _MOST_STEPS = 3, 10, 100
+_LEAST_TURNS, _TURNS, _MOST_STEPS = 3, 10, 100
+_PREFETCHED = 2
+"""Batches that each worker prefetches by default."""
 _STORED_SAMPLES, _STORED_BATCHES, _STORED_BYTES = 16, 8, 256 << 20
 _STORED_SHARE = 0.25
 """Share of the time that is left, by hand, for reading samples to store, each twice."""
 
 
-class _OtherInput(NamedTuple):
-    by: TriedBy
-    changes: dict[str, Any]
-    """Settings that change, of the experiment and of its data set."""
+class _Tried(NamedTuple):
+    """An input, and how it differs from the training's."""
+
     settings: Input
     batches: Batches
+    by: TriedBy = "workers"
+    changes: dict[str, Any] = {}  # noqa: RUF012
+    """Settings that change, of the experiment and of its data set."""
     batch_transform: BatchTransform | None = None
+
+    @property
+    def workers(self) -> int:
+        return self.settings.workers if isinstance(self.settings, LoaderInput) else 0
+
+    @property
+    def steps(self) -> int:
+        """Steps in a sample: a round of the workers, which bring their batches unevenly."""
+        return max(1, self.workers)
+
+    def settling(self, other: _Tried) -> int:
+        """Return how many steps empty its queue, or last until the other's workers rest."""
+        if not isinstance(self.settings, LoaderInput) or not self.workers:
+            return _PREFETCHED if other.workers else 0
+        return self.workers * (self.settings.prefetch_factor or _PREFETCHED)
 
 
 def try_inputs(
-    trainer: Trainer, found: LoaderTimes, budget: Budget, epoch_seconds: float
+    trainer: Trainer,
+    found: LoaderTimes,
+    budget: Budget,
+    epoch_seconds: float,
+    resident: Batches | None = None,
 ) -> tuple[TriedInput, ...]:
-    """Time some steps with each input that may be faster."""
+    """Time some steps with each input that may be faster, and as it is.
+
+    `resident` are resident batches, if the samples fit on the device.
+    """
     batches = trainer.training
     assert isinstance(batches, LoaderBatches)
     candidates = (
-        attempt(lambda: list(_candidates(trainer, batches, found, budget, epoch_seconds))) or []
+        attempt(lambda: list(_candidates(trainer, batches, found, budget, epoch_seconds, resident)))
+        or []
     )
     settings = batches.settings
     if not settings.persistent_workers:
         epoch_seconds -= found.start_seconds_by(settings.workers)
     least_seconds = found.whole_seconds / max(1, settings.workers)
     step_seconds = max(epoch_seconds / trainer.steps_per_epoch, least_seconds)
+    stays = settings.model_copy(update={"persistent_workers": settings.workers > 0})
     tried = []
     for number, other in enumerate(candidates):
-        workers = other.settings.workers if isinstance(other.settings, LoaderInput) else 0
+        own = _Tried(stays, batches.with_settings(stays, timeout=timeout_of(budget)))
         seconds = budget.left_seconds / (len(candidates) - number)
-        most_steps = int((seconds - found.start_seconds_by(workers)) / step_seconds)
-        tried.append(attempt(partial(_try_input, trainer, other, workers, most_steps)))
+        seconds -= sum(found.start_seconds_by(each.workers) for each in (own, other))
+        most_steps = int(seconds / step_seconds)
+        tried.append(attempt(partial(_try_input, trainer, own, other, most_steps)))
     return tuple(filter(None, tried))
 
 
-def _try_input(
-    trainer: Trainer, other: _OtherInput, workers: int, most_steps: int
-) -> TriedInput | None:
-    """Time steps with another input. Return None without time for enough of them."""
-    in_a_round = max(1, workers)
-    rounds = (most_steps - max(WARM_UP_STEPS, in_a_round)) // in_a_round
-    if rounds < _LEAST_SAMPLES:
+def _try_input(trainer: Trainer, own: _Tried, other: _Tried, most_steps: int) -> TriedInput | None:
+    """Time steps with an input in turns with the own. Return None without time for enough turns."""
+    both = (own, own.settling(other)), (other, other.settling(own))
+    steps, settling = own.steps + other.steps, sum(each for _, each in both) / 2
+    most_steps -= 2 * (WARM_UP_STEPS + round(settling))
+    turns = min(_TURNS, int(most_steps / (steps + settling)))
+    if turns < _LEAST_TURNS:
         return None
-    rounds = min(rounds, max(_LEAST_SAMPLES, _MOST_STEPS // in_a_round))
     # Rounds of workers that share the cores are uneven, and an epoch has many.
-    in_a_sample = in_a_round * max(1, rounds // _SAMPLES)
-    how = other.settings, in_a_round * rounds, other.batch_transform, in_a_sample
-    steady = measure_input(trainer, other.batches, *how)
-    return TriedInput(by=other.by, changes=other.changes, steps=steady)
+    longer = max(1, min(int(most_steps / turns - settling), 2 * _MOST_STEPS // turns) // steps)
+    with ExitStack() as stack:
+        ways = [
+            stack.enter_context(
+                with_input(
+                    trainer,
+                    each.batches,
+                    each.settings,
+                    longer * each.steps,
+                    settles,
+                    each.batch_transform,
+                )
+            )
+            for each, settles in both
+        ]
+        base, changed = time_in_turns(trainer, turns, *ways)
+    return TriedInput(by=other.by, changes=other.changes, turns=InTurns(base=base, changed=changed))
 
 
 def _candidates(
@@ -91,7 +150,8 @@ def _candidates(
     found: LoaderTimes,
     budget: Budget,
     epoch_seconds: float,
-) -> Iterator[_OtherInput]:
+    resident: Batches | None,
+) -> Iterator[_Tried]:
     settings, transform = batches.settings, batches.settings.transform
 
     def loader(
@@ -100,7 +160,7 @@ def _candidates(
         part: Part | None = None,
         batch_transform: BatchTransform | None = None,
         **changed: Any,
-    ) -> _OtherInput:
+    ) -> _Tried:
         new = settings.model_copy(update=changed)
         if changed:
             # `dvc exp run -S` merges mappings, so a key that is left out would keep its value.
@@ -108,8 +168,12 @@ def _candidates(
         # Steps may take several passes, and workers would start again after each.
         stays = new.model_copy(update={"persistent_workers": new.workers > 0})
         others = batches.with_settings(stays, part, timeout=timeout_of(budget))
-        return _OtherInput(by, changes, new, others, batch_transform)
+        return _Tried(new, others, by, changes, batch_transform)
 
+    if resident:
+        yield _Tried(RESIDENT, resident, "resident", {"input": "resident"})
+    if budget.seconds < LEAST_WITH_WORKERS_SECONDS:
+        return
     if workers := _workers(settings, found, epoch_seconds):
         yield loader("workers", {}, workers=workers, persistent_workers=True)
     if found.whole_seconds < _LEAST_SHARE * epoch_seconds / trainer.steps_per_epoch:
@@ -123,9 +187,8 @@ def _candidates(
         else:
             changed = {"input": RESIDENT, "sampler": None}
             experiment = trainer.experiment.model_copy(update=changed)
-            resident = make_batches(experiment, part, trainer.device)
-            changes = once | {"input": "resident"}
-            yield _OtherInput("resident once", changes, RESIDENT, resident)
+            of_once = make_batches(experiment, part, trainer.device)
+            yield _Tried(RESIDENT, of_once, "resident once", once | {"input": "resident"})
     is_known = transform and not is_reference(transform.name) and not settings.eval_transform
     if transform and is_known and trainer.batch_transform is None:
         known = BatchTransformSettings.model_validate(transform.model_dump())

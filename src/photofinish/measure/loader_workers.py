@@ -27,6 +27,8 @@ _ROUNDS = 4
 _BUSY_SHARE = 0.1
 """Share of a process's CPU time from which on a thread counts, by hand."""
 _LEAST_TIMEOUT_SECONDS = 0.1
+LEAST_WITH_WORKERS_SECONDS = 1.0
+"""Minimum time for trying workers, by hand: they start slowly."""
 
 
 class Budget:

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from photofinish.files import sha256_of_bytes
-from photofinish.measure.attribution import RESIDENT, Profile, attempt, profile
+from photofinish.measure.attribution import Profile, attempt, profile
 from photofinish.measure.first_step import first_batch, first_step
 from photofinish.measure.loader_times import measure_loader
-from photofinish.measure.loader_tries import fits_resident
+from photofinish.measure.loader_tries import RESIDENT, fits_resident
 from photofinish.measure.operations import count_operations
 from photofinish.measure.step_parts import measure_batches_alone
 from photofinish.measure.take_parts import second_step_seconds, take_parts
@@ -119,24 +119,24 @@ def _further(
     if _SLOW_STEPS * step_seconds > _JOB_SHARE * job_seconds:
         profiled = _profile_slow(trainer, job_seconds)
     else:
-        profiled = _profile(setup, trainer, parts, job_seconds)
+        profiled = _profile(trainer, parts, job_seconds)
     epoch_seconds = epoch_by_parts(parts, epoch_steps).seconds
     is_half = run.device == "cpu" and run.experiment.precision in ("fp16", "bf16")
     return {
         **profiled._asdict(),
-        "loader": measure_loader(trainer, epoch_seconds, job_seconds),
+        "loader": measure_loader(
+            trainer, epoch_seconds, job_seconds, partial(resident_batches, setup)
+        ),
         "fp32_flops_a_second": fp32_flops_a_second() if is_half and team.is_main else None,
         "first_step": first,
         "no_first_step": why_no_first,
     }
 
 
-def _profile(
-    setup: Setup, trainer: Trainer, parts: tuple[TimedPart, ...], job_seconds: float
-) -> Profile:
+def _profile(trainer: Trainer, parts: tuple[TimedPart, ...], job_seconds: float) -> Profile:
     """Return the measurements of single steps, or why there are none."""
     step_seconds = sum(part.seconds for part in parts) / sum(part.steps for part in parts)
-    take = partial(profile, trainer, lambda: resident_batches(setup), step_seconds, job_seconds)
+    take = partial(profile, trainer, step_seconds, job_seconds)
     # With several processes, a rank that fails alone would leave the others in a collective.
     profiled, why = (take(), None) if trainer.team.size > 1 else attempt(take)
     return profiled or Profile(None, None, why, None, why)

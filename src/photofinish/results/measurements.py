@@ -34,6 +34,19 @@ class SteadyState(Record):
         return statistics.median(self.step_seconds)
 
 
+class InTurns(Record):
+    """Steps as they are and with a change, a sample of each in turns."""
+
+    base: SteadyState
+    changed: SteadyState
+
+    @property
+    def ratios(self) -> list[float]:
+        """How many times as fast a step was with the change, in each turn."""
+        pairs = zip(self.base.step_seconds, self.changed.step_seconds, strict=True)
+        return [base_seconds / changed_seconds for base_seconds, changed_seconds in pairs]
+
+
 class TriedThreads(Record):
     """Steps on the CPU with a number of threads that was tried."""
 
@@ -89,16 +102,14 @@ class StepAttribution(Record):
     """Steps on `other_batch_images` samples, in turns with `same_batch`."""
     launch_seconds: tuple[float, ...] = ()
     """Host time to launch a step, on an accelerator without captured steps."""
-    bf16: SteadyState | None = None
+    bf16: InTurns | None = None
     """Steps in bfloat16, if the device supports it and the training does not use it."""
-    tf32: SteadyState | None = None
+    tf32: InTurns | None = None
     """Steps in TF32, if the device has it and the training computes in fp32."""
-    free: SteadyState | None = None
+    free: InTurns | None = None
     """Steps with `deterministic: false`. Captured, if those of the training are."""
-    captured: SteadyState | None = None
+    captured: InTurns | None = None
     """Steps in CUDA graphs, if `cuda_graphs: auto` launches them and `on` captures them."""
-    resident: SteadyState | None = None
-    """Steps with resident batches, if a loader is used and the samples would fit on the device."""
 
 
 class Operations(Record):
@@ -154,7 +165,7 @@ class TriedWorkers(Record):
     """Memory of each worker that is not shared with other processes."""
 
 
-TriedBy = Literal["workers", "decode once", "resident once", "batch transform"]
+TriedBy = Literal["resident", "workers", "decode once", "resident once", "batch transform"]
 
 
 class TriedInput(Record):
@@ -163,7 +174,8 @@ class TriedInput(Record):
     by: TriedBy
     changes: dict[str, Any]
     """Settings that change, of the experiment and of its data set."""
-    steps: SteadyState
+    turns: InTurns
+    """Steps with the loader as it is, and with the other input. Workers were started before."""
 
 
 class LoaderTimes(Record):

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from photofinish.config.base import Name, Record, is_name
 from photofinish.config.experiment import Experiment
@@ -22,7 +22,6 @@ from photofinish.machine.load import load_warnings
 from photofinish.results import EpochMetrics, records
 from photofinish.results.job_times import JobTimes, Timings
 from photofinish.results.measured import read_trained
-from photofinish.results.measurements import TriedBy
 from photofinish.wording import counted
 
 _PRIVATE = re.compile(r"[/\\]|GPU-|MIG-")
@@ -31,7 +30,9 @@ _OUTSIDE = re.compile(r"[/\\~]|\.\.[/\\]|([A-Za-z]|file):[/\\]")
 """Pattern of the start of a path outside the project."""
 
 
-_GONE = frozenset({"products", "gpu_clock_mhz", "by_fork", "one_indexing_seconds", "sampled_steps"})
+_GONE = frozenset(
+    {"products", "gpu_clock_mhz", "by_fork", "one_indexing_seconds", "sampled_steps", "resident"}
+)
 """Fields of timings in records of earlier versions, which nothing reads."""
 
 
@@ -96,8 +97,12 @@ def _as_now(record: dict[str, Any]) -> dict[str, Any]:
     """Return a record of an earlier version without what is gone since."""
     timings = _without_gone(record["timings"])
     if loader := timings.get("loader"):
-        tried, known = loader["tried_inputs"], get_args(TriedBy)
-        loader["tried_inputs"] = [each for each in tried if each["by"] in known]
+        # Inputs that were not tried in turns are left out.
+        loader["tried_inputs"] = [each for each in loader["tried_inputs"] if "turns" in each]
+    attribution = timings.get("attribution") or {}
+    if "sample_seconds" in (attribution.get("bf16") or {}):  # timed after the steps as they are
+        base = attribution["same_batch"]
+        attribution["bf16"] = {"base": base, "changed": attribution["bf16"]}
     record["training"]["experiment"]["input"].pop("byte_batches", None)
     return {**record, "timings": timings}
 

@@ -1,0 +1,108 @@
+"""Time ways to take steps in turns: a machine that is slow for a while is slow for all of them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import chain, count, islice
+from typing import NamedTuple
+
+from photofinish.config.experiment import Input, Schedule
+from photofinish.results.measurements import SteadyState
+from photofinish.training.batches import Batches
+from photofinish.training.custom_step import BatchTransform
+from photofinish.training.graphs import GraphedSteps, steps_per_graph
+from photofinish.training.step import EagerSteps, take_steps
+from photofinish.training.trainer import Trainer
+from photofinish.training.warm_up import WARM_UP_STEPS
+
+Context = Callable[[], AbstractContextManager[object]]
+
+
+class Way(NamedTuple):
+    """Way to take steps."""
+
+    take: Callable[[], object]
+    """Takes the steps of a sample."""
+    steps: int
+    """Number of steps in a sample."""
+    context: Context = nullcontext
+    """Holds while steps are taken."""
+    settle: Callable[[], object] = lambda: None
+    """Takes steps after another way's that are not timed."""
+
+
+def time_in_turns(trainer: Trainer, samples: int, *ways: Way) -> list[SteadyState]:
+    """Time so many samples of each way, each turn in the reverse order of the one before."""
+    clock, seconds = trainer.clock, {way: list[float]() for way in ways}
+    last = None
+
+    def take(way: Way) -> float:
+        nonlocal last
+        with way.context():
+            if way is not last:
+                way.settle()
+            last = way
+            began_seconds = clock.now_seconds()
+            way.take()
+            return clock.now_seconds() - began_seconds
+
+    started_seconds = clock.now_seconds()
+    for way in ways:
+        for _ in range(-(-WARM_UP_STEPS // way.steps)):
+            take(way)
+    while not trainer.is_awake(started_seconds):
+        for way in ways:
+            take(way)
+    for turn in range(samples):
+        for way in ways if turn % 2 else reversed(ways):
+            seconds[way].append(take(way))
+    return [
+        SteadyState(steps_per_sample=way.steps, sample_seconds=tuple(seconds[way])) for way in ways
+    ]
+
+
+@contextmanager
+def with_input(
+    trainer: Trainer,
+    batches: Batches,
+    settings: Input,
+    steps: int,
+    settling: int,
+    batch_transform: BatchTransform | None = None,
+) -> Iterator[Way]:
+    """Yield steps with the batches of an input, `steps` or more in a sample.
+
+    A paused loader's workers fill their queues, so `settling` steps come after a pause.
+    """
+    twin = copy.copy(trainer)
+    twin.training, twin.steps = batches, EagerSteps(trainer.step)
+    twin.batch_transform = batch_transform or trainer.batch_transform
+    # Other schedules end after the planned steps.
+    changed = {"input": settings, "schedule": Schedule()}
+    twin.experiment = trainer.experiment.model_copy(update=changed)
+    with twin.scratch_copy() as state:
+        if isinstance(trainer.steps, GraphedSteps):
+            most = steps_per_graph(twin.experiment, batches, trainer.network)
+            graphed = trainer.steps.resized(min(most, steps))
+            try:
+                graphed.capture(state, 0, next(batches.train_batches(0, graphed.at_once)))
+                twin.steps = graphed
+            except RuntimeError as error:
+                trainer.steps.note_failure(error)
+        at_once = twin.steps.at_once
+        # Leave out samples at an epoch's end that do not fill a batch or a graph.
+        whole = max(1, batches.image_count // batches.batch_size // at_once)
+        passes = map(twin.train_batches, count())
+        epochs = (islice(take_steps(twin.steps, state, epoch), whole) for epoch in passes)
+        taken = chain.from_iterable(epochs)
+
+        def take(launches: int) -> None:
+            for _ in range(launches):
+                next(taken)
+
+        launches = -(-steps // at_once)
+        yield Way(
+            lambda: take(launches), launches * at_once, settle=lambda: take(settling // at_once)
+        )
