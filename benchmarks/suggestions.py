@@ -151,18 +151,18 @@ class Case:
 
 CASES = {
     "a transform that burns": Case(Items(constant, burn), ("burn",), "resident once"),
-    "a slow collate": Case(Items(noise), (COLLATING,), "tried workers", {"collate": _SLOW_COLLATE}),
+    "a slow collate": Case(Items(noise), (COLLATING,), "workers", {"collate": _SLOW_COLLATE}),
     "large JPEGs": Case(Items(from_jpeg), (DECODING,), "resident once"),
-    "a slow disk": Case(Items(from_slow_disk), (READING,), "tried workers"),
+    "a slow disk": Case(Items(from_slow_disk), (READING,), "workers"),
     "spawned workers": Case(
-        Items(noise, count=40), (), "tried workers", {"workers": 1}, "spawn", budget_seconds=10.0
+        Items(noise, count=40), (), "workers", {"workers": 1}, "spawn", budget_seconds=10.0
     ),
     "a loader that is fine": Case(Items(constant), (), None, step_seconds=0.02),
     "half a burning transform": Case(
         Items(constant, partial(burn, seconds=0.0005)), (), "resident once", step_seconds=0.004
     ),
     "noise through workers": Case(
-        Items(noise, burn, count=96), ("burn",), "tried workers", {"workers": 1}
+        Items(noise, burn, count=96), ("burn",), "workers", {"workers": 1}
     ),
     "packed samples": Case(
         Items(constant, count=640), (), "resident", step_seconds=0.0002, is_packed=True

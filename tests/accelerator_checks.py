@@ -207,7 +207,7 @@ def test_the_parts_of_a_step_are_timed_by_the_devices_events(make_job: MakeJob) 
     found = []
 
     def taken_apart(steps: int) -> Callable[[], None]:
-        plan = AttributionPlan(steps, 2, SamplePlan(1, 1), tries_bf16=False)
+        plan = AttributionPlan(steps, 2, SamplePlan(1, 1), {})
         return lambda: found.append(attribution.measure_attribution(trainer, plan).parts)
 
     few, many = counted(taken_apart(2)), counted(taken_apart(5))

@@ -23,9 +23,9 @@ from photofinish.reporting.report import write_report
 
 SCHEMA = ROOT / "docs" / "answers.schema.json"
 LOADER = {"name": "loader", "workers": 0}
-RESIDENT = Remedy("experiments.mlp.input", "resident", Gain(1.5, 2.5), "resident")
-BATCH = Remedy("experiments.mlp.batch_size", 64, Gain(1.2, 3.0), "batch size")
-THREADS = Remedy("devices.cpu.threads", 4, Gain(1.2, 3.0), "tried threads")
+RESIDENT = Remedy("resident", {"experiments.mlp.input": "resident"}, Gain(1.5, 2.5))
+BATCH = Remedy("batch size", {"experiments.mlp.batch_size": 64}, Gain(1.2, 3.0))
+THREADS = Remedy("threads", {"devices.cpu.threads": 4}, Gain(1.2, 3.0))
 
 
 def test_the_schema_is_that_of_the_answers() -> None:

@@ -22,13 +22,12 @@ from photofinish.measure.attribution import (
     AttributionPlan,
     SamplePlan,
     measure_attribution,
-    measure_bf16,
-    measure_with,
     plan_attribution,
     profile,
+    try_settings,
 )
 from photofinish.measure.threads import restored_threads, try_threads
-from photofinish.results.measurements import StepParts
+from photofinish.results.measurements import StepParts, TriedBy
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup
 from photofinish.training import trainer as trainer_module
@@ -41,7 +40,12 @@ from photofinish.training.world import World
 
 NAP_SECONDS = 1.0
 LOADER = {"name": "loader", "workers": 0}
-PLAN = AttributionPlan(4, 2, SamplePlan(2, 1), tries_bf16=False)
+TRIES: dict[TriedBy, dict[str, Any]] = {
+    "bf16": {"precision": "bf16"},
+    "tf32": {"precision": "tf32"},
+    "free algorithms": {"deterministic": False},
+}
+PLAN = AttributionPlan(4, 2, SamplePlan(2, 1), {})
 METHODS = {
     "copying": (LoaderBatches, "to_device"),
     "optimizer": (SGD, "step"),
@@ -118,13 +122,13 @@ def test_profiling_between_epochs_changes_no_bit(
 ) -> None:
     settings = {"input": source, "schedule": {"name": "one_cycle", "max_lr": 0.2}, "epochs": 2}
     undisturbed, measured = (trainer_of(network_with_state(), **settings) for _ in range(2))
-    plan = AttributionPlan(measured.steps_per_epoch, 2, SamplePlan(2, 1), *[True] * 3)
+    plan = AttributionPlan(measured.steps_per_epoch, 2, SamplePlan(2, 1), TRIES)
     list(undisturbed.epochs())
     found = []
     for _epoch in measured.epochs():
         found.append(measure_attribution(measured, plan))
         try_threads(measured, step_seconds=0.01, most_seconds=0.0)
-    assert all(each.bf16 and each.tf32 and each.free for each in found)
+    assert all([tried.by for tried in each.tried] == [*TRIES] for each in found)
     loads_itself = source.get("workers") != 1
     assert all((each.batch_alone_cpu_seconds is not None) is loads_itself for each in found)
     assert_same_run(measured, undisturbed)
@@ -154,8 +158,8 @@ def test_a_bf16_or_tf32_step_has_the_memory_format_of_such_a_training(
     trainer = trainer_of(network, epochs=1)
     for act, is_last in (
         (trainer.prepare, False),
-        (lambda: measure_bf16(trainer, SamplePlan(1, 1)), True),
-        (lambda: measure_with(trainer, SamplePlan(1, 1), precision="tf32"), True),
+        (lambda: try_settings(trainer, SamplePlan(1, 1), "bf16", TRIES["bf16"]), True),
+        (lambda: try_settings(trainer, SamplePlan(1, 1), "tf32", TRIES["tf32"]), True),
         (lambda: list(trainer.epochs()), False),
     ):
         layouts.clear()
@@ -203,7 +207,7 @@ def test_tried_steps_have_the_switches_of_such_a_training_and_later_steps_have_t
         configure(trainer.experiment, CPU, 1)
         trainer.network.register_forward_pre_hook(note)
         with pytest.raises(KeyError) if error is KeyError else nullcontext():
-            measured = measure_with(trainer, SamplePlan(1, 1), **changes)
+            measured = try_settings(trainer, SamplePlan(1, 1), "tf32", changes)
             assert (measured is None) is (error is not None)
         assert seen - {JUDGED} == ({tried} if error is None else set())
         assert switches() == JUDGED
@@ -231,7 +235,7 @@ def test_a_cuda_gpu_is_tried_with_what_it_has_and_the_training_does_not_use(
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: capability)
     trainer.device = torch.device("cuda")
     plan = plan_attribution(trainer, 1e-3, 1.0, most_images=99)
-    assert (plan.tries_bf16, plan.tries_tf32, plan.tries_free) == tries
+    assert tuple(name in plan.tries for name in TRIES) == tries
 
 
 PLANNED = "batch_size, step_seconds, training_seconds, workers, devices, room, steps, images"
@@ -267,7 +271,7 @@ def test_profiling_takes_a_small_part_of_the_training_time(
     trainer = trainer_of(batch_size=batch_size, input=source)
     trainer.team.devices *= devices
     plan = plan_attribution(trainer, step_seconds, training_seconds, most_images=room)
-    assert (plan.steps, plan.other_batch_images, plan.tries_bf16) == (steps, images, False)
+    assert (plan.steps, plan.other_batch_images, plan.tries) == (steps, images, {})
 
 
 class _OneOfTwo(World):

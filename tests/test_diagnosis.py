@@ -41,7 +41,7 @@ from photofinish.results.measurements import (
     InTurns,
     LoaderTimes,
     SteadyState,
-    TriedInput,
+    Tried,
     TriedWorkers,
 )
 from photofinish.results.pass_times import StepsTaken
@@ -154,13 +154,15 @@ def test_a_gain_is_the_ratio_of_steps_in_turns_however_slow_the_machine_became()
 def test_a_change_that_was_tried_in_one_turn_gains_nothing_for_sure(slow: Change) -> None:
     once = SteadyState(steps_per_sample=1, sample_seconds=(0.01,))
     faster = once.model_copy(update={"sample_seconds": (0.002,)})
-    result = slow(waiting=0.002, bf16=InTurns(base=once, changed=faster))
+    turns = InTurns(base=once, changed=faster)
+    bf16 = Tried(by="bf16", changes={"precision": "bf16"}, turns=turns)
+    result = slow(waiting=0.002, tried=(bf16,))
     assert only(diagnose(as_result(result))).no_remedy == "used well"
 
 
-def tried_input(by: str, milliseconds: float, **changes: Any) -> TriedInput:
+def tried_input(by: str, milliseconds: float, **changes: Any) -> Tried:
     turns = in_turns(0.1, milliseconds / 1000)
-    return TriedInput.model_validate({"by": by, "changes": changes, "turns": turns})
+    return Tried.model_validate({"by": by, "changes": changes, "turns": turns})
 
 
 def test_of_the_inputs_that_were_tried_the_two_best_are_suggested(slow: Change) -> None:
@@ -289,9 +291,25 @@ COPIED: dict[str, Any] = {"waiting": 0.01, "copying": 0.08}
 PINNED = {"name": "loader", "workers": 0, "pin_memory": True}
 
 
-def steps_of(seconds: float) -> InTurns:
-    """Steps of 10 ms, and of another time with a change."""
-    return in_turns(0.01, seconds)
+CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
+    "bf16": ("bf16", {"precision": "bf16"}),
+    "tf32": ("tf32", {"precision": "tf32"}),
+    "free": ("free algorithms", {"deterministic": False}),
+    "captured": ("captured", {"cuda_graphs": "on"}),
+}
+
+
+def tried(**milliseconds: float) -> dict[str, Any]:
+    """Steps of 10 ms that take so many with other settings."""
+    return {
+        "tried": tuple(
+            Tried.model_validate({
+                "by": CHANGES[name][0], "changes": CHANGES[name][1],
+                "turns": in_turns(0.01, each / 1000),
+            })
+            for name, each in milliseconds.items()
+        )
+    }  # fmt: skip
 
 
 def resident(milliseconds: float) -> dict[str, Any]:
@@ -305,7 +323,6 @@ def gained(milliseconds: float, rest: float = 2) -> tuple[float, float]:
     return low, high
 
 
-BF16 = CAPTURED = steps_of(0.004)
 LARGER_GAIN = 38 * 11 / (16 * 1.07 + 38 / 5) / 5, 38 / 5 * 11 / (16 / 1.07 + 1)
 NO_GAIN = {
     "waiting": 0.0001,
@@ -349,36 +366,31 @@ NO_GAIN = {
         (LARGER, "launch-bound", "batch_size: 128", LARGER_GAIN),
         ({"other_step_seconds": 0.0099}, "launch-bound", "small job", None),
         (
-            {"other_step_seconds": 0.0099, "waiting": 0.002, "captured": CAPTURED},
+            {"other_step_seconds": 0.0099, "waiting": 0.002, **tried(captured=4)},
             "launch-bound", 'cuda_graphs: "on"', gained(4),
         ),
         (  # which gains too little
-            {**LARGER, "captured": steps_of(0.01)},
+            {**LARGER, **tried(captured=10)},
             "launch-bound", "batch_size: 128", LARGER_GAIN,
         ),
         ({"epoch_seconds": 38 * 0.0105}, "compute-bound", "used well", None),
-        ({"waiting": 0.002, "bf16": BF16}, "compute-bound", "precision: bf16", gained(4)),
-        ({"waiting": 0.002, "tf32": BF16}, "compute-bound", "precision: tf32", gained(4)),
+        ({"waiting": 0.002, **tried(bf16=4)}, "compute-bound", "precision: bf16", gained(4)),
+        ({"waiting": 0.002, **tried(tf32=4)}, "compute-bound", "precision: tf32", gained(4)),
         (  # 8 and 7 ms a step with its data
-            {"waiting": 0.002, "tf32": steps_of(0.006), "bf16": steps_of(0.005)},
+            {"waiting": 0.002, **tried(tf32=6, bf16=5)},
             "compute-bound", "precision: tf32", gained(6),
         ),
         (  # twice as fast
-            {"waiting": 0.002, "tf32": steps_of(0.006), "bf16": steps_of(0.002)},
+            {"waiting": 0.002, **tried(tf32=6, bf16=2)},
             "compute-bound", "precision: bf16", gained(2),
         ),
         (  # tf32 gains nothing
-            {"waiting": 0.002, "tf32": steps_of(0.0095), "bf16": steps_of(0.007)},
+            {"waiting": 0.002, **tried(tf32=9.5, bf16=7)},
             "compute-bound", "precision: bf16", gained(7),
         ),
         (
-            {"waiting": 0.002, "tf32": steps_of(0.008), "free": BF16, "launch_seconds": (0.001,)},
+            {"waiting": 0.002, **tried(tf32=8, free=4)},
             "compute-bound", "deterministic: false", gained(4),
-        ),
-        (  # `auto` would launch them one by one
-            {"waiting": 0.002, "free": BF16},
-            "compute-bound", 'deterministic: false, experiments.small-mlp.cuda_graphs: "on"',
-            gained(4),
         ),
         ({"threads": 8}, "CPU held back", "untried threads", None),
         ({"waiting": 0.002, "threads": 2}, "CPU held back", "untried threads", None),
@@ -408,12 +420,12 @@ def test_each_cause_has_a_change_with_its_gain_or_none(
 @pytest.mark.parametrize(
     ("measured", "convolutions", "gain"),
     [  # 12 ms a step with its data, of which 2 ms stay
-        ({"tf32": steps_of(0.003), "bf16": steps_of(0.0005)}, 3, "2.4x"),
-        ({"tf32": steps_of(0.003), "bf16": steps_of(0.0005)}, 0, None),  # whose default is fp32
-        ({"tf32": steps_of(0.003)}, 3, None),  # which is suggested
-        ({"tf32": steps_of(0.009), "bf16": steps_of(0.0005)}, 3, None),  # a gain of 1.09
-        ({"tf32": steps_of(0.003), "waiting": 0.09}, 3, None),  # an epoch waits for its input
-        ({"tf32": steps_of(0.003), "timings": {"load": (BUSY,)}}, 3, None),
+        (tried(tf32=3, bf16=0.5), 3, "2.4x"),
+        (tried(tf32=3, bf16=0.5), 0, None),  # whose default is fp32
+        (tried(tf32=3), 3, None),  # which is suggested
+        (tried(tf32=9, bf16=0.5), 3, None),  # a gain of 1.09
+        ({**tried(tf32=3), "waiting": 0.09}, 3, None),  # an epoch waits for its input
+        ({**tried(tf32=3), "timings": {"load": (BUSY,)}}, 3, None),
     ],
 )
 def test_a_gpus_cause_has_the_gain_of_tf32_by_default_unless_it_is_suggested(
@@ -459,10 +471,11 @@ def test_the_picture_has_the_parts_of_a_step_and_the_table_the_causes(
 def test_dvc_sets_the_value_of_a_suggestions_command(tmp_path: Path, value: object) -> None:
     params = tmp_path / "params.yaml"
     params.write_text("experiments:\n  small-mlp:\n    input: resident\n")
-    remedy = Remedy("experiments.small-mlp.input", value, Gain(1.2, 3.0), "resident")
+    key = "experiments.small-mlp.input"
+    remedy = Remedy("resident", {key: value}, Gain(1.2, 3.0))
     for command in causes.commands("small-mlp", remedy):
         *start, override = shlex.split(command)[:6]
         assert start == ["dvc", "exp", "run", "--temp", "-S"]
         apply_overrides(params, [override])
         assert yaml.safe_load(params.read_text())["experiments"]["small-mlp"]["input"] == value
-    assert yaml.safe_load(causes.remedy_line(remedy)) == {remedy.key: value}
+    assert yaml.safe_load(causes.remedy_line(remedy)) == {key: value}

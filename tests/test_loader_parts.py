@@ -45,7 +45,7 @@ from photofinish.measure.loader_workers import BETWEEN, Budget, busy_threads
 from photofinish.nested import map_nested
 from photofinish.reporting.tables import loader_table
 from photofinish.results import median_training_seconds
-from photofinish.results.measurements import LoaderTimes, TriedInput, TriedWorkers
+from photofinish.results.measurements import LoaderTimes, Tried, TriedWorkers
 from photofinish.tracking import run_metrics
 from photofinish.training import loading
 from photofinish.training.batches import Batches, Normaliser, Part
@@ -387,10 +387,10 @@ def test_workers_that_are_spawned_for_five_batches_are_tried_persistent(
     assert len(persistent.turns.ratios) == 10  # each of many steps, which come unevenly
 
 
-def tried_input(by: str, seconds: float, **changes: Any) -> TriedInput:
+def tried_input(by: str, seconds: float, **changes: Any) -> Tried:
     """Return an input that was tried beside steps of 16 ms."""
     turns = in_turns(0.016, seconds)
-    return TriedInput.model_validate({"by": by, "changes": changes, "turns": turns})
+    return Tried.model_validate({"by": by, "changes": changes, "turns": turns})
 
 
 INPUT, ONCE = "experiments.small-mlp.input", {"datasets.small.decode": "once"}

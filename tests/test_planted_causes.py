@@ -26,9 +26,11 @@ from photofinish.measure.attribution import (
     measure_steps,
     plan_attribution,
 )
+from photofinish.measure.in_turns import time_in_turns, with_input
 from photofinish.models.registry import build_model
 from photofinish.reporting.causes import remedy_line
 from photofinish.results import median_training_seconds, passed_seconds
+from photofinish.results.measurements import InTurns, LoaderTimes, Tried
 from photofinish.training.batches import Batch, Batches, Normaliser, Part
 from photofinish.training.input_paths import make_batches
 from photofinish.training.torch_device import CPU
@@ -58,7 +60,7 @@ class Job:
     def cured(self, diagnosis: Diagnosis) -> Job:
         """Return the job with the remedy's line applied."""
         assert diagnosis.remedy
-        key, value = diagnosis.remedy.key, diagnosis.remedy.value
+        ((key, value),) = diagnosis.remedy.settings.items()
         setting = key.removeprefix("experiments.planted.")
         changed = {setting: {"name": value} if setting == "input" else value}
         settings = self.experiment.model_dump() | changed
@@ -135,20 +137,27 @@ def measured(make_result: MakeResult, clock: HeldClock) -> Measure:
         network.register_forward_pre_hook(computes)
         trainer = Trainer(experiment, network, training, batches[1], CPU)
         epochs = [each[1] for each in trainer.epochs()]
-        plan = plan_attribution(trainer, 0.1, 10.0, most_images=IMAGES)
-        resident = make_batches(
-            experiment.model_copy(update={"input": ResidentInput(name="resident")}), part, CPU
-        )
-        timings = {
+        plan = plan_attribution(trainer, 0.01, 10.0, most_images=IMAGES)
+        timings: dict[str, Any] = {
             "epochs": tuple(epochs),
             "training_image_count": IMAGES,
             "images_per_second": IMAGES / median_training_seconds(epochs),
             "startup_seconds": 0.01,
             "total_seconds": 0.01 + passed_seconds(epochs),
-            "steady_state": measure_steps(trainer, SAMPLES),
-            "attribution": measure_attribution(trainer, plan, resident if is_loader else None),
+            "steady_state": measure_steps(trainer, SAMPLES)[0],
+            "attribution": measure_attribution(trainer, plan),
             "host": job.host,
         }
+        if is_loader:
+            changed = {"input": ResidentInput(name="resident")}
+            resident = make_batches(experiment.model_copy(update=changed), part, CPU)
+            inputs = (training, experiment.input), (resident, changed["input"])
+            own, other = (with_input(trainer, *each, steps=1, settling=0) for each in inputs)
+            with own as own_way, other as other_way:
+                base, faster = time_in_turns(trainer, 5, own_way, other_way)
+            turns = InTurns(base=base, changed=faster)
+            tried = Tried(by="resident", changes={"input": "resident"}, turns=turns)
+            timings["loader"] = LoaderTimes(samples=1, tried_inputs=(tried,))
         result = with_timings(with_record(made_up, experiment=experiment), **timings)
         return as_result(replace(result, experiment="planted"))
 

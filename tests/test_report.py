@@ -186,7 +186,7 @@ def test_the_page_has_the_commands_that_try_a_suggestion_and_a_short_trial_of_it
     make_result: MakeResult, tmp_path: Path
 ) -> None:
     cpu = trained(make_result, "mlp")
-    remedy = Remedy("experiments.mlp.batch_size", 256, Gain(1.2, 3.0), "batch size")
+    remedy = Remedy("batch size", {"experiments.mlp.batch_size": 256}, Gain(1.2, 3.0))
     advised = Diagnosis("an epoch", "input-bound", as_result(cpu), remedy)
     write_report([replace(pair_of(cpu), diagnoses={"cpu": (advised,)})], tmp_path)
     command = "dvc exp run --temp -S '++experiments.mlp.batch_size=256'"

@@ -34,9 +34,9 @@ from photofinish.measure.attribution import (
     AttributionPlan,
     SamplePlan,
     measure_attribution,
-    measure_captured,
     measure_steps,
-    measure_with,
+    try_captured,
+    try_settings,
 )
 from photofinish.results.learned import weights_of
 from photofinish.training import graphs
@@ -352,7 +352,7 @@ def test_launching_captured_steps_is_not_timed(
     make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("photofinish.measure.step_parts.is_accelerator", lambda _device: True)
-    plan = AttributionPlan(2, 2, SamplePlan(1, 2), tries_bf16=False)
+    plan = AttributionPlan(2, 2, SamplePlan(1, 2), {})
     recorded, eager = (
         measure_attribution(trained(make_job(cuda_graphs=kind)), plan) for kind in ("auto", "off")
     )
@@ -366,8 +366,8 @@ def test_captured_steps_are_tried_if_only_the_setting_on_captures_them(
     def tried(**settings: Any) -> tuple[int, bool]:
         """Return the number of samples, and True if steps were recorded for them."""
         trainer, done = trained(make_job(**settings)), len(recorder.recordings)
-        captured = measure_captured(trainer, SamplePlan(3, 2))
-        return len(captured.ratios) if captured else 0, len(recorder.recordings) > done
+        captured = try_captured(trainer, SamplePlan(3, 2))
+        return len(captured.turns.ratios) if captured else 0, len(recorder.recordings) > done
 
     unproven = {"deterministic": False}
     assert tried(**unproven) == (3, True)
@@ -389,10 +389,10 @@ def test_steps_with_another_precision_or_free_algorithms_are_captured_as_the_tra
     for changes in ({"precision": "tf32"}, {"deterministic": False}):
         trainer, done = trained(make_job()), len(recorder.recordings)
         why = trainer.steps.why
-        assert measure_with(trainer, SamplePlan(3, 2), **changes)
+        assert try_settings(trainer, SamplePlan(3, 2), "tf32", changes)
         assert len(recorder.recordings) > done
         recorder.fails = True
-        assert measure_with(trainer, SamplePlan(3, 2), **changes) is None  # no launched ones
+        assert try_settings(trainer, SamplePlan(3, 2), "tf32", changes) is None  # no launched ones
         recorder.fails = False
         assert trainer.steps.why == why
 

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from photofinish.answer.fair_cpu import fewer_threads
-from photofinish.answer.remedies import Gain, Remedy, larger_batch, loader_remedies
+from photofinish.answer.remedies import Gain, Remedy, larger_batch, loader_remedies, step_remedy
 from photofinish.answer.result import Result
 from photofinish.answer.step_costs import StepCosts, spread
 from photofinish.config.experiment import ResidentInput
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.machine.host import allowed_cores
-from photofinish.results.measurements import CLEARLY_FASTER, MOST_UNEXPLAINED_SHARE, InTurns
+from photofinish.results.measurements import CLEARLY_FASTER, MOST_UNEXPLAINED_SHARE
 
 Cause = Literal[
     "input-bound", "copy-bound", "launch-bound", "compute-bound", "start-up-bound",
@@ -106,7 +106,7 @@ def _diagnose_epoch(run: Result) -> Diagnosis | None:
     fewer = fewer_threads(run.timings)
     if fewer and costs.input_seconds <= costs.step_alone_seconds:
         gain = Gain.of_steps(costs, fewer.turns)
-        remedy = Remedy("devices.cpu.threads", fewer.threads, gain, "tried threads")
+        remedy = Remedy("threads", {"devices.cpu.threads": fewer.threads}, gain)
     if isinstance(remedy, Remedy) and not remedy.predicted.is_worth_it:
         remedy = "no gain"
     second, tried = None, loader_remedies(run, costs)
@@ -193,10 +193,10 @@ def _against_input(
 
 def _against_launching(run: Result, costs: StepCosts) -> Remedy | NoRemedy:
     """Suggest captured steps or the larger batch, which were tried."""
-    if captured := costs.attribution.captured:
-        gain = Gain.of_steps(costs, captured)
-        if gain.is_worth_it:
-            return Remedy(f"experiments.{run.experiment}.cuda_graphs", "on", gain, "captured")
+    if tried := costs.attribution.tried_by("captured"):
+        captured = step_remedy(run, costs, tried)
+        if captured.predicted.is_worth_it:
+            return captured
     if costs.attribution.other_batch_images <= costs.experiment.batch_size:
         return "small job"
     return larger_batch(run, costs)
@@ -204,20 +204,11 @@ def _against_launching(run: Result, costs: StepCosts) -> Remedy | NoRemedy:
 
 def _against_computing(run: Result, costs: StepCosts) -> Remedy | NoRemedy:
     """Suggest the tried precision or algorithms that gain most. bf16 changes the model most."""
-    tried, experiment = costs.attribution, f"experiments.{run.experiment}"
-    precisions: tuple[tuple[Literal["tf32", "bf16"], InTurns | None], ...]
-    precisions = ("tf32", tried.tf32), ("bf16", tried.bf16)
     remedies = [
-        Remedy(f"{experiment}.precision", by, Gain.of_steps(costs, turns), by)
-        for by, turns in precisions
-        if turns
+        step_remedy(run, costs, tried)
+        for tried in costs.attribution.tried
+        if tried.by != "captured"
     ]
-    if tried.free:
-        # `auto` captures deterministic steps only. Captured steps have no time of launching.
-        captures = not tried.launch_seconds and costs.experiment.cuda_graphs == "auto"
-        also = ((f"{experiment}.cuda_graphs", "on"),) if captures else ()
-        key, gain = f"{experiment}.deterministic", Gain.of_steps(costs, tried.free)
-        remedies.append(Remedy(key, False, gain, "free algorithms", also))
     worth = [each for each in remedies if each.predicted.is_worth_it]
     worth.sort(key=lambda each: each.predicted.middle / (_BF16_GAIN if each.by == "bf16" else 1))
     return worth[-1] if worth else "used well"
@@ -226,10 +217,11 @@ def _against_computing(run: Result, costs: StepCosts) -> Remedy | NoRemedy:
 def tf32_gain(found: Diagnosis) -> float | None:
     """Return an epoch's gain by TF32, PyTorch's default for convolutions, unless suggested."""
     costs, counted = found.run.costs, found.run.timings.operations
-    if not (costs and costs.attribution.tf32 and counted and counted.convolutions):
+    tried = costs.attribution.tried_by("tf32") if costs else None
+    if not (costs and tried and counted and counted.convolutions):
         return None
     is_suggested = any(remedy.by == "tf32" for remedy in found.remedies)
     if is_suggested or found.cause not in ("compute-bound", "launch-bound"):
         return None
-    gain = Gain.of_steps(costs, costs.attribution.tf32).middle
+    gain = Gain.of_steps(costs, tried.turns).middle
     return gain if gain >= CLEARLY_FASTER else None

@@ -18,7 +18,7 @@ from photofinish.answer.uncertainty import (
 )
 from photofinish.config.experiment import LoaderInput
 from photofinish.results.job_times import JobTimes
-from photofinish.results.measurements import InTurns, LoaderTimes, TriedInput
+from photofinish.results.measurements import InTurns, LoaderTimes, Tried, TriedBy
 
 _OTHER_RUN = LogError.reaching(1.07)
 """What a whole training may gain more, or less, than steps that are tried.
@@ -68,27 +68,39 @@ class Gain(NamedTuple):
         return self.low > 1
 
 
+By = Literal[TriedBy, "batch size", "threads"]
+Learns = Literal["the same", "other last bits", "something else"]
+LEARNS: dict[By, Learns] = {
+    "resident": "the same",
+    "workers": "the same",
+    "decode once": "the same",
+    "resident once": "the same",
+    "threads": "other last bits",
+    "free algorithms": "other last bits",
+    "batch size": "something else",
+    "captured": "something else",
+    "bf16": "something else",
+    "tf32": "something else",
+    "batch transform": "something else",
+}
+"""What a training with the change learns, or may learn."""
+
+
 @dataclass(frozen=True)
 class Remedy:
-    key: str
-    value: Any
+    by: By
+    settings: dict[str, Any]
+    """All keys of params.yaml that change, and their values."""
     predicted: Gain
-    by: Literal[
-        "resident", "batch size", "captured", "bf16", "tf32", "free algorithms", "tried threads",
-        "tried workers", "decode once", "resident once", "batch transform",
-    ]  # fmt: skip
-    also: tuple[tuple[str, Any], ...] = ()
-    """Other keys that must change too, with their values."""
 
     @property
     def changes_model(self) -> bool:
-        """Return True if a training with the change learns something else, or may do so."""
-        return self.by in ("batch size", "captured", "bf16", "tf32", "batch transform")
+        return LEARNS[self.by] == "something else"
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Return all keys of params.yaml that change, and their values."""
-        return {self.key: self.value, **dict(self.also)}
+
+def step_remedy(run: Result, costs: StepCosts, tried: Tried) -> Remedy:
+    """Return settings that were tried on the device's steps, with their gain."""
+    return remedy(run, costs, tried, Gain.of_steps(costs, tried.turns))
 
 
 def larger_batch(run: Result, costs: StepCosts) -> Remedy:
@@ -97,7 +109,7 @@ def larger_batch(run: Result, costs: StepCosts) -> Remedy:
     steps = math.ceil(run.timings.training_image_count / images) / costs.steps_per_epoch
     turns = InTurns(base=tried.same_batch, changed=tried.other_batch)
     gain = Gain.of_steps(costs, turns, steps)
-    return Remedy(f"experiments.{run.experiment}.batch_size", images, gain, "batch size")
+    return Remedy("batch size", {f"experiments.{run.experiment}.batch_size": images}, gain)
 
 
 def loader_remedies(run: Result, costs: StepCosts) -> list[Remedy]:
@@ -109,12 +121,12 @@ def loader_remedies(run: Result, costs: StepCosts) -> list[Remedy]:
     for tried in loader.tried_inputs:
         gain = _gain_of_input(run, costs, loader, settings, tried)
         if gain.is_worth_it:
-            remedies.append(_remedy(run, costs, tried, gain))
-    return sorted(remedies, key=lambda remedy: -remedy.predicted.middle)[:_MOST_REMEDIES]
+            remedies.append(remedy(run, costs, tried, gain))
+    return sorted(remedies, key=lambda each: -each.predicted.middle)[:_MOST_REMEDIES]
 
 
 def _gain_of_input(
-    run: Result, costs: StepCosts, loader: LoaderTimes, settings: LoaderInput, tried: TriedInput
+    run: Result, costs: StepCosts, loader: LoaderTimes, settings: LoaderInput, tried: Tried
 ) -> Gain:
     """Return an epoch's gain by another input, with the starts of workers that were not tried."""
     given = tried.changes.get("input", {})
@@ -135,12 +147,11 @@ def _gain_of_input(
     )
 
 
-def _remedy(run: Result, costs: StepCosts, tried: TriedInput, gain: Gain) -> Remedy:
-    dataset = f"datasets.{costs.experiment.dataset}"
-    owners = {"decode": dataset}
-    (key, value), *also = (
-        (f"{owners.get(key, f'experiments.{run.experiment}')}.{key}", new)
-        for key, new in tried.changes.items()
-    )
-    by: Any = "tried workers" if tried.by == "workers" else tried.by
-    return Remedy(key, value, gain, by, tuple(also))
+def remedy(run: Result, costs: StepCosts, tried: Tried, gain: Gain) -> Remedy:
+    """Return the lines of params.yaml that change as was tried."""
+    owners = {"decode": f"datasets.{costs.experiment.dataset}"}
+    settings = {
+        f"{owners.get(key, f'experiments.{run.experiment}')}.{key}": value
+        for key, value in tried.changes.items()
+    }
+    return Remedy(tried.by, settings, gain)

@@ -34,6 +34,8 @@ from photofinish.results.measurements import (
     Operations,
     SteadyState,
     StepAttribution,
+    Tried,
+    TriedBy,
     TriedThreads,
 )
 from photofinish.training.batches import bytes_of_a_sample
@@ -151,9 +153,8 @@ class AttributionPlan:
     other_batch_images: int
     samples: SamplePlan
     """Samples of steps on the batch and on the other batch, in turns."""
-    tries_bf16: bool
-    tries_tf32: bool = False
-    tries_free: bool = False
+    tries: dict[TriedBy, dict[str, Any]]
+    """Other settings to try, by their names."""
 
 
 def plan_attribution(
@@ -181,11 +182,18 @@ def plan_attribution(
     is_cuda = device.type == "cuda"
     # DataParallel's threads don't inherit autocast.
     may_be_bf16 = is_cuda and devices == 1 and precision in ("fp32", "tf32")
-    tries_bf16 = may_be_bf16 and torch.cuda.is_bf16_supported(including_emulation=False)
-    tries_tf32 = precision == "fp32" and effective_precision(device, "tf32") == "tf32"
-    tries_free = is_cuda and trainer.experiment.deterministic
-    steps = min(trainer.steps_per_epoch, steps)
-    return AttributionPlan(steps, images, samples, tries_bf16, tries_tf32, tries_free)
+    tries: dict[TriedBy, dict[str, Any]] = {}
+    if may_be_bf16 and torch.cuda.is_bf16_supported(including_emulation=False):
+        tries["bf16"] = {"precision": "bf16"}
+    if precision == "fp32" and effective_precision(device, "tf32") == "tf32":
+        tries["tf32"] = {"precision": "tf32"}
+    if is_cuda and trainer.experiment.deterministic:
+        # `auto` captures deterministic steps only.
+        is_captured = isinstance(trainer.steps, GraphedSteps)
+        is_auto = is_captured and trainer.experiment.cuda_graphs == "auto"
+        on = {"cuda_graphs": "on"} if is_auto else {}
+        tries["free algorithms"] = {"deterministic": False} | on
+    return AttributionPlan(min(trainer.steps_per_epoch, steps), images, samples, tries)
 
 
 def measure_attribution(trainer: Trainer, plan: AttributionPlan) -> StepAttribution:
@@ -201,36 +209,33 @@ def measure_attribution(trainer: Trainer, plan: AttributionPlan) -> StepAttribut
         same_batch=same_batch,
         other_batch=other_batch,
         launch_seconds=launch_seconds,
-        bf16=measure_bf16(trainer, plan.samples) if plan.tries_bf16 else None,
-        tf32=measure_with(trainer, plan.samples, precision="tf32") if plan.tries_tf32 else None,
-        free=measure_with(trainer, plan.samples, deterministic=False) if plan.tries_free else None,
-        # Last, as the allocator is slow after a capture that failed, before PyTorch 2.14.
-        captured=measure_captured(trainer, plan.samples) if is_launching else None,
+        tried=tuple(filter(None, _try(trainer, plan, is_launching=is_launching))),
     )
 
 
-def measure_bf16(trainer: Trainer, plan: SamplePlan) -> InTurns | None:
-    """Try the batch in bfloat16, in the memory format of a training in bfloat16."""
-    layout = memory_format(trainer.network, trainer.device, "bf16")
-    # A real step casts each weight again, but autocast's cache would last for a whole sample.
-    cast = partial(torch.autocast, trainer.device.type, dtype=torch.bfloat16, cache_enabled=False)
-    return _measure_change(trainer, plan, _twin(trainer), layout, cast)
+def _try(trainer: Trainer, plan: AttributionPlan, *, is_launching: bool) -> Iterator[Tried | None]:
+    for by, changes in plan.tries.items():
+        yield try_settings(trainer, plan.samples, by, changes)
+    if is_launching:
+        # Last, as the allocator is slow after a capture that failed, before PyTorch 2.14.
+        yield try_captured(trainer, plan.samples)
 
 
-def measure_with(trainer: Trainer, plan: SamplePlan, **changes: Any) -> InTurns | None:
-    """Try steps with another `precision` or `deterministic`."""
-    twin = _twin(trainer)
-    if isinstance(twin.steps, GraphedSteps):
-        changes["cuda_graphs"] = "on"  # `auto` captures deterministic steps only
+def try_settings(
+    trainer: Trainer, plan: SamplePlan, by: TriedBy, changes: dict[str, Any]
+) -> Tried | None:
+    """Try other settings, in the memory format of a training with them."""
+    twin, device = _twin(trainer), trainer.device
     settings = trainer.experiment.model_copy(update=changes)
-    layout = memory_format(twin.network, twin.device, settings.precision)
-    return _measure_change(trainer, plan, twin, layout, partial(_configured, settings, twin.device))
+    layout = memory_format(twin.network, device, settings.precision)
+    context = partial(_configured, settings, device)
+    return _try_change(trainer, plan, twin, by, changes, layout, context)
 
 
-def measure_captured(trainer: Trainer, plan: SamplePlan) -> InTurns | None:
+def try_captured(trainer: Trainer, plan: SamplePlan) -> Tried | None:
     """Try captured steps if only `cuda_graphs: "on"` captures them, else return None."""
-    settings, twin = trainer.experiment, copy.copy(trainer)
-    twin.experiment = settings.model_copy(update={"cuda_graphs": "on"})
+    settings, twin, changes = trainer.experiment, copy.copy(trainer), {"cuda_graphs": "on"}
+    twin.experiment = settings.model_copy(update=changes)
     only_auto_refuses = why_not_captured(settings) and not why_not_captured(twin.experiment)
     if settings.cuda_graphs == "off" or not only_auto_refuses:
         return None
@@ -239,7 +244,7 @@ def measure_captured(trainer: Trainer, plan: SamplePlan) -> InTurns | None:
     except (RuntimeError, UserError):  # the other measurements must not be lost
         return None
     is_captured = isinstance(twin.steps, GraphedSteps)
-    return _measure_change(trainer, plan, twin) if is_captured else None
+    return _try_change(trainer, plan, twin, "captured", changes) if is_captured else None
 
 
 def _twin(trainer: Trainer) -> Trainer:
@@ -250,13 +255,15 @@ def _twin(trainer: Trainer) -> Trainer:
     return twin
 
 
-def _measure_change(
+def _try_change(
     trainer: Trainer,
     plan: SamplePlan,
     changed: Trainer,
+    by: TriedBy,
+    changes: dict[str, Any],
     layout: torch.memory_format | None = None,
     context: Context = nullcontext,
-) -> InTurns | None:
+) -> Tried | None:
     """Time steps as they are and those of a changed trainer. Return None if they fail."""
     twin = _twin(trainer)
     why = twin.steps.why, changed.steps.why
@@ -272,12 +279,16 @@ def _measure_change(
         return None
     # Steps whose capture failed were launched one by one.
     has_changed = why != (twin.steps.why, changed.steps.why)
-    return None if has_changed else InTurns(base=base, changed=tried)
+    turns = InTurns(base=base, changed=tried)
+    return None if has_changed else Tried(by=by, changes=changes, turns=turns)
 
 
 @contextmanager
 def _configured(settings: Experiment, device: torch.device) -> Iterator[None]:
     """Set up torch as for these settings, and restore it."""
-    with torch_restored():
+    is_bf16 = settings.precision == "bf16"
+    # A real step casts each weight again, but autocast's cache would last for a whole sample.
+    cast = torch.autocast(device.type, torch.bfloat16, enabled=is_bf16, cache_enabled=False)
+    with torch_restored(), cast:
         configure_torch_for(settings, device, torch.get_num_threads())
         yield

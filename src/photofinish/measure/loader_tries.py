@@ -33,8 +33,8 @@ from photofinish.results.measurements import (
     CLEARLY_FASTER,
     InTurns,
     LoaderTimes,
+    Tried,
     TriedBy,
-    TriedInput,
 )
 from photofinish.training.batches import Batches, Part
 from photofinish.training.custom_step import BatchTransform
@@ -57,7 +57,7 @@ _STORED_SHARE = 0.25
 """Share of the time that is left, by hand, for reading samples to store, each twice."""
 
 
-class _Tried(NamedTuple):
+class _Input(NamedTuple):
     """An input, and how it differs from the training's."""
 
     settings: Input
@@ -76,7 +76,7 @@ class _Tried(NamedTuple):
         """Steps in a sample: a round of the workers, which bring their batches unevenly."""
         return max(1, self.workers)
 
-    def settling(self, other: _Tried) -> int:
+    def settling(self, other: _Input) -> int:
         """Return how many steps empty its queue, or last until the other's workers rest."""
         if not isinstance(self.settings, LoaderInput) or not self.workers:
             return _PREFETCHED if other.workers else 0
@@ -89,7 +89,7 @@ def try_inputs(
     budget: Budget,
     epoch_seconds: float,
     resident: Batches | None = None,
-) -> tuple[TriedInput, ...]:
+) -> tuple[Tried, ...]:
     """Time some steps with each input that may be faster, and as it is.
 
     `resident` are resident batches, if the samples fit on the device.
@@ -108,7 +108,7 @@ def try_inputs(
     stays = settings.model_copy(update={"persistent_workers": settings.workers > 0})
     tried = []
     for number, other in enumerate(candidates):
-        own = _Tried(stays, batches.with_settings(stays, timeout=timeout_of(budget)))
+        own = _Input(stays, batches.with_settings(stays, timeout=timeout_of(budget)))
         seconds = budget.left_seconds / (len(candidates) - number)
         seconds -= sum(found.start_seconds_by(each.workers) for each in (own, other))
         most_steps = int(seconds / step_seconds)
@@ -116,7 +116,7 @@ def try_inputs(
     return tuple(filter(None, tried))
 
 
-def _try_input(trainer: Trainer, own: _Tried, other: _Tried, most_steps: int) -> TriedInput | None:
+def _try_input(trainer: Trainer, own: _Input, other: _Input, most_steps: int) -> Tried | None:
     """Time steps with an input in turns with the own. Return None without time for enough turns."""
     both = (own, own.settling(other)), (other, other.settling(own))
     steps, settling = own.steps + other.steps, sum(each for _, each in both) / 2
@@ -141,7 +141,7 @@ def _try_input(trainer: Trainer, own: _Tried, other: _Tried, most_steps: int) ->
             for each, settles in both
         ]
         base, changed = time_in_turns(trainer, turns, *ways)
-    return TriedInput(by=other.by, changes=other.changes, turns=InTurns(base=base, changed=changed))
+    return Tried(by=other.by, changes=other.changes, turns=InTurns(base=base, changed=changed))
 
 
 def _candidates(
@@ -151,7 +151,7 @@ def _candidates(
     budget: Budget,
     epoch_seconds: float,
     resident: Batches | None,
-) -> Iterator[_Tried]:
+) -> Iterator[_Input]:
     settings, transform = batches.settings, batches.settings.transform
 
     def loader(
@@ -160,7 +160,7 @@ def _candidates(
         part: Part | None = None,
         batch_transform: BatchTransform | None = None,
         **changed: Any,
-    ) -> _Tried:
+    ) -> _Input:
         new = settings.model_copy(update=changed)
         if changed:
             # `dvc exp run -S` merges mappings, so a key that is left out would keep its value.
@@ -168,10 +168,10 @@ def _candidates(
         # Steps may take several passes, and workers would start again after each.
         stays = new.model_copy(update={"persistent_workers": new.workers > 0})
         others = batches.with_settings(stays, part, timeout=timeout_of(budget))
-        return _Tried(new, others, by, changes, batch_transform)
+        return _Input(new, others, by, changes, batch_transform)
 
     if resident:
-        yield _Tried(RESIDENT, resident, "resident", {"input": "resident"})
+        yield _Input(RESIDENT, resident, "resident", {"input": "resident"})
     if budget.seconds < LEAST_WITH_WORKERS_SECONDS:
         return
     if workers := _workers(settings, found, epoch_seconds):
@@ -188,7 +188,7 @@ def _candidates(
             changed = {"input": RESIDENT, "sampler": None}
             experiment = trainer.experiment.model_copy(update=changed)
             of_once = make_batches(experiment, part, trainer.device)
-            yield _Tried(RESIDENT, of_once, "resident once", once | {"input": "resident"})
+            yield _Input(RESIDENT, of_once, "resident once", once | {"input": "resident"})
     is_known = transform and not is_reference(transform.name) and not settings.eval_transform
     if transform and is_known and trainer.batch_transform is None:
         known = BatchTransformSettings.model_validate(transform.model_dump())

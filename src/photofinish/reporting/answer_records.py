@@ -13,7 +13,7 @@ from photofinish.answer.candidates import About, Answer, Basis
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.diagnosis import Cause
 from photofinish.answer.prices import Price
-from photofinish.answer.remedies import Remedy
+from photofinish.answer.remedies import LEARNS, Learns, Remedy
 from photofinish.answer.renting import RentalOption
 from photofinish.answer.seeds import OverSeeds
 from photofinish.answer.speedups import Kind
@@ -24,8 +24,6 @@ from photofinish.reporting.causes import cause, commands, remedy_line
 from photofinish.reporting.sentences import Verdict
 from photofinish.results.job_times import JobTimes
 from photofinish.results.records import DeviceLabel
-
-Learns = Literal["the same", "other last bits", "something else"]
 
 
 class Number(Record):
@@ -254,15 +252,12 @@ def _suggestion(
     experiment: str, device: DeviceLabel, remedy: Remedy, times: JobTimes
 ) -> Suggestion:
     gain = remedy.predicted.of_job(times)
-    learns: Learns = "something else" if remedy.changes_model else "the same"
-    if remedy.by in ("tried threads", "free algorithms"):
-        learns = "other last bits"
     return Suggestion(
         device=device,
         settings=remedy.settings,
         line=remedy_line(remedy),
         gain=Range(low=gain.low, high=gain.high),
         evidence="tried",
-        learns=learns,
+        learns=LEARNS[remedy.by],
         command=commands(experiment, remedy)[0],
     )

@@ -47,6 +47,22 @@ class InTurns(Record):
         return [base_seconds / changed_seconds for base_seconds, changed_seconds in pairs]
 
 
+TriedBy = Literal[
+    "bf16", "tf32", "free algorithms", "captured",
+    "resident", "workers", "decode once", "resident once", "batch transform",
+]  # fmt: skip
+
+
+class Tried(Record):
+    """Steps with other settings, in turns with the steps as they are."""
+
+    by: TriedBy
+    changes: dict[str, Any]
+    """Settings that change, of the experiment and of its data set."""
+    turns: InTurns
+    """Of another input, with waits for batches. Workers were started before."""
+
+
 class TriedThreads(Record):
     """Steps on the CPU with a number of threads that was tried."""
 
@@ -102,14 +118,11 @@ class StepAttribution(Record):
     """Steps on `other_batch_images` samples, in turns with `same_batch`."""
     launch_seconds: tuple[float, ...] = ()
     """Host time to launch a step, on an accelerator without captured steps."""
-    bf16: InTurns | None = None
-    """Steps in bfloat16, if the device supports it and the training does not use it."""
-    tf32: InTurns | None = None
-    """Steps in TF32, if the device has it and the training computes in fp32."""
-    free: InTurns | None = None
-    """Steps with `deterministic: false`. Captured, if those of the training are."""
-    captured: InTurns | None = None
-    """Steps in CUDA graphs, if `cuda_graphs: auto` launches them and `on` captures them."""
+    tried: tuple[Tried, ...] = ()
+    """Steps on an accelerator with settings that it has and the training does not use."""
+
+    def tried_by(self, name: TriedBy) -> Tried | None:
+        return next((each for each in self.tried if each.by == name), None)
 
 
 class Operations(Record):
@@ -165,19 +178,6 @@ class TriedWorkers(Record):
     """Memory of each worker that is not shared with other processes."""
 
 
-TriedBy = Literal["resident", "workers", "decode once", "resident once", "batch transform"]
-
-
-class TriedInput(Record):
-    """Steps with another input, which are taken as in the training."""
-
-    by: TriedBy
-    changes: dict[str, Any]
-    """Settings that change, of the experiment and of its data set."""
-    turns: InTurns
-    """Steps with the loader as it is, and with the other input. Workers were started before."""
-
-
 class LoaderTimes(Record):
     """Breakdown of loading a batch, measured by measure/loader_times.py."""
 
@@ -192,7 +192,7 @@ class LoaderTimes(Record):
     """Reason for missing parts."""
     tried_workers: tuple[TriedWorkers, ...] = ()
     """Loading by one worker, two, and so on up to one for each core."""
-    tried_inputs: tuple[TriedInput, ...] = ()
+    tried_inputs: tuple[Tried, ...] = ()
 
     @property
     def explained(self) -> dict[str, float]:

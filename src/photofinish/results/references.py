@@ -31,7 +31,15 @@ _OUTSIDE = re.compile(r"[/\\~]|\.\.[/\\]|([A-Za-z]|file):[/\\]")
 
 
 _GONE = frozenset(
-    {"products", "gpu_clock_mhz", "by_fork", "one_indexing_seconds", "sampled_steps", "resident"}
+    {
+        "products",
+        "gpu_clock_mhz",
+        "by_fork",
+        "one_indexing_seconds",
+        "sampled_steps",
+        "resident",
+        "captured",
+    }
 )
 """Fields of timings in records of earlier versions, which nothing reads."""
 
@@ -100,9 +108,10 @@ def _as_now(record: dict[str, Any]) -> dict[str, Any]:
         # Inputs that were not tried in turns are left out.
         loader["tried_inputs"] = [each for each in loader["tried_inputs"] if "turns" in each]
     attribution = timings.get("attribution") or {}
-    if "sample_seconds" in (attribution.get("bf16") or {}):  # timed after the steps as they are
-        base = attribution["same_batch"]
-        attribution["bf16"] = {"base": base, "changed": attribution["bf16"]}
+    if bf16 := attribution.pop("bf16", None):  # timed after the steps as they are
+        turns = {"base": attribution["same_batch"], "changed": bf16}
+        tried = {"by": "bf16", "changes": {"precision": "bf16"}, "turns": turns}
+        attribution["tried"] = [tried]
     record["training"]["experiment"]["input"].pop("byte_batches", None)
     return {**record, "timings": timings}
 
