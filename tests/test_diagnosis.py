@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from conftest import MakeExperiment, MakeResult
@@ -149,6 +150,30 @@ def test_a_gain_is_the_ratio_of_steps_in_turns_however_slow_the_machine_became()
     noisy = changed.model_copy(update={"sample_seconds": (0.01, 0.04, 0.01, 0.04, 0.01)})
     low, high = times_as_fast(turns.model_copy(update={"changed": noisy}))
     assert low < 1 < high
+
+
+def drifting(seed: int, gain: float, *, in_turns: bool) -> InTurns:
+    """Draw six samples of each kind, on a machine that drifts by a tenth from one to the next."""
+    draw = np.random.default_rng(seed)
+    speeds = np.exp(np.cumsum(draw.normal(0, 0.1, 12)) + draw.normal(0, 0.03, 12))
+    first, second = [0, 3, 4, 7, 8, 11], [1, 2, 5, 6, 9, 10]
+    if not in_turns:
+        first, second = [*range(6)], [*range(6, 12)]
+    base, changed = (
+        SteadyState(steps_per_sample=1, sample_seconds=tuple(speeds[rows] * seconds))
+        for rows, seconds in ((first, 0.01), (second, 0.01 / gain))
+    )
+    return InTurns(base=base, changed=changed)
+
+
+def test_a_job_against_itself_is_hardly_ever_faster_in_turns_and_a_gain_is_predicted() -> None:
+    def share(is_so: Callable[[float, float], bool], gain: float, *, in_turns: bool) -> float:
+        tries = (drifting(seed, gain, in_turns=in_turns) for seed in range(400))
+        return sum(is_so(*times_as_fast(turns)) for turns in tries) / 400
+
+    assert share(lambda low, _: low > 1, 1.0, in_turns=True) <= 1 / 40
+    assert share(lambda low, _: low > 1, 1.0, in_turns=False) > 0.1  # one after the other
+    assert share(lambda low, high: 1 < low < 1.5 < high, 1.5, in_turns=True) >= 0.9
 
 
 def test_a_change_that_was_tried_in_one_turn_gains_nothing_for_sure(slow: Change) -> None:
