@@ -228,7 +228,8 @@ def try_settings(
     twin, device = _twin(trainer), trainer.device
     settings = trainer.experiment.model_copy(update=changes)
     layout = memory_format(twin.network, device, settings.precision)
-    context = partial(_configured, settings, device)
+    # Steps of a training in bf16 or fp16 cast by themselves.
+    context = partial(_configured, settings, device, is_cast=by == "bf16")
     return _try_change(trainer, plan, twin, by, changes, layout, context)
 
 
@@ -284,11 +285,10 @@ def _try_change(
 
 
 @contextmanager
-def _configured(settings: Experiment, device: torch.device) -> Iterator[None]:
+def _configured(settings: Experiment, device: torch.device, *, is_cast: bool) -> Iterator[None]:
     """Set up torch as for these settings, and restore it."""
-    is_bf16 = settings.precision == "bf16"
-    # A real step casts each weight again, but autocast's cache would last for a whole sample.
-    cast = torch.autocast(device.type, torch.bfloat16, enabled=is_bf16, cache_enabled=False)
-    with torch_restored(), cast:
+    # Casts of weights are cached until the outermost autocast ends, which would be a whole sample.
+    cast = torch.autocast(device.type, torch.bfloat16, cache_enabled=False)
+    with torch_restored(), cast if is_cast else nullcontext():
         configure_torch_for(settings, device, torch.get_num_threads())
         yield

@@ -127,19 +127,11 @@ def _try_input(trainer: Trainer, own: _Input, other: _Input, most_steps: int) ->
     # Rounds of workers that share the cores are uneven, and an epoch has many.
     longer = max(1, min(int(most_steps / turns - settling), 2 * _MOST_STEPS // turns) // steps)
     with ExitStack() as stack:
-        ways = [
-            stack.enter_context(
-                with_input(
-                    trainer,
-                    each.batches,
-                    each.settings,
-                    longer * each.steps,
-                    settles,
-                    each.batch_transform,
-                )
-            )
-            for each, settles in both
-        ]
+        ways = []
+        for each, settles in both:
+            how = longer * each.steps, settles, each.batch_transform
+            way = with_input(trainer, each.batches, each.settings, *how)
+            ways.append(stack.enter_context(way))
         base, changed = time_in_turns(trainer, turns, *ways)
     return Tried(by=other.by, changes=other.changes, turns=InTurns(base=base, changed=changed))
 
