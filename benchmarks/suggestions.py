@@ -30,9 +30,9 @@ from photofinish.answer.remedies import (
     Remedy,
     larger_batch,
     loader_remedies,
-    times_as_fast,
+    step_speedup,
 )
-from photofinish.answer.step_costs import StepCosts
+from photofinish.answer.step_costs import PARTS, StepCosts
 from photofinish.answer.uncertainty import students_t
 from photofinish.config.base import spelled_out
 from photofinish.config.experiment import Experiment
@@ -41,7 +41,7 @@ from photofinish.machine.host import allowed_cores, cpu_facts
 from photofinish.measure.attribution import SamplePlan, measure_steps
 from photofinish.measure.in_turns import Way, time_in_turns
 from photofinish.measure.loader_times import measure
-from photofinish.measure.loader_tries import RESIDENT, try_inputs
+from photofinish.measure.loader_tries import RESIDENT, OneInput, try_input, try_inputs
 from photofinish.measure.loader_workers import Budget
 from photofinish.measure.scratch import scratch_steps
 from photofinish.nested import map_nested
@@ -162,7 +162,11 @@ CASES = {
         Items(constant, partial(burn, seconds=0.0005)), (), "resident once", step_seconds=0.004
     ),
     "noise through workers": Case(
-        Items(noise, burn, count=96), ("burn",), "workers", {"workers": 1}
+        Items(noise, burn, count=96),
+        (),
+        "workers",
+        {"workers": 1, "persistent_workers": True},
+        budget_seconds=2.0,
     ),
     "packed samples": Case(
         Items(constant, count=640), (), "resident", step_seconds=0.0002, is_packed=True
@@ -189,6 +193,7 @@ SAME = {
     "packed samples": SamplePlan(10, 50),
     "a small batch": SamplePlan(10, 20),
     "a loader that is fine": SamplePlan(3, 1),
+    "noise through workers": SamplePlan(3, 1),
 }
 """Jobs against themselves, with the samples of their steps."""
 
@@ -266,13 +271,30 @@ def _try(case: Case) -> Outcome:
 
 
 def _suggests_the_same(case: Case, plan: SamplePlan) -> bool:
-    """Return True if a job's steps, or its loader's, seem faster than themselves."""
+    """Return True if a job's steps, or its loader's batches, seem faster than themselves."""
     trainer = _built(case, {"name": "loader", **case.input}, _part(case), case.batch_size)
+    batches = trainer.training
+    if isinstance(batches, LoaderBatches) and not case.is_packed:
+        own, same = (
+            OneInput(batches.settings, batches.with_settings(batches.settings), by)
+            for by in (None, "workers")
+        )
+        _train(trainer)
+        step_seconds = statistics.fmean(_epoch_seconds(trainer)) / trainer.steps_per_epoch
+        found = LoaderTimes(samples=0, whole_seconds=step_seconds)
+        tried = try_input(trainer, own, same, step_seconds, found, case.budget_seconds)
+        assert tried
+        return is_faster(tried.turns)
     both = (scratch_steps(trainer, at_once=plan.steps) for _ in range(2))
-    with next(both) as (own,), next(both) as (same,):
-        ways = Way(own, plan.steps), Way(same, plan.steps)
+    with next(both) as (own_steps,), next(both) as (same_steps,):
+        ways = Way(own_steps, plan.steps), Way(same_steps, plan.steps)
         base, changed = time_in_turns(trainer, plan.samples, *ways)
-    return times_as_fast(InTurns(base=base, changed=changed))[0] > 1
+    return is_faster(InTurns(base=base, changed=changed))
+
+
+def is_faster(turns: InTurns) -> bool:
+    speedup = step_speedup(turns)
+    return speedup is not None and speedup[0] > 1
 
 
 _NORMALISE = Normaliser((0.5,), (0.25,))
@@ -344,11 +366,18 @@ def _suggested(trainer: Trainer, found: LoaderTimes, by: str | None) -> Remedy |
         loader=found,
         planned_epochs=trainer.experiment.epochs,
         measured_epoch_seconds=statistics.fmean(epochs),
+        epoch_by_parts=None,
+        epoch_seconds=epochs,
         median_step_seconds=same.median_seconds,
         training_image_count=trainer.training.image_count,
     )
+    none = (0.0, 0.0)
     attribution: Any = SimpleNamespace(
-        captured=None, same_batch=same, other_batch=other, other_batch_images=_LARGER * size
+        parts=SimpleNamespace(**dict.fromkeys(PARTS.values(), none)),
+        batch_alone_seconds=none,
+        same_batch=same,
+        other_batch=other,
+        other_batch_images=_LARGER * size,
     )
     costs = StepCosts(trainer.experiment, timings, attribution)
     run: Any = SimpleNamespace(experiment="planted", timings=timings)

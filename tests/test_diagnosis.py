@@ -27,7 +27,7 @@ from result_files import (
 )
 
 from photofinish.answer.diagnosis import Diagnosis, diagnose
-from photofinish.answer.remedies import Gain, Remedy, times_as_fast
+from photofinish.answer.remedies import Gain, Remedy, step_speedup
 from photofinish.answer.result import Trained
 from photofinish.answer.step_costs import StepCosts, fixed_share, over_an_epoch
 from photofinish.config.experiment import Experiment
@@ -146,9 +146,9 @@ def test_a_gain_is_the_ratio_of_steps_in_turns_however_slow_the_machine_became()
         for seconds in (0.02, 0.01)
     )
     turns = InTurns(base=base, changed=changed)
-    assert times_as_fast(turns) == pytest.approx((2 / 1.07, 2 * 1.07))
+    assert step_speedup(turns) == pytest.approx((2 / 1.07, 2 * 1.07))
     noisy = changed.model_copy(update={"sample_seconds": (0.01, 0.04, 0.01, 0.04, 0.01)})
-    low, high = times_as_fast(turns.model_copy(update={"changed": noisy}))
+    low, high = step_speedup(turns.model_copy(update={"changed": noisy}))
     assert low < 1 < high
 
 
@@ -169,7 +169,7 @@ def drifting(seed: int, gain: float, *, in_turns: bool) -> InTurns:
 def test_a_job_against_itself_is_hardly_ever_faster_in_turns_and_a_gain_is_predicted() -> None:
     def share(is_so: Callable[[float, float], bool], gain: float, *, in_turns: bool) -> float:
         tries = (drifting(seed, gain, in_turns=in_turns) for seed in range(400))
-        return sum(is_so(*times_as_fast(turns)) for turns in tries) / 400
+        return sum(is_so(*step_speedup(turns)) for turns in tries) / 400
 
     assert share(lambda low, _: low > 1, 1.0, in_turns=True) <= 1 / 40
     assert share(lambda low, _: low > 1, 1.0, in_turns=False) > 0.1  # one after the other

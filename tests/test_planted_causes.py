@@ -26,7 +26,7 @@ from photofinish.measure.attribution import (
     measure_steps,
     plan_attribution,
 )
-from photofinish.measure.in_turns import time_in_turns, with_input
+from photofinish.measure.in_turns import Settling, time_in_turns, with_input
 from photofinish.models.registry import build_model
 from photofinish.reporting.causes import remedy_line
 from photofinish.results import median_training_seconds, passed_seconds
@@ -152,7 +152,7 @@ def measured(make_result: MakeResult, clock: HeldClock) -> Measure:
             changed = {"input": ResidentInput(name="resident")}
             resident = make_batches(experiment.model_copy(update=changed), part, CPU)
             inputs = (training, experiment.input), (resident, changed["input"])
-            own, other = (with_input(trainer, *each, steps=1, settling=0) for each in inputs)
+            own, other = (with_input(trainer, *each, 1, Settling(0, 0.0)) for each in inputs)
             with own as own_way, other as other_way:
                 base, faster = time_in_turns(trainer, 5, own_way, other_way)
             turns = InTurns(base=base, changed=faster)

@@ -28,9 +28,11 @@ _OTHER_RUN = LogError.reaching(1.07)
 _MOST_REMEDIES = 2
 
 
-def times_as_fast(turns: InTurns) -> Interval:
-    """Return how many times as fast steps surely and perhaps are with a change."""
+def step_speedup(turns: InTurns) -> Interval | None:
+    """Return the interval of a step's speed-up, or None from a single turn."""
     ratios = turns.ratios
+    if len(ratios) < 2:
+        return None
     error = combined(error_of_mean(ratios), _OTHER_RUN)
     return UncertainTime(statistics.geometric_mean(ratios), error, error).interval
 
@@ -38,20 +40,29 @@ def times_as_fast(turns: InTurns) -> Interval:
 class Gain(NamedTuple):
     """Predicted speed-up of an epoch."""
 
-    low: float
-    high: float
+    low: float = 0.0
+    high: float = math.inf
 
     @classmethod
     def of_steps(cls, costs: StepCosts, turns: InTurns, steps: float = 1.0) -> Gain:
         """Return the gain of an epoch by steps that were tried, `steps` times as many.
 
-        The time for data stays, for each epoch at the low end and for each step at the high end.
+        The low end keeps the time for data of an epoch, the high end that of a step. Loading that
+        steps hide now bounds both.
         """
-        low, high = times_as_fast(turns)
-        if not low:  # from a single turn, nothing is known
-            return cls(0.0, math.inf)
-        share = costs.busy_share
-        return cls(1 / (1 - share + steps * share / low), 1 / steps / (1 - share + share / high))
+        speedup = step_speedup(turns)
+        if speedup is None:
+            return cls()
+        low, high = speedup
+        fast, slow = (
+            min(1.0, costs.step_alone_seconds / each) for each in costs.epoch_share_spread
+        )
+        low = 1 / (1 - slow + steps * slow / low)
+        high = 1 / steps / (1 - fast + fast / high)
+        if not costs.input_seconds:
+            return cls(low, high)
+        most = costs.epoch_share_seconds / costs.input_seconds
+        return cls(min(low, most), min(high, most))
 
     @property
     def middle(self) -> float:
@@ -100,7 +111,7 @@ class Remedy:
 
 def step_remedy(run: Result, costs: StepCosts, tried: Tried) -> Remedy:
     """Return settings that were tried on the device's steps, with their gain."""
-    return remedy(run, costs, tried, Gain.of_steps(costs, tried.turns))
+    return to_remedy(run, costs, tried, Gain.of_steps(costs, tried.turns))
 
 
 def larger_batch(run: Result, costs: StepCosts) -> Remedy:
@@ -121,7 +132,7 @@ def loader_remedies(run: Result, costs: StepCosts) -> list[Remedy]:
     for tried in loader.tried_inputs:
         gain = _gain_of_input(run, costs, loader, settings, tried)
         if gain.is_worth_it:
-            remedies.append(remedy(run, costs, tried, gain))
+            remedies.append(to_remedy(run, costs, tried, gain))
     return sorted(remedies, key=lambda each: -each.predicted.middle)[:_MOST_REMEDIES]
 
 
@@ -129,25 +140,26 @@ def _gain_of_input(
     run: Result, costs: StepCosts, loader: LoaderTimes, settings: LoaderInput, tried: Tried
 ) -> Gain:
     """Return an epoch's gain by another input, with the starts of workers that were not tried."""
+    speedup = step_speedup(tried.turns)
+    if speedup is None:
+        return Gain()
     given = tried.changes.get("input", {})
     workers = 0 if given == "resident" else given.get("workers", settings.workers)
     starts = {0: 0.0} | {each.workers: each.start_seconds for each in loader.tried_workers}
     # Workers that persist start once in all epochs.
     once = 1 / run.timings.planned_epochs
-    share = once if settings.persistent_workers else 1.0
-    own_seconds = share * starts.get(settings.workers, 0.0) / costs.steps_per_epoch
-    share = once if tried.by == "workers" else share
-    start_seconds = share * starts.get(workers, math.inf) / costs.steps_per_epoch
+    own_share = once if settings.persistent_workers else 1.0
+    new_share = once if tried.by == "workers" else own_share
+    own_seconds = own_share * starts.get(settings.workers, 0.0) / costs.steps_per_epoch
+    new_seconds = new_share * starts.get(workers, math.inf) / costs.steps_per_epoch
     step_seconds = statistics.fmean(tried.turns.base.step_seconds)
-    return Gain(
-        *(
-            (step_seconds + own_seconds) / (step_seconds / ratio + start_seconds) if ratio else 0.0
-            for ratio in times_as_fast(tried.turns)
-        )
+    low, high = (
+        (step_seconds + own_seconds) / (step_seconds / each + new_seconds) for each in speedup
     )
+    return Gain(low, high)
 
 
-def remedy(run: Result, costs: StepCosts, tried: Tried, gain: Gain) -> Remedy:
+def to_remedy(run: Result, costs: StepCosts, tried: Tried, gain: Gain) -> Remedy:
     """Return the lines of params.yaml that change as was tried."""
     owners = {"decode": f"datasets.{costs.experiment.dataset}"}
     settings = {

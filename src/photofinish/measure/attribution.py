@@ -209,11 +209,13 @@ def measure_attribution(trainer: Trainer, plan: AttributionPlan) -> StepAttribut
         same_batch=same_batch,
         other_batch=other_batch,
         launch_seconds=launch_seconds,
-        tried=tuple(filter(None, _try(trainer, plan, is_launching=is_launching))),
+        tried=tuple(filter(None, _tries(trainer, plan, is_launching=is_launching))),
     )
 
 
-def _try(trainer: Trainer, plan: AttributionPlan, *, is_launching: bool) -> Iterator[Tried | None]:
+def _tries(
+    trainer: Trainer, plan: AttributionPlan, *, is_launching: bool
+) -> Iterator[Tried | None]:
     for by, changes in plan.tries.items():
         yield try_settings(trainer, plan.samples, by, changes)
     if is_launching:
@@ -288,7 +290,7 @@ def _try_change(
 def _configured(settings: Experiment, device: torch.device, *, is_cast: bool) -> Iterator[None]:
     """Set up torch as for these settings, and restore it."""
     # Casts of weights are cached until the outermost autocast ends, which would be a whole sample.
-    cast = torch.autocast(device.type, torch.bfloat16, cache_enabled=False)
-    with torch_restored(), cast if is_cast else nullcontext():
+    cast = partial(torch.autocast, device.type, torch.bfloat16, cache_enabled=False)
+    with torch_restored(), cast() if is_cast else nullcontext():
         configure_torch_for(settings, device, torch.get_num_threads())
         yield

@@ -20,21 +20,35 @@ from photofinish.training.warm_up import WARM_UP_STEPS
 Context = Callable[[], AbstractContextManager[object]]
 
 
+class Settling(NamedTuple):
+    """Steps, and time, until loaders are as they are in a long training.
+
+    A loader's workers fill their queues during another's turn, and go on in this one's.
+    """
+
+    steps: int
+    seconds: float
+
+
 class Way(NamedTuple):
-    """Way to take steps."""
+    """Function that takes the steps of a sample."""
 
     take: Callable[[], object]
-    """Takes the steps of a sample."""
     steps: int
     """Number of steps in a sample."""
     context: Context = nullcontext
-    """Holds while steps are taken."""
+    """Context of all steps."""
     settle: Callable[[], object] = lambda: None
-    """Takes steps after another way's that are not timed."""
+    """Function that takes steps after another way's, which are not timed."""
 
 
-def time_in_turns(trainer: Trainer, samples: int, *ways: Way) -> list[SteadyState]:
-    """Time so many samples of each way, each turn in the reverse order of the one before."""
+def time_in_turns(
+    trainer: Trainer, samples: int, *ways: Way, is_over: Callable[[], bool] = lambda: False
+) -> list[SteadyState]:
+    """Time so many samples of each way, or fewer if the time is over.
+
+    Each turn has the reverse order of the one before.
+    """
     clock, seconds = trainer.clock, {way: list[float]() for way in ways}
     last = None
 
@@ -58,6 +72,8 @@ def time_in_turns(trainer: Trainer, samples: int, *ways: Way) -> list[SteadyStat
     for turn in range(samples):
         for way in ways if turn % 2 else reversed(ways):
             seconds[way].append(take(way))
+        if is_over():
+            break
     return [
         SteadyState(steps_per_sample=way.steps, sample_seconds=tuple(seconds[way])) for way in ways
     ]
@@ -69,13 +85,10 @@ def with_input(
     batches: Batches,
     settings: Input,
     steps: int,
-    settling: int,
+    settling: Settling,
     batch_transform: BatchTransform | None = None,
 ) -> Iterator[Way]:
-    """Yield steps with the batches of an input, `steps` or more in a sample.
-
-    A paused loader's workers fill their queues, so `settling` steps come after a pause.
-    """
+    """Yield steps with the batches of an input, `steps` or more in a sample."""
     twin = copy.copy(trainer)
     twin.training, twin.steps = batches, EagerSteps(trainer.step)
     twin.batch_transform = batch_transform or trainer.batch_transform
@@ -85,12 +98,8 @@ def with_input(
     with twin.scratch_copy() as state:
         if isinstance(trainer.steps, GraphedSteps):
             most = steps_per_graph(twin.experiment, batches, trainer.network)
-            graphed = trainer.steps.resized(min(most, steps))
-            try:
-                graphed.capture(state, 0, next(batches.train_batches(0, graphed.at_once)))
-                twin.steps = graphed
-            except RuntimeError as error:
-                trainer.steps.note_failure(error)
+            twin.steps = graphed = trainer.steps.resized(min(most, steps))
+            graphed.capture(state, 0, next(batches.train_batches(0, graphed.at_once)))
         at_once = twin.steps.at_once
         # Leave out samples at an epoch's end that do not fill a batch or a graph.
         whole = max(1, batches.image_count // batches.batch_size // at_once)
@@ -102,7 +111,11 @@ def with_input(
             for _ in range(launches):
                 next(taken)
 
+        def settle() -> None:
+            ends_seconds = trainer.clock.now_seconds() + settling.seconds
+            take(-(-settling.steps // at_once))
+            while trainer.clock.now_seconds() < ends_seconds:
+                take(1)
+
         launches = -(-steps // at_once)
-        yield Way(
-            lambda: take(launches), launches * at_once, settle=lambda: take(settling // at_once)
-        )
+        yield Way(lambda: take(launches), launches * at_once, settle=settle)

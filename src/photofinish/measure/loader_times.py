@@ -26,7 +26,12 @@ from photofinish.inside.stopwatch import (
 from photofinish.inside.taps import Taps
 from photofinish.machine.host import allowed_cores, cpu_facts
 from photofinish.measure.loader_tries import try_inputs
-from photofinish.measure.loader_workers import LEAST_WITH_WORKERS_SECONDS, Budget, measure_workers
+from photofinish.measure.loader_workers import (
+    LEAST_WITH_WORKERS_SECONDS,
+    Budget,
+    attempt,
+    measure_workers,
+)
 from photofinish.measure.threads import restored_threads
 from photofinish.results.measurements import LoaderTimes
 from photofinish.training.batches import Batch, Batches
@@ -51,15 +56,16 @@ def measure_loader(
     batches = trainer.training
     if not isinstance(batches, LoaderBatches) or trainer.team.size > 1:
         return None
+    resident = attempt(resident_batches)
     budget = Budget(seconds_for(training_seconds))
     try:
         with run_custom_code("a part can't be timed"):
             found = measure(batches, budget, allowed_cores(cpu_facts()))
-            tried = try_inputs(trainer, found, budget, epoch_seconds, resident_batches())
-            return found.model_copy(update={"tried_inputs": tried})
     except UserError as error:
         reason = str(error).rpartition("\n")[2]
         return LoaderTimes(samples=0, not_measured=f"measuring it fails ({reason})")
+    tried = try_inputs(trainer, found, budget, epoch_seconds, resident)
+    return found.model_copy(update={"tried_inputs": tried})
 
 
 def measure(batches: LoaderBatches, budget: Budget, cores: int) -> LoaderTimes:

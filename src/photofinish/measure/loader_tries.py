@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +22,7 @@ from photofinish.config.experiment import (
 )
 from photofinish.custom.reference import is_reference
 from photofinish.machine.host import available_memory_bytes
-from photofinish.measure.in_turns import time_in_turns, with_input
+from photofinish.measure.in_turns import Settling, time_in_turns, with_input
 from photofinish.measure.loader_workers import (
     LEAST_WITH_WORKERS_SECONDS,
     Budget,
@@ -57,13 +59,14 @@ _STORED_SHARE = 0.25
 """Share of the time that is left, by hand, for reading samples to store, each twice."""
 
 
-class _Input(NamedTuple):
-    """An input, and how it differs from the training's."""
+class OneInput(NamedTuple):
+    """Input of a training, or another one to try."""
 
     settings: Input
     batches: Batches
-    by: TriedBy = "workers"
-    changes: dict[str, Any] = {}  # noqa: RUF012
+    by: TriedBy | None = None
+    """Name of the trial. None for the training's own input."""
+    changes: Mapping[str, Any] = MappingProxyType({})
     """Settings that change, of the experiment and of its data set."""
     batch_transform: BatchTransform | None = None
 
@@ -72,15 +75,10 @@ class _Input(NamedTuple):
         return self.settings.workers if isinstance(self.settings, LoaderInput) else 0
 
     @property
-    def steps(self) -> int:
-        """Steps in a sample: a round of the workers, which bring their batches unevenly."""
-        return max(1, self.workers)
-
-    def settling(self, other: _Input) -> int:
-        """Return how many steps empty its queue, or last until the other's workers rest."""
-        if not isinstance(self.settings, LoaderInput) or not self.workers:
-            return _PREFETCHED if other.workers else 0
-        return self.workers * (self.settings.prefetch_factor or _PREFETCHED)
+    def prefetched(self) -> int:
+        """Number of batches that the workers prefetch."""
+        factor = isinstance(self.settings, LoaderInput) and self.settings.prefetch_factor
+        return self.workers * (factor or _PREFETCHED)
 
 
 def try_inputs(
@@ -96,44 +94,70 @@ def try_inputs(
     """
     batches = trainer.training
     assert isinstance(batches, LoaderBatches)
+    settings = batches.settings
     candidates = (
         attempt(lambda: list(_candidates(trainer, batches, found, budget, epoch_seconds, resident)))
         or []
     )
-    settings = batches.settings
+    stays = settings.model_copy(update={"persistent_workers": settings.workers > 0})
+    own = OneInput(stays, batches.with_settings(stays, timeout=timeout_of(budget)))
     if not settings.persistent_workers:
         epoch_seconds -= found.start_seconds_by(settings.workers)
     least_seconds = found.whole_seconds / max(1, settings.workers)
     step_seconds = max(epoch_seconds / trainer.steps_per_epoch, least_seconds)
-    stays = settings.model_copy(update={"persistent_workers": settings.workers > 0})
     tried = []
     for number, other in enumerate(candidates):
-        own = _Input(stays, batches.with_settings(stays, timeout=timeout_of(budget)))
         seconds = budget.left_seconds / (len(candidates) - number)
         seconds -= sum(found.start_seconds_by(each.workers) for each in (own, other))
-        most_steps = int(seconds / step_seconds)
-        tried.append(attempt(partial(_try_input, trainer, own, other, most_steps)))
+        plan = step_seconds, found, seconds
+        tried.append(attempt(partial(try_input, trainer, own, other, *plan)))
     return tuple(filter(None, tried))
 
 
-def _try_input(trainer: Trainer, own: _Input, other: _Input, most_steps: int) -> Tried | None:
-    """Time steps with an input in turns with the own. Return None without time for enough turns."""
-    both = (own, own.settling(other)), (other, other.settling(own))
-    steps, settling = own.steps + other.steps, sum(each for _, each in both) / 2
-    most_steps -= 2 * (WARM_UP_STEPS + round(settling))
-    turns = min(_TURNS, int(most_steps / (steps + settling)))
+def try_input(
+    trainer: Trainer,
+    own: OneInput,
+    other: OneInput,
+    step_seconds: float,
+    found: LoaderTimes,
+    most_seconds: float,
+) -> Tried | None:
+    """Time steps with an input in turns with the own, in about `most_seconds`.
+
+    Return None without time for enough turns.
+    """
+    ends_seconds = time.perf_counter() + most_seconds
+    both = own, other
+    refills = [each.prefetched * _batch_seconds(found, each.workers) for each in both]
+    most_steps = (most_seconds - sum(refills)) / step_seconds - 2 * WARM_UP_STEPS
+    settling = sum(refills) / 2 / step_seconds
+    # A sample is a round of the workers, which bring their batches unevenly.
+    rounds = [max(1, each.workers) for each in both]
+    turns = min(_TURNS, int(most_steps / (sum(rounds) + settling)) - 1)  # one warms up
     if turns < _LEAST_TURNS:
         return None
-    # Rounds of workers that share the cores are uneven, and an epoch has many.
-    longer = max(1, min(int(most_steps / turns - settling), 2 * _MOST_STEPS // turns) // steps)
+    # Rounds of workers that share the cores are uneven, too, and an epoch has many.
+    turn_steps = min(most_steps / (turns + 1) - settling, 2 * _MOST_STEPS / turns)
+    times = max(1, int(turn_steps / sum(rounds)))
     with ExitStack() as stack:
         ways = []
-        for each, settles in both:
-            how = longer * each.steps, settles, each.batch_transform
-            way = with_input(trainer, each.batches, each.settings, *how)
-            ways.append(stack.enter_context(way))
-        base, changed = time_in_turns(trainer, turns, *ways)
-    return Tried(by=other.by, changes=other.changes, turns=InTurns(base=base, changed=changed))
+        for each, steps, seconds in zip(both, rounds, reversed(refills), strict=True):
+            how = times * steps, Settling(each.prefetched, seconds), each.batch_transform
+            opened = with_input(trainer, each.batches, each.settings, *how)
+            ways.append(stack.enter_context(opened))
+        is_over = lambda: time.perf_counter() > ends_seconds  # noqa: E731
+        base, changed = time_in_turns(trainer, turns, *ways, is_over=is_over)
+    if other.by is None or len(base.sample_seconds) < _LEAST_TURNS:
+        return None
+    taken = InTurns(base=base, changed=changed)
+    return Tried(by=other.by, changes=dict(other.changes), turns=taken)
+
+
+def _batch_seconds(found: LoaderTimes, workers: int) -> float:
+    """Return the time in which so many workers load a batch."""
+    if found.tried_workers and workers:
+        return found.batch_seconds_by(workers)
+    return found.whole_seconds / max(1, workers)
 
 
 def _candidates(
@@ -143,7 +167,7 @@ def _candidates(
     budget: Budget,
     epoch_seconds: float,
     resident: Batches | None,
-) -> Iterator[_Input]:
+) -> Iterator[OneInput]:
     settings, transform = batches.settings, batches.settings.transform
 
     def loader(
@@ -152,7 +176,7 @@ def _candidates(
         part: Part | None = None,
         batch_transform: BatchTransform | None = None,
         **changed: Any,
-    ) -> _Input:
+    ) -> OneInput:
         new = settings.model_copy(update=changed)
         if changed:
             # `dvc exp run -S` merges mappings, so a key that is left out would keep its value.
@@ -160,10 +184,10 @@ def _candidates(
         # Steps may take several passes, and workers would start again after each.
         stays = new.model_copy(update={"persistent_workers": new.workers > 0})
         others = batches.with_settings(stays, part, timeout=timeout_of(budget))
-        return _Input(new, others, by, changes, batch_transform)
+        return OneInput(new, others, by, changes, batch_transform)
 
     if resident:
-        yield _Input(RESIDENT, resident, "resident", {"input": "resident"})
+        yield OneInput(RESIDENT, resident, "resident", {"input": "resident"})
     if budget.seconds < LEAST_WITH_WORKERS_SECONDS:
         return
     if workers := _workers(settings, found, epoch_seconds):
@@ -180,7 +204,7 @@ def _candidates(
             changed = {"input": RESIDENT, "sampler": None}
             experiment = trainer.experiment.model_copy(update=changed)
             of_once = make_batches(experiment, part, trainer.device)
-            yield _Input(RESIDENT, of_once, "resident once", once | {"input": "resident"})
+            yield OneInput(RESIDENT, of_once, "resident once", once | {"input": "resident"})
     is_known = transform and not is_reference(transform.name) and not settings.eval_transform
     if transform and is_known and trainer.batch_transform is None:
         known = BatchTransformSettings.model_validate(transform.model_dump())

@@ -30,17 +30,7 @@ _OUTSIDE = re.compile(r"[/\\~]|\.\.[/\\]|([A-Za-z]|file):[/\\]")
 """Pattern of the start of a path outside the project."""
 
 
-_GONE = frozenset(
-    {
-        "products",
-        "gpu_clock_mhz",
-        "by_fork",
-        "one_indexing_seconds",
-        "sampled_steps",
-        "resident",
-        "captured",
-    }
-)
+_GONE = frozenset({"products", "gpu_clock_mhz", "by_fork", "one_indexing_seconds", "sampled_steps"})
 """Fields of timings in records of earlier versions, which nothing reads."""
 
 
@@ -105,13 +95,9 @@ def _as_now(record: dict[str, Any]) -> dict[str, Any]:
     """Return a record of an earlier version without what is gone since."""
     timings = _without_gone(record["timings"])
     if loader := timings.get("loader"):
-        # Inputs that were not tried in turns are left out.
         loader["tried_inputs"] = [each for each in loader["tried_inputs"] if "turns" in each]
-    attribution = timings.get("attribution") or {}
-    if bf16 := attribution.pop("bf16", None):  # timed after the steps as they are
-        turns = {"base": attribution["same_batch"], "changed": bf16}
-        tried = {"by": "bf16", "changes": {"precision": "bf16"}, "turns": turns}
-        attribution["tried"] = [tried]
+    for not_in_turns in ("bf16", "tf32", "free", "captured", "resident"):
+        (timings.get("attribution") or {}).pop(not_in_turns, None)
     record["training"]["experiment"]["input"].pop("byte_batches", None)
     return {**record, "timings": timings}
 
