@@ -14,6 +14,7 @@ from result_files import (
     BUSY,
     STEP,
     DeviceResult,
+    made_up_attribution,
     paired,
     trained,
     with_record,
@@ -132,10 +133,15 @@ def test_only_the_chosen_machines_are_read_and_unreadable_files_are_named(
 def test_a_reference_of_an_earlier_version_is_read_without_the_fields_that_are_gone(
     gpu_elsewhere: Trained, tmp_path: Path
 ) -> None:
-    written = recorded(with_timings(gpu_elsewhere, load=(BUSY,), operations=STEP))
+    attribution = made_up_attribution(0.001)
+    written = recorded(
+        with_timings(gpu_elsewhere, load=(BUSY,), operations=STEP, attribution=attribution)
+    )
     path = write_reference(tmp_path, written)
     record = json.loads(path.read_bytes())
     record["timings"]["load"][0]["gpu_clock_mhz"] = 1980
+    steps = {"steps_per_sample": 1, "sample_seconds": [0.1]}  # not in turns
+    record["timings"]["attribution"] |= {"bf16": steps, "tf32": None, "free": None}
     record["timings"]["operations"]["products"] = [{"count": 3, "least_flops": 1}]
     path.write_text(json.dumps(record), encoding="utf-8")
     assert read_references(tmp_path, "all") == [written]
