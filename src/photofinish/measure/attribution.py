@@ -28,12 +28,12 @@ from photofinish.measure.step_parts import (
     measure_loading_cpu,
     measure_parts,
 )
+from photofinish.measure.take_parts import take_steps
 from photofinish.measure.threads import try_threads
 from photofinish.results.measurements import Operations, SteadyState, StepAttribution, TriedThreads
 from photofinish.training.batches import Batches, bytes_of_a_sample
 from photofinish.training.custom_step import BatchTransform
 from photofinish.training.graphs import GraphedSteps, steps_per_graph
-from photofinish.training.step import EagerSteps, take_steps
 from photofinish.training.torch_device import (
     CPU,
     configure_torch_for,
@@ -296,7 +296,7 @@ def measure_input(
 ) -> SteadyState:
     """Time about `steps` steps with the batches of another input."""
     twin = copy.copy(trainer)
-    twin.training, twin.steps = batches, EagerSteps(trainer.step)
+    twin.training, twin.steps = batches, trainer.step
     twin.batch_transform = batch_transform or trainer.batch_transform
     # Other schedules end after the planned steps.
     changed = {"input": settings, "schedule": Schedule()}
