@@ -41,6 +41,7 @@ def take_steps(steps: Steps, state: TrainState, batches: Iterable[Batch]) -> Ite
     for batch in batches:
         losses = steps(state, number, batch)
         number += losses.numel()
+        del batch  # as in a training
         yield losses
 
 

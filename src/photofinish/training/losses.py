@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from photofinish.training.batches import Batch
     from photofinish.training.state import TrainState
 
+_HALF = torch.float16, torch.bfloat16
 Weight = torch.Tensor | int
 """Divisor that turns a summed loss into a mean."""
 
@@ -51,7 +52,7 @@ def _cross_entropy(outputs: torch.Tensor, targets: torch.Tensor, **arguments: An
 
 def _at_least_fp32(outputs: torch.Tensor) -> torch.Tensor:
     """Return outputs that are fp32 or wider. CUDA's autocast would keep bf16 and fp16."""
-    return outputs.to(torch.promote_types(outputs.dtype, torch.float32))
+    return outputs.float() if outputs.dtype in _HALF else outputs
 
 
 _BUILT_IN: dict[str, Callable[..., Any]] = {

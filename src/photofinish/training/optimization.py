@@ -295,15 +295,9 @@ class LearningRates:
     """
 
     def __init__(
-        self,
-        settings: params.Schedule,
-        optimizer: Optimizer,
-        *,
-        epochs: int,
-        steps_per_epoch: int,
-        warmup_steps: int = 0,
+        self, experiment: params.Experiment, optimizer: Optimizer, steps_per_epoch: int
     ) -> None:
-        self._optimizer, self._warmup_steps = optimizer, warmup_steps
+        self._optimizer, self._warmup_steps = optimizer, experiment.warmup_steps
         self._steps_done = 0
         groups = optimizer.param_groups
         device = groups[0]["params"][0].device
@@ -311,6 +305,7 @@ class LearningRates:
         self._device_rates = DeviceLearningRates(1, len(groups), device) if has_slots else None
         self._scheduler: lr_scheduler.LRScheduler | None = None
         self._moves_each_step = False
+        settings, epochs = experiment.schedule, experiment.epochs
         if settings.name == CONSTANT:
             return
         reference = SCHEDULES.reference(settings.name)
@@ -328,19 +323,6 @@ class LearningRates:
         arguments = accepted_arguments(build, offered, settings.arguments)
         with run_custom_code(f"schedule {settings.name} can't be made"):
             self._scheduler = build(optimizer, **arguments)
-
-    @classmethod
-    def of(
-        cls, experiment: params.Experiment, optimizer: Optimizer, steps_per_epoch: int
-    ) -> LearningRates:
-        """Return an experiment's schedule, from its start."""
-        return cls(
-            experiment.schedule,
-            optimizer,
-            epochs=experiment.epochs,
-            steps_per_epoch=steps_per_epoch,
-            warmup_steps=experiment.warmup_steps,
-        )
 
     @property
     def learning_rate(self) -> float:

@@ -105,7 +105,7 @@ class Trainer:
         optimizers = build_optimizers(experiment.optimizer, itself, loss_is_scaled=is_scaled)
         if len(optimizers) > 1:
             check_several_optimizers(experiment)
-        schedule = LearningRates.of(experiment, optimizers[0], self.steps_per_epoch)
+        schedule = LearningRates(experiment, optimizers[0], self.steps_per_epoch)
         average = AveragedWeights(itself, experiment.ema) if experiment.ema else None
         return TrainState(network, optimizers, schedule, scaler, layout, average)
 
@@ -163,6 +163,7 @@ class Trainer:
             losses.append(self.steps(self.state, number, batch))
             number += losses[-1].numel()  # captured steps return several losses
             self.steps_done += losses[-1].numel()
+            del batch  # so that the next one reuses its memory, which is in the cache
         trained_seconds = self.clock.now_seconds()
         sums = self.validate()
         monitored = self.validator.monitored(sums.judged)
@@ -280,7 +281,7 @@ class Trainer:
         if self._is_large() and layout is state.memory_format:
             with put_back(state):
                 network.train()
-                schedule = LearningRates.of(self.experiment, state.optimizer, self.steps_per_epoch)
+                schedule = LearningRates(self.experiment, state.optimizer, self.steps_per_epoch)
                 yield state._replace(schedule=schedule)
         # A copy of a compiled network would be compiled again.
         elif self.team.size == 1 and not self.experiment.model.compile:
