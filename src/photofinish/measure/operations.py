@@ -58,7 +58,7 @@ def count_operations(trainer: Trainer) -> Operations:
 
 
 def _mean_loss(trainer: Trainer, state: TrainState, batch: Batch) -> torch.Tensor:
-    with trainer.step.autocast():
+    with trainer.step.autocast:
         if trainer.step.custom:
             return trainer.step.custom(state.network, to_input(state, batch))
         return trainer.criterion.mean(*predict(state.network, state, batch))

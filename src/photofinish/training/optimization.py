@@ -53,8 +53,9 @@ class Step:
                 f"{team.size} processes, and a step needs one in each: set another"
             )
         self._criterion, self._team, self._training = criterion, team, training
-        self._precision, self._clip_norm = experiment.precision, experiment.clip_grad_norm
-        self._parts = experiment.accumulate
+        self._parts, self._clip_norm = experiment.accumulate, experiment.clip_grad_norm
+        self.autocast = autocast(team.devices[0], experiment.precision)
+        """Context of the forward pass and the loss, entered again in each step."""
         self.why = ""
         """Reason for launching steps one by one, for the record."""
 
@@ -77,7 +78,7 @@ class Step:
         if self._parts > 1:
             loss = self._add_gradients(state, number, batch)
         else:
-            with self.autocast():
+            with self.autocast:
                 if self._team.size > 1:
                     loss = self._share_of_mean(state, number, batch)
                 elif self.custom:
@@ -98,9 +99,6 @@ class Step:
         if moves_schedule:
             state.schedule.batch_ended()
         return loss.detach()
-
-    def autocast(self) -> AbstractContextManager[object]:
-        return autocast(self._team.devices[0], self._precision)
 
     def _share_of_mean(self, state: TrainState, number: int, batch: Batch) -> torch.Tensor:
         """Return this rank's share of the batch's mean loss, times the number of ranks.
@@ -133,7 +131,7 @@ class Step:
         for part_number, part in enumerate(parts):
             is_last = part_number == len(parts) - 1
             with nullcontext() if is_last else team.no_sync(state.network):
-                with self.autocast():
+                with self.autocast:
                     total, weight = self._sum_and_weight(state, part)
                 scaled = state.scaler.scale(total * (team.size / count))
                 scaled.backward()  # type: ignore[no-untyped-call]
@@ -151,7 +149,7 @@ class Step:
     def _with_several_optimizers(self, state: TrainState, batch: Batch) -> torch.Tensor:
         """Call the custom step, which steps the optimizers itself."""
         assert self.custom
-        with self.autocast():
+        with self.autocast:
             loss = self.custom(state.network, to_input(state, batch), state.optimizers)
         if state.average:
             state.average.update()

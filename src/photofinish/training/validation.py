@@ -113,12 +113,12 @@ class Validator:
     def _score(self, network: nn.Module, state: TrainState, batch: Batch) -> Scores:
         """Return the scores on a batch of `network`: the network of `state`, or its average."""
         if self._custom:
-            with self._autocast():
+            with self._autocast:
                 loss = self._custom(network, to_input(state, batch)).float()
             count = samples_in(batch[1])
             # The mean over no samples may be NaN.
             return Scores(loss * count if count else torch.zeros_like(loss), count)
-        with self._autocast():
+        with self._autocast:
             outputs, targets = predict(network, state, batch)
         task, exact = self._criterion.task, map_nested(torch.Tensor.float, outputs)
         loss, weight = self._criterion.sum_and_weight(exact, targets)
