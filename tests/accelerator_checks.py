@@ -25,7 +25,6 @@ from photofinish.machine.fingerprint import CpuTarget
 from photofinish.measure import attribution
 from photofinish.measure.attribution import AttributionPlan, SamplePlan, profile
 from photofinish.measure.first_step import first_batch, first_step
-from photofinish.measure.measure import resident_batches
 from photofinish.measure.scratch import scratch_steps
 from photofinish.results.learned import weights_of
 from photofinish.results.records import FirstStep
@@ -188,10 +187,8 @@ def test_repeats_single_steps_and_the_first_step_are_measured_there_too(
     first = trained(job)
     check_repeat(first, trained(job), "small", 2)  # refuses other bits
     first_on_cpu = trained(on_cpu)
-    there = profile(first, lambda: resident_batches(job), step_seconds=1e-3, training_seconds=1.0)
-    here = profile(
-        first_on_cpu, lambda: resident_batches(on_cpu), step_seconds=1e-3, training_seconds=1.0
-    )
+    there = profile(first, step_seconds=1e-3, training_seconds=1.0)
+    here = profile(first_on_cpu, step_seconds=1e-3, training_seconds=1.0)
     step, step_on_cpu = record_first_step(job, first), record_first_step(on_cpu, first_on_cpu)
     assert step == step_on_cpu.model_copy(update={"output_rounding": {}, "gradient_rounding": {}})
     assert step_on_cpu.output_rounding.keys() == step.outputs.keys()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -69,7 +70,8 @@ def optimizer_settings(name: str, **changes: Any) -> params.Optimizer:
 
 def schedule_for(name: str, optimizer: Optimizer) -> LearningRates:
     settings = TypeAdapter(params.Schedule).validate_python({"name": name, **SCHEDULES[name]})
-    return LearningRates(settings, optimizer, epochs=EPOCHS, steps_per_epoch=STEPS)
+    experiment: Any = SimpleNamespace(schedule=settings, epochs=EPOCHS, warmup_steps=0)
+    return LearningRates(experiment, optimizer, STEPS)
 
 
 def build_optimizer(

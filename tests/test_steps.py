@@ -40,7 +40,7 @@ from photofinish.measure.attribution import (
 )
 from photofinish.results.learned import weights_of
 from photofinish.training import graphs
-from photofinish.training.step import EagerSteps
+from photofinish.training.graphs import Steps
 from photofinish.training.trainer import Trainer
 
 # -- the same bits ----------
@@ -375,7 +375,7 @@ def test_captured_steps_are_tried_if_only_the_setting_on_captures_them(
         assert tried(**refused) == (0, False)
     chosen = Trainer.chosen_steps
 
-    def choose_then_fail(trainer: Trainer) -> EagerSteps:
+    def choose_then_fail(trainer: Trainer) -> Steps:
         steps, recorder.fails = chosen(trainer), True
         return steps
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import weakref
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -16,8 +17,9 @@ from torch.nn.functional import cross_entropy
 from photofinish.data import PartName
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
+from photofinish.measure.take_parts import parts_of_epoch
 from photofinish.models.registry import build_model
-from photofinish.training.batches import batch_order
+from photofinish.training.batches import Batch, Batches, batch_order
 from photofinish.training.failures import NonFiniteLossError
 from photofinish.training.trainer import Trainer
 
@@ -241,6 +243,25 @@ def test_the_clock_is_read_only_at_the_ends_of_the_two_passes_and_after_the_orde
         (5.0, 0.5),
     ]
     assert events == ["order", "clock", "clock", "clock"] * 2
+
+
+@pytest.mark.parametrize("train", [trained, lambda trainer: [*parts_of_epoch(trainer, 0, None)]])
+def test_a_batch_is_gone_before_the_next_is_loaded(
+    train: Callable[[Trainer], object], trainer_of: MakeTrainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each step would read memory that is in no cache, and a GPU would hold two batches."""
+    trainer, load = trainer_of(epochs=1), Batches.train_batches
+    seen: list[Callable[[], object]] = []
+    held: list[bool] = []
+
+    def noted(batch: Batch) -> Batch:
+        held.append(any(each() is not None for each in seen))
+        seen.append(weakref.ref(batch[0]))
+        return batch
+
+    monkeypatch.setattr(Batches, "train_batches", lambda *given: map(noted, load(*given)))
+    train(trainer)
+    assert held == [False] * trainer.steps_per_epoch
 
 
 def test_validation_takes_smaller_batches_where_memory_is_too_small(

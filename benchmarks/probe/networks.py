@@ -25,7 +25,6 @@ from benchmarks.probe.trainers import (
     trainer,
 )
 from photofinish.measure.scratch import scratch_steps
-from photofinish.training.step import EagerSteps
 from photofinish.training.torch_device import CPU, configure_torch
 from photofinish.training.trainer import Trainer
 
@@ -113,7 +112,7 @@ def _measure_resnet(
 
 def _operations_per_step(built: Trainer) -> int:
     """Return the operations of convolutions and matrix products, forward and backward."""
-    built.steps = EagerSteps(built.step)  # a captured step dispatches nothing
+    built.steps = built.step  # a captured step dispatches nothing
     with scratch_steps(built) as (step,), FlopCounterMode(display=False) as counter:
         step()
     return int(counter.get_total_flops())

@@ -14,7 +14,7 @@ import torch
 from benchmarks.probe.trainers import LOADER, how, trainer
 from benchmarks.systems.images import Images
 from benchmarks.systems.jobs import Job
-from photofinish.training.step import take_steps
+from photofinish.measure.take_parts import take_steps
 from photofinish.training.torch_device import device_name
 from photofinish.training.trainer import Trainer
 

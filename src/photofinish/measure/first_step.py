@@ -57,15 +57,13 @@ _MOVING_SEED = 0x5EED_0F_57E9
 """Seed for changing weights. With the seed that drew the weights, all would change alike."""
 
 
-def first_batch(training: Batches, team: World) -> Batch | None:
-    """Return the first batch, joined from all ranks' shares, on rank 0, and None on other ranks.
+def first_batch(training: Batches, team: World) -> Batch:
+    """Return the first batch, joined from all ranks' shares.
 
     If `collate` gave the shares different shapes, return rank 0's share.
     """
     own = map_batch(torch.Tensor.cpu, training.first())
     shares = team.all_gather_object(own)
-    if team.rank != 0:
-        return None
 
     def joined(*parts: torch.Tensor) -> torch.Tensor:
         if len({part.shape[1:] for part in parts}) > 1:

@@ -9,11 +9,11 @@ from itertools import chain, count, islice
 from typing import NamedTuple
 
 from photofinish.config.experiment import Input, Schedule
+from photofinish.measure.take_parts import take_steps
 from photofinish.results.measurements import SteadyState
 from photofinish.training.batches import Batches
 from photofinish.training.custom_step import BatchTransform
 from photofinish.training.graphs import GraphedSteps, steps_per_graph
-from photofinish.training.step import EagerSteps, take_steps
 from photofinish.training.trainer import Trainer
 from photofinish.training.warm_up import WARM_UP_STEPS
 
@@ -90,7 +90,7 @@ def with_input(
 ) -> Iterator[Way]:
     """Yield steps with the batches of an input, `steps` or more in a sample."""
     twin = copy.copy(trainer)
-    twin.training, twin.steps = batches, EagerSteps(trainer.step)
+    twin.training, twin.steps = batches, trainer.step
     twin.batch_transform = batch_transform or trainer.batch_transform
     # Other schedules end after the planned steps.
     changed = {"input": settings, "schedule": Schedule()}

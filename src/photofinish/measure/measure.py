@@ -114,7 +114,7 @@ def _further(
     run, team = setup.run, setup.team
     trainer.forget_optimizer()
     batch, first, why_no_first = first_batch(setup.training, team), None, None
-    if batch is not None:  # on rank 0
+    if team.is_main:
         first, why_no_first = attempt(partial(_first_step, setup, trainer, batch))
     if _SLOW_STEPS * step_seconds > _JOB_SHARE * job_seconds:
         profiled = _profile_slow(trainer, job_seconds)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import torch
+
 from photofinish.config.pytorch_names import FUSED, may_be_fused
 from photofinish.inside.counting import Operators, bytes_of, count_step, kernels_of_optimizer
 from photofinish.inside.precision import ProductPrecisions
 from photofinish.nested import leaves, samples_in
 from photofinish.results.measurements import Operations
-from photofinish.training.batches import bytes_of_a_sample
+from photofinish.training.batches import Batch, bytes_of_a_sample
+from photofinish.training.losses import predict, to_input
+from photofinish.training.state import TrainState
 from photofinish.training.trainer import Trainer
 
 
@@ -26,9 +30,7 @@ def count_operations(trainer: Trainer) -> Operations:
             trainer.step(state, 0, batch)  # creates their state
             counts = count_step(state.network, lambda: trainer.step(state, 0, batch))
         else:
-            counts = count_step(
-                state.network, lambda: loss(trainer.batch_loss.mean(state, 0, batch))
-            )
+            counts = count_step(state.network, lambda: loss(_mean_loss(trainer, state, batch)))
             state.scaler.step(state.optimizer)  # creates the optimizer's state
             state.scaler.update()
             with of_optimizer:
@@ -53,3 +55,10 @@ def count_operations(trainer: Trainer) -> Operations:
             resident_bytes=image_count * bytes_of_a_sample(batch) if is_resident else 0,
         )
         return Operations.model_validate(fields)
+
+
+def _mean_loss(trainer: Trainer, state: TrainState, batch: Batch) -> torch.Tensor:
+    with trainer.step.autocast:
+        if trainer.step.custom:
+            return trainer.step.custom(state.network, to_input(state, batch))
+        return trainer.criterion.mean(*predict(state.network, state, batch))

@@ -43,7 +43,7 @@ def measure_parts(trainer: Trainer, steps: int) -> StepParts:
         state = state._replace(scaler=_MarkingScaler(trainer, lambda: marks.append(mark())))
         first = training.first()
         for _ in range(WARM_UP_STEPS):
-            trainer.step(state, 0, first)
+            trainer.step(state, 0, first, moves_schedule=False)
         unplaced = training.host_batches(0)
         marks[:] = [mark()]
         for number in range(steps):
@@ -52,7 +52,7 @@ def measure_parts(trainer: Trainer, steps: int) -> StepParts:
             placed = training.to_device(batch)
             marks.append(mark())
             trainer.step(state, number, placed)
-            state.schedule.batch_ended()
+            del batch, placed  # as in a training
             marks.append(mark())
     trainer.clock.now_seconds()  # waits for the device
     if device == CPU:

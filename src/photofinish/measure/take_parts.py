@@ -12,7 +12,8 @@ import torch
 
 from photofinish.results.timed_parts import TimedPart
 from photofinish.training.batches import Batch, seed_epoch
-from photofinish.training.step import take_steps
+from photofinish.training.graphs import Steps
+from photofinish.training.state import TrainState
 from photofinish.training.trainer import Trainer
 
 _ENOUGH_EPOCHS = 5
@@ -32,6 +33,16 @@ class Deadline:
 
     def is_over(self) -> bool:
         return bool(self._team.broadcast_object(time.perf_counter() >= self._ends_seconds))
+
+
+def take_steps(steps: Steps, state: TrainState, batches: Iterable[Batch]) -> Iterator[torch.Tensor]:
+    """Train on an epoch's batches. Yield the loss of each step, or the losses of captured steps."""
+    number = 0
+    for batch in batches:
+        losses = steps(state, number, batch)
+        number += losses.numel()
+        del batch  # as in a training
+        yield losses
 
 
 def second_step_seconds(trainer: Trainer) -> float:

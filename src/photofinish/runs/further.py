@@ -30,6 +30,7 @@ def train_repeats(first: Training, instruments: Instruments) -> tuple[Epochs, ..
     for number in range(2, count + 1):
         again = Training(
             first.setup,
+            first.setup.new_network(),
             f"repeat {number}",
             spent_before_seconds=spent_seconds,
             last_epoch=first.trainer.progress.last_epoch,
@@ -74,9 +75,7 @@ def train_further_seeds(
         alone = {"seed": seed, "seeds": 1, "repeats": 1, "save_weights": "last"}
         experiment = run.experiment.model_copy(update=alone)
         setup = Setup(replace(run, experiment=experiment), device, team)
-        training = Training(
-            setup, f"seed {seed}", spent_before_seconds=spent_seconds, last_epoch=last_epoch
-        )
+        training = Training(setup, setup.new_network(), f"seed {seed}", spent_seconds, last_epoch)
         try:
             training.run()
         except NonFiniteLossError as error:

@@ -48,7 +48,7 @@ def train(
         with exclusive_machine(f"which trains {run.title}") as waited_seconds:
             if not restore_result(run):
                 launch(host, waited_seconds, _RESUMING)
-    elif rank is None or rank.number == 0:
+    elif rank is None or rank.is_main:
         _train_with_mlflow(run, rank)
     else:
         from photofinish.runs.train import train_rank

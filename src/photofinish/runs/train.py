@@ -1,8 +1,8 @@
 """One training, from its plan to its results. Every rank runs this program; rank 0 writes.
 
-stages/train.py calls `train_rank`. Read `train` and `_train_own_seed` here, then `Training` in
-training.py for checkpoints and limits, `Trainer` in training/trainer.py for the loop, and
-training/step.py for a step.
+stages/train.py calls `train_rank`. Read `train` and `_train_own_seed` here, `Trainer._epoch` in
+training/trainer.py for the loop, `Step` in training/optimization.py for a step, and `Loss` in
+training/losses.py. Checkpoints and limits are in training.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from photofinish.runs.job_clock import JobClock
 from photofinish.runs.outcome import timings_of, write_model
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup, torch_configured
-from photofinish.runs.training import Training
+from photofinish.runs.training import FirstTraining
 from photofinish.stage.rank import Rank
 from photofinish.tracking.client import NoTracker, Tracker
 from photofinish.training.checkpoint import CheckpointStore, prune_checkpoints
@@ -77,9 +77,12 @@ def _train_own_seed(
 ) -> records.TrainingTimes:
     """Train from the experiment's own seed, then train its repeats. Write `model/`."""
     clock = JobClock(tracker, waited_seconds)
-    training = Training(Setup(run, device, team), clock=clock)
+    setup = Setup(run, device, team)
+    training = FirstTraining(setup, clock)
     instruments = Instruments(training)
     with training.shown():
+        if path := setup.input_path():
+            training.say(path)
         training.restore()
         with clock.excluded():
             warm_up = training.trainer.prepare()

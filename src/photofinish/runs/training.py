@@ -1,4 +1,4 @@
-"""One training with its checkpoints, from the own seed, as a repeat, or from a further seed."""
+"""One training with its checkpoints: the first of a run, a repeat, or from a further seed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
+
+from torch import nn
 
 from photofinish.files import sha256_of_bytes, write_bytes_atomically
 from photofinish.results import EpochMetrics, EpochTiming, passed_seconds, records
@@ -20,25 +23,21 @@ from photofinish.wording import seconds
 class Training:
     """A trainer that restores, saves and shows its epochs. All ranks call it; rank 0 saves.
 
-    The first training of a run uses the job's clock. A repeat or a further seed adds its passes to
-    the time spent before. It ends with `last_epoch` if a time limit ended the first training.
+    A repeat or a further seed adds its passes to the time spent before. It ends with `last_epoch`
+    if a time limit ended the first training.
     """
 
     def __init__(
         self,
         setup: Setup,
+        network: nn.Module,
         name: str = "",
-        clock: JobClock | None = None,
         spent_before_seconds: float = 0.0,
         last_epoch: int | None = None,
     ) -> None:
-        self.setup, self.team, self._clock = setup, setup.team, clock
+        self.setup, self.team = setup, setup.team
         self._costs, self._spent_before_seconds = setup.run.costs, spent_before_seconds
         self._title = ", ".join(filter(None, (setup.run.title, name)))
-        network = setup.new_network()
-        if clock and self.team.is_main:
-            with clock.excluded():
-                setup.check_custom_code(network)
         self.initial_weights_sha256 = sha256_of_bytes(weights_of(network))
         self.trainer = setup.new_trainer(network)
         self.trainer.progress.last_epoch = last_epoch
@@ -58,8 +57,6 @@ class Training:
     def shown(self) -> Iterator[None]:
         """Show the progress in this block, on rank 0."""
         with self.display if self.team.is_main else nullcontext():
-            if self._clock and (path := self.setup.input_path()):
-                self.say(path)
             yield
 
     def say(self, text: str) -> None:
@@ -69,8 +66,6 @@ class Training:
 
     def spent_seconds(self) -> float:
         """Return the time that counts for the budget."""
-        if self._clock:
-            return self._clock.elapsed_seconds()
         return self._spent_before_seconds + passed_seconds(self.trainer.progress.timings)
 
     def restore(self) -> None:
@@ -79,16 +74,17 @@ class Training:
         state = self.team.broadcast_object(state)
         spent_seconds = self._spent_before_seconds
         if state is not None:
-            self.trainer.load_state_dict(state["trainer"])
-            self._epochs_saved = self.trainer.progress.epochs_done
-            self.resumed_at_epochs = (*state["resumed_at_epochs"], self._epochs_saved)
+            self._load(state)
             spent_seconds = state["spent_seconds"]
-            if self._clock:
-                self._clock.earlier_seconds = spent_seconds
             self.say(f"resumes after epoch {self._epochs_saved}")
         if self.team.is_main and self.trainer.epochs_left():
             # Without this process's start-up, so that a raised budget allows an epoch.
             self._costs.check(spent_seconds, self._title, f"epoch {self._epochs_saved}")
+
+    def _load(self, state: dict[str, Any]) -> None:
+        self.trainer.load_state_dict(state["trainer"])
+        self._epochs_saved = self.trainer.progress.epochs_done
+        self.resumed_at_epochs = (*state["resumed_at_epochs"], self._epochs_saved)
 
     def run(self, epoch_ended: Callable[[int], None] | None = None) -> None:
         """Train the epochs that are left, warm-up included."""
@@ -106,11 +102,10 @@ class Training:
         Between epochs, check the limits, show the epoch, and save a checkpoint if it is due.
         """
         for metrics, timing in self.trainer.epochs():
-            self._check_time_limit()
+            self._epoch_trained(metrics.epoch)
             if self.team.is_main:
                 spent = self._costs.so_far(self.spent_seconds())
                 self.display.epoch_ended(metrics, timing, self._epochs_to_come(), spent)
-                self._keep_weights(metrics.epoch)
                 if self._store.is_due():
                     self.save()
             yield metrics, timing
@@ -125,45 +120,67 @@ class Training:
         if epochs_done == self._epochs_saved:
             return
         spent_seconds, started_seconds = self.spent_seconds(), time.monotonic()
-        with self._clock.excluded() if self._clock else nullcontext():
-            state = {
-                "trainer": self.trainer.state_dict(),
-                "spent_seconds": spent_seconds,
-                "resumed_at_epochs": list(self.resumed_at_epochs),
-            }
-            self._store.save(epochs_done, state)
+        state = {
+            "trainer": self.trainer.state_dict(),
+            "spent_seconds": spent_seconds,
+            "resumed_at_epochs": list(self.resumed_at_epochs),
+        }
+        self._store.save(epochs_done, state)
         self.checkpoint_seconds += time.monotonic() - started_seconds
         self._epochs_saved = epochs_done
 
-    def _check_time_limit(self) -> None:
-        """End with this epoch if the next would exceed the time limit, by rank 0's clock.
-
-        The checkpoint stores the decision, so that a resumed training ends with the same epoch.
-        """
-        progress, limit_seconds = self.trainer.progress, self._costs.time_limit_seconds
-        if self._clock is None or limit_seconds is None or not self.trainer.epochs_left():
-            return
-        if self.team.broadcast_object(self._epochs_to_come()) == 0:
-            progress.last_epoch = progress.epochs_done
-            self.say(
-                f"ends after epoch {progress.epochs_done}: time_limit {seconds(limit_seconds)}"
-            )
+    def _epoch_trained(self, epoch: int) -> None:
+        """Do what must precede the epoch's checkpoint."""
 
     def _epochs_to_come(self) -> int:
         """Return how many epochs are left, within the time limit if there is one."""
-        left = self.trainer.epochs_left()
-        if self._clock is None:
-            return left
-        timings = self.trainer.progress.timings
-        return min(left, self._costs.epochs_in_time(self.spent_seconds(), timings))
-
-    def _keep_weights(self, epoch: int) -> None:
-        if self._clock and self.setup.run.experiment.save_weights == "every_epoch":
-            path = self.epoch_weights / f"epoch-{epoch:04d}.safetensors"
-            write_bytes_atomically(path, weights_of(self.trainer.result))
+        return self.trainer.epochs_left()
 
     def _check_budget(self, epoch: int) -> None:
         """Save a checkpoint and raise UserError if the budget is spent and epochs are left."""
         if self._costs.reach_budget(self.spent_seconds()) and self.trainer.epochs_left():
             self.save()
             self._costs.check(self.spent_seconds(), self._title, f"epoch {epoch}")
+
+
+class FirstTraining(Training):
+    """First training of a run, whose time is the job's. It alone has a time limit."""
+
+    def __init__(self, setup: Setup, clock: JobClock) -> None:
+        network = setup.new_network()
+        if setup.team.is_main:
+            with clock.excluded():
+                setup.check_custom_code(network)
+        super().__init__(setup, network)
+        self._clock = clock
+
+    def spent_seconds(self) -> float:
+        return self._clock.elapsed_seconds()
+
+    def save(self) -> None:
+        with self._clock.excluded():
+            super().save()
+
+    def _load(self, state: dict[str, Any]) -> None:
+        super()._load(state)
+        self._clock.earlier_seconds = state["spent_seconds"]
+
+    def _epoch_trained(self, epoch: int) -> None:
+        """Keep the epoch's weights, and end here if the next epoch would exceed the time limit.
+
+        The checkpoint stores the decision of rank 0, so that a resumed training ends with the same
+        epoch.
+        """
+        if (limit_seconds := self._costs.time_limit_seconds) and self.trainer.epochs_left():
+            epochs_to_come = self.team.broadcast_object(self._epochs_to_come())
+            if epochs_to_come == 0:
+                self.trainer.progress.last_epoch = epoch
+                self.say(f"ends after epoch {epoch}: time_limit {seconds(limit_seconds)}")
+        if self.team.is_main and self.setup.run.experiment.save_weights == "every_epoch":
+            path = self.epoch_weights / f"epoch-{epoch:04d}.safetensors"
+            write_bytes_atomically(path, weights_of(self.trainer.result))
+
+    def _epochs_to_come(self) -> int:
+        timings = self.trainer.progress.timings
+        in_time = self._costs.epochs_in_time(self.spent_seconds(), timings)
+        return min(super()._epochs_to_come(), in_time)

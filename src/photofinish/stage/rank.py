@@ -19,11 +19,16 @@ class Rank:
     """Rank of this process among the processes that train together."""
 
     number: int
-    """Rank from 0. Rank 0 writes, tracks and prints."""
+    """Rank from 0."""
     size: int
     """Number of processes."""
     local_number: int
     """Rank on this machine, which selects the device."""
+
+    @property
+    def is_main(self) -> bool:
+        """True on rank 0, the only rank that writes, tracks and prints."""
+        return self.number == 0
 
     def __str__(self) -> str:
         return f"process {self.number} of {self.size}"

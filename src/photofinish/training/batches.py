@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from photofinish.nested import leaves, map_nested
+from photofinish.nested import as_nested, leaves, map_nested
 
 if TYPE_CHECKING:
     from photofinish.config.experiment import Augmentation
@@ -41,6 +41,23 @@ def to_tensor(array: npt.NDArray[Any]) -> torch.Tensor:
 def first_samples(batch: Batch, count: int) -> Batch:
     """Return views of a batch's first samples."""
     return map_batch(lambda tensor: tensor[:count], batch)
+
+
+def split_batch(batch: Batch, size: int) -> list[Batch]:
+    """Split a batch into parts of `size` samples. The last part may be smaller."""
+    parts = [torch.split(tensor, size) for tensor in tensors_of(batch)]
+    inputs = len(leaves(batch[0]))
+    split = []
+    for tensors in zip(*parts, strict=True):
+        images, labels = list(tensors[:inputs]), list(tensors[inputs:])
+        split.append((as_nested(images, batch[0]), as_nested(labels, batch[1])))
+    return split
+
+
+def tensors_of(batch: Batch) -> list[torch.Tensor]:
+    """Return all tensors of a batch, the inputs first."""
+    inputs, targets = batch
+    return [*leaves(inputs), *leaves(targets)]
 
 
 def bytes_of_a_sample(batch: Batch) -> int:

@@ -70,3 +70,10 @@ def recorder_of(device: torch.device) -> CudaRecorder | None:
     A device has a single recorder, because cuBLAS keeps a workspace for each stream it ever used.
     """
     return CudaRecorder(device) if device.type == "cuda" else None
+
+
+def first_failure(error: BaseException) -> str:
+    """Return the first line of the original error, which the end of a failed capture hides."""
+    while isinstance(error.__context__, RuntimeError):
+        error = error.__context__
+    return str(error).strip().partition("\n")[0]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from photofinish.config.pytorch_names import TRANSFORMS
+from photofinish.config.pytorch_names import CONSTANT, TRANSFORMS
 from photofinish.custom.reference import CodeReference
 from photofinish.custom.running import accepted_arguments, as_function, run_custom_code
 from photofinish.errors import UserError
@@ -43,6 +43,27 @@ def step_with_a_loss(experiment: params.Experiment) -> CustomStep | None:
     """Return the custom step of (network, batch) that returns a loss, or None."""
     settings = experiment.validation_step or experiment.step
     return CustomStep(settings) if settings else None
+
+
+def check_several_optimizers(experiment: params.Experiment) -> None:
+    """Raise UserError for settings that only work with one optimizer."""
+    if not (experiment.step and experiment.validation_step):
+        raise UserError(
+            f"optimizer {experiment.optimizer.name} gives several optimizers: params.yaml needs a "
+            f"`step` that steps them, and a `validation_step` that returns the validation loss"
+        )
+    settings = {
+        "schedule": experiment.schedule.name != CONSTANT,
+        "warmup_steps": experiment.warmup_steps > 0,
+        "clip_grad_norm": experiment.clip_grad_norm is not None,
+        "accumulate": experiment.accumulate > 1,
+        "precision: fp16": experiment.precision == "fp16",
+    }
+    if unusable := [name for name, is_set in settings.items() if is_set]:
+        raise UserError(
+            f"{', '.join(unusable)} in params.yaml needs one optimizer, and "
+            f"{experiment.optimizer.name} gives several: do this in the step, or leave it out"
+        )
 
 
 class BatchTransform:

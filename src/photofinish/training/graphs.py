@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from itertools import islice
+from itertools import chain
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -26,19 +26,19 @@ from photofinish.training.batches import (
     first_samples,
     map_batch,
     seed_epoch,
-)
-from photofinish.training.cuda_recorder import CudaRecorder, Output, Recorded, recorder_of
-from photofinish.training.losses import Loss
-from photofinish.training.optimization import DeviceLearningRates, Rates, override_groups
-from photofinish.training.state import TrainState
-from photofinish.training.step import (
-    EagerSteps,
-    Step,
-    first_failure,
     split_batch,
-    take_steps,
     tensors_of,
 )
+from photofinish.training.cuda_recorder import (
+    CudaRecorder,
+    Output,
+    Recorded,
+    first_failure,
+    recorder_of,
+)
+from photofinish.training.losses import Loss
+from photofinish.training.optimization import DeviceLearningRates, Rates, Step, override_groups
+from photofinish.training.state import TrainState
 
 if TYPE_CHECKING:
     from photofinish.config.experiment import Experiment
@@ -80,7 +80,7 @@ class CapturedSteps:
         def steps() -> torch.Tensor:
             losses = []
             for place, (batch, rate) in enumerate(zip(batches, self._rates.slots, strict=True)):
-                losses.append(step(state, number + place, batch, rate))
+                losses.append(step(state, number + place, batch, rate, moves_schedule=False))
             return torch.stack(losses)
 
         state.network.train()
@@ -107,16 +107,17 @@ class CapturedSteps:
         return self._losses
 
 
-class GraphedSteps(EagerSteps):
+class GraphedSteps:
     """Captured steps: a graph of `at_once` steps, and one of the steps left at an epoch's end."""
 
     kind: Literal["eager", "graph"] = "graph"
+    why = ""
+    """Reason for launching steps together, for the record."""
 
     def __init__(
         self, step: Step, criterion: Loss, recorder: CudaRecorder, batch_size: int, at_once: int
     ) -> None:
-        super().__init__(step)
-        self._criterion, self.recorder = criterion, recorder
+        self._step, self._criterion, self.recorder = step, criterion, recorder
         self._batch_size, self.at_once = batch_size, at_once
         self._pool = recorder.new_pool()
         self._captured: dict[int, tuple[Batch, CapturedSteps]] = {}
@@ -165,7 +166,7 @@ class GraphedSteps(EagerSteps):
         Falls back to eager steps if the capture fails, so that a finished training is not lost.
         """
         with self.recorder.beside():  # libraries prepare for a batch size here
-            self._step(state, 0, batch)
+            self._step(state, 0, batch, moves_schedule=False)
         at_once = max(size for size in range(1, self.at_once + 1) if steps % size == 0)
         batches = [batch] * at_once
         try:
@@ -173,9 +174,14 @@ class GraphedSteps(EagerSteps):
             captured = CapturedSteps(self._step, self._criterion, state, batches, record)
         except RuntimeError as error:
             self.note_failure(error)
-            return super().repeat(state, batch, steps)
+            return self._step.repeat(state, batch, steps)
         rates = [state.schedule.rates] * at_once
         return lambda: [captured.run(rates) for _ in range(steps // at_once)]
+
+    def note_failure(self, error: BaseException) -> None:
+        """Add to `why` that eager steps were measured, because a capture failed in measuring."""
+        note = f"; some were measured one by one, as recording them failed ({first_failure(error)})"
+        self.why += "" if note in self.why else note
 
     def resized(self, at_once: int) -> GraphedSteps:
         """Return steps for graphs of another size, not captured yet."""
@@ -186,6 +192,10 @@ class GraphedSteps(EagerSteps):
         self._pool = self.recorder.new_pool()  # a pool can't be used again after its last graph
 
 
+Steps = Step | GraphedSteps
+"""How steps are launched: one by one, or together."""
+
+
 def choose_steps(
     experiment: Experiment,
     step: Step,
@@ -193,7 +203,7 @@ def choose_steps(
     state: TrainState,
     training: Batches,
     scratch_copy: ScratchCopy | None,
-) -> EagerSteps:
+) -> Steps:
     """Choose how steps are launched, by `cuda_graphs` in params.yaml.
 
     With `auto`, steps are captured if a trial on scratch copies gives the bits of eager steps.
@@ -202,16 +212,16 @@ def choose_steps(
     device = next(state.network.parameters()).device
     recorder = recorder_of(device)
     if experiment.cuda_graphs == "off":
-        return EagerSteps(step, TURNED_OFF)
+        return step.because(TURNED_OFF)
     if recorder is None:
-        return EagerSteps(step, f"steps are recorded on CUDA and ROCm alone, not on {device.type}")
+        return step.because(f"steps are recorded on CUDA and ROCm alone, not on {device.type}")
     if why_not := _why_not_with(state, training) or why_not_captured(experiment):
         return fall_back(experiment, step, why_not)
     at_once = steps_per_graph(experiment, training, state.network)
     graphed = GraphedSteps(step, criterion, recorder, training.batch_size, at_once)
     if scratch_copy is None:
         if experiment.cuda_graphs == "auto":
-            return EagerSteps(step, "its network is too large for its device to try them on a copy")
+            return step.because("its network is too large for its device to try them on a copy")
         graphed.why = "params.yaml says so; no copy to try them on fits"
         return graphed
     try:
@@ -226,14 +236,14 @@ def choose_steps(
     return graphed
 
 
-def fall_back(experiment: Experiment, step: Step, why: str) -> EagerSteps:
+def fall_back(experiment: Experiment, step: Step, why: str) -> Step:
     """Return eager steps. Raise UserError if params.yaml requires captured steps."""
     if experiment.cuda_graphs == "on":
         raise UserError(
             f"cuda_graphs is on in params.yaml, which can't be: {why}. "
             f"`cuda_graphs: auto` takes them one by one then"
         )
-    return EagerSteps(step, why)
+    return step.because(why)
 
 
 def _why_not_with(state: TrainState, training: Batches) -> str | None:
@@ -268,7 +278,7 @@ def _try(
     singly = [map_batch(torch.clone, one) for part in end for one in split_batch(part, batch_size)]
     with scratch_copy() as state, recorder.beside():
         numbered = [*enumerate(singly, whole - left)]
-        expected = _bits(state, EagerSteps(step), experiment, training, count, numbered)
+        expected = _bits(state, step, experiment, training, count, numbered)
     with scratch_copy() as state:
         numbered = [*enumerate(end, whole - left)]
         captured = _bits(state, trial, experiment, training, count, numbered)
@@ -277,7 +287,7 @@ def _try(
 
 def _bits(
     state: TrainState,
-    steps: EagerSteps,
+    steps: Steps,
     experiment: Experiment,
     training: Batches,
     count: int,
@@ -292,8 +302,8 @@ def _bits(
     for epoch in range(min(2, experiment.epochs)):
         seed_epoch(experiment.seed, epoch)
         batches = training.train_batches(epoch, steps.at_once)
-        losses += islice(take_steps(steps, state, batches), count // steps.at_once)
-        losses += [steps(state, number, batch) for number, batch in end]
+        numbered = zip(range(0, count, steps.at_once), batches, strict=False)
+        losses += [steps(state, number, batch) for number, batch in chain(numbered, end)]
         state.schedule.epoch_ended(0.0)
     tensors = [torch.cat([loss.reshape(-1) for loss in losses])]
     tensors.append(torch.tensor(state.scaler.get_scale()))

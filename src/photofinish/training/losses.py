@@ -1,4 +1,4 @@
-"""Losses: PyTorch's, by name, and custom losses."""
+"""Forward passes and their losses: PyTorch's, by name, and custom losses."""
 
 from __future__ import annotations
 
@@ -16,12 +16,34 @@ from photofinish.custom.reference import CodeReference, is_reference
 from photofinish.custom.running import as_function, run_custom_code
 from photofinish.data.tasks import TASKS, Classes, Task
 from photofinish.errors import ConfigError, UserError
-from photofinish.nested import leaves, samples_in
+from photofinish.nested import call_with, leaves, map_nested, samples_in
+from photofinish.training.torch_device import to_memory_format
 
 if TYPE_CHECKING:
     from photofinish.config import loss_settings as params
     from photofinish.config.experiment import Experiment
     from photofinish.data import TaskName
+    from photofinish.training.batches import Batch
+    from photofinish.training.state import TrainState
+
+_HALF = torch.float16, torch.bfloat16
+Weight = torch.Tensor | int
+"""Divisor that turns a summed loss into a mean."""
+
+
+def to_input(state: TrainState, batch: Batch) -> Batch:
+    """Return a batch in the network's memory format."""
+    return to_memory_format(batch[0], state.memory_format), batch[1]
+
+
+def predict(network: nn.Module, state: TrainState, batch: Batch) -> tuple[Any, Any]:
+    """Return the network's outputs for a batch, and the targets on their device."""
+    inputs, targets = batch
+    outputs = call_with(network, to_memory_format(inputs, state.memory_format))
+    if isinstance(outputs, torch.Tensor) and isinstance(targets, torch.Tensor):  # fast
+        return outputs, targets.to(outputs.device, non_blocking=True)
+    device = leaves(outputs)[0].device
+    return outputs, map_nested(lambda part: part.to(device, non_blocking=True), targets)
 
 
 def _cross_entropy(outputs: torch.Tensor, targets: torch.Tensor, **arguments: Any) -> torch.Tensor:
@@ -30,7 +52,7 @@ def _cross_entropy(outputs: torch.Tensor, targets: torch.Tensor, **arguments: An
 
 def _at_least_fp32(outputs: torch.Tensor) -> torch.Tensor:
     """Return outputs that are fp32 or wider. CUDA's autocast would keep bf16 and fp16."""
-    return outputs.to(torch.promote_types(outputs.dtype, torch.float32))
+    return outputs.float() if outputs.dtype in _HALF else outputs
 
 
 _BUILT_IN: dict[str, Callable[..., Any]] = {
@@ -127,13 +149,14 @@ class Loss:
             loss = _NllLoss.apply(log_probs, targets, next(self._gradients))
             return cast("torch.Tensor", loss)
         if not self._is_custom:
-            outputs, targets = self.task.by_position(outputs, targets)
+            mean: torch.Tensor = self._loss(*self.task.by_position(outputs, targets))
+            return mean
         total, weight = self._checked(self._loss(outputs, targets))
         return total if weight is None else total / weight
 
     def sum_and_weight(
         self, outputs: torch.Tensor, targets: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor | int]:
+    ) -> tuple[torch.Tensor, Weight]:
         """Return the loss summed over the samples, and the count or weight to divide it by."""
         count = samples_in(targets)
         if self.task.is_one_of_many and not self._is_custom:

@@ -1,13 +1,15 @@
-"""Optimizers and learning-rate schedules, with PyTorch's names and defaults."""
+"""A training step, its optimizer and its learning rate, with PyTorch's names and defaults."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import copy
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 from torch import nn
+from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer, lr_scheduler
 
 from photofinish.config.pytorch_names import (
@@ -20,11 +22,149 @@ from photofinish.config.pytorch_names import (
 )
 from photofinish.custom.reference import is_reference
 from photofinish.custom.running import accepted_arguments, run_custom_code
-from photofinish.errors import ConfigError, UserError
-from photofinish.training.torch_device import is_accelerator, to_device
+from photofinish.errors import ConfigError
+from photofinish.nested import samples_in
+from photofinish.training.batches import Batch, Batches, split_batch
+from photofinish.training.custom_step import CustomStep
+from photofinish.training.losses import Loss, Weight, predict, to_input
+from photofinish.training.torch_device import autocast, is_accelerator, to_device
 
 if TYPE_CHECKING:
     from photofinish.config import experiment as params
+    from photofinish.training.state import TrainState
+    from photofinish.training.world import World
+
+
+class Step:
+    """Training step on one batch, launched operator by operator. graphs.py captures steps."""
+
+    kind: Literal["eager", "graph"] = "eager"
+    at_once = 1
+    """Maximum number of steps that are launched together."""
+
+    def __init__(
+        self, experiment: params.Experiment, criterion: Loss, team: World, training: Batches
+    ) -> None:
+        self.custom = CustomStep(experiment.step) if experiment.step else None
+        last = training.batch_samples(training.steps - 1)
+        if self.custom and last < team.size:
+            raise ConfigError(
+                f"batch_size {training.batch_size} leaves {last} samples for the last batch of "
+                f"{team.size} processes, and a step needs one in each: set another"
+            )
+        self._criterion, self._team, self._training = criterion, team, training
+        self._parts, self._clip_norm = experiment.accumulate, experiment.clip_grad_norm
+        self.autocast = autocast(team.devices[0], experiment.precision)
+        """Context of the forward pass and the loss, entered again in each step."""
+        self.why = ""
+        """Reason for launching steps one by one, for the record."""
+
+    def __call__(
+        self,
+        state: TrainState,
+        number: int,
+        batch: Batch,
+        rate: torch.Tensor | None = None,
+        *,
+        moves_schedule: bool = True,
+    ) -> torch.Tensor:
+        """Train on the epoch's batch `number`, from 0. Return its mean loss, on the device.
+
+        The learning rate is the schedule's, unless `rate` holds another rate on the device.
+        """
+        if len(state.optimizers) > 1:
+            return self._with_several_optimizers(state, batch)
+        optimizer, scaler = state.optimizer, state.scaler
+        if self._parts > 1:
+            loss = self._add_gradients(state, number, batch)
+        else:
+            with self.autocast:
+                if self._team.size > 1:
+                    loss = self._share_of_mean(state, number, batch)
+                elif self.custom:
+                    loss = self.custom(state.network, to_input(state, batch))
+                else:
+                    # No name holds the outputs, which may be large, during the backward pass.
+                    loss = self._criterion.mean(*predict(state.network, state, batch))
+            optimizer.zero_grad()
+            scaler.scale(loss).backward(state.first_gradient)  # type: ignore[no-untyped-call]
+        if self._clip_norm:
+            scaler.unscale_(optimizer)
+            clip_grad_norm_(state.network.parameters(), self._clip_norm)
+        with state.schedule.applied(rate):
+            scaler.step(optimizer)
+        scaler.update()
+        if state.average:
+            state.average.update()
+        if moves_schedule:
+            state.schedule.batch_ended()
+        return loss.detach()
+
+    def _share_of_mean(self, state: TrainState, number: int, batch: Batch) -> torch.Tensor:
+        """Return this rank's share of the batch's mean loss, times the number of ranks.
+
+        DDP averages gradients over ranks, which gives the gradient of the whole batch's mean, even
+        if shares are uneven.
+        """
+        total, weight = self._sum_and_weight(state, batch)
+        if isinstance(weight, torch.Tensor):
+            return total * (self._team.size / self._team.all_reduce(weight))
+        return total * (self._team.size / self._training.batch_samples(number))
+
+    def _sum_and_weight(self, state: TrainState, batch: Batch) -> tuple[torch.Tensor, Weight]:
+        """Return this rank's summed loss, and the weight to divide it by for the mean."""
+        if self.custom:
+            count = samples_in(batch[1])
+            return self.custom(state.network, to_input(state, batch)) * count, count
+        return self._criterion.sum_and_weight(*predict(state.network, state, batch))
+
+    def _add_gradients(self, state: TrainState, number: int, batch: Batch) -> torch.Tensor:
+        """Add up the gradients of the batch's parts, and return the loss of the whole batch.
+
+        Each part's loss is divided by the number of samples. If the loss has weights, their sum is
+        known only after the last part, so gradients are scaled at the end.
+        """
+        team, count = self._team, self._training.batch_samples(number)
+        parts = split_batch(batch, max(1, -(-samples_in(batch[1]) // self._parts)))
+        loss, weights = torch.zeros((), device=team.devices[0]), None
+        state.optimizer.zero_grad()
+        for part_number, part in enumerate(parts):
+            is_last = part_number == len(parts) - 1
+            with nullcontext() if is_last else team.no_sync(state.network):
+                with self.autocast:
+                    total, weight = self._sum_and_weight(state, part)
+                scaled = state.scaler.scale(total * (team.size / count))
+                scaled.backward()  # type: ignore[no-untyped-call]
+            loss += total.detach()
+            if isinstance(weight, torch.Tensor):
+                weights = weight if weights is None else weights + weight
+        if weights is None:
+            return loss * (team.size / count)
+        weights = team.all_reduce(weights)
+        for parameter in state.network.parameters():
+            if parameter.grad is not None:
+                parameter.grad.mul_(count / weights)
+        return loss * (team.size / weights)
+
+    def _with_several_optimizers(self, state: TrainState, batch: Batch) -> torch.Tensor:
+        """Call the custom step, which steps the optimizers itself."""
+        assert self.custom
+        with self.autocast:
+            loss = self.custom(state.network, to_input(state, batch), state.optimizers)
+        if state.average:
+            state.average.update()
+        state.schedule.batch_ended()
+        return loss.detach()
+
+    def repeat(self, state: TrainState, batch: Batch, steps: int) -> Callable[[], object]:
+        """Return a function that takes this number of steps on one batch."""
+        return lambda: [self(state, 0, batch, moves_schedule=False) for _ in range(steps)]
+
+    def because(self, why: str) -> Step:
+        """Return this step, with the reason for launching it operator by operator."""
+        step = copy.copy(self)
+        step.why = why
+        return step
 
 
 def build_optimizers(
@@ -57,27 +197,6 @@ def _parameter_groups(network: nn.Module, without_decay: str | None) -> list[dic
         is_excluded = without_decay and (parameter.dim() <= 1 or name.endswith(".bias"))
         groups[1 if is_excluded else 0]["params"].append(parameter)
     return [group for group in groups if group["params"]]
-
-
-def check_several_optimizers(experiment: params.Experiment) -> None:
-    """Raise UserError for settings that only work with one optimizer."""
-    if not (experiment.step and experiment.validation_step):
-        raise UserError(
-            f"optimizer {experiment.optimizer.name} gives several optimizers: params.yaml needs a "
-            f"`step` that steps them, and a `validation_step` that returns the validation loss"
-        )
-    settings = {
-        "schedule": experiment.schedule.name != CONSTANT,
-        "warmup_steps": experiment.warmup_steps > 0,
-        "clip_grad_norm": experiment.clip_grad_norm is not None,
-        "accumulate": experiment.accumulate > 1,
-        "precision: fp16": experiment.precision == "fp16",
-    }
-    if unusable := [name for name, is_set in settings.items() if is_set]:
-        raise UserError(
-            f"{', '.join(unusable)} in params.yaml needs one optimizer, and "
-            f"{experiment.optimizer.name} gives several: do this in the step, or leave it out"
-        )
 
 
 def _pytorch_optimizer(
@@ -174,15 +293,9 @@ class LearningRates:
     """
 
     def __init__(
-        self,
-        settings: params.Schedule,
-        optimizer: Optimizer,
-        *,
-        epochs: int,
-        steps_per_epoch: int,
-        warmup_steps: int = 0,
+        self, experiment: params.Experiment, optimizer: Optimizer, steps_per_epoch: int
     ) -> None:
-        self._optimizer, self._warmup_steps = optimizer, warmup_steps
+        self._optimizer, self._warmup_steps = optimizer, experiment.warmup_steps
         self._steps_done = 0
         groups = optimizer.param_groups
         device = groups[0]["params"][0].device
@@ -190,15 +303,16 @@ class LearningRates:
         self._device_rates = DeviceLearningRates(1, len(groups), device) if has_slots else None
         self._scheduler: lr_scheduler.LRScheduler | None = None
         self._moves_each_step = False
+        settings, epochs = experiment.schedule, experiment.epochs
         if settings.name == CONSTANT:
             return
         reference = SCHEDULES.reference(settings.name)
         by_default = "step" if reference.name in MOVED_BY_STEPS else "epoch"
         self._moves_each_step = (settings.every or by_default) == "step"
-        steps = epochs * steps_per_epoch
+        moves = epochs * steps_per_epoch if self._moves_each_step else epochs
         offered = {
-            "T_max": steps if self._moves_each_step else epochs,
-            "total_steps": steps if self._moves_each_step else epochs,
+            "T_max": moves,
+            "total_steps": moves,
             "epochs": epochs,
             "steps_per_epoch": steps_per_epoch,
             "cycle_momentum": False,  # it would override the momentum in params.yaml
@@ -207,19 +321,6 @@ class LearningRates:
         arguments = accepted_arguments(build, offered, settings.arguments)
         with run_custom_code(f"schedule {settings.name} can't be made"):
             self._scheduler = build(optimizer, **arguments)
-
-    @classmethod
-    def of(
-        cls, experiment: params.Experiment, optimizer: Optimizer, steps_per_epoch: int
-    ) -> LearningRates:
-        """Return an experiment's schedule, from its start."""
-        return cls(
-            experiment.schedule,
-            optimizer,
-            epochs=experiment.epochs,
-            steps_per_epoch=steps_per_epoch,
-            warmup_steps=experiment.warmup_steps,
-        )
 
     @property
     def learning_rate(self) -> float:

@@ -1,7 +1,7 @@
 """The only training loop. It works for any device, and uses no files, no DVC and no MLflow.
 
-`prepare` warms up and chooses how steps are launched, and `epochs` trains. A step is in step.py,
-validation in validation.py, and captured steps in graphs.py.
+`prepare` warms up and chooses how steps are launched, and `epochs` trains. A step and its optimizer
+are in optimization.py, and the loss in losses.py. graphs.py captures steps.
 
 Within an epoch's timed pass, the loop logs nothing and reads nothing back from the device. The
 clock waits for the device before and after the pass. Validation reads back once, at its end.
@@ -21,19 +21,14 @@ import torch
 from torch import nn
 
 from photofinish.results import EpochMetrics, EpochTiming
-from photofinish.training.batch_loss import choose_losses
 from photofinish.training.batches import Batch, Batches, seed_epoch
-from photofinish.training.custom_step import BatchTransform
+from photofinish.training.cuda_recorder import first_failure
+from photofinish.training.custom_step import BatchTransform, check_several_optimizers
 from photofinish.training.failures import check_finite
-from photofinish.training.graphs import GraphedSteps, choose_steps, fall_back
+from photofinish.training.graphs import GraphedSteps, Steps, choose_steps, fall_back
 from photofinish.training.losses import Loss
-from photofinish.training.optimization import (
-    LearningRates,
-    build_optimizers,
-    check_several_optimizers,
-)
+from photofinish.training.optimization import LearningRates, Step, build_optimizers
 from photofinish.training.state import AveragedWeights, Progress, TrainState, progress_in, put_back
-from photofinish.training.step import EagerSteps, choose_step, first_failure, take_steps
 from photofinish.training.torch_device import (
     CPU,
     compile_network,
@@ -83,11 +78,10 @@ class Trainer:
         self.team = team or World(device)
         self.clock = self.team.clock()
         self.criterion = Loss.of(experiment, task, self.team.output_device)
-        self.batch_loss, loss = choose_losses(
-            experiment, self.criterion, self.team, training, keeps_outputs=monitored is not None
-        )
-        rule, targets = experiment.early_stopping, self.criterion.task
-        self.validator = Validator(loss, targets, self.team, rule, monitored)
+        self.step = Step(experiment, self.criterion, self.team, training)
+        self.steps: Steps = self.step
+        """How steps are launched, chosen by `prepare`."""
+        self.validator = Validator(experiment, self.criterion, self.step, self.team, monitored)
         given = experiment.batch_transform
         self.batch_transform = BatchTransform(given, experiment.seed, classes) if given else None
         self.steps_per_epoch = training.steps
@@ -97,9 +91,6 @@ class Trainer:
         if experiment.model.compile:
             compile_network(self.network, deterministic=experiment.deterministic)
         self.state = self.fresh_state(self.team.parallel(self.network), layout)
-        self.step = choose_step(experiment, self.batch_loss, len(self.state.optimizers))
-        self.steps = EagerSteps(self.step)
-        """Launcher of steps, chosen by `prepare`."""
         self.progress = Progress()
         self.best_weights: dict[str, torch.Tensor] = {}
         """Weights of the best epoch, on the CPU. Empty without `early_stopping`."""
@@ -114,7 +105,7 @@ class Trainer:
         optimizers = build_optimizers(experiment.optimizer, itself, loss_is_scaled=is_scaled)
         if len(optimizers) > 1:
             check_several_optimizers(experiment)
-        schedule = LearningRates.of(experiment, optimizers[0], self.steps_per_epoch)
+        schedule = LearningRates(experiment, optimizers[0], self.steps_per_epoch)
         average = AveragedWeights(itself, experiment.ema) if experiment.ema else None
         return TrainState(network, optimizers, schedule, scaler, layout, average)
 
@@ -165,18 +156,20 @@ class Trainer:
         learning_rate = self.state.schedule.learning_rate
         self.state.network.train()
         batches = self.train_batches(epoch)
-        losses = []
+        losses, number = list[torch.Tensor](), 0
 
         started_seconds = self.clock.now_seconds()
-        for step_losses in take_steps(self.steps, self.state, batches):
-            losses.append(step_losses.reshape(-1))
-            self.steps_done += step_losses.numel()
+        for batch in batches:
+            losses.append(self.steps(self.state, number, batch))
+            number += losses[-1].numel()  # captured steps return several losses
+            self.steps_done += losses[-1].numel()
+            del batch  # so that the next one reuses its memory, which is in the cache
         trained_seconds = self.clock.now_seconds()
         sums = self.validate()
         monitored = self.validator.monitored(sums.judged)
         validated_seconds = self.clock.now_seconds()
 
-        step_losses = torch.cat(losses).cpu().double()
+        step_losses = torch.cat([loss.reshape(-1) for loss in losses]).cpu().double()
         metrics = self._metrics(epoch, learning_rate, step_losses, sums, monitored)
         self.state.schedule.epoch_ended(metrics.validation_loss)
         timing = EpochTiming(
@@ -256,7 +249,7 @@ class Trainer:
             )
         return WarmUp(self.clock.now_seconds() - started_seconds, first_seconds)
 
-    def chosen_steps(self) -> EagerSteps:
+    def chosen_steps(self) -> Steps:
         """Choose how steps are launched, by a trial on scratch copies. Nothing is captured yet."""
         scratch_copy = None if self._is_large() else self.scratch_copy
         return choose_steps(
@@ -288,7 +281,7 @@ class Trainer:
         if self._is_large() and layout is state.memory_format:
             with put_back(state):
                 network.train()
-                schedule = LearningRates.of(self.experiment, state.optimizer, self.steps_per_epoch)
+                schedule = LearningRates(self.experiment, state.optimizer, self.steps_per_epoch)
                 yield state._replace(schedule=schedule)
         # A copy of a compiled network would be compiled again.
         elif self.team.size == 1 and not self.experiment.model.compile:
@@ -340,7 +333,8 @@ class Trainer:
 
     def _release(self) -> None:
         """Free what was captured."""
-        self.steps.release()
+        if isinstance(self.steps, GraphedSteps):
+            self.steps.release()
         self.validator.release()
 
     def forget_optimizer(self) -> None:

@@ -7,21 +7,36 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch import nn
 
-from photofinish.data.tasks import Task
 from photofinish.errors import ConfigError
-from photofinish.training.batch_loss import BatchLoss, LossOfOutputs, Scores, Weight
+from photofinish.nested import map_nested, samples_in
 from photofinish.training.batches import Batch, Batches, map_batch
-from photofinish.training.cuda_recorder import Recorded
+from photofinish.training.cuda_recorder import Recorded, first_failure
+from photofinish.training.custom_step import CustomStep
 from photofinish.training.graphs import GraphedSteps, most_steps
-from photofinish.training.output_metrics import joined, monitored_value
+from photofinish.training.losses import Loss, Weight, predict, to_input
+from photofinish.training.optimization import Step
+from photofinish.training.output_metrics import joined, monitored_value, rows_that_count
 from photofinish.training.state import TrainState
-from photofinish.training.step import first_failure
 from photofinish.training.world import World
 
 if TYPE_CHECKING:
-    from photofinish.config.early_stopping import EarlyStopping
+    from photofinish.config.experiment import Experiment
     from photofinish.config.metrics import Metric
+
+
+class Scores(NamedTuple):
+    """Result of validation on one batch, on the device."""
+
+    loss: torch.Tensor
+    """Loss, summed over the samples."""
+    weight: Weight
+    correct: torch.Tensor | None = None
+    """Number of correct predictions, or None if the task counts none."""
+    predicted: Weight = 0
+    judged: tuple[Any, Any] | None = None
+    """Outputs and targets, if a metric needs them."""
 
 
 class Sums(NamedTuple):
@@ -51,16 +66,19 @@ class Validator:
 
     def __init__(
         self,
-        loss: BatchLoss,
-        task: Task,
+        experiment: Experiment,
+        criterion: Loss,
+        step: Step,
         team: World,
-        rule: EarlyStopping | None,
         metric: Metric | None,
     ) -> None:
-        self._loss, self._task, self._team, self._metric = loss, task, team, metric
+        given, rule, task = experiment.validation_step, experiment.early_stopping, criterion.task
+        self._custom = CustomStep(given) if given else step.custom
+        self._criterion, self._autocast = criterion, step.autocast
+        self._team, self._metric = team, metric
         self._captured: tuple[Recorded[_Totals], TrainState, list[Batch]] | None = None
         """Captured validation, and what it reads."""
-        is_judged = isinstance(loss, LossOfOutputs)
+        is_judged = self._custom is None
         self.has_accuracy = is_judged and task.has_accuracy
         if rule is None or rule.monitor == "validation_loss":
             return
@@ -90,7 +108,23 @@ class Validator:
             state.average.copy_buffers()
             network = state.average.network
         network.eval()
-        return [self._loss.scores(network, state, batch) for batch in batches]
+        return [self._score(network, state, batch) for batch in batches]
+
+    def _score(self, network: nn.Module, state: TrainState, batch: Batch) -> Scores:
+        """Return the scores on a batch of `network`: the network of `state`, or its average."""
+        if self._custom:
+            with self._autocast:
+                loss = self._custom(network, to_input(state, batch)).float()
+            count = samples_in(batch[1])
+            # The mean over no samples may be NaN.
+            return Scores(loss * count if count else torch.zeros_like(loss), count)
+        with self._autocast:
+            outputs, targets = predict(network, state, batch)
+        task, exact = self._criterion.task, map_nested(torch.Tensor.float, outputs)
+        loss, weight = self._criterion.sum_and_weight(exact, targets)
+        judged = rows_that_count(task, outputs, targets) if self._metric else None
+        correct, predicted = task.num_correct(outputs, targets), task.num_predictions(targets)
+        return Scores(loss, weight, correct, predicted, judged)
 
     def capture(self, state: TrainState, validation: Batches, steps: GraphedSteps) -> str | None:
         """Capture a whole validation on resident batches. Return why a capture failed, or None.
@@ -100,7 +134,7 @@ class Validator:
         """
         batches = list(validation.eval_batches())
         is_short = 0 < len(batches) <= 2 * most_steps(state.network)  # a step has a backward pass
-        if not (is_short and isinstance(self._loss, LossOfOutputs) and self._metric is None):
+        if not is_short or self._custom or self._metric:
             return None
         try:
             with torch.inference_mode():
@@ -140,7 +174,7 @@ class Validator:
             return None
         own = [map_batch(torch.Tensor.cpu, batch) for batch in judged]
         outputs, targets = zip(*chain(*self._team.all_gather_object(own)), strict=True)
-        return monitored_value(self._metric, self._task, joined(outputs), joined(targets))
+        return monitored_value(self._metric, self._criterion.task, joined(outputs), joined(targets))
 
 
 def _totals(scores: list[Scores]) -> _Totals:

@@ -28,7 +28,7 @@ def run_each_size(trainer: Trainer, state: TrainState) -> float:
     numbered += [(trainer.steps_per_epoch - 1, last) for last in lasts]
     ends = [trainer.clock.now_seconds()]
     for number, batch in numbered:
-        trainer.step(state, number, batch)
+        trainer.step(state, number, batch, moves_schedule=False)
         ends.append(trainer.clock.now_seconds())
     _fit_validation(trainer, state)
     if trainer.experiment.model.compile:  # validation compiles another graph
