@@ -120,7 +120,7 @@ class Network(nn.Module):
 class Case:
     dataset: Any
     slowest: tuple[str, ...]
-    """Parts of which one must be the longest. Any, if empty."""
+    """Parts, one of which must be the longest. Any may be, if empty."""
     by: str | None
     """Change that must be suggested, or None if nothing must be."""
     input: dict[str, Any] = field(default_factory=dict)
