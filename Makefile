@@ -57,8 +57,10 @@ spread: setup ## train missing results on all machines at once (LISTEN=tcp://0.0
 test: setup ## the whole check: lint, format, types, tests
 	ruff check .
 	ruff format --check .
-	mypy
-	pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
+	@# mypy uses one core, so it runs beside the tests.
+	mypy & types=$$!; \
+		pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder; tests=$$?; \
+		wait $$types || { echo "error: mypy failed, see above"; exit 1; }; exit $$tests
 
 bench: setup ## time the trainer beside other loops (minutes, on a quiet machine; QUICK=1: see that it runs)
 	python -m benchmarks $(if $(QUICK),--quick)

@@ -33,7 +33,7 @@ EXPERIMENTS = [
 
 
 class Project:
-    """A project with one experiment, in a folder of its own."""
+    """A project with one experiment, in a separate folder."""
 
     def __init__(self, folder: Path, job: str) -> None:
         prefix = job[: job.find("/") + 1]

@@ -59,7 +59,7 @@ def run_part(name: str, out: Path, data: Path | None) -> None:
         kept.skip("all of it", f"not installed here: {', '.join(missing)}")
         return
     if findings.here() == CPU:
-        torch.set_num_threads(1)  # what is to be seen is that all of it runs, on a busy machine too
+        torch.set_num_threads(1)  # this only shows that all of it runs, on a busy machine too
     module = importlib.import_module(f"benchmarks.probe.{part.module}")
     getattr(module, part.function)(kept, out, data)
 

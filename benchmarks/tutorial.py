@@ -22,7 +22,7 @@ Item = tuple[torch.Tensor, int]
 
 
 class ArrayImages(Dataset[Item]):
-    """Images like torchvision's MNIST: an array in memory, of which each becomes PIL's first."""
+    """Images like torchvision's MNIST: an array in memory. Each first becomes a PIL image."""
 
     def __init__(self, part: Part, transform: transforms.Compose) -> None:
         self.images, self.labels, self.transform = part.images, part.labels.tolist(), transform

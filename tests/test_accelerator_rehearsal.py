@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,6 +18,7 @@ from typing import Any
 
 import pytest
 import torch
+import warm_python
 from conftest import ROOT, MakeExperiment, digits_plan, learnable_images, run_command
 from rehearsal.plug_in import build, compiler
 from training_process import STAGE
@@ -37,12 +39,12 @@ from photofinish.reporting.ask_files import AskFiles
 from photofinish.results import records
 from photofinish.results.learned import load_network
 from photofinish.results.measured import MEASURED, MEASURED_FOLDER, Measured, read_measured
-from photofinish.scripts.run_script import Limits
+from photofinish.scripts.run_script import Limits, Watched, watch
 
 pytestmark = pytest.mark.slow
 
 TESTS = Path(__file__).parent
-CNN = {"name": "cnn", "channels": (4,), "hidden": (8,)}
+PRINTED = "measuring.txt"
 LEFT_OUT = "not the_clock_waits_until and not (again_gives and (tf32 or bf16 or fp16))"
 """Tests that need a device which works while the host goes on, and kernels of other precisions."""
 ADAM = {"name": "adam", "lr": 2**-7}
@@ -129,6 +131,7 @@ def results(
     make_experiment: MakeExperiment,
     cpu_host: CpuTarget,
     environment: dict[str, str],
+    empty_database: Path,
 ) -> Path:
     """Return the results of both devices, trained by the real stage and judged."""
     folder = tmp_path_factory.mktemp("stage")
@@ -137,8 +140,13 @@ def results(
     model = {"name": f"{network}:Net", "share": 0.5}
     experiment = make_experiment(model=model, optimizer=ADAM, repeats=3)
     on_cpu, on_gpu = prepare(folder, cpu_host, experiment)
-    for arguments in (on_gpu.measuring(), on_cpu.measuring(), [str(STAGE), *on_gpu.arguments()]):
-        run_python(environment, folder, *arguments)
+    shutil.copy(empty_database, folder)
+    measuring = run_python(environment, folder, *on_gpu.measuring())
+    (on_gpu.out / PRINTED).write_text(measuring, encoding="utf-8")
+    run_python(environment, folder, str(STAGE), *on_gpu.arguments())
+    warm = [warm_python.executable(), *on_cpu.measuring()]
+    measured = run_command(warm, folder, clean_environment())
+    assert measured.returncode == 0, measured.stderr
     process = on_cpu.fork()
     output, _ = process.communicate()
     assert process.returncode == 0, output
@@ -147,6 +155,16 @@ def results(
     judged = evaluate("small", learned, PackedSplit(on_cpu.data))
     write_evaluation(judged, on_cpu.out.with_name(records.EVALUATED))
     return on_cpu.out.parent
+
+
+def test_a_training_is_measured_on_an_accelerator(results: Path) -> None:
+    printed = (results / "gpu" / PRINTED).read_text(encoding="utf-8")
+    assert re.search(r"small on gpu: about .* for 3 epochs \(.*\)", printed)
+    measured = read_measured(results / "gpu" / MEASURED_FOLDER / MEASURED)
+    assert isinstance(measured, Measured)
+    assert measured.training.device_kind == "rehearsal"
+    assert measured.operations
+    assert measured.first_step
 
 
 def test_the_stage_leaves_what_it_learned_and_how_long_it_took(results: Path) -> None:
@@ -193,7 +211,7 @@ def test_what_it_saved_loads_where_there_is_no_such_device(results: Path) -> Non
 
 ASKED = """
 import os, torch
-device = DEVICE
+device = "cpu" if os.environ.get("CUDA_VISIBLE_DEVICES") == "" else "rehearsal"
 net = torch.nn.Linear(64, 3).to(device)
 optimizer = torch.optim.SGD(net.parameters(), 0.1)
 for _ in range(40):
@@ -201,62 +219,40 @@ for _ in range(40):
     net(torch.randn(32, 64).to(device)).square().mean().backward()
     optimizer.step()
 """
-BY_WHAT_IS_HIDDEN = '"cpu" if os.environ.get("CUDA_VISIBLE_DEVICES") == "" else "rehearsal"'
 
 
-@pytest.fixture
-def ask_here(
+def test_ask_runs_a_script_on_both_devices_and_reports_one_that_computes_on_the_wrong_one(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     cpu_host: CpuTarget,
     environment: dict[str, str],
-) -> Callable[[str], Any]:
-    """Ask for a script with this device, and return the records of the answer."""
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", environment["PYTHONPATH"])
-    monkeypatch.setattr(
-        "photofinish.commands.ask.fingerprint", lambda _devices: (cpu_host, planned_gpu())
-    )
+    hosts = cpu_host, planned_gpu()
+    monkeypatch.setattr("photofinish.commands.ask.fingerprint", lambda _devices: hosts)
+    Path("train.py").write_text(ASKED, encoding="utf-8")
+    ran: dict[str, Watched] = {}
 
-    def ask_here(device: str) -> Any:
-        Path("train.py").write_text(ASKED.replace("DEVICE", device), encoding="utf-8")
+    def asked(watching: Callable[..., Watched]) -> Any:
+        monkeypatch.setattr("photofinish.commands.ask.watch", watching)
         file = Path("answer.json")
         command = [sys.executable, "train.py"]
         ask(command, None, Limits(60, 60), AskFiles(file), shows_output=False)
         return json.loads(file.read_bytes())[0]["records"]
 
-    return ask_here
+    def watch_and_keep(command: list[str], kind: str, **named: Any) -> Watched:
+        return ran.setdefault(kind, watch(command, kind=kind, **named))
 
-
-def test_ask_runs_a_script_on_both_devices(ask_here: Callable[[str], Any]) -> None:
-    found = ask_here(BY_WHAT_IS_HIDDEN)
+    found = asked(watch_and_keep)
     assert {name: each["script"]["device_kind"] for name, each in found.items()} == {
         "cpu": "cpu",
         "gpu": "rehearsal",
     }
     assert all(each["operations"]["flops"] for each in found.values())
 
-
-def test_ask_reports_a_script_that_computes_on_the_wrong_device(
-    ask_here: Callable[[str], Any], capsys: pytest.CaptureFixture[str]
-) -> None:
     with pytest.raises(UserError, match=r"on rehearsal where .* CPU, .* \{device\}"):
-        ask_here('"rehearsal"')
-    assert list(ask_here('"cpu"')) == ["cpu"]
+        asked(lambda *_, **__: ran["cuda"])
+    assert list(asked(lambda *_, **__: ran["cpu"])) == ["cpu"]
     assert "computes on the CPU though cuda is here" in capsys.readouterr().err
-
-
-def test_a_training_is_measured_on_an_accelerator(
-    tmp_path: Path,
-    make_experiment: MakeExperiment,
-    cpu_host: CpuTarget,
-    environment: dict[str, str],
-) -> None:
-    _, stage = prepare(tmp_path, cpu_host, make_experiment(model=CNN, epochs=9))
-    output = run_python(environment, tmp_path, *stage.measuring(seconds=0.001))
-    assert re.search(r"small on gpu: about .* for 9 epochs \(.*\)", output)
-    measured = read_measured(stage.out / MEASURED_FOLDER / MEASURED)
-    assert isinstance(measured, Measured)
-    assert measured.training.device_kind == "rehearsal"
-    assert measured.operations
-    assert measured.first_step

@@ -145,7 +145,7 @@ while True:
     for x, y in DataLoader(data, batch_size=64):
         {STEP}
 """
-TWO_SECONDS, TO_THE_END = Limits(2, 60), Limits(60, 60)
+A_SECOND, TO_THE_END = Limits(1, 60), Limits(60, 60)
 SCRIPTS: dict[str, tuple[str, Length | None, int, dict[str, float]]] = {
     "two optimizers": (GAN, None, 160, {"an epoch": 2}),
     "a closure, and no loader": (CLOSURE, None, 1, {}),
@@ -173,7 +173,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
         *arguments: str,
         start: Sequence[str] = (sys.executable, "-W", "error", "train.py"),
         length: Length | None = None,
-        limits: Limits = TWO_SECONDS,
+        limits: Limits = A_SECOND,
         shows_output: bool = False,
     ) -> Any:
         Path("train.py").write_text(BEGIN + script, encoding="utf-8")

@@ -117,21 +117,10 @@ def test_the_command_line_has_the_length(words: str, expected: str) -> None:
         assert (f"{length.value:g} {length.by}" if length else "") == expected
 
 
-@pytest.mark.parametrize(
-    ("arguments", "wanted", "line"),
-    [
-        ([], Length("epochs", 90, "--epochs"), r"90 epochs \(--epochs\).*--steps"),
-        (["--epoch", "7"], None, r"7 epochs \(--epoch\).*--steps"),
-        ([], None, r"not found.*--steps"),
-        (["--steps", "4"], None, r"4 steps \(--steps\)"),
-    ],
-)
 def test_the_first_line_has_the_length_or_the_option_that_gives_it(
-    arguments: list[str],
-    wanted: Length | None,
-    line: str,
-    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """One script runs. Then other lengths stand for those on its command line."""
     script = """
 import torch, time
 weight = torch.ones(1, requires_grad=True)
@@ -142,7 +131,17 @@ while True:
     time.sleep(0.01)
 """
     Path("train.py").write_text(script, encoding="utf-8")
-    command = [sys.executable, "train.py", *arguments]
-    ask(command, wanted, Limits(1, 60), AskFiles(), shows_output=False)
-    first = capsys.readouterr().out.strip().splitlines()[0]
-    assert re.search(line, first)
+    command, named = [sys.executable, "train.py", "--epoch", "7"], {"shows_output": False}
+    watched = run_script.watch(command, kind="cpu", limits=Limits(1, 60), **named)
+    monkeypatch.setattr("photofinish.commands.ask.watch", lambda *_, **__: watched)
+    assert watched.process
+    for on_command_line, wanted, line in (
+        (watched.process.on_command_line, None, r"7 epochs \(--epoch\).*--steps"),
+        ([], Length("epochs", 90, "--epochs"), r"90 epochs \(--epochs\).*--steps"),
+        ([], None, r"not found.*--steps"),
+        ([Length("max_steps", 4, "--steps")], None, r"4 steps \(--steps\)"),
+    ):
+        watched.process.on_command_line = on_command_line
+        ask(command, wanted, LIMITS, AskFiles(), **named)
+        first = capsys.readouterr().out.strip().splitlines()[0]
+        assert re.search(line, first)

@@ -81,10 +81,10 @@ def test_python_in_the_pages_runs(code: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("figure", "pages"),
     [
-        (f"{estimates.LONG_STEPS_WITHIN:g}", {"README.md", "docs/verdict.md"}),
-        (f"{LAUNCH:g} µs", {"docs/verdict.md"}),
-        (f"{SLOW_LAUNCH:g} µs", {"docs/verdict.md"}),
-        (f"({FAST_CONTEXT:g} to {SLOW_CONTEXT:g} s)", {"docs/verdict.md"}),
+        (f"{estimates.LONG_STEPS_WITHIN:g}", {"README.md", "docs/method.md"}),
+        (f"{LAUNCH:g} µs", {"docs/method.md"}),
+        (f"{SLOW_LAUNCH:g} µs", {"docs/method.md"}),
+        (f"({FAST_CONTEXT:g} to {SLOW_CONTEXT:g} s)", {"docs/method.md"}),
     ],
 )
 def test_a_constant_stands_as_the_code_has_it_and_where_it_is_explained(

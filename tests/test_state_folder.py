@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from conftest import PrepareStage
 @pytest.mark.slow
 @pytest.mark.parametrize("users_is_writable", [True, False])
 def test_a_training_goes_on_beside_a_file_in_the_state_folders_place_and_names_the_variable(
-    *, users_is_writable: bool, prepare_stage: PrepareStage, tmp_path: Path
+    *, users_is_writable: bool, prepare_stage: PrepareStage, tmp_path: Path, empty_database: Path
 ) -> None:
     stage, users, temporary = prepare_stage(epochs=2), tmp_path / "users", tmp_path / "temporary"
     places = (
@@ -22,6 +23,7 @@ def test_a_training_goes_on_beside_a_file_in_the_state_folders_place_and_names_t
     for place in places:
         place.write_text("mine", encoding="utf-8")
     temporary.mkdir()
+    shutil.copy(empty_database, stage.folder)
     process = stage.start(XDG_STATE_HOME=str(users), TMPDIR=str(temporary))
     output, _ = process.communicate()
     assert process.returncode == 0, output

@@ -5,6 +5,7 @@ Each start takes many seconds, so one training is killed in all ways.
 
 from __future__ import annotations
 
+import shutil
 import signal
 import sqlite3
 import time
@@ -45,6 +46,7 @@ def make_stage(
     packed_split: PackedSplit,
     cpu_host: CpuTarget,
     make_experiment: MakeExperiment,
+    empty_database: Path,
 ) -> MakeStage:
     """A stage of two processes in a folder of its own: `make_stage("a", epochs=3)`."""
 
@@ -56,6 +58,7 @@ def make_stage(
         )
         host = cpu_host.model_copy(update={"processes": 2})
         folder = tmp_path_factory.mktemp(name)
+        shutil.copy(empty_database, folder)
         return TrainingStage.prepare(folder, experiment, host, packed_split.folder)
 
     return make

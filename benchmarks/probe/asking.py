@@ -40,7 +40,7 @@ def run(findings: Findings, out: Path, _data: Path | None) -> None:
 
 
 def run_alone(findings: Findings, _out: Path, _data: Path | None) -> None:
-    """Time the steps of the same scripts without `ask`, but those that compile or are fixed."""
+    """Time the same scripts' steps without `ask`, except if they compile or fix the device."""
     device = here()
     for name in RUNS.keys() - _NOT_ALONE:
         with findings.failures_kept(name):

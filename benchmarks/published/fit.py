@@ -41,7 +41,7 @@ LEFT_OUT: dict[str, Callable[[Published], str]] = {
     "repository": lambda each: each.source.partition(":")[0],
     "network": lambda each: each.model,
 }
-"""What is left out of the fit of an estimate."""
+"""Groups of speeds to leave out of an estimate's fit, by their name."""
 
 
 def main() -> None:
@@ -151,7 +151,7 @@ def kind(each: Published) -> str:
 def errors(
     speeds: list[Published], left_out: Callable[[Published], str] = LEFT_OUT["accelerator"]
 ) -> list[tuple[Published, float]]:
-    """Return each speed with the factor by which its estimate, fitted without its like, is off."""
+    """Return each speed, and the factor by which its estimate without its group is off."""
     found = []
     for name in dict.fromkeys(map(left_out, speeds)):
         constants = fitted([each for each in speeds if left_out(each) != name])

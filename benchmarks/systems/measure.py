@@ -41,7 +41,7 @@ class Measured:
     test_accuracy: float | None
     is_real: bool
     how: str
-    """How steps were launched, and why."""
+    """Way in which steps were launched, and the reason."""
     load: float
     """Load average of the machine at the end."""
 

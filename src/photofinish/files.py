@@ -97,7 +97,7 @@ def state_folder() -> Path:
 
 
 def user_state_folder() -> Path:
-    """Return the folder of this user's machine lock, and of a project whose own is not writable."""
+    """Return this user's folder: for the machine's lock, and for projects that are not writable."""
     folder = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(folder) / "photofinish"
 

@@ -1,6 +1,6 @@
 """Bounds on speed-ups by the work that stays on the CPU.
 
-docs/verdict.md explains them. Only work that must stay on the CPU counts: data loading per epoch,
+docs/method.md explains them. Only work that must stay on the CPU counts: data loading per epoch,
 as fast as without steps, and start-up for the job. Kernel launches, checkpoints and loading for
 validation do not count, because they may shrink.
 """

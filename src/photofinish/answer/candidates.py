@@ -113,7 +113,7 @@ def for_all(of_each: Sequence[list[Candidate]]) -> list[Candidate]:
 
 @dataclass(frozen=True)
 class Worth:
-    """Whether a GPU is worth it, for one job or all of a sweep. All times are of whole jobs."""
+    """Answer for one job or all of a sweep: is a GPU worth it? All times are of whole jobs."""
 
     about: About
     answer: Answer

@@ -244,7 +244,7 @@ def with_settings(
 
 
 def _with_readings(pairs: Sequence[Comparison]) -> list[Comparison]:
-    """Return the comparisons, whose times have the readings of their machine from all trainings."""
+    """Return the comparisons. Their times have their machine's readings from all trainings."""
     readings: dict[tuple[DeviceLabel, str], list[float]] = defaultdict(list)
     for run in (run for pair in pairs for run in pair.trained if run.trained):
         if (variance := reading(run.timings)) is not None:

@@ -23,7 +23,7 @@ from photofinish.config.compare import Comparing
 from photofinish.results.records import DeviceLabel
 
 LEAST_GAIN = 1.1
-"""Smallest speed-up of a job for which a change of its settings is what to do, by hand."""
+"""Smallest speed-up of a job, by hand, for which a change of its settings is recommended."""
 _LONGER = 3.0
 """Factor on the measured time that should settle an answer, by hand: its error falls as a root."""
 
@@ -94,7 +94,7 @@ class Decision:
 def decide_all(pairs: Sequence[Comparison]) -> list[Decision]:
     """Decide for each experiment. Experiments with equal data set and network are one sweep.
 
-    Those without an estimate are a sweep of their own, or none of the others would have one.
+    Those without an estimate are a separate sweep, because a sweep needs an estimate for each.
     """
     sweeps: dict[tuple[object, ...], list[Comparison]] = defaultdict(list)
     for pair in pairs:

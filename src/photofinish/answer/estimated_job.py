@@ -97,7 +97,7 @@ def _estimate_step(
     operations: Operations,
     accelerator: Accelerator,
 ) -> StepEstimate | None:
-    """Return the estimate of a step with these settings, of which a script has none."""
+    """Return the estimate of a step with these settings. A script has no settings."""
     seconds = run.timings.step_seconds
     if run.timings.attribution:
         seconds = [*seconds, *run.timings.attribution.other_batch.step_seconds]

@@ -23,7 +23,7 @@ from photofinish.results.records import FirstStep, TensorFingerprint
 
 ModelMatch = Literal["identical", "same within rounding", "equivalent", "not shown", "different"]
 _OUTPUT_TOLERANCE, _GRADIENT_TOLERANCE = 5.0, 10.0
-"""Factors on a layer's change by slightly moved weights, by hand (docs/verdict.md)."""
+"""Factors on a layer's change by slightly moved weights, by hand (docs/method.md)."""
 _FEW_ACTIVATIONS = 0.02
 """Share of a gradient's norm that changes, by hand, if a few activations cross ReLU's corner."""
 _NOISE = 1e-5

@@ -1,4 +1,4 @@
-"""Result of a job on one device: what was measured of it, and what it trained."""
+"""Result of a job on one device: its measurements, and the model that it trained."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class Result:
-    """What is known of a job on one device. What a job can't have is None or empty."""
+    """Facts about a job on one device. A fact that a job can't have is None or empty."""
 
     experiment: str
     """Name of the experiment or script."""
@@ -62,7 +62,7 @@ class Result:
     record: records.TrainingRecord | None = None
     """Settings, data and network. None for a script."""
     trained: Trained | None = None
-    """What was trained. None for a script, and if the job was only measured."""
+    """Trained model. None for a script, and if the job was only measured."""
     waiting_seconds: tuple[float, ...] = ()
     """Time that each timed pass of a script waited for batches."""
     step_parts_seconds: Mapping[str, float] = field(default_factory=dict)

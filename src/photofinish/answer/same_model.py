@@ -1,4 +1,4 @@
-"""Whether a GPU trains the same model: by the GPU here, or by another machine's record."""
+"""Comparison of models: the CPU's and that of the GPU here, or of another machine's record."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RecordedModel:
 
 @dataclass(frozen=True)
 class SameModel:
-    """Finding on the models, of which one field is set."""
+    """Finding on the models. One field is set."""
 
     parity: Parity | None = None
     record: RecordedModel | None = None

@@ -1,4 +1,4 @@
-"""Whether a script takes the same first step on the CPU and on the GPU."""
+"""Comparison of a script's first steps on the CPU and on the GPU."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SameScript:
 
     kind: Kind
     layer: str = ""
-    """What differs, if the step does."""
+    """Part that differs, if the step does."""
 
 
 def same_script(

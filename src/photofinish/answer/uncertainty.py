@@ -50,7 +50,7 @@ class LogError(NamedTuple):
         return max(self.least, students_t(self.freedom) * math.sqrt(self.variance))
 
     def times(self, share: float) -> LogError:
-        """Return the error of a whole of which this share is uncertain."""
+        """Return the error of a sum, if this share of it has this error."""
         if not share:
             return NONE
         return LogError(share**2 * self.variance, self.freedom, share * self.least)

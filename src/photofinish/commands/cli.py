@@ -66,7 +66,7 @@ _GONE = {
     "plan --try": "`photofinish ask NAME --seconds 1` runs your code for a moment",
     "history": "`dvc exp show --all-commits` and `photofinish ui` compare commits",
 }
-"""What to use instead of a command or option of an earlier version."""
+"""Replacements for commands and options of earlier versions."""
 
 
 def main() -> None:

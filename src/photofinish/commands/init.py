@@ -242,7 +242,7 @@ def _trains(tree: ast.AST) -> bool:
 
 
 def _calls_in(nodes: Iterable[ast.AST]) -> set[str]:
-    """Return the names of what is called, without the modules before them."""
+    """Return the names of called functions, without the modules before them."""
     each = (node for top in nodes for node in ast.walk(top))
     return {
         ast.unparse(node.func).rpartition(".")[2] for node in each if isinstance(node, ast.Call)

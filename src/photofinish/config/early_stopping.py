@@ -1,4 +1,4 @@
-"""When a training ends early: the value that must improve, and how."""
+"""Early end of a training: the value that must improve, and how."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ class Change:
 
     @property
     def bits(self) -> tuple[bool | None, str]:
-        """Whether the losses have the same bits from the first step on. None if it isn't known."""
+        """True if the losses have the same bits from the first step on, or None if unknown."""
         if not any(_comparable(one.old, one.new) for one in self.pairs):
             return None, "bits not compared"
         differing = [_steps_to_difference(one.old, one.new) for one in self.pairs]

@@ -190,7 +190,7 @@ def _count(iterable: ast.expr, names: Mapping[str, Any]) -> tuple[int | None, bo
             value = value.iterable
         if any(kind.__name__ == "DataLoader" for kind in type(value).__mro__):
             return None, True
-        # Words may be phases, such as train and val, of which only one steps.
+        # Words may be phases, such as train and val. Only one of them steps.
         if isinstance(value, list | dict | tuple) and isinstance([*value, 0][0], str | bool):
             return None, False
         return len(value), False

@@ -58,7 +58,7 @@ class Recorder:
         """Numbers of loaders by data set and batch size. A script may make one for each epoch."""
         self._loader_lines: dict[int, Any] = {}
         self._kept: dict[int, Any] | None = {} if takes_apart else None
-        """Loaders, of which the training's is taken apart at the end."""
+        """Loaders. The parts of the training's one are timed at the end."""
         self._batches_of: Counter[int | None] = Counter()
         self._optimizers: dict[Any, int] = {}
         self._steps: list[int] = []
@@ -67,7 +67,7 @@ class Recorder:
         self._main = 0
         """Optimizer whose step ends a period."""
         self.seeds = False
-        """Whether torch is seeded once it is imported."""
+        """True to seed torch once it is imported."""
         self._first_step: FirstValues | None = None
         self._seen_at: float | None = None
         """Time of the first batch or forward pass."""
@@ -375,7 +375,7 @@ class Recorder:
         self._note(kind="length", name=name, value=value, by=by)
 
     def _ended(self) -> None:
-        """Write what is left, then the parts of the training's loader."""
+        """Write the remaining lines, then the parts of the training's loader."""
         if self._lines.is_forked or not ("torch" in sys.modules or self._optimizers):
             return
         if self._first_step_at is None:

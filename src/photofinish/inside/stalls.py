@@ -73,7 +73,7 @@ class Stalls(TorchFunctionMode):
 
     @property
     def note(self) -> dict[str, Any]:
-        """What the recorder notes at the end."""
+        """Line that the recorder writes at the end."""
         return {"kind": "stalls", "value": self.lines}
 
     @property

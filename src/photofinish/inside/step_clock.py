@@ -42,7 +42,7 @@ class StepClock:
 
     @property
     def note(self) -> dict[str, Any]:
-        """What the recorder notes at the end."""
+        """Line that the recorder writes at the end."""
         seconds = {part: each / self.steps for part, each in self._seconds.items()}
         return {"kind": "step_parts", "value": seconds}
 

@@ -127,7 +127,7 @@ def share_of_others(windows: Sequence[LoadWindow]) -> float:
 
 
 class GpuState(NamedTuple):
-    """Why a GPU reduced its clock, and the processes that compute on it."""
+    """Reasons for a GPU's reduced clock, and the processes that compute on it."""
 
     slowdowns: tuple[str, ...] = ()
     processes: frozenset[int] = frozenset()

@@ -1,1 +1,1 @@
-"""One measurement of an experiment, as a stage of its own before the training."""
+"""One measurement of an experiment, as a separate stage before the training."""

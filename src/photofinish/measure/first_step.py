@@ -51,7 +51,7 @@ _MOVED_BY = {"fp32": 2**-15, "tf32": 2**-11, "fp16": 2**-11, "bf16": 2**-8}
 """Relative change of each weight, to see what rounding may change.
 
 For fp32 it is far more than one rounding (2**-24), because libraries differ by dozens of roundings
-(docs/verdict.md).
+(docs/method.md).
 """
 _MOVING_SEED = 0x5EED_0F_57E9
 """Seed for changing weights. With the seed that drew the weights, all would change alike."""

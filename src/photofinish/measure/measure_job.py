@@ -28,7 +28,7 @@ def measure_job(
     """Measure one experiment on one device, and write the record.
 
     Return None on other ranks than 0, and if the device is missing. `epochs` is the length of the
-    job, of which at most a fifth is measured.
+    job. At most a fifth of it is measured.
     """
     host, steps = read_host(device, host_file), read_plan(steps_file, ExperimentPlan)
     rank = own_rank()

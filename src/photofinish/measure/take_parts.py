@@ -70,7 +70,7 @@ def take_parts(
     if epochs >= _ENOUGH_EPOCHS and _ENOUGH_EPOCHS * epoch_seconds <= most_seconds:
         return _whole_epochs(trainer, Deadline(trainer, most_seconds), epochs)
     deadline = Deadline(trainer, (1 - _VALIDATION_SHARE) * most_seconds)
-    # An epoch's start is a part of its own, so steps are left for another part.
+    # An epoch's start is a separate part, so steps are left for another part.
     most_steps = max(1, trainer.steps_per_epoch - trainer.steps.at_once)
     steps = min(most_steps, max(1, int(most_seconds / _PARTS / step_seconds)))
     parts = tuple(_parts(trainer, deadline, steps, epochs))

@@ -72,7 +72,7 @@ def check_planned(planned: dict[str, Any], machine: Machine) -> None:
 
 
 def warn_if_open(address: str) -> None:
-    """Print a line if other machines may reach this address, and no certificate is asked for."""
+    """Print a line if other machines may reach this address, and it needs no certificate."""
     from distributed.comm import get_address_host, resolve_address
 
     is_loopback = ip_address(get_address_host(resolve_address(address))).is_loopback

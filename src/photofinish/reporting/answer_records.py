@@ -75,7 +75,7 @@ class CandidateRecord(Record):
     """Accelerator that may be rented, with the job's estimated time and cost on it."""
 
     accelerator: str
-    """Its name for `photofinish rent`."""
+    """Name for `photofinish rent`."""
     full_name: str
     epoch_seconds: float | None
     job_seconds: Number | None

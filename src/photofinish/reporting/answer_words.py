@@ -1,4 +1,4 @@
-"""Answers in two lines: which templates say them, and the values that fill these."""
+"""Answers in two lines: their templates, and the values that fill them."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def cause_text(pair: Comparison, worth: Worth) -> str:
 
 
 def _unknown(pair: Comparison, worth: Worth) -> str:
-    """Return what is not known where the answer is open."""
+    """Return what is not known, if the answer is open."""
     if slow := slow_kernels(pair.cpu.timings):
         return say("slow kernels", precision=pair.cpu.precision, slow=slow)
     if worth.about == "the GPU here":

@@ -135,7 +135,7 @@ def step_line(run: Result) -> str | None:
 
 
 def seen_line(run: Result, watched: Watched | None) -> str:
-    """Return what was seen of a job, and what was not and so is not counted."""
+    """Return what was seen of a job, and what was not seen and is not counted."""
     done, _, unit = run.timings.timed
     steps = watched.figures.steps if watched and watched.figures else round(done)
     unseen = []

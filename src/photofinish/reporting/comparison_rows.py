@@ -108,7 +108,7 @@ def _column(
     then: Callable[[Any], Any] = lambda found: found,
     dvc: bool = False,
 ) -> Figure[_DeviceRow]:
-    """Return a column: `then` of what is at a path of attributes, or None if that ends early."""
+    """Return a column: `then` of the value at a path of attributes, or None if the path ends."""
     keys = (path or name).split(".")
 
     def value(row: _DeviceRow) -> Any:

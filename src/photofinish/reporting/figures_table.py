@@ -88,7 +88,7 @@ def _steps(result: Result) -> str | None:
 
 
 def _lowest_loss(result: Result) -> float | None:
-    """Return the time to the lowest validation loss, if early stopping looks for it."""
+    """Return the time to the lowest validation loss, if early stopping follows it."""
     if not result.stops_early or not result.trained:
         return None
     timings = result.trained.timings

@@ -1,4 +1,4 @@
-"""The line with which measuring ends: how long the whole job will take."""
+"""Last line of a measurement: how long the whole job will take."""
 
 from __future__ import annotations
 

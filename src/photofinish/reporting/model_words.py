@@ -1,4 +1,4 @@
-"""Whether the model is the same, in words."""
+"""Words for the comparison of the models."""
 
 from __future__ import annotations
 

@@ -47,9 +47,9 @@ class Verdict:
     answer: str
     """First line: the word, the times and the cause."""
     action: str
-    """What to do now, the beginning of the second line."""
+    """Recommendation, the beginning of the second line."""
     model: str
-    """Whether the GPU trains the same model, the end of the second line."""
+    """Comparison of the models, the end of the second line."""
     busy: str | None
     """Warning that the machine was busy."""
     details: tuple[str, ...]

@@ -23,7 +23,7 @@ from photofinish.results.timed_parts import EpochByParts, epoch_by_parts
 
 
 class TimedShare(NamedTuple):
-    """How much of a job was timed."""
+    """Share of a job that was timed."""
 
     done: float
     of: float
@@ -42,7 +42,7 @@ class JobTimes(ProcessTimes, StepMeasurements, ABC):
     """Load while `measure` ran. In records without it, the last window of `load` covers that."""
 
     readings: tuple[float, ...] = Field(default=(), exclude=True)
-    """How much the machine's speed differed between two processes: variances, one for each job."""
+    """Variances of the machine's speed between two processes, one for each job."""
 
     @property
     def is_bound(self) -> bool:

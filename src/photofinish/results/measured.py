@@ -21,7 +21,7 @@ MEASURED_FOLDER, MEASURED = "measured", "measured.json"
 
 
 class JobLength(Record):
-    """Length of a script's whole job, and who said it."""
+    """Length of a script's whole job, and its source."""
 
     value: float
     unit: Literal["epochs", "steps"]
@@ -47,7 +47,7 @@ class NotedStep(Record):
 
 
 class FirstScriptSteps(Record):
-    """First steps of a script, of which each has losses and gradients. Now the first alone."""
+    """First steps of a script, each with losses and gradients. Now only the first is recorded."""
 
     inputs: list[list[float]]
     """Norm and some values of each tensor that enters the network."""
@@ -85,7 +85,7 @@ class ScriptFacts(Record):
     step_parts: dict[str, float] = Field(default_factory=dict)
     """Time of a step's forward pass, backward pass and optimizer on the CPU, if it is known."""
     ended: str | None = None
-    """How the script failed or was stopped, if it did not end by itself."""
+    """Reason why the script failed or was stopped. None if it ended by itself."""
     is_bound: bool = False
     """True if no step could be timed in the time that one step took at least."""
     metrics: dict[str, float | None]

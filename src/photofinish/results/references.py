@@ -92,7 +92,7 @@ def read_references(
 
 
 def _as_now(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record of an earlier version without what is gone since."""
+    """Return a record of an earlier version without fields that are gone now."""
     timings = _without_gone(record["timings"])
     if loader := timings.get("loader"):
         loader["tried_inputs"] = [each for each in loader["tried_inputs"] if "turns" in each]

@@ -25,7 +25,7 @@ class TimedPart(Record):
     holds: Literal["start", "steps", "epoch", "run"]
     """A start is an epoch's first steps, with the start of its loader.
 
-    A run is a whole script of which no step was seen.
+    A run is a whole script without a step that was seen.
     """
     waiting_seconds: float | None = None
     """Time in which nothing was computed because batches were awaited. None if it is not known."""

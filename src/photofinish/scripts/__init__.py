@@ -1,1 +1,1 @@
-"""Scripts with their own training loop: run, watched from outside, and what was seen."""
+"""Scripts with their own training loop: how they run, are watched and are recorded."""

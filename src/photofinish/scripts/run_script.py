@@ -85,7 +85,7 @@ class Watched:
     status: int | None = 0
     """Exit status, or None if the command was ended here."""
     ended: str | None = None
-    """How it failed or was stopped."""
+    """Reason why it failed or was stopped."""
     output: str = ""
     """Last lines of the output, unless it was shown."""
 
@@ -190,7 +190,7 @@ def load_monitor(kind: str, variables: Mapping[str, str]) -> LoadMonitor:
 def recording(kind: str, gpus: Sequence[int] = (0,)) -> Iterator[tuple[Path, dict[str, str]]]:
     """Yield a folder with a recorder, and variables by which a command writes its lines there.
 
-    They hide the GPUs that the run is not about: all for the CPU.
+    They hide the GPUs that the run does not use. On the CPU, these are all.
     """
     with tempfile.TemporaryDirectory(prefix="photofinish-") as name:
         folder = Path(name)

@@ -34,7 +34,7 @@ class WholeJob:
 
 @dataclass(frozen=True)
 class Given:
-    """What the plan of a script and its files give."""
+    """Facts from a script's plan and files."""
 
     epochs: int | None = None
     files: Mapping[str, str] = field(default_factory=dict)
