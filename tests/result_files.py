@@ -156,6 +156,13 @@ def in_turns(base_seconds: float, changed_seconds: float) -> measurements.InTurn
     return measurements.InTurns(base=base, changed=changed)
 
 
+def resident_tried(loader_seconds: float, resident_seconds: float) -> measurements.LoaderTimes:
+    """Make up steps with resident batches, in turns with those of a loader."""
+    turns = in_turns(loader_seconds, resident_seconds)
+    tried = measurements.Tried(by="resident", changes={"input": "resident"}, turns=turns)
+    return measurements.LoaderTimes(samples=1, tried_inputs=(tried,))
+
+
 def made_up_attribution(
     waiting: float,
     copying: float = 0.0,

@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import MakeExperiment, MakeResult
-from result_files import BUSY, QUIET, as_result, made_up_attribution, pair_of, trained
+from result_files import (
+    BUSY,
+    QUIET,
+    as_result,
+    made_up_attribution,
+    pair_of,
+    resident_tried,
+    trained,
+)
 
 from photofinish.answer.bounds import speedup_bounds
 from photofinish.answer.fair_cpu import SHARED_CACHES
@@ -149,7 +157,7 @@ SLOW_NETWORK = made_up_attribution(0.0001)
 @pytest.mark.parametrize(
     ("changed", "is_bounded"),
     [
-        ({"waiting": 0.09}, True),
+        ({"waiting": 0.09, "loader": resident_tried(0.1, 0.01)}, True),
         ({"waiting": 0.05, "workers": None, "startup_seconds": 3.25}, False),
         ({"attribution": SLOW_NETWORK, "startup_seconds": 0.3, "total_seconds": 12}, False),
     ],

@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 from conftest import ROOT, MakeResult
-from result_files import made_up_attribution, paired, trained, with_record, with_timings
+from result_files import (
+    made_up_attribution,
+    paired,
+    resident_tried,
+    trained,
+    with_record,
+    with_timings,
+)
 
 from photofinish.answer.decision import Decision, decide_all
 from photofinish.answer.result import Trained
@@ -137,6 +144,9 @@ def cpu_result(make_result: MakeResult, name: str, speed: float) -> Trained:
         operations=given.operations(),
         attribution=attribution,
         steady_state=SteadyState(steps_per_sample=1, sample_seconds=(whole_step,) * 5),
+        loader=resident_tried(whole_step + given.batch_seconds / speed, whole_step)
+        if experiment.input.name == "loader"
+        else None,
     )
 
 

@@ -191,9 +191,12 @@ def test_each_accelerator_has_the_figures_of_an_estimate() -> None:
 def test_kernels_are_about_those_that_an_h100_ran(
     job: str, model: dict[str, Any], optimizer: dict[str, Any]
 ) -> None:
-    """Its optimizers are fused, and its first step makes no state."""
+    """Its optimizers are fused, and its first step makes no state.
+
+    There `promote_types` counted, which runs no kernel. A step has none of it now.
+    """
     images = mnist(None, 64, 64) if job != "resnet18" else data.noise((3, 32, 32), 64, 64)
     of_trainer = trainer(images, torch.device("cpu"), model=model, optimizer=optimizer)
     rows = [each for each in measured() if (each.job, each.precision) == (job, "fp32")]
-    there = rows[0].operations.kernels
+    there = rows[0].operations.kernels - 1
     assert count_operations(of_trainer).kernels == pytest.approx(there, rel=0.13)

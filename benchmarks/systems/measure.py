@@ -14,7 +14,6 @@ import torch
 from benchmarks.probe.trainers import LOADER, how, trainer
 from benchmarks.systems.images import Images
 from benchmarks.systems.jobs import Job
-from photofinish.measure.take_parts import take_steps
 from photofinish.training.torch_device import device_name
 from photofinish.training.trainer import Trainer
 
@@ -109,8 +108,8 @@ def _some_steps(built: Trainer, until_seconds: float) -> tuple[int, float]:
     """Return the number of steps until then, and their time."""
     built.state.network.train()
     steps, began_seconds = 0, built.clock.now_seconds()
-    for losses in take_steps(built.steps, built.state, built.train_batches(0)):
-        steps += losses.numel()
+    for batch in built.train_batches(0):
+        steps += built.steps(built.state, steps, batch).numel()
         if steps >= _LEAST_STEPS and time.monotonic() > until_seconds:
             break
     return steps, built.clock.now_seconds() - began_seconds
