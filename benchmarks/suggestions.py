@@ -157,6 +157,15 @@ CASES = {
     "spawned workers": Case(
         Items(noise, count=40), (), "workers", {"workers": 1}, "spawn", budget_seconds=10.0
     ),
+    "a slow file, then a flip": Case(
+        Items(constant, burn), (), "decode once", {"transform": {"name": "RandomHorizontalFlip"}}
+    ),
+    "a blur of each sample": Case(
+        Items(noise),
+        (),
+        "batch transform",
+        {"transform": {"name": "GaussianBlur", "kernel_size": 9}},
+    ),
     "a loader that is fine": Case(Items(constant), (), None, step_seconds=0.02),
     "half a burning transform": Case(
         Items(constant, partial(burn, seconds=0.0005)), (), "resident once", step_seconds=0.004
@@ -260,7 +269,7 @@ def _try(case: Case) -> Outcome:
         remedy = _suggested(trainer, found, case.by)
         if remedy is None:
             return Outcome(is_found)
-        pair = trainer, _built(case, *_followed(case, given, remedy))
+        pair = trainer, _built(case, *_followed(case, given, remedy), remedy)
         turns = [[_train(each) for each in pair] for _ in range(_TURNS)]
     finally:
         multiprocessing.set_start_method("fork", force=True)
@@ -309,11 +318,15 @@ def _part(case: Case) -> Part:
     return Part("train", images, targets, _NORMALISE)
 
 
-def _built(case: Case, given: dict[str, Any], part: Part, batch_size: int) -> Trainer:
+def _built(
+    case: Case, given: dict[str, Any], part: Part, batch_size: int, remedy: Remedy | None = None
+) -> Trainer:
+    followed = remedy.settings if remedy else {}
     settings = {
         "dataset": "planted", "model": {"name": "linear"}, "optimizer": {"name": "sgd", "lr": 0.01},
         "schedule": {"name": "constant"}, "input": given, "precision": "fp32", "epochs": 100_000,
         "batch_size": batch_size, "seed": 0,
+        "batch_transform": followed.get("experiments.planted.batch_transform"),
     }  # fmt: skip
     experiment = Experiment.model_validate(settings)
     few = experiment.model_copy(update={"input": RESIDENT})

@@ -1,7 +1,8 @@
 """Decisions: one answer for each experiment or script, and the one thing to do.
 
-Where a GPU trained the job, the answer is about that GPU, else about renting one. A bound that
-holds for any GPU says No before both. docs/verdict.md explains these rules to users.
+Where a GPU trained the job, the answer is about that GPU (own_gpu.py), else about renting one
+(rented_gpu.py), unless renting does not pay and a bound says No for any GPU. These modules choose
+the word. docs/verdict.md explains the rules to users.
 """
 
 from __future__ import annotations

@@ -108,10 +108,16 @@ def try_inputs(
     tried = []
     for number, other in enumerate(candidates):
         seconds = budget.left_seconds / (len(candidates) - number)
-        seconds -= sum(found.start_seconds_by(each.workers) for each in (own, other))
+        seconds -= sum(found.start_seconds_by(each.workers) for each in _to_open(own, other))
         plan = step_seconds, found, seconds
         tried.append(attempt(partial(try_input, trainer, own, other, *plan)))
     return tuple(filter(None, tried))
+
+
+def _to_open(own: OneInput, other: OneInput) -> list[OneInput]:
+    """Return the inputs to time. Workers that only stay bring batches as before."""
+    stays = other.by == "workers" and other.settings == own.settings and bool(other.changes)
+    return [own] if stays else [own, other]
 
 
 def try_input(
@@ -127,7 +133,7 @@ def try_input(
     Return None without time for enough turns.
     """
     ends_seconds = time.perf_counter() + most_seconds
-    both = own, other
+    both = _to_open(own, other)
     refills = [each.prefetched * _batch_seconds(found, each.workers) for each in both]
     most_steps = (most_seconds - sum(refills)) / step_seconds - 2 * WARM_UP_STEPS
     settling = sum(refills) / 2 / step_seconds
@@ -146,10 +152,10 @@ def try_input(
             opened = with_input(trainer, each.batches, each.settings, *how)
             ways.append(stack.enter_context(opened))
         is_over = lambda: time.perf_counter() > ends_seconds  # noqa: E731
-        base, changed = time_in_turns(trainer, turns, *ways, is_over=is_over)
+        base, *others = time_in_turns(trainer, turns, *ways, is_over=is_over)
     if other.by is None or len(base.sample_seconds) < _LEAST_TURNS:
         return None
-    taken = InTurns(base=base, changed=changed)
+    taken = InTurns(base=base, changed=others[0] if others else base)
     return Tried(by=other.by, changes=dict(other.changes), turns=taken)
 
 

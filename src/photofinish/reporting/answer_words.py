@@ -92,7 +92,7 @@ def _kind(worth: Worth) -> str:
 
 
 def headline(decision: Decision) -> str:
-    """Return the word, and what a No or Yes is about, for counts and the overview."""
+    """Return the word for counts and the overview, and for a No whether it is about renting."""
     if decision.about == "renting" and decision.answer == "No":
         return "No, not for rent"
     return decision.answer
@@ -123,7 +123,7 @@ def here_text(pair: Comparison, worth: Worth) -> str:
 
 
 def there_text(worth: Worth) -> str:
-    """Return the time on the GPU with its mark, and with the start of a machine for a Yes."""
+    """Return the time on the GPU with its mark, and with a machine's start except for a No."""
     if worth.gpu is None:
         return ""
     value, interval, mark = worth.gpu.seconds, worth.gpu.interval, _MARKS[worth.basis]

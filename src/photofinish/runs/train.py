@@ -2,7 +2,7 @@
 
 stages/train.py calls `train_rank`. Read `train` and `_train_own_seed` here, `Trainer._epoch` in
 training/trainer.py for the loop, `Step` in training/optimization.py for a step, and `Loss` in
-training/losses.py. Checkpoints and limits are in training.py.
+training/losses.py. Checkpoints and limits are in runs/training.py.
 """
 
 from __future__ import annotations

@@ -131,7 +131,8 @@ class Loss:
         """Compute all batches' gradients in one go, which saves two kernels in each step.
 
         With respect to log-probabilities, cross-entropy's gradient depends on the targets only. In
-        the block, each batch's mean must be computed once, in the order of `targets`.
+        the block, each batch's mean must be computed once, in the order of `targets`, and its
+        backward pass starts with 1, so a loss that is scaled can't use it.
         """
         if self._is_plain_cross_entropy and all(batch.dim() == 1 for batch in targets):
             self._targets = targets

@@ -147,7 +147,7 @@ class Step:
         return loss * (team.size / weights)
 
     def _with_several_optimizers(self, state: TrainState, batch: Batch) -> torch.Tensor:
-        """Call the custom step, which steps the optimizers itself."""
+        """Call the custom step, which steps the optimizers itself. Their schedule is constant."""
         assert self.custom
         with self.autocast:
             loss = self.custom(state.network, to_input(state, batch), state.optimizers)

@@ -55,7 +55,7 @@ _LARGE_SHARE = 0.1
 class WarmUp(NamedTuple):
     seconds: float
     first_seconds: float
-    """Time of it that a training without a warm-up takes too: in first steps, and to compile."""
+    """First steps and compilation: a training without a warm-up takes this time, too."""
 
 
 class Trainer:
