@@ -6,6 +6,7 @@ import copy
 import gc
 import weakref
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -246,11 +247,16 @@ def test_the_clock_is_read_only_at_the_ends_of_the_two_passes_and_after_the_orde
 
 
 @pytest.mark.parametrize("train", [trained, lambda trainer: [*parts_of_epoch(trainer, 0, None)]])
+@pytest.mark.parametrize("transform", [None, lambda batch, *_: (batch[0] + 0, batch[1])])
 def test_a_batch_is_gone_before_the_next_is_loaded(
-    train: Callable[[Trainer], object], trainer_of: MakeTrainer, monkeypatch: pytest.MonkeyPatch
+    train: Callable[[Trainer], object],
+    transform: Any,
+    trainer_of: MakeTrainer,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else each step would read memory that is in no cache, and a GPU would hold two batches."""
     trainer, load = trainer_of(epochs=1), Batches.train_batches
+    trainer.batch_transform = transform
     seen: list[Callable[[], object]] = []
     held: list[bool] = []
 

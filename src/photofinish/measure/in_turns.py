@@ -90,7 +90,7 @@ def with_input(
 ) -> Iterator[Way]:
     """Yield steps with the batches of an input, `steps` or more in a sample."""
     twin = copy.copy(trainer)
-    twin.training, twin.steps = batches, trainer.step
+    twin.training, twin.steps = batches, trainer.step.with_training(batches)
     twin.batch_transform = batch_transform or trainer.batch_transform
     # Other schedules end after the planned steps.
     changed = {"input": settings, "schedule": Schedule()}

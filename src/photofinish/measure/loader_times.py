@@ -56,7 +56,6 @@ def measure_loader(
     batches = trainer.training
     if not isinstance(batches, LoaderBatches) or trainer.team.size > 1:
         return None
-    resident = attempt(resident_batches)
     budget = Budget(seconds_for(training_seconds))
     try:
         with run_custom_code("a part can't be timed"):
@@ -64,6 +63,7 @@ def measure_loader(
     except UserError as error:
         reason = str(error).rpartition("\n")[2]
         return LoaderTimes(samples=0, not_measured=f"measuring it fails ({reason})")
+    resident = attempt(resident_batches)  # now, as workers are tried with free memory
     tried = try_inputs(trainer, found, budget, epoch_seconds, resident)
     return found.model_copy(update={"tried_inputs": tried})
 

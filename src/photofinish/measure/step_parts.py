@@ -99,11 +99,13 @@ def measure_batches_alone(trainer: Trainer, steps: int) -> tuple[float, ...]:
         ends = [clock.now_seconds()]
         for _batch in islice(batches, steps):
             ends.append(clock.now_seconds())
+            del _batch  # as in a training
         return differences(ends)
     batches = training.host_batches(0, trainer.steps.at_once)
     loaded, started_seconds = 0, clock.now_seconds()
-    for _samples, targets in batches:
-        loaded += -(-samples_in(targets) // training.batch_size)
+    for batch in batches:
+        loaded += -(-samples_in(batch[1]) // training.batch_size)
+        del batch
         if loaded >= steps:
             break
     return (_mean_seconds(trainer, started_seconds, loaded),)

@@ -55,7 +55,7 @@ class Step:
         self._criterion, self._team, self._training = criterion, team, training
         self._parts, self._clip_norm = experiment.accumulate, experiment.clip_grad_norm
         self.autocast = autocast(team.devices[0], experiment.precision)
-        """Context of the forward pass and the loss, entered again in each step."""
+        """Context of the forward pass and the loss, entered in each step, but not inside itself."""
         self.why = ""
         """Reason for launching steps one by one, for the record."""
 
@@ -73,7 +73,7 @@ class Step:
         The learning rate is the schedule's, unless `rate` holds another rate on the device.
         """
         if len(state.optimizers) > 1:
-            return self._with_several_optimizers(state, batch)
+            return self._with_several_optimizers(state, batch, moves_schedule=moves_schedule)
         optimizer, scaler = state.optimizer, state.scaler
         if self._parts > 1:
             loss = self._add_gradients(state, number, batch)
@@ -146,19 +146,28 @@ class Step:
                 parameter.grad.mul_(count / weights)
         return loss * (team.size / weights)
 
-    def _with_several_optimizers(self, state: TrainState, batch: Batch) -> torch.Tensor:
+    def _with_several_optimizers(
+        self, state: TrainState, batch: Batch, *, moves_schedule: bool
+    ) -> torch.Tensor:
         """Call the custom step, which steps the optimizers itself. Their schedule is constant."""
         assert self.custom
         with self.autocast:
             loss = self.custom(state.network, to_input(state, batch), state.optimizers)
         if state.average:
             state.average.update()
-        state.schedule.batch_ended()
+        if moves_schedule:
+            state.schedule.batch_ended()
         return loss.detach()
 
     def repeat(self, state: TrainState, batch: Batch, steps: int) -> Callable[[], object]:
         """Return a function that takes this number of steps on one batch."""
         return lambda: [self(state, 0, batch, moves_schedule=False) for _ in range(steps)]
+
+    def with_training(self, training: Batches) -> Step:
+        """Return this step for other batches, of which it knows the sizes."""
+        step = copy.copy(self)
+        step._training = training
+        return step
 
     def because(self, why: str) -> Step:
         """Return this step, with the reason for launching it operator by operator."""

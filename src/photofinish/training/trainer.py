@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from itertools import count, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -191,7 +192,7 @@ class Trainer:
         """
         batches = self.training.train_batches(epoch, self.steps.at_once)
         if transform := self.batch_transform:
-            return (transform(batch, epoch, number) for number, batch in enumerate(batches))
+            return map(transform, batches, repeat(epoch), count())  # holds no batch
         return batches
 
     def _metrics(

@@ -120,8 +120,8 @@ class Validator:
             return Scores(loss * count if count else torch.zeros_like(loss), count)
         with self._autocast:
             outputs, targets = predict(network, state, batch)
-        task, exact = self._criterion.task, map_nested(torch.Tensor.float, outputs)
-        loss, weight = self._criterion.sum_and_weight(exact, targets)
+        task, to_fp32 = self._criterion.task, torch.Tensor.float
+        loss, weight = self._criterion.sum_and_weight(map_nested(to_fp32, outputs), targets)
         judged = rows_that_count(task, outputs, targets) if self._metric else None
         correct, predicted = task.num_correct(outputs, targets), task.num_predictions(targets)
         return Scores(loss, weight, correct, predicted, judged)
