@@ -185,6 +185,17 @@ def test_a_change_that_was_tried_in_one_turn_gains_nothing_for_sure(slow: Change
     assert only(diagnose(as_result(result))).no_remedy == "used well"
 
 
+def test_a_gain_ends_where_loading_that_steps_hide_now_would_hold_the_epoch_back(
+    slow: Change,
+) -> None:
+    """A step takes 10 ms, 5 in bf16, and two workers bring a batch each 9 ms."""
+    loads = {"waiting": 0.0, "batch_alone_seconds": (0.009,) * 3, "epoch_seconds": 38 * 0.01}
+    result = slow(settings={"input": LOADER | {"workers": 2}}, **loads, **tried(bf16=5))
+    (remedy,) = only(diagnose(as_result(result))).remedies
+    assert remedy.by == "bf16"
+    assert remedy.predicted == pytest.approx((10 / 9, 10 / 9))
+
+
 def tried_input(by: str, milliseconds: float, **changes: Any) -> Tried:
     turns = in_turns(0.1, milliseconds / 1000)
     return Tried.model_validate({"by": by, "changes": changes, "turns": turns})

@@ -360,6 +360,21 @@ def test_what_may_be_faster_is_tried(
         assert len(each.turns.ratios) >= 4
 
 
+def test_only_workers_that_stay_are_not_timed_beside_the_own_loader(
+    load: Load, trainer_of: MakeTrainer
+) -> None:
+    trainer = trainer_of(input={"name": "loader"})
+    trainer.steps_per_epoch = 2
+    stay, live = TRIES["workers that start in each epoch"], load(Items(), transform=FLIP)
+    for batches, found, names in (
+        (load(stay[0], **stay[1]), stay[2], {"workers": True}),
+        (live, planted(0.5), {"decode once": False, "batch transform": False}),
+    ):
+        trainer.training = batches
+        tried = try_inputs(trainer, found, Budget(40.0), epoch_seconds=1.0)
+        assert {each.by: each.turns.base == each.turns.changed for each in tried} == names
+
+
 def waiting(make_result: MakeResult, loader: LoaderTimes) -> Trained:
     """Return a result whose steps take 79 ms, of which they wait 69 ms for this loader."""
     result = with_timings(
