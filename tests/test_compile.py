@@ -54,18 +54,21 @@ def test_a_warm_up_compiles_for_every_shape_of_the_training(
 
 
 @pytest.mark.usefixtures("shapes")
-@pytest.mark.parametrize(("compiles", "least_seconds"), [(True, 0.4), (False, 0.2)])
+@pytest.mark.parametrize(("compiles", "least_seconds"), [(True, 0.6), (False, 0.3)])
 def test_what_only_first_steps_and_compilation_take_is_the_jobs_time(
     trainer_of: MakeTrainer, compiles: bool, least_seconds: float
 ) -> None:
-    """Two sizes of training batches take longer once, and when it compiles two for validation."""
+    """Two sizes of training batches take 0.2 s longer once, and when it compiles two for validation.
+
+    A usual step, up to 50 ms on a busy machine, is not part of it.
+    """
     settings = {"model": COMPILED} if compiles else {}
     trainer = trainer_of(epochs=1, batch_size=16, validation_batch_size=10, **settings)
     seen: set[tuple[int, bool]] = set()
 
     def begins(network: nn.Module, inputs: tuple[torch.Tensor]) -> None:
         shape = len(inputs[0]), network.training
-        time.sleep(0.0 if shape in seen else 0.1)
+        time.sleep(0.0 if shape in seen else 0.2)
         seen.add(shape)
 
     trainer.network.register_forward_pre_hook(begins)
