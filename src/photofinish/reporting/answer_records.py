@@ -223,7 +223,7 @@ def _seeds(device: DeviceLabel, over: OverSeeds) -> Iterator[SeedRecord]:
         yield SeedRecord(
             device=device,
             seed=seed,
-            score_name=over.score_name,
+            score_name=over.scores.main_name,
             score=Number.of(score),
             test_loss=Number.of(test_loss),
             target_epoch=target.epoch if target else None,

@@ -164,9 +164,9 @@ TEMPLATES = {
     "no steps": "No step of an optimizer was seen in the script, so it is timed as a whole: its "
     "start-up, its loading and what its steps compute are not known. `photofinish.steps` in its "
     "loop shows them.",
-    "seeds": "Over {count} seeds the {it.score_name} is {mean} ({interval}). Two seeds differ by "
-    "{two_seeds}.",
-    "seeds of both": "Over {count} seeds the {it.score_name} differs by {apart} between the "
+    "seeds": "Over {count} seeds the {it.scores.main_name} is {mean} ({interval}). "
+    "Two seeds differ by {two_seeds}.",
+    "seeds of both": "Over {count} seeds the {it.scores.main_name} differs by {apart} between the "
     "devices and by {two_seeds} between two seeds.",
     "cause": "On the {device}, {cause} ({found.cause}).",
     "likely cause": "On the {device}, an epoch is likely {found.likely}, but {cause}.",
