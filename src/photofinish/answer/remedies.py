@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from photofinish.answer.result import Result
 from photofinish.answer.step_costs import StepCosts
+from photofinish.answer.times import STARTUP
 from photofinish.answer.uncertainty import (
     Interval,
     LogError,
@@ -69,9 +70,17 @@ class Gain(NamedTuple):
         return math.sqrt(self.low * self.high)
 
     def of_job(self, times: JobTimes) -> Gain:
-        """Return the speed-up of the whole job, of which only the epochs get faster."""
-        share = times.passes_seconds / times.whole_seconds
-        return Gain(*(1 / (1 - share + share / gain) for gain in self))
+        """Return the speed-up of the whole job, of which only the epochs get faster.
+
+        Its start-up takes another time in each run.
+        """
+        startup_seconds = min(times.startup_seconds, times.once_seconds)
+        gains = []
+        for other_seconds in UncertainTime(startup_seconds, STARTUP, STARTUP).interval:
+            once_seconds = times.once_seconds - startup_seconds + other_seconds
+            whole_seconds = once_seconds + times.passes_seconds
+            gains += [whole_seconds / (once_seconds + times.passes_seconds / gain) for gain in self]
+        return Gain(min(gains), max(gains))
 
     @property
     def is_worth_it(self) -> bool:

@@ -210,8 +210,6 @@ TEMPLATES = {
     "no suggestion": "No setting is suggested: {why}.",
     "cause unknown": "the cause is not known",
     "gains": "the job gets {gain:interval}x faster ({how})",
-    "gains at most": "the job gets at most {gain.high:bound} faster ({how})",
-    "gains unknown": "no limit here ({how})",
     # Why nothing is suggested.
     "none: start-up": "start-up happens once, so a longer training feels it less",
     "none: resident": "the samples are on the device already",
