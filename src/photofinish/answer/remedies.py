@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from photofinish.answer.result import Result
 from photofinish.answer.step_costs import StepCosts
@@ -19,7 +19,14 @@ from photofinish.answer.uncertainty import (
 )
 from photofinish.config.experiment import LoaderInput
 from photofinish.results.job_times import JobTimes
-from photofinish.results.measurements import InTurns, LoaderTimes, Tried, TriedBy
+from photofinish.results.measurements import (
+    LEARNS,
+    InTurns,
+    Learns,
+    LoaderTimes,
+    Tried,
+    TriedBy,
+)
 
 _OTHER_RUN = LogError.reaching(1.07)
 """What a whole training may gain more, or less, than steps that are tried, by hand.
@@ -88,34 +95,16 @@ class Gain(NamedTuple):
         return self.low > 1
 
 
-By = Literal[TriedBy, "batch size", "threads"]
-Learns = Literal["the same", "other last bits", "something else"]
-LEARNS: dict[By, Learns] = {
-    "resident": "the same",
-    "workers": "the same",
-    "decode once": "the same",
-    "resident once": "the same",
-    "threads": "other last bits",
-    "free algorithms": "other last bits",
-    "batch size": "something else",
-    "captured": "something else",
-    "bf16": "something else",
-    "tf32": "something else",
-    "batch transform": "something else",
-}
-"""What a training with the change learns, or may learn."""
-
-
 @dataclass(frozen=True)
 class Remedy:
-    by: By
+    by: TriedBy
     settings: dict[str, Any]
     """All keys of params.yaml that change, and their values."""
     predicted: Gain
 
     @property
-    def changes_model(self) -> bool:
-        return LEARNS[self.by] == "something else"
+    def learns(self) -> Learns:
+        return LEARNS[self.by]
 
 
 def step_remedy(run: Result, costs: StepCosts, tried: Tried) -> Remedy:
