@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from result_files import text_of
 from watched_scripts import process_of, recorded
 
 from photofinish.commands import ask as ask_module
@@ -210,7 +211,7 @@ def test_lines_that_stall_a_gpu_are_shown_if_the_answer_names_one(
     command, length = [sys.executable, "train.py"], Length("max_steps", 1000, "--steps")
     (answer,), _ = ask_command(command, length, Limits(1, 60), Comparing(), shows_output=False)
     shown = capsys.readouterr().out
-    report = verdict(answer.pair, answer.decision).text
+    report = text_of(verdict(answer.pair, answer.decision))
     assert ("train.py:3 has `item`" in report) == is_shown
     assert ("\ntrain.py:3 has `item` in each step" in shown) == is_shown
     assert re.search("a step 100 ms: █+forward 20% █+backward 60% █+rest 20%", shown)

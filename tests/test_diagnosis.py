@@ -21,6 +21,7 @@ from result_files import (
     in_turns,
     made_up_attribution,
     pair_of,
+    text_of,
     trained,
     with_record,
     with_timings,
@@ -469,7 +470,7 @@ def test_a_gpus_cause_has_the_gain_of_tf32_by_default_unless_it_is_suggested(
 ) -> None:
     counted = {"operations": STEP.model_copy(update={"convolutions": convolutions})}
     gpu = with_timings(slow(device="gpu", **{"waiting": 0.002, **measured}), **counted)
-    text = sentences.verdict(pair_of(slow(), gpu)).text
+    text = text_of(sentences.verdict(pair_of(slow(), gpu)))
     assert ("TF32, PyTorch's default for convolutions" in text) is (gain is not None)
     assert gain is None or f"about {gain} faster" in text
 
@@ -498,7 +499,7 @@ def test_the_picture_has_the_parts_of_a_step_and_the_table_the_causes(
     picture = where_a_step_goes(pair)
     assert picture.note == say("in graphs")
     assert "loading 90% | 90%" in picture.description
-    text = sentences.verdict(pair).text
+    text = text_of(sentences.verdict(pair))
     assert "On the GPU, the loader takes 90% of an epoch" in text
     assert "(input-bound). Try `experiments.small-mlp.input: resident`: the job gets" in text
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from conftest import ROOT, MakeExperiment, MakeResult, PrepareStage
-from result_files import pair_of, trained, with_record, with_timings, write_result
+from result_files import pair_of, text_of, trained, with_record, with_timings, write_result
 from training_process import train_here
 from training_stage import TrainingStage, contents
 
@@ -175,7 +175,7 @@ def test_epochs_that_drift_count_as_fewer(make_result: MakeResult) -> None:
     for rising in (0.0, 0.2):
         seconds = tuple(10 + rising * number + 0.1 * (-1) ** number for number in range(12))
         run = with_timings(trained(make_result, epoch_seconds=seconds), epochs_left=88)
-        found += re.findall("as by (.*?) without drift", verdict(pair_of(run)).text)
+        found += re.findall("as by (.*?) without drift", text_of(verdict(pair_of(run))))
     assert found == ["1 value"]
 
 
@@ -188,7 +188,9 @@ def test_a_limited_job_is_marked_and_its_end_is_never_compared(
     answer = verdict(pair)
     assert "~18 min (13-24, after 2 of 50 epochs) on the CPU" in answer.answer
     assert answer.model == "identical over the 2 epochs that both trained"
-    assert "50.00% on the CPU after 2 of 50 epochs and 75.00% on the GPU after 50" in answer.text
+    assert "50.00% on the CPU after 2 of 50 epochs and 75.00% on the GPU after 50" in text_of(
+        answer
+    )
     assert pair.compared
     assert pair.parity
     compared = {layer.name for layer in pair.parity.layers}

@@ -48,9 +48,6 @@ _SLOWDOWNS = {
 class LoadWindow(Record):
     """Load between two readings, which are both taken between epochs."""
 
-    repeat: int
-    """Number of the repeat, from 1."""
-    last_epoch: int
     wall_seconds: float
     cores: int
     """Number of cores that this process may use."""
@@ -190,20 +187,20 @@ class LoadMonitor:
         # A container may list the processes of its host, whose numbers mean nothing in it.
         others = on_gpu and on_gpu - {process.pid for process in _tree(self._root)}
         self._gpu_others = sum(map(psutil.pid_exists, others))
-        self._pending: tuple[int, int] | None = None
+        self._has_epochs = False
 
-    def epoch_ended(self, repeat: int, epoch: int) -> None:
+    def epoch_ended(self) -> None:
         """End the window, unless it is too short."""
-        self._pending = repeat, epoch
+        self._has_epochs = True
         if time.monotonic() - self._last["wall_seconds"] >= LEAST_WINDOW_SECONDS:
-            self.sample(repeat, epoch)
+            self.sample()
 
     def training_ended(self) -> None:
-        """End the last window."""
-        if self._pending:
-            self.sample(*self._pending)
+        """End the last window, unless no epoch has ended in it."""
+        if self._has_epochs:
+            self.sample()
 
-    def sample(self, repeat: int, epoch: int) -> None:
+    def sample(self) -> None:
         """End the window, however short, and start the next one."""
         before, gpu_others = self._last, self._gpu_others
         self.begin()
@@ -212,8 +209,6 @@ class LoadMonitor:
         counts_waiting = not self._own_processes_share_cores and self._last["waited_seconds"] > 0
         self.windows.append(
             LoadWindow(
-                repeat=repeat,
-                last_epoch=epoch,
                 wall_seconds=passed["wall_seconds"],
                 cores=len(self._cores),
                 own_cpu_seconds=passed["own_seconds"],

@@ -43,7 +43,7 @@ class Number(Record):
 
 
 class Range(Record):
-    """Predicted gain. With a `low` of 1, only the upper bound `high` is known."""
+    """Predicted gain."""
 
     low: float
     high: float
@@ -112,10 +112,10 @@ class Suggestion(Record):
     """Keys of params.yaml, with dots for their levels, and their values."""
     line: str
     """Line of params.yaml with these settings."""
-    gain: Range | None
-    """Predicted speed-up of the whole job, or null if it is not known."""
-    evidence: Literal["tried", "bound", "not known"]
-    """`tried`: measured on some steps."""
+    gain: Range
+    """Predicted speed-up of the whole job."""
+    evidence: Literal["tried"]
+    """Measured on some steps."""
     learns: Learns
     """Effect of the change on the trained model."""
     command: str

@@ -332,5 +332,5 @@ def legend(decisions: Iterable[Decision], texts: Sequence[str], model: str | Non
     if marks:
         lines.append(say("legend of marks", marks=marks))
     if model:
-        lines.append(say("legend of model", model=model))
+        lines.append(say("model", model=model))
     return lines

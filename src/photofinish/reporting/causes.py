@@ -12,7 +12,6 @@ from photofinish.machine.host import allowed_cores
 from photofinish.reporting.templates import say
 from photofinish.results.job_times import JobTimes
 from photofinish.results.records import DeviceLabel
-from photofinish.wording import HIGH
 
 
 def cause(found: Diagnosis) -> str:
@@ -103,10 +102,7 @@ def remedy_line(remedy: Remedy, experiment: str | None = None) -> str:
 
 def prediction(remedy: Remedy, times: JobTimes) -> str:
     """Return the predicted gain of the whole job, and the prediction's source."""
-    gain, kind = remedy.predicted.of_job(times), "gains"
-    if gain.low == 1:
-        kind = "gains at most" if gain.high <= HIGH else "gains unknown"
-    return say(kind, gain=gain, how=say(f"by: {remedy.by}"))
+    return say("gains", gain=remedy.predicted.of_job(times), how=say(f"by: {remedy.by}"))
 
 
 def commands(experiment: str, remedy: Remedy) -> tuple[str, str]:

@@ -66,12 +66,6 @@ class Verdict:
             second += f" {say('model', model=self.model)}"
         return self.answer, second
 
-    @property
-    def text(self) -> str:
-        """Answer, action, details and cautions."""
-        busy = [self.busy] if self.busy else []
-        return " ".join([*self.lines(), *busy, *self.details, *self.cautions])
-
 
 def shared_model(verdicts: Sequence[Verdict]) -> str | None:
     """Return what all answers share of the model, or None if they differ or there is one."""

@@ -126,7 +126,6 @@ TEMPLATES = {
     "mark of ~": "~ estimated or extrapolated",
     "mark of *": "* recorded elsewhere",
     "mark of (": "(a-b) true in 9 of 10",
-    "legend of model": "Model: {model}.",
     # What would change an estimate.
     "launches": "Launching kernels decides its steps at batch {it.batch_size} "
     "({it.step_seconds:time} each): with batch {it.larger_batch_size} a step takes "
@@ -210,8 +209,6 @@ TEMPLATES = {
     "no suggestion": "No setting is suggested: {why}.",
     "cause unknown": "the cause is not known",
     "gains": "the job gets {gain:interval}x faster ({how})",
-    "gains at most": "the job gets at most {gain.high:bound} faster ({how})",
-    "gains unknown": "no limit here ({how})",
     # Why nothing is suggested.
     "none: start-up": "start-up happens once, so a longer training feels it less",
     "none: resident": "the samples are on the device already",
@@ -384,7 +381,6 @@ _FORMATS: dict[str, Callable[[Any], str]] = {
     "commas": ", ".join,
     "points": _points,
     "cap": lambda text: f"{text[0].upper()}{text[1:]}",
-    "lower": lambda text: f"{text[0].lower()}{text[1:]}",
 }
 """Formats of a template's fields, in addition to Python's and `n NOUN`, which counts."""
 

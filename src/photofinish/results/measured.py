@@ -79,8 +79,6 @@ class ScriptFacts(Record):
     time_limit: float | None = None
     """Seconds after which the command is stopped."""
     first_steps: FirstScriptSteps | None = None
-    moved_steps: FirstScriptSteps | None = None
-    """First steps with moved weights, in older records."""
     stalls: tuple[Stall, ...] = ()
     step_parts: dict[str, float] = Field(default_factory=dict)
     """Time of a step's forward pass, backward pass and optimizer on the CPU, if it is known."""

@@ -31,7 +31,6 @@ def training_record(
         task=manifest.task,
         image_shape=setup.sample.shape,
         dtype=setup.sample.dtype,
-        stored_shape=manifest.shape,
         target_shape=manifest.target_shape,
         class_names=manifest.class_names,
         mean=manifest.mean if setup.sample.is_normalised else (),

@@ -92,9 +92,9 @@ def _train_own_seed(
         with instruments:  # samples load and energy, and times this loop's overhead
             for metrics, timing in training.epochs():
                 tracker.epoch_ended(metrics, timing)
-                instruments.epoch_ended(metrics.epoch)
+                instruments.monitor.epoch_ended()
     with clock.excluded():
-        repeats = train_repeats(training, instruments)
+        repeats = train_repeats(training, instruments.monitor)
     if team.is_main:
         write_model(training)
         for warning in load_warnings(instruments.load):

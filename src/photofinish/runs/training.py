@@ -86,15 +86,15 @@ class Training:
         self._epochs_saved = self.trainer.progress.epochs_done
         self.resumed_at_epochs = (*state["resumed_at_epochs"], self._epochs_saved)
 
-    def run(self, epoch_ended: Callable[[int], None] | None = None) -> None:
+    def run(self, epoch_ended: Callable[[], None] | None = None) -> None:
         """Train the epochs that are left, warm-up included."""
         with self.shown():
             self.restore()
             if self.trainer.epochs_left():
                 self.trainer.prepare()
-            for metrics, _timing in self.epochs():
+            for _ in self.epochs():
                 if epoch_ended:
-                    epoch_ended(metrics.epoch)
+                    epoch_ended()
 
     def epochs(self) -> Iterator[tuple[EpochMetrics, EpochTiming]]:
         """Train the epochs that are left.

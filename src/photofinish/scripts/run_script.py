@@ -139,7 +139,7 @@ def watch(
             load = load_monitor(kind, variables)
             status = _follow(process, progress, sample, load, limits)
             ended_at = _clock()
-            load.sample(1, 1)
+            load.sample()
         sample.read()
         lines = (folder / _OUTPUT).read_text(encoding="utf-8", errors="replace").splitlines()
     output, trained = "\n".join(lines[-_LAST_LINES:]), sample.process

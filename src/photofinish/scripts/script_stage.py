@@ -188,7 +188,7 @@ def _run(
         except (KeyboardInterrupt, TerminatedError) as error:
             ended, stop = "a signal to its stage", error
         ended_at = time.perf_counter()
-        load.sample(1, 1)
+        load.sample()
         sample = WatchedScript(folder)
         sample.read()
     process = sample.process
