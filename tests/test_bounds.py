@@ -94,7 +94,7 @@ def test_without_workers_the_faster_of_two_passes_counts(on_cpu: Any) -> None:
 def test_figures_that_show_no_cause_leave_the_bound_by_start_up(on_cpu: Any) -> None:
     slow = on_cpu(epoch_seconds=(38.0,) * 5)
     shared = on_cpu(attribution=None, not_attributed="several processes")
-    for run, why in (slow, "its steps take 3.8 s when taken apart"), (shared, "several processes"):
+    for run, why in (slow, "the parts of its steps add up to 3.8 s"), (shared, "several processes"):
         pair = pair_of(run)
         assert pair.bounds.epoch is None
         assert pair.bounds.job.measured_seconds == 2.25

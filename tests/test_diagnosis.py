@@ -36,8 +36,8 @@ from photofinish.reporting import causes, sentences
 from photofinish.reporting.comparison_rows import comparison_rows
 from photofinish.reporting.drawing import Picture
 from photofinish.reporting.job_pictures import where_a_step_goes
+from photofinish.reporting.say import say
 from photofinish.reporting.tables import overview_table
-from photofinish.reporting.templates import say
 from photofinish.results import EpochTiming
 from photofinish.results.measurements import (
     InTurns,
@@ -250,10 +250,13 @@ TWO_STEPS = {"training_image_count": 16, "epochs": (EpochTiming(0.011, 0.1, 1.7e
     [
         ({"timings": {"load": (BUSY,)}}, "the machine was busy"),
         ({"timings": {"load": (QUIET, BUSY)}}, "the machine was busy"),
-        ({"epoch_seconds": 3.8}, "its steps take 418 ms when taken apart, and an epoch took 3.8 s"),
-        ({"epoch_seconds": 0.3}, "take 418 ms when taken apart, and an epoch took 300 ms"),
-        ({"step_seconds": 0.02}, "a step takes 10 ms when taken apart, and 20 ms repeated"),
-        ({"step_seconds": 0.005}, "a step takes 10 ms when taken apart, and 5 ms repeated"),
+        (
+            {"epoch_seconds": 3.8},
+            "the parts of its steps add up to 418 ms, and an epoch took 3.8 s",
+        ),
+        ({"epoch_seconds": 0.3}, "add up to 418 ms, and an epoch took 300 ms"),
+        ({"step_seconds": 0.02}, "of a step add up to 10 ms, and on one batch it takes 20 ms"),
+        ({"step_seconds": 0.005}, "of a step add up to 10 ms, and on one batch it takes 5 ms"),
         (
             {"timings": TWO_STEPS},
             "fewer than 3 steps",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -168,15 +167,6 @@ def test_a_limited_job_is_extrapolated_with_an_interval(make_result: MakeResult)
     half = combined(MACHINE, passes, LogError.reaching(1.3).times(10 / whole)).half_width
     ends = whole / math.exp(half), whole * math.exp(half)
     assert job_interval(timings) == pytest.approx(ends, rel=1e-3)
-
-
-def test_epochs_that_drift_count_as_fewer(make_result: MakeResult) -> None:
-    found = []
-    for rising in (0.0, 0.2):
-        seconds = tuple(10 + rising * number + 0.1 * (-1) ** number for number in range(12))
-        run = with_timings(trained(make_result, epoch_seconds=seconds), epochs_left=88)
-        found += re.findall("as by (.*?) without drift", text_of(verdict(pair_of(run))))
-    assert found == ["1 value"]
 
 
 def test_a_limited_job_is_marked_and_its_end_is_never_compared(

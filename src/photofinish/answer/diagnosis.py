@@ -47,7 +47,7 @@ NoRemedy = Literal[
 class NotKnown:
     """Reason why the figures show no cause, with two times that should be equal."""
 
-    reason: Literal["not taken apart", "busy", "few steps", "training", "epoch", "step"]
+    reason: Literal["not measured", "busy", "few steps", "training", "epoch", "step"]
     apart_seconds: float = 0.0
     whole_seconds: float = 0.0
     recorded: str | None = None
@@ -125,7 +125,7 @@ def why_not_known(run: Result) -> NotKnown | None:
     timings, costs = run.timings, run.costs
     if costs is None:
         recorded = timings.not_attributed
-        return NotKnown("not taken apart", recorded=recorded) if recorded else None
+        return NotKnown("not measured", recorded=recorded) if recorded else None
     if timings.step_warnings:
         return NotKnown("busy")
     # Few slow steps taken apart are enough if they fit the steps of the training's parts.

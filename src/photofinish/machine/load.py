@@ -37,7 +37,7 @@ LEAST_WINDOW_SECONDS = 1.0
 """Shortest window, because a reading takes some milliseconds."""
 _PAGE_BYTES = 4096
 _SLOWDOWNS = {
-    pynvml.nvmlClocksThrottleReasonHwSlowdown: "a brake of the hardware",
+    pynvml.nvmlClocksThrottleReasonHwSlowdown: "protection of the hardware",
     pynvml.nvmlClocksThrottleReasonHwThermalSlowdown: "heat, by the hardware",
     pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown: "power supply",
     pynvml.nvmlClocksThrottleReasonSwThermalSlowdown: "heat",
@@ -106,7 +106,7 @@ def load_warnings(windows: Iterable[LoadWindow]) -> list[str]:
         "waiting": f"its threads waited for a core for {share_waited:.0%} of the time "
         "they needed a core,",
         "paging": "memory was read back from a disk",
-        "slowed": f"the GPU held its clock down ({', '.join(slowdowns)})",
+        "slowed": f"the GPU reduced its clock ({', '.join(slowdowns)})",
         "shared": "other programs computed on the GPU",
     }
     return [

@@ -15,7 +15,7 @@ from photofinish.answer.fair_cpu import slow_kernels
 from photofinish.machine.load import load_warnings, share_of_others
 from photofinish.reporting.causes import not_known, remedy_line, short_cause
 from photofinish.reporting.extrapolated import timed_text
-from photofinish.reporting.templates import say
+from photofinish.reporting.say import say
 from photofinish.results.measured_job import MeasuredJob
 from photofinish.results.records import DeviceLabel
 from photofinish.wording import (

@@ -24,7 +24,7 @@ from photofinish.reporting.drawing import (
     as_picture,
     panel,
 )
-from photofinish.reporting.templates import say
+from photofinish.reporting.say import say
 from photofinish.wording import HIGH, MOST_WIDTH, limit, seconds, times
 
 _START_COLOUR = "#8a929b"

@@ -14,8 +14,8 @@ from photofinish.answer.result import Result
 from photofinish.reporting.answer_words import action_text, answer_text, is_wide
 from photofinish.reporting.ask_files import JobAnswer
 from photofinish.reporting.model_words import model_text
+from photofinish.reporting.say import say
 from photofinish.reporting.sentences import SHORT_PARTS
-from photofinish.reporting.templates import say
 from photofinish.scripts.run_script import Watched
 from photofinish.wording import MOST_WIDTH, byte_size, counted, money, seconds
 

@@ -9,7 +9,7 @@ from photofinish.answer.diagnosis import LEAST_STEPS, Diagnosis, NotKnown
 from photofinish.answer.own_gpu import loads_longer_than_it_starts
 from photofinish.answer.remedies import Remedy
 from photofinish.machine.host import allowed_cores
-from photofinish.reporting.templates import say
+from photofinish.reporting.say import say
 from photofinish.results.job_times import JobTimes
 from photofinish.results.records import DeviceLabel
 
@@ -126,7 +126,7 @@ def _yaml(value: Any) -> str:
 
 def not_known(found: NotKnown) -> str:
     """Return why the figures show neither cause nor bound."""
-    if found.reason == "not taken apart" and found.recorded:
+    if found.recorded:
         return found.recorded
     apart, whole = found.apart_seconds, found.whole_seconds
     return say(f"why: {found.reason}", apart=apart, whole=whole, least=LEAST_STEPS)

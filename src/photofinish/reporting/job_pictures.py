@@ -31,8 +31,8 @@ from photofinish.reporting.drawing import (
     panel,
 )
 from photofinish.reporting.model_words import model_text
+from photofinish.reporting.say import say
 from photofinish.reporting.sentences import SHORT_PARTS, break_even_epochs
-from photofinish.reporting.templates import say
 from photofinish.results import EpochMetrics
 from photofinish.results.records import DeviceLabel
 from photofinish.wording import HIGH, MOST_WIDTH, money

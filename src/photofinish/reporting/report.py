@@ -13,8 +13,8 @@ from photofinish.reporting import rows
 from photofinish.reporting.answers import Answers, write_answers
 from photofinish.reporting.comparison_rows import comparison_metrics, comparison_rows
 from photofinish.reporting.report_page import page_of
+from photofinish.reporting.say import say
 from photofinish.reporting.sentences import Verdict
-from photofinish.reporting.templates import say
 from photofinish.wording import markdown_text
 
 MOST_MARKDOWN_CHARACTERS = 60_000

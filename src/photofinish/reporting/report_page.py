@@ -20,8 +20,8 @@ from photofinish.reporting.answers import Answers
 from photofinish.reporting.causes import commands, prediction, remedy_line
 from photofinish.reporting.figures_table import figures_table
 from photofinish.reporting.page import Table, template
+from photofinish.reporting.say import say
 from photofinish.reporting.sentences import Verdict, shared_model, verdict
-from photofinish.reporting.templates import say
 from photofinish.results.job_times import JobTimes
 from photofinish.results.references import hardware
 

@@ -22,7 +22,8 @@ from photofinish.reporting.answer_words import (
 )
 from photofinish.reporting.extrapolated import mark, timed_text
 from photofinish.reporting.page import ANSWER, Table
-from photofinish.reporting.templates import NOTHING, THE_SAME, say
+from photofinish.reporting.say import say
+from photofinish.reporting.templates import NOTHING, THE_SAME
 from photofinish.results.references import hardware
 from photofinish.wording import (
     HIGH,

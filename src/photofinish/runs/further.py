@@ -54,9 +54,9 @@ def check_repeat(first: Trainer, again: Trainer, name: str, number: int) -> None
     if differing or weights_of(first.result) != weights_of(again.result):
         where = f"from epoch {differing[0]} on" if differing else "in its weights at the end"
         raise UserError(
-            f"{name}, repeat {number}: it learned something else than the first time, {where}, so "
-            f"its times can't be compared: something on this device does not repeat bit for bit. "
-            f"repeats: 1 in params.yaml does without"
+            f"{name}, repeat {number} differs from the first training {where}, so their times "
+            f"can't be compared: something on this device does not repeat bit for bit. Set "
+            f"repeats: 1 in params.yaml"
         )
 
 

@@ -98,7 +98,7 @@ def _train_own_seed(
     if team.is_main:
         write_model(training)
         for warning in load_warnings(instruments.load):
-            training.say(f"take the times with care: {warning}")
+            training.say(f"these times are unreliable: {warning}")
     return timings_of(
         training,
         clock,
