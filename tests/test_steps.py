@@ -39,6 +39,7 @@ from photofinish.measure.attribution import (
     try_settings,
 )
 from photofinish.results.learned import weights_of
+from photofinish.results.measurements import Tried
 from photofinish.training import graphs
 from photofinish.training.graphs import Steps
 from photofinish.training.trainer import Trainer
@@ -367,7 +368,8 @@ def test_captured_steps_are_tried_if_only_the_setting_on_captures_them(
         """Return the number of samples, and True if steps were recorded for them."""
         trainer, done = trained(make_job(**settings)), len(recorder.recordings)
         captured = try_captured(trainer, SamplePlan(3, 2))
-        return len(captured.turns.ratios) if captured else 0, len(recorder.recordings) > done
+        count = len(captured.turns.ratios) if isinstance(captured, Tried) else 0
+        return count, len(recorder.recordings) > done
 
     unproven = {"deterministic": False}
     assert tried(**unproven) == (3, True)
@@ -389,10 +391,11 @@ def test_steps_with_another_precision_or_free_algorithms_are_captured_as_the_tra
     for changes in ({"precision": "tf32"}, {"deterministic": False}):
         trainer, done = trained(make_job()), len(recorder.recordings)
         why = trainer.steps.why
-        assert try_settings(trainer, SamplePlan(3, 2), "tf32", changes)
+        assert isinstance(try_settings(trainer, SamplePlan(3, 2), "tf32", changes), Tried)
         assert len(recorder.recordings) > done
         recorder.fails = True
-        assert try_settings(trainer, SamplePlan(3, 2), "tf32", changes) is None  # no launched ones
+        why_not = "a capture failed, and its steps were launched one by one"
+        assert try_settings(trainer, SamplePlan(3, 2), "tf32", changes) == why_not
         recorder.fails = False
         assert trainer.steps.why == why
 
