@@ -19,8 +19,8 @@ from photofinish.answer.decision import decide
 from photofinish.answer.result import Trained
 from photofinish.answer.times import job_interval
 from photofinish.answer.uncertainty import MACHINE, LogError, combined
-from photofinish.config.budget import BudgetPlan
 from photofinish.config.compare import Comparing
+from photofinish.config.devices import BudgetPlan
 from photofinish.config.experiment import Experiment
 from photofinish.config.loader import read_params
 from photofinish.data.packed import PackedSplit
@@ -161,7 +161,7 @@ def test_a_limited_job_is_extrapolated_with_an_interval(make_result: MakeResult)
     assert timings.whole_seconds == pytest.approx(whole)
     rented = decide(pair_of(limited(make_result), None, Comparing())).worth
     assert rented.about == "renting"  # though it took a minute
-    assert rented.here_seconds == pytest.approx(whole)
+    assert rented.here.seconds == pytest.approx(whole)
     # Of 2 epochs in 50, the mean's error is 1 in 21 s. Start-up took 10 s, and may be off by 1.3.
     passes = LogError((1 / 21) ** 2 * 48 / 50, 1.0).times(1050 / whole)
     half = combined(MACHINE, passes, LogError.reaching(1.3).times(10 / whole)).half_width

@@ -118,7 +118,7 @@ class Worth:
     about: About
     answer: Answer
     reason: Reason | None
-    cpu: UncertainTime
+    here: UncertainTime
     """Time on the CPU."""
     gpu: Candidate | None = None
     """GPU that decides the answer. None for a bound."""
@@ -141,15 +141,6 @@ class Worth:
     """Smallest number of runs that is surely worth renting, if one is not enough."""
 
     @property
-    def here_seconds(self) -> float:
-        return self.cpu.seconds
-
-    @property
-    def here(self) -> Interval:
-        """Interval of the time on the CPU."""
-        return self.cpu.interval
-
-    @property
     def basis(self) -> Basis:
         """Evidence of the answer."""
         return self.gpu.basis if self.gpu else "bound"
@@ -160,7 +151,7 @@ class Worth:
 
     @property
     def speedup(self) -> float | None:
-        return self.here_seconds / self.gpu.seconds if self.gpu else None
+        return self.here.seconds / self.gpu.seconds if self.gpu else None
 
     @property
     def least_seconds(self) -> float:
@@ -176,7 +167,7 @@ class Worth:
     @property
     def gained_seconds(self) -> float:
         """Time that one run saves after a rented machine's start."""
-        return self.here_seconds - self.there_seconds
+        return self.here.seconds - self.there_seconds
 
     @property
     def there_seconds(self) -> float:
@@ -186,7 +177,7 @@ class Worth:
     @property
     def gain(self) -> float:
         """Speed-up of the job by the GPU with a rented machine's start, or 1 without one."""
-        return self.here_seconds / self.there_seconds if self.gpu else 1.0
+        return self.here.seconds / self.there_seconds if self.gpu else 1.0
 
     @property
     def fewest_runs(self) -> int | None:

@@ -50,7 +50,7 @@ def decide_rented(sweep: Sequence[Comparison]) -> Worth | None:
 
 def _by_candidates(undecided: Worth, found: Sequence[Candidate]) -> Worth:
     """Decide by the cheapest GPU with the best answer."""
-    cpu, least_seconds = undecided.cpu, undecided.least_seconds
+    cpu, least_seconds = undecided.here, undecided.least_seconds
 
     def answer_of(gpu: Candidate) -> Answer:
         low, high = saved = cpu.less(gpu.time)

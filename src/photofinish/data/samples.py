@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -13,7 +12,7 @@ import torch
 from PIL import Image
 from torch.utils.data import Dataset
 
-from photofinish.custom.running import run_custom_code
+from photofinish.custom.running import run_custom_code, seed_generators
 from photofinish.data import PartName, TaskName
 from photofinish.data.images import UNREADABLE, Int64Array, pixels_of
 from photofinish.data.packed import Column
@@ -102,13 +101,6 @@ class Samples(Dataset[Sample | str]):
             return to_sample(pair)
         except (UserError, TypeError, RuntimeError, *UNREADABLE) as error:
             return str(error)
-
-
-def seed_generators(seed: int) -> None:
-    """Seed Python's, NumPy's and PyTorch's generators, which custom code draws from."""
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.default_generator.manual_seed(seed)
 
 
 def to_sample(pair: Any) -> Sample:

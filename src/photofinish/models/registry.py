@@ -57,11 +57,6 @@ def build_model(
         return _torchvision_classifier(cast("TorchvisionModel", model), shape, classes, weights)
 
 
-def count_parameters(network: nn.Module) -> int:
-    """Return the number of weights, including frozen weights."""
-    return sum(parameter.numel() for parameter in network.parameters())
-
-
 def _built_in(model: Any, shape: Any, classes: int) -> nn.Module:
     """Return convolutions with max-pooling and ReLU, then linear layers with ReLU between."""
     convolutions: tuple[int, ...] = ()
@@ -114,8 +109,7 @@ def _torchvision_classifier(
 ) -> nn.Module:
     """Return one of torchvision's networks.
 
-    `file` has the published weights that `model` names. Without it, weights are initial, and a
-    trained network's weights can be loaded.
+    Without a file of published weights, they are initial, for a trained network's to be loaded.
     """
     from torchvision.models import get_model, get_model_weights  # takes a second
 

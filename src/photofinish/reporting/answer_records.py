@@ -172,7 +172,7 @@ def answer_record(
     cpu_seconds = Number.of(cpu.whole_seconds, job_interval(cpu))
     gpu, saved_seconds = worth.gpu, None
     if gpu and worth.about == "renting":
-        saved_seconds = Number.of(worth.here_seconds - gpu.seconds, worth.saved)
+        saved_seconds = Number.of(worth.here.seconds - gpu.seconds, worth.saved)
     return AnswerRecord(
         answer=decision.answer,
         about=decision.about,

@@ -51,7 +51,7 @@ def answer_text(pair: Comparison, decision: Decision) -> str:
         there=there_text(worth),
         gpu=gpu_words(worth),
         speedup=speedup_text(worth),
-        most=max(0.0, worth.here[1] - worth.start_seconds),
+        most=max(0.0, worth.here.interval[1] - worth.start_seconds),
         gained=_gained(worth),
         cost=money(worth.cost, worth.gpu.price.currency)
         if worth.cost is not None and worth.gpu and worth.gpu.price
@@ -85,7 +85,7 @@ def _kind(worth: Worth) -> str:
     if worth.gpu is None:
         if worth.answer != "No":
             return "no estimate"
-        gains = worth.here[1] > worth.start_seconds
+        gains = worth.here.interval[1] > worth.start_seconds
         return "too short to rent" if gains else "shorter than a start"
     kinds = {"Probably yes": "rent it", "No": "not for rent", "Close call": "close call"}
     return kinds.get(worth.answer, "can't tell")
@@ -114,10 +114,10 @@ def with_article(gpu: str) -> str:
 
 def here_text(pair: Comparison, worth: Worth) -> str:
     """Return the time on this CPU, with its interval and what it comes from if extrapolated."""
-    timings, time = pair.cpu.timings, seconds(worth.here_seconds)
+    timings, time = pair.cpu.timings, seconds(worth.here.seconds)
     if timings.untimed_epochs:
-        ends = "-".join(dict.fromkeys(ends_in_unit(worth.here_seconds, worth.here)))
-        known = say("unsure") if is_wide(worth.here) else ends
+        ends = "-".join(dict.fromkeys(ends_in_unit(worth.here.seconds, worth.here.interval)))
+        known = say("unsure") if is_wide(worth.here.interval) else ends
         time = say("timed of", time=time, ends=known, timed=timed_text(timings))
     return say("all of a sweep", here=time, jobs=worth.jobs) if worth.jobs > 1 else time
 

@@ -46,9 +46,9 @@ def all_jobs(pairs: Sequence[Comparison], decisions: Sequence[Decision]) -> Pict
         worth = decision.worth
         name = f"{pair.experiment[:_LONGEST_NAME]}: {headline(decision)}"
         axes.text(0.01, y - 0.3, name, transform=axes.get_yaxis_transform(), fontweight="bold")
-        here = worth.here_seconds
+        here = worth.here.seconds
         start = min(here, pair.cpu.timings.startup_seconds)
-        _bar(axes, y, left, start, here, "cpu", worth.here)
+        _bar(axes, y, left, start, here, "cpu", worth.here.interval)
         texts = [f"{pair.experiment}: {headline(decision)}; {seconds(here)} here"]
         if worth.gpu and worth.gpu.interval[1] <= MOST_WIDTH * worth.gpu.interval[0]:
             there = worth.there_seconds

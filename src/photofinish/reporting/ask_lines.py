@@ -58,10 +58,10 @@ def repaid_line(hour: JobAnswer) -> str | None:
         return say("own repaid", after=least_seconds) if is_later else None
     if worth.about != "renting" or worth.gpu is None:
         return None
-    saved_seconds = worth.here_seconds - worth.gpu.seconds
+    saved_seconds = worth.here.seconds - worth.gpu.seconds
     if saved_seconds <= 0:
         return say("never repaid", gpu=worth.gpu.name)
-    after = worth.start_seconds * worth.here_seconds / saved_seconds
+    after = worth.start_seconds * worth.here.seconds / saved_seconds
     return say("rented repaid", worth=worth, after=after)
 
 
@@ -72,7 +72,7 @@ def bars(pair: Comparison, decision: Decision) -> list[str]:
     mark = "~" if pair.cpu.timings.untimed_epochs else ""
     here_seconds = pair.cpu.timings.whole_seconds
     here = _DrawnBar("this CPU", 0.0, here_seconds, f"{mark}{seconds(here_seconds)}")
-    rows.append(here._replace(is_unsure=is_wide(worth.here)))
+    rows.append(here._replace(is_unsure=is_wide(worth.here.interval)))
     if decision.is_here and worth.gpu:
         there = worth.gpu.seconds
         rows.append(_DrawnBar(worth.gpu.name, 0.0, there, seconds(there)))

@@ -84,11 +84,11 @@ def when_rent_pays(pair: Comparison, decision: Decision) -> Picture | str:
     if gpu is None or not _is_known(gpu):
         return _no_gpu(decision)
     lines = (
-        _Line(say("picture of here"), 0.0, worth.here_seconds),
+        _Line(say("picture of here"), 0.0, worth.here.seconds),
         _Line(say("with its start", gpu=gpu.name), worth.start_seconds, gpu.seconds),
         _Line(say("and asked", worth=worth), worth.least_seconds, gpu.seconds),
     )
-    saved_seconds = worth.here_seconds - gpu.seconds
+    saved_seconds = worth.here.seconds - gpu.seconds
     crossing = worth.least_seconds / saved_seconds if saved_seconds > 0 else math.inf
     first, note, band = worth.fewest_runs or 1, say("pays at once"), None
     most = max(2.0, 2 * crossing if crossing <= 10 * first else 3 * first)

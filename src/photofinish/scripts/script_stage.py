@@ -22,7 +22,6 @@ from photofinish.files import state_folder
 from photofinish.inside.hooks import TAKES_APART
 from photofinish.inside.lengths import lengths_in_command
 from photofinish.machine.fingerprint import (
-    CpuTarget,
     GpuTarget,
     check_machine,
     read_host,
@@ -67,12 +66,15 @@ def run_script(device: DeviceLabel, plan_file: Path, host_file: Path, out: Path)
         report_missing(f"{plan.name} on {device}", host, reason)
         write_measured(folder, NotMeasured(job=plan.name, device=device, reason=reason))
         return
-    kind = host.accelerators[0].kind if isinstance(host, GpuTarget) else "cpu"
+    kind = "cpu"
+    gpus: Sequence[int] = ()
+    if isinstance(host, GpuTarget):
+        kind, gpus = host.accelerators[0].kind, host.device_ids or range(len(host.accelerators))
     command = plan.command.replace(PLACEHOLDER, kind)
     metrics_file = Path(plan.metrics) if plan.metrics else None
     before = _state(metrics_file)
     with exclusive(state_folder() / "locks", str(out.resolve())), exclusive_machine(command):
-        run, stop = _run(command, kind, _gpus(host), host.threads or 1, plan.time_limit)
+        run, stop = _run(command, kind, gpus, host.threads or 1, plan.time_limit)
     _check_device(plan.name, kind, run)
     if run.status is None:
         metrics_file = None  # a part of the training has other metrics than all of it
@@ -161,13 +163,6 @@ def _check_device(name: str, kind: str, run: Watched) -> None:
             f"accelerator. Let the script compute on it if torch.cuda.is_available(), or on the "
             f"device that {PLACEHOLDER} in the command names"
         )
-
-
-def _gpus(host: CpuTarget | GpuTarget) -> Sequence[int]:
-    """Return the places of the GPUs that the settings choose."""
-    if isinstance(host, CpuTarget):
-        return ()
-    return host.device_ids or range(len(host.accelerators))
 
 
 def _run(
