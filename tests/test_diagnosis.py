@@ -221,18 +221,17 @@ def test_of_the_inputs_that_were_tried_the_two_best_are_suggested(slow: Change) 
     settings = {"input": given | {"transform": blur}}
     result = slow(waiting=0.09, settings=settings)
     found = only(diagnose(as_result(with_timings(result, loader=loader))))
-    assert found.remedy
-    assert found.second
-    assert causes.remedy_line(found.remedy) == "datasets.small.decode: once"
-    assert causes.remedy_line(found.second) == (
+    first, second = found.remedies
+    assert causes.remedy_line(first) == "datasets.small.decode: once"
+    assert causes.remedy_line(second) == (
         "experiments.small-mlp.input: {name: loader, workers: 2, transform: null}, "
         "experiments.small-mlp.batch_transform: {name: GaussianBlur, kernel_size: 9}"
     )
     # An epoch's step takes 100 ms. Two workers start in 380 ms for 38 steps.
     gains = [(110 / (10 * off + 10), 110 / (40 * off + 10)) for off in (1.07, 1 / 1.07)]
     (low, second_low), (high, second_high) = gains
-    assert found.remedy.predicted == pytest.approx((low, high))
-    assert found.second.predicted == pytest.approx((second_low, second_high))
+    assert first.predicted == pytest.approx((low, high))
+    assert second.predicted == pytest.approx((second_low, second_high))
     slower = LoaderTimes(samples=16, tried_inputs=(tried_input("workers", 95, input=given),))
     assert only(diagnose(as_result(with_timings(result, loader=slower)))).no_remedy == "no gain"
 
@@ -268,7 +267,7 @@ def test_figures_that_show_no_cause_name_none(
     slow: Change, measured: dict[str, Any], why: str
 ) -> None:
     found = only(diagnose(as_result(slow(**measured))))
-    assert (found.of, found.cause, found.remedy) == ("an epoch", "not known", None)
+    assert (found.of, found.cause, found.remedies) == ("an epoch", "not known", ())
     assert why in causes.cause(found)
 
 
@@ -447,13 +446,13 @@ def test_each_cause_has_a_change_with_its_gain_or_none(
 ) -> None:
     found = only(diagnose(as_result(slow(**measured))))
     assert (found.of, found.cause) == ("an epoch", cause)
-    if found.remedy is None:
+    if not found.remedies:
         assert found.no_remedy == change
         assert causes.advice(found).startswith("No setting is suggested: ")
     else:
-        line = causes.remedy_line(found.remedy)
+        line = causes.remedy_line(found.remedies[0])
         assert line.endswith(f".{change}")
-        assert found.remedy.predicted == (gain and pytest.approx(gain))
+        assert found.remedies[0].predicted == (gain and pytest.approx(gain))
         assert causes.advice(found).startswith(f"Try `{line}`: ")
 
 

@@ -187,8 +187,10 @@ def test_the_page_has_the_commands_that_try_a_suggestion_and_a_short_trial_of_it
 ) -> None:
     cpu = trained(make_result, "mlp")
     remedy = Remedy("batch size", {"experiments.mlp.batch_size": 256}, Gain(1.2, 3.0))
-    advised = Diagnosis("an epoch", "input-bound", as_result(cpu), remedy)
-    write_report([replace(pair_of(cpu), diagnoses={"cpu": (advised,)})], tmp_path)
+    advised = Diagnosis("an epoch", "input-bound", as_result(cpu), (remedy,))
+    pair = pair_of(cpu)
+    vars(pair)["diagnoses"] = {"cpu": (advised,)}
+    write_report([pair], tmp_path)
     command = "dvc exp run --temp -S '++experiments.mlp.batch_size=256'"
     trial = f"{command} -S '++experiments.mlp.epochs=3'"
     assert f"{command}\n{trial}" in "".join(Page(tmp_path).words)

@@ -135,8 +135,7 @@ class Worth:
     jobs: int = 1
     """Number of experiments that are trained on the GPU."""
     saved: Interval = (-math.inf, math.inf)
-    """Interval of the time that one run saves in 9 of 10 cases, without a rented machine's start.
-    """
+    """Interval of the time that one run saves, without a rented machine's start."""
     runs: int | None = None
     """Smallest number of runs that is surely worth renting, if one is not enough."""
 

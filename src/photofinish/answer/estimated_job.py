@@ -202,8 +202,7 @@ def measured_over_estimated(
 def _loading_factor(run: Result, name: str) -> float:
     """Return the ratio of loading times on a rented machine and here.
 
-    A loader's workers share the cores. An unknown machine is assumed to have this machine's number
-    of cores.
+    A loader's workers share the cores. An unknown machine counts as having this machine's cores.
     """
     cpu, machine = run.timings.host.cpu, cheapest_machine(name)
     source = run.settings.input if run.settings else None

@@ -156,8 +156,7 @@ def students_t(freedom: float) -> float:
     """Return the half width of a mean's interval, in standard errors.
 
     By Abramowitz and Stegun 26.7.5, with a fifth term that makes it exact for one degree of
-    freedom. It is off by 0.15 % at most. SciPy would take 0.2 s to import, for each experiment that
-    is measured.
+    freedom. It is off by 0.15 % at most. SciPy would take 0.2 s to import in each measurement.
     """
     x = _NORMAL
     terms = [

@@ -42,8 +42,7 @@ def _files_below(root: Path) -> Iterator[str]:
 def sha256_of_local_files(datasets: Mapping[str, Dataset]) -> dict[str, str]:
     """Return a hash for each data set of local files. It changes if one of the files does.
 
-    The hash covers the name, size and time of a file, and the content of a CSV. All paths must
-    exist.
+    It covers the name, size and time of a file, and the content of a CSV. All paths must exist.
     """
     hashes = {}
     for name, dataset in datasets.items():

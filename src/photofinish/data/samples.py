@@ -187,8 +187,7 @@ def named_targets(
     """Return the task, the targets, and their names from `named`, or else from their numbers.
 
     Class numbers are int64 of shape (count,) or (count, *positions). Other targets are float32 of
-    shape (count, numbers). A tuple or dict of targets is not changed: its keys or indices are the
-    names.
+    shape (count, numbers). A tuple or dict of targets stays, named by its keys or indices.
     """
     if isinstance(column, tuple | dict):
         return "custom", column, tuple(leaf_names(column))

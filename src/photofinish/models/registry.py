@@ -39,8 +39,7 @@ def build_model(
 ) -> nn.Module:
     """Return the network with its initial weights, which the seed determines for every device.
 
-    `weights` is the file of published weights, if the model names any. `dtype` is the packed
-    samples' dtype.
+    `weights` is the file of published weights, if any. `dtype` is the packed samples' dtype.
     """
     if is_reference(model.name) and not model.name.startswith(f"{TIMM}:"):
         cast("CustomModel", model).reference.load()  # before seeding: imports may draw or seed

@@ -139,9 +139,7 @@ class AnswerRecord(Record):
     evidence: Basis
     reason: str | None
     lines: tuple[str, str]
-    """The answer in two lines: word, times and cause, then what to do and whether the model is the
-    same.
-    """
+    """Both lines: word, times and cause, then what to do and whether the model is the same."""
     action: ActionRecord
     model: str
     """Whether the GPU trains the same model."""

@@ -189,8 +189,7 @@ def _unknown(pair: Comparison, worth: Worth) -> str:
 def action_text(pair: Comparison, decision: Decision, command: Sequence[str] | None = None) -> str:
     """Return what to do now: one imperative, and below a No what would change it.
 
-    `command` is what was asked about: a script's command, empty for an experiment, None in a
-    report.
+    `command` is a script's command that was asked about, empty for an experiment, None in a report.
     """
     action, worth = decision.action, decision.worth
     kind: str = action.kind

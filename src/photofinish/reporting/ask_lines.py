@@ -42,7 +42,6 @@ class _DrawnBar(NamedTuple):
 
 
 def answer_lines(answer: JobAnswer, command: Sequence[str] = ()) -> Iterator[str]:
-    """Yield both lines of an answer."""
     pair, decision = answer.pair, answer.decision
     action = action_text(pair, decision, command)
     yield answer_text(pair, decision)

@@ -80,13 +80,12 @@ def _share(found: Diagnosis) -> str:
 
 def advice(found: Diagnosis) -> str:
     """Return what to change in params.yaml, or why nothing helps."""
-    if found.remedy:
-        first, second = (
-            (remedy_line(each), prediction(each, found.run.timings)) if each else ("", "")
-            for each in (found.remedy, found.second)
+    if found.remedies:
+        tries = zip(("try", "or try"), found.remedies, strict=False)
+        return " ".join(
+            say(kind, line=remedy_line(each), prediction=prediction(each, found.run.timings))
+            for kind, each in tries
         )
-        values = {"second_line": second[0], "second": second[1]}
-        return say("try", line=first[0], prediction=first[1], **values)
     why = say(f"none: {found.no_remedy}" if found.no_remedy else "cause unknown")
     return say("no suggestion", why=why)
 

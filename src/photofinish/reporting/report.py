@@ -27,7 +27,6 @@ def write_report(
     folder: Path,
     scripts: Sequence[Comparison] = (),
 ) -> Answers:
-    """Write all files of the report, and return the answers."""
     everything = [*pairs, *scripts]
     decisions = decide_all(everything)
     for former in folder.glob("*.csv"):  # an older photofinish wrote more

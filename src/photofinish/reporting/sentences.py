@@ -242,7 +242,7 @@ def _why(run: Result, diagnoses: Sequence[Diagnosis]) -> list[str]:
     elif found.not_known:
         kind = "unknown cause"
     sentences = [say(kind, device=run.device.upper(), found=found, cause=cause(found))]
-    if found.remedy or found.no_remedy:
+    if found.remedies or found.no_remedy:
         sentences.append(advice(found))
     if gain := tf32_gain(found):
         sentences.append(say("tf32 by default", gain=factor(gain)))

@@ -187,7 +187,8 @@ TEMPLATES = {
     "on its samples: launching operations and updating {run.parameter_count:,} weights",
     "arithmetic": "arithmetic is {share:.0%} of a step[, with {threads:n thread} for "
     "{cores:n core}]",
-    "try": "Try `{line}`: {prediction}.[ Or `{second_line}`: {second}.]",
+    "try": "Try `{line}`: {prediction}.",
+    "or try": "Or `{line}`: {prediction}.",
     "tf32 by default": "TF32, PyTorch's default for convolutions, makes an epoch about {gain} "
     "faster (`precision: tf32`, tried).",
     "no suggestion": "No setting is suggested: {why}.",

@@ -115,8 +115,7 @@ class Measured(Readings, Where, StepMeasurements):
     warm_up_seconds: float | None = None
     steps_taken: StepsTaken | None = None
     validation_step_seconds: float = 0.0
-    """Time of validation for each training step, extrapolated if there was time for a part of it.
-    """
+    """Time of validation for each training step, extrapolated if only a part of it was timed."""
     end_seconds: float = 0.0
     """Time of a script after its last step, if it ended by itself."""
     loop_steps: LoopSteps | None = None
@@ -146,7 +145,6 @@ def write_measured(folder: Path, measured: Measured | NotMeasured) -> None:
 
 
 def read_measured(path: Path) -> Measured | NotMeasured:
-    """Read measured.json."""
     return records.read_record(path, _EitherMeasured).root
 
 

@@ -168,8 +168,7 @@ class FirstTraining(Training):
     def _epoch_trained(self, epoch: int) -> None:
         """Keep the epoch's weights, and end here if the next epoch would exceed the time limit.
 
-        The checkpoint stores the decision of rank 0, so that a resumed training ends with the same
-        epoch.
+        The checkpoint has rank 0's decision, so that a resumed training ends with the same epoch.
         """
         if (limit_seconds := self._costs.time_limit_seconds) and self.trainer.epochs_left():
             epochs_to_come = self.team.broadcast_object(self._epochs_to_come())

@@ -297,7 +297,6 @@ def _machine_tags(timings: ProcessTimes) -> dict[str, str]:
 def _note(
     experiment: Experiment, timings: records.TrainingTimes, quality: str, extrapolated: str | None
 ) -> str:
-    """Return a training's description."""
     text = (
         f"{OURS}: {experiment.model.name} trained on {experiment.dataset} by"
         f" {timings.device_name}{quality}. {len(timings.epochs)} epochs of"

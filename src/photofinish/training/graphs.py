@@ -318,8 +318,7 @@ def _bits(
 def steps_per_graph(experiment: Experiment, training: Batches, network: nn.Module) -> int:
     """Return how many steps a graph holds, so that few steps are left at the end of an epoch.
 
-    The number depends only on the experiment and its data, so that a resumed training launches
-    equal graphs.
+    It depends only on the experiment and its data, so that a resumed training has equal graphs.
     """
     if experiment.input.name == "loader":
         return 1  # so that loading the next batch overlaps with the step

@@ -293,8 +293,7 @@ class DeviceLearningRates:
 class LearningRates:
     """Learning-rate schedule of every parameter group.
 
-    A rate changes after each step or each epoch, or by the validation loss. A warm-up multiplies
-    it.
+    A rate changes after each step or epoch, or by the validation loss. A warm-up multiplies it.
     """
 
     def __init__(

@@ -32,7 +32,6 @@ def rows_that_count(task: Task, outputs: Any, targets: Any) -> tuple[Any, Any]:
 
 
 def joined(batches: Sequence[Any]) -> Any:
-    """Join the outputs, or the targets, of all batches."""
     return map_nested(lambda *parts: torch.cat(parts), *batches)
 
 
