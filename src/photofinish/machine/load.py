@@ -158,10 +158,7 @@ class LoadMonitor:
     """Reader of the system's counters between epochs, too rare to affect times."""
 
     def __init__(
-        self,
-        gpu_state: Callable[[], GpuState],
-        *,
-        own_processes_share_cores: bool = False,
+        self, gpu_state: Callable[[], GpuState], *, own_processes_share_cores: bool = False
     ) -> None:
         self._gpu_state = gpu_state
         self._own_processes_share_cores = own_processes_share_cores

@@ -178,9 +178,7 @@ def answer_record(
         reason=worth.reason,
         lines=verdict.lines(shared_model),
         action=ActionRecord(
-            kind=decision.action.kind,
-            text=verdict.action,
-            accelerator=decision.action.accelerator,
+            kind=decision.action.kind, text=verdict.action, accelerator=decision.action.accelerator
         ),
         model=verdict.model,
         cpu_seconds=cpu_seconds,

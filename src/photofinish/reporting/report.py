@@ -23,9 +23,7 @@ FIGURES = "figures"
 
 
 def write_report(
-    pairs: Sequence[Comparison],
-    folder: Path,
-    scripts: Sequence[Comparison] = (),
+    pairs: Sequence[Comparison], folder: Path, scripts: Sequence[Comparison] = ()
 ) -> Answers:
     everything = [*pairs, *scripts]
     decisions = decide_all(everything)

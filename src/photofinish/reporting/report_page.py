@@ -71,9 +71,7 @@ class Page:
 
 
 def page_of(
-    pairs: Sequence[Comparison],
-    decisions: Sequence[Decision],
-    command: Sequence[str] | None = None,
+    pairs: Sequence[Comparison], decisions: Sequence[Decision], command: Sequence[str] | None = None
 ) -> Page:
     """Return the page. Without matplotlib, it has no pictures.
 

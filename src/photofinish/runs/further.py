@@ -61,11 +61,7 @@ def check_repeat(first: Trainer, again: Trainer, name: str, number: int) -> None
 
 
 def train_further_seeds(
-    run: Run,
-    device: torch.device,
-    team: World,
-    spent_seconds: float,
-    last_epoch: int | None,
+    run: Run, device: torch.device, team: World, spent_seconds: float, last_epoch: int | None
 ) -> tuple[Epochs, ...]:
     """Train from each further seed, write the results, and return the epochs of each seed.
 

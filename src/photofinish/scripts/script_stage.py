@@ -21,12 +21,7 @@ from photofinish.errors import TerminatedError, UserError
 from photofinish.files import state_folder
 from photofinish.inside.hooks import TAKES_APART
 from photofinish.inside.lengths import lengths_in_command
-from photofinish.machine.fingerprint import (
-    GpuTarget,
-    check_machine,
-    read_host,
-    report_missing,
-)
+from photofinish.machine.fingerprint import GpuTarget, check_machine, read_host, report_missing
 from photofinish.nested import dotted
 from photofinish.results.measured import (
     MEASURED,
@@ -39,12 +34,7 @@ from photofinish.results.measured import (
 from photofinish.results.records import DeviceLabel
 from photofinish.scripts.run_script import Watched, load_monitor, recording
 from photofinish.scripts.script_lines import Length, WatchedScript
-from photofinish.scripts.script_record import (
-    Given,
-    measured_script,
-    missing_length,
-    steps_of_epoch,
-)
+from photofinish.scripts.script_record import Given, measured_script, missing_length, steps_of_epoch
 from photofinish.stage.locks import exclusive, exclusive_machine
 from photofinish.stage.process import end_group, kill_tree
 from photofinish.wording import counted

@@ -49,11 +49,7 @@ def monitored_value(metric: Metric, task: Task, outputs: Any, targets: Any) -> f
 
 
 def custom_scores(
-    metrics: Metrics,
-    task: Task,
-    outputs: Any,
-    targets: Any,
-    class_names: tuple[str, ...] = (),
+    metrics: Metrics, task: Task, outputs: Any, targets: Any, class_names: tuple[str, ...] = ()
 ) -> dict[str, float]:
     """Return the finite scores of the custom metrics.
 
