@@ -39,11 +39,15 @@ def _one_decimal(value: float) -> str:
 
 def span(value: float, interval: tuple[float, float]) -> str:
     """Return a time with its interval in the same unit, `12 s (11-13)`, or why it has none."""
-    low, high = interval
-    if high > MOST_WIDTH * low:
+    if is_wide(interval):
         return "not known"
     ends = ends_in_unit(value, interval)
     return seconds(value) if len(set(ends)) == 1 else f"{seconds(value)} ({'-'.join(ends)})"
+
+
+def is_wide(interval: tuple[float, float]) -> bool:
+    """Return True if an interval is too wide to be printed."""
+    return not interval[1] <= MOST_WIDTH * interval[0]
 
 
 def between(interval: tuple[float, float]) -> str:

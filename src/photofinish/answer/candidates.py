@@ -49,19 +49,11 @@ class Candidate:
     timings: JobTimes | None = None
     """Times that were measured or recorded."""
 
-    @property
-    def seconds(self) -> float:
-        return self.time.seconds
-
-    @property
-    def interval(self) -> Interval:
-        return self.time.interval
-
     def value(self, start_seconds: float) -> tuple[bool, float, float]:
         """Return a sort key: doubt about the memory, then cost with the start, then time."""
-        cost = cost_of(start_seconds + self.seconds, self.price)
+        cost = cost_of(start_seconds + self.time.seconds, self.price)
         has_room = self.option is None or self.option.fits == "yes"
-        return not has_room, math.inf if cost is None else cost, self.seconds
+        return not has_room, math.inf if cost is None else cost, self.time.seconds
 
 
 def candidates(pair: Comparison) -> list[Candidate]:
@@ -150,7 +142,7 @@ class Worth:
 
     @property
     def speedup(self) -> float | None:
-        return self.here.seconds / self.gpu.seconds if self.gpu else None
+        return self.here.seconds / self.gpu.time.seconds if self.gpu else None
 
     @property
     def least_seconds(self) -> float:
@@ -171,7 +163,7 @@ class Worth:
     @property
     def there_seconds(self) -> float:
         """Time on the GPU with a rented machine's start."""
-        return (self.gpu.seconds if self.gpu else math.inf) + self.start_seconds
+        return (self.gpu.time.seconds if self.gpu else math.inf) + self.start_seconds
 
     @property
     def gain(self) -> float:

@@ -215,5 +215,5 @@ def gpu_of_yours(pair: Comparison, worth: Worth) -> tuple[float, tuple[float, fl
     """
     if worth.about != "renting" or not worth.gpu or worth.jobs > 1 or not worth.interval:
         return None
-    speedup = min(worth.here.seconds / worth.gpu.seconds, pair.bounds.job.at_most)
+    speedup = min(worth.here.seconds / worth.gpu.time.seconds, pair.bounds.job.at_most)
     return (speedup, worth.interval) if worth.interval[1] > LEAST_GAIN else None

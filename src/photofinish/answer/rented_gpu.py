@@ -93,7 +93,7 @@ def _with_seeds(pair: Comparison, gpus: Sequence[Candidate]) -> list[Candidate]:
         if each.timings:
             time = job_time(each.timings, with_seeds=True)
         elif each.option and each.option.estimate:
-            passes_seconds = each.seconds - each.option.estimate.startup_seconds
+            passes_seconds = each.time.seconds - each.option.estimate.startup_seconds
             seeds_seconds = cpu.seeds_seconds / cpu.passes_seconds * passes_seconds
             time = replace(time, seconds=time.seconds + seeds_seconds)
         found.append(replace(each, time=time))

@@ -63,15 +63,16 @@ def _states(dataset: Dataset) -> Iterator[str]:
             yield sha256_of_bytes(path.read_bytes())
             with suppress(ConfigError):  # `split` reports it
                 for _, cells in read_csv(path):
-                    yield _state(path.parent, cells.get(each.listing_column) or "")
+                    yield state_of_file(path.parent, cells.get(each.listing_column) or "")
         elif path.is_file():
-            yield _state(path.parent, path.name)
+            yield state_of_file(path.parent, path.name)
         else:
             for name in _files_below(path):
-                yield _state(path, name)
+                yield state_of_file(path, name)
 
 
-def _state(folder: Path, name: str) -> str:
+def state_of_file(folder: Path, name: str) -> str:
+    """Return size and time of a file, after its name."""
     try:
         # Three times as fast as pathlib.
         status = os.stat(os.path.join(folder, name))  # noqa: PTH116, PTH118

@@ -170,7 +170,7 @@ def answer_record(
     cpu_seconds = Number.of(cpu.whole_seconds, job_interval(cpu))
     gpu, saved_seconds = worth.gpu, None
     if gpu and worth.about == "renting":
-        saved_seconds = Number.of(worth.here.seconds - gpu.seconds, worth.saved)
+        saved_seconds = Number.of(worth.here.seconds - gpu.time.seconds, worth.saved)
     return AnswerRecord(
         answer=decision.answer,
         about=decision.about,
@@ -183,7 +183,7 @@ def answer_record(
         model=verdict.model,
         cpu_seconds=cpu_seconds,
         gpu=decision.gpu_name,
-        gpu_seconds=Number.of(gpu.seconds, gpu.interval) if gpu else None,
+        gpu_seconds=Number.of(gpu.time.seconds, gpu.time.interval) if gpu else None,
         speedup=Number.of(worth.speedup, worth.interval),
         saved_seconds=saved_seconds,
         causes=tuple(

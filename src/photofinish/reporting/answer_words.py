@@ -8,7 +8,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from photofinish.answer.candidates import Basis, Worth
+from photofinish.answer.candidates import Worth
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Action, Decision, gpu_of_yours
 from photofinish.answer.fair_cpu import slow_kernels
@@ -19,11 +19,11 @@ from photofinish.reporting.say import say
 from photofinish.results.measured_job import MeasuredJob
 from photofinish.results.records import DeviceLabel
 from photofinish.wording import (
-    MOST_WIDTH,
     between,
     ends_in_unit,
     factor,
     factors,
+    is_wide,
     measure_again,
     money,
     seconds,
@@ -36,7 +36,6 @@ _MUCH_WAITING = 0.1
 """Least share of its time that a GPU waits for the loader in a hint."""
 _MOST_STALLS = 4
 _MENDS = {"to": "make there", "nonzero": "keep size", "a mask": "keep size", "unique": "keep size"}
-_MARKS: dict[Basis, str] = {"estimated": "~", "measured": "", "recorded": "", "bound": ""}
 
 
 def answer_text(pair: Comparison, decision: Decision) -> str:
@@ -126,7 +125,7 @@ def there_text(worth: Worth) -> str:
     """Return the time on the GPU with its mark, and with a machine's start except for a No."""
     if worth.gpu is None:
         return ""
-    value, interval, mark = worth.gpu.seconds, worth.gpu.interval, _MARKS[worth.basis]
+    value, interval = worth.gpu.time.seconds, worth.gpu.time.interval
     if is_wide(interval):
         return say("not known there")
     if worth.about == "the GPU here":
@@ -134,13 +133,8 @@ def there_text(worth: Worth) -> str:
     if worth.answer != "No":
         value = worth.there_seconds
         interval = interval[0] + worth.start_seconds, interval[1] + worth.start_seconds
-    star = "*" if worth.basis == "recorded" else ""
+    mark, star = "~" * (worth.basis == "estimated"), "*" * (worth.basis == "recorded")
     return f"{mark}{span(value, interval)}{star}"
-
-
-def is_wide(interval: tuple[float, float]) -> bool:
-    """Return True if an interval is too wide to be printed."""
-    return not interval[1] <= MOST_WIDTH * interval[0]
 
 
 def speedup_text(worth: Worth) -> str:

@@ -174,7 +174,7 @@ def _details(pair: Comparison, answer: Verdict) -> Details:
         for found in diagnoses
         for each in found.remedies
     ]
-    notes = [*left_out, *filter(None, [tables.loader_note(pair)])]
+    notes = [*left_out, *tables.loader_notes(pair)]
     return Details(answer, suggestions, sections, drawn, notes)
 
 
