@@ -94,7 +94,6 @@ LEARNS: dict[By, Learns] = {
     "tf32": "something else",
     "batch transform": "something else",
 }
-"""What a training with the change learns, or may learn."""
 
 
 @dataclass(frozen=True)

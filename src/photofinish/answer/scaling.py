@@ -131,7 +131,6 @@ class Grid:
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     cells: dict[tuple[str, str], Cell]
-    """Cells by row and column."""
 
 
 def grid(pairs: Sequence[Comparison], decisions: Sequence[Decision]) -> Grid | None:

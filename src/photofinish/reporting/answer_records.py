@@ -91,7 +91,6 @@ class CandidateRecord(Record):
     waiting_share: float | None
     """Share of time that it waits for the loader in the cheapest machine."""
     hour_price: Price | None
-    """Price of an hour."""
     price_is_old: bool | None
 
 

@@ -36,7 +36,6 @@ SHORT_PARTS = {
     "copying to the device": "copying",
     "the rest": "rest",
 }
-"""Short names of a step's parts."""
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,6 @@ class Measured(Readings, Where, StepMeasurements):
     """Steps of a script on the CPU."""
     first_step: records.FirstStep | None = None
     no_first_step: str | None = None
-    """Reason for a missing first step."""
     load: tuple[LoadWindow, ...]
 
 
