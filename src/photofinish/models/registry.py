@@ -121,9 +121,7 @@ def _torchvision_classifier(
             "init_weights": not is_published,
             "transform_input": is_published,
         }
-    elif is_published and model.name.startswith(
-        "vit_"
-    ):  # some published weights are for larger images
+    elif is_published and model.name.startswith("vit_"):  # some weights are for larger images
         arguments["image_size"] = get_model_weights(model.name)[model.weights].meta["min_size"][0]
     network: nn.Module = get_model(model.name, weights=None, **arguments)
     if weights is not None:

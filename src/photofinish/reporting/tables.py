@@ -71,7 +71,7 @@ def _speedup_or_bound(worth: Worth) -> str:
 def series_table(series: Iterable[Series]) -> Table:
     return [
         {
-            "experiments": all_or_some(each.experiments),
+            "experiments": all_or_some([point.pair.experiment for point in each.points]),
             "by": each.x_name,
             "break-even": sentences.break_even_size(each),
         }

@@ -160,9 +160,8 @@ def _run(
 ) -> tuple[Watched, BaseException | None]:
     """Run the command with its output on the terminal. Return the signal that ended this stage."""
     with recording(kind, gpus) as (folder, variables):
-        environment = (
-            {"OMP_NUM_THREADS": str(threads)} | os.environ | variables | {TAKES_APART: "1"}
-        )
+        variables |= {TAKES_APART: "1"}
+        environment = {"OMP_NUM_THREADS": str(threads)} | os.environ | variables
         load = load_monitor(kind, variables)
         began_at, began_at_unix_seconds = time.perf_counter(), time.time()
         status: int | None = 1
