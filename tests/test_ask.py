@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -174,11 +175,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
         start: Sequence[str] = (sys.executable, "-W", "error", "train.py"),
         length: Length | None = None,
         limits: Limits = A_SECOND,
-        shows_output: bool = False,
     ) -> Any:
         Path("train.py").write_text(BEGIN + script, encoding="utf-8")
         file = Path("answer.json")
-        ask([*start, *arguments], length, limits, AskFiles(file), shows_output=shows_output)
+        ask([*start, *arguments], length, limits, AskFiles(file))
         return json.loads(file.read_bytes())
 
     return run
@@ -213,7 +213,7 @@ def test_a_script_that_ends_is_measured_whole_and_its_output_is_shown(
     run: Ask, capfd: pytest.CaptureFixture[str]
 ) -> None:
     script = EPOCHS + "print('done')"
-    (answer,) = run(script, "--epochs", "3", limits=TO_THE_END, shows_output=True)
+    (answer,) = run(script, "--epochs", "3", limits=replace(TO_THE_END, shows_output=True))
     assert "done" in capfd.readouterr().out
     assert answer["job"]["name"] == "the whole run"
     assert (answer["job"]["epochs"], answer["job"]["epoch_steps"]) == (3, 10)

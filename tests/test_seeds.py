@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 from conftest import MakeExperiment, MakeResult
-from result_files import pair_of, trained, with_seeds
+from result_files import pair_of, text_of, trained, with_seeds
 from training_process import measure_here, train_here
 
 from photofinish.answer.comparison import read_pair, with_settings
@@ -142,7 +142,7 @@ def test_the_devices_difference_is_compared_with_that_of_two_seeds(make_result: 
     assert (
         "Over 3 seeds the test accuracy differs by 3.00% between the devices "
         "and by 5.33% between two seeds."
-    ) in verdict(pair).text
+    ) in text_of(verdict(pair))
     seeds = answer_record(pair, verdict(pair)).seeds
     assert [each.device for each in seeds] == ["cpu"] * 3 + ["gpu"] * 3
     assert [each.score.value for each in seeds if each.score] == [

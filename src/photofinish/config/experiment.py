@@ -182,8 +182,7 @@ class Augmentation(Settings):
 class BatchTransformSettings(_PytorchCode):
     """Transform of torchvision such as MixUp, or a custom function of (inputs, targets).
 
-    The transform changes each training batch on the device. Its random draws are seeded by (seed,
-    epoch, batch).
+    It changes each training batch on the device. Its draws are seeded by (seed, epoch, batch).
     """
 
     namespace: ClassVar[Namespace] = TRANSFORMS

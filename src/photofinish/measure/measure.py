@@ -81,11 +81,11 @@ def measure(
         parts, validation_seconds = take_parts(
             trainer, step_seconds, _PARTS_SHARE * _JOB_SHARE * job_seconds, epochs
         )
-        load.sample(0, 0)
+        load.sample()
         peak_memory_bytes = team.peak_memory_bytes()
         epoch_steps = setup.training.image_count / setup.training.batch_size
         further = _further(setup, trainer, parts, epoch_steps, step_seconds, job_seconds)
-        load.sample(0, 0)
+        load.sample()
     if not team.is_main:
         return None
     return Measured(

@@ -9,7 +9,8 @@ from photofinish.answer.diagnosis import LEAST_STEPS, Diagnosis, NotKnown
 from photofinish.answer.own_gpu import loads_longer_than_it_starts
 from photofinish.answer.remedies import Remedy
 from photofinish.machine.host import allowed_cores
-from photofinish.reporting.templates import TEMPLATES, say
+from photofinish.reporting.say import say
+from photofinish.reporting.templates import TEMPLATES
 from photofinish.results.job_times import JobTimes
 from photofinish.results.records import DeviceLabel
 
@@ -80,13 +81,12 @@ def _share(found: Diagnosis) -> str:
 
 def advice(found: Diagnosis) -> str:
     """Return what to change in params.yaml, or why nothing helps."""
-    if found.remedy:
-        first, second = (
-            (remedy_line(each), prediction(each, found.run.timings)) if each else ("", "")
-            for each in (found.remedy, found.second)
+    if found.remedies:
+        tries = zip(("try", "or try"), found.remedies, strict=False)
+        return " ".join(
+            say(kind, line=remedy_line(each), prediction=prediction(each, found.run.timings))
+            for kind, each in tries
         )
-        values = {"second_line": second[0], "second": second[1]}
-        return say("try", line=first[0], prediction=first[1], **values)
     why = say(f"none: {found.no_remedy}" if found.no_remedy else "cause unknown")
     return say("no suggestion", why=why)
 
@@ -102,8 +102,7 @@ def remedy_line(remedy: Remedy, experiment: str | None = None) -> str:
 
 def prediction(remedy: Remedy, times: JobTimes) -> str:
     """Return the predicted gain of the whole job, and the prediction's source."""
-    gain = remedy.predicted.of_job(times)
-    return say("gains", gain=gain, how=how_known(remedy))
+    return say("gains", gain=remedy.predicted.of_job(times), how=how_known(remedy))
 
 
 def how_known(remedy: Remedy) -> str:
@@ -133,7 +132,7 @@ def _yaml(value: Any) -> str:
 
 def not_known(found: NotKnown) -> str:
     """Return why the figures show neither cause nor bound."""
-    if found.reason == "not taken apart" and found.recorded:
+    if found.recorded:
         return found.recorded
     apart, whole = found.apart_seconds, found.whole_seconds
     return say(f"why: {found.reason}", apart=apart, whole=whole, least=LEAST_STEPS)

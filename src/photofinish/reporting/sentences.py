@@ -26,7 +26,8 @@ from photofinish.reporting.answer_words import (
 from photofinish.reporting.causes import advice, cause
 from photofinish.reporting.extrapolated import caution, in_points, timed_text
 from photofinish.reporting.model_words import model_text
-from photofinish.reporting.templates import THE_SAME, say
+from photofinish.reporting.say import say
+from photofinish.reporting.templates import THE_SAME
 from photofinish.wording import factor, faster, measure_again
 
 _METRICS_NAMED = 3
@@ -35,7 +36,6 @@ SHORT_PARTS = {
     "copying to the device": "copying",
     "the rest": "rest",
 }
-"""Short names of a step's parts."""
 
 
 @dataclass(frozen=True)
@@ -65,12 +65,6 @@ class Verdict:
         if self.model != shared_model:
             second += f" {say('model', model=self.model)}"
         return self.answer, second
-
-    @property
-    def text(self) -> str:
-        """Answer, action, details and cautions."""
-        busy = [self.busy] if self.busy else []
-        return " ".join([*self.lines(), *busy, *self.details, *self.cautions])
 
 
 def shared_model(verdicts: Sequence[Verdict]) -> str | None:
@@ -250,7 +244,7 @@ def _why(run: Result, diagnoses: Sequence[Diagnosis]) -> list[str]:
     elif found.not_known:
         kind = "unknown cause"
     sentences = [say(kind, device=run.device.upper(), found=found, cause=cause(found))]
-    if found.remedy or found.no_remedy:
+    if found.remedies or found.no_remedy:
         sentences.append(advice(found))
     if gain := tf32_gain(found):
         sentences.append(say("tf32 by default", gain=factor(gain)))

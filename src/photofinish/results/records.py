@@ -52,8 +52,6 @@ class TrainingRecord(Record):
     image_shape: Nested[Shape]
     dtype: Nested[Dtype] = "uint8"
     """Dtype of the packed samples: uint8 for images."""
-    stored_shape: Nested[Shape] = ()
-    """Shape of the samples in the data set, before transforms."""
     target_shape: Shape = ()
     class_names: tuple[str, ...]
     mean: tuple[float, ...]
