@@ -133,12 +133,22 @@ def test_a_start_is_repaid_after_a_time_of_training_however_long_an_epoch_is(
     assert "no estimates" not in out  # of other GPUs, beside a measured one
 
 
+def test_a_longer_start_up_of_the_gpus_run_which_is_first_is_said(
+    plant: Plant, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plant(loading(20, 0.01, "cuda"), loading(20, 0.1, "cpu"), cuda=60.0)
+    asked()
+    assert "60 s in the GPU's run, which was first, and 1.9 s in" in capsys.readouterr().err
+
+
 def test_a_record_of_a_rented_gpu_counts_until_the_script_changes(
     plant: Plant, capsys: pytest.CaptureFixture[str]
 ) -> None:
     steps = Length("max_steps", 100_000, "--steps")
     both = process_of([0.001] * 40, "cuda"), process_of([0.2] * 40)
+    Path("model.py").write_text("", encoding="utf-8")
     for process in both:
+        process.files = [str(Path("model.py").absolute())]
         step = {"losses": [1.0], "gradients": {"weight": [1.0]}}
         first = {"inputs": [[1.0]], "weights": "same", "steps": [step], "draws": False}
         process.first_steps = FirstScriptSteps.model_validate(first)
@@ -152,7 +162,8 @@ def test_a_record_of_a_rented_gpu_counts_until_the_script_changes(
     assert found == ["Probably yes", "recorded", "Test"]
     assert answer["answer"]["model"] == "identical (the first step)* on a Test"
     assert answer["answer"]["gpu_seconds"]["value"] == pytest.approx(102, rel=0.01)
-    (answer,) = asked(steps, "changed = 1")
+    Path("model.py").write_text("changed = 1", encoding="utf-8")
+    (answer,) = asked(steps)
     assert answer["answer"]["evidence"] != "recorded"
     assert "another version of the script" in capsys.readouterr().err
     Path("rented-Test/photofinish-answer.json").write_text("[]", encoding="utf-8")

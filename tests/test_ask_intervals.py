@@ -13,6 +13,7 @@ from result_files import STEP, taken_apart, trained
 from watched_scripts import figures_of, process_of
 
 from photofinish.answer.comparison import Comparison, result_of_script
+from photofinish.answer.estimated_job import Estimate
 from photofinish.answer.speedups import job_speedup
 from photofinish.answer.times import job_interval
 from photofinish.config.compare import Comparing
@@ -60,14 +61,15 @@ def _draws(count: int, seed: int) -> list[float]:
     ]
 
 
-def test_steps_that_load_nothing_take_as_long_on_a_gpu_as_those_of_a_loader(
-    cpu_host: CpuTarget,
-) -> None:
-    def steps_on_t4(samples: int) -> float:
-        given = {"loader": 0, "batches": 1} if samples else {}
-        process = process_of([20.0] * 40, **given)
+@pytest.fixture
+def on_t4(cpu_host: CpuTarget) -> Callable[..., Estimate]:
+    """Return the estimate for a script of 50 epochs of 100 steps."""
+
+    def on_t4(samples: int, workers: int = 0, waiting_seconds: float = 0.0) -> Estimate:
+        loads = {"loader": 0, "batches": 1, "waiting_seconds": waiting_seconds} if samples else {}
+        process = process_of([20.0] * 40, **loads)
         if samples:
-            process.loaders[0] = Loader(100, 0)
+            process.loaders[0] = Loader(100, workers)
         operations = STEP.model_copy(update={"images": samples or 1, "flops": 10**12})
         dumped = operations.model_dump(mode="json")
         process.counts = {"operations": dumped, "precision": "fp32", "parameter_count": 1}
@@ -75,12 +77,28 @@ def test_steps_that_load_nothing_take_as_long_on_a_gpu_as_those_of_a_loader(
         run = Watched("train", process, figures, -5.0, figures.last_step_at, 1.7e9, (), None)
         measured = measured_script("job", run, "cpu", cpu_host)
         result = result_of_script(measured_job(measured, 50, 100))
-        options = Comparison(result, None, settings=Comparing(accelerators=("T4",))).renting.options
-        assert options[0].estimate
-        return options[0].estimate.steps_seconds
+        (option,) = Comparison(
+            result, None, settings=Comparing(accelerators=("T4",))
+        ).renting.options
+        assert option.estimate
+        return option.estimate
 
-    assert steps_on_t4(0) > 1
-    assert steps_on_t4(0) == pytest.approx(steps_on_t4(32))
+    return on_t4
+
+
+def test_steps_that_load_nothing_take_as_long_on_a_gpu_as_those_of_a_loader(
+    on_t4: Callable[..., Estimate],
+) -> None:
+    assert on_t4(0).steps_seconds > 1
+    assert on_t4(0).steps_seconds == pytest.approx(on_t4(32).steps_seconds)
+
+
+def test_a_script_without_workers_loads_after_it_has_launched_a_step(
+    on_t4: Callable[..., Estimate],
+) -> None:
+    beside, after = (on_t4(32, workers, 10.0).epoch_seconds for workers in (2, 0))
+    assert beside == pytest.approx(100 * 10.0)
+    assert after > beside + 100 * 1e-3
 
 
 @pytest.mark.parametrize("seed", range(40))

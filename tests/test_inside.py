@@ -66,13 +66,15 @@ for _ in range(4):
 
 
 def test_a_script_without_our_packages_is_recorded_counted_and_taken_apart(tmp_path: Path) -> None:
-    process = recorded(tmp_path, EPOCHS)
+    (tmp_path / "parts.py").touch()
+    process = recorded(tmp_path, f"import parts\n{EPOCHS}")
     figures = figures_of(process)
     assert (figures.steps, figures.epochs, figures.longest_epoch_steps) == (32, 4, 8)
     assert [part.holds for part in figures.parts].count("start") >= 2  # one may be counted
     assert process.counts
     assert process.counts["operations"]["images"] == 8
     assert [what for _, _, what in process.stalls] == ["item"]
+    assert [Path(file).name for file in process.files] == ["parts.py", "train.py"]
     assert min(process.step_parts.values()) > 0
     assert process.loader_parts
     assert process.loader_parts["samples"] >= 8

@@ -196,6 +196,7 @@ def result_of_script(job: MeasuredJob, *, is_outdated: bool = False) -> Result:
         script.parameter_count,
         waiting_seconds=job.by_parts.waiting_seconds,
         step_parts_seconds=script.step_parts,
+        loader_workers=script.loader_workers,
         metrics=script.metrics,
         is_outdated=is_outdated,
     )

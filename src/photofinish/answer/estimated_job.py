@@ -126,8 +126,7 @@ class _EstimatedJob:
         self.startup_seconds = self._timings.once_seconds
         loading_seconds = stays.epoch.measured_seconds if stays.epoch else 0.0
         self._loading_seconds = loading_seconds * _loading_factor(run, accelerator.name)
-        source = run.settings.input if run.settings else None
-        self._loads_itself = isinstance(source, LoaderInput) and source.workers == 0
+        self._loads_itself = run.loads_itself
 
     def epoch_seconds(
         self, step: StepEstimate, step_seconds: float, cpu_factor: float = 1.0

@@ -12,7 +12,7 @@ from typing import Any
 import numpy.typing as npt
 
 from photofinish.answer.step_costs import StepCosts
-from photofinish.config.experiment import Experiment, on_cpu
+from photofinish.config.experiment import Experiment, LoaderInput, on_cpu
 from photofinish.data import TaskName
 from photofinish.data.tasks import TASKS
 from photofinish.results import EpochMetrics, records
@@ -66,6 +66,8 @@ class Result:
     """Time that each timed pass of a script waited for batches."""
     step_parts_seconds: Mapping[str, float] = field(default_factory=dict)
     """Time of parts of a script's step that were timed alone."""
+    loader_workers: int | None = None
+    """Number of workers of a script's loader. None without one."""
     metrics: Mapping[str, float | None] = field(default_factory=dict)
     """Custom test metrics, or numbers of a script's metrics file, by name."""
     is_outdated: bool = False
@@ -93,6 +95,13 @@ class Result:
     def stage(self) -> str:
         """Prefix of the stage's name in dvc.yaml."""
         return "train" if self.record else "script"
+
+    @property
+    def loads_itself(self) -> bool:
+        """True if the process that trains also loads the batches."""
+        source = self.settings.input if self.settings else None
+        workers = source.workers if isinstance(source, LoaderInput) else self.loader_workers
+        return workers == 0
 
     @property
     def wanted_precision(self) -> str:

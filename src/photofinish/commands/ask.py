@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from photofinish.answer.comparison import Comparison, result_of_script
 from photofinish.answer.decision import decide
+from photofinish.answer.estimates import CONTEXT_SECONDS
 from photofinish.answer.result import Result
 from photofinish.commands.ask_terms import Terms
 from photofinish.commands.terminal import print_answer
@@ -32,12 +33,13 @@ from photofinish.results.measured import Measured
 from photofinish.results.measured_job import measured_job
 from photofinish.results.records import DeviceLabel
 from photofinish.scripts.asked_before import readings_with
-from photofinish.scripts.rented import rented_records, script_files
+from photofinish.scripts.rented import rented_records
 from photofinish.scripts.run_script import Limits, NoStepsError, Watched, watch
 from photofinish.scripts.script_lines import Length
 from photofinish.scripts.script_record import (
     Given,
     WholeJob,
+    files_of,
     jobs,
     measured_script,
     missing_length,
@@ -80,7 +82,7 @@ def ask_command(
     hosts = fingerprint(Devices())
     is_once = bool(hosts[1].missing)
     seeds = limits.seeds and not is_once
-    files, rented = script_files(command), list(rented_records(command))
+    rented = list(rented_records(command))
     if not is_once:
         print(
             "It runs on the GPU, then as long again on the CPU, so it gets no input from here.",
@@ -97,6 +99,7 @@ def ask_command(
         gpu = _watch_gpu(watching, hosts[1])
         cpu = _watch_cpu(watching, hosts[1], gpu)
         runs, why_no_gpu = ([cpu], gpu) if isinstance(gpu, str) else ([cpu, gpu], None)
+    files = files_of(command, runs)
     records = _records(runs, hosts, files)
     readings = readings_with(records, command, files)
     answers = []
@@ -213,6 +216,12 @@ def _records(
             file=sys.stderr,
         )
         records[0] = records[0].model_copy(update={"startup_seconds": there_seconds})
+    elif there_seconds > here_seconds + CONTEXT_SECONDS[2]:
+        print(
+            f"The start-up took {seconds(there_seconds)} in the GPU's run, which was first, and "
+            f"{seconds(here_seconds)} in the CPU's. If it was a download, ask again.",
+            file=sys.stderr,
+        )
     return records
 
 

@@ -252,6 +252,7 @@ class Recorder:
             self._first_step_at = _clock()
             self.is_attentive = self._device is not None
             self._forget_forward()
+            self._note(kind="files", value=_loaded_files())
         self._note(kind="optimizer", device=kind, is_named=key == NAMED)
         for name, value in lengths_of_a_trainer():
             self._note_length(name, value, TRAINER)
@@ -368,6 +369,14 @@ class Recorder:
         if self._first_step_at is not None and not hasattr(sys, "last_value"):
             self.is_nested = True
             self._loaders.take_apart(_clock() - self._first_step_at)
+
+
+def _loaded_files() -> list[str]:
+    """Return the Python files below this folder that the script is made of."""
+    found = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    paths = {Path(path).absolute() for path in found if path and Path(path).is_file()}
+    below = (path for path in paths if path.is_relative_to(Path.cwd()))
+    return sorted(str(path) for path in below if "site-packages" not in path.parts)
 
 
 def main_optimizer(steps: list[int], named: int | None = None) -> int:

@@ -76,6 +76,8 @@ class ScriptFacts(Record):
     steps: int = 1
     """Number of steps that the command took, with those that are in no part."""
     samples_per_step: float | None = None
+    loader_workers: int | None = None
+    """Number of workers of the loader. None without one."""
     epoch_share: float | None = None
     """Share of its loader's steps that an epoch took. None before an epoch ended."""
     time_limit: float | None = None

@@ -7,7 +7,6 @@ import platform
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -47,20 +46,25 @@ def readings_with(
     before = _All()
     with suppress(OSError, ValidationError):  # none yet, or of another version: it begins again
         before = _All.model_validate_json(path.read_bytes())
-    found = [_asked([[*command], {**files}], record) for record in records]
+    found = [_asked(command, files, record) for record in records]
     asked = (*before.asked, *filter(None, found))[-_MOST:]
     with suppress(OSError):  # the machine's lock has named a folder that can't be written
         write_text_atomically(path, to_json(_All(asked=asked).model_dump(mode="json")))
     return _readings(asked)
 
 
-def _asked(job: list[Any], record: Measured) -> Asked | None:
-    """Return what to remember of a run, or None if it was too short or the machine was busy."""
+def _asked(command: Sequence[str], files: Mapping[str, str], record: Measured) -> Asked | None:
+    """Return what to remember of a run, or None if it was too short or the machine was busy.
+
+    Without files, a run of changed code would count as the same.
+    """
     steps = epoch_by_parts(record.parts, 1.0)
-    if len(steps.values) < 2 or load_warnings(record.load):
+    if len(steps.values) < 2 or not files or load_warnings(record.load):
         return None
     variance = error_of_mean(steps.values).variance
-    what = sha256_of_bytes(json.dumps([*job, record.host.model_dump(mode="json")]).encode())
+    what = sha256_of_bytes(
+        json.dumps([[*command], {**files}, record.host.model_dump(mode="json")]).encode()
+    )
     return Asked(what=what, device=record.device, step_seconds=steps.seconds, variance=variance)
 
 

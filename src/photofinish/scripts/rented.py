@@ -13,16 +13,10 @@ from pydantic import ValidationError
 
 from photofinish.config.scripts import PLACEHOLDER
 from photofinish.errors import UserError
-from photofinish.files import sha256_of_file
 from photofinish.results.measured import Measured
+from photofinish.scripts.script_record import hashes_of
 
 FOLDER, ANSWER = "rented-", "photofinish-answer.json"
-
-
-def script_files(command: Sequence[str]) -> dict[str, str]:
-    """Return the SHA-256 of each Python file in a command."""
-    paths = [Path(word) for word in command if word.endswith(".py")]
-    return {path.name: sha256_of_file(path) for path in paths if path.is_file()}
 
 
 def rented_records(command: Sequence[str]) -> Iterator[tuple[Measured, Measured]]:
@@ -35,7 +29,8 @@ def rented_records(command: Sequence[str]) -> Iterator[tuple[Measured, Measured]
             raise UserError(f"{path} is no record of this photofinish: remove it") from error
         if len(jobs) < 2 or not _is_of(jobs[1], command):
             continue
-        if jobs[1].script and jobs[1].script.files == script_files(command):
+        files = jobs[1].script.files if jobs[1].script else {}
+        if files == hashes_of(files):
             yield jobs[0], jobs[1]
         else:
             print(f"{path} is of another version of the script, and left out.", file=sys.stderr)

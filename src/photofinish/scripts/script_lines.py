@@ -15,7 +15,7 @@ from photofinish.results.measured import FirstScriptSteps
 from photofinish.scripts.script_figures import LATER_STEPS, Figures, in_turn, merged
 
 _BY_DTYPE = {f"torch.{facts.autocast}": name for name, facts in PRECISIONS.items()}
-_FIELDS = "stalls", "step_parts", "uncounted", "has_torch"
+_FIELDS = "files", "stalls", "step_parts", "uncounted", "has_torch"
 """Kinds of lines that have one value."""
 _MOST_BATCHES, _MOST_SECONDS_OF_BATCHES = 100, 60.0
 """Batches and time after which an optimizer's step is not expected, by hand."""
@@ -91,6 +91,8 @@ class Process:
         self.counts: dict[str, Any] | None = None
         self.autocast: str | None = None
         """Precision of an autocast for CUDA in a run without CUDA."""
+        self.files: list[str] = []
+        """Python files of the project that were loaded before the first step."""
         self.stalls: list[tuple[str, int, str]] = []
         """Lines at which each step would wait for a GPU: file, line and function."""
         self.first_steps: FirstScriptSteps | None = None
@@ -239,7 +241,7 @@ class Process:
     def _mains(self) -> list[int]:
         """Main optimizer of each training that follows another in the process."""
         mains = []
-        for numbers in in_turn(self._blocks) or [[*range(len(self.steps))]]:
+        for numbers in in_turn(self._blocks):
             named = numbers.index(self.named) if self.named in numbers else None
             mains.append(numbers[main_optimizer([self.steps[each] for each in numbers], named)])
         # Batches of a named loader count only if no optimizer steps.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from photofinish.answer.prices import SECONDS_AN_HOUR
+from photofinish.files import sha256_of_file
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.results.measured import JobLength, Measured, ScriptFacts, Stall
 from photofinish.results.measured_job import in_epochs
@@ -20,6 +22,8 @@ from photofinish.scripts.script_figures import Figures
 from photofinish.scripts.script_lines import Length, Process
 
 WHOLE_RUN = "its whole run"
+_MOST_BYTES = 10**6
+"""Size of a file from which on it is data, by hand."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +142,7 @@ def measured_script(
     process, figures, given = run.process or Process(), run.figures, given or Given()
     accelerators = host.accelerators if isinstance(host, GpuTarget) else ()
     cpu_name = host.cpu.model if host.cpu else "unknown"
-    counts = process.counts
+    counts, loader = process.counts, figures.loader if figures else None
     operations = None
     if counts:
         operations = Operations.model_validate_json(json.dumps(counts["operations"]))
@@ -160,6 +164,7 @@ def measured_script(
             parameter_count=counts["parameter_count"] if counts else None,
             lengths=tuple(_lengths(run, process, figures, given)),
             steps=figures.steps if figures else 1,
+            loader_workers=None if loader is None else process.loaders[loader].workers,
             epoch_share=epoch_share(run),
             samples_per_step=process.samples_per_step,
             time_limit=given.time_limit,
@@ -180,6 +185,21 @@ def measured_script(
         not_counted=None if operations else _why_not_counted(figures, process),
         loader=LoaderTimes.model_validate(loaded) if loaded else None,
     )
+
+
+def files_of(command: Sequence[str], runs: Sequence[Watched]) -> dict[str, str]:
+    """Return the SHA-256 of the files that a command names, and of those that it loaded."""
+    named = {part for word in command[1:] for part in word.split()}
+    loaded = {file for run in runs if run.process for file in run.process.files}
+    return hashes_of(named | loaded)
+
+
+def hashes_of(files: Iterable[str]) -> dict[str, str]:
+    """Return the SHA-256 of each file that is here and small, as code and settings are."""
+    # False for a word that is too long for a path.
+    here = [each for each in sorted(files) if os.path.isfile(each)]  # noqa: PTH113
+    small = [each for each in here if Path(each).stat().st_size <= _MOST_BYTES]
+    return {_beside(each): sha256_of_file(Path(each)) for each in small}
 
 
 def _beside(file: str) -> str:
