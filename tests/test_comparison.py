@@ -258,8 +258,8 @@ def test_the_main_score_is_the_users_first_metric_or_one_that_fits_the_task(
     make_result: MakeResult,
 ) -> None:
     scores = trained(make_result).scores
-    own = scores.model_copy(update={"first_metric": "top_3", "metrics": {"auc": 0.5, "top_3": 0.9}})
+    own = scores.model_copy(update={"main": "top_3", "metrics": {"auc": 0.5, "top_3": 0.9}})
     assert own.in_words == "top 3 0.9"
-    labels = scores.model_copy(update={"confusion": ()})
-    assert labels.figure == ("macro F1", "0.7")
+    labels = scores.model_copy(update={"main": "macro_f1"})
+    assert labels.in_words == "macro F1 0.7"
     assert scores.in_words == "75.00% test accuracy"

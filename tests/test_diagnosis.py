@@ -197,6 +197,18 @@ def test_a_gain_ends_where_loading_that_steps_hide_now_would_hold_the_epoch_back
     assert remedy.predicted == pytest.approx((10 / 9, 10 / 9))
 
 
+def test_a_jobs_gain_reaches_to_runs_whose_start_up_takes_another_time(
+    make_result: MakeResult,
+) -> None:
+    times = trained(make_result).timings
+    once, passes = times.once_seconds, times.passes_seconds
+    apart = 0.3 * times.startup_seconds
+    assert apart > 0
+    low, high = Gain(2.0, 2.0).of_job(times)
+    assert low <= (once + apart + passes) / (once + apart + passes / 2)
+    assert (once - apart / 1.3 + passes) / (once - apart / 1.3 + passes / 2) <= high
+
+
 def tried_input(by: str, milliseconds: float, **changes: Any) -> Tried:
     turns = in_turns(0.1, milliseconds / 1000)
     return Tried.model_validate({"by": by, "changes": changes, "turns": turns})

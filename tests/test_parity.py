@@ -90,7 +90,10 @@ def test_convolutions_of_another_library_are_equivalent(
     with torch.backends.mkldnn.flags(enabled=False):
         without = step(build(), precision)
     found = parity(with_onednn, without)
-    assert (found.likeness, found.first_divergence) == ("same within rounding", None)
+    # Without AVX-512, torch leaves bf16 to its own convolutions, which give the same bits.
+    likeness = ["same within rounding", *(["identical"] if precision == "bf16" else [])]
+    assert found.likeness in likeness
+    assert found.first_divergence is None
 
 
 def wrong_weight(network: nn.Module) -> None:

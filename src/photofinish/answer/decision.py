@@ -205,7 +205,7 @@ def fewer_epochs(run: Result, settings: Comparing) -> FewerEpochs | None:
 def _remedy(pair: Comparison, run: Result) -> Remedy | None:
     """Return a change of settings that does not change the model, or None."""
     found = (each for diagnosis in pair.diagnoses[run.device] for each in diagnosis.remedies)
-    return next((remedy for remedy in found if not remedy.changes_model), None)
+    return next((remedy for remedy in found if remedy.learns != "something else"), None)
 
 
 def gpu_of_yours(pair: Comparison, worth: Worth) -> tuple[float, tuple[float, float]] | None:

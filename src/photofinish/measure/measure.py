@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from photofinish.config.precisions import PRECISIONS
 from photofinish.files import sha256_of_bytes
 from photofinish.measure.attribution import Profile, attempt, profile
 from photofinish.measure.first_step import first_batch, first_step
@@ -121,7 +122,7 @@ def _further(
     else:
         profiled = _profile(trainer, parts, job_seconds)
     epoch_seconds = epoch_by_parts(parts, epoch_steps).seconds
-    is_half = run.device == "cpu" and run.experiment.precision in ("fp16", "bf16")
+    is_half = run.device == "cpu" and bool(PRECISIONS[run.experiment.precision].autocast)
     return {
         **profiled._asdict(),
         "loader": measure_loader(

@@ -13,7 +13,7 @@ from photofinish.answer.candidates import About, Answer, Basis
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.diagnosis import Cause
 from photofinish.answer.prices import Price
-from photofinish.answer.remedies import LEARNS, Learns, Remedy
+from photofinish.answer.remedies import Remedy
 from photofinish.answer.renting import RentalOption
 from photofinish.answer.seeds import OverSeeds
 from photofinish.answer.speedups import Kind
@@ -23,6 +23,7 @@ from photofinish.config.base import Record
 from photofinish.reporting.causes import cause, commands, remedy_line
 from photofinish.reporting.sentences import Verdict
 from photofinish.results.job_times import JobTimes
+from photofinish.results.measurements import Learns
 from photofinish.results.records import DeviceLabel
 
 
@@ -218,7 +219,7 @@ def _seeds(device: DeviceLabel, over: OverSeeds) -> Iterator[SeedRecord]:
         yield SeedRecord(
             device=device,
             seed=seed,
-            score_name=over.score_name,
+            score_name=over.scores.main_name,
             score=Number.of(score),
             test_loss=Number.of(test_loss),
             target_epoch=target.epoch if target else None,
@@ -253,6 +254,6 @@ def _suggestion(
         line=remedy_line(remedy),
         gain=Range(low=gain.low, high=gain.high),
         evidence="tried",
-        learns=LEARNS[remedy.by],
+        learns=remedy.learns,
         command=commands(experiment, remedy)[0],
     )

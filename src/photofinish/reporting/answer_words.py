@@ -13,7 +13,7 @@ from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Action, Decision, gpu_of_yours
 from photofinish.answer.fair_cpu import slow_kernels
 from photofinish.machine.load import load_warnings, share_of_others
-from photofinish.reporting.causes import not_known, remedy_line, short_cause
+from photofinish.reporting.causes import how_known, not_known, remedy_line, short_cause
 from photofinish.reporting.extrapolated import timed_text
 from photofinish.reporting.say import say
 from photofinish.results.measured_job import MeasuredJob
@@ -242,7 +242,7 @@ def _setting(pair: Comparison, decision: Decision) -> str:
         gain=factor(gain.middle),
         ends=factors(gain),
         device=run.device.upper(),
-        how=say(f"by: {remedy.by}"),
+        how=how_known(remedy),
     )
 
 

@@ -10,6 +10,7 @@ from photofinish.answer.own_gpu import loads_longer_than_it_starts
 from photofinish.answer.remedies import Remedy
 from photofinish.machine.host import allowed_cores
 from photofinish.reporting.say import say
+from photofinish.reporting.templates import TEMPLATES
 from photofinish.results.job_times import JobTimes
 from photofinish.results.records import DeviceLabel
 
@@ -101,7 +102,13 @@ def remedy_line(remedy: Remedy, experiment: str | None = None) -> str:
 
 def prediction(remedy: Remedy, times: JobTimes) -> str:
     """Return the predicted gain of the whole job, and the prediction's source."""
-    return say("gains", gain=remedy.predicted.of_job(times), how=say(f"by: {remedy.by}"))
+    return say("gains", gain=remedy.predicted.of_job(times), how=how_known(remedy))
+
+
+def how_known(remedy: Remedy) -> str:
+    """Return how the gain is known, and what a training with the change learns."""
+    own = f"by: {remedy.by}"
+    return say(own if own in TEMPLATES else f"learns: {remedy.learns}")
 
 
 def commands(experiment: str, remedy: Remedy) -> tuple[str, str]:

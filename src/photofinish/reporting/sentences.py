@@ -120,8 +120,8 @@ def _evidence_of_both(pair: Comparison) -> Iterator[str]:
 
 def _scores(cpu: Trained, gpu: Trained, parity: Parity | None) -> str:
     """Return where the models first differ, and the main score of both devices."""
-    (name, score), (_, score_of_gpu), texts = cpu.scores.figure, gpu.scores.figure, []
-    values = {"name": name, "cpu": score, "gpu": score_of_gpu}
+    texts, on_cpu, on_gpu = [], cpu.scores.main_text(), gpu.scores.main_text()
+    values = {"name": cpu.scores.main_name, "cpu": on_cpu, "gpu": on_gpu}
     if parity and parity.epochs is not None:
         timed = {"cpu_timed": timed_text(cpu.timings), "gpu_timed": timed_text(gpu.timings)}
         return say("scores after", **values, **timed)
@@ -201,12 +201,15 @@ def chance(cpu: OverSeeds, gpu: OverSeeds | None) -> str:
     """Return the difference of two seeds, and if the devices differ by more."""
     count, spread = len(cpu.seeds), cpu.score
     if gpu is None:
-        mean, two_seeds = cpu.in_words(spread.mean), cpu.in_words(spread.between_two)
-        interval = " to ".join(map(cpu.in_words, spread.interval))
+        mean, two_seeds = (
+            cpu.scores.main_text(spread.mean),
+            cpu.scores.main_text(spread.between_two),
+        )
+        interval = " to ".join(map(cpu.scores.main_text, spread.interval))
         return say("seeds", it=cpu, count=count, mean=mean, interval=interval, two_seeds=two_seeds)
     both = zip(spread.values, gpu.score.values, strict=True)
-    apart = cpu.in_words(statistics.fmean(abs(one - other) for one, other in both))
-    two_seeds = cpu.in_words((spread.between_two + gpu.score.between_two) / 2)
+    apart = cpu.scores.main_text(statistics.fmean(abs(one - other) for one, other in both))
+    two_seeds = cpu.scores.main_text((spread.between_two + gpu.score.between_two) / 2)
     return say("seeds of both", it=cpu, count=count, apart=apart, two_seeds=two_seeds)
 
 

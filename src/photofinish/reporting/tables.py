@@ -121,7 +121,7 @@ def seeds_table(pair: Comparison) -> Table:
     rows = []
     for device, over in pair.seeds.items():
         figures: list[tuple[str, Spread, Callable[[float], str]]] = [
-            (over.score_name, over.score, over.in_words),
+            (over.scores.main_name, over.score, over.scores.main_text),
             ("test loss", over.test_loss, "{:.4f}".format),
         ]
         if over.reached:

@@ -147,9 +147,9 @@ TEMPLATES = {
     "no steps": "No step of an optimizer was seen in the script, so it is timed as a whole: its "
     "start-up, its loading and what its steps compute are not known. `photofinish.steps` in its "
     "loop shows them.",
-    "seeds": "Over {count} seeds the {it.score_name} is {mean} ({interval}). Two seeds differ by "
-    "{two_seeds}.",
-    "seeds of both": "Over {count} seeds the {it.score_name} differs by {apart} between the "
+    "seeds": "Over {count} seeds the {it.scores.main_name} is {mean} ({interval}). "
+    "Two seeds differ by {two_seeds}.",
+    "seeds of both": "Over {count} seeds the {it.scores.main_name} differs by {apart} between the "
     "devices and by {two_seeds} between two seeds.",
     "cause": "On the {device}, {cause} ({found.cause}).",
     "likely cause": "On the {device}, an epoch is likely {found.likely}, but {cause}.",
@@ -209,16 +209,12 @@ TEMPLATES = {
     "they gain",
     "none: untried threads": "another number of threads was not tried",
     # How a suggestion is known.
-    "by: resident": "same bits, tried",
-    "by: batch size": "tried, changes what is learned, so compare the accuracy",
+    "learns: the same": "same bits, tried",
+    "learns: other last bits": "tried, changes the last bits",
+    "learns: something else": "tried, changes what is learned, so compare the accuracy",
     "by: captured": "tried, right only if each step runs the same operations",
-    "by: bf16": "tried, changes what is learned, so compare the accuracy",
     "by: tf32": "tried, changes what is learned: TF32 rounds the factors of products to 10 bits",
     "by: free algorithms": "tried, changes the last bits from run to run",
-    "by: threads": "tried, changes the last bits",
-    "by: workers": "same bits, tried",
-    "by: decode once": "same bits, tried",
-    "by: resident once": "same bits, tried",
     "by: batch transform": "tried, changes what is learned, as a batch draws once for all samples",
     # Why the cause is not known.
     "why: busy": "the machine was busy",

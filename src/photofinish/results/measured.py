@@ -9,6 +9,7 @@ from pydantic import Field, RootModel
 
 from photofinish.config.base import Record
 from photofinish.config.experiment import on_cpu, step_settings
+from photofinish.config.precisions import Precision
 from photofinish.errors import UserError
 from photofinish.machine.load import LoadWindow
 from photofinish.results import records
@@ -16,7 +17,6 @@ from photofinish.results.job_times import Timings
 from photofinish.results.measurements import LoopSteps, StepMeasurements
 from photofinish.results.pass_times import Readings, StepsTaken, Where
 
-Precision = Literal["fp64", "fp32", "tf32", "bf16", "fp16"]
 MEASURED_FOLDER, MEASURED = "measured", "measured.json"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
@@ -47,10 +47,28 @@ class InTurns(Record):
         return [base_seconds / changed_seconds for base_seconds, changed_seconds in pairs]
 
 
-TriedBy = Literal[
-    "bf16", "tf32", "free algorithms", "captured",
-    "resident", "workers", "decode once", "resident once", "batch transform",
-]  # fmt: skip
+Learns = Literal["the same", "other last bits", "something else"]
+LEARNS: dict[str, Learns] = {
+    "resident": "the same",
+    "workers": "the same",
+    "decode once": "the same",
+    "resident once": "the same",
+    "threads": "other last bits",
+    "free algorithms": "other last bits",
+    "batch size": "something else",
+    "captured": "something else",
+    "bf16": "something else",
+    "tf32": "something else",
+    "batch transform": "something else",
+}
+"""Changes that are tried, and what a training with one learns, or may learn.
+
+To add a change, add a row here, and its trial in measure/attribution.py or loader_tries.py.
+"""
+if TYPE_CHECKING:
+    TriedBy = str
+else:
+    TriedBy = Literal[tuple(LEARNS)]
 
 
 class Tried(Record):

@@ -32,6 +32,8 @@ _OUTSIDE = re.compile(r"[/\\~]|\.\.[/\\]|([A-Za-z]|file):[/\\]")
 
 _GONE = frozenset({"products", "gpu_clock_mhz", "sampled_steps", "repeat", "last_epoch"})
 """Fields of timings in records of earlier versions, which nothing reads."""
+_MAIN = "test_accuracy", "test_loss"
+"""Main scores of records that do not name theirs."""
 
 
 class Reference(Record):
@@ -99,6 +101,9 @@ def _as_now(record: dict[str, Any]) -> dict[str, Any]:
     for not_in_turns in ("bf16", "tf32", "free", "captured", "resident"):
         (timings.get("attribution") or {}).pop(not_in_turns, None)
     record["training"].pop("stored_shape", None)
+    scores = record["scores"]
+    first = scores.pop("first_metric", None)
+    scores.setdefault("main", first or next(name for name in _MAIN if scores[name] is not None))
     return {**record, "timings": timings}
 
 
