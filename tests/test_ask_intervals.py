@@ -9,17 +9,25 @@ from collections.abc import Callable, Sequence
 
 import pytest
 from conftest import MakeResult
-from result_files import taken_apart, trained
+from result_files import STEP, taken_apart, trained
 from watched_scripts import figures_of, process_of
 
+from photofinish.answer.comparison import Comparison, result_of_script
 from photofinish.answer.speedups import job_speedup
 from photofinish.answer.times import job_interval
+from photofinish.config.compare import Comparing
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.results import pass_times
 from photofinish.results.job_times import JobTimes
-from photofinish.results.measured_job import MeasuredJob, experiment_job, script_job
+from photofinish.results.measured_job import (
+    MeasuredJob,
+    experiment_job,
+    measured_job,
+    script_job,
+)
 from photofinish.results.timed_parts import TimedPart
 from photofinish.scripts.run_script import Watched
+from photofinish.scripts.script_lines import Loader
 from photofinish.scripts.script_record import measured_script
 
 STEPS = 1000
@@ -50,6 +58,29 @@ def _draws(count: int, seed: int) -> list[float]:
         draw.lognormvariate(0, 0.2) * (draw.uniform(1, 3) if draw.random() < 0.1 else 1)
         for _ in range(count)
     ]
+
+
+def test_steps_that_load_nothing_take_as_long_on_a_gpu_as_those_of_a_loader(
+    cpu_host: CpuTarget,
+) -> None:
+    def steps_on_t4(samples: int) -> float:
+        given = {"loader": 0, "batches": 1} if samples else {}
+        process = process_of([20.0] * 40, **given)
+        if samples:
+            process.loaders[0] = Loader(100, 0)
+        operations = STEP.model_copy(update={"images": samples or 1, "flops": 10**12})
+        dumped = operations.model_dump(mode="json")
+        process.counts = {"operations": dumped, "precision": "fp32", "parameter_count": 1}
+        figures = figures_of(process)
+        run = Watched("train", process, figures, -5.0, figures.last_step_at, 1.7e9, (), None)
+        measured = measured_script("job", run, "cpu", cpu_host)
+        result = result_of_script(measured_job(measured, 50, 100))
+        options = Comparison(result, None, settings=Comparing(accelerators=("T4",))).renting.options
+        assert options[0].estimate
+        return options[0].estimate.steps_seconds
+
+    assert steps_on_t4(0) > 1
+    assert steps_on_t4(0) == pytest.approx(steps_on_t4(32))
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -11,8 +11,9 @@ from conftest import run_command
 from watched_scripts import figures_of
 
 from photofinish.inside.hooks import TAKES_APART
-from photofinish.scripts.run_script import recording
+from photofinish.scripts.run_script import Watched, recording
 from photofinish.scripts.script_lines import Process, WatchedScript
+from photofinish.scripts.script_record import jobs
 
 BLOCKED = """
 import sys
@@ -67,7 +68,7 @@ for _ in range(4):
 def test_a_script_without_our_packages_is_recorded_counted_and_taken_apart(tmp_path: Path) -> None:
     process = recorded(tmp_path, EPOCHS)
     figures = figures_of(process)
-    assert (figures.steps, figures.epochs, figures.first_epoch_steps) == (32, 4, 8)
+    assert (figures.steps, figures.epochs, figures.longest_epoch_steps) == (32, 4, 8)
     assert [part.holds for part in figures.parts].count("start") >= 2  # one may be counted
     assert process.counts
     assert process.counts["operations"]["images"] == 8
@@ -103,3 +104,57 @@ def test_a_script_with_an_older_torch_runs_and_what_is_not_seen_of_it_has_a_reas
     assert uncounted in (process.uncounted or "")
     assert (unseen or "") in (process.unseen or "")
     assert bool(process.unseen) == bool(unseen)
+
+
+FOLDS = """
+import copy
+for fold in range(3):
+    fresh = copy.deepcopy(net)
+    optimizer = torch.optim.SGD(fresh.parameters(), 0.1)
+    net = fresh
+    for epoch in range(2):
+        train(DataLoader(data, batch_size=8))
+"""
+CUT = """
+for epoch in range(3):
+    for batch, (x, y) in enumerate(DataLoader(data, batch_size=8)):
+        optimizer.zero_grad()
+        net(x).sum().backward()
+        optimizer.step()
+        if batch == 3:
+            break
+    validate()
+"""
+PARTS = """
+from torch.utils.data import SubsetRandomSampler
+for epoch in range(3):
+    train(DataLoader(data, batch_size=8, sampler=SubsetRandomSampler(range(48))))
+    net.eval()
+    with torch.no_grad():
+        for x, _ in DataLoader(data, batch_size=8, sampler=SubsetRandomSampler(range(48, 64))):
+            net(x)
+"""
+TWO = """
+for epoch in range(3):
+    for (x, y), (other, _) in zip(DataLoader(data, batch_size=8), DataLoader(data, 8)):
+        optimizer.zero_grad()
+        (net(x).sum() + net(other).sum()).backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "steps", "epoch_steps"),
+    [(FOLDS, 3 * 2 * 8, 8), (CUT, 3 * 4, 4), (PARTS, 3 * 6, 6), (TWO, 3 * 8, 8)],
+    ids=["folds", "epochs cut short", "parts of one data set", "two loaders"],
+)
+def test_all_trainings_count_and_an_epoch_is_as_long_as_it_was(
+    tmp_path: Path, script: str, steps: int, epoch_steps: int
+) -> None:
+    process = recorded(tmp_path, script)
+    figures = figures_of(process)
+    assert figures.steps == steps
+    assert figures.longest_epoch_steps == epoch_steps
+    run = Watched("train", process, figures, -9.0, figures.last_step_at, 1.7e9, (), 0)
+    (job,) = jobs([run], None)
+    assert (job.epochs, job.epoch_steps) == (steps / epoch_steps, epoch_steps)

@@ -17,6 +17,7 @@ from result_files import (
     made_up_attribution,
     paired,
     trained,
+    trained_of,
     with_record,
     with_timings,
     write_result,
@@ -24,6 +25,7 @@ from result_files import (
 )
 
 from photofinish.answer.comparison import equal_losses, same_steps
+from photofinish.answer.rented_gpu import decide_rented
 from photofinish.answer.result import Trained
 from photofinish.answer.times import job_interval
 from photofinish.commands.pipeline import record_results
@@ -156,6 +158,24 @@ def test_a_reference_is_compared_with_this_cpu_and_labelled_with_its_day(
     assert row["recorded elsewhere"] == "2023-11-14 (nvidia-made-up-100)"
     assert row["of this CPU's speed"] == "6.0x"
     assert "75.00% test accuracy" in row["test"]
+
+
+@pytest.mark.parametrize(("seeds_here", "seeds_there"), [(5, 1), (1, 5)])
+def test_a_recorded_gpu_counts_as_many_seeds_as_the_job(
+    here: list[DeviceResult], gpu_elsewhere: Trained, seeds_here: int, seeds_there: int
+) -> None:
+    def with_further(result: Trained, seeds: int) -> Trained:
+        return with_timings(result, seeds=(result.timings.epochs,) * (seeds - 1))
+
+    cpu = with_further(trained_of(here[0]), seeds_here)
+    record = recorded(with_further(gpu_elsewhere, seeds_there))
+    (pair,) = paired([cpu], None, [record])
+    worth = decide_rented([pair])
+    assert worth
+    assert worth.gpu
+    times = record.timings
+    expected = times.whole_seconds + (seeds_here - 1) * times.passes_seconds
+    assert worth.gpu.time.seconds == pytest.approx(expected)
 
 
 def test_a_record_of_another_seed_shows_times_and_no_score(

@@ -107,7 +107,7 @@ def test_next_takes_a_step_and_a_script_that_fails_leaves_its_steps(tmp_path: Pa
 def test_steps_measure_epochs_and_count_a_step(tmp_path: Path) -> None:
     process, _ = recorded(tmp_path, WITHOUT_TORCH + WITH_LINE, is_warm=False)
     figures = figures_of(process)
-    assert (figures.steps, figures.epochs, figures.first_epoch_steps) == (15, 3, 5)
+    assert (figures.steps, figures.epochs, figures.longest_epoch_steps) == (15, 3, 5)
     assert process.loaders[0].batches == 5
     # The forward product and the gradient of the weights: 2 * 8 * 4 * 2 operations each.
     assert process.counts

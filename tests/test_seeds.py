@@ -131,7 +131,7 @@ def test_seeds_are_evaluated_and_reported(train: Train, packed_split: PackedSpli
 
     by_metric = evaluate("small", {"cpu": model}, packed_split, (Metric(name="auroc"),))
     write_evaluation(by_metric, results / records.EVALUATED)
-    assert "Over 3 seeds the auroc is" in verdict(read_pair("small", results)).text
+    assert "Over 3 seeds the auroc is" in text_of(verdict(read_pair("small", results)))
 
 
 def test_the_devices_difference_is_compared_with_that_of_two_seeds(make_result: MakeResult) -> None:

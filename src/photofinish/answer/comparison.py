@@ -172,10 +172,12 @@ def read_script_pair(plan: ScriptPlan, folder: Path, settings: Comparing) -> Com
     cpu, gpu = (_measured(folder / device, plan.name, device) for device in DEVICE_LABELS)
     if isinstance(cpu, NotMeasured):
         raise UserError(f"{plan.name} did not run on the CPU, the baseline: run `dvc repro`")
-    on_cpu = result_of_script(script_job(cpu), is_outdated=_is_outdated(cpu, plan))
+    share = gpu.script.epoch_share if isinstance(gpu, Measured) and gpu.script else None
+    on_cpu = result_of_script(script_job(cpu, share), is_outdated=_is_outdated(cpu, plan))
     if isinstance(gpu, NotMeasured):
         return Comparison(on_cpu, None, gpu.reason, settings)
-    on_gpu = result_of_script(script_job(gpu), is_outdated=_is_outdated(gpu, plan))
+    share = cpu.script.epoch_share if cpu.script else None
+    on_gpu = result_of_script(script_job(gpu, share), is_outdated=_is_outdated(gpu, plan))
     files = (each.script and each.script.files for each in (cpu, gpu))
     if len({*map(str, files)}) > 1 or on_gpu.is_outdated != on_cpu.is_outdated:
         why = "what ran there is another version of the script"

@@ -51,7 +51,7 @@ class Estimate:
     steps_seconds: float
     """Time of an epoch's steps, without waiting for their batches."""
     startup_seconds: float
-    """Start-up as measured here, plus the time to start a GPU."""
+    """What happens once, as measured here, plus the time to start a GPU."""
     job: UncertainTime
     """Job's time if the step's estimate is off as nine of ten are, and the CPU's by a factor."""
     cost: float | None
@@ -119,10 +119,12 @@ class _EstimatedJob:
         scale: float,
     ) -> None:
         self._timings = run.timings
-        self.steps = scale * self._timings.training_image_count / operations.images
+        samples = self._timings.training_image_count
+        # A script that loads no batches has steps without samples.
+        steps = samples / operations.images if samples else self._timings.steps_per_epoch or 1
+        self.steps = scale * steps
+        self.startup_seconds = self._timings.once_seconds
         loading_seconds = stays.epoch.measured_seconds if stays.epoch else 0.0
-        epochs = self._timings.planned_epochs
-        self.startup_seconds = stays.job.measured_seconds - epochs * loading_seconds
         self._loading_seconds = loading_seconds * _loading_factor(run, accelerator.name)
         source = run.settings.input if run.settings else None
         self._loads_itself = isinstance(source, LoaderInput) and source.workers == 0
@@ -162,7 +164,7 @@ def _larger_batch(
     run: Result, operations: Operations, accelerator: Accelerator, step: StepEstimate
 ) -> LargerBatch | None:
     """Return a step with a larger batch, if launching decides its time and the memory suffices."""
-    if not step.is_launch_bound:
+    if not step.is_launch_bound or not run.timings.training_image_count:
         return None
     larger = with_batch(operations, _LARGER_BATCH * operations.images)
     precision = operations.precision(run.wanted_precision)
@@ -202,9 +204,11 @@ def _loading_factor(run: Result, name: str) -> float:
     source = run.settings.input if run.settings else None
     if cpu is None or machine is None or not isinstance(source, LoaderInput):
         return 1.0
-    workers = max(1, source.workers)
-    here, there = min(workers, allowed_cores(cpu)), min(workers, machine.cores)
+    workers, cores = max(1, source.workers), allowed_cores(cpu)
+    here, there = min(workers, cores), min(workers, machine.cores)
     loader = run.timings.loader
-    if loader and loader.tried_workers:
-        return loader.batch_seconds_by(there) / loader.batch_seconds_by(here)
-    return here / there
+    if loader is None or not loader.tried_workers:
+        return here / there
+    known = min(there, cores)  # more share the cores here, and would not there
+    seconds = loader.batch_seconds_by(known) * known / there
+    return seconds / loader.batch_seconds_by(here)

@@ -89,12 +89,12 @@ def _with_seeds(pair: Comparison, gpus: Sequence[Candidate]) -> list[Candidate]:
     """Return the GPUs with the time of all seeds. Further seeds have no start-up."""
     found, cpu = [], pair.cpu.timings
     for each in gpus:
-        time = each.time
-        if each.timings:
-            time = job_time(each.timings, with_seeds=True)
+        passes_seconds = 0.0
+        if each.timings:  # of a record, which may have other seeds
+            passes_seconds = each.timings.passes_seconds
         elif each.option and each.option.estimate:
             passes_seconds = each.time.seconds - each.option.estimate.startup_seconds
-            seeds_seconds = cpu.seeds_seconds / cpu.passes_seconds * passes_seconds
-            time = replace(time, seconds=time.seconds + seeds_seconds)
+        seeds_seconds = cpu.seeds_seconds / cpu.passes_seconds * passes_seconds
+        time = replace(each.time, seconds=each.time.seconds + seeds_seconds)
         found.append(replace(each, time=time))
     return found

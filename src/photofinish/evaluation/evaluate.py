@@ -45,9 +45,24 @@ def evaluate(
         seeds = _scores_of_seeds(folder, record, split, metrics)
         facts = {"weights_sha256": record.weights_sha256, "seeds": seeds}
         devices[device] = scores.model_copy(update=facts)
+    devices = _with_one_main_score(devices)
     class_names = split.manifest.class_names
     evaluation = records.Evaluation(experiment=name, class_names=class_names, devices=devices)
     return Judged(evaluation, actual, predicted)
+
+
+def _with_one_main_score(
+    devices: dict[records.DeviceLabel, records.DeviceEvaluation],
+) -> dict[records.DeviceLabel, records.DeviceEvaluation]:
+    """Return the scores with a main one that all networks have, as a metric may be no number."""
+    networks = [each for scores in devices.values() for each in (scores, *scores.seeds)]
+    mains = [*dict.fromkeys(each.main for each in networks), "test_loss"]
+    update = {"main": next(main for main in mains if all(main in each.values for each in networks))}
+    changed = {}
+    for device, scores in devices.items():
+        seeds = tuple(seed.model_copy(update=update) for seed in scores.seeds)
+        changed[device] = scores.model_copy(update=update | {"seeds": seeds})
+    return changed
 
 
 def _scores_of_seeds(

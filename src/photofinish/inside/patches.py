@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,10 @@ def watch_torch(recorder: Recorder) -> None:
     def iterate_and_time(loader: Any) -> Any:
         if recorder.is_nested:
             return iterate(loader)
-        return TimedBatches(recorder, loader, iterate, (id(loader.dataset), loader.batch_size))
+        # Two loaders of one data set may have samplers of its parts.
+        samples = operator.length_hint(loader.sampler, -1)
+        key = id(loader.dataset), loader.batch_size, samples
+        return TimedBatches(recorder, loader, iterate, key)
 
     @functools.wraps(evaluated)
     def watch_and_evaluate(module: Any) -> Any:

@@ -225,6 +225,7 @@ class Recorder:
             if number is None:
                 if self._first_step:
                     self._first_step.end()
+                self._end_run()  # it may begin another training
                 number = self._add_optimizer(id(optimizer), optimizer.param_groups)
             self._single_steps.optimizer_stepped(optimizer)
         self._steps[number] += 1

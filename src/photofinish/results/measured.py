@@ -76,6 +76,8 @@ class ScriptFacts(Record):
     steps: int = 1
     """Number of steps that the command took, with those that are in no part."""
     samples_per_step: float | None = None
+    epoch_share: float | None = None
+    """Share of its loader's steps that an epoch took. None before an epoch ended."""
     time_limit: float | None = None
     """Seconds after which the command is stopped."""
     first_steps: FirstScriptSteps | None = None

@@ -104,11 +104,16 @@ def experiment_job(measured: Measured, job: Experiment) -> MeasuredJob:
     return measured_job(measured, job.epochs, measured.epoch_steps, job.seeds)
 
 
-def script_job(measured: Measured) -> MeasuredJob:
-    """Return the times of a script's whole job, or of what it ran if its length is not known."""
+def script_job(measured: Measured, epoch_share: float | None = None) -> MeasuredJob:
+    """Return the times of a script's whole job, or of what it ran if its length is not known.
+
+    `epoch_share` is what another run saw of an epoch's length, if this one did not.
+    """
     assert measured.script
     steps, length = float(measured.script.steps), next(iter(measured.script.lengths), None)
     epoch_steps = measured.epoch_steps
+    if epoch_steps:
+        epoch_steps *= measured.script.epoch_share or epoch_share or 1.0
     if length and length.unit == "epochs" and epoch_steps:
         return measured_job(measured, length.value, epoch_steps)
     if length and length.unit == "steps":

@@ -222,17 +222,15 @@ class NetworkScores(Record):
     metrics: dict[str, float] = Field(default_factory=dict)
     """Custom metrics, and errors of predicted values, by name."""
 
-    def value(self, name: str) -> float:
-        """Return the score of this name, which must be there."""
+    @property
+    def values(self) -> dict[str, float]:
+        """All scores by name."""
         ours = {
             "test_accuracy": self.test_accuracy,
             "test_loss": self.test_loss,
             "macro_f1": self.macro_f1,
         }
-        value = self.metrics.get(name, ours.get(name))
-        if value is None:
-            raise KeyError(name)
-        return value
+        return {name: value for name, value in ours.items() if value is not None} | self.metrics
 
     @property
     def main_name(self) -> str:
@@ -240,7 +238,7 @@ class NetworkScores(Record):
 
     def main_text(self, value: float | None = None) -> str:
         """Format the main score, or another value or difference of it."""
-        value = self.value(self.main) if value is None else value
+        value = self.values[self.main] if value is None else value
         return f"{value:.2%}" if self.main == "test_accuracy" else f"{value:.4g}"
 
     @property
@@ -268,7 +266,7 @@ class DeviceEvaluation(NetworkScores):
 
     def of_all_seeds(self, name: str) -> tuple[float, ...]:
         """Return a score of each seed's network, the experiment's own seed first."""
-        return tuple(each.value(name) for each in (self, *self.seeds))
+        return tuple(each.values[name] for each in (self, *self.seeds))
 
 
 class Evaluation(Record):

@@ -72,15 +72,34 @@ class _Run:
         )
 
 
-def merged(blocks: Iterable[Any], main: int) -> list[_Run]:
-    """Return blocks with steps of the main optimizer, or of a loader that began without a step.
+def in_turn(blocks: Iterable[Any]) -> list[list[int]]:
+    """Return the optimizers of each training, if trainings follow each other in the process.
+
+    Optimizers that step by turns, as those of a GAN, train together.
+    """
+    spans: dict[int, list[int]] = {}
+    for place, (_began_at, _ended_at, steps, *_) in enumerate(blocks):
+        for number in (number for number, count in enumerate(steps) if count):
+            spans.setdefault(number, [place, place])[1] = place
+    trainings: list[list[int]] = []
+    end = -1
+    for number, (first, last) in sorted(spans.items(), key=lambda each: each[1]):
+        if first > end:
+            trainings.append([])
+        trainings[-1].append(number)
+        end = max(end, last)
+    return trainings
+
+
+def merged(blocks: Iterable[Any], mains: Iterable[int]) -> list[_Run]:
+    """Return blocks with steps of a main optimizer, or of a loader that began without a step.
 
     A block with steps of other optimizers alone is part of the next.
     """
     runs: list[_Run] = []
     is_open = False
     for began_at, ended_at, steps, *sums in blocks:
-        count = steps[main] if main < len(steps) else 0
+        count = sum(steps[main] for main in mains if main < len(steps))
         run = _Run(began_at, ended_at, count, *sums)
         run.seconds = ended_at - began_at
         if is_open:
@@ -112,23 +131,27 @@ class Figures:
         self._has_validation = validations <= _USUAL * self.steps
         self.epochs = 1
         """Number of epochs that were begun."""
-        self.first_epoch_steps: int | None = None
-        """Number of steps in the first epoch, or None before the second epoch."""
+        self.longest_epoch_steps: int | None = None
+        """Number of steps in the longest epoch so far, or None before the second epoch."""
         self._validations: list[tuple[_Run, int]] = []
         """Validations, each with the number of steps until its end."""
         starts: list[tuple[int, _Run]] = []
         steady: list[tuple[int, _Run]] = []
         pending, taken = None, runs[first].steps
+        longest = own = taken
         for run in runs[first + 1 :]:
             run = pending + run if pending else run
             holds = self._holds(run)
             pending = run if holds == "nothing" else None
             if pending:
                 continue
-            if self._has_epochs and self._begins(run):
-                self.first_epoch_steps = self.first_epoch_steps or taken
+            if self._has_epochs and run.steps and self._begins(run):
                 self.epochs += 1
+                own = 0
             taken += run.steps
+            own += run.steps if run.loader == self.loader else 0
+            longest = max(longest, own)
+            self.longest_epoch_steps = longest if self.epochs > 1 else None
             if holds == "validation":
                 self._validations.append((run, taken))
             elif not run.flags & COUNTED:

@@ -12,7 +12,7 @@ from photofinish.config.precisions import PRECISIONS
 from photofinish.inside.lengths import TRAINER, unit_of
 from photofinish.inside.recorder import main_optimizer
 from photofinish.results.measured import FirstScriptSteps
-from photofinish.scripts.script_figures import LATER_STEPS, Figures, merged
+from photofinish.scripts.script_figures import LATER_STEPS, Figures, in_turn, merged
 
 _BY_DTYPE = {f"torch.{facts.autocast}": name for name, facts in PRECISIONS.items()}
 _FIELDS = "stalls", "step_parts", "uncounted", "has_torch"
@@ -204,11 +204,18 @@ class Process:
             ),
         )
         first = next(iter(lengths), None)
-        main = main_optimizer(self.steps, self.named) if self.steps else 0
-        loops = self.by_loops.get(main)
+        mains = self._mains
+        known = [*dict.fromkeys(each for main in mains if (each := self.by_loops.get(main)))]
+        loops = known[0] if known else None
         if loops is None or (first and first.by == TRAINER):
             return first
-        if loops.is_steps and loops.value + 1 < self.steps[main]:  # code between repeats steps
+        if len(known) > 1:  # trainings that follow each other, such as a head's and a fine-tuning
+            if len({each.name for each in known}) > 1:
+                return first
+            by = " and ".join(dict.fromkeys(each.by for each in known))
+            loops = loops._replace(value=sum(each.value for each in known), by=by)
+        taken = sum(self.steps[main] for main in mains)
+        if loops.is_steps and loops.value + 1 < taken:  # code between repeats steps
             return first
         for option in self.on_command_line:
             if option.is_steps == loops.is_steps and option.value != loops.value:
@@ -220,19 +227,28 @@ class Process:
 
         Returns 0 if these are over, or if an epoch's length is unknown.
         """
-        if figures.first_epoch_steps:
-            steps = figures.first_epoch_steps
+        if figures.longest_epoch_steps:
+            steps = figures.longest_epoch_steps
         elif figures.loader is not None and (batches := self.loaders[figures.loader].batches):
             steps = math.ceil(batches / figures.batches_per_step)
         else:
             return 0.0
         return max(0, steps + LATER_STEPS - figures.steps) * figures.step_seconds
 
+    @property
+    def _mains(self) -> list[int]:
+        """Main optimizer of each training that follows another in the process."""
+        mains = []
+        for numbers in in_turn(self._blocks) or [[*range(len(self.steps))]]:
+            named = numbers.index(self.named) if self.named in numbers else None
+            mains.append(numbers[main_optimizer([self.steps[each] for each in numbers], named)])
+        # Batches of a named loader count only if no optimizer steps.
+        return [main for main in mains if main != self.named] or mains
+
     def figures(self) -> Figures | None:
         """Return the figures of a step, or None before a step could be timed."""
         if not self.taken_steps:
             return None
-        main = main_optimizer(self.steps, self.named)
         named = next((number for number, each in self.loaders.items() if each.is_named), None)
-        figures = Figures(merged(self._blocks, main), named, is_on_cpu=self.device == "cpu")
+        figures = Figures(merged(self._blocks, self._mains), named, is_on_cpu=self.device == "cpu")
         return figures if figures.is_timed else None

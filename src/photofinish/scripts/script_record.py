@@ -66,7 +66,18 @@ def steps_of_epoch(run: Watched) -> float | None:
         return None
     if batches := run.process.loaders[figures.loader].batches:
         return max(1.0, batches / figures.batches_per_step)
-    return float(figures.first_epoch_steps) if figures.first_epoch_steps else None
+    return float(figures.longest_epoch_steps) if figures.longest_epoch_steps else None
+
+
+def epoch_share(run: Watched) -> float | None:
+    """Return the share of its loader's steps that an epoch took, or None before one ended.
+
+    A loop may end its epochs early, or take batches of two loaders for a step.
+    """
+    longest, steps = run.figures and run.figures.longest_epoch_steps, steps_of_epoch(run)
+    if not longest or not steps:
+        return None
+    return 1.0 if abs(longest - steps) <= 1 else longest / steps
 
 
 def sampled(runs: Sequence[Watched]) -> Watched:
@@ -83,7 +94,7 @@ def own_length(job: WholeJob, run: Measured, first: Measured) -> tuple[float, fl
     if run is first or (run.script and run.script.is_bound):
         return job.epochs, job.epoch_steps
     if first.epoch_steps and run.epoch_steps:
-        return job.epochs, run.epoch_steps
+        return job.epochs, job.epoch_steps * run.epoch_steps / first.epoch_steps
     samples, own = (each.script and each.script.samples_per_step for each in (first, run))
     return job.epochs, job.epoch_steps * (samples / own if samples and own else 1.0)
 
@@ -99,6 +110,8 @@ def jobs(runs: Sequence[Watched], wanted: Length | None) -> Iterator[WholeJob]:
     assert process
     assert figures
     epoch_steps = steps_of_epoch(run)
+    if epoch_steps:
+        epoch_steps *= next(filter(None, map(epoch_share, runs)), 1.0)
     ended = [run.figures for run in runs if run.status == 0 and run.figures]
     if ended and wanted is None:
         yield WholeJob("the whole run", *in_epochs(ended[0].steps, epoch_steps))
@@ -147,6 +160,7 @@ def measured_script(
             parameter_count=counts["parameter_count"] if counts else None,
             lengths=tuple(_lengths(run, process, figures, given)),
             steps=figures.steps if figures else 1,
+            epoch_share=epoch_share(run),
             samples_per_step=process.samples_per_step,
             time_limit=given.time_limit,
             first_steps=process.first_steps,
