@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -84,22 +85,17 @@ def _plans(params: Params, stages: Path, results: Path) -> dict[str, BaseModel]:
         elsewhere = {"metrics": (), "time_limit": None, "deps": ()}
         experiment = experiment.model_copy(update=elsewhere)
         parts = custom_code_of(experiment) | ({("monitor",): monitored} if monitored else {})
+        plan = partial(ExperimentPlan, monitored=monitored)
         code = _hashes(parts.values()) | deps
-        plans[f"experiments/{name}"] = ExperimentPlan(
-            **dict(experiment), monitored=monitored, custom_code=code
-        )
+        plans[f"experiments/{name}"] = plan(**dict(experiment), custom_code=code)
         planned = on_cpu(experiment)
         replaces = to_replace(planned, results / name / "cpu", limits[name])
-        plans[f"on_cpu/{name}"] = ExperimentPlan(
-            **dict(planned), monitored=monitored, custom_code=code, replaces=replaces
-        )
+        plans[f"on_cpu/{name}"] = plan(**dict(planned), custom_code=code, replaces=replaces)
         steps = step_settings(experiment)
         judged = [monitored] if monitored else []  # validation computes it
         code = _hashes([*custom_code_of(steps).values(), *judged]) | deps
         for folder, each in {"steps": steps, "steps_on_cpu": on_cpu(steps)}.items():
-            plans[f"{folder}/{name}"] = ExperimentPlan(
-                **dict(each), monitored=monitored, custom_code=code
-            )
+            plans[f"{folder}/{name}"] = plan(**dict(each), custom_code=code)
         code = custom_code_hashes([metric.reference for metric in metrics])
         plans[f"metrics/{name}"] = MetricsPlan(metrics=metrics, custom_code=code)
     for name, dataset in params.datasets.items():

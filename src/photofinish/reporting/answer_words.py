@@ -255,9 +255,8 @@ def _fewer_epochs(action: Action) -> str:
 
 def _measure_longer(pair: Comparison, action: Action) -> str:
     """Return the setting or option that measures longer, and the time that it costs."""
-    limit = 10 * math.ceil(action.seconds / 10)
-    more = limit - pair.cpu.timings.total_seconds
-    timings = pair.cpu.timings
+    limit, timings = 10 * math.ceil(action.seconds / 10), pair.cpu.timings
+    more = limit - timings.total_seconds
     has_limit = isinstance(timings, MeasuredJob) and timings.script and timings.script.time_limit
     is_asked = timings.timed.unit == "step" and not has_limit
     return say("sample longer" if is_asked else "measure longer", limit=limit, more=more)

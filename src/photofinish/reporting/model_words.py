@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from photofinish.answer.comparison import Comparison
+from photofinish.answer.parity import Parity
 from photofinish.answer.same_model import same_model
-from photofinish.reporting.extrapolated import likeness
+from photofinish.answer.seeds import ScoreDifference
 from photofinish.reporting.say import say
 
 
@@ -26,3 +27,34 @@ def model_text(pair: Comparison) -> str:
         return say("on a rented GPU", text=text, gpu=found.rented) if found.rented else text
     assert found.why_not
     return say("not checked", why=say(found.why_not))
+
+
+def likeness(parity: Parity) -> str:
+    """Return how similar the models are, and over which epochs if a time limit ended a training."""
+    words, difference = str(parity.likeness), parity.difference
+    if parity.likeness == "not shown":
+        words = say("not shown")
+    divergence = parity.first_divergence
+    is_score = divergence is not None and divergence.name in ("test accuracy", "test error")
+    if divergence and not is_score:
+        words = say("differ from", words=words, layer=divergence)
+    if parity.epochs is not None:
+        return say("over epochs", words=words, epochs=parity.epochs)
+    if difference is None:
+        return words
+    if parity.likeness == "equivalent":
+        return say("within", words=words, margin=parity.margin, ends=_range(difference))
+    points = in_points(difference)
+    if parity.likeness == "not shown":
+        wanted = difference.seeds_wanted(parity.margin)
+        return say("seeds wanted", words=words, points=points, seeds=wanted)
+    return say("differ by", words=words, points=points) if is_score else words
+
+
+def in_points(difference: ScoreDifference) -> str:
+    """Return `GPU -3.5 points (-7.9 to +0.9)`."""
+    return say("points", mean=100 * difference.mean, ends=_range(difference))
+
+
+def _range(difference: ScoreDifference) -> str:
+    return " to ".join(f"{100 * end:+.1f}" for end in difference.interval)

@@ -24,8 +24,8 @@ from photofinish.reporting.answer_words import (
     stall_lines,
 )
 from photofinish.reporting.causes import advice, cause
-from photofinish.reporting.extrapolated import caution, in_points, timed_text
-from photofinish.reporting.model_words import model_text
+from photofinish.reporting.extrapolated import caution, timed_text
+from photofinish.reporting.model_words import in_points, model_text
 from photofinish.reporting.say import say
 from photofinish.reporting.templates import THE_SAME
 from photofinish.wording import factor, faster, measure_again

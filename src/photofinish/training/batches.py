@@ -7,7 +7,7 @@ sample from (seed, epoch, row).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -45,12 +45,14 @@ def first_samples(batch: Batch, count: int) -> Batch:
 def split_batch(batch: Batch, size: int) -> list[Batch]:
     """Split a batch into parts of `size` samples. The last part may be smaller."""
     parts = [torch.split(tensor, size) for tensor in tensors_of(batch)]
-    inputs = len(leaves(batch[0]))
-    split = []
-    for tensors in zip(*parts, strict=True):
-        images, labels = list(tensors[:inputs]), list(tensors[inputs:])
-        split.append((as_nested(images, batch[0]), as_nested(labels, batch[1])))
-    return split
+    return [as_batch(tensors, batch) for tensors in zip(*parts, strict=True)]
+
+
+def as_batch(tensors: Sequence[torch.Tensor], like: Batch) -> Batch:
+    """Return tensors, the inputs first, in the structure of another batch."""
+    inputs, targets = like
+    count = len(leaves(inputs))
+    return as_nested([*tensors[:count]], inputs), as_nested([*tensors[count:]], targets)
 
 
 def tensors_of(batch: Batch) -> list[torch.Tensor]:

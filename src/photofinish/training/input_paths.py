@@ -14,13 +14,15 @@ import torch
 from torch.utils.data import DataLoader, Sampler
 
 from photofinish.errors import UserError
-from photofinish.nested import as_nested, leaves, map_nested, samples_in
+from photofinish.nested import map_nested, samples_in
 from photofinish.training.batches import (
     Batch,
     Batches,
     BatchPlan,
     Part,
+    as_batch,
     map_batch,
+    tensors_of,
     to_tensor,
     with_border,
 )
@@ -101,11 +103,9 @@ class ResidentBatches(Batches):
     def eval_batches(self) -> Iterator[Batch]:
         """Yield views of the resident tensors."""
         whole = self._images, self._labels
-        columns = [self._plan.split(column) for part in whole for column in leaves(part)]
-        count = len(leaves(self._images))
+        columns = [self._plan.split(column) for column in tensors_of(whole)]
         for tensors in zip(*columns, strict=True):
-            images, labels = list(tensors[:count]), list(tensors[count:])
-            yield as_nested(images, self._images), as_nested(labels, self._labels)
+            yield as_batch(tensors, whole)
 
 
 def _convert_to_device(
