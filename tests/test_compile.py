@@ -58,7 +58,7 @@ def test_a_warm_up_compiles_for_every_shape_of_the_training(
 def test_what_only_first_steps_and_compilation_take_is_the_jobs_time(
     trainer_of: MakeTrainer, compiles: bool, least_seconds: float
 ) -> None:
-    """Two sizes of training batches take 0.2 s longer once, and when it compiles two for validation.
+    """Two sizes of training batches take 0.2 s longer once, if it compiles two for validation too.
 
     A usual step, up to 50 ms on a busy machine, is not part of it.
     """

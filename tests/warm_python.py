@@ -27,6 +27,8 @@ from typing import NamedTuple
 
 _FOLDER = "WARM_PYTHON"
 """Variable with the folder of the served `python`."""
+_PROGRAMS = "dvc", "photofinish"
+"""Programs that it runs as modules, too."""
 _CALLED = """\
 #!{base} -IS
 import json, os, signal, socket, sys
@@ -74,7 +76,11 @@ def start() -> None:
     called.write_text(
         _CALLED.format(base=base, python=sys.executable, address=address), encoding="utf-8"
     )
-    called.chmod(0o755)
+    for name in _PROGRAMS:
+        program = f'#!/bin/sh\nexec {called} -m {name} "$@"\n'
+        (folder / name).write_text(program, encoding="utf-8")
+    for file in (called, *(folder / name for name in _PROGRAMS)):
+        file.chmod(0o755)
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("PYTHON")
     }
@@ -99,6 +105,10 @@ class Call(NamedTuple):
 
 
 def _import_what_takes_long() -> None:
+    import distributed  # noqa: F401
+    import dulwich.client  # noqa: F401
+    import dvc.cli
+    import dvc.repo.reproduce  # noqa: F401
     import matplotlib.figure  # noqa: F401
     import mlflow.pytorch
     import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
@@ -167,13 +177,16 @@ def _run(command: list[str], environment: dict[str, str]) -> None:
     sys.executable, *arguments = sys.orig_argv = command
     sys.dont_write_bytecode = bool(environment.get("PYTHONDONTWRITEBYTECODE"))
     folders = [folder for folder in environment.get("PYTHONPATH", "").split(os.pathsep) if folder]
-    if arguments[0] == "-m":
-        sys.path[:1] = [str(Path.cwd()), *folders]
-        sys.argv = arguments[1:]
+    is_module = arguments[0] == "-m"
+    first = Path.cwd() if is_module else Path(arguments[0]).resolve().parent
+    sys.path[:1] = [str(first), *folders]
+    sys.argv = arguments[is_module:]
+    customs = [Path(folder, "sitecustomize.py") for folder in folders]
+    for custom in list(filter(Path.is_file, customs))[:1]:
+        runpy.run_path(str(custom))  # as a Python that starts does
+    if is_module:
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
     else:
-        sys.path[:1] = [str(Path(arguments[0]).resolve().parent), *folders]
-        sys.argv = arguments
         runpy.run_path(arguments[0], run_name="__main__")
 
 
