@@ -211,7 +211,7 @@ def _script(name: str, seconds: float, folder: Path) -> Row:
         command = [sys.executable, "examples/own-script/train.py", "--metrics", metrics, "--epochs"]
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "asked")  # both compile again
     began_seconds = time.perf_counter()
-    watched = watch([*command, str(_MANY_EPOCHS)], kind="cpu", limits=_LIMITS, shows_output=False)
+    watched = watch([*command, str(_MANY_EPOCHS)], kind="cpu", limits=_LIMITS)
     ask_seconds = time.perf_counter() - began_seconds
     epochs = _epochs(_asked(name, watched, 10), 10, seconds)
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "ran")
@@ -262,7 +262,7 @@ def program(name: str, programs: Path, folder: Path) -> Row:
     command = prepare(name, programs, place)
     with chdir(place):
         began_seconds = time.perf_counter()
-        watched = watch(command, kind="cpu", limits=_LIMITS, shows_output=False)
+        watched = watch(command, kind="cpu", limits=_LIMITS)
         ask_seconds = time.perf_counter() - began_seconds
         if left := processes_in(place):
             raise SystemExit(f"{name}: asking left processes behind: {left}")
@@ -291,7 +291,7 @@ def _step_seconds(run: Result) -> float:
 
 
 def _answer(run: Result) -> str:
-    return decide(Comparison.of(run, None)).answer
+    return decide(Comparison(run, None)).answer
 
 
 if __name__ == "__main__":

@@ -242,7 +242,7 @@ def _quiet_timings(project: Path, job: str) -> JobTimes:
 
 
 def _decision(result: Result) -> Decision:
-    return decide(Comparison.of(result, None))
+    return decide(Comparison(result, None))
 
 
 def _sum_up(project: Path) -> None:

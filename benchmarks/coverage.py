@@ -169,7 +169,7 @@ def train(job: str, seconds: float, file: Path) -> None:
             steps += 1
         blocks.append((time.perf_counter() - began, steps))
         if len(blocks) % _BLOCKS_A_READING == 0:
-            load.sample(1, 1)
+            load.sample()
     rows = [
         (each.wall_seconds, each.cores, each.own_cpu_seconds, each.others_cpu_seconds,
          each.waited_for_core_seconds or 0.0)
@@ -200,8 +200,6 @@ def read(folder: Path) -> Iterator[Recording]:
         with np.load(file) as found:
             load = [
                 LoadWindow(
-                    repeat=1,
-                    last_epoch=1,
                     wall_seconds=wall,
                     cores=int(cores),
                     own_cpu_seconds=own,

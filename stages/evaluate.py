@@ -34,12 +34,11 @@ def main() -> None:
     judged = evaluate(args.name, learned, PackedSplit(args.data), plan.metrics)
     write_evaluation(judged, args.out)
     for device, scores in judged.evaluation.devices.items():
-        main_score, _ = scores.figure
-        others = {"test loss": scores.test_loss, **scores.metrics}
+        others = {"test_loss": scores.test_loss, **scores.metrics}
         texts = [
             f"{name.replace('_', ' ')} {value:.4g}"
             for name, value in others.items()
-            if name.replace("_", " ") != main_score
+            if name != scores.main
         ]
         print(", ".join([f"{args.name} on {device}: {scores.in_words}", *texts]))
 

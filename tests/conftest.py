@@ -282,6 +282,7 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuTarget) -> MakeRes
         one_class = records.ClassScores(precision=0.75, recall=0.75, f1=0.75, image_count=4)
         scores = records.DeviceEvaluation(
             weights_sha256=trained.weights_sha256,
+            main="test_accuracy",
             test_accuracy=accuracy,
             test_loss=0.5,
             macro_f1=0.7,

@@ -20,14 +20,13 @@ from photofinish.config.experiment import Experiment
 from photofinish.files import sha256_of_bytes, write_bytes_atomically
 from photofinish.machine.host import package_versions
 from photofinish.machine.load import LoadWindow
+from photofinish.reporting.sentences import Verdict
 from photofinish.results import EpochMetrics, EpochTiming, measurements, pass_times, records
 from photofinish.results.measured import MEASURED_FOLDER, Measured, write_measured
 from photofinish.results.pass_times import Where
 from photofinish.results.references import Reference
 
 BUSY = LoadWindow(
-    repeat=1,
-    last_epoch=3,
     wall_seconds=10.0,
     cores=2,
     own_cpu_seconds=10.0,
@@ -106,9 +105,9 @@ def with_seeds(result: Trained, *accuracies: float) -> Trained:
     for seed, accuracy in enumerate(accuracies, 1):
         given = {
             "seed": seed,
+            "main": "test_accuracy",
             "test_accuracy": accuracy,
             "test_loss": 0.5,
-            "mean_absolute_error": None,
         }
         scores.append(records.SeedScores.model_validate(given))
         history = (EpochMetrics(1, 0.1, 0.5, 0.5, accuracy),)
@@ -335,3 +334,9 @@ def lively(
         ),
         history=changed_history(result, validation_loss=losses.tolist()),
     )
+
+
+def text_of(verdict: Verdict) -> str:
+    """Return the answer with all its evidence and doubts."""
+    busy = [verdict.busy] if verdict.busy else []
+    return " ".join([*verdict.lines(), *busy, *verdict.details, *verdict.cautions])

@@ -239,7 +239,7 @@ def test_ask_runs_a_script_on_both_devices_and_reports_one_that_computes_on_the_
         monkeypatch.setattr("photofinish.commands.ask.watch", watching)
         file = Path("answer.json")
         command = [warm_python.executable(), "train.py"]
-        ask(command, None, Limits(60, 60), AskFiles(file), shows_output=False)
+        ask(command, None, Limits(60, 60), AskFiles(file))
         return json.loads(file.read_bytes())[0]["records"]
 
     def watch_and_keep(command: list[str], kind: str, **named: Any) -> Watched:

@@ -137,7 +137,7 @@ CASES: dict[str, tuple[Case, str, str]] = {
     ),
     "no estimate": (
         lambda jobs: jobs.rnn(),
-        r"Can't tell: {t} here, and no estimate for a GPU\. _thnn_fused_lstm_cell has no formula\.",
+        r"Can't tell: {t} here, and no estimate for a GPU\. No formula counts _thnn_fused.*\.",
         r"train it once on a GPU\.",
     ),
     "busy": (

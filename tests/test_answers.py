@@ -46,9 +46,11 @@ def make_pair(make_result: MakeResult, make_experiment: MakeExperiment) -> Any:
         host = run.timings.host.model_copy(update={"threads": threads})
         run = replace(run, timings=run.timings.model_copy(update={"host": host}))
         found = tuple(
-            Diagnosis("an epoch", "input-bound", as_result(run), each) for each in remedies
+            Diagnosis("an epoch", "input-bound", as_result(run), (each,)) for each in remedies
         )
-        return replace(pair_of(run), diagnoses={"cpu": found})
+        pair = pair_of(run)
+        vars(pair)["diagnoses"] = {"cpu": found}
+        return pair
 
     return make
 

@@ -180,12 +180,11 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
         start: Sequence[str] = (warm_python.executable(), "train.py"),
         length: Length | None = None,
         limits: Limits = A_SECOND,
-        shows_output: bool = False,
     ) -> Any:
         Path("train.py").write_text(BEGIN + script, encoding="utf-8")
         file, command = Path("answer.json"), [*start, *arguments]
         for limit in (limits, replace(limits, training_seconds=60)):
-            ask(command, length, limit, AskFiles(file), shows_output=shows_output)
+            ask(command, length, limit, AskFiles(file))
             answers = json.loads(file.read_bytes())
             if answers[-1]["records"]["cpu"]["operations"]:
                 break  # else a busy machine took too few steps in a second
@@ -223,7 +222,8 @@ def test_a_script_that_ends_is_measured_whole_and_its_output_is_shown(
     run: Ask, capfd: pytest.CaptureFixture[str]
 ) -> None:
     script = EPOCHS + "print('done')"
-    (answer,) = run(script, "--epochs", "3", start=COLD, limits=TO_THE_END, shows_output=True)
+    limits = replace(TO_THE_END, shows_output=True)
+    (answer,) = run(script, "--epochs", "3", start=COLD, limits=limits)
     assert "done" in capfd.readouterr().out
     assert answer["job"]["name"] == "the whole run"
     assert (answer["job"]["epochs"], answer["job"]["epoch_steps"]) == (3, 10)
@@ -307,8 +307,8 @@ def test_torchrun_of_a_module_is_watched_and_a_hidden_sitecustomize_still_runs(
     folder.mkdir()
     (folder / "sitecustomize.py").write_text("import builtins\nbuiltins.kept = True\n")
     monkeypatch.setenv("PYTHONPATH", str(folder))
-    torchrun = [warm_python.executable(), "-m", "torch.distributed.run", "--nproc-per-node", "1"]
-    answers = run("kept\n" + PACKAGE, start=[*torchrun, "-m", "train"])
+    torchrun = str(Path(sys.executable).with_name("torchrun"))
+    answers = run("kept\n" + PACKAGE, start=[torchrun, "--nproc-per-node", "1", "-m", "train"])
     assert answers[0]["job"]["epoch_steps"] == 5
 
 

@@ -57,8 +57,8 @@ def test_a_measurement_answers_for_all_epochs_and_seeds(
     assert low < timings.whole_seconds < high
     assert timings.seeds_seconds == pytest.approx(timings.whole_seconds - timings.once_seconds)
     run = Result("small", "cpu", timings, "fp32", None, measured.training)
-    worth = decide(Comparison.of(run, None)).worth
-    assert worth.here_seconds in (timings.whole_seconds, timings.job_seconds)
+    worth = decide(Comparison(run, None)).worth
+    assert worth.here.seconds in (timings.whole_seconds, timings.job_seconds)
 
 
 def part(epoch: int, holds: str, steps: int, seconds: float) -> TimedPart:
@@ -120,7 +120,7 @@ def test_options_may_follow_the_names_of_experiments_but_not_a_command(
         main()
         limits = Limits(3.0, 600.0)
         files = AskFiles(tmp_path / "a.json")
-        asked.assert_called_with(["small", "other"], limits, files, None, shows_output=False)
+        asked.assert_called_with(["small", "other"], limits, files, None)
     monkeypatch.setattr(sys, "argv", ["photofinish", "ask"])
     main()
     assert asked.call_args.args[0] == []
@@ -134,7 +134,7 @@ def test_options_may_follow_the_names_of_experiments_but_not_a_command(
         main()
         assert asked.call_args.args[0] == ["small"]
         assert asked.call_args.args[1] is None  # the length of a command's job
-        assert asked.call_args.kwargs == {"shows_output": len(words) == 3}
+        assert asked.call_args.args[2].shows_output is (len(words) == 3)
 
 
 def test_options_replace_the_settings_of_renting_for_a_script_and_for_an_experiment() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import warm_python
+from result_files import text_of
 from watched_scripts import process_of, recorded
 
 from photofinish.commands import ask as ask_module
@@ -85,7 +86,7 @@ def plant(cpu_host: CpuTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def asked(length: Length | None = None, script: str = "") -> list[Any]:
     Path("train.py").write_text(script, encoding="utf-8")
     command = [warm_python.executable(), "train.py"]
-    ask(command, length, Limits(1, 60), AskFiles(Path("a.json")), shows_output=False)
+    ask(command, length, Limits(1, 60), AskFiles(Path("a.json")))
     answers: list[Any] = json.loads(Path("a.json").read_bytes())
     return answers
 
@@ -193,7 +194,7 @@ for _ in range(20):
     monkeypatch.setattr(Process, "used_accelerator", True)  # as if it were one
     Path("train.py").write_text(script, encoding="utf-8")
     command = [warm_python.executable(), "train.py"]
-    ask_command(command, None, Limits(60, 60), Comparing(), shows_output=False)
+    ask_command(command, None, Limits(60, 60), Comparing())
     shown = capsys.readouterr()
     assert "Model: identical (the first step)" in shown.out
     assert "seeded" in shown.err
@@ -208,9 +209,9 @@ def test_lines_that_stall_a_gpu_are_shown_if_the_answer_names_one(
     on_cpu.add({"kind": "step_parts", "value": {"forward": 0.02, "backward": 0.06}})
     plant(process_of([gpu_seconds] * 40, "cuda"), on_cpu)
     command, length = [warm_python.executable(), "train.py"], Length("max_steps", 1000, "--steps")
-    (answer,), _ = ask_command(command, length, Limits(1, 60), Comparing(), shows_output=False)
+    (answer,), _ = ask_command(command, length, Limits(1, 60), Comparing())
     shown = capsys.readouterr().out
-    report = verdict(answer.pair, answer.decision).text
+    report = text_of(verdict(answer.pair, answer.decision))
     assert ("train.py:3 has `item`" in report) == is_shown
     assert ("\ntrain.py:3 has `item` in each step" in shown) == is_shown
     assert re.search("a step 100 ms: █+forward 20% █+backward 60% █+rest 20%", shown)

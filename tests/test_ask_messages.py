@@ -29,7 +29,7 @@ def _refusal(script: str, python: str = sys.executable) -> str:
     """Return the error of asking for a script."""
     Path("train.py").write_text(script, encoding="utf-8")
     with pytest.raises(UserError) as raised:
-        ask([python, "train.py"], None, LIMITS, AskFiles(), shows_output=False)
+        ask([python, "train.py"], None, LIMITS, AskFiles())
     return str(raised.value)
 
 
@@ -135,8 +135,7 @@ while True:
 """
     Path("train.py").write_text(script, encoding="utf-8")
     command = [warm_python.executable(), "train.py", "--epoch", "7"]
-    named = {"shows_output": False}
-    watched = run_script.watch(command, kind="cpu", limits=Limits(1, 60), **named)
+    watched = run_script.watch(command, kind="cpu", limits=Limits(1, 60))
     monkeypatch.setattr("photofinish.commands.ask.watch", lambda *_, **__: watched)
     assert watched.process
     for on_command_line, wanted, line in (
@@ -146,6 +145,6 @@ while True:
         ([Length("max_steps", 4, "--steps")], None, r"4 steps \(--steps\)"),
     ):
         watched.process.on_command_line = on_command_line
-        ask(command, wanted, LIMITS, AskFiles(), **named)
+        ask(command, wanted, LIMITS, AskFiles())
         first = capsys.readouterr().out.strip().splitlines()[0]
         assert re.search(line, first)

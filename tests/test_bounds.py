@@ -15,6 +15,7 @@ from result_files import (
     made_up_attribution,
     pair_of,
     resident_tried,
+    text_of,
     trained,
 )
 
@@ -93,11 +94,11 @@ def test_without_workers_the_faster_of_two_passes_counts(on_cpu: Any) -> None:
 def test_figures_that_show_no_cause_leave_the_bound_by_start_up(on_cpu: Any) -> None:
     slow = on_cpu(epoch_seconds=(38.0,) * 5)
     shared = on_cpu(attribution=None, not_attributed="several processes")
-    for run, why in (slow, "its steps take 3.8 s when taken apart"), (shared, "several processes"):
+    for run, why in (slow, "the parts of its steps add up to 3.8 s"), (shared, "several processes"):
         pair = pair_of(run)
         assert pair.bounds.epoch is None
         assert pair.bounds.job.measured_seconds == 2.25
-        assert why in verdict(pair).text
+        assert why in text_of(verdict(pair))
 
 
 def test_slow_steps_keep_the_loading_of_the_few_batches_that_were_loaded_alone(on_cpu: Any) -> None:
@@ -121,7 +122,7 @@ def test_a_training_that_took_other_times_than_its_measurement_has_no_cause(
     run = on_cpu(epoch_seconds=(STEPS * 0.1 * factor,) * 5, **parts_of(STEPS * 0.1))
     pair = pair_of(run)
     why = f"an epoch takes 3.8 s when measured, and took {3.8 * factor:.1f} s in the training"
-    assert why in verdict(pair).text
+    assert why in text_of(verdict(pair))
     assert pair.bounds.epoch is None
 
 

@@ -91,7 +91,7 @@ def reads_back(network: nn.Module, _images: object, outputs: torch.Tensor) -> No
 
 @pytest.mark.parametrize(
     ("python", "why"),
-    [(counts, "recorded, it gave other sums"), (reads_back, "recording it failed (aten.")],
+    [(counts, "captured, it gave other sums"), (reads_back, "capturing it failed (aten.")],
 )
 def test_a_validation_that_cant_be_captured_is_eager_and_the_steps_are_not(
     make_job: MakeJob, python: Callable[..., Any], why: str

@@ -17,6 +17,7 @@ from result_files import (
     pair_of,
     paired,
     taken_apart,
+    text_of,
     trained,
     with_record,
     with_timings,
@@ -151,21 +152,21 @@ def test_a_gpus_times_stand_with_their_ratios_and_intervals(make_result: MakeRes
     assert (
         "An epoch takes 500 ms on Some GPU and 3 s on Some CPU: 6.0x faster (5.0 to 7.2); the "
         "GPU is faster."
-    ) in answer.text
-    assert "Test accuracy is 50.00% on the GPU and 75.00% on the CPU." in answer.text
+    ) in text_of(answer)
+    assert "Test accuracy is 50.00% on the GPU and 75.00% on the CPU." in text_of(answer)
 
 
 def test_models_that_differ_are_reported_with_where(make_result: MakeResult) -> None:
     other = make_result(device="gpu", initial_weights_sha256="c" * 64)
     words = "The models first differ at the initial weights: they differ. Test accuracy"
-    assert words in verdict(pair_of(make_result(), other)).text
+    assert words in text_of(verdict(pair_of(make_result(), other)))
     same = verdict(pair_of(make_result(), make_result(device="gpu")))
     assert same.model == "identical"
 
 
 def test_a_busy_machine_is_a_caution_for_the_device_that_it_slowed(make_result: MakeResult) -> None:
     busy = make_result(device="gpu", load=(BUSY,))
-    text = verdict(pair_of(make_result(), busy)).text
+    text = text_of(verdict(pair_of(make_result(), busy)))
     assert "The machine was busy (other programs used 40% of the cores" in text
     assert "the GPU's times are unreliable" in text
     assert "`photofinish run --force --single-item train-gpu@small-mlp && photofinish run`" in text
@@ -184,7 +185,7 @@ def test_only_the_stage_that_was_busy_is_doubted_and_run_again(
     assert (slowdown(result.timings) > 1) is (busy_stage == "train")
     found = why_not_known(as_result(result))
     assert (found is not None and found.reason == "busy") is (busy_stage == "measure")
-    text = verdict(pair_of(result)).text
+    text = text_of(verdict(pair_of(result)))
     assert ("so the CPU's times are unreliable" in text) is (busy_stage == "train")
     assert ("--single-item measure-cpu@small-mlp" in text) is (busy_stage == "measure")
 
@@ -257,8 +258,8 @@ def test_the_main_score_is_the_users_first_metric_or_one_that_fits_the_task(
     make_result: MakeResult,
 ) -> None:
     scores = trained(make_result).scores
-    own = scores.model_copy(update={"first_metric": "top_3", "metrics": {"auc": 0.5, "top_3": 0.9}})
+    own = scores.model_copy(update={"main": "top_3", "metrics": {"auc": 0.5, "top_3": 0.9}})
     assert own.in_words == "top 3 0.9"
-    labels = scores.model_copy(update={"confusion": ()})
-    assert labels.figure == ("macro F1", "0.7")
+    labels = scores.model_copy(update={"main": "macro_f1"})
+    assert labels.in_words == "macro F1 0.7"
     assert scores.in_words == "75.00% test accuracy"

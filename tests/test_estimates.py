@@ -26,13 +26,13 @@ from photofinish.answer.estimates import (
     LONG_STEPS_WITHIN,
     OTHERS_WITHIN,
     TIME_STEP_SECONDS,
-    TIMES_THE_ARITHMETIC,
     TIMES_WHAT_IS_SAVED,
     are_captured,
     estimate_step,
     least_memory_bytes,
 )
 from photofinish.config.compare import SHORT_LIST, accelerators, list_prices
+from photofinish.config.precisions import PRECISIONS
 from photofinish.measure.operations import count_operations
 from photofinish.results.measurements import Operations
 
@@ -43,7 +43,8 @@ def test_constants_and_errors_are_those_of_published_speeds() -> None:
     """Each accelerator is estimated by constants that were fitted without it."""
     speeds = published()
     weights, launch_seconds = fitted(speeds)
-    constants = [*TIMES_THE_ARITHMETIC.values(), TIMES_WHAT_IS_SAVED]
+    arithmetic = [PRECISIONS[name].times_the_arithmetic for name in ("fp32", "tf32", "fp16")]
+    constants = [*arithmetic, TIMES_WHAT_IS_SAVED]
     assert weights == pytest.approx(constants, rel=0.01)
     assert launch_seconds == pytest.approx(LAUNCH_SECONDS[1], rel=0.01)
     found = launches(speeds, (weights, launch_seconds))
@@ -84,7 +85,7 @@ def test_a_long_step_takes_its_arithmetic_and_its_memory(precision: str, tflops:
     step = STEP.model_copy(update={"flops": 10**12, "saved_tensor_bytes": 10**9})
     found = estimate_step(step, accelerators()["T4"], precision)
     assert found
-    factor = TIMES_THE_ARITHMETIC["fp16" if precision == "fp16" else "fp32"]
+    factor = PRECISIONS["fp16" if precision == "fp16" else "fp32"].times_the_arithmetic
     assert found.seconds == pytest.approx(factor / tflops + TIMES_WHAT_IS_SAVED / 320)
     assert found.spread[2] == pytest.approx(LONG_STEPS_WITHIN * found.seconds)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import HeldClock, MakeExperiment, MakeResult, MakeTrainer, network_with_state
-from result_files import pair_of
+from result_files import pair_of, text_of
 from torch import nn
 from training_process import measure_here
 
@@ -242,10 +242,10 @@ def test_the_verdict_names_what_the_cpu_computed_for_the_gpu(make_result: MakeRe
     assert gpu.first_step
     step = gpu.first_step.model_copy(update={"cpu_fallbacks": {"cumsum.out": 2, "unfold": 1}})
     pair = pair_of(cpu, replace(gpu, first_step=step))
-    text = verdict(pair).text
+    text = text_of(verdict(pair))
     assert (
         "The CPU computed some of the GPU's step: cumsum.out (2 per step) and unfold (1 per step)."
         in text
     )
     without = pair_of(cpu, gpu)
-    assert "The CPU computed" not in verdict(without).text
+    assert "The CPU computed" not in text_of(verdict(without))

@@ -54,7 +54,7 @@ def test_the_extra_start_up_is_divided_by_what_an_epoch_gains(make_result: MakeR
         (8.0, (2.0,) * 5, math.inf, "can't tell, because its epochs may be no shorter"),
         (1.0, (2.75,) * 5, math.inf,
          "never, because its epochs are no shorter"),
-        (4.0, (1.0,), 2.0, "after 2 epochs (no interval by a single epoch)"),
+        (4.0, (1.0,), 2.0, "after 2 epochs (no interval from a single epoch)"),
     ],
 )  # fmt: skip
 def test_when_a_start_up_is_repaid(

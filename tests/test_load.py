@@ -27,8 +27,6 @@ from photofinish.training.world import World
 
 BURN_A_CORE = "import time\nwhile time.process_time() < 0.3:\n    pass"
 QUIET = LoadWindow(
-    repeat=1,
-    last_epoch=1,
     wall_seconds=10.0,
     cores=4,
     own_cpu_seconds=10.0,
@@ -55,7 +53,7 @@ A_FEW_TICKS = {"wall_seconds": 0.1, "own_cpu_seconds": 0.1, "others_cpu_seconds"
         ({"waited_for_core_seconds": 10.0}, WAITED),
         ({"swapped_pages": 5000}, READ_BACK),
         ({"major_page_faults": 5000, "swapped_pages": None}, READ_BACK),
-        ({"gpu_slowdowns": ("heat",)}, "the GPU held its clock down (heat)"),
+        ({"gpu_slowdowns": ("heat",)}, "the GPU reduced its clock (heat)"),
         ({"gpu_others": 1}, "other programs computed on the GPU"),
         ({**A_FEW_TICKS, "waited_for_core_seconds": 0}, None),  # no evidence
     ],
@@ -79,10 +77,9 @@ def test_what_happened_in_less_than_a_tenth_of_the_time_or_was_not_watched_does_
 def test_children_count_as_the_process_itself() -> None:
     monitor = LoadMonitor(nvidia_gpu_state(None))
     subprocess.run([sys.executable, "-c", BURN_A_CORE], check=True)
-    monitor.epoch_ended(1, 1)
+    monitor.epoch_ended()
     monitor.training_ended()
     (seen,) = monitor.windows
-    assert (seen.repeat, seen.last_epoch) == (1, 1)
     assert seen.own_cpu_seconds > 0.25
     assert seen.wall_seconds > 0.3
 
@@ -94,18 +91,18 @@ def test_other_programs_are_counted() -> None:
     subprocess.run(
         ["sh", "-c", orphan], capture_output=True, check=True
     )  # until it closes its output
-    monitor.sample(1, 1)
+    monitor.sample()
     assert monitor.windows[0].others_cpu_seconds > 0.25
 
 
 def test_short_epochs_share_a_window() -> None:
     monitor = LoadMonitor(nvidia_gpu_state(None))
-    for epoch in range(1, 1000):
-        monitor.epoch_ended(1, epoch)
+    for _ in range(999):
+        monitor.epoch_ended()
     assert monitor.windows == []
     monitor.training_ended()
     monitor.training_ended()
-    assert [seen.last_epoch for seen in monitor.windows] == [999]
+    assert len(monitor.windows) == 1
 
 
 def test_what_slows_a_gpu_is_read_from_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +121,7 @@ def test_what_slows_a_gpu_is_read_from_its_driver(monkeypatch: pytest.MonkeyPatc
         lambda _: [SimpleNamespace(pid=process) for process in processes],
     )
     monitor = LoadMonitor(nvidia_gpu_state("a-b"))
-    monitor.sample(2, 3)
+    monitor.sample()
     child.communicate(b"\n")
     assert monitor.windows[0].gpu_slowdowns == ("heat",)
     assert monitor.windows[0].gpu_others == 1

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import MakeResult
-from result_files import changed_history, pair_of, trained, with_record
+from result_files import changed_history, pair_of, text_of, trained, with_record
 from torch import nn
 
 from photofinish.answer.parity import Layer, Parity
@@ -90,7 +90,10 @@ def test_convolutions_of_another_library_are_equivalent(
     with torch.backends.mkldnn.flags(enabled=False):
         without = step(build(), precision)
     found = parity(with_onednn, without)
-    assert (found.likeness, found.first_divergence) == ("same within rounding", None)
+    # Without AVX-512, torch leaves bf16 to its own convolutions, which give the same bits.
+    likeness = ["same within rounding", *(["identical"] if precision == "bf16" else [])]
+    assert found.likeness in likeness
+    assert found.first_divergence is None
 
 
 def wrong_weight(network: nn.Module) -> None:
@@ -311,7 +314,7 @@ def test_values_are_compared_relative_to_their_spread(make_result: MakeResult) -
     moved_gpu = with_record(moved_gpu, device="gpu")
     drawn = parity(cpu_draws, moved_gpu)
     assert drawn.likeness == "not shown"
-    assert "`seeds: 3`" in verdict(pair_of(cpu_draws, moved_gpu)).text
+    assert "`seeds: 3`" in text_of(verdict(pair_of(cpu_draws, moved_gpu)))
     other = parity(cpu, replace(cpu, predictions=Predictions(actual + 1, actual)))
     assert parting(other)[0] == "test predictions"
 

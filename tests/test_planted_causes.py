@@ -59,8 +59,7 @@ class Job:
 
     def cured(self, diagnosis: Diagnosis) -> Job:
         """Return the job with the remedy's line applied."""
-        assert diagnosis.remedy
-        ((key, value),) = diagnosis.remedy.settings.items()
+        ((key, value),) = diagnosis.remedies[0].settings.items()
         setting = key.removeprefix("experiments.planted.")
         changed = {setting: {"name": value} if setting == "input" else value}
         settings = self.experiment.model_dump() | changed
@@ -182,11 +181,10 @@ def test_a_planted_cause_is_diagnosed_and_its_suggestion_gains_what_it_predicts(
     slow = job(**planted)
     before = measured(slow)
     found = diagnose(before)[0]
-    assert (found.cause, found.remedy is not None) == (cause, True), found
-    assert found.remedy
-    assert line in remedy_line(found.remedy)
+    assert (found.cause, bool(found.remedies)) == (cause, True), found
+    assert line in remedy_line(found.remedies[0])
     after = measured(slow.cured(found))
     assert diagnose(after)[0].cause == "compute-bound"
     gain = before.timings.median_epoch_seconds / after.timings.median_epoch_seconds
-    assert found.remedy.predicted
-    assert found.remedy.predicted.low <= gain <= found.remedy.predicted.high
+    assert found.remedies[0].predicted
+    assert found.remedies[0].predicted.low <= gain <= found.remedies[0].predicted.high

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from conftest import MakeExperiment, MakeResult
 from result_files import STEP as SMALL_STEP
-from result_files import made_up_attribution, pair_of, trained, with_record, with_timings
+from result_files import made_up_attribution, pair_of, text_of, trained, with_record, with_timings
 
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import decide
@@ -145,9 +145,9 @@ def test_the_gpu_of_the_answer_is_in_the_table_below_it(make_pair: MakePair) -> 
 def test_a_step_without_a_loader_is_not_called_a_batch_of_one(make_pair: MakePair) -> None:
     small = {"flops": 10**6, "saved_activations": 1, "saved_tensor_bytes": 1, "images": 1}
     pair = make_pair(STEP.model_copy(update=small), 60.0, accelerators=("T4",))
-    answer = verdict(pair).text
-    assert "Launching kernels decides its steps at this batch size" in answer
-    assert "batch 1 " not in answer
+    answer = text_of(verdict(pair))
+    assert "Launching kernels takes most of a step" in answer
+    assert "batch size" not in answer
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_without_timed_batches_a_job_that_loads_has_no_estimate(make_pair: MakeP
     loading = pair_of(with_record(untimed, experiment=loader))
     first = [pair.renting.options[0] for pair in (timed, pair_of(untimed), loading)]
     assert [bool(each.estimate) for each in first] == [True, True, False]
-    assert "Its loading is not known: several processes." in verdict(loading).text
+    assert "Its loading is not known: several processes." in text_of(verdict(loading))
 
 
 def test_an_estimate_of_the_job_has_its_start_up_its_error_and_its_cost(
@@ -231,9 +231,9 @@ def test_where_launching_decides_a_larger_batch_and_cuda_graphs_are_estimated(
     eager = make_experiment(epochs=EPOCHS, deterministic=False)
     cpu = with_timings(with_record(pair.cpu, experiment=eager), epochs=pair.cpu.timings.epochs * 20)
     pair = pair_of(cpu, settings=pair.settings)
-    (offer,), text = pair.renting.options, verdict(pair).text
+    (offer,), text = pair.renting.options, text_of(verdict(pair))
     is_launch_bound = flops < 10**9
-    assert ("Launching kernels decides its steps at batch 16" in text) == is_launch_bound
+    assert ("At batch size 16, launching kernels takes most of a step" in text) == is_launch_bound
     assert ('`cuda_graphs: "on"`' in text) == is_launch_bound
     if is_launch_bound:
         larger = offer.estimate.larger_batch

@@ -140,7 +140,7 @@ def test_the_page_says_which_devices_trained_and_whose_figures_are_a_record(
     words = " ".join("".join(Page(tmp_path).words).split())
     assert ("Each device trains the same network" in words) is with_gpu
     assert ("Only the CPU trained here" in words) is not with_gpu
-    assert ("The Made-Up 100's figures are a record." in words) is not with_gpu
+    assert ("The Made-Up 100's figures were recorded elsewhere." in words) is not with_gpu
 
 
 def test_the_page_has_every_figure_of_both_devices(pair: list[Comparison], tmp_path: Path) -> None:
@@ -187,8 +187,10 @@ def test_the_page_has_the_commands_that_try_a_suggestion_and_a_short_trial_of_it
 ) -> None:
     cpu = trained(make_result, "mlp")
     remedy = Remedy("batch size", {"experiments.mlp.batch_size": 256}, Gain(1.2, 3.0))
-    advised = Diagnosis("an epoch", "input-bound", as_result(cpu), remedy)
-    write_report([replace(pair_of(cpu), diagnoses={"cpu": (advised,)})], tmp_path)
+    advised = Diagnosis("an epoch", "input-bound", as_result(cpu), (remedy,))
+    pair = pair_of(cpu)
+    vars(pair)["diagnoses"] = {"cpu": (advised,)}
+    write_report([pair], tmp_path)
     command = "dvc exp run --temp -S '++experiments.mlp.batch_size=256'"
     trial = f"{command} -S '++experiments.mlp.epochs=3'"
     assert f"{command}\n{trial}" in "".join(Page(tmp_path).words)
@@ -288,7 +290,7 @@ def test_sentences_stand_in_the_table_of_templates_alone_and_each_is_used() -> N
     named = [
         name
         for name in TEMPLATES
-        if not re.match(r"none: |by: |why: |GPU |mark of |fits |losses apart", name)
+        if not re.match(r"none: |by: |learns: |why: |GPU |mark of |fits |losses apart", name)
     ]
     assert [name for name in named if not re.search(f"[\"']{re.escape(name)}[\"']", others)] == []
 

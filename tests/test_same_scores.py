@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from conftest import MakeResult
-from result_files import changed_history, pair_of, trained, with_record, with_seeds
+from result_files import changed_history, pair_of, text_of, trained, with_record, with_seeds
 
 from photofinish.answer.result import Predictions, Trained
 from photofinish.config.compare import Comparing
@@ -74,10 +74,10 @@ def test_two_seeds_or_fewer_show_nothing_of_networks_that_draw(
 
 
 def test_what_is_not_shown_comes_with_its_interval_and_what_would_show_it(scored: Scored) -> None:
-    text = verdict(pair_of(scored((262, 262)), scored((254, 251), "gpu"))).text
+    text = text_of(verdict(pair_of(scored((262, 262)), scored((254, 251), "gpu"))))
     assert "GPU -3.5 points (-8.5 to +1.4)" in text
     assert "`seeds: 3` would show it" in text
-    one = verdict(pair_of(scored((262,)), scored((262,), "gpu"))).text
+    one = text_of(verdict(pair_of(scored((262,)), scored((262,), "gpu"))))
     assert "`seeds: 5` would show it" in one
 
 
@@ -86,7 +86,7 @@ def test_three_seeds_are_equivalent_only_within_the_points_that_are_set(scored: 
     cpu = scored((9700, 9705, 9695), items=items)
     gpu = scored((9702, 9698, 9701), "gpu", items)
     assert same_model(cpu, gpu) == "equivalent"
-    assert "equivalent (within 1 point: -0.1" in verdict(pair_of(cpu, gpu)).text
+    assert "equivalent (within 1 point: -0.1" in text_of(verdict(pair_of(cpu, gpu)))
     assert same_model(cpu, gpu, points=0.05) == "not shown"
     fewer = scored((97, 97, 97), items=100), scored((97, 97, 97), "gpu", items=100)
     assert same_model(*fewer) == "not shown"
@@ -95,7 +95,7 @@ def test_three_seeds_are_equivalent_only_within_the_points_that_are_set(scored: 
 def test_seeds_that_are_surely_worse_are_different(scored: Scored) -> None:
     cpu, gpu = scored((262, 263, 261)), scored((235, 237, 234), "gpu")
     assert same_model(cpu, gpu) == "different"
-    assert "GPU -9.9 points" in verdict(pair_of(cpu, gpu)).text
+    assert "GPU -9.9 points" in text_of(verdict(pair_of(cpu, gpu)))
 
 
 def test_equal_scores_are_never_different(scored: Scored) -> None:

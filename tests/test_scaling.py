@@ -129,7 +129,10 @@ def test_each_width_and_the_batch_make_a_series_of_their_own(timed: Timed) -> No
         timed("cnn-both", one, two, model={**cnn, "hidden": (32,)}, batch_size=128),
         timed("cnn-neither", one, two, model={**cnn, "channels": (16, 9)}),
     ]
-    found = {series.x_name: series.experiments for series in all_series(results)}
+    found = {
+        series.x_name: [point.pair.experiment for point in series.points]
+        for series in all_series(results)
+    }
     assert found == {
         "batch size": ["cnn-base", "cnn-batch"],
         "channels of convolution 1": ["cnn-base", "cnn-first"],

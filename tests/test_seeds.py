@@ -13,12 +13,13 @@ from typing import Any, cast
 
 import pytest
 from conftest import MakeExperiment, MakeResult
-from result_files import pair_of, trained, with_seeds
+from result_files import pair_of, text_of, trained, with_seeds
 from training_process import measure_here, train_here
 
 from photofinish.answer.comparison import read_pair, with_settings
 from photofinish.answer.seeds import over_seeds
 from photofinish.config.compare import Comparing
+from photofinish.config.metrics import Metric
 from photofinish.data.packed import PackedSplit
 from photofinish.evaluation.evaluate import evaluate, write_evaluation
 from photofinish.machine.fingerprint import CpuTarget
@@ -128,6 +129,10 @@ def test_seeds_are_evaluated_and_reported(train: Train, packed_split: PackedSpli
     details = [each for each in verdict(pair).details if each.startswith("Over 3 seeds the test")]
     assert len(details) == 1
 
+    by_metric = evaluate("small", {"cpu": model}, packed_split, (Metric(name="auroc"),))
+    write_evaluation(by_metric, results / records.EVALUATED)
+    assert "Over 3 seeds the auroc is" in verdict(read_pair("small", results)).text
+
 
 def test_the_devices_difference_is_compared_with_that_of_two_seeds(make_result: MakeResult) -> None:
     """0.03 between the devices from each seed; 0.04, 0.08 and 0.04 between two seeds."""
@@ -137,7 +142,7 @@ def test_the_devices_difference_is_compared_with_that_of_two_seeds(make_result: 
     assert (
         "Over 3 seeds the test accuracy differs by 3.00% between the devices "
         "and by 5.33% between two seeds."
-    ) in verdict(pair).text
+    ) in text_of(verdict(pair))
     seeds = answer_record(pair, verdict(pair)).seeds
     assert [each.device for each in seeds] == ["cpu"] * 3 + ["gpu"] * 3
     assert [each.score.value for each in seeds if each.score] == [
@@ -152,8 +157,9 @@ def test_the_devices_difference_is_compared_with_that_of_two_seeds(make_result: 
 
 def test_seeds_of_values_differ_in_their_mean_absolute_error(make_result: MakeResult) -> None:
     result = with_seeds(trained(make_result), 0.5)
-    further = records.SeedScores(seed=1, test_accuracy=None, test_loss=0.5, mean_absolute_error=3.0)
-    changed = {"test_accuracy": None, "metrics": {"mean_absolute_error": 2.0}, "seeds": (further,)}
+    main = "mean_absolute_error"
+    further = records.SeedScores(seed=1, main=main, test_loss=0.5, metrics={main: 3.0})
+    changed = {"main": main, "metrics": {main: 2.0}, "seeds": (further,)}
     scores = result.scores.model_copy(update=changed)
     assert chance(over_seeds(replace(result, scores=scores), 0.9), None) == (
         "Over 2 seeds the mean absolute error is 2.5 (-0.6569 to 5.657). Two seeds differ by 1."

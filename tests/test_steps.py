@@ -39,6 +39,7 @@ from photofinish.measure.attribution import (
     try_settings,
 )
 from photofinish.results.learned import weights_of
+from photofinish.results.measurements import Tried
 from photofinish.training import graphs
 from photofinish.training.graphs import Steps
 from photofinish.training.trainer import Trainer
@@ -160,9 +161,9 @@ def counts_smaller(network: nn.Module, images: tuple[Any, ...], outputs: torch.T
 @pytest.mark.parametrize(
     ("python", "why"),
     [
-        (reads_back, r"recording some failed \(aten._local_scalar_dense.default reads a value"),
-        (counts, "recorded, some gave other bits"),
-        (counts_smaller, "recorded, some gave other bits"),
+        (reads_back, r"capturing some failed \(aten._local_scalar_dense.default reads a value"),
+        (counts, "captured, some gave other bits"),
+        (counts_smaller, "captured, some gave other bits"),
     ],
 )
 def test_steps_with_other_bits_in_the_trial_are_eager(
@@ -191,7 +192,7 @@ def test_steps_of_a_compiled_network_whose_buffers_alone_differ_are_eager(
     network.register_buffer("seen", torch.zeros(()))
     network.register_forward_hook(counts_in_a_buffer)
     tried = trained(make_job(network, model=CNN | {"compile": True}))
-    assert tried.steps.why == "recorded, some gave other bits"
+    assert tried.steps.why == "captured, some gave other bits"
 
 
 def test_a_capture_that_fails_in_the_optimizer_leaves_nothing_behind(
@@ -201,7 +202,7 @@ def test_a_capture_that_fails_in_the_optimizer_leaves_nothing_behind(
     fails = partial(setattr, recorder, "fails_in", "aten._fused_sgd")
     monkeypatch.setattr(trainer.team, "forget_peak_memory", fails)
     trained(trainer)
-    assert trainer.steps.why.startswith("recording them failed (aten._fused_sgd")
+    assert trainer.steps.why.startswith("capturing them failed (aten._fused_sgd")
     assert_same_run(trainer, trained(eager))
 
 
@@ -220,7 +221,7 @@ def test_steps_are_eager_if_the_rest_of_an_epoch_has_no_memory_beside_the_graph(
 
     settings = {"optimizer": ADAM, "precision": "fp16"}
     trainer = trained(full(make_job(**settings)))
-    assert trainer.steps.why == "recording them failed (CUDA out of memory.)"
+    assert trainer.steps.why == "capturing them failed (CUDA out of memory.)"
     assert_same_run(trainer, trained(make_job(**settings, cuda_graphs="off")))
     with pytest.raises(UserError, match=r"cuda_graphs is on .* out of memory"):
         trained(full(make_job(**settings, cuda_graphs="on")))
@@ -276,7 +277,7 @@ def test_steps_are_eager_without_cuda_and_with_cuda_graphs_off(
     monkeypatch.undo()
     for kind in ("auto", "on"):
         why = warmed(make_job(cuda_graphs=kind)).steps.why
-        assert why == "steps are recorded on CUDA and ROCm alone, not on cpu"
+        assert why == "steps are captured on CUDA and ROCm only, not on cpu"
 
 
 # -- how often they run, and how they are measured ----------
@@ -343,7 +344,7 @@ def test_a_capture_that_fails_while_measuring_leaves_figures_and_a_reason(
     recorder.fails = True
     measured = measure_steps(trainer, SamplePlan(3, 2), 2)
     assert [len(each.sample_seconds) for each in measured] == [3, 3]
-    reason = "; some were measured one by one, as recording them failed (operation not permitted"
+    reason = "; some were measured one by one, as capturing them failed (operation not permitted"
     assert trainer.steps.why.count(reason) == 1
     assert trainer.steps.kind == "graph"  # as the training's own were
 
@@ -367,7 +368,8 @@ def test_captured_steps_are_tried_if_only_the_setting_on_captures_them(
         """Return the number of samples, and True if steps were recorded for them."""
         trainer, done = trained(make_job(**settings)), len(recorder.recordings)
         captured = try_captured(trainer, SamplePlan(3, 2))
-        return len(captured.turns.ratios) if captured else 0, len(recorder.recordings) > done
+        count = len(captured.turns.ratios) if isinstance(captured, Tried) else 0
+        return count, len(recorder.recordings) > done
 
     unproven = {"deterministic": False}
     assert tried(**unproven) == (3, True)
@@ -389,10 +391,11 @@ def test_steps_with_another_precision_or_free_algorithms_are_captured_as_the_tra
     for changes in ({"precision": "tf32"}, {"deterministic": False}):
         trainer, done = trained(make_job()), len(recorder.recordings)
         why = trainer.steps.why
-        assert try_settings(trainer, SamplePlan(3, 2), "tf32", changes)
+        assert isinstance(try_settings(trainer, SamplePlan(3, 2), "tf32", changes), Tried)
         assert len(recorder.recordings) > done
         recorder.fails = True
-        assert try_settings(trainer, SamplePlan(3, 2), "tf32", changes) is None  # no launched ones
+        why_not = "a capture failed, and its steps were launched one by one"
+        assert try_settings(trainer, SamplePlan(3, 2), "tf32", changes) == why_not
         recorder.fails = False
         assert trainer.steps.why == why
 

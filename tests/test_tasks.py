@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 import torch
 from conftest import PARTS, CustomFiles, MakeExperiment
+from result_files import text_of
 from torch import nn
 from training_process import measure_here, train_here
 
@@ -225,7 +226,7 @@ def test_a_training_on_values_or_labels_is_reported(
     history = pd.read_csv(tmp_path / "report" / "history.csv")
     assert history["training_loss"].iloc[2] < history["training_loss"].iloc[0]
     assert history["validation_accuracy"].isna().all() == (task == "values")
-    assert "Mean absolute error is" in verdict(pair).text
+    assert "Mean absolute error is" in text_of(verdict(pair))
     page = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
     assert {"values": "root_mean_squared_error", "labels": "all_labels_right"}[task] in page
 

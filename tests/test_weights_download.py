@@ -26,13 +26,13 @@ from photofinish.config.networks import (
     fetched_weights,
     published_weights,
 )
-from photofinish.config.timm_names import network_problem
 from photofinish.data.split import split
 from photofinish.errors import UserError
 from photofinish.files import sha256_of_file
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.models.registry import build_model
 from photofinish.models.weights_download import download_weights
+from photofinish.planning.checks import network_problem
 from photofinish.results import records
 from photofinish.results.learned import load_network, weights_of
 from photofinish.runs.run import Run

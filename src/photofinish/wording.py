@@ -29,14 +29,6 @@ def seconds(value: float) -> str:
     return f"{_short(value * 1e3)} ms" if value >= 1e-3 else f"{_short(value * 1e6)} µs"
 
 
-def part_of(part: float, whole: float) -> str:
-    """Return a part of a time in the unit of the whole: `5.2 of its 7.3 s`."""
-    for size, unit in ((3600, "h"), (60, "min"), (1, "s")):
-        if whole >= size * (2 if size > 1 else 1):
-            return f"{_short(part / size)} of its {_short(whole / size)} {unit}"
-    return f"{seconds(part)} of its {seconds(whole)}"
-
-
 def _short(value: float) -> str:
     return _one_decimal(value).removesuffix(".0")
 
@@ -47,11 +39,15 @@ def _one_decimal(value: float) -> str:
 
 def span(value: float, interval: tuple[float, float]) -> str:
     """Return a time with its interval in the same unit, `12 s (11-13)`, or why it has none."""
-    low, high = interval
-    if high > MOST_WIDTH * low:
+    if is_wide(interval):
         return "not known"
     ends = ends_in_unit(value, interval)
     return seconds(value) if len(set(ends)) == 1 else f"{seconds(value)} ({'-'.join(ends)})"
+
+
+def is_wide(interval: tuple[float, float]) -> bool:
+    """Return True if an interval is too wide to be printed."""
+    return not interval[1] <= MOST_WIDTH * interval[0]
 
 
 def between(interval: tuple[float, float]) -> str:

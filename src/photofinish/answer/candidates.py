@@ -49,19 +49,11 @@ class Candidate:
     timings: JobTimes | None = None
     """Times that were measured or recorded."""
 
-    @property
-    def seconds(self) -> float:
-        return self.time.seconds
-
-    @property
-    def interval(self) -> Interval:
-        return self.time.interval
-
     def value(self, start_seconds: float) -> tuple[bool, float, float]:
         """Return a sort key: doubt about the memory, then cost with the start, then time."""
-        cost = cost_of(start_seconds + self.seconds, self.price)
+        cost = cost_of(start_seconds + self.time.seconds, self.price)
         has_room = self.option is None or self.option.fits == "yes"
-        return not has_room, math.inf if cost is None else cost, self.seconds
+        return not has_room, math.inf if cost is None else cost, self.time.seconds
 
 
 def candidates(pair: Comparison) -> list[Candidate]:
@@ -118,7 +110,7 @@ class Worth:
     about: About
     answer: Answer
     reason: Reason | None
-    cpu: UncertainTime
+    here: UncertainTime
     """Time on the CPU."""
     gpu: Candidate | None = None
     """GPU that decides the answer. None for a bound."""
@@ -135,19 +127,9 @@ class Worth:
     jobs: int = 1
     """Number of experiments that are trained on the GPU."""
     saved: Interval = (-math.inf, math.inf)
-    """Interval of the time that one run saves in 9 of 10 cases, without a rented machine's start.
-    """
+    """Interval of the time that one run saves, without a rented machine's start."""
     runs: int | None = None
     """Smallest number of runs that is surely worth renting, if one is not enough."""
-
-    @property
-    def here_seconds(self) -> float:
-        return self.cpu.seconds
-
-    @property
-    def here(self) -> Interval:
-        """Interval of the time on the CPU."""
-        return self.cpu.interval
 
     @property
     def basis(self) -> Basis:
@@ -160,7 +142,7 @@ class Worth:
 
     @property
     def speedup(self) -> float | None:
-        return self.here_seconds / self.gpu.seconds if self.gpu else None
+        return self.here.seconds / self.gpu.time.seconds if self.gpu else None
 
     @property
     def least_seconds(self) -> float:
@@ -176,17 +158,17 @@ class Worth:
     @property
     def gained_seconds(self) -> float:
         """Time that one run saves after a rented machine's start."""
-        return self.here_seconds - self.there_seconds
+        return self.here.seconds - self.there_seconds
 
     @property
     def there_seconds(self) -> float:
         """Time on the GPU with a rented machine's start."""
-        return (self.gpu.seconds if self.gpu else math.inf) + self.start_seconds
+        return (self.gpu.time.seconds if self.gpu else math.inf) + self.start_seconds
 
     @property
     def gain(self) -> float:
         """Speed-up of the job by the GPU with a rented machine's start, or 1 without one."""
-        return self.here_seconds / self.there_seconds if self.gpu else 1.0
+        return self.here.seconds / self.there_seconds if self.gpu else 1.0
 
     @property
     def fewest_runs(self) -> int | None:

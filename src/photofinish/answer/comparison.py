@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -68,25 +68,12 @@ class Comparison:
 
     cpu: Result
     gpu: Result | None
-    why_no_gpu: str | None
-    diagnoses: dict[DeviceLabel, tuple[Diagnosis, ...]]
-    """Causes on each trained device: of the job if it is mostly start-up, then of an epoch."""
-    settings: Comparing
-    references: tuple[Reference, ...]
+    why_no_gpu: str | None = None
+    settings: Comparing = field(default_factory=Comparing)
+    references: tuple[Reference, ...] = ()
     """Records of the same steps on other machines, as long as this job. Scripts have none."""
     elsewhere: tuple[Comparison, ...] = ()
     """Comparisons of the same script on rented machines."""
-
-    @classmethod
-    def of(
-        cls,
-        cpu: Result,
-        gpu: Result | None,
-        why_no_gpu: str | None = None,
-        settings: Comparing | None = None,
-    ) -> Comparison:
-        diagnoses = {run.device: diagnose(run) for run in (cpu, gpu) if run}
-        return cls(cpu, gpu, why_no_gpu, diagnoses, settings or Comparing(), ())
 
     @property
     def experiment(self) -> str:
@@ -96,6 +83,11 @@ class Comparison:
     def trained(self) -> tuple[Result, ...]:
         """Results of the devices that trained, the CPU's first."""
         return (self.cpu, self.gpu) if self.gpu else (self.cpu,)
+
+    @cached_property
+    def diagnoses(self) -> dict[DeviceLabel, tuple[Diagnosis, ...]]:
+        """Causes on each trained device: of the job if it is mostly start-up, then of an epoch."""
+        return {run.device: diagnose(run) for run in self.trained}
 
     @cached_property
     def compared(self) -> Compared | None:
@@ -155,12 +147,12 @@ def pair_of_trainings(
     The CPU's job ends with the GPU's job if early stopping ended that.
     """
     if gpu is None:
-        return Comparison.of(Result.of_training(cpu), None, why_no_gpu)
+        return Comparison(Result.of_training(cpu), None, why_no_gpu)
     if cpu.timings.epochs_left:
         epochs_left = max(0, gpu.timings.planned_epochs - len(cpu.timings.epochs))
         timings = cpu.timings.model_copy(update={"epochs_left": epochs_left})
         cpu = replace(cpu, timings=timings)
-    return Comparison.of(Result.of_training(cpu), Result.of_training(gpu))
+    return Comparison(Result.of_training(cpu), Result.of_training(gpu))
 
 
 def read_pair(name: str, folder: Path) -> Comparison:
@@ -182,13 +174,13 @@ def read_script_pair(plan: ScriptPlan, folder: Path, settings: Comparing) -> Com
         raise UserError(f"{plan.name} did not run on the CPU, the baseline: run `dvc repro`")
     on_cpu = result_of_script(script_job(cpu), is_outdated=_is_outdated(cpu, plan))
     if isinstance(gpu, NotMeasured):
-        return Comparison.of(on_cpu, None, gpu.reason, settings)
+        return Comparison(on_cpu, None, gpu.reason, settings)
     on_gpu = result_of_script(script_job(gpu), is_outdated=_is_outdated(gpu, plan))
     files = (each.script and each.script.files for each in (cpu, gpu))
     if len({*map(str, files)}) > 1 or on_gpu.is_outdated != on_cpu.is_outdated:
         why = "what ran there is another version of the script"
-        return Comparison.of(on_cpu, None, why, settings)
-    return Comparison.of(on_cpu, on_gpu, None, settings)
+        return Comparison(on_cpu, None, why, settings)
+    return Comparison(on_cpu, on_gpu, None, settings)
 
 
 def result_of_script(job: MeasuredJob, *, is_outdated: bool = False) -> Result:

@@ -134,7 +134,7 @@ def _without_gpu(pair: Comparison, rented: Worth | None) -> Worth:
 
 def _may_pay(bound: Worth, rented: Worth) -> bool:
     """Return True if the fastest GPU within a bound saves enough for renting."""
-    most_seconds = rented.here[1] * (1 - 1 / bound.limit)
+    most_seconds = rented.here.interval[1] * (1 - 1 / bound.limit)
     return most_seconds >= rented.least_seconds
 
 
@@ -205,7 +205,7 @@ def fewer_epochs(run: Result, settings: Comparing) -> FewerEpochs | None:
 def _remedy(pair: Comparison, run: Result) -> Remedy | None:
     """Return a change of settings that does not change the model, or None."""
     found = (each for diagnosis in pair.diagnoses[run.device] for each in diagnosis.remedies)
-    return next((remedy for remedy in found if not remedy.changes_model), None)
+    return next((remedy for remedy in found if remedy.learns != "something else"), None)
 
 
 def gpu_of_yours(pair: Comparison, worth: Worth) -> tuple[float, tuple[float, float]] | None:
@@ -215,5 +215,5 @@ def gpu_of_yours(pair: Comparison, worth: Worth) -> tuple[float, tuple[float, fl
     """
     if worth.about != "renting" or not worth.gpu or worth.jobs > 1 or not worth.interval:
         return None
-    speedup = min(worth.here_seconds / worth.gpu.seconds, pair.bounds.job.at_most)
+    speedup = min(worth.here.seconds / worth.gpu.time.seconds, pair.bounds.job.at_most)
     return (speedup, worth.interval) if worth.interval[1] > LEAST_GAIN else None

@@ -47,7 +47,7 @@ NoRemedy = Literal[
 class NotKnown:
     """Reason why the figures show no cause, with two times that should be equal."""
 
-    reason: Literal["not taken apart", "busy", "few steps", "training", "epoch", "step"]
+    reason: Literal["not measured", "busy", "few steps", "training", "epoch", "step"]
     apart_seconds: float = 0.0
     whole_seconds: float = 0.0
     recorded: str | None = None
@@ -58,17 +58,12 @@ class Diagnosis:
     of: Literal["the job", "an epoch"]
     cause: Cause
     run: Result
-    remedy: Remedy | None = None
-    second: Remedy | None = None
-    """Second change that was tried."""
+    remedies: tuple[Remedy, ...] = ()
+    """Changes that were tried, the best one first."""
     no_remedy: NoRemedy | None = None
     not_known: NotKnown | None = None
     likely: Cause | None = None
     """Likely cause, from figures that are too unreliable for a remedy (on a busy machine)."""
-
-    @property
-    def remedies(self) -> list[Remedy]:
-        return [each for each in (self.remedy, self.second) if each]
 
 
 def diagnose(run: Result) -> tuple[Diagnosis, ...]:
@@ -107,16 +102,15 @@ def _diagnose_epoch(run: Result) -> Diagnosis | None:
     if fewer and costs.input_seconds <= costs.step_alone_seconds:
         gain = Gain.of_steps(costs, fewer.turns)
         remedy = Remedy("threads", {"devices.cpu.threads": fewer.threads}, gain)
-    if isinstance(remedy, Remedy) and not remedy.predicted.is_worth_it:
-        remedy = "no gain"
-    second, tried = None, loader_remedies(run, costs)
-    if tried and not isinstance(remedy, Remedy):
-        remedy, second = tried[0], next(iter(tried[1:]), None)
-    elif remedy in ("untried copies", "untried workers"):
-        loader = run.timings.loader
-        remedy = "no gain" if loader and loader.tried_inputs else remedy
     if isinstance(remedy, Remedy):
-        return Diagnosis("an epoch", cause, run, remedy, second)
+        if remedy.predicted.is_worth_it:
+            return Diagnosis("an epoch", cause, run, (remedy,))
+        remedy = "no gain"
+    if tried := loader_remedies(run, costs):
+        return Diagnosis("an epoch", cause, run, tuple(tried))
+    loader = run.timings.loader
+    if remedy in ("untried copies", "untried workers") and loader and loader.tried_inputs:
+        remedy = "no gain"
     return Diagnosis("an epoch", cause, run, no_remedy=remedy)
 
 
@@ -125,7 +119,7 @@ def why_not_known(run: Result) -> NotKnown | None:
     timings, costs = run.timings, run.costs
     if costs is None:
         recorded = timings.not_attributed
-        return NotKnown("not taken apart", recorded=recorded) if recorded else None
+        return NotKnown("not measured", recorded=recorded) if recorded else None
     if timings.step_warnings:
         return NotKnown("busy")
     # Few slow steps taken apart are enough if they fit the steps of the training's parts.

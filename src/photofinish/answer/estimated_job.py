@@ -92,10 +92,7 @@ def estimate_job(
 
 
 def _estimate_step(
-    run: Result,
-    settings: Experiment | None,
-    operations: Operations,
-    accelerator: Accelerator,
+    run: Result, settings: Experiment | None, operations: Operations, accelerator: Accelerator
 ) -> StepEstimate | None:
     """Return the estimate of a step with these settings. A script has no settings."""
     seconds = run.timings.step_seconds
@@ -162,10 +159,7 @@ class _EstimatedJob:
 
 
 def _larger_batch(
-    run: Result,
-    operations: Operations,
-    accelerator: Accelerator,
-    step: StepEstimate,
+    run: Result, operations: Operations, accelerator: Accelerator, step: StepEstimate
 ) -> LargerBatch | None:
     """Return a step with a larger batch, if launching decides its time and the memory suffices."""
     if not step.is_launch_bound:
@@ -202,8 +196,7 @@ def measured_over_estimated(
 def _loading_factor(run: Result, name: str) -> float:
     """Return the ratio of loading times on a rented machine and here.
 
-    A loader's workers share the cores. An unknown machine is assumed to have this machine's number
-    of cores.
+    A loader's workers share the cores. An unknown machine counts as having this machine's cores.
     """
     cpu, machine = run.timings.host.cpu, cheapest_machine(name)
     source = run.settings.input if run.settings else None

@@ -11,15 +11,12 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from photofinish.config.compare import VALUE_BYTES, Accelerator
+from photofinish.config.compare import Accelerator
 from photofinish.config.cuda_graphs import why_not_captured
 from photofinish.config.experiment import Experiment
+from photofinish.config.precisions import PRECISIONS
 from photofinish.results.measurements import Operations
 
-TIMES_THE_ARITHMETIC = {"fp32": 0.86, "tf32": 0.91, "fp16": 0.96}
-"""Ratio of the operations' time to their time at the peak rate, by precision."""
-_FITTED_AS = {"bf16": "fp16", "fp64": "fp32"}
-"""Precisions without published speeds, and the precisions whose constants they use."""
 TIMES_WHAT_IS_SAVED = 17.1
 """Ratio of memory-bound time to the time to move all saved tensors once at the peak rate."""
 LAUNCH_SECONDS = 12.5e-6, 68e-6, 127e-6
@@ -135,7 +132,7 @@ def estimated_device_seconds(
     operations: Operations, accelerator: Accelerator, precision: str, tflops: float
 ) -> float:
     """Return the device's time for arithmetic and memory traffic, without launching."""
-    factor = TIMES_THE_ARITHMETIC[_FITTED_AS.get(precision, precision)]
+    factor = PRECISIONS[precision].times_the_arithmetic
     arithmetic_seconds = factor * operations.flops / (tflops * _TERA)
     saved_seconds = operations.saved_tensor_bytes / (accelerator.memory_gb_per_s * _GB)
     seconds = arithmetic_seconds + TIMES_WHAT_IS_SAVED * saved_seconds
@@ -146,7 +143,7 @@ def estimated_device_seconds(
 
 def least_memory_bytes(operations: Operations, precision: str) -> int:
     """Return the least memory of a step, at the end of its forward or backward pass."""
-    saved_bytes = operations.saved_activations * VALUE_BYTES[precision]
+    saved_bytes = operations.saved_activations * PRECISIONS[precision].value_bytes
     passing_bytes = max(saved_bytes, operations.gradient_bytes)
     state_bytes = operations.parameter_bytes + operations.optimizer_bytes
     return state_bytes + passing_bytes + operations.batch_bytes + operations.resident_bytes

@@ -17,6 +17,7 @@ from photofinish.answer.seeds import (
     difference_of_items,
     difference_of_seeds,
 )
+from photofinish.config.precisions import curve_tolerance
 from photofinish.data.tasks import TASKS
 from photofinish.results import EpochMetrics
 from photofinish.results.records import FirstStep, TensorFingerprint
@@ -31,8 +32,6 @@ _NOISE = 1e-5
 
 An example is the gradient of a bias before BatchNorm.
 """
-CURVE_TOLERANCES = {"fp32": 1e-2, "tf32": 5e-2, "fp16": 5e-2, "bf16": 1e-1}
-"""Largest relative differences of an epoch's mean loss that count as rounding, by hand."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ def parity(cpu: Trained, device: Trained, margin: float) -> Parity:
     """
     one, other = cpu.record, device.record
     first, second = cpu.first_step, device.first_step
-    tolerance = max(CURVE_TOLERANCES[one.precision], CURVE_TOLERANCES[other.precision])
+    tolerance = curve_tolerance(one.precision, other.precision)
     both_draw = bool(first and second and first.draws_in_training and second.draws_in_training)
     epochs, difference = None, None
     end: tuple[Layer, ...] = ()

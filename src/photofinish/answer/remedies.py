@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from photofinish.answer.result import Result
 from photofinish.answer.step_costs import StepCosts
+from photofinish.answer.times import STARTUP
 from photofinish.answer.uncertainty import (
     Interval,
     LogError,
@@ -18,7 +19,14 @@ from photofinish.answer.uncertainty import (
 )
 from photofinish.config.experiment import LoaderInput
 from photofinish.results.job_times import JobTimes
-from photofinish.results.measurements import InTurns, LoaderTimes, Tried, TriedBy
+from photofinish.results.measurements import (
+    LEARNS,
+    InTurns,
+    Learns,
+    LoaderTimes,
+    Tried,
+    TriedBy,
+)
 
 _OTHER_RUN = LogError.reaching(1.07)
 """What a whole training may gain more, or less, than steps that are tried, by hand.
@@ -69,9 +77,17 @@ class Gain(NamedTuple):
         return math.sqrt(self.low * self.high)
 
     def of_job(self, times: JobTimes) -> Gain:
-        """Return the speed-up of the whole job, of which only the epochs get faster."""
-        share = times.passes_seconds / times.whole_seconds
-        return Gain(*(1 / (1 - share + share / gain) for gain in self))
+        """Return the speed-up of the whole job, of which only the epochs get faster.
+
+        Its start-up takes another time in each run.
+        """
+        startup_seconds = min(times.startup_seconds, times.once_seconds)
+        gains = []
+        for other_seconds in UncertainTime(startup_seconds, STARTUP, STARTUP).interval:
+            once_seconds = times.once_seconds - startup_seconds + other_seconds
+            whole_seconds = once_seconds + times.passes_seconds
+            gains += [whole_seconds / (once_seconds + times.passes_seconds / gain) for gain in self]
+        return Gain(min(gains), max(gains))
 
     @property
     def is_worth_it(self) -> bool:
@@ -79,34 +95,16 @@ class Gain(NamedTuple):
         return self.low > 1
 
 
-By = Literal[TriedBy, "batch size", "threads"]
-Learns = Literal["the same", "other last bits", "something else"]
-LEARNS: dict[By, Learns] = {
-    "resident": "the same",
-    "workers": "the same",
-    "decode once": "the same",
-    "resident once": "the same",
-    "threads": "other last bits",
-    "free algorithms": "other last bits",
-    "batch size": "something else",
-    "captured": "something else",
-    "bf16": "something else",
-    "tf32": "something else",
-    "batch transform": "something else",
-}
-"""What a training with the change learns, or may learn."""
-
-
 @dataclass(frozen=True)
 class Remedy:
-    by: By
+    by: TriedBy
     settings: dict[str, Any]
     """All keys of params.yaml that change, and their values."""
     predicted: Gain
 
     @property
-    def changes_model(self) -> bool:
-        return LEARNS[self.by] == "something else"
+    def learns(self) -> Learns:
+        return LEARNS[self.by]
 
 
 def step_remedy(run: Result, costs: StepCosts, tried: Tried) -> Remedy:

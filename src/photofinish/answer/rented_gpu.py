@@ -50,7 +50,7 @@ def decide_rented(sweep: Sequence[Comparison]) -> Worth | None:
 
 def _by_candidates(undecided: Worth, found: Sequence[Candidate]) -> Worth:
     """Decide by the cheapest GPU with the best answer."""
-    cpu, least_seconds = undecided.cpu, undecided.least_seconds
+    cpu, least_seconds = undecided.here, undecided.least_seconds
 
     def answer_of(gpu: Candidate) -> Answer:
         low, high = saved = cpu.less(gpu.time)
@@ -93,7 +93,7 @@ def _with_seeds(pair: Comparison, gpus: Sequence[Candidate]) -> list[Candidate]:
         if each.timings:
             time = job_time(each.timings, with_seeds=True)
         elif each.option and each.option.estimate:
-            passes_seconds = each.seconds - each.option.estimate.startup_seconds
+            passes_seconds = each.time.seconds - each.option.estimate.startup_seconds
             seeds_seconds = cpu.seeds_seconds / cpu.passes_seconds * passes_seconds
             time = replace(time, seconds=time.seconds + seeds_seconds)
         found.append(replace(each, time=time))

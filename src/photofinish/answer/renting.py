@@ -70,10 +70,7 @@ class RentalComparison:
 
 
 def renting(
-    run: Result,
-    stays: SpeedupBounds,
-    settings: Comparing,
-    measured: Sequence[JobTimes] = (),
+    run: Result, stays: SpeedupBounds, settings: Comparing, measured: Sequence[JobTimes] = ()
 ) -> RentalComparison:
     """Return estimates of time and cost for each accelerator in the settings.
 

@@ -42,7 +42,6 @@ class Trained:
     predictions: Predictions
     seed_runs: tuple[records.SeedRun, ...] = ()
     no_first_step: str | None = None
-    """Reason for a missing first step."""
 
     @property
     def device(self) -> DeviceLabel:

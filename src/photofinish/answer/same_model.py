@@ -7,8 +7,9 @@ from typing import Literal
 
 from photofinish.answer.candidates import short_name
 from photofinish.answer.comparison import Comparison
-from photofinish.answer.parity import CURVE_TOLERANCES, Layer, Parity, first_step_layers
+from photofinish.answer.parity import Layer, Parity, first_step_layers
 from photofinish.answer.same_script import SameScript, same_script
+from photofinish.config.precisions import curve_tolerance
 from photofinish.results.measured_job import MeasuredJob
 from photofinish.results.references import Reference
 
@@ -79,8 +80,7 @@ def _with_record(pair: Comparison, reference: Reference) -> RecordedModel | None
     common = list(zip(pair.cpu.history, reference.history, strict=False))
     if not common:
         return None
-    precisions = pair.cpu.precision, reference.training.precision
-    tolerance = max(CURVE_TOLERANCES[each] for each in precisions)
+    tolerance = curve_tolerance(pair.cpu.precision, reference.training.precision)
     alike = 0
     for here, there in common:
         largest = max(abs(here.training_loss), abs(there.training_loss))

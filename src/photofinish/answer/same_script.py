@@ -7,23 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from photofinish.config.precisions import PRECISIONS
 from photofinish.results.measured import FirstScriptSteps, NotedStep
 
 Kind = Literal[
     "identical", "same step", "other step", "unseeded", "other inputs", "other weights",
     "other batches", "draws",
 ]  # fmt: skip
-_SINGLE, _HALF = (2.0**-14, 2.0**-3), (2.0**-9, 2.0**-1)
-_ROUNDING = {
-    "fp64": _SINGLE, "fp32": _SINGLE, "tf32": _HALF, "fp16": _HALF, "bf16": (2.0**-6, 1.0)
-}  # fmt: skip
-"""Largest relative differences that are rounding, by the precision of products.
-
-The first is of the loss, and of the gradient that differs least: a few activations that cross
-ReLU's corner change the gradients before them alone, and another forward pass changes all. In seven
-networks on CPUs rounding needed 0.05 of it in float32, 0.3 else. The second is of any gradient, of
-which rounding needed 0.14, and 0.4 in bfloat16.
-"""
 _EQUAL = 1e-5
 """Relative difference of inputs that are the same."""
 
@@ -58,7 +48,7 @@ def same_script(
         return SameScript("draws")
     if len(here.losses) != len(there.losses):
         return SameScript("other batches")
-    limits = max(_ROUNDING[each] for each in precisions or _ROUNDING)
+    limits = max(PRECISIONS[each].script_rounding for each in precisions or PRECISIONS)
     return _within_rounding(here, there, *limits)
 
 

@@ -56,10 +56,6 @@ class Series:
     points: tuple[SizePoint, ...]
     """At least two points, in the order of their sizes."""
 
-    @property
-    def experiments(self) -> list[str]:
-        return [point.pair.experiment for point in self.points]
-
     @cached_property
     def break_even(self) -> BreakEven:
         """Break-even size, and the sizes at which both ends of the speed-up cross 1."""
@@ -131,7 +127,6 @@ class Grid:
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     cells: dict[tuple[str, str], Cell]
-    """Cells by row and column."""
 
 
 def grid(pairs: Sequence[Comparison], decisions: Sequence[Decision]) -> Grid | None:

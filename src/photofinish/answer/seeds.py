@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -13,7 +12,7 @@ import numpy as np
 from photofinish.answer.result import Trained
 from photofinish.answer.spending import TimeToTarget, time_to_target
 from photofinish.answer.uncertainty import HELD, Interval, students_t
-from photofinish.results.records import MEAN_ABSOLUTE_ERROR, DeviceEvaluation, SeedScores
+from photofinish.results.records import NetworkScores
 
 ENOUGH_SEEDS = 3
 """Minimum number of seeds that can show that two devices train equally well."""
@@ -74,13 +73,14 @@ def difference_of_seeds(
 
     `least_sd` is what the test items alone let the difference of one seed vary.
     """
-    first, second = over_seeds(cpu, None), over_seeds(device, None)
-    if len(first.seeds) == 1 or first.seeds != second.seeds:
+    seeds = [[seed.seed for seed in run.seed_runs] for run in (cpu, device)]
+    if not seeds[0] or seeds[0] != seeds[1]:
         return None
-    pairs = zip(first.score.values, second.score.values, strict=True)
+    name = cpu.scores.main if cpu.scores.test_accuracy is None else "test_accuracy"
+    pairs = zip(cpu.scores.of_all_seeds(name), device.scores.of_all_seeds(name), strict=True)
     apart = Spread(tuple(other - one for one, other in pairs))
     sd = max(statistics.stdev(apart.values), least_sd)
-    return ScoreDifference(apart.mean, apart.interval_by(sd), len(first.seeds), sd)
+    return ScoreDifference(apart.mean, apart.interval_by(sd), 1 + len(seeds[0]), sd)
 
 
 @dataclass(frozen=True)
@@ -114,8 +114,10 @@ class Spread:
 @dataclass(frozen=True)
 class OverSeeds:
     seeds: tuple[int, ...]
-    score_name: str
+    scores: NetworkScores
+    """Those of the first seed."""
     score: Spread
+    """Main scores."""
     test_loss: Spread
     targets: tuple[TimeToTarget, ...]
     """Time to the target for each seed. Empty without a target accuracy, or for values."""
@@ -129,22 +131,10 @@ class OverSeeds:
             return None
         return Spread(tuple(epochs)), Spread(tuple(seconds))
 
-    def in_words(self, score: float) -> str:
-        """Format a score, or the difference of two."""
-        return f"{score:.2%}" if self.score_name == "test accuracy" else f"{score:.4g}"
-
 
 def over_seeds(run: Trained, target: float | None) -> OverSeeds:
     """Collect the scores of all seeds. They are assumed to start up as fast as the first seed."""
     timings = run.timings
-    scores: list[DeviceEvaluation | SeedScores] = [run.scores, *run.scores.seeds]
-    errors = [seed.mean_absolute_error for seed in run.scores.seeds]
-    figures: dict[str, list[float | None]] = {
-        "test accuracy": [each.test_accuracy for each in scores],
-        "mean absolute error": [run.scores.metrics.get(MEAN_ABSOLUTE_ERROR), *errors],
-        "test loss": [each.test_loss for each in scores],  # a custom step may predict nothing
-    }
-    score_name = next(name for name, values in figures.items() if None not in values)
     targets = []
     if target is not None and run.history[0].validation_accuracy is not None:
         histories = [run.history, *(seed.history for seed in run.seed_runs)]
@@ -152,12 +142,8 @@ def over_seeds(run: Trained, target: float | None) -> OverSeeds:
             targets.append(time_to_target(history, epochs, timings.startup_seconds, target))
     return OverSeeds(
         seeds=(run.record.experiment.seed, *(seed.seed for seed in run.seed_runs)),
-        score_name=score_name,
-        score=_spread(figures[score_name]),
-        test_loss=_spread(figures["test loss"]),
+        scores=run.scores,
+        score=Spread(run.scores.of_all_seeds(run.scores.main)),
+        test_loss=Spread(run.scores.of_all_seeds("test_loss")),
         targets=tuple(targets),
     )
-
-
-def _spread(values: Sequence[float | None]) -> Spread:
-    return Spread(tuple(float(value) for value in values if value is not None))

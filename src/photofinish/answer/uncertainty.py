@@ -152,21 +152,11 @@ def error_of_mean(values: Sequence[float]) -> LogError:
     return LogError(variance * (1 + correlation) / (1 - correlation), count - 1)
 
 
-def effective_number(values: Sequence[float]) -> int:
-    """Return how many independent values would have a mean with the same error."""
-    error, count = error_of_mean(values), len(values)
-    if not 0 < error.variance < math.inf:
-        return count
-    variance = statistics.variance(values) / statistics.fmean(values) ** 2
-    return min(count, max(1, round(variance / error.variance)))
-
-
 def students_t(freedom: float) -> float:
     """Return the half width of a mean's interval, in standard errors.
 
     By Abramowitz and Stegun 26.7.5, with a fifth term that makes it exact for one degree of
-    freedom. It is off by 0.15 % at most. SciPy would take 0.2 s to import, for each experiment that
-    is measured.
+    freedom. It is off by 0.15 % at most. SciPy would take 0.2 s to import in each measurement.
     """
     x = _NORMAL
     terms = [

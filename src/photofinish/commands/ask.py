@@ -61,24 +61,17 @@ def ask(
     limits: Limits,
     files: AskFiles,
     terms: Terms | None = None,
-    *,
-    shows_output: bool,
 ) -> None:
     """Print the answer for a command, and write it."""
     settings = (terms or Terms()).applied_to(Comparing())
-    answers, has_failed = ask_command(command, length, limits, settings, shows_output=shows_output)
+    answers, has_failed = ask_command(command, length, limits, settings)
     write_job_answers(files, answers, command)
     if has_failed:
         sys.exit(EXIT_FAILED)
 
 
 def ask_command(
-    command: Sequence[str],
-    length: Length | None,
-    limits: Limits,
-    settings: Comparing,
-    *,
-    shows_output: bool,
+    command: Sequence[str], length: Length | None, limits: Limits, settings: Comparing
 ) -> tuple[list[JobAnswer], bool]:
     """Run the command for a while on each device, and print the answer for the whole job.
 
@@ -100,9 +93,7 @@ def ask_command(
         )
     with exclusive_machine(f"which asks about {shlex.join(command)}"):
         # The GPU goes first, as a script that can't train on the CPU still gets its figures.
-        watching = functools.partial(
-            watch, command, limits=limits, shows_output=shows_output, is_seeded=seeds
-        )
+        watching = functools.partial(watch, command, limits=limits, is_seeded=seeds)
         gpu = _watch_gpu(watching, hosts[1])
         cpu = _watch_cpu(watching, hosts[1], gpu)
         runs, why_no_gpu = ([cpu], gpu) if isinstance(gpu, str) else ([cpu, gpu], None)
@@ -242,4 +233,4 @@ def _compared(
         return result_of_script(times.model_copy(update=known))
 
     on_cpu, *on_gpu = map(result, records)
-    return Comparison.of(on_cpu, on_gpu[0] if on_gpu else None, why_no_gpu, settings)
+    return Comparison(on_cpu, on_gpu[0] if on_gpu else None, why_no_gpu, settings)

@@ -28,12 +28,7 @@ from photofinish.wording import seconds, unknown_name
 
 
 def ask_experiments(
-    names: Sequence[str],
-    limits: Limits,
-    files: AskFiles,
-    terms: Terms | None = None,
-    *,
-    shows_output: bool,
+    names: Sequence[str], limits: Limits, files: AskFiles, terms: Terms | None = None
 ) -> None:
     """Print and write the answers for these experiments and scripts, or for all."""
     pipeline.enter()
@@ -58,13 +53,7 @@ def ask_experiments(
         if script.epochs:
             length = Length("epochs", script.epochs, "`epochs` of params.yaml")
         try:
-            found, failed = ask_command(
-                in_shell(script.command),
-                length,
-                limits,
-                settings,
-                shows_output=shows_output,
-            )
+            found, failed = ask_command(in_shell(script.command), length, limits, settings)
         except UserError as error:
             print(f"error: {error}", file=sys.stderr)
             found, failed = [], True

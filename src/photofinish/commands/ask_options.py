@@ -82,7 +82,6 @@ def ask_by_options(args: argparse.Namespace) -> None:
         from photofinish.commands.ask_terms import Terms
 
         terms = Terms(args.gpu, args.start_minutes, args.price)
-    shows_output = args.show_output
     seconds = args.seconds or (30.0 if is_of_experiments else 60.0)
     if not is_of_experiments:
         check_command(args.words)
@@ -96,17 +95,17 @@ def ask_by_options(args: argparse.Namespace) -> None:
 
     # A command for experiments may change the folder.
     files = AskFiles(*(path and path.absolute() for path in (args.json, args.html)))
-    limits = Limits(seconds, args.patience, not args.no_seed)
+    limits = Limits(seconds, args.patience, not args.no_seed, args.show_output)
     if is_of_experiments:
         from photofinish.commands.ask_experiments import ask_experiments
 
         if args.steps or args.epochs:
             raise ConfigError("params.yaml has the epochs of an experiment: leave out the option")
-        ask_experiments(args.words, limits, files, terms, shows_output=shows_output)
+        ask_experiments(args.words, limits, files, terms)
         return
     length = None
     if args.steps:
         length = Length("max_steps", args.steps, "--steps")
     elif args.epochs:
         length = Length("epochs", args.epochs, "--epochs")
-    ask(args.words, length, limits, files, terms, shows_output=shows_output)
+    ask(args.words, length, limits, files, terms)

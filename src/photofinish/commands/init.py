@@ -12,12 +12,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 
-from photofinish.commands.examples import (
-    FIRST_PARAMS,
-    find_example,
-    pipeline_files,
-    write_example,
-)
+from photofinish.commands.examples import FIRST_PARAMS, find_example, pipeline_files, write_example
 from photofinish.commands.pipeline import PARAMS, PIPELINE, PLAN, has_git, is_older
 from photofinish.config.base import is_name
 from photofinish.errors import ConfigError

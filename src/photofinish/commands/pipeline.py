@@ -140,7 +140,6 @@ def show_runs(port: int) -> None:
 
 
 def record_results(machine: str | None) -> None:
-    """Record this machine's results in reference/."""
     from photofinish.results.references import record_all
 
     _evaluate_alone()

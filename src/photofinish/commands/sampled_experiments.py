@@ -37,10 +37,10 @@ def sample_on_both(name: str, seconds: float, settings: Comparing) -> Comparison
     reason = _why_not_here(planned_host("gpu"))
     if reason is None:
         try:
-            return Comparison.of(cpu, sample(name, "gpu", planned, seconds), None, settings)
+            return Comparison(cpu, sample(name, "gpu", planned, seconds), None, settings)
         except UserError as error:
             reason = str(error)
-    return Comparison.of(cpu, None, reason, settings)
+    return Comparison(cpu, None, reason, settings)
 
 
 def sample(name: str, device: DeviceLabel, planned: ExperimentPlan, seconds: float) -> Result:

@@ -23,12 +23,11 @@ from pydantic import (
 )
 
 from photofinish.config.base import Name, NonNegativeFloat, PositiveFloat, Settings, is_name
+from photofinish.config.precisions import PRECISIONS
 from photofinish.config.scripts import ScriptPlan
 from photofinish.wording import unknown_name
 
 _TABLES = Path(__file__).parent / "tables"
-VALUE_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
-"""Bytes of a saved value, by the precision in which it is computed."""
 SHORT_LIST = ("T4", "L4", "A10G", "L40S", "A100", "H100")
 """Default accelerators: clouds rent each as a single GPU, and its price here has a date."""
 
@@ -79,7 +78,7 @@ def accelerators() -> dict[str, Accelerator]:
     sheets = []
     for row in _rows("accelerators.csv"):
         sheet: dict[str, Any] = {key: text or None for key, text in row.items()}
-        rates = {name: row[f"{name}_tflops"] for name in VALUE_BYTES}
+        rates = {name: row[f"{name}_tflops"] for name in PRECISIONS}
         sheet["tflops"] = {name: rate for name, rate in rates.items() if rate}
         sheets.append(sheet)
     return {sheet.name: sheet for sheet in TypeAdapter(list[Accelerator]).validate_python(sheets)}

@@ -16,8 +16,7 @@ TURNED_OFF = "params.yaml says so"
 def why_not_captured(experiment: Experiment) -> str | None:
     """Return why steps with these settings are not captured, or None if they are.
 
-    `cuda_graphs: auto` also refuses settings for which a trial can't prove that all later steps
-    give equal bits.
+    `cuda_graphs: auto` also refuses settings for which a trial can't prove equal bits later on.
     """
     if experiment.cuda_graphs == "off":
         return TURNED_OFF

@@ -1,4 +1,4 @@
-"""Settings of the devices that `train-cpu` and `train-gpu` run on."""
+"""Settings of the devices that `train-cpu` and `train-gpu` run on, and their prices and limits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from pydantic import BeforeValidator, Field, model_validator
 from photofinish.config.base import (
     Duration,
     Name,
+    NonNegativeFloat,
     NonNegativeInt,
+    PositiveFloat,
     PositiveInt,
     Settings,
     is_whole_number,
@@ -85,3 +87,15 @@ class Devices(Settings):
 
     cpu: CpuDevice = CpuDevice()
     gpu: GpuDevice = GpuDevice()
+
+
+class BudgetPlan(Settings):
+    """Hourly prices of the devices, and limits of each training: data/plan/budget.json."""
+
+    currency: str
+    cpu_hour: NonNegativeFloat | None
+    gpu_hour: NonNegativeFloat | None
+    budget: PositiveFloat | None
+    """Maximum price of one training on one device."""
+    cpu_seconds: dict[Name, PositiveFloat] = Field(default_factory=dict)
+    """Time limits on the CPU, by experiment."""

@@ -25,6 +25,7 @@ from photofinish.config.early_stopping import EarlyStopping
 from photofinish.config.loss_settings import Loss
 from photofinish.config.metrics import Metric, Metrics
 from photofinish.config.networks import Model
+from photofinish.config.precisions import TrainingPrecision
 from photofinish.config.pytorch_names import (
     CONSTANT,
     GIVEN_TO_SCHEDULES,
@@ -181,8 +182,7 @@ class Augmentation(Settings):
 class BatchTransformSettings(_PytorchCode):
     """Transform of torchvision such as MixUp, or a custom function of (inputs, targets).
 
-    The transform changes each training batch on the device. Its random draws are seeded by (seed,
-    epoch, batch).
+    It changes each training batch on the device. Its draws are seeded by (seed, epoch, batch).
     """
 
     namespace: ClassVar[Namespace] = TRANSFORMS
@@ -243,7 +243,7 @@ class Experiment(Settings):
     """Decay of averaged weights. Validation, test and the saved model use the average."""
     early_stopping: EarlyStopping | None = None
     input: Input
-    precision: Literal["fp32", "tf32", "bf16", "fp16"]
+    precision: TrainingPrecision
     epochs: PositiveInt
     batch_size: PositiveInt
     validation_batch_size: PositiveInt | None = None

@@ -46,7 +46,6 @@ Init = Annotated[str | dict[str, Any], BeforeValidator(_check_init)]
 
 class _Network(Settings):
     compile: bool = False
-    """True to compile the network with torch.compile."""
 
 
 class LinearModel(_Network):

@@ -31,26 +31,24 @@ _SAME: dict[str, tuple[str, ...]] = {
     "save_weights: every_epoch": ("enable_checkpointing", "save_top_k", "save_every"),
 }  # fmt: skip
 """Settings here, and their names in other trainers."""
-_NOT_HERE = {
-    "freeze": "freeze layers in the network (requires_grad_(False)), or in a custom optimizer",
-    "callbacks": "there are no callbacks: a custom step sees each batch",
-    "max_steps": "a training ends after epochs, or by early_stopping",
-    "max_time": "a training ends after epochs, or by early_stopping",
-    "min_epochs": "a training ends after epochs, or by early_stopping",
-    "limit_train_batches": "name a smaller data set instead: a part of one is another job",
-    "fast_dev_run": "set epochs: 1 to try a training",
-    "overfit_batches": "name a smaller data set instead: a part of one is another job",
-    "val_check_interval": "validation follows each epoch",
-    "check_val_every_n_epoch": "validation follows each epoch",
-    "logger": "MLflow logs every run: photofinish ui",
-    "log_every_n_steps": "MLflow logs each epoch: logging a step would disturb its time",
-    "profiler": "every training is measured before its first epoch: read the report",
-    "benchmark": "cudnn.benchmark stays off, since its choice changes bits from run to run",
-    "detect_anomaly": "a loss that is not finite ends the training with the step's number",
-    "sync_batchnorm": "BatchNorm is synchronised wherever several GPUs train",
-    "num_nodes": "one machine trains an experiment: docs/scaling.md",
-}
-
+_NOT_HERE: dict[str, tuple[str, ...]] = {
+    "freeze layers in the network (requires_grad_(False)), or in a custom optimizer": ("freeze",),
+    "there are no callbacks: a custom step sees each batch": ("callbacks",),
+    "a training ends after epochs, or by early_stopping": ("max_steps", "max_time", "min_epochs"),
+    "name a smaller data set instead: a part of one is another job": (
+        "limit_train_batches", "overfit_batches",
+    ),
+    "set epochs: 1 to try a training": ("fast_dev_run",),
+    "validation follows each epoch": ("val_check_interval", "check_val_every_n_epoch"),
+    "MLflow logs every run: photofinish ui": ("logger",),
+    "MLflow logs each epoch: logging a step would disturb its time": ("log_every_n_steps",),
+    "every training is measured before its first epoch: read the report": ("profiler",),
+    "cudnn.benchmark stays off, since its choice changes bits from run to run": ("benchmark",),
+    "a loss that is not finite ends the training with the step's number": ("detect_anomaly",),
+    "BatchNorm is synchronised wherever several GPUs train": ("sync_batchnorm",),
+    "one machine trains an experiment: docs/scaling.md": ("num_nodes",),
+}  # fmt: skip
+"""What to do instead of settings that are not here, and their names in other trainers."""
 GONE = {
     "watts": "this key is gone: the report has the energy that NVIDIA's GPUs count",
     "kilowatt_hour": "this key is gone: add energy to the prices cpu_hour and gpu_hour",
@@ -75,7 +73,8 @@ def _has_value(settings: Any) -> bool:
 
 def hint(name: str) -> str | None:
     """Return a hint about a setting of other trainers, or None if the name is not known."""
-    for instead, names in _SAME.items():
-        if name in names:
-            return f"unknown key; write {instead}"
-    return f"unknown key; {_NOT_HERE[name]}" if name in _NOT_HERE else None
+    for table, verb in ((_SAME, "write "), (_NOT_HERE, "")):
+        for instead, names in table.items():
+            if name in names:
+                return f"unknown key; {verb}{instead}"
+    return None

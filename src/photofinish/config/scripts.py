@@ -6,14 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from photofinish.config.base import (
-    Duration,
-    Name,
-    PositiveFloat,
-    PositiveInt,
-    Record,
-    Settings,
-)
+from photofinish.config.base import Duration, Name, PositiveFloat, PositiveInt, Record, Settings
 
 PLACEHOLDER = "{device}"
 """Part of a command that becomes cpu, then torch's name of the accelerator."""

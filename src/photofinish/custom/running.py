@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import random
 import re
 import sys
 import sysconfig
@@ -36,6 +37,19 @@ def accepted_arguments(
 def as_function(custom: Any, arguments: Mapping[str, Any]) -> Callable[..., Any]:
     """Return a class's instance, or a function with these arguments bound."""
     return custom(**arguments) if isinstance(custom, type) else partial(custom, **arguments)
+
+
+def seed_generators(seed: int) -> None:
+    """Seed Python's, NumPy's and torch's CPU generators, which custom code draws from.
+
+    torch.manual_seed would also seed the GPU's generator, which training uses.
+    """
+    import numpy as np
+    import torch
+
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.default_generator.manual_seed(seed)
 
 
 @contextmanager

@@ -10,8 +10,8 @@ from torch.utils.data import ConcatDataset
 
 from photofinish.config.datasets import PART, CustomDataset, DatasetPlan
 from photofinish.custom.imports import check_code_unchanged
-from photofinish.custom.running import accepted_arguments, run_custom_code
-from photofinish.data.samples import Source, seed_generators
+from photofinish.custom.running import accepted_arguments, run_custom_code, seed_generators
+from photofinish.data.samples import Source
 from photofinish.errors import ConfigError, UserError
 
 

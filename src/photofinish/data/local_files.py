@@ -42,8 +42,7 @@ def _files_below(root: Path) -> Iterator[str]:
 def sha256_of_local_files(datasets: Mapping[str, Dataset]) -> dict[str, str]:
     """Return a hash for each data set of local files. It changes if one of the files does.
 
-    The hash covers the name, size and time of a file, and the content of a CSV. All paths must
-    exist.
+    It covers the name, size and time of a file, and the content of a CSV. All paths must exist.
     """
     hashes = {}
     for name, dataset in datasets.items():
@@ -64,15 +63,16 @@ def _states(dataset: Dataset) -> Iterator[str]:
             yield sha256_of_bytes(path.read_bytes())
             with suppress(ConfigError):  # `split` reports it
                 for _, cells in read_csv(path):
-                    yield _state(path.parent, cells.get(each.listing_column) or "")
+                    yield state_of_file(path.parent, cells.get(each.listing_column) or "")
         elif path.is_file():
-            yield _state(path.parent, path.name)
+            yield state_of_file(path.parent, path.name)
         else:
             for name in _files_below(path):
-                yield _state(path, name)
+                yield state_of_file(path, name)
 
 
-def _state(folder: Path, name: str) -> str:
+def state_of_file(folder: Path, name: str) -> str:
+    """Return size and time of a file, after its name."""
     try:
         # Three times as fast as pathlib.
         status = os.stat(os.path.join(folder, name))  # noqa: PTH116, PTH118

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -13,7 +12,7 @@ import torch
 from PIL import Image
 from torch.utils.data import Dataset
 
-from photofinish.custom.running import run_custom_code
+from photofinish.custom.running import run_custom_code, seed_generators
 from photofinish.data import PartName, TaskName
 from photofinish.data.images import UNREADABLE, Int64Array, pixels_of
 from photofinish.data.packed import Column
@@ -104,13 +103,6 @@ class Samples(Dataset[Sample | str]):
             return str(error)
 
 
-def seed_generators(seed: int) -> None:
-    """Seed Python's, NumPy's and PyTorch's generators, which custom code draws from."""
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.default_generator.manual_seed(seed)
-
-
 def to_sample(pair: Any) -> Sample:
     """Convert an (input, target) pair to arrays. Raise ValueError if it cannot be packed."""
     if not isinstance(pair, tuple | list) or len(pair) != 2:
@@ -195,8 +187,7 @@ def named_targets(
     """Return the task, the targets, and their names from `named`, or else from their numbers.
 
     Class numbers are int64 of shape (count,) or (count, *positions). Other targets are float32 of
-    shape (count, numbers). A tuple or dict of targets is not changed: its keys or indices are the
-    names.
+    shape (count, numbers). A tuple or dict of targets stays, named by its keys or indices.
     """
     if isinstance(column, tuple | dict):
         return "custom", column, tuple(leaf_names(column))

@@ -166,9 +166,8 @@ def classes_of_positions(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the outputs and the class of each position, one row per position.
 
-    Positions are the dimensions that outputs and targets share. In the outputs, the classes'
-    dimension precedes them, as in PyTorch's cross_entropy, or follows them, as in most sequence
-    networks.
+    Positions are the dimensions that outputs and targets share. In the outputs, classes come before
+    them, as in PyTorch's cross_entropy, or after them, as in most sequence networks.
     """
     positions = targets.shape[1:]
     come_first, come_last = outputs.shape[2:] == positions, outputs.shape[1:-1] == positions

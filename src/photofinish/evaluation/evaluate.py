@@ -42,7 +42,7 @@ def evaluate(
             continue
         network = load_network(folder, record)
         scores, actual, predicted[device] = score(network, record, split, metrics)
-        seeds = _scores_of_seeds(folder, record, split)
+        seeds = _scores_of_seeds(folder, record, split, metrics)
         facts = {"weights_sha256": record.weights_sha256, "seeds": seeds}
         devices[device] = scores.model_copy(update=facts)
     class_names = split.manifest.class_names
@@ -51,20 +51,14 @@ def evaluate(
 
 
 def _scores_of_seeds(
-    folder: Path, record: records.TrainingRecord, split: PackedSplit
+    folder: Path, record: records.TrainingRecord, split: PackedSplit, metrics: Metrics
 ) -> tuple[records.SeedScores, ...]:
     seeds = []
     for run in records.read_seeds(folder, record.experiment):
-        scores = score(load_network(folder, record, run), record, split).scores
-        seeds.append(
-            records.SeedScores(
-                seed=run.seed,
-                weights_sha256=run.weights_sha256,
-                test_accuracy=scores.test_accuracy,
-                test_loss=scores.test_loss,
-                mean_absolute_error=scores.metrics.get(records.MEAN_ABSOLUTE_ERROR),
-            )
-        )
+        scores = score(load_network(folder, record, run), record, split, metrics).scores
+        shared = scores.model_dump(include=set(records.NetworkScores.model_fields))
+        shared |= {"seed": run.seed, "weights_sha256": run.weights_sha256}
+        seeds.append(records.SeedScores.model_validate(shared))
     return tuple(seeds)
 
 

@@ -107,8 +107,8 @@ class Judge(ABC):
         """Add the metrics of params.yaml to the scores."""
         names = self._record.class_names
         custom = custom_scores(self._metrics, self._loss.task, outputs, targets, names)
-        first = next(iter(custom), None)
-        added = {"metrics": custom | scored.scores.metrics, "first_metric": first}
+        main = next(iter(custom), scored.scores.main)
+        added = {"metrics": custom | scored.scores.metrics, "main": main}
         return scored._replace(scores=scored.scores.model_copy(update=added))
 
 
@@ -205,7 +205,7 @@ def _score_by_step(
 
 def _without_predictions(loss: float) -> Scored:
     """Return the loss as the only score, for outputs without a known meaning."""
-    scores = DeviceEvaluation(test_accuracy=None, test_loss=_finite(loss))
+    scores = DeviceEvaluation(main="test_loss", test_loss=_finite(loss))
     return Scored(scores, np.empty(0), np.empty(0))
 
 

@@ -23,11 +23,14 @@ def scores_of_classes(
     """Score predictions of one class for each sample."""
     accuracy = float(np.mean(actual == predicted))
     if len(class_names) > _MOST_CLASSES:  # such as a vocabulary
-        return records.DeviceEvaluation(test_accuracy=accuracy, test_loss=loss)
+        return records.DeviceEvaluation(
+            main="test_accuracy", test_accuracy=accuracy, test_loss=loss
+        )
     labels = range(len(class_names))
     confusion = sklearn_metrics.confusion_matrix(actual, predicted, labels=labels)
     macro_f1, classes = _scores_of_each(actual, predicted, class_names, labels)
     return records.DeviceEvaluation(
+        main="test_accuracy",
         test_accuracy=accuracy,
         test_loss=loss,
         macro_f1=macro_f1,
@@ -43,6 +46,7 @@ def scores_of_labels(
     columns = None if len(names) > 1 else [1]  # scikit-learn treats one column as two classes
     macro_f1, labels = _scores_of_each(actual, predicted, names, columns)
     return records.DeviceEvaluation(
+        main="macro_f1",  # answering no to each label is often accurate
         test_accuracy=float(np.mean(actual == predicted)),
         test_loss=loss,
         macro_f1=macro_f1,
@@ -72,13 +76,13 @@ def scores_of_values(
     """Score values by their errors. R2 is the share of the variance that is explained."""
     actual, predicted = actual.astype(float), predicted.astype(float)
     metrics = {
-        records.MEAN_ABSOLUTE_ERROR: float(sklearn_metrics.mean_absolute_error(actual, predicted)),
+        "mean_absolute_error": float(sklearn_metrics.mean_absolute_error(actual, predicted)),
         "root_mean_squared_error": float(np.sqrt(np.mean((predicted - actual) ** 2))),
     }
     if np.ptp(actual, axis=0).any():  # constant values have no variance
         weighting = "variance_weighted"
         metrics["r2"] = float(sklearn_metrics.r2_score(actual, predicted, multioutput=weighting))
-    return records.DeviceEvaluation(test_accuracy=None, test_loss=loss, metrics=metrics)
+    return records.DeviceEvaluation(main="mean_absolute_error", test_loss=loss, metrics=metrics)
 
 
 SCORES: dict[

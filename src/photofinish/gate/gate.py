@@ -164,10 +164,7 @@ def _compare(
     turns = [1]
     with exclusive_machine(f"which compares {training.name} on two sides"):
         while len(pairs) < _MOST_STARTS and not Change(allowed, pairs).is_clear:
-            with (
-                start_side(before, work, training) as old,
-                start_side(now, work, training) as new,
-            ):
+            with start_side(before, work, training) as old, start_side(now, work, training) as new:
                 if old.answer() == new.answer() and before.python == now.python:
                     return None
                 pairs += (take_turns(old, new, turns, len(pairs)),)

@@ -176,8 +176,7 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._adds_up = False
         """True after a fused operator's node in the backward pass.
 
-        Autograd then adds up gradients before the next node, which a real fused operator does
-        itself.
+        Autograd then adds up gradients before the next node. A real fused operator does so itself.
         """
         aten = torch.ops.aten
         self._formulas: dict[Any, Callable[..., int]] = {

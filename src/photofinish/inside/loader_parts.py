@@ -63,12 +63,7 @@ def _of_rows(loader: DataLoader[Any], seconds: float) -> dict[str, Any]:
 
 
 def take_in_turns(
-    watch: Stopwatch,
-    timed_pass: Pass,
-    plain_pass: Pass,
-    size: int,
-    batch_size: int,
-    seconds: float,
+    watch: Stopwatch, timed_pass: Pass, plain_pass: Pass, size: int, batch_size: int, seconds: float
 ) -> dict[str, Any]:
     """Load batches of `size` samples, and return times of batches of `batch_size`."""
     began_seconds = time.perf_counter()

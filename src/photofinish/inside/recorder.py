@@ -11,7 +11,6 @@ import functools
 import math
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING, Any
@@ -19,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 from .device import Device, is_capturing
 from .lengths import TRAINER, lengths_of_a_trainer, watch_arguments
 from .line_file import LineFile
+from .loaders import Loaders
 from .single_steps import SingleSteps
-from .timed_batches import NAMED, NamedLoader, batches_of
+from .timed_batches import NAMED, NamedLoader
 
 if TYPE_CHECKING:
     from .first_values import FirstValues
@@ -54,12 +54,7 @@ class Recorder:
         """Module torch, once the script has imported it."""
         self.torch_version: tuple[int, ...] = ()
         self._compiles = self.is_nested = False
-        self._loaders: dict[Any, int] = {}
-        """Numbers of loaders by data set and batch size. A script may make one for each epoch."""
-        self._loader_lines: dict[int, Any] = {}
-        self._kept: dict[int, Any] | None = {} if takes_apart else None
-        """Loaders. The parts of the training's one are timed at the end."""
-        self._batches_of: Counter[int | None] = Counter()
+        self._loaders = Loaders(self._note, takes_apart=takes_apart)
         self._optimizers: dict[Any, int] = {}
         self._steps: list[int] = []
         """Number of steps of each optimizer in this block."""
@@ -92,8 +87,6 @@ class Recorder:
         self._quickest_seconds = math.inf
         self.loader: int | None = None
         self._began_loader: int | None = None
-
-    # -- after imports ---------------------------------------------------------------------------
 
     def argparse_imported(self) -> None:
         """Note a length of the training in the script's arguments, such as --epochs."""
@@ -132,22 +125,13 @@ class Recorder:
             self._first_step.forget_modules()
         self._compiles = True
 
-    # -- what the hooks see ----------------------------------------------------------------------
-
     def named(self, loader: Any) -> NamedLoader:
         """Return a loader that a script names as the training's."""
         return NamedLoader(self, loader)
 
     def loader_begins(self, loader: Any, key: Any) -> int:
         """Return the number of a loader whose iteration begins, which ends a block."""
-        number = self._loaders.setdefault(key, len(self._loaders))
-        batches, workers = batches_of(loader), getattr(loader, "num_workers", 0)
-        if self._loader_lines.get(number) != (batches, workers):
-            self._loader_lines[number] = batches, workers
-            line = {"loader": number, "batches": batches, "workers": workers}
-            self._note(kind="loader", **line, is_named=key == NAMED)
-        if self._kept is not None:
-            self._kept[number] = loader
+        number = self._loaders.number_of(loader, key)
         self._end_run()
         # An empty block is a part of the next.
         is_counting = self._single_steps.counting is not None
@@ -217,7 +201,7 @@ class Recorder:
 
     @property
     def _seen(self) -> dict[str, Any]:
-        batches = sum(self._batches_of.values()) + self.batches
+        batches = sum(self._loaders.batches.values()) + self.batches
         return {"batches": batches, "forward_passes": self._forward_passes, "at": self._seen_at}
 
     def watch_forward(self) -> None:
@@ -278,8 +262,6 @@ class Recorder:
         self._lines.write_soon()  # the second step may take minutes
         return number
 
-    # -- periods and blocks ----------------------------------------------------------------------
-
     def _end_period(self, now: float) -> None:
         self._periods += 1
         seconds = now - self._ended_at
@@ -309,7 +291,7 @@ class Recorder:
             if self._single_steps.slows(at - self._began_at):
                 self._flags |= COUNTED
             self._lines.add(self._sums(at))
-            self._batches_of[self.loader] += self.batches
+            self._loaders.batches[self.loader] += self.batches
             self._all_steps = list(map(sum, zip(self._all_steps, self._steps)))
             self._steps = [0] * len(self._steps)
             self._main = main_optimizer(self._all_steps, self._optimizers.get(NAMED))
@@ -360,8 +342,6 @@ class Recorder:
                 self.watch_forward()
             self._begin_block(_clock())
 
-    # -- notes ----------------------------------------------------------------------------------
-
     def note_unseen(self, why: str) -> None:
         """Note why the script takes steps that no hook sees."""
         self._note(kind="unseen", why=why)
@@ -384,21 +364,9 @@ class Recorder:
             self._end_run()
             self._lines.add_memory()
         self._note(kind="end", at=_clock())
-        if self._kept and self._first_step_at is not None and not hasattr(sys, "last_value"):
-            self._take_apart(self._kept)
-
-    def _take_apart(self, loaders: dict[int, Any]) -> None:
-        """Time the parts of the training's loader."""
-        from .loader_parts import parts_of_loader
-
-        number = self._loaders.get(NAMED, max(loaders, key=self._batches_of.__getitem__))
-        began_at, self.is_nested = _clock(), True
-        try:
-            found = parts_of_loader(loaders[number], began_at - (self._first_step_at or began_at))
-        except Exception as error:  # noqa: BLE001  # of the user's code, which the report shows
-            reason = f"measuring it fails ({type(error).__name__}: {error})"
-            found = {"samples": 0, "not_measured": reason}
-        self._note(kind="loader_parts", seconds=_clock() - began_at, parts=found)
+        if self._first_step_at is not None and not hasattr(sys, "last_value"):
+            self.is_nested = True
+            self._loaders.take_apart(_clock() - self._first_step_at)
 
 
 def main_optimizer(steps: list[int], named: int | None = None) -> int:

@@ -186,7 +186,6 @@ def report_missing(title: str, planned: CpuTarget | GpuTarget, reason: str) -> N
 
 
 def read_machines(devices: Devices, folder: Path) -> dict[str, Machine]:
-    """Return the machines that `devices` name."""
     machines = {}
     for name in filter(None, (devices.cpu.machine, devices.gpu.machine)):
         path = folder / f"{name}.json"

@@ -125,8 +125,7 @@ def _usable_cores() -> int:
 def available_memory_bytes() -> int:
     """Return the free memory, within the limits of this process's control groups (version 2).
 
-    In a container, the listed group may be a path on the host. The outermost folder then has the
-    limit.
+    In a container, the listed group may be a path on the host. The outermost folder has its limit.
     """
     available_bytes = psutil.virtual_memory().available
     own = Path(read_or_empty(_OWN_CGROUP).strip().rpartition("::/")[2])

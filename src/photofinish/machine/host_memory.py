@@ -1,4 +1,4 @@
-"""Memory of this process. Imports neither psutil nor torch, as it runs within users' scripts."""
+"""Memory of this process. inside/device.py has it, too, on which no training may depend."""
 
 from __future__ import annotations
 

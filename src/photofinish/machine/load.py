@@ -37,7 +37,7 @@ LEAST_WINDOW_SECONDS = 1.0
 """Shortest window, because a reading takes some milliseconds."""
 _PAGE_BYTES = 4096
 _SLOWDOWNS = {
-    pynvml.nvmlClocksThrottleReasonHwSlowdown: "a brake of the hardware",
+    pynvml.nvmlClocksThrottleReasonHwSlowdown: "protection of the hardware",
     pynvml.nvmlClocksThrottleReasonHwThermalSlowdown: "heat, by the hardware",
     pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown: "power supply",
     pynvml.nvmlClocksThrottleReasonSwThermalSlowdown: "heat",
@@ -48,9 +48,6 @@ _SLOWDOWNS = {
 class LoadWindow(Record):
     """Load between two readings, which are both taken between epochs."""
 
-    repeat: int
-    """Number of the repeat, from 1."""
-    last_epoch: int
     wall_seconds: float
     cores: int
     """Number of cores that this process may use."""
@@ -109,7 +106,7 @@ def load_warnings(windows: Iterable[LoadWindow]) -> list[str]:
         "waiting": f"its threads waited for a core for {share_waited:.0%} of the time "
         "they needed a core,",
         "paging": "memory was read back from a disk",
-        "slowed": f"the GPU held its clock down ({', '.join(slowdowns)})",
+        "slowed": f"the GPU reduced its clock ({', '.join(slowdowns)})",
         "shared": "other programs computed on the GPU",
     }
     return [
@@ -161,10 +158,7 @@ class LoadMonitor:
     """Reader of the system's counters between epochs, too rare to affect times."""
 
     def __init__(
-        self,
-        gpu_state: Callable[[], GpuState],
-        *,
-        own_processes_share_cores: bool = False,
+        self, gpu_state: Callable[[], GpuState], *, own_processes_share_cores: bool = False
     ) -> None:
         self._gpu_state = gpu_state
         self._own_processes_share_cores = own_processes_share_cores
@@ -190,20 +184,20 @@ class LoadMonitor:
         # A container may list the processes of its host, whose numbers mean nothing in it.
         others = on_gpu and on_gpu - {process.pid for process in _tree(self._root)}
         self._gpu_others = sum(map(psutil.pid_exists, others))
-        self._pending: tuple[int, int] | None = None
+        self._has_epochs = False
 
-    def epoch_ended(self, repeat: int, epoch: int) -> None:
+    def epoch_ended(self) -> None:
         """End the window, unless it is too short."""
-        self._pending = repeat, epoch
+        self._has_epochs = True
         if time.monotonic() - self._last["wall_seconds"] >= LEAST_WINDOW_SECONDS:
-            self.sample(repeat, epoch)
+            self.sample()
 
     def training_ended(self) -> None:
-        """End the last window."""
-        if self._pending:
-            self.sample(*self._pending)
+        """End the last window, unless no epoch has ended in it."""
+        if self._has_epochs:
+            self.sample()
 
-    def sample(self, repeat: int, epoch: int) -> None:
+    def sample(self) -> None:
         """End the window, however short, and start the next one."""
         before, gpu_others = self._last, self._gpu_others
         self.begin()
@@ -212,8 +206,6 @@ class LoadMonitor:
         counts_waiting = not self._own_processes_share_cores and self._last["waited_seconds"] > 0
         self.windows.append(
             LoadWindow(
-                repeat=repeat,
-                last_epoch=epoch,
                 wall_seconds=passed["wall_seconds"],
                 cores=len(self._cores),
                 own_cpu_seconds=passed["own_seconds"],

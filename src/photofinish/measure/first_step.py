@@ -21,6 +21,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from photofinish.config.precisions import PRECISIONS
 from photofinish.data.packed import Column
 from photofinish.data.ragged import Ragged
 from photofinish.files import sha256_of_bytes
@@ -47,12 +48,6 @@ _FALLBACK = re.compile(r"operator '(?:aten::)?([\w.]+)'.* fall back to run on th
 # By hand: one of several devices may lack memory for a whole batch, and the CPU would be slow.
 _MOST_IMAGES, _FEWEST_IMAGES = 64, 8
 _MOST_VALUES = 64 * 3 * 64 * 64
-_MOVED_BY = {"fp32": 2**-15, "tf32": 2**-11, "fp16": 2**-11, "bf16": 2**-8}
-"""Relative change of each weight, to see what rounding may change.
-
-For fp32 it is far more than one rounding (2**-24), because libraries differ by dozens of roundings
-(docs/method.md).
-"""
 _MOVING_SEED = 0x5EED_0F_57E9
 """Seed for changing weights. With the seed that drew the weights, all would change alike."""
 
@@ -114,7 +109,7 @@ def first_step(
     outputs, gradients = taken.first_outputs_and_gradients()
     rounding: tuple[dict[str, float], dict[str, float]] = {}, {}
     if moved is not None:
-        _move_weights(moved, _MOVED_BY[precision])
+        _move_weights(moved, PRECISIONS[precision].moved_by)
         other_outputs, other_gradients = step(moved).first_outputs_and_gradients()
         rounding = _distances(outputs, other_outputs), _distances(gradients, other_gradients)
     rows = batch_order(samples_in(labels), seed, 0).numpy()

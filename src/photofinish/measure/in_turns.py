@@ -37,7 +37,6 @@ class Way(NamedTuple):
     steps: int
     """Number of steps in a sample."""
     context: Context = nullcontext
-    """Context of all steps."""
     settle: Callable[[], object] = lambda: None
     """Function that takes steps after another way's, which are not timed."""
 

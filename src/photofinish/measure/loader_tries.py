@@ -14,12 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from photofinish.config.experiment import (
-    BatchTransformSettings,
-    Input,
-    LoaderInput,
-    ResidentInput,
-)
+from photofinish.config.experiment import BatchTransformSettings, Input, LoaderInput, ResidentInput
 from photofinish.custom.reference import is_reference
 from photofinish.machine.host import available_memory_bytes
 from photofinish.measure.in_turns import Settling, time_in_turns, with_input
@@ -31,13 +26,7 @@ from photofinish.measure.loader_workers import (
 )
 from photofinish.models.custom import generators_kept
 from photofinish.nested import leaves, map_nested
-from photofinish.results.measurements import (
-    CLEARLY_FASTER,
-    InTurns,
-    LoaderTimes,
-    Tried,
-    TriedBy,
-)
+from photofinish.results.measurements import CLEARLY_FASTER, InTurns, LoaderTimes, Tried, TriedBy
 from photofinish.training.batches import Batches, Part
 from photofinish.training.custom_step import BatchTransform
 from photofinish.training.input_paths import LoaderBatches, make_batches

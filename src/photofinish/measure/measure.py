@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from photofinish.config.precisions import PRECISIONS
 from photofinish.files import sha256_of_bytes
 from photofinish.measure.attribution import Profile, attempt, profile
 from photofinish.measure.first_step import first_batch, first_step
@@ -80,11 +81,11 @@ def measure(
         parts, validation_seconds = take_parts(
             trainer, step_seconds, _PARTS_SHARE * _JOB_SHARE * job_seconds, epochs
         )
-        load.sample(0, 0)
+        load.sample()
         peak_memory_bytes = team.peak_memory_bytes()
         epoch_steps = setup.training.image_count / setup.training.batch_size
         further = _further(setup, trainer, parts, epoch_steps, step_seconds, job_seconds)
-        load.sample(0, 0)
+        load.sample()
     if not team.is_main:
         return None
     return Measured(
@@ -121,7 +122,7 @@ def _further(
     else:
         profiled = _profile(trainer, parts, job_seconds)
     epoch_seconds = epoch_by_parts(parts, epoch_steps).seconds
-    is_half = run.device == "cpu" and run.experiment.precision in ("fp16", "bf16")
+    is_half = run.device == "cpu" and bool(PRECISIONS[run.experiment.precision].autocast)
     return {
         **profiled._asdict(),
         "loader": measure_loader(

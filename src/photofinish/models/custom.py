@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from photofinish.custom.reference import TIMM
-from photofinish.custom.running import accepted_arguments, run_custom_code
+from photofinish.custom.running import accepted_arguments, run_custom_code, seed_generators
 from photofinish.errors import UserError
 from photofinish.nested import Nested, call_with, map_nested
 
@@ -25,11 +25,7 @@ if TYPE_CHECKING:
 
 
 def build_custom(
-    model: CustomModel,
-    shape: Any,
-    classes: int,
-    dtype: Nested[Dtype],
-    weights: Path | None = None,
+    model: CustomModel, shape: Any, classes: int, dtype: Nested[Dtype], weights: Path | None = None
 ) -> nn.Module:
     """Build the network and initialize its lazy modules. All generators must be seeded before.
 
@@ -110,16 +106,6 @@ def generators_kept() -> Iterator[None]:
         random.setstate(python_state)
         np.random.set_state(numpy_state)
         torch.default_generator.set_state(torch_state)
-
-
-def seed_generators(seed: int) -> None:
-    """Seed Python's, NumPy's and torch's CPU generators.
-
-    torch.manual_seed would also seed the GPU's generator, which training uses.
-    """
-    torch.default_generator.manual_seed(seed)
-    random.seed(seed)
-    np.random.seed(seed)
 
 
 @contextmanager

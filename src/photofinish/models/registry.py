@@ -39,8 +39,7 @@ def build_model(
 ) -> nn.Module:
     """Return the network with its initial weights, which the seed determines for every device.
 
-    `weights` is the file of published weights, if the model names any. `dtype` is the packed
-    samples' dtype.
+    `weights` is the file of published weights, if any. `dtype` is the packed samples' dtype.
     """
     if is_reference(model.name) and not model.name.startswith(f"{TIMM}:"):
         cast("CustomModel", model).reference.load()  # before seeding: imports may draw or seed
@@ -55,11 +54,6 @@ def build_model(
         if model.name in _BUILT_IN:
             return _built_in(model, shape, classes)
         return _torchvision_classifier(cast("TorchvisionModel", model), shape, classes, weights)
-
-
-def count_parameters(network: nn.Module) -> int:
-    """Return the number of weights, including frozen weights."""
-    return sum(parameter.numel() for parameter in network.parameters())
 
 
 def _built_in(model: Any, shape: Any, classes: int) -> nn.Module:
@@ -114,8 +108,7 @@ def _torchvision_classifier(
 ) -> nn.Module:
     """Return one of torchvision's networks.
 
-    `file` has the published weights that `model` names. Without it, weights are initial, and a
-    trained network's weights can be loaded.
+    Without a file of published weights, they are initial, for a trained network's to be loaded.
     """
     from torchvision.models import get_model, get_model_weights  # takes a second
 
@@ -128,9 +121,7 @@ def _torchvision_classifier(
             "init_weights": not is_published,
             "transform_input": is_published,
         }
-    elif is_published and model.name.startswith(
-        "vit_"
-    ):  # some published weights are for larger images
+    elif is_published and model.name.startswith("vit_"):  # some weights are for larger images
         arguments["image_size"] = get_model_weights(model.name)[model.weights].meta["min_size"][0]
     network: nn.Module = get_model(model.name, weights=None, **arguments)
     if weights is not None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from photofinish.config.scripts import Script, ScriptPlan
 from photofinish.custom.imports import custom_code_hashes
 from photofinish.custom.reference import CodeReference
+from photofinish.data.local_files import state_of_file
 from photofinish.files import in_project, sha256_of_bytes, sha256_of_file
 
 
@@ -65,5 +66,4 @@ def _state(folder: Path, path: Path) -> str:
     name = path.relative_to(folder).as_posix()
     if path.suffix == ".py":
         return f"{name}\0{sha256_of_file(path)}"
-    status = path.stat()
-    return f"{name}\0{status.st_size} {status.st_mtime_ns}"
+    return state_of_file(folder, name)

@@ -10,9 +10,9 @@ from typing import Any
 from pydantic import BaseModel
 
 from photofinish.config.base import CallsCode
-from photofinish.config.budget import BudgetPlan
 from photofinish.config.compare import ComparePlan
 from photofinish.config.datasets import CustomDataset, DatasetPlan
+from photofinish.config.devices import BudgetPlan
 from photofinish.config.experiment import (
     Experiment,
     ExperimentPlan,

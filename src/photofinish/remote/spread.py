@@ -161,10 +161,7 @@ def _run(client: Any, jobs: dict[str, Job], address: str) -> list[str]:
     """
     futures = {
         title: client.submit(
-            run_job,
-            job.model_dump_json(),
-            key=title,
-            resources={job.key: 1} if job.key else None,
+            run_job, job.model_dump_json(), key=title, resources={job.key: 1} if job.key else None
         )
         for title, job in jobs.items()
     }

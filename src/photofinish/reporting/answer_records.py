@@ -13,7 +13,7 @@ from photofinish.answer.candidates import About, Answer, Basis
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.diagnosis import Cause
 from photofinish.answer.prices import Price
-from photofinish.answer.remedies import LEARNS, Learns, Remedy
+from photofinish.answer.remedies import Remedy
 from photofinish.answer.renting import RentalOption
 from photofinish.answer.seeds import OverSeeds
 from photofinish.answer.speedups import Kind
@@ -23,6 +23,7 @@ from photofinish.config.base import Record
 from photofinish.reporting.causes import cause, commands, remedy_line
 from photofinish.reporting.sentences import Verdict
 from photofinish.results.job_times import JobTimes
+from photofinish.results.measurements import Learns
 from photofinish.results.records import DeviceLabel
 
 
@@ -43,7 +44,7 @@ class Number(Record):
 
 
 class Range(Record):
-    """Predicted gain. With a `low` of 1, only the upper bound `high` is known."""
+    """Predicted gain."""
 
     low: float
     high: float
@@ -91,7 +92,6 @@ class CandidateRecord(Record):
     waiting_share: float | None
     """Share of time that it waits for the loader in the cheapest machine."""
     hour_price: Price | None
-    """Price of an hour."""
     price_is_old: bool | None
 
 
@@ -112,10 +112,10 @@ class Suggestion(Record):
     """Keys of params.yaml, with dots for their levels, and their values."""
     line: str
     """Line of params.yaml with these settings."""
-    gain: Range | None
-    """Predicted speed-up of the whole job, or null if it is not known."""
-    evidence: Literal["tried", "bound", "not known"]
-    """`tried`: measured on some steps."""
+    gain: Range
+    """Predicted speed-up of the whole job."""
+    evidence: Literal["tried"]
+    """Measured on some steps."""
     learns: Learns
     """Effect of the change on the trained model."""
     command: str
@@ -139,9 +139,7 @@ class AnswerRecord(Record):
     evidence: Basis
     reason: str | None
     lines: tuple[str, str]
-    """The answer in two lines: word, times and cause, then what to do and whether the model is the
-    same.
-    """
+    """Both lines: word, times and cause, then what to do and whether the model is the same."""
     action: ActionRecord
     model: str
     """Whether the GPU trains the same model."""
@@ -172,7 +170,7 @@ def answer_record(
     cpu_seconds = Number.of(cpu.whole_seconds, job_interval(cpu))
     gpu, saved_seconds = worth.gpu, None
     if gpu and worth.about == "renting":
-        saved_seconds = Number.of(worth.here_seconds - gpu.seconds, worth.saved)
+        saved_seconds = Number.of(worth.here.seconds - gpu.time.seconds, worth.saved)
     return AnswerRecord(
         answer=decision.answer,
         about=decision.about,
@@ -180,14 +178,12 @@ def answer_record(
         reason=worth.reason,
         lines=verdict.lines(shared_model),
         action=ActionRecord(
-            kind=decision.action.kind,
-            text=verdict.action,
-            accelerator=decision.action.accelerator,
+            kind=decision.action.kind, text=verdict.action, accelerator=decision.action.accelerator
         ),
         model=verdict.model,
         cpu_seconds=cpu_seconds,
         gpu=decision.gpu_name,
-        gpu_seconds=Number.of(gpu.seconds, gpu.interval) if gpu else None,
+        gpu_seconds=Number.of(gpu.time.seconds, gpu.time.interval) if gpu else None,
         speedup=Number.of(worth.speedup, worth.interval),
         saved_seconds=saved_seconds,
         causes=tuple(
@@ -223,7 +219,7 @@ def _seeds(device: DeviceLabel, over: OverSeeds) -> Iterator[SeedRecord]:
         yield SeedRecord(
             device=device,
             seed=seed,
-            score_name=over.score_name,
+            score_name=over.scores.main_name,
             score=Number.of(score),
             test_loss=Number.of(test_loss),
             target_epoch=target.epoch if target else None,
@@ -258,6 +254,6 @@ def _suggestion(
         line=remedy_line(remedy),
         gain=Range(low=gain.low, high=gain.high),
         evidence="tried",
-        learns=LEARNS[remedy.by],
+        learns=remedy.learns,
         command=commands(experiment, remedy)[0],
     )

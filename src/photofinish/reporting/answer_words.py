@@ -8,22 +8,22 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from photofinish.answer.candidates import Basis, Worth
+from photofinish.answer.candidates import Worth
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Action, Decision, gpu_of_yours
 from photofinish.answer.fair_cpu import slow_kernels
 from photofinish.machine.load import load_warnings, share_of_others
-from photofinish.reporting.causes import not_known, remedy_line, short_cause
+from photofinish.reporting.causes import how_known, not_known, remedy_line, short_cause
 from photofinish.reporting.extrapolated import timed_text
-from photofinish.reporting.templates import say
+from photofinish.reporting.say import say
 from photofinish.results.measured_job import MeasuredJob
 from photofinish.results.records import DeviceLabel
 from photofinish.wording import (
-    MOST_WIDTH,
     between,
     ends_in_unit,
     factor,
     factors,
+    is_wide,
     measure_again,
     money,
     seconds,
@@ -36,7 +36,6 @@ _MUCH_WAITING = 0.1
 """Least share of its time that a GPU waits for the loader in a hint."""
 _MOST_STALLS = 4
 _MENDS = {"to": "make there", "nonzero": "keep size", "a mask": "keep size", "unique": "keep size"}
-_MARKS: dict[Basis, str] = {"estimated": "~", "measured": "", "recorded": "", "bound": ""}
 
 
 def answer_text(pair: Comparison, decision: Decision) -> str:
@@ -51,7 +50,7 @@ def answer_text(pair: Comparison, decision: Decision) -> str:
         there=there_text(worth),
         gpu=gpu_words(worth),
         speedup=speedup_text(worth),
-        most=max(0.0, worth.here[1] - worth.start_seconds),
+        most=max(0.0, worth.here.interval[1] - worth.start_seconds),
         gained=_gained(worth),
         cost=money(worth.cost, worth.gpu.price.currency)
         if worth.cost is not None and worth.gpu and worth.gpu.price
@@ -85,7 +84,7 @@ def _kind(worth: Worth) -> str:
     if worth.gpu is None:
         if worth.answer != "No":
             return "no estimate"
-        gains = worth.here[1] > worth.start_seconds
+        gains = worth.here.interval[1] > worth.start_seconds
         return "too short to rent" if gains else "shorter than a start"
     kinds = {"Probably yes": "rent it", "No": "not for rent", "Close call": "close call"}
     return kinds.get(worth.answer, "can't tell")
@@ -114,10 +113,10 @@ def with_article(gpu: str) -> str:
 
 def here_text(pair: Comparison, worth: Worth) -> str:
     """Return the time on this CPU, with its interval and what it comes from if extrapolated."""
-    timings, time = pair.cpu.timings, seconds(worth.here_seconds)
+    timings, time = pair.cpu.timings, seconds(worth.here.seconds)
     if timings.untimed_epochs:
-        ends = "-".join(dict.fromkeys(ends_in_unit(worth.here_seconds, worth.here)))
-        known = say("unsure") if is_wide(worth.here) else ends
+        ends = "-".join(dict.fromkeys(ends_in_unit(worth.here.seconds, worth.here.interval)))
+        known = say("unsure") if is_wide(worth.here.interval) else ends
         time = say("timed of", time=time, ends=known, timed=timed_text(timings))
     return say("all of a sweep", here=time, jobs=worth.jobs) if worth.jobs > 1 else time
 
@@ -126,7 +125,7 @@ def there_text(worth: Worth) -> str:
     """Return the time on the GPU with its mark, and with a machine's start except for a No."""
     if worth.gpu is None:
         return ""
-    value, interval, mark = worth.gpu.seconds, worth.gpu.interval, _MARKS[worth.basis]
+    value, interval = worth.gpu.time.seconds, worth.gpu.time.interval
     if is_wide(interval):
         return say("not known there")
     if worth.about == "the GPU here":
@@ -134,13 +133,8 @@ def there_text(worth: Worth) -> str:
     if worth.answer != "No":
         value = worth.there_seconds
         interval = interval[0] + worth.start_seconds, interval[1] + worth.start_seconds
-    star = "*" if worth.basis == "recorded" else ""
+    mark, star = "~" * (worth.basis == "estimated"), "*" * (worth.basis == "recorded")
     return f"{mark}{span(value, interval)}{star}"
-
-
-def is_wide(interval: tuple[float, float]) -> bool:
-    """Return True if an interval is too wide to be printed."""
-    return not interval[1] <= MOST_WIDTH * interval[0]
 
 
 def speedup_text(worth: Worth) -> str:
@@ -189,8 +183,7 @@ def _unknown(pair: Comparison, worth: Worth) -> str:
 def action_text(pair: Comparison, decision: Decision, command: Sequence[str] | None = None) -> str:
     """Return what to do now: one imperative, and below a No what would change it.
 
-    `command` is what was asked about: a script's command, empty for an experiment, None in a
-    report.
+    `command` is a script's command that was asked about, empty for an experiment, None in a report.
     """
     action, worth = decision.action, decision.worth
     kind: str = action.kind
@@ -249,7 +242,7 @@ def _setting(pair: Comparison, decision: Decision) -> str:
         gain=factor(gain.middle),
         ends=factors(gain),
         device=run.device.upper(),
-        how=say(f"by: {remedy.by}"),
+        how=how_known(remedy),
     )
 
 
@@ -332,5 +325,5 @@ def legend(decisions: Iterable[Decision], texts: Sequence[str], model: str | Non
     if marks:
         lines.append(say("legend of marks", marks=marks))
     if model:
-        lines.append(say("legend of model", model=model))
+        lines.append(say("model", model=model))
     return lines

@@ -36,8 +36,7 @@ class Answers(Record):
     reasons: tuple[str, ...]
     """Sentences why no GPU trained."""
     legend: tuple[str, ...]
-    """Legend of all answers' lines: the limits of renting, the marks, and a model that all share.
-    """
+    """Legend of all answers' lines: limits of renting, marks, and a model that all share."""
     overview: tuple[dict[str, str], ...]
     """A row for each experiment, as the page shows it."""
 

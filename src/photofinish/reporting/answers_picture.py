@@ -24,8 +24,8 @@ from photofinish.reporting.drawing import (
     as_picture,
     panel,
 )
-from photofinish.reporting.templates import say
-from photofinish.wording import HIGH, MOST_WIDTH, limit, seconds, times
+from photofinish.reporting.say import say
+from photofinish.wording import HIGH, MOST_WIDTH, is_wide, limit, seconds, times
 
 _START_COLOUR = "#8a929b"
 _TIMES = (0.1, 1, 10, 60, 600, 3600, 36000, 360000)
@@ -46,14 +46,14 @@ def all_jobs(pairs: Sequence[Comparison], decisions: Sequence[Decision]) -> Pict
         worth = decision.worth
         name = f"{pair.experiment[:_LONGEST_NAME]}: {headline(decision)}"
         axes.text(0.01, y - 0.3, name, transform=axes.get_yaxis_transform(), fontweight="bold")
-        here = worth.here_seconds
+        here = worth.here.seconds
         start = min(here, pair.cpu.timings.startup_seconds)
-        _bar(axes, y, left, start, here, "cpu", worth.here)
+        _bar(axes, y, left, start, here, "cpu", worth.here.interval)
         texts = [f"{pair.experiment}: {headline(decision)}; {seconds(here)} here"]
-        if worth.gpu and worth.gpu.interval[1] <= MOST_WIDTH * worth.gpu.interval[0]:
+        if worth.gpu and not is_wide(worth.gpu.time.interval):
             there = worth.there_seconds
             start = worth.start_seconds or (pair.gpu.timings.startup_seconds if pair.gpu else 0.0)
-            low, high = (end + worth.start_seconds for end in worth.gpu.interval)
+            low, high = (end + worth.start_seconds for end in worth.gpu.time.interval)
             _bar(axes, y + _BAR, left, start, there, "gpu", (low, high))
             texts.append(f"{seconds(there)} on {gpu_words(worth)} with its start")
         if not pair.compared:

@@ -17,8 +17,6 @@ from photofinish.scripts.script_record import WholeJob
 
 @dataclass(frozen=True)
 class JobAnswer:
-    """Answer for one job."""
-
     job: WholeJob
     pair: Comparison
     decision: Decision

@@ -11,13 +11,13 @@ from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Decision
 from photofinish.answer.prices import SECONDS_AN_HOUR, cost_of
 from photofinish.answer.result import Result
-from photofinish.reporting.answer_words import action_text, answer_text, is_wide
+from photofinish.reporting.answer_words import action_text, answer_text
 from photofinish.reporting.ask_files import JobAnswer
 from photofinish.reporting.model_words import model_text
+from photofinish.reporting.say import say
 from photofinish.reporting.sentences import SHORT_PARTS
-from photofinish.reporting.templates import say
 from photofinish.scripts.run_script import Watched
-from photofinish.wording import MOST_WIDTH, byte_size, counted, money, seconds
+from photofinish.wording import byte_size, counted, is_wide, money, seconds
 
 _MOST_GPUS = 4
 _FEW_STEPS = 5
@@ -42,7 +42,6 @@ class _DrawnBar(NamedTuple):
 
 
 def answer_lines(answer: JobAnswer, command: Sequence[str] = ()) -> Iterator[str]:
-    """Yield both lines of an answer."""
     pair, decision = answer.pair, answer.decision
     action = action_text(pair, decision, command)
     yield answer_text(pair, decision)
@@ -58,10 +57,10 @@ def repaid_line(hour: JobAnswer) -> str | None:
         return say("own repaid", after=least_seconds) if is_later else None
     if worth.about != "renting" or worth.gpu is None:
         return None
-    saved_seconds = worth.here_seconds - worth.gpu.seconds
+    saved_seconds = worth.here.seconds - worth.gpu.time.seconds
     if saved_seconds <= 0:
         return say("never repaid", gpu=worth.gpu.name)
-    after = worth.start_seconds * worth.here_seconds / saved_seconds
+    after = worth.start_seconds * worth.here.seconds / saved_seconds
     return say("rented repaid", worth=worth, after=after)
 
 
@@ -72,9 +71,9 @@ def bars(pair: Comparison, decision: Decision) -> list[str]:
     mark = "~" if pair.cpu.timings.untimed_epochs else ""
     here_seconds = pair.cpu.timings.whole_seconds
     here = _DrawnBar("this CPU", 0.0, here_seconds, f"{mark}{seconds(here_seconds)}")
-    rows.append(here._replace(is_unsure=is_wide(worth.here)))
+    rows.append(here._replace(is_unsure=is_wide(worth.here.interval)))
     if decision.is_here and worth.gpu:
-        there = worth.gpu.seconds
+        there = worth.gpu.time.seconds
         rows.append(_DrawnBar(worth.gpu.name, 0.0, there, seconds(there)))
     found = [] if decision.is_here else _best(pair, decision)
     rows += [_row(each, start_seconds) for each in found]
@@ -102,16 +101,16 @@ def _best(pair: Comparison, decision: Decision) -> list[Candidate]:
     """
     start_seconds = decision.worth.start_seconds
     found = sorted(candidates(pair), key=lambda each: each.value(start_seconds))
-    known = [each for each in found if each.interval[1] <= MOST_WIDTH * each.interval[0]]
+    known = [each for each in found if not is_wide(each.time.interval)]
     known.sort(key=lambda each: each.name != decision.gpu_name)
     cheap = known[: _MOST_GPUS - 1]
     others = [each for each in known if each not in cheap]
-    return [*cheap, *sorted(others, key=lambda each: each.seconds)[:1]]
+    return [*cheap, *sorted(others, key=lambda each: each.time.seconds)[:1]]
 
 
 def _row(gpu: Candidate, start_seconds: float) -> _DrawnBar:
     mark, star = ("~", "") if gpu.basis == "estimated" else ("", "*")
-    total_seconds, price = gpu.seconds + start_seconds, gpu.price
+    total_seconds, price = gpu.time.seconds + start_seconds, gpu.price
     cost = cost_of(total_seconds, price)
     costs = money(cost, price.currency) if price and cost is not None else ""
     fits = ""
@@ -119,7 +118,7 @@ def _row(gpu: Candidate, start_seconds: float) -> _DrawnBar:
         needed = byte_size(option.needed_bytes)
         fits = say(f"fits {option.fits}", needed=needed, of=option.accelerator.memory_gib)
     time = f"{mark}{seconds(total_seconds)}{star}"
-    return _DrawnBar(gpu.name, start_seconds, gpu.seconds, time, costs, fits)
+    return _DrawnBar(gpu.name, start_seconds, gpu.time.seconds, time, costs, fits)
 
 
 def step_line(run: Result) -> str | None:

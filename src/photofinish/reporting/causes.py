@@ -9,10 +9,10 @@ from photofinish.answer.diagnosis import LEAST_STEPS, Diagnosis, NotKnown
 from photofinish.answer.own_gpu import loads_longer_than_it_starts
 from photofinish.answer.remedies import Remedy
 from photofinish.machine.host import allowed_cores
-from photofinish.reporting.templates import say
+from photofinish.reporting.say import say
+from photofinish.reporting.templates import TEMPLATES
 from photofinish.results.job_times import JobTimes
 from photofinish.results.records import DeviceLabel
-from photofinish.wording import HIGH
 
 
 def cause(found: Diagnosis) -> str:
@@ -81,13 +81,12 @@ def _share(found: Diagnosis) -> str:
 
 def advice(found: Diagnosis) -> str:
     """Return what to change in params.yaml, or why nothing helps."""
-    if found.remedy:
-        first, second = (
-            (remedy_line(each), prediction(each, found.run.timings)) if each else ("", "")
-            for each in (found.remedy, found.second)
+    if found.remedies:
+        tries = zip(("try", "or try"), found.remedies, strict=False)
+        return " ".join(
+            say(kind, line=remedy_line(each), prediction=prediction(each, found.run.timings))
+            for kind, each in tries
         )
-        values = {"second_line": second[0], "second": second[1]}
-        return say("try", line=first[0], prediction=first[1], **values)
     why = say(f"none: {found.no_remedy}" if found.no_remedy else "cause unknown")
     return say("no suggestion", why=why)
 
@@ -103,10 +102,13 @@ def remedy_line(remedy: Remedy, experiment: str | None = None) -> str:
 
 def prediction(remedy: Remedy, times: JobTimes) -> str:
     """Return the predicted gain of the whole job, and the prediction's source."""
-    gain, kind = remedy.predicted.of_job(times), "gains"
-    if gain.low == 1:
-        kind = "gains at most" if gain.high <= HIGH else "gains unknown"
-    return say(kind, gain=gain, how=say(f"by: {remedy.by}"))
+    return say("gains", gain=remedy.predicted.of_job(times), how=how_known(remedy))
+
+
+def how_known(remedy: Remedy) -> str:
+    """Return how the gain is known, and what a training with the change learns."""
+    own = f"by: {remedy.by}"
+    return say(own if own in TEMPLATES else f"learns: {remedy.learns}")
 
 
 def commands(experiment: str, remedy: Remedy) -> tuple[str, str]:
@@ -130,7 +132,7 @@ def _yaml(value: Any) -> str:
 
 def not_known(found: NotKnown) -> str:
     """Return why the figures show neither cause nor bound."""
-    if found.reason == "not taken apart" and found.recorded:
+    if found.recorded:
         return found.recorded
     apart, whole = found.apart_seconds, found.whole_seconds
     return say(f"why: {found.reason}", apart=apart, whole=whole, least=LEAST_STEPS)

@@ -18,8 +18,8 @@ from photofinish.answer.times import job_interval
 from photofinish.answer.uncertainty import Interval
 from photofinish.machine.load import load_warnings
 from photofinish.reporting.extrapolated import timed_text
+from photofinish.reporting.say import say
 from photofinish.reporting.sentences import metric_texts
-from photofinish.reporting.templates import say
 from photofinish.results.figures import FIGURES, Figure, figures_in, thousands
 from photofinish.results.records import DEVICE_LABELS, DeviceLabel
 from photofinish.wording import energy, seconds, utc_minute

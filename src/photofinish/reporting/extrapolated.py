@@ -5,8 +5,7 @@ from __future__ import annotations
 from photofinish.answer.parity import Parity
 from photofinish.answer.seeds import ScoreDifference
 from photofinish.answer.times import job_interval
-from photofinish.answer.uncertainty import effective_number
-from photofinish.reporting.templates import say
+from photofinish.reporting.say import say
 from photofinish.results.job_times import JobTimes
 from photofinish.wording import counted
 
@@ -27,10 +26,7 @@ def caution(timings: JobTimes) -> str:
     """Return a caution about a training that a time limit ended."""
     (low, high), (done, _, unit) = job_interval(timings), timings.timed
     timed, done_text = timed_text(timings), counted(round(done), unit)
-    number = effective_number(timings.pass_seconds)
-    worth = number if number < len(timings.pass_seconds) else None
-    ends = {"low": low, "high": high}
-    return say("time limit", it=timings, timed=timed, worth=worth, done=done_text, **ends)
+    return say("time limit", it=timings, timed=timed, done=done_text, low=low, high=high)
 
 
 def likeness(parity: Parity) -> str:

@@ -13,7 +13,8 @@ from photofinish.answer.result import Result
 from photofinish.machine.fingerprint import GpuTarget
 from photofinish.reporting.comparison_rows import COLUMNS, comparison_rows, is_known
 from photofinish.reporting.page import Table
-from photofinish.reporting.templates import NOTHING, say
+from photofinish.reporting.say import say
+from photofinish.reporting.templates import NOTHING
 from photofinish.results import passed_seconds
 from photofinish.results.figures import Figure
 from photofinish.wording import listed, seconds

@@ -6,7 +6,7 @@ import math
 
 from photofinish.answer.times import job_time
 from photofinish.config.experiment import Experiment
-from photofinish.reporting.templates import say
+from photofinish.reporting.say import say
 from photofinish.results.measured import Measured
 from photofinish.results.measured_job import experiment_job
 from photofinish.wording import seconds

@@ -31,11 +31,11 @@ from photofinish.reporting.drawing import (
     panel,
 )
 from photofinish.reporting.model_words import model_text
+from photofinish.reporting.say import say
 from photofinish.reporting.sentences import SHORT_PARTS, break_even_epochs
-from photofinish.reporting.templates import say
 from photofinish.results import EpochMetrics
 from photofinish.results.records import DeviceLabel
-from photofinish.wording import HIGH, MOST_WIDTH, money
+from photofinish.wording import HIGH, is_wide, money
 
 _PART_COLOURS = {
     "waiting for data": "#c9930a",
@@ -74,21 +74,17 @@ def _no_gpu(decision: Decision) -> str:
     return say("no GPU pays", limit=bound) if bound <= HIGH else say("no GPU known")
 
 
-def _is_known(gpu: Candidate) -> bool:
-    return gpu.interval[1] <= MOST_WIDTH * gpu.interval[0]
-
-
 def when_rent_pays(pair: Comparison, decision: Decision) -> Picture | str:
     """Draw the time over the number of runs, here and on a GPU that is rented once for all."""
     worth, gpu = decision.worth, decision.worth.gpu
-    if gpu is None or not _is_known(gpu):
+    if gpu is None or is_wide(gpu.time.interval):
         return _no_gpu(decision)
     lines = (
-        _Line(say("picture of here"), 0.0, worth.here_seconds),
-        _Line(say("with its start", gpu=gpu.name), worth.start_seconds, gpu.seconds),
-        _Line(say("and asked", worth=worth), worth.least_seconds, gpu.seconds),
+        _Line(say("picture of here"), 0.0, worth.here.seconds),
+        _Line(say("with its start", gpu=gpu.name), worth.start_seconds, gpu.time.seconds),
+        _Line(say("and asked", worth=worth), worth.least_seconds, gpu.time.seconds),
     )
-    saved_seconds = worth.here_seconds - gpu.seconds
+    saved_seconds = worth.here.seconds - gpu.time.seconds
     crossing = worth.least_seconds / saved_seconds if saved_seconds > 0 else math.inf
     first, note, band = worth.fewest_runs or 1, say("pays at once"), None
     most = max(2.0, 2 * crossing if crossing <= 10 * first else 3 * first)
@@ -152,13 +148,13 @@ def which_gpu(pair: Comparison, decision: Decision) -> Picture | str:
         return _no_gpu(decision)
     if decision.is_here and not decision.worth.is_yes:
         return say("no other GPU")
-    found = [each for each in candidates(pair) if each.price and _is_known(each)]
+    found = [each for each in candidates(pair) if each.price and not is_wide(each.time.interval)]
     if not found:
         return say("no priced GPU")
     start_seconds = 60 * pair.settings.rental_minutes
     found.sort(key=lambda each: (each.name != decision.gpu_name, each.value(start_seconds)))
     found = found[:_MOST_GPUS]
-    times = [start_seconds + each.seconds for each in found]
+    times = [start_seconds + each.time.seconds for each in found]
     costs = [
         cost_of(*each) or 0.0 for each in zip(times, (gpu.price for gpu in found), strict=True)
     ]

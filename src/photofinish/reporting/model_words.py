@@ -5,7 +5,7 @@ from __future__ import annotations
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.same_model import same_model
 from photofinish.reporting.extrapolated import likeness
-from photofinish.reporting.templates import say
+from photofinish.reporting.say import say
 
 
 def model_text(pair: Comparison) -> str:

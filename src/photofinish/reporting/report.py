@@ -13,8 +13,8 @@ from photofinish.reporting import rows
 from photofinish.reporting.answers import Answers, write_answers
 from photofinish.reporting.comparison_rows import comparison_metrics, comparison_rows
 from photofinish.reporting.report_page import page_of
+from photofinish.reporting.say import say
 from photofinish.reporting.sentences import Verdict
-from photofinish.reporting.templates import say
 from photofinish.wording import markdown_text
 
 MOST_MARKDOWN_CHARACTERS = 60_000
@@ -23,11 +23,8 @@ FIGURES = "figures"
 
 
 def write_report(
-    pairs: Sequence[Comparison],
-    folder: Path,
-    scripts: Sequence[Comparison] = (),
+    pairs: Sequence[Comparison], folder: Path, scripts: Sequence[Comparison] = ()
 ) -> Answers:
-    """Write all files of the report, and return the answers."""
     everything = [*pairs, *scripts]
     decisions = decide_all(everything)
     for former in folder.glob("*.csv"):  # an older photofinish wrote more

@@ -20,8 +20,8 @@ from photofinish.reporting.answers import Answers
 from photofinish.reporting.causes import commands, prediction, remedy_line
 from photofinish.reporting.figures_table import figures_table
 from photofinish.reporting.page import Table, template
+from photofinish.reporting.say import say
 from photofinish.reporting.sentences import Verdict, shared_model, verdict
-from photofinish.reporting.templates import say
 from photofinish.results.job_times import JobTimes
 from photofinish.results.references import hardware
 
@@ -71,9 +71,7 @@ class Page:
 
 
 def page_of(
-    pairs: Sequence[Comparison],
-    decisions: Sequence[Decision],
-    command: Sequence[str] | None = None,
+    pairs: Sequence[Comparison], decisions: Sequence[Decision], command: Sequence[str] | None = None
 ) -> Page:
     """Return the page. Without matplotlib, it has no pictures.
 
@@ -176,7 +174,7 @@ def _details(pair: Comparison, answer: Verdict) -> Details:
         for found in diagnoses
         for each in found.remedies
     ]
-    notes = [*left_out, *filter(None, [tables.loader_note(pair)])]
+    notes = [*left_out, *tables.loader_notes(pair)]
     return Details(answer, suggestions, sections, drawn, notes)
 
 

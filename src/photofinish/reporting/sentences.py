@@ -26,7 +26,8 @@ from photofinish.reporting.answer_words import (
 from photofinish.reporting.causes import advice, cause
 from photofinish.reporting.extrapolated import caution, in_points, timed_text
 from photofinish.reporting.model_words import model_text
-from photofinish.reporting.templates import THE_SAME, say
+from photofinish.reporting.say import say
+from photofinish.reporting.templates import THE_SAME
 from photofinish.wording import factor, faster, measure_again
 
 _METRICS_NAMED = 3
@@ -35,7 +36,6 @@ SHORT_PARTS = {
     "copying to the device": "copying",
     "the rest": "rest",
 }
-"""Short names of a step's parts."""
 
 
 @dataclass(frozen=True)
@@ -65,12 +65,6 @@ class Verdict:
         if self.model != shared_model:
             second += f" {say('model', model=self.model)}"
         return self.answer, second
-
-    @property
-    def text(self) -> str:
-        """Answer, action, details and cautions."""
-        busy = [self.busy] if self.busy else []
-        return " ".join([*self.lines(), *busy, *self.details, *self.cautions])
 
 
 def shared_model(verdicts: Sequence[Verdict]) -> str | None:
@@ -126,8 +120,8 @@ def _evidence_of_both(pair: Comparison) -> Iterator[str]:
 
 def _scores(cpu: Trained, gpu: Trained, parity: Parity | None) -> str:
     """Return where the models first differ, and the main score of both devices."""
-    (name, score), (_, score_of_gpu), texts = cpu.scores.figure, gpu.scores.figure, []
-    values = {"name": name, "cpu": score, "gpu": score_of_gpu}
+    texts, on_cpu, on_gpu = [], cpu.scores.main_text(), gpu.scores.main_text()
+    values = {"name": cpu.scores.main_name, "cpu": on_cpu, "gpu": on_gpu}
     if parity and parity.epochs is not None:
         timed = {"cpu_timed": timed_text(cpu.timings), "gpu_timed": timed_text(gpu.timings)}
         return say("scores after", **values, **timed)
@@ -207,12 +201,15 @@ def chance(cpu: OverSeeds, gpu: OverSeeds | None) -> str:
     """Return the difference of two seeds, and if the devices differ by more."""
     count, spread = len(cpu.seeds), cpu.score
     if gpu is None:
-        mean, two_seeds = cpu.in_words(spread.mean), cpu.in_words(spread.between_two)
-        interval = " to ".join(map(cpu.in_words, spread.interval))
+        mean, two_seeds = (
+            cpu.scores.main_text(spread.mean),
+            cpu.scores.main_text(spread.between_two),
+        )
+        interval = " to ".join(map(cpu.scores.main_text, spread.interval))
         return say("seeds", it=cpu, count=count, mean=mean, interval=interval, two_seeds=two_seeds)
     both = zip(spread.values, gpu.score.values, strict=True)
-    apart = cpu.in_words(statistics.fmean(abs(one - other) for one, other in both))
-    two_seeds = cpu.in_words((spread.between_two + gpu.score.between_two) / 2)
+    apart = cpu.scores.main_text(statistics.fmean(abs(one - other) for one, other in both))
+    two_seeds = cpu.scores.main_text((spread.between_two + gpu.score.between_two) / 2)
     return say("seeds of both", it=cpu, count=count, apart=apart, two_seeds=two_seeds)
 
 
@@ -247,7 +244,7 @@ def _why(run: Result, diagnoses: Sequence[Diagnosis]) -> list[str]:
     elif found.not_known:
         kind = "unknown cause"
     sentences = [say(kind, device=run.device.upper(), found=found, cause=cause(found))]
-    if found.remedy or found.no_remedy:
+    if found.remedies or found.no_remedy:
         sentences.append(advice(found))
     if gain := tf32_gain(found):
         sentences.append(say("tf32 by default", gain=factor(gain)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from photofinish.answer.candidates import Worth
 from photofinish.answer.comparison import Comparison
@@ -22,7 +22,8 @@ from photofinish.reporting.answer_words import (
 )
 from photofinish.reporting.extrapolated import mark, timed_text
 from photofinish.reporting.page import ANSWER, Table
-from photofinish.reporting.templates import NOTHING, THE_SAME, say
+from photofinish.reporting.say import say
+from photofinish.reporting.templates import NOTHING, THE_SAME
 from photofinish.results.references import hardware
 from photofinish.wording import (
     HIGH,
@@ -70,7 +71,7 @@ def _speedup_or_bound(worth: Worth) -> str:
 def series_table(series: Iterable[Series]) -> Table:
     return [
         {
-            "experiments": all_or_some(each.experiments),
+            "experiments": all_or_some([point.pair.experiment for point in each.points]),
             "by": each.x_name,
             "break-even": sentences.break_even_size(each),
         }
@@ -120,7 +121,7 @@ def seeds_table(pair: Comparison) -> Table:
     rows = []
     for device, over in pair.seeds.items():
         figures: list[tuple[str, Spread, Callable[[float], str]]] = [
-            (over.score_name, over.score, over.in_words),
+            (over.scores.main_name, over.score, over.scores.main_text),
             ("test loss", over.test_loss, "{:.4f}".format),
         ]
         if over.reached:
@@ -233,14 +234,11 @@ def loader_table(pair: Comparison) -> Table:
     ]
 
 
-def loader_note(pair: Comparison) -> str:
-    """Return the reason for missing parts."""
-    notes = []
+def loader_notes(pair: Comparison) -> Iterator[str]:
+    """Yield the reasons for missing parts."""
     for run in pair.trained:
-        loader, device = run.timings.loader, run.device.upper()
-        if loader and loader.not_measured:
-            notes.append(say("no loader parts", device=device, why=loader.not_measured))
-    return " ".join(notes)
+        if run.timings.loader and (why := run.timings.loader.not_measured):
+            yield say("no loader parts", device=run.device.upper(), why=why)
 
 
 def workers_table(pair: Comparison) -> Table:

@@ -6,22 +6,6 @@ What is in square brackets is left out if a value in it is not known, 0 or empty
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-from string import Formatter
-from typing import Any
-
-from photofinish.wording import (
-    bound,
-    counted,
-    interval_text,
-    limit,
-    listed,
-    ratio,
-    seconds,
-    times,
-)
-
 NOTHING = "n/a"
 THE_SAME = "the same"
 
@@ -59,12 +43,12 @@ TEMPLATES = {
     "gain unknown": "what it gains is not known, and {worth.worth_seconds:time} are asked",
     "perhaps nothing": "at most {most:time}, perhaps nothing",
     "gains between": "it gains {ends}, and {worth.worth_seconds:time} are asked",
-    "wide": "the interval is more than ten times wide",
+    "wide": "the interval's ends are more than 10x apart",
     "slow kernels": "the CPU's {precision} kernels are slow ({slow.share:.1%} of an fp32 product's "
     "rate)",
     "unknown loading": "its loading is not known: {why}",
-    "uncounted": "{names} has no formula",
-    "nothing recorded": "no accelerator is chosen, and none is recorded",
+    "uncounted": "no formula counts {names}",
+    "nothing recorded": "`compare.accelerators` names none, and none is recorded",
     "outdated": "The script has changed since this result: `photofinish run` runs it again.",
     # The share of a job, an epoch or a step that takes most of its time.
     "share of start-up": "{share:.0%} is start-up",
@@ -91,7 +75,7 @@ TEMPLATES = {
     "sample longer": "the same with `--seconds {limit}` ({more:time} more).",
     "try a GPU": "train it once on a GPU.",
     "try a rented GPU": "{rent}[ ({price})].",
-    "compare in fp32": "`precision: fp32`, for the CPU is no fair comparison.",
+    "compare in fp32": "`precision: fp32`, in which the CPU is a fair comparison.",
     "stay here": "stay on this CPU.",
     "stay here for few": "stay. Renting pays {runs}.",
     "rent for some": "one run: stay.[ {action.runs} or more: {rent}.]",
@@ -103,7 +87,7 @@ TEMPLATES = {
     "model": "Model: {model}.",
     "not checked": "not checked ({why})",
     "no GPU trained": "no GPU trained here",
-    "a script's model": "no first step of both is recorded",
+    "a script's model": "the first step is not recorded on both devices",
     "on a rented GPU": "{text}* on a {gpu}",
     "identical": "identical (the first step)",
     "same step": "same within rounding (the first step)",
@@ -126,17 +110,16 @@ TEMPLATES = {
     "mark of ~": "~ estimated or extrapolated",
     "mark of *": "* recorded elsewhere",
     "mark of (": "(a-b) true in 9 of 10",
-    "legend of model": "Model: {model}.",
     # What would change an estimate.
-    "launches": "Launching kernels decides its steps at batch {it.batch_size} "
-    "({it.step_seconds:time} each): with batch {it.larger_batch_size} a step takes "
+    "launches": "At batch size {it.batch_size}, launching kernels takes most of a step "
+    "({it.step_seconds:time}). At {it.larger_batch_size}, a step takes "
     "{it.larger_step_seconds:time}.",
-    "launches of some batch": "Launching kernels decides its steps at this batch size "
-    "({it.step_seconds:time} each): with {it.larger_batch_size} times as many samples a step takes "
+    "launches of some batch": "Launching kernels takes most of a step ({it.step_seconds:time}). "
+    "With {it.larger_batch_size} times as many samples, a step takes "
     "{it.larger_step_seconds:time}.",
     "captured": 'With `cuda_graphs: "on"`, about {seconds:time} on {gpu}.',
     "loader": "{gpu:cap} takes {need.gpu_samples_a_second:ratio} samples/s of this network, and "
-    "one core here loads {need.core_samples_a_second:ratio}. So it wants {cores:n core}. The "
+    "one core here loads {need.core_samples_a_second:ratio}. So it needs {cores:n core}. The "
     "cheapest machine has {need.cores} ({need.vcpus} vCPUs), so the GPU would wait "
     "{need.waiting_share:.0%} of the time.",
     "no loading": "Its loading is not known: {why}.",
@@ -146,7 +129,7 @@ TEMPLATES = {
     "whose": "the {device}'s",
     # Evidence.
     "missing": "Only the CPU trained here ({why}).",
-    "records": "The {gpus:list}'s figures are a record.",
+    "records": "The {gpus:list}'s figures were recorded elsewhere.",
     "epochs": "An epoch takes {it.device_seconds:time} on {gpu.device_name} and "
     "{it.cpu_seconds:time} on {cpu.device_name}: {faster}; {verdict}.",
     "repaid": "When the GPU's start-up is repaid: {when}.",
@@ -164,9 +147,9 @@ TEMPLATES = {
     "no steps": "No step of an optimizer was seen in the script, so it is timed as a whole: its "
     "start-up, its loading and what its steps compute are not known. `photofinish.steps` in its "
     "loop shows them.",
-    "seeds": "Over {count} seeds the {it.score_name} is {mean} ({interval}). Two seeds differ by "
-    "{two_seeds}.",
-    "seeds of both": "Over {count} seeds the {it.score_name} differs by {apart} between the "
+    "seeds": "Over {count} seeds the {it.scores.main_name} is {mean} ({interval}). "
+    "Two seeds differ by {two_seeds}.",
+    "seeds of both": "Over {count} seeds the {it.scores.main_name} differs by {apart} between the "
     "devices and by {two_seeds} between two seeds.",
     "cause": "On the {device}, {cause} ({found.cause}).",
     "likely cause": "On the {device}, an epoch is likely {found.likely}, but {cause}.",
@@ -176,7 +159,7 @@ TEMPLATES = {
     "step": "a step, its data on the device",
     "epoch": "an epoch with its data",
     "end_to_end": "the whole job with start-up",
-    "no interval": "no interval by a single value",
+    "no interval": "no interval from a single value",
     "no difference": "no clear difference",
     "gpu faster": "the GPU is faster",
     "cpu faster": "the CPU is faster",
@@ -184,7 +167,7 @@ TEMPLATES = {
     "never": "never, because its epochs are no shorter",
     "at once": "at once",
     "after": "after {epochs:n epoch}",
-    "no exact end": "{when} (no interval by a single epoch)",
+    "no exact end": "{when} (no interval from a single epoch)",
     "ends": "{what} ({low} to {high})",
     "all sizes": "none: the GPU is {which} at all sizes from {first:,} to {last:,}",
     "no size": "none between {first:,} and {last:,}",
@@ -204,55 +187,49 @@ TEMPLATES = {
     "on its samples: launching operations and updating {run.parameter_count:,} weights",
     "arithmetic": "arithmetic is {share:.0%} of a step[, with {threads:n thread} for "
     "{cores:n core}]",
-    "try": "Try `{line}`: {prediction}.[ Or `{second_line}`: {second}.]",
+    "try": "Try `{line}`: {prediction}.",
+    "or try": "Or `{line}`: {prediction}.",
     "tf32 by default": "TF32, PyTorch's default for convolutions, makes an epoch about {gain} "
     "faster (`precision: tf32`, tried).",
     "no suggestion": "No setting is suggested: {why}.",
     "cause unknown": "the cause is not known",
     "gains": "the job gets {gain:interval}x faster ({how})",
-    "gains at most": "the job gets at most {gain.high:bound} faster ({how})",
-    "gains unknown": "no limit here ({how})",
     # Why nothing is suggested.
-    "none: start-up": "start-up happens once, so a longer training feels it less",
+    "none: start-up": "start-up happens once, so its share shrinks with more epochs",
     "none: resident": "the samples are on the device already",
     "none: copies": "the samples don't fit into the device's memory, and copies are pinned already",
     "none: workers": "the samples don't fit into the device's memory, and each core has a worker",
     "none: small job": "the job is small, and a faster device would not help",
     "none: used well": "none that was tried makes a step faster",
-    "none: container": "raise the container's limit",
-    "none: no gain": "nothing that was tried surely gains",
+    "none: container": "the container's limit holds the CPU back, so raise it",
+    "none: no gain": "none that was tried is surely faster",
     "none: untried copies": "copies from pinned memory (`pin_memory`, `non_blocking`) were not "
     "tried",
-    "none: untried workers": "more workers were not tried, and may lose more by their start",
+    "none: untried workers": "more workers were not tried, and starting them may cost more than "
+    "they gain",
     "none: untried threads": "another number of threads was not tried",
     # How a suggestion is known.
-    "by: resident": "same bits, tried",
-    "by: batch size": "tried, changes what is learned, so compare the accuracy",
+    "learns: the same": "same bits, tried",
+    "learns: other last bits": "tried, changes the last bits",
+    "learns: something else": "tried, changes what is learned, so compare the accuracy",
     "by: captured": "tried, right only if each step runs the same operations",
-    "by: bf16": "tried, changes what is learned, so compare the accuracy",
     "by: tf32": "tried, changes what is learned: TF32 rounds the factors of products to 10 bits",
     "by: free algorithms": "tried, changes the last bits from run to run",
-    "by: threads": "tried, changes the last bits",
-    "by: workers": "same bits, tried",
-    "by: decode once": "same bits, tried",
-    "by: resident once": "same bits, tried",
-    "by: batch transform": "tried, changes what is learned, as a batch draws once",
+    "by: batch transform": "tried, changes what is learned, as a batch draws once for all samples",
     # Why the cause is not known.
-    "why: not taken apart": "no step was taken apart",
     "why: busy": "the machine was busy",
     "why: few steps": "it trained fewer than {least} steps",
     "why: training": "an epoch takes {apart:time} when measured, and took {whole:time} in the "
     "training",
-    "why: epoch": "its steps take {apart:time} when taken apart, and an epoch took {whole:time}",
-    "why: step": "a step takes {apart:time} when taken apart, and {whole:time} repeated on one "
-    "batch",
+    "why: epoch": "the parts of its steps add up to {apart:time}, and an epoch took {whole:time}",
+    "why: step": "the parts of a step add up to {apart:time}, and on one batch it takes "
+    "{whole:time}",
     # A training that a time limit ended.
     "timed": "{done:,} of {whole}",
     "extrapolated": " (extrapolated from {timed})",
     "from": "from {timed}",
     "time limit": "The CPU trained {timed}, by its `time_limit`. The whole job's time of "
-    "{it.whole_seconds:time} is extrapolated ({low:time} to {high:time}[, as by {worth:n value} "
-    "without drift]), and its test metrics are "
+    "{it.whole_seconds:time} is extrapolated ({low:time} to {high:time}). Its test metrics are "
     "those after {done}.",
     "job line": "{it.job} on {it.device}: about {about:time} for [{at_most} ]{epochs:n epoch}"
     "[ from each of {seeds} seeds] ({spread})",
@@ -269,7 +246,7 @@ TEMPLATES = {
     "not recorded": "not recorded: {layer.not_recorded}",
     "unequal": "other predictions for {layer.unequal:n item} ({layer.difference:.2%})",
     "difference": "a relative difference of {layer.difference:.1g}[ in {layer.at}]",
-    "only one": "only one has {layer.at}",
+    "only one": "only one device has {layer.at}",
     "they differ": "they differ",
     # Doubts.
     "busy steps": "The machine was busy while the {device}'s steps were measured ({why:list}), so "
@@ -293,7 +270,7 @@ TEMPLATES = {
     "several devices": "What several devices gain",
     "by size": "Where the GPU begins to pay, by size",
     "cut": "The rest is on the page and in comparison.csv.",
-    "no loader parts": "The {device}'s loader is not taken apart: {why}.",
+    "no loader parts": "The parts of the {device}'s loader are not known: {why}.",
     "extrapolated CPU": "{time}, extrapolated",
     "epochs to": "epochs to {target:g} validation accuracy",
     "time to": "time to {target:g} validation accuracy",
@@ -324,7 +301,7 @@ TEMPLATES = {
     "described gpus": "Time and cost on each GPU with its start. {gpus:list}",
     "step picture": "Where does a step go?",
     "device step": "{device}: a step {step:time}",
-    "in graphs": "Taken apart without CUDA graphs.",
+    "in graphs": "Measured without CUDA graphs.",
     "described step": "Parts of a step. {devices:list}. {parts:list}",
     "losses picture": "Same model?",
     "described losses": "Training loss over {epochs:n epoch}. {curves:list}",
@@ -358,7 +335,7 @@ TEMPLATES = {
     "stall": "{stall.file}:{stall.line} has `{stall.what}` in each step: the host waits for a GPU "
     "there. {mend}",
     "read back": "Read it every 50 steps.",
-    "keep size": "Its size is read back, which `torch.where` needs not.",
+    "keep size": "Its size is read back. `torch.where` needs none.",
     "make there": "Make it on the GPU, by `device=`.",
     "no estimates asked": "There are no estimates: {why}.",
     "untried workers of a script": "Workers (`num_workers`) may hide these waits, but were not "
@@ -366,49 +343,3 @@ TEMPLATES = {
     # The overview.
     "up to times": "up to {limit:bound}",
 }
-
-
-def _points(share: float) -> str:
-    points = f"{100 * share:g}"
-    return f"{points} point{'' if points == '1' else 's'}"
-
-
-_FORMATS: dict[str, Callable[[Any], str]] = {
-    "time": seconds,
-    "x": times,
-    "ratio": ratio,
-    "interval": interval_text,
-    "bound": bound,
-    "limit": limit,
-    "list": listed,
-    "commas": ", ".join,
-    "points": _points,
-    "cap": lambda text: f"{text[0].upper()}{text[1:]}",
-    "lower": lambda text: f"{text[0].lower()}{text[1:]}",
-}
-"""Formats of a template's fields, in addition to Python's and `n NOUN`, which counts."""
-
-
-class _Writer(Formatter):
-    """Formatter that knows times, ratios and counted nouns."""
-
-    def format_field(self, value: Any, format_spec: str) -> str:
-        if format_spec.startswith("n "):
-            return counted(value, format_spec.removeprefix("n "))
-        if write := _FORMATS.get(format_spec):
-            return write(value)
-        return str(super().format_field(value, format_spec))
-
-
-_WRITER = _Writer()
-_OPTIONAL = re.compile(r"\[(.*?)\]")
-
-
-def say(template: str, **values: Any) -> str:
-    """Return a sentence or a part of one: a template, filled by values and their attributes."""
-
-    def part(match: re.Match[str]) -> str:
-        names = [name for _, name, _, _ in _WRITER.parse(match[1]) if name]
-        return match[1] if all(_WRITER.get_field(name, (), values)[0] for name in names) else ""
-
-    return _WRITER.format(_OPTIONAL.sub(part, TEMPLATES[template]), **values)

@@ -153,8 +153,7 @@ class JobTimes(ProcessTimes, StepMeasurements, ABC):
     def step_parts(self) -> StepParts | None:
         """Parts of a step, or None if a CPU step's parts do not add up to the whole.
 
-        The whole is a step on one batch or, on a quiet machine, an epoch's time per step without
-        loading.
+        The whole is a step on one batch, or when quiet an epoch's time per step without loading.
         """
         if self.attribution is None:
             return None

@@ -9,6 +9,7 @@ from pydantic import Field, RootModel
 
 from photofinish.config.base import Record
 from photofinish.config.experiment import on_cpu, step_settings
+from photofinish.config.precisions import Precision
 from photofinish.errors import UserError
 from photofinish.machine.load import LoadWindow
 from photofinish.results import records
@@ -16,7 +17,6 @@ from photofinish.results.job_times import Timings
 from photofinish.results.measurements import LoopSteps, StepMeasurements
 from photofinish.results.pass_times import Readings, StepsTaken, Where
 
-Precision = Literal["fp64", "fp32", "tf32", "bf16", "fp16"]
 MEASURED_FOLDER, MEASURED = "measured", "measured.json"
 
 
@@ -79,8 +79,6 @@ class ScriptFacts(Record):
     time_limit: float | None = None
     """Seconds after which the command is stopped."""
     first_steps: FirstScriptSteps | None = None
-    moved_steps: FirstScriptSteps | None = None
-    """First steps with moved weights, in older records."""
     stalls: tuple[Stall, ...] = ()
     step_parts: dict[str, float] = Field(default_factory=dict)
     """Time of a step's forward pass, backward pass and optimizer on the CPU, if it is known."""
@@ -117,15 +115,13 @@ class Measured(Readings, Where, StepMeasurements):
     warm_up_seconds: float | None = None
     steps_taken: StepsTaken | None = None
     validation_step_seconds: float = 0.0
-    """Time of validation for each training step, extrapolated if there was time for a part of it.
-    """
+    """Time of validation for each training step, extrapolated if only a part of it was timed."""
     end_seconds: float = 0.0
     """Time of a script after its last step, if it ended by itself."""
     loop_steps: LoopSteps | None = None
     """Steps of a script on the CPU."""
     first_step: records.FirstStep | None = None
     no_first_step: str | None = None
-    """Reason for a missing first step."""
     load: tuple[LoadWindow, ...]
 
 
@@ -148,7 +144,6 @@ def write_measured(folder: Path, measured: Measured | NotMeasured) -> None:
 
 
 def read_measured(path: Path) -> Measured | NotMeasured:
-    """Read measured.json."""
     return records.read_record(path, _EitherMeasured).root
 
 

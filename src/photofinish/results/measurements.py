@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
@@ -47,10 +47,28 @@ class InTurns(Record):
         return [base_seconds / changed_seconds for base_seconds, changed_seconds in pairs]
 
 
-TriedBy = Literal[
-    "bf16", "tf32", "free algorithms", "captured",
-    "resident", "workers", "decode once", "resident once", "batch transform",
-]  # fmt: skip
+Learns = Literal["the same", "other last bits", "something else"]
+LEARNS: dict[str, Learns] = {
+    "resident": "the same",
+    "workers": "the same",
+    "decode once": "the same",
+    "resident once": "the same",
+    "threads": "other last bits",
+    "free algorithms": "other last bits",
+    "batch size": "something else",
+    "captured": "something else",
+    "bf16": "something else",
+    "tf32": "something else",
+    "batch transform": "something else",
+}
+"""Changes that are tried, and what a training with one learns, or may learn.
+
+To add a change, add a row here, and its trial in measure/attribution.py or loader_tries.py.
+"""
+if TYPE_CHECKING:
+    TriedBy = str
+else:
+    TriedBy = Literal[tuple(LEARNS)]
 
 
 class Tried(Record):
@@ -120,6 +138,8 @@ class StepAttribution(Record):
     """Host time to launch a step, on an accelerator without captured steps."""
     tried: tuple[Tried, ...] = ()
     """Steps on an accelerator with settings that it has and the training does not use."""
+    not_tried: dict[TriedBy, str] = Field(default_factory=dict)
+    """Reasons why settings could not be tried, such as too little memory for two copies."""
 
     def tried_by(self, name: TriedBy) -> Tried | None:
         return next((each for each in self.tried if each.by == name), None)

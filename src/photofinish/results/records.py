@@ -31,7 +31,6 @@ RECORD, HISTORY, WEIGHTS = "record.json", "history.csv", "weights.safetensors"
 EPOCHS = "epochs"
 TIMINGS = "timings.json"
 EVALUATION, PREDICTIONS = "evaluation.json", "predictions.csv"
-MEAN_ABSOLUTE_ERROR = "mean_absolute_error"
 DeviceLabel = Literal["cpu", "gpu"]
 DEVICE_LABELS: tuple[DeviceLabel, ...] = ("cpu", "gpu")
 _HISTORY_ROW = TypeAdapter(EpochMetrics)
@@ -53,8 +52,6 @@ class TrainingRecord(Record):
     image_shape: Nested[Shape]
     dtype: Nested[Dtype] = "uint8"
     """Dtype of the packed samples: uint8 for images."""
-    stored_shape: Nested[Shape] = ()
-    """Shape of the samples in the data set, before transforms."""
     target_shape: Shape = ()
     class_names: tuple[str, ...]
     mean: tuple[float, ...]
@@ -212,55 +209,66 @@ class ClassScores(Record):
     image_count: int
 
 
-class SeedScores(Record):
-    """Test scores of the network from a further seed."""
-
-    seed: int
-    weights_sha256: str = ""
-    test_accuracy: float | None
-    test_loss: float
-    mean_absolute_error: float | None
-
-
-class DeviceEvaluation(Record):
-    """Test scores of the network that one device trained, computed on the CPU."""
+class NetworkScores(Record):
+    """Test scores of one network, computed on the CPU."""
 
     weights_sha256: str = ""
-    test_accuracy: float | None
-    """None if the task has values"""
+    main: str
+    """Name of the main score, which is one of those below."""
+    test_accuracy: float | None = None
+    """None if no prediction is right or wrong."""
     test_loss: float
     macro_f1: float | None = None
     metrics: dict[str, float] = Field(default_factory=dict)
     """Custom metrics, and errors of predicted values, by name."""
-    first_metric: str | None = None
-    """Name of the first custom metric, which is the main score."""
+
+    def value(self, name: str) -> float:
+        """Return the score of this name, which must be there."""
+        ours = {
+            "test_accuracy": self.test_accuracy,
+            "test_loss": self.test_loss,
+            "macro_f1": self.macro_f1,
+        }
+        value = self.metrics.get(name, ours.get(name))
+        if value is None:
+            raise KeyError(name)
+        return value
+
+    @property
+    def main_name(self) -> str:
+        return "macro F1" if self.main == "macro_f1" else self.main.replace("_", " ")
+
+    def main_text(self, value: float | None = None) -> str:
+        """Format the main score, or another value or difference of it."""
+        value = self.value(self.main) if value is None else value
+        return f"{value:.2%}" if self.main == "test_accuracy" else f"{value:.4g}"
+
+    @property
+    def in_words(self) -> str:
+        """Main score as a phrase."""
+        size = self.main_text()
+        is_share = self.main == "test_accuracy"
+        return f"{size} {self.main_name}" if is_share else f"{self.main_name} {size}"
+
+
+class SeedScores(NetworkScores):
+    """Test scores of the network from a further seed."""
+
+    seed: int
+
+
+class DeviceEvaluation(NetworkScores):
+    """Test scores of the network that one device trained."""
+
     classes: dict[str, ClassScores] = Field(default_factory=dict)
     confusion: tuple[tuple[int, ...], ...] = ()
     """Confusion matrix, with a row for each true class."""
     seeds: tuple[SeedScores, ...] = ()
     """Test scores of the networks from further seeds."""
 
-    @property
-    def figure(self) -> tuple[str, str]:
-        """Name and value of the main score."""
-        if self.first_metric is not None:
-            name = self.first_metric
-            return name.replace("_", " "), f"{self.metrics[name]:.4g}"
-        if self.test_accuracy is None and MEAN_ABSOLUTE_ERROR not in self.metrics:
-            return "test loss", f"{self.test_loss:.4g}"  # a custom step may predict nothing
-        if self.test_accuracy is None:
-            error = self.metrics[MEAN_ABSOLUTE_ERROR]
-            return MEAN_ABSOLUTE_ERROR.replace("_", " "), f"{error:.4g}"
-        if self.macro_f1 is not None and not self.confusion:
-            # With several labels, answering no to each label is often accurate.
-            return "macro F1", f"{self.macro_f1:.4g}"
-        return "test accuracy", f"{self.test_accuracy:.2%}"
-
-    @property
-    def in_words(self) -> str:
-        """Main score as a phrase."""
-        name, size = self.figure
-        return f"{size} {name}" if name == "test accuracy" else f"{name} {size}"
+    def of_all_seeds(self, name: str) -> tuple[float, ...]:
+        """Return a score of each seed's network, the experiment's own seed first."""
+        return tuple(each.value(name) for each in (self, *self.seeds))
 
 
 class Evaluation(Record):

@@ -30,8 +30,10 @@ _OUTSIDE = re.compile(r"[/\\~]|\.\.[/\\]|([A-Za-z]|file):[/\\]")
 """Pattern of the start of a path outside the project."""
 
 
-_GONE = frozenset({"products", "gpu_clock_mhz", "by_fork", "one_indexing_seconds", "sampled_steps"})
+_GONE = frozenset({"products", "gpu_clock_mhz", "sampled_steps", "repeat", "last_epoch"})
 """Fields of timings in records of earlier versions, which nothing reads."""
+_MAIN = "test_accuracy", "test_loss"
+"""Main scores of records that do not name theirs."""
 
 
 class Reference(Record):
@@ -98,7 +100,10 @@ def _as_now(record: dict[str, Any]) -> dict[str, Any]:
         loader["tried_inputs"] = [each for each in loader["tried_inputs"] if "turns" in each]
     for not_in_turns in ("bf16", "tf32", "free", "captured", "resident"):
         (timings.get("attribution") or {}).pop(not_in_turns, None)
-    record["training"]["experiment"]["input"].pop("byte_batches", None)
+    record["training"].pop("stored_shape", None)
+    scores = record["scores"]
+    first = scores.pop("first_metric", None)
+    scores.setdefault("main", first or next(name for name in _MAIN if scores[name] is not None))
     return {**record, "timings": timings}
 
 

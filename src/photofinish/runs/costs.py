@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from photofinish.config.budget import BudgetPlan
+from photofinish.config.devices import BudgetPlan
 from photofinish.errors import UserError
 from photofinish.results import EpochTiming, passed_seconds
 from photofinish.results.records import DeviceLabel

@@ -8,9 +8,9 @@ import torch
 
 from photofinish.errors import UserError
 from photofinish.files import sha256_of_bytes, write_bytes_atomically
+from photofinish.machine.load import LoadMonitor
 from photofinish.results import EpochTiming, passed_seconds, records
 from photofinish.results.learned import seed_weights, weights_of
-from photofinish.runs.instruments import Instruments
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup
 from photofinish.runs.training import Training
@@ -22,7 +22,7 @@ from photofinish.wording import seconds
 Epochs = tuple[EpochTiming, ...]
 
 
-def train_repeats(first: Training, instruments: Instruments) -> tuple[Epochs, ...]:
+def train_repeats(first: Training, monitor: LoadMonitor) -> tuple[Epochs, ...]:
     repeats: list[Epochs] = []
     count, spent_seconds = first.setup.run.experiment.repeats, first.spent_seconds()
     if count > 1:
@@ -35,8 +35,9 @@ def train_repeats(first: Training, instruments: Instruments) -> tuple[Epochs, ..
             spent_before_seconds=spent_seconds,
             last_epoch=first.trainer.progress.last_epoch,
         )
-        with instruments.repeat(number) as epoch_ended:
-            again.run(epoch_ended)
+        monitor.begin()
+        again.run(monitor.epoch_ended)
+        monitor.training_ended()
         check_repeat(first.trainer, again.trainer, first.setup.run.name, number)
         repeats.append(tuple(again.trainer.progress.timings))
         spent_seconds += passed_seconds(repeats[-1])
@@ -53,18 +54,14 @@ def check_repeat(first: Trainer, again: Trainer, name: str, number: int) -> None
     if differing or weights_of(first.result) != weights_of(again.result):
         where = f"from epoch {differing[0]} on" if differing else "in its weights at the end"
         raise UserError(
-            f"{name}, repeat {number}: it learned something else than the first time, {where}, so "
-            f"its times can't be compared: something on this device does not repeat bit for bit. "
-            f"repeats: 1 in params.yaml does without"
+            f"{name}, repeat {number} differs from the first training {where}, so their times "
+            f"can't be compared: something on this device does not repeat bit for bit. Set "
+            f"repeats: 1 in params.yaml"
         )
 
 
 def train_further_seeds(
-    run: Run,
-    device: torch.device,
-    team: World,
-    spent_seconds: float,
-    last_epoch: int | None,
+    run: Run, device: torch.device, team: World, spent_seconds: float, last_epoch: int | None
 ) -> tuple[Epochs, ...]:
     """Train from each further seed, write the results, and return the epochs of each seed.
 

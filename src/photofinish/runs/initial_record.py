@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from photofinish.models.registry import count_parameters
 from photofinish.results import records
 from photofinish.results.pass_times import StepsTaken, made_here
 from photofinish.runs.job_clock import JobClock
@@ -27,11 +26,10 @@ def training_record(
         experiment=run.experiment,
         precision=effective_precision(setup.device, run.experiment.precision),
         memory_format="channels_last" if is_channels_last else "contiguous",
-        parameter_count=count_parameters(trainer.network),
+        parameter_count=sum(weight.numel() for weight in trainer.network.parameters()),
         task=manifest.task,
         image_shape=setup.sample.shape,
         dtype=setup.sample.dtype,
-        stored_shape=manifest.shape,
         target_shape=manifest.target_shape,
         class_names=manifest.class_names,
         mean=manifest.mean if setup.sample.is_normalised else (),

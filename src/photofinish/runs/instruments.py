@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
 from itertools import chain
 from typing import Self
 
@@ -20,7 +17,7 @@ from photofinish.training.torch_device import nvidia_uuid
 class Instruments:
     """Instruments of a run in one process, read between epochs only.
 
-    A `with` block watches the first training. `repeat` watches the rest.
+    A `with` block watches the first training. `monitor` also watches the load of its repeats.
     """
 
     overhead: Overhead
@@ -28,14 +25,14 @@ class Instruments:
     """Readings of the first training."""
 
     def __init__(self, training: Training) -> None:
-        self._load = training.setup.load_monitor()
+        self.monitor = training.setup.load_monitor()
         gpus = list(map(nvidia_uuid, training.team.devices))
         self._energy = EnergyMeter(gpus) if training.setup.run.device == "gpu" else None
         self._training, self._epochs_before, self._started_seconds = training, 0, 0.0
 
     def __enter__(self) -> Self:
         self._epochs_before = self._training.trainer.progress.epochs_done
-        self._load.begin()
+        self.monitor.begin()
         if self._energy:
             self._energy.begin()
         self._started_seconds = self._training.spent_seconds()
@@ -55,7 +52,7 @@ class Instruments:
             energy = tuple(
                 Energy(of=part.of, status="unavailable", reason=reason) for part in energy
             )
-        self._load.training_ended()
+        self.monitor.training_ended()
         seconds = max(0.0, loop_seconds - passes_seconds)
         self.overhead = Overhead(
             passes_seconds=passes_seconds,
@@ -72,15 +69,4 @@ class Instruments:
     @property
     def load(self) -> tuple[LoadWindow, ...]:
         """Load of the training, then of its repeats."""
-        return tuple(self._load.windows)
-
-    def epoch_ended(self, epoch: int) -> None:
-        """Read the load after an epoch of the first training."""
-        self._load.epoch_ended(1, epoch)
-
-    @contextmanager
-    def repeat(self, number: int) -> Iterator[Callable[[int], None]]:
-        """Watch a repeat. Yield the function to call after each epoch."""
-        self._load.begin()
-        yield partial(self._load.epoch_ended, number)
-        self._load.training_ended()
+        return tuple(self.monitor.windows)

@@ -79,7 +79,6 @@ class Setup:
         validate_custom_model(experiment, network, criterion, batch, outputs, step)
 
     def new_trainer(self, network: nn.Module | None = None) -> Trainer:
-        """Build a trainer of `network`, or of a new network."""
         network = self.new_network() if network is None else network
         with self._experiment_named():
             return Trainer(

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from photofinish.config.base import read_plan
-from photofinish.config.budget import BudgetPlan
+from photofinish.config.devices import BudgetPlan
 from photofinish.config.experiment import ExperimentPlan
 from photofinish.data.packed import PackedSplit
 from photofinish.files import state_folder

@@ -45,11 +45,7 @@ def train_rank(
 
 
 def train(
-    run: Run,
-    device: torch.device,
-    team: World,
-    tracker: Tracker | NoTracker,
-    waited_seconds: float,
+    run: Run, device: torch.device, team: World, tracker: Tracker | NoTracker, waited_seconds: float
 ) -> None:
     """Train from the last checkpoint, if any, and write the results."""
     if team.is_main:
@@ -69,11 +65,7 @@ def train(
 
 
 def _train_own_seed(
-    run: Run,
-    device: torch.device,
-    team: World,
-    tracker: Tracker | NoTracker,
-    waited_seconds: float,
+    run: Run, device: torch.device, team: World, tracker: Tracker | NoTracker, waited_seconds: float
 ) -> records.TrainingTimes:
     """Train from the experiment's own seed, then train its repeats. Write `model/`."""
     clock = JobClock(tracker, waited_seconds)
@@ -92,13 +84,13 @@ def _train_own_seed(
         with instruments:  # samples load and energy, and times this loop's overhead
             for metrics, timing in training.epochs():
                 tracker.epoch_ended(metrics, timing)
-                instruments.epoch_ended(metrics.epoch)
+                instruments.monitor.epoch_ended()
     with clock.excluded():
-        repeats = train_repeats(training, instruments)
+        repeats = train_repeats(training, instruments.monitor)
     if team.is_main:
         write_model(training)
         for warning in load_warnings(instruments.load):
-            training.say(f"take the times with care: {warning}")
+            training.say(f"these times are unreliable: {warning}")
     return timings_of(
         training,
         clock,

@@ -86,15 +86,15 @@ class Training:
         self._epochs_saved = self.trainer.progress.epochs_done
         self.resumed_at_epochs = (*state["resumed_at_epochs"], self._epochs_saved)
 
-    def run(self, epoch_ended: Callable[[int], None] | None = None) -> None:
+    def run(self, epoch_ended: Callable[[], None] | None = None) -> None:
         """Train the epochs that are left, warm-up included."""
         with self.shown():
             self.restore()
             if self.trainer.epochs_left():
                 self.trainer.prepare()
-            for metrics, _timing in self.epochs():
+            for _ in self.epochs():
                 if epoch_ended:
-                    epoch_ended(metrics.epoch)
+                    epoch_ended()
 
     def epochs(self) -> Iterator[tuple[EpochMetrics, EpochTiming]]:
         """Train the epochs that are left.
@@ -168,8 +168,7 @@ class FirstTraining(Training):
     def _epoch_trained(self, epoch: int) -> None:
         """Keep the epoch's weights, and end here if the next epoch would exceed the time limit.
 
-        The checkpoint stores the decision of rank 0, so that a resumed training ends with the same
-        epoch.
+        The checkpoint has rank 0's decision, so that a resumed training ends with the same epoch.
         """
         if (limit_seconds := self._costs.time_limit_seconds) and self.trainer.epochs_left():
             epochs_to_come = self.team.broadcast_object(self._epochs_to_come())

@@ -96,8 +96,4 @@ def _training_bar(trainer: Trainer) -> Progress:
     ]
     if at_most := _at_most(trainer).strip():
         columns.insert(-1, TextColumn(at_most))
-    return _Polled(
-        *columns,
-        console=Console(stderr=True),
-        refresh_per_second=4,
-    )
+    return _Polled(*columns, console=Console(stderr=True), refresh_per_second=4)

@@ -59,7 +59,7 @@ _clock = time.perf_counter
 
 @dataclass(frozen=True)
 class Limits:
-    """Maximum times to wait and to watch."""
+    """Maximum times to wait and to watch, and how a command runs meanwhile."""
 
     training_seconds: float
     """Maximum time after the first step."""
@@ -67,6 +67,7 @@ class Limits:
     """Maximum time until the first step."""
     seeds: bool = True
     """True to seed a script that runs on two devices."""
+    shows_output: bool = False
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,6 @@ def watch(
     *,
     kind: str,
     limits: Limits,
-    shows_output: bool,
     takes_input: bool = False,
     is_seeded: bool = False,
 ) -> Watched:
@@ -126,12 +126,12 @@ def watch(
         variables |= dict.fromkeys((SEEDED, "PYTHONHASHSEED") if is_seeded else (), "0")
         began_at, began_at_unix_seconds = _clock(), time.time()
         with (
-            _Progress(kind, shows_output=shows_output) as progress,
+            _Progress(kind, shows_output=limits.shows_output) as progress,
             (folder / _OUTPUT).open("wb") as file,
             _running(
                 command,
                 os.environ | variables,
-                None if shows_output else file,
+                None if limits.shows_output else file,
                 takes_input=takes_input,
             ) as process,
         ):
@@ -139,7 +139,7 @@ def watch(
             load = load_monitor(kind, variables)
             status = _follow(process, progress, sample, load, limits)
             ended_at = _clock()
-            load.sample(1, 1)
+            load.sample()
         sample.read()
         lines = (folder / _OUTPUT).read_text(encoding="utf-8", errors="replace").splitlines()
     output, trained = "\n".join(lines[-_LAST_LINES:]), sample.process
@@ -160,7 +160,7 @@ def watch(
     if trained is None or watched.figures is None or trained.unseen:
         text = _no_steps(trained or Process(), status, ended_at - began_at)
         if status:
-            needs_gpu = kind == "cpu" and (shows_output or _NEEDS_GPU.search(output))
+            needs_gpu = kind == "cpu" and (limits.shows_output or _NEEDS_GPU.search(output))
             text = f"{output}\n{text}{_HARD_CODED if needs_gpu else ''}"
         raise NoStepsError(text, watched)
     return watched

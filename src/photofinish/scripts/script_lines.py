@@ -8,12 +8,13 @@ import operator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from photofinish.config.precisions import PRECISIONS
 from photofinish.inside.lengths import TRAINER, unit_of
 from photofinish.inside.recorder import main_optimizer
 from photofinish.results.measured import FirstScriptSteps
 from photofinish.scripts.script_figures import LATER_STEPS, Figures, merged
 
-_SHORT = {"torch.float16": "fp16", "torch.bfloat16": "bf16"}
+_BY_DTYPE = {f"torch.{facts.autocast}": name for name, facts in PRECISIONS.items()}
 _FIELDS = "stalls", "step_parts", "uncounted", "has_torch"
 """Kinds of lines that have one value."""
 _MOST_BATCHES, _MOST_SECONDS_OF_BATCHES = 100, 60.0
@@ -147,7 +148,7 @@ class Process:
             self.recording_seconds = line.pop("seconds")
             self.first_steps = FirstScriptSteps(**line)
         elif kind == "autocast":
-            self.autocast = _SHORT.get(line["dtype"])
+            self.autocast = _BY_DTYPE.get(line["dtype"])
         elif kind == "other":
             self.others[line["name"]] = line["at"]
         elif kind == "memory":

@@ -21,13 +21,7 @@ from photofinish.errors import TerminatedError, UserError
 from photofinish.files import state_folder
 from photofinish.inside.hooks import TAKES_APART
 from photofinish.inside.lengths import lengths_in_command
-from photofinish.machine.fingerprint import (
-    CpuTarget,
-    GpuTarget,
-    check_machine,
-    read_host,
-    report_missing,
-)
+from photofinish.machine.fingerprint import GpuTarget, check_machine, read_host, report_missing
 from photofinish.nested import dotted
 from photofinish.results.measured import (
     MEASURED,
@@ -40,12 +34,7 @@ from photofinish.results.measured import (
 from photofinish.results.records import DeviceLabel
 from photofinish.scripts.run_script import Watched, load_monitor, recording
 from photofinish.scripts.script_lines import Length, WatchedScript
-from photofinish.scripts.script_record import (
-    Given,
-    measured_script,
-    missing_length,
-    steps_of_epoch,
-)
+from photofinish.scripts.script_record import Given, measured_script, missing_length, steps_of_epoch
 from photofinish.stage.locks import exclusive, exclusive_machine
 from photofinish.stage.process import end_group, kill_tree
 from photofinish.wording import counted
@@ -67,12 +56,15 @@ def run_script(device: DeviceLabel, plan_file: Path, host_file: Path, out: Path)
         report_missing(f"{plan.name} on {device}", host, reason)
         write_measured(folder, NotMeasured(job=plan.name, device=device, reason=reason))
         return
-    kind = host.accelerators[0].kind if isinstance(host, GpuTarget) else "cpu"
+    kind = "cpu"
+    gpus: Sequence[int] = ()
+    if isinstance(host, GpuTarget):
+        kind, gpus = host.accelerators[0].kind, host.device_ids or range(len(host.accelerators))
     command = plan.command.replace(PLACEHOLDER, kind)
     metrics_file = Path(plan.metrics) if plan.metrics else None
     before = _state(metrics_file)
     with exclusive(state_folder() / "locks", str(out.resolve())), exclusive_machine(command):
-        run, stop = _run(command, kind, _gpus(host), host.threads or 1, plan.time_limit)
+        run, stop = _run(command, kind, gpus, host.threads or 1, plan.time_limit)
     _check_device(plan.name, kind, run)
     if run.status is None:
         metrics_file = None  # a part of the training has other metrics than all of it
@@ -163,21 +155,13 @@ def _check_device(name: str, kind: str, run: Watched) -> None:
         )
 
 
-def _gpus(host: CpuTarget | GpuTarget) -> Sequence[int]:
-    """Return the places of the GPUs that the settings choose."""
-    if isinstance(host, CpuTarget):
-        return ()
-    return host.device_ids or range(len(host.accelerators))
-
-
 def _run(
     command: str, kind: str, gpus: Sequence[int], threads: int, limit_seconds: float | None
 ) -> tuple[Watched, BaseException | None]:
     """Run the command with its output on the terminal. Return the signal that ended this stage."""
     with recording(kind, gpus) as (folder, variables):
-        environment = (
-            {"OMP_NUM_THREADS": str(threads)} | os.environ | variables | {TAKES_APART: "1"}
-        )
+        variables |= {TAKES_APART: "1"}
+        environment = {"OMP_NUM_THREADS": str(threads)} | os.environ | variables
         load = load_monitor(kind, variables)
         began_at, began_at_unix_seconds = time.perf_counter(), time.time()
         status: int | None = 1
@@ -188,7 +172,7 @@ def _run(
         except (KeyboardInterrupt, TerminatedError) as error:
             ended, stop = "a signal to its stage", error
         ended_at = time.perf_counter()
-        load.sample(1, 1)
+        load.sample()
         sample = WatchedScript(folder)
         sample.read()
     process = sample.process

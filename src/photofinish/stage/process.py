@@ -90,9 +90,8 @@ def end_on_sigterm() -> None:
     if has_timer:
         signal.signal(signal.SIGALRM, end)
         sys.unraisablehook = _without_signals(sys.unraisablehook)
-    if (
-        signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
-    ):  # a shell's background jobs ignore Ctrl-C
+    # A shell's background jobs ignore Ctrl-C.
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, end)
 
 

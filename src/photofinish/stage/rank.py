@@ -30,9 +30,6 @@ class Rank:
         """True on rank 0, the only rank that writes, tracks and prints."""
         return self.number == 0
 
-    def __str__(self) -> str:
-        return f"process {self.number} of {self.size}"
-
 
 def own_rank() -> Rank | None:
     """Return this process's rank, or None if torchrun did not start it."""

@@ -66,8 +66,7 @@ class Tracker:
             1, multiprocessing.get_context("spawn"), _end_with_stage
         )
         others = multiprocessing.active_children()
-        # The worker inherits this: the terminal also sends it Ctrl-C, but only the stage should
-        # act.
+        # The worker inherits this: the terminal sends it Ctrl-C too, but only the stage should act.
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         self._call("open_project")
         signal.signal(signal.SIGINT, before)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -75,6 +75,8 @@ Answered = tuple[str, str, float]
 """Identity of a training: experiment, device, and start."""
 Lines = tuple[str, str]
 """Word of an answer, and both lines of it."""
+Files = list[tuple[Path, str]]
+"""Files, each with its artifact folder."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +92,7 @@ class RunDocument:
     params: dict[str, str] = field(default_factory=dict)
     dataset: DatasetInput | None = None
     metrics: list[Metric] = field(default_factory=list)
-    files: list[tuple[Path, str]] = field(default_factory=list)
-    """Files, each with its artifact folder."""
+    files: Files = field(default_factory=list)
     model: Path | None = None
     """Folder with a training's weights."""
     started_ms: int | None = None
@@ -146,50 +147,57 @@ def training_document(
     record = records.read_training(model)
     if isinstance(record, records.Unavailable):
         return None
-    timings = records.read_record(timings_folder / records.TIMINGS, records.TrainingTimes)
-    history = records.read_history(model)
-    seeds = records.read_seeds(model, record.experiment)
     experiment = record.experiment
+    history, seeds = records.read_history(model), records.read_seeds(model, experiment)
+    timings, measured = _timings(folder)
+    scores, evaluated = _scores(results / name / records.EVALUATED, record, seeds)
     result = mirrored = _digest(f"{name}/{device}", *written_last)
-    files = [*_files(model, records.MODEL), *_files(timings_folder, records.TIMINGS_FOLDER)]
-    measured_file = folder / MEASURED_FOLDER / MEASURED
-    if measured_file.is_file():  # else the stage `measure` did not run
-        try:
-            timings, _ = read_trained(folder)
-        except UserError as error:  # it is of another training, and not measured again yet
-            print(f"MLflow: {name}/{device} goes without its steps: {error}", file=sys.stderr)
-        else:
-            files.append((measured_file, MEASURED_FOLDER))
-            mirrored = _digest(result, measured_file)
+    for path, _ in [*measured, *evaluated]:
+        mirrored = _digest(mirrored, path)
     values, quality = summary(timings), ""
-    evaluation = results / name / records.EVALUATED / records.EVALUATION
-    if evaluation.is_file():
-        judged = records.read_record(evaluation, records.Evaluation)
-        scores = judged.scores_of(record, seeds)
-        if scores:  # otherwise `evaluate` has not scored these weights yet
-            files.append((evaluation, records.EVALUATED))
-            mirrored = _digest(mirrored, evaluation)
-            quality = f": {scores.in_words}"
-            values |= test_scores(scores)
+    if scores:
+        values |= test_scores(scores)
+        quality = f": {scores.in_words}"
     tags = {}
     if timings.epochs_left:
         tags[TAG_EXTRAPOLATED] = f"from {len(history)} of {timings.planned_epochs} epochs"
     note = _note(experiment, timings, quality, tags.get(TAG_EXTRAPOLATED))
     key = records.training_key(name, timings.identity)
     document = _document(name, device, "train", timings, key, note, result, mirrored, answers)
-    params = run_params(experiment, device)
-    dataset = dataset_input(experiment.dataset, record.data_sha256, record.samples)
-    metrics = [*training_metrics(history, timings, seeds, values)]
-    tags |= document.tags
+    written = [*_files(model, records.MODEL), *_files(timings_folder, records.TIMINGS_FOLDER)]
     return replace(
         document,
-        tags=tags,
-        params=params,
-        dataset=dataset,
-        metrics=metrics,
-        files=files,
+        tags=tags | document.tags,
+        params=run_params(experiment, device),
+        dataset=dataset_input(experiment.dataset, record.data_sha256, record.samples),
+        metrics=[*training_metrics(history, timings, seeds, values)],
+        files=[*written, *measured, *evaluated],
         model=model,
     )
+
+
+def _timings(folder: Path) -> tuple[records.TrainingTimes, Files]:
+    """Return a device's times, with its steps and their file if `measure` has measured them."""
+    file = folder / MEASURED_FOLDER / MEASURED
+    try:
+        if file.is_file():
+            return read_trained(folder)[0], [(file, MEASURED_FOLDER)]
+    except UserError as error:  # it is of another training, and not measured again yet
+        name = f"{folder.parent.name}/{folder.name}"
+        print(f"MLflow: {name} goes without its steps: {error}", file=sys.stderr)
+    times = folder / records.TIMINGS_FOLDER / records.TIMINGS
+    return records.read_record(times, records.TrainingTimes), []
+
+
+def _scores(
+    folder: Path, record: records.TrainingRecord, seeds: Iterable[records.SeedRun]
+) -> tuple[records.DeviceEvaluation | None, Files]:
+    """Return the scores of a training and their file, if `evaluate` has scored these weights."""
+    file = folder / records.EVALUATION
+    if not file.is_file():
+        return None, []
+    scores = records.read_record(file, records.Evaluation).scores_of(record, seeds)
+    return scores, [(file, records.EVALUATED)] if scores else []
 
 
 def _document(
@@ -289,7 +297,6 @@ def _machine_tags(timings: ProcessTimes) -> dict[str, str]:
 def _note(
     experiment: Experiment, timings: records.TrainingTimes, quality: str, extrapolated: str | None
 ) -> str:
-    """Return a training's description."""
     text = (
         f"{OURS}: {experiment.model.name} trained on {experiment.dataset} by"
         f" {timings.device_name}{quality}. {len(timings.epochs)} epochs of"
@@ -313,7 +320,7 @@ def report_document(report: Path) -> RunDocument:
     return RunDocument(COMPARISON, tags, COMPARISON, mirrored, files=files)
 
 
-def _files(folder: Path, name: str) -> list[tuple[Path, str]]:
+def _files(folder: Path, name: str) -> Files:
     """Return the files below a folder, each with its artifact folder."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     return [(path, (Path(name) / path.relative_to(folder).parent).as_posix()) for path in paths]

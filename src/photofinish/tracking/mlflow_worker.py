@@ -59,8 +59,7 @@ def start(
     _live.clear()
     _live[run_id] = max((metric.step for metric in history), default=0)
     if store.local_artifacts:
-        # Logging the model needs torch, which takes seconds to import, so import it while the stage
-        # does.
+        # Logging the model needs torch, which takes seconds to import: now, as the stage does.
         importlib.import_module("photofinish.tracking.model")
 
 

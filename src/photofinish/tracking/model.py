@@ -99,8 +99,7 @@ def _signature(record: records.TrainingRecord) -> ModelSignature:
     if outputs is None:
         return ModelSignature(inputs=Schema(inputs))
     return ModelSignature(
-        inputs=Schema(inputs),
-        outputs=Schema([TensorSpec(np.dtype(np.float32), (-1, *outputs))]),
+        inputs=Schema(inputs), outputs=Schema([TensorSpec(np.dtype(np.float32), (-1, *outputs))])
     )
 
 
@@ -120,11 +119,7 @@ def _example(record: records.TrainingRecord) -> Any:
 
 
 def as_served(
-    network: nn.Module,
-    mean: tuple[float, ...],
-    std: tuple[float, ...],
-    dtype: Any,
-    dimensions: int,
+    network: nn.Module, mean: tuple[float, ...], std: tuple[float, ...], dtype: Any, dimensions: int
 ) -> nn.Module:
     """Return the network with the normalisation of its training.
 

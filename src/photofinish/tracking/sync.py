@@ -215,11 +215,7 @@ def _has_model(store: Store, run: Run) -> bool:
 
 def _share_view(store: Store) -> None:
     """Choose the columns of MLflow's page of runs, which its address then names as a view."""
-    view = {
-        "selectedColumns": _COLUMNS,
-        "columnOrder": _COLUMNS,
-        "columnWidths": {_ANSWER: 180},
-    }
+    view = {"selectedColumns": _COLUMNS, "columnOrder": _COLUMNS, "columnWidths": {_ANSWER: 180}}
     tag = f"mlflow.sharedViewState.{_VIEW}"
     store.client.set_experiment_tag(store.experiment_id, tag, json.dumps(view))
 

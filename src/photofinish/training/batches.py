@@ -28,7 +28,6 @@ Batch = tuple[Any, Any]
 
 
 def map_batch(function: Callable[[torch.Tensor], torch.Tensor], batch: Batch) -> Batch:
-    """Apply a function to each tensor of a batch."""
     inputs, targets = batch
     return map_nested(function, inputs), map_nested(function, targets)
 

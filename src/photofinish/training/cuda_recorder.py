@@ -55,8 +55,7 @@ class CudaRecorder:
             with capture:
                 output = work()
         except RuntimeError:
-            # PyTorch would stay on the capture's stream, and before 2.14 its generator would not
-            # draw.
+            # PyTorch would stay on the capture's stream. Before 2.14 its generator would not draw.
             torch.cuda.set_stream(stream)
             generator.graphsafe_set_state(generator.clone_state())
             raise

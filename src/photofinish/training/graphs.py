@@ -180,7 +180,7 @@ class GraphedSteps:
 
     def note_failure(self, error: BaseException) -> None:
         """Add to `why` that eager steps were measured, because a capture failed in measuring."""
-        note = f"; some were measured one by one, as recording them failed ({first_failure(error)})"
+        note = f"; some were measured one by one, as capturing them failed ({first_failure(error)})"
         self.why += "" if note in self.why else note
 
     def resized(self, at_once: int) -> GraphedSteps:
@@ -214,7 +214,7 @@ def choose_steps(
     if experiment.cuda_graphs == "off":
         return step.because(TURNED_OFF)
     if recorder is None:
-        return step.because(f"steps are recorded on CUDA and ROCm alone, not on {device.type}")
+        return step.because(f"steps are captured on CUDA and ROCm only, not on {device.type}")
     if why_not := _why_not_with(state, training) or why_not_captured(experiment):
         return fall_back(experiment, step, why_not)
     at_once = steps_per_graph(experiment, training, state.network)
@@ -227,9 +227,9 @@ def choose_steps(
     try:
         has_same_bits = _try(graphed, step, experiment, training, scratch_copy, recorder)
     except RuntimeError as error:
-        return fall_back(experiment, step, f"recording some failed ({first_failure(error)})")
+        return fall_back(experiment, step, f"capturing some failed ({first_failure(error)})")
     if experiment.deterministic and not has_same_bits:
-        return fall_back(experiment, step, "recorded, some gave other bits")
+        return fall_back(experiment, step, "captured, some gave other bits")
     graphed.why = "some were tried, and gave the same bits one by one"
     if not experiment.deterministic:
         graphed.why = "params.yaml says so; bits weren't compared, as deterministic is false"
@@ -318,8 +318,7 @@ def _bits(
 def steps_per_graph(experiment: Experiment, training: Batches, network: nn.Module) -> int:
     """Return how many steps a graph holds, so that few steps are left at the end of an epoch.
 
-    The number depends only on the experiment and its data, so that a resumed training launches
-    equal graphs.
+    It depends only on the experiment and its data, so that a resumed training has equal graphs.
     """
     if experiment.input.name == "loader":
         return 1  # so that loading the next batch overlaps with the step

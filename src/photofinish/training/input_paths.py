@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 _VALIDATION_BYTES, _ACCELERATORS_VALIDATION_BYTES = 4 << 20, 64 << 20
 """Sizes of a validation batch as float32, on the CPU and on accelerators.
 
-Larger batches need fewer calls, and validation saves no tensors for gradients. The CPU's batch fits
-into its caches.
+Larger batches need fewer calls, and validation saves no tensors. The CPU's fits into its caches.
 """
 _CHUNK_BYTES = 16 << 20
 _DEATH_NOTICE_SECONDS = 2.0
@@ -46,8 +45,7 @@ def make_batches(
 ) -> Batches:
     """Return this rank's batches of one part. Only training images are augmented.
 
-    Small samples get larger validation batches. Whole numbers do not, since networks embed them as
-    vectors.
+    Small samples get larger validation batches. Whole numbers do not, as networks embed them.
     """
     batch_size, augmentation = experiment.batch_size, None
     if part.name != "train":

@@ -11,10 +11,10 @@ from torch.utils.data import Dataset, default_collate
 
 from photofinish.config.pytorch_names import TRANSFORMS
 from photofinish.custom.reference import CodeReference
-from photofinish.custom.running import as_function, run_custom_code
+from photofinish.custom.running import as_function, run_custom_code, seed_generators
 from photofinish.data.ragged import Ragged
 from photofinish.errors import UserError
-from photofinish.models.custom import generators_kept, seed_generators
+from photofinish.models.custom import generators_kept
 from photofinish.nested import Nested, leaves, map_nested, samples_in
 from photofinish.training.batches import (
     SEEDS,

@@ -213,7 +213,7 @@ def _loss_problem(loss: str | None, task: Task) -> str | None:
     if not task.losses and not (loss and is_reference(loss)):
         return (
             "loss is missing: the targets of this data set are a tuple or dict, which only a "
-            "custom loss or step can judge. Name one, such as `loss: ./losses.py:both`"
+            "custom loss or step can interpret. Name one, such as `loss: ./losses.py:both`"
         )
     if loss is None or is_reference(loss) or loss in task.losses:
         return None

@@ -72,8 +72,21 @@ class Step:
 
         The learning rate is the schedule's, unless `rate` holds another rate on the device.
         """
-        if len(state.optimizers) > 1:
-            return self._with_several_optimizers(state, batch, moves_schedule=moves_schedule)
+        if len(state.optimizers) > 1:  # the custom step steps them, and their schedule is constant
+            assert self.custom
+            with self.autocast:
+                loss = self.custom(state.network, to_input(state, batch), state.optimizers)
+        else:
+            loss = self._with_one_optimizer(state, number, batch, rate)
+        if state.average:
+            state.average.update()
+        if moves_schedule:
+            state.schedule.batch_ended()
+        return loss.detach()
+
+    def _with_one_optimizer(
+        self, state: TrainState, number: int, batch: Batch, rate: torch.Tensor | None
+    ) -> torch.Tensor:
         optimizer, scaler = state.optimizer, state.scaler
         if self._parts > 1:
             loss = self._add_gradients(state, number, batch)
@@ -94,11 +107,7 @@ class Step:
         with state.schedule.applied(rate):
             scaler.step(optimizer)
         scaler.update()
-        if state.average:
-            state.average.update()
-        if moves_schedule:
-            state.schedule.batch_ended()
-        return loss.detach()
+        return loss
 
     def _share_of_mean(self, state: TrainState, number: int, batch: Batch) -> torch.Tensor:
         """Return this rank's share of the batch's mean loss, times the number of ranks.
@@ -145,19 +154,6 @@ class Step:
             if parameter.grad is not None:
                 parameter.grad.mul_(count / weights)
         return loss * (team.size / weights)
-
-    def _with_several_optimizers(
-        self, state: TrainState, batch: Batch, *, moves_schedule: bool
-    ) -> torch.Tensor:
-        """Call the custom step, which steps the optimizers itself. Their schedule is constant."""
-        assert self.custom
-        with self.autocast:
-            loss = self.custom(state.network, to_input(state, batch), state.optimizers)
-        if state.average:
-            state.average.update()
-        if moves_schedule:
-            state.schedule.batch_ended()
-        return loss.detach()
 
     def repeat(self, state: TrainState, batch: Batch, steps: int) -> Callable[[], object]:
         """Return a function that takes this number of steps on one batch."""
@@ -297,8 +293,7 @@ class DeviceLearningRates:
 class LearningRates:
     """Learning-rate schedule of every parameter group.
 
-    A rate changes after each step or each epoch, or by the validation loss. A warm-up multiplies
-    it.
+    A rate changes after each step or epoch, or by the validation loss. A warm-up multiplies it.
     """
 
     def __init__(

@@ -32,7 +32,6 @@ def rows_that_count(task: Task, outputs: Any, targets: Any) -> tuple[Any, Any]:
 
 
 def joined(batches: Sequence[Any]) -> Any:
-    """Join the outputs, or the targets, of all batches."""
     return map_nested(lambda *parts: torch.cat(parts), *batches)
 
 
@@ -50,11 +49,7 @@ def monitored_value(metric: Metric, task: Task, outputs: Any, targets: Any) -> f
 
 
 def custom_scores(
-    metrics: Metrics,
-    task: Task,
-    outputs: Any,
-    targets: Any,
-    class_names: tuple[str, ...] = (),
+    metrics: Metrics, task: Task, outputs: Any, targets: Any, class_names: tuple[str, ...] = ()
 ) -> dict[str, float]:
     """Return the finite scores of the custom metrics.
 

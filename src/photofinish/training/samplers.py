@@ -50,8 +50,7 @@ def make_sampler(settings: Sampler, targets: Any, seed: int) -> Callable[[int], 
 def balanced_weights(targets: Any) -> torch.Tensor:
     """Return each sample's weight, 1 divided by the number of samples in its class.
 
-    With several labels, a sample's weight is the mean over its labels. Having no label counts as a
-    label.
+    With several labels, it is the mean over the sample's labels. To have none counts as a label.
     """
     refused = ConfigError("sampler: balanced needs targets that are classes or labels")
     if isinstance(targets, tuple | dict):

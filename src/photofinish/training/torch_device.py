@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from photofinish.config.kinds import KINDS
+from photofinish.config.precisions import PRECISIONS
 from photofinish.errors import UserError
 from photofinish.machine.host_memory import peak_host_memory_bytes
 from photofinish.nested import map_nested
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from photofinish.config.experiment import Experiment
 
 CPU = torch.device("cpu")
-_AUTOCAST_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _IMAGE_BATCH_DIMENSIONS = 4
 _ONEDNN_BLOCK_CHANNELS = 16
 """Number of channels that oneDNN processes at once with AVX-512. With AVX2, half as many."""
@@ -189,8 +189,8 @@ def to_memory_format(images: Any, layout: torch.memory_format) -> Any:
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
     """Return the context of the forward pass."""
-    dtype = _AUTOCAST_DTYPES.get(precision)
-    return torch.autocast(device.type, dtype) if dtype else nullcontext()
+    dtype = PRECISIONS[precision].autocast
+    return torch.autocast(device.type, getattr(torch, dtype)) if dtype else nullcontext()
 
 
 def gradient_scaler(device: torch.device, precision: str) -> torch.amp.GradScaler:

@@ -319,7 +319,7 @@ class Trainer:
         except RuntimeError as error:
             self._release()
             self.team.forget_peak_memory()
-            why = f"recording them failed ({first_failure(error)})"
+            why = f"capturing them failed ({first_failure(error)})"
             self.steps = fall_back(self.experiment, self.step, why)
 
     def _capture_validation(self, steps: GraphedSteps) -> None:

@@ -145,9 +145,9 @@ class Validator:
             steps.run_each_kind(state)
             if self.replay() == self.evaluate(state, batches):
                 return None
-            why = "recorded, it gave other sums"
+            why = "captured, it gave other sums"
         except RuntimeError as error:
-            why = f"recording it failed ({first_failure(error)})"
+            why = f"capturing it failed ({first_failure(error)})"
         self.release()
         return why
 

@@ -80,5 +80,4 @@ def _first_and_last(trainer: Trainer, batches: Batches, first: Batch) -> list[Ba
 
 
 def largest_batch(batches: Batches | None) -> int:
-    """Return the number of samples in the largest batch."""
     return batches.batch_samples(0) if batches else 0

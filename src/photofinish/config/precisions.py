@@ -1,0 +1,64 @@
+"""Table of the precisions of products, which settings, estimates and comparisons use.
+
+To add a precision, add a row here, its tensors' type in inside/precision.py, and its rates in
+tables/accelerators.csv.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+
+@dataclass(frozen=True)
+class PrecisionFacts:
+    """What depends on a precision, known without torch."""
+
+    value_bytes: int
+    """Bytes of a saved value."""
+    times_the_arithmetic: float
+    """Ratio of the operations' time to their time at the peak rate, fitted on published speeds.
+
+    Those of fp64 and bf16, without published speeds, are those of fp32 and fp16.
+    """
+    moved_by: float
+    """Relative change of each weight, to see what rounding may change in a first step.
+
+    For fp32 it is far more than one rounding (2**-24), because libraries differ by dozens of
+    roundings (docs/method.md).
+    """
+    script_rounding: tuple[float, float]
+    """Largest relative differences of a script's first step that are rounding.
+
+    The first is of the loss, and of the gradient that differs least: a few activations that cross
+    ReLU's corner change the gradients before them alone, and another forward pass changes all. In
+    seven networks on CPUs rounding needed 0.05 of it in float32, 0.3 else. The second is of any
+    gradient, of which rounding needed 0.14, and 0.4 in bfloat16.
+    """
+    curve_tolerance: float
+    """Largest relative difference of an epoch's mean loss that counts as rounding, by hand."""
+    autocast: str | None = None
+    """Name of torch's type for autocast, if the precision needs one."""
+
+
+_SINGLE, _HALF = (2.0**-14, 2.0**-3), (2.0**-9, 2.0**-1)
+PRECISIONS = {
+    "fp64": PrecisionFacts(8, 0.86, 2**-15, _SINGLE, 1e-2),
+    "fp32": PrecisionFacts(4, 0.86, 2**-15, _SINGLE, 1e-2),
+    "tf32": PrecisionFacts(4, 0.91, 2**-11, _HALF, 5e-2),
+    "bf16": PrecisionFacts(2, 0.96, 2**-8, (2.0**-6, 1.0), 1e-1, "bfloat16"),
+    "fp16": PrecisionFacts(2, 0.96, 2**-11, _HALF, 5e-2, "float16"),
+}
+
+if TYPE_CHECKING:
+    Precision = str
+    TrainingPrecision = str
+else:
+    Precision = Literal[tuple(PRECISIONS)]
+    # A network whose own tensors are float64 computes in double at fp32.
+    TrainingPrecision = Literal[tuple(name for name in PRECISIONS if name != "fp64")]
+
+
+def curve_tolerance(*precisions: str) -> float:
+    """Return the largest difference of two curves that is rounding, in the coarsest precision."""
+    return max(PRECISIONS[precision].curve_tolerance for precision in precisions)
