@@ -3,7 +3,7 @@
 The suite starts hundreds of programs, and imports take most of their time: one project test takes
 14 instead of 46 CPU seconds. A server imports once and waits at a socket. The `python` in front of
 PATH lets it fork. The fork runs the script or module with the caller's folder, environment and
-files. Programs that a test kills are better started without it.
+files. A killed caller ends its fork, but not what that started: such programs need a cold Python.
 """
 
 from __future__ import annotations
