@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import gc
 import json
+import logging
 import os
 import runpy
 import selectors
@@ -184,6 +185,8 @@ def _run(command: list[str], environment: dict[str, str]) -> None:
     customs = [Path(folder, "sitecustomize.py") for folder in folders]
     for custom in list(filter(Path.is_file, customs))[:1]:
         runpy.run_path(str(custom))  # as a Python that starts does
+    if arguments[:2] == ["-m", "dvc"]:
+        logging.root.handlers.clear()  # MLflow's, which prints DVC's errors with a traceback
     if is_module:
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
     else:
