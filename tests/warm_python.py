@@ -107,9 +107,9 @@ class Call(NamedTuple):
 
 def _import_what_takes_long() -> None:
     import distributed  # noqa: F401
-    import dulwich.client  # noqa: F401
     import dvc.cli
-    import dvc.repo.reproduce  # noqa: F401
+    import dvc.repo.reproduce
+    import dvc.scm  # noqa: F401
     import matplotlib.figure  # noqa: F401
     import mlflow.pytorch
     import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
