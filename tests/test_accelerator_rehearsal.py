@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shutil
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -63,8 +62,8 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def run_python(environment: dict[str, str], folder: Path, *arguments: str) -> str:
-    """Run a cold Python, which must succeed: a warm one has imported torch without the plug-in."""
-    ran = run_command([sys.executable, *arguments], folder, environment)
+    """Run a warm Python, which must succeed."""
+    ran = run_command([warm_python.executable(), *arguments], folder, environment)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return ran.stdout
 
@@ -73,6 +72,7 @@ def test_the_trainer_passes_its_checks_and_those_of_real_gpus_on_a_simulated_one
     environment: dict[str, str],
 ) -> None:
     arguments = ["-q", "-p", "no:cacheprovider", "--maxfail=3", "-k", LEFT_OUT]
+    arguments += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # warm Python imported anyio
     files = [str(TESTS / "accelerator_checks.py"), str(TESTS / "test_gpu.py")]
     output = run_python(environment, TESTS.parent, "-m", "pytest", *arguments, *files)
     assert set(re.findall(r"SKIPPED.*: (.*)", output)) == {
@@ -238,7 +238,7 @@ def test_ask_runs_a_script_on_both_devices_and_reports_one_that_computes_on_the_
     def asked(watching: Callable[..., Watched]) -> Any:
         monkeypatch.setattr("photofinish.commands.ask.watch", watching)
         file = Path("answer.json")
-        command = [sys.executable, "train.py"]
+        command = [warm_python.executable(), "train.py"]
         ask(command, None, Limits(60, 60), AskFiles(file))
         return json.loads(file.read_bytes())[0]["records"]
 

@@ -6,12 +6,12 @@ import json
 import os
 import platform
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import warm_python
 from result_files import text_of
 from watched_scripts import process_of, recorded
 
@@ -85,7 +85,7 @@ def plant(cpu_host: CpuTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def asked(length: Length | None = None, script: str = "") -> list[Any]:
     Path("train.py").write_text(script, encoding="utf-8")
-    command = [sys.executable, "train.py"]
+    command = [warm_python.executable(), "train.py"]
     ask(command, length, Limits(1, 60), AskFiles(Path("a.json")))
     answers: list[Any] = json.loads(Path("a.json").read_bytes())
     return answers
@@ -204,7 +204,7 @@ for _ in range(20):
     plant(None)
     monkeypatch.setattr(Process, "used_accelerator", True)  # as if it were one
     Path("train.py").write_text(script, encoding="utf-8")
-    command = [sys.executable, "train.py"]
+    command = [warm_python.executable(), "train.py"]
     ask_command(command, None, Limits(60, 60), Comparing())
     shown = capsys.readouterr()
     assert "Model: identical (the first step)" in shown.out
@@ -219,7 +219,7 @@ def test_lines_that_stall_a_gpu_are_shown_if_the_answer_names_one(
     on_cpu.add({"kind": "stalls", "value": [[f"{Path.cwd() / 'train.py'}", 3, "item"]]})
     on_cpu.add({"kind": "step_parts", "value": {"forward": 0.02, "backward": 0.06}})
     plant(process_of([gpu_seconds] * 40, "cuda"), on_cpu)
-    command, length = [sys.executable, "train.py"], Length("max_steps", 1000, "--steps")
+    command, length = [warm_python.executable(), "train.py"], Length("max_steps", 1000, "--steps")
     (answer,), _ = ask_command(command, length, Limits(1, 60), Comparing())
     shown = capsys.readouterr().out
     report = text_of(verdict(answer.pair, answer.decision))

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import warm_python
 
 from photofinish.commands.ask import ask
 from photofinish.commands.ask_start import check_command
@@ -24,11 +25,11 @@ from photofinish.scripts.script_lines import Length, Process
 LIMITS = Limits(60, 60)
 
 
-def _refusal(script: str) -> str:
+def _refusal(script: str, python: str = sys.executable) -> str:
     """Return the error of asking for a script."""
     Path("train.py").write_text(script, encoding="utf-8")
     with pytest.raises(UserError) as raised:
-        ask([sys.executable, "train.py"], None, LIMITS, AskFiles())
+        ask([python, "train.py"], None, LIMITS, AskFiles())
     return str(raised.value)
 
 
@@ -44,8 +45,9 @@ def test_python_without_a_script_is_refused(command: list[str]) -> None:
 
 
 def test_a_fixed_cuda_device_is_answered_with_the_placeholder() -> None:
-    assert "--device {device}" in _refusal("import torch; torch.ones(1).cuda()")
-    assert "{device}" not in _refusal("import torch; torch.nope")
+    warm = warm_python.executable()
+    assert "--device {device}" in _refusal("import torch; torch.ones(1).cuda()", warm)
+    assert "{device}" not in _refusal("import torch; torch.nope", warm)
 
 
 def test_libraries_that_train_without_torch_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +61,8 @@ def test_libraries_that_train_without_torch_are_named(monkeypatch: pytest.Monkey
 def test_a_script_gets_our_input_if_it_runs_once() -> None:
     script = "import torch; print(int(input()) / 0)"
     Path("train.py").write_text(script, encoding="utf-8")
-    command = [sys.executable, "-m", "photofinish", "ask", sys.executable, "train.py"]
+    python = warm_python.executable()
+    command = [python, "-m", "photofinish", "ask", python, "train.py"]
     ended = subprocess.run(command, input="7\n", capture_output=True, text=True, check=False)
     assert "ZeroDivisionError" in ended.stderr
 
@@ -131,7 +134,7 @@ while True:
     time.sleep(0.01)
 """
     Path("train.py").write_text(script, encoding="utf-8")
-    command = [sys.executable, "train.py", "--epoch", "7"]
+    command = [warm_python.executable(), "train.py", "--epoch", "7"]
     watched = run_script.watch(command, kind="cpu", limits=Limits(1, 60))
     monkeypatch.setattr("photofinish.commands.ask.watch", lambda *_, **__: watched)
     assert watched.process

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import warm_python
 from conftest import ROOT, run_command
 
 sys.path.insert(0, str(ROOT))  # the benchmarks are beside the package, not in it
@@ -104,6 +105,7 @@ def test_a_program_is_asked_about_and_run_with_its_data_and_its_changes_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     offer_program(tmp_path / "programs", monkeypatch, TUTORIAL_PROGRAM)
+    monkeypatch.setattr(sys, "executable", warm_python.executable())
     row = ask.program("tiny", tmp_path / "programs", tmp_path)
     assert (tmp_path / "program/ended").read_text(encoding="utf-8") == "made up"
     changed = (tmp_path / "program/train.py").read_text(encoding="utf-8")
@@ -136,6 +138,13 @@ def test_a_part_is_ended_when_its_time_is_over(
     assert kept["took"].unit == "s"
 
 
+PROBES_HERE = """
+from benchmarks import gpu_probe
+gpu_probe.start_part = gpu_probe.run_part  # each process would import torch
+gpu_probe.main()
+"""
+
+
 @pytest.mark.slow
 def test_it_raises_no_false_alarm_on_a_bare_machine(tmp_path: Path) -> None:
     """A recorder stands in for CUDA in tests/test_gpu.py. No clock can wait for it."""
@@ -145,7 +154,7 @@ def test_it_raises_no_false_alarm_on_a_bare_machine(tmp_path: Path) -> None:
         "PYTEST_PLUGINS": "recorded_gpu",
         "PYTEST_ADDOPTS": "-k 'fp32 and recorded'",
     }
-    command = [sys.executable, "-m", "benchmarks.gpu_probe", "--out", str(tmp_path), "--only"]
+    command = [sys.executable, "-c", PROBES_HERE, "--out", str(tmp_path), "--only"]
     command += ["tests", "steps", "networks"]
     subprocess.run(command, cwd=ROOT, env=os.environ | own, check=True)
     found = json.loads((tmp_path / "probe.json").read_bytes())["findings"]

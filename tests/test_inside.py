@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import warm_python
 from conftest import run_command
 from watched_scripts import figures_of
 
@@ -44,14 +45,14 @@ def validate():
 """
 
 
-def recorded(folder: Path, script: str) -> Process:
+def recorded(folder: Path, script: str, python: str = sys.executable) -> Process:
     """Return what a process recorded that can import nothing but torch."""
     (folder / "train.py").write_text(TRAINS + script, encoding="utf-8")
     with recording("cpu") as (lines, variables):
         sitecustomize = lines / "sitecustomize.py"
         sitecustomize.write_text(BLOCKED + sitecustomize.read_text(encoding="utf-8"))
         environment = os.environ | variables | {TAKES_APART: "1"}
-        run_command([sys.executable, "train.py"], folder, environment)
+        run_command([python, "train.py"], folder, environment)
         watched = WatchedScript(lines)
         watched.read()
     assert watched.process
@@ -101,7 +102,7 @@ def test_a_script_with_an_older_torch_runs_and_what_is_not_seen_of_it_has_a_reas
     tmp_path: Path, version: tuple[int, int], begin: str, uncounted: str, unseen: str | None
 ) -> None:
     older = f"import _photofinish.hooks\n_photofinish.hooks.start().torch_version = {version}\n"
-    process = recorded(tmp_path, f"{older}{begin}{EPOCHS}")
+    process = recorded(tmp_path, f"{older}{begin}{EPOCHS}", warm_python.executable())
     assert figures_of(process).steps == 32
     assert uncounted in (process.uncounted or "")
     assert (unseen or "") in (process.unseen or "")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gc
 import io
-import multiprocessing
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from multiprocessing.process import BaseProcess
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -384,21 +384,32 @@ def waiting(make_result: MakeResult, loader: LoaderTimes) -> Trained:
     return with_record(result, experiment=experiment)
 
 
-def test_workers_that_are_spawned_for_five_batches_are_tried_persistent(
-    trainer_of: MakeTrainer,
+def test_workers_that_start_slowly_for_two_batches_are_tried_persistent(
+    load: Load, trainer_of: MakeTrainer, clock: HeldClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A worker starts in 2 s, as a spawned one does, and a step takes 1 ms, on a held clock."""
+    monkeypatch.setattr("time.thread_time", lambda: clock.now_seconds)
+    start = BaseProcess.start
+
+    def slow(item: Any) -> Any:
+        clock.take(0.001)
+        return item
+
+    def start_slowly(process: BaseProcess) -> None:
+        clock.take(2.0)
+        start(process)
+
+    monkeypatch.setattr(BaseProcess, "start", start_slowly)
     trainer = trainer_of(input={"name": "loader", "workers": 1})
-    assert trainer.steps_per_epoch == 5
-    assert isinstance(trainer.training, LoaderBatches)
-    multiprocessing.set_start_method("spawn", force=True)
-    try:
-        found = measure(trainer.training, Budget(30.0), cores=1)
-        (own,) = found.tried_workers
-        (persistent,) = try_inputs(trainer, found, Budget(60.0), own.start_seconds)
-    finally:
-        multiprocessing.set_start_method("fork", force=True)
+    trainer.network.register_forward_pre_hook(lambda *_: clock.take(0.001))
+    batches = load(Items(read=drawing, transforms=[slow]), workers=1)
+    trainer.training, trainer.steps_per_epoch = batches, 2
+    found = measure(batches, Budget(30.0), cores=1)
+    (own,) = found.tried_workers
+    assert own.start_seconds == pytest.approx(2.0)
+    (persistent,) = try_inputs(trainer, found, Budget(60.0), own.start_seconds + 0.002)
     assert persistent.changes["input"]["persistent_workers"]
-    assert persistent.turns.changed.median_seconds < own.start_seconds / 10
+    assert persistent.turns.changed.median_seconds == pytest.approx(0.001)
     assert len(persistent.turns.ratios) == 10  # each of many steps, which come unevenly
 
 

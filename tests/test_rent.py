@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import warm_python
 import yaml
 
 from photofinish.commands.cli import main
@@ -205,7 +206,7 @@ def test_the_task_of_a_script_asks_there_and_trains_unless_the_answer_is_no(
     home = script.parent / "home"
     there = home / "sky_workdir"
     shutil.copytree(script, there)
-    (home / "uv").write_text(UV.format(python=sys.executable), encoding="utf-8")
+    (home / "uv").write_text(UV.format(python=warm_python.executable()), encoding="utf-8")
     (home / "uv").chmod(0o755)
     environment = {"HOME": str(home), "PATH": f"{home}:{os.environ['PATH']}"}
     environment = os.environ | environment | {"CUDA_VISIBLE_DEVICES": ""}

@@ -3,7 +3,7 @@
 The suite starts hundreds of programs, and imports take most of their time: one project test takes
 14 instead of 46 CPU seconds. A server imports once and waits at a socket. The `python` in front of
 PATH lets it fork. The fork runs the script or module with the caller's folder, environment and
-files. Programs that a test kills are better started without it.
+files. A killed caller ends its fork, but not what that started: such programs need a cold Python.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import gc
 import json
+import logging
 import os
 import runpy
 import selectors
@@ -27,6 +28,8 @@ from typing import NamedTuple
 
 _FOLDER = "WARM_PYTHON"
 """Variable with the folder of the served `python`."""
+_PROGRAMS = "dvc", "photofinish"
+"""Programs that it runs as modules, too."""
 _CALLED = """\
 #!{base} -IS
 import json, os, signal, socket, sys
@@ -74,7 +77,11 @@ def start() -> None:
     called.write_text(
         _CALLED.format(base=base, python=sys.executable, address=address), encoding="utf-8"
     )
-    called.chmod(0o755)
+    for name in _PROGRAMS:
+        program = f'#!/bin/sh\nexec {called} -m {name} "$@"\n'
+        (folder / name).write_text(program, encoding="utf-8")
+    for file in (called, *(folder / name for name in _PROGRAMS)):
+        file.chmod(0o755)
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("PYTHON")
     }
@@ -99,6 +106,10 @@ class Call(NamedTuple):
 
 
 def _import_what_takes_long() -> None:
+    import distributed  # noqa: F401
+    import dvc.cli
+    import dvc.repo.reproduce
+    import dvc.scm  # noqa: F401
     import matplotlib.figure  # noqa: F401
     import mlflow.pytorch
     import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
@@ -167,13 +178,18 @@ def _run(command: list[str], environment: dict[str, str]) -> None:
     sys.executable, *arguments = sys.orig_argv = command
     sys.dont_write_bytecode = bool(environment.get("PYTHONDONTWRITEBYTECODE"))
     folders = [folder for folder in environment.get("PYTHONPATH", "").split(os.pathsep) if folder]
-    if arguments[0] == "-m":
-        sys.path[:1] = [str(Path.cwd()), *folders]
-        sys.argv = arguments[1:]
+    is_module = arguments[0] == "-m"
+    first = Path.cwd() if is_module else Path(arguments[0]).resolve().parent
+    sys.path[:1] = [str(first), *folders]
+    sys.argv = arguments[is_module:]
+    customs = [Path(folder, "sitecustomize.py") for folder in folders]
+    for custom in list(filter(Path.is_file, customs))[:1]:
+        runpy.run_path(str(custom))  # as a Python that starts does
+    if arguments[:2] == ["-m", "dvc"]:
+        logging.root.handlers.clear()  # MLflow's, which prints DVC's errors with a traceback
+    if is_module:
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
     else:
-        sys.path[:1] = [str(Path(arguments[0]).resolve().parent), *folders]
-        sys.argv = arguments
         runpy.run_path(arguments[0], run_name="__main__")
 
 

@@ -17,6 +17,13 @@ _METADATA = {
     "METADATA": "Metadata-Version: 2.1\nName: rehearsal-device\nVersion: 1.0\n",
     "entry_points.txt": "[torch.backends]\nrehearsal = rehearsal_device:register\n",
 }
+_IN_A_WARM_PYTHON = """
+import sys
+if "torch" in sys.modules:
+    import rehearsal_device
+    rehearsal_device.register()
+"""
+"""Module sitecustomize, for a Python that had imported torch before (warm_python.py)."""
 
 
 def compiler() -> str | None:
@@ -31,6 +38,7 @@ def build(folder: Path, compiler: str) -> None:
     for name, text in _METADATA.items():
         (distribution / name).write_text(text, encoding="utf-8")
     shutil.copy2(_SOURCES / "rehearsal_device.py", folder)
+    (folder / "sitecustomize.py").write_text(_IN_A_WARM_PYTHON, encoding="utf-8")
     installed = Path(torch.__file__).parent
     command = [
         compiler,
