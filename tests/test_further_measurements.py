@@ -140,7 +140,7 @@ def test_a_repeat_that_learns_something_else_is_an_error(
     for trainer in (changed_before, changed_after):
         list(trainer.epochs())
     next(iter(changed_after.network.parameters())).data[0] += 1e-6
-    with pytest.raises(UserError, match=r"small, repeat 2: .* from epoch \d on"):
+    with pytest.raises(UserError, match=r"small, repeat 2 .* from epoch \d on"):
         check_repeat(trained, changed_before, "small", 2)
     with pytest.raises(UserError, match="in its weights at the end"):
         check_repeat(trained, changed_after, "small", 2)

@@ -179,14 +179,15 @@ def training_document(
 def _timings(folder: Path) -> tuple[records.TrainingTimes, Files]:
     """Return a device's times, with its steps and their file if `measure` has measured them."""
     file = folder / MEASURED_FOLDER / MEASURED
+    written = folder / records.TIMINGS_FOLDER / records.TIMINGS
+    times = records.read_record(written, records.TrainingTimes)
     try:
         if file.is_file():
             return read_trained(folder)[0], [(file, MEASURED_FOLDER)]
     except UserError as error:  # it is of another training, and not measured again yet
         name = f"{folder.parent.name}/{folder.name}"
         print(f"MLflow: {name} goes without its steps: {error}", file=sys.stderr)
-    times = folder / records.TIMINGS_FOLDER / records.TIMINGS
-    return records.read_record(times, records.TrainingTimes), []
+    return times, []
 
 
 def _scores(
