@@ -110,13 +110,14 @@ def test_a_script_with_an_older_torch_runs_and_what_is_not_seen_of_it_has_a_reas
 
 
 FOLDS = """
-import copy
-for fold in range(3):
-    fresh = copy.deepcopy(net)
-    optimizer = torch.optim.SGD(fresh.parameters(), 0.1)
-    net = fresh
+def fit():  # a later optimizer may have the address of one that is gone
+    global net, optimizer
+    net = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
     for epoch in range(2):
         train(DataLoader(data, batch_size=8))
+for fold in range(3):
+    fit()
 """
 CUT = """
 for epoch in range(3):

@@ -33,7 +33,7 @@ _BLOCK_SHARE = 0.02
 """Share of the training so far that a block takes. To end a block takes 0.2 ms."""
 _LEAST_STEPS, _LEAST_SECONDS = 12, 5.0
 """Steps or seconds before a step is counted, by hand. By then, its state and memory exist."""
-_OFTEN = 20
+OFTEN = 20
 """Ratio of steps from which on an optimizer hardly ever steps, compared to another, by hand."""
 _UNWATCHED_SECONDS, _MOST_UNWATCHED_SECONDS = 0.02, 0.1
 """Time between periods with hooks of modules, if there is no loader. A hook takes 0.1 ms.
@@ -233,7 +233,7 @@ class Recorder:
             self._end_period(_clock())
             return
         self._steps_since += 1
-        if self._steps_since > _OFTEN:
+        if self._steps_since > OFTEN:
             self._end_block(_clock())  # another optimizer may be the main one
 
     def _add_optimizer(self, key: Any, groups: list[dict[str, Any]]) -> int:
@@ -389,5 +389,5 @@ def main_optimizer(steps: list[int], named: int | None = None) -> int:
         return 0
     counts = [0 if number == named else count for number, count in enumerate(steps)]
     counts = counts if any(counts) else steps
-    often = [number for number, count in enumerate(counts) if _OFTEN * count >= max(counts) > 0]
+    often = [number for number, count in enumerate(counts) if OFTEN * count >= max(counts) > 0]
     return min(reversed(often), key=lambda number: counts[number], default=0)

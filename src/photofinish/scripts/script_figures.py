@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, reduce
+from itertools import permutations
 from operator import add
 from typing import Any, Literal
 
@@ -72,23 +73,26 @@ class _Run:
         )
 
 
-def in_turn(blocks: Iterable[Any]) -> list[list[int]]:
-    """Return the optimizers of each training, if trainings follow each other in the process.
+def trainings(blocks: Iterable[Any]) -> list[list[int]]:
+    """Return the optimizers of each training in the process.
 
-    Optimizers that step by turns, as those of a GAN, train together.
+    Those of one training, such as of a GAN, step in the same blocks. Those of folds follow each
+    other, and share a block by chance.
     """
-    spans: dict[int, list[int]] = {}
-    for place, (_began_at, _ended_at, steps, *_) in enumerate(blocks):
-        for number in (number for number, count in enumerate(steps) if count):
-            spans.setdefault(number, [place, place])[1] = place
-    trainings: list[list[int]] = []
-    end = -1
-    for number, (first, last) in sorted(spans.items(), key=lambda each: each[1]):
-        if first > end:
-            trainings.append([])
-        trainings[-1].append(number)
-        end = max(end, last)
-    return trainings
+    taken, shared = Counter[int](), Counter[tuple[int, int]]()
+    for _began_at, _ended_at, steps, *_ in blocks:
+        stepping = [number for number, count in enumerate(steps) if count]
+        taken.update({number: steps[number] for number in stepping})
+        shared.update({pair: steps[pair[0]] for pair in permutations(stepping, 2)})
+    found: list[list[int]] = []
+    for number in sorted(taken, key=lambda each: -taken[each]):
+        for others in found:
+            if any(shared[number, other] > _USUAL * taken[number] for other in others):
+                others.append(number)
+                break
+        else:
+            found.append([number])
+    return [sorted(numbers) for numbers in found]
 
 
 def merged(blocks: Iterable[Any], mains: Iterable[int]) -> list[_Run]:

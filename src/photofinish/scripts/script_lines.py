@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from photofinish.config.precisions import PRECISIONS
 from photofinish.inside.lengths import TRAINER, unit_of
-from photofinish.inside.recorder import main_optimizer
+from photofinish.inside.recorder import OFTEN, main_optimizer
 from photofinish.results.measured import FirstScriptSteps
-from photofinish.scripts.script_figures import LATER_STEPS, Figures, in_turn, merged
+from photofinish.scripts.script_figures import LATER_STEPS, Figures, merged, trainings
 
 _BY_DTYPE = {f"torch.{facts.autocast}": name for name, facts in PRECISIONS.items()}
 _FIELDS = "files", "stalls", "step_parts", "uncounted", "has_torch"
@@ -239,13 +239,15 @@ class Process:
 
     @property
     def _mains(self) -> list[int]:
-        """Main optimizer of each training that follows another in the process."""
+        """Main optimizer of each training, but of those with hardly any steps, in their order."""
         mains = []
-        for numbers in in_turn(self._blocks):
+        for numbers in trainings(self._blocks):
             named = numbers.index(self.named) if self.named in numbers else None
             mains.append(numbers[main_optimizer([self.steps[each] for each in numbers], named)])
         # Batches of a named loader count only if no optimizer steps.
-        return [main for main in mains if main != self.named] or mains
+        mains = [main for main in mains if main != self.named] or mains
+        most = max((self.steps[main] for main in mains), default=0)
+        return sorted(main for main in mains if OFTEN * self.steps[main] >= most)
 
     def figures(self) -> Figures | None:
         """Return the figures of a step, or None before a step could be timed."""
