@@ -134,6 +134,17 @@ def test_seeds_are_evaluated_and_reported(train: Train, packed_split: PackedSpli
     assert "Over 3 seeds the auroc is" in text_of(verdict(read_pair("small", results)))
 
 
+def test_a_metric_that_is_no_number_for_one_seed_is_the_main_score_of_none(
+    train: Train, packed_split: PackedSplit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[dict[str, float]] = [{"odd": 0.5}, {}, {"odd": 0.5}]
+    monkeypatch.setattr("photofinish.evaluation.judges.custom_scores", lambda *_: found.pop(0))
+    model = train("small", seeds=3, epochs=1)
+    scores = evaluate("small", {"cpu": model}, packed_split).evaluation.devices["cpu"]
+    assert {each.main for each in (scores, *scores.seeds)} == {"test_accuracy"}
+    assert len(scores.of_all_seeds(scores.main)) == 3
+
+
 def test_the_devices_difference_is_compared_with_that_of_two_seeds(make_result: MakeResult) -> None:
     """0.03 between the devices from each seed; 0.04, 0.08 and 0.04 between two seeds."""
     cpu = with_seeds(trained(make_result, accuracy=0.80), 0.84, 0.88)
