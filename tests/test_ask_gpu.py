@@ -27,7 +27,7 @@ from photofinish.reporting.sentences import verdict
 from photofinish.results.measured import FirstScriptSteps
 from photofinish.scripts.run_script import Limits, Watched, recording, watch
 from photofinish.scripts.script_lines import Length, Loader, Process
-from photofinish.scripts.script_record import measured_script
+from photofinish.scripts.script_record import files_of, measured_script, named_files
 
 STEPPING = """
 import time, torch
@@ -139,6 +139,16 @@ def test_a_longer_start_up_of_the_gpus_run_which_is_first_is_said(
     plant(loading(20, 0.01, "cuda"), loading(20, 0.1, "cpu"), cuda=60.0)
     asked()
     assert "60 s in the GPU's run, which was first, and 1.9 s in" in capsys.readouterr().err
+
+
+def test_what_a_run_writes_is_no_part_of_the_script(tmp_path: Path) -> None:
+    train, out = tmp_path / "train.py", tmp_path / "out.json"
+    for path in (train, out):
+        path.write_text("1", encoding="utf-8")
+    named = named_files(["python", f"{train} --out {out}"])
+    assert {*named} == {str(train), str(out)}
+    out.write_text("2", encoding="utf-8")
+    assert {*files_of(named, [])} == {str(train)}
 
 
 def test_a_record_of_a_rented_gpu_counts_until_the_script_changes(

@@ -43,6 +43,7 @@ from photofinish.scripts.script_record import (
     jobs,
     measured_script,
     missing_length,
+    named_files,
     own_length,
     sampled,
 )
@@ -82,7 +83,7 @@ def ask_command(
     hosts = fingerprint(Devices())
     is_once = bool(hosts[1].missing)
     seeds = limits.seeds and not is_once
-    rented = list(rented_records(command))
+    named, rented = named_files(command), list(rented_records(command))
     if not is_once:
         print(
             "It runs on the GPU, then as long again on the CPU, so it gets no input from here.",
@@ -99,7 +100,7 @@ def ask_command(
         gpu = _watch_gpu(watching, hosts[1])
         cpu = _watch_cpu(watching, hosts[1], gpu)
         runs, why_no_gpu = ([cpu], gpu) if isinstance(gpu, str) else ([cpu, gpu], None)
-    files = files_of(command, runs)
+    files = files_of(named, runs)
     records = _records(runs, hosts, files)
     readings = readings_with(records, command, files)
     answers = []

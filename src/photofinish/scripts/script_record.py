@@ -187,11 +187,19 @@ def measured_script(
     )
 
 
-def files_of(command: Sequence[str], runs: Sequence[Watched]) -> dict[str, str]:
-    """Return the SHA-256 of the files that a command names, and of those that it loaded."""
-    named = {part for word in command[1:] for part in word.split()}
-    loaded = {file for run in runs if run.process for file in run.process.files}
-    return hashes_of(named | loaded)
+def named_files(command: Sequence[str]) -> dict[str, str]:
+    """Return the SHA-256 of the files that a command names."""
+    return hashes_of({part for word in command[1:] for part in word.split()})
+
+
+def files_of(named: Mapping[str, str], runs: Sequence[Watched]) -> dict[str, str]:
+    """Return the SHA-256 of the files that runs loaded, and of named ones that they did not write.
+
+    `named` are those that were there before.
+    """
+    after = hashes_of(named)
+    kept = {name: sha256 for name, sha256 in named.items() if after.get(name) == sha256}
+    return kept | hashes_of({file for run in runs if run.process for file in run.process.files})
 
 
 def hashes_of(files: Iterable[str]) -> dict[str, str]:
