@@ -288,12 +288,13 @@ class _OneOfTwo(World):
 
 
 @pytest.mark.parametrize(
-    ("team", "why"),
+    ("team", "error", "why"),
     [
-        (_OneOfTwo(CPU), "several processes train together"),
-        (World(CPU), "measuring it fails (CUDA out of memory)"),
+        (_OneOfTwo(CPU), RuntimeError(), "several processes train together"),
+        (World(CPU), torch.OutOfMemoryError("no memory"), "measuring it fails (no memory)"),
+        (World(CPU), ValueError("one sample"), "measuring it fails (one sample)"),
     ],
-    ids=["several processes", "too little memory"],
+    ids=["several processes", "too little memory", "a network that wants other batches"],
 )
 def test_a_step_that_cannot_be_profiled_has_a_reason(
     make_experiment: MakeExperiment,
@@ -301,11 +302,11 @@ def test_a_step_that_cannot_be_profiled_has_a_reason(
     packed_split: PackedSplit,
     monkeypatch: pytest.MonkeyPatch,
     team: World,
+    error: Exception,
     why: str,
 ) -> None:
-    too_much = Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory"))
     for name in ("measure_attribution", "count_operations"):
-        monkeypatch.setattr(attribution, name, too_much)
+        monkeypatch.setattr(attribution, name, Mock(side_effect=error))
     experiment = make_experiment(epochs=1)
     run = Run("small", "cpu", experiment, cpu_host, packed_split.folder, Path())
     setup = Setup(run, CPU, team)

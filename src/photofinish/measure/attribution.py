@@ -17,6 +17,7 @@ import torch
 
 from photofinish.config.cuda_graphs import why_not_captured
 from photofinish.config.experiment import Experiment
+from photofinish.custom.running import has_user_frame
 from photofinish.errors import UserError
 from photofinish.machine.host import available_memory_bytes
 from photofinish.measure.in_turns import Context, Way, time_in_turns
@@ -112,9 +113,12 @@ def attempt(measure: Callable[[], _Result]) -> tuple[_Result | None, str | None]
     """Return the measurement and None, or None and the first line of the error."""
     try:
         return measure(), None
-    # Memory may be too small, a custom network may fail under a dispatch mode, and a piece of a
-    # collated batch may not be a valid batch.
-    except (RuntimeError, UserError) as error:
+    # Memory may be too small, and a network may fail under a dispatch mode or with another batch
+    # size, such as batch normalization with one sample.
+    except Exception as error:
+        expected = isinstance(error, RuntimeError | ValueError | UserError)
+        if not expected and not has_user_frame(error):
+            raise
         first_line = str(error).partition("\n")[0]
         return None, f"measuring it fails ({first_line})"
 
