@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -43,6 +44,12 @@ def noisy(images: torch.Tensor, targets: torch.Tensor) -> Batch:
 def margin_step(network: nn.Module, batch: Batch, smoothing: float = 0.1) -> torch.Tensor:
     images, targets = batch
     return cross_entropy(network(images), targets, label_smoothing=smoothing)
+
+
+def mixing_step(network: nn.Module, batch: Batch) -> torch.Tensor:
+    images, targets = batch
+    share = float(np.random.beta(0.4, 0.4))  # as most do
+    return cross_entropy(network(share * images + (1 - share) * images.flip(0)), targets)
 
 
 class Gan(nn.Module):

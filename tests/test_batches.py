@@ -102,12 +102,25 @@ def test_images_are_augmented_as_worked_out_pixel_by_pixel(
     numbered: MakeBatches, flip: float, padding: int
 ) -> None:
     augmentation = Augmentation(flip=flip, crop_padding=padding)
-    draws = BatchPlan(COUNT, 1, seed=0, augmentation=augmentation).draws(3)
+    draws = BatchPlan(COUNT, 1, seed=0, augmentation=augmentation).draws(3, torch.arange(COUNT))
     assert draws is not None
     for row, image in by_label(numbered(augmentation=augmentation, batch_size=5), 3).items():
         expected = NORMALISE(torch.from_numpy(worked_out_slowly(row, draws, padding)))
         assert torch.equal(image, expected)
         assert image.is_contiguous()
+
+
+def test_a_sample_that_a_sampler_draws_again_is_augmented_again_and_equally_on_each_path(
+    numbered: MakeBatches,
+) -> None:
+    settings = {"augmentation": AUGMENTED, "sampler": {"name": "balanced"}, "batch_size": 5}
+    resident, loaded = (
+        [*numbered(input=source, **settings).train_batches(3)] for source in (RESIDENT, LOADER)
+    )
+    assert_same_batches(resident, loaded)
+    labels = {int(label) for _, labels in resident for label in labels}
+    images = {image.numpy().tobytes() for images, _ in resident for image in images}
+    assert len(labels) < len(images)
 
 
 def test_validation_images_and_images_in_order_are_not_augmented(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import time
+from collections import OrderedDict
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import HeldClock, MakeExperiment, MakeResult
 from result_files import trained, with_timings
@@ -67,6 +69,11 @@ def test_checkpoints_take_a_thirtieth_of_the_time_where_writing_one_is_slow(
             store.save(epoch, {})
             saves += 1
     assert 0.02 < 0.3 * saves / 100 < 0.05
+
+
+def test_numbers_of_numpy_such_as_a_schedules_are_loaded_again(store: CheckpointStore) -> None:
+    store.save(4, {"schedule": {"last_lr": [np.float64(0.5)]}, "network": OrderedDict()})
+    assert store.load_latest() == {"schedule": {"last_lr": [0.5]}, "network": {}}
 
 
 @pytest.mark.parametrize(("days", "stays"), [(29, True), (31, False)])

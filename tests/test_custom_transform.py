@@ -32,12 +32,14 @@ def load(custom_files: CustomFiles, make_experiment: MakeExperiment) -> Load:
     """Make batches of twelve images, each changed by `noise` in a file of this source."""
 
     def batches(
-        source: str, part: PartName = "train", workers: int = 0, seed: int = 0, **arguments: Any
+        source: str, part: PartName = "train", workers: int = 0, seed: int = 0, **given: Any
     ) -> Batches:
+        sampler, arguments = given.pop("sampler", None), given
         transform = {"name": f"{custom_files.write('t.py', source)}:noise", **arguments}
-        given = {"name": "loader", "workers": workers, "transform": transform}
+        loader = {"name": "loader", "workers": workers, "transform": transform}
+        experiment = make_experiment(input=loader, batch_size=5, seed=seed, sampler=sampler)
         packed = Part(part, IMAGES, np.arange(12), Normaliser((0.0,), (1 / 255,)))
-        return make_batches(make_experiment(input=given, batch_size=5, seed=seed), packed, CPU)
+        return make_batches(experiment, packed, CPU)
 
     return batches
 
@@ -60,6 +62,13 @@ def test_a_sample_changes_each_epoch_and_equally_for_any_number_of_workers(load:
     assert changes(load(NOISE, seed=1), 0) != first
     assert changes(alone, 0) == first
     assert [changes(beside, epoch) for epoch in (1, 0)] == [second, first]
+
+
+def test_a_sample_that_a_sampler_draws_again_changes_again(load: Load) -> None:
+    again = [*load(NOISE, sampler={"name": "balanced"}).train_batches(0)]
+    rows = torch.cat([rows for _, rows in again]).tolist()
+    shades = torch.cat([images[:, 0, 0, 0] for images, _ in again]).tolist()
+    assert len(set(rows)) < len(set(zip(rows, shades, strict=True)))
 
 
 BY_A_CLASS = (

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import recipe
 import torch
@@ -184,6 +185,7 @@ def test_it_has_the_bits_of_plain_pytorch(
     [
         *(settings for settings, _ in RECIPES.values()),
         {"sampler": {"name": "balanced"}},
+        {"step": {"name": f"{OWN}mixing_step"}},
         {"accumulate": 3},
         {"early_stopping": {"patience": 1, "min_delta": 10.0}},
         {"optimizer": {"name": "adam", "lr": 0.01}, "schedule": PLATEAU, "precision": "fp16"},
@@ -203,7 +205,7 @@ def test_it_resumes_exactly(
     torch.save(stopped.state_dict(), file)
     file.seek(0)
     resumed.load_state_dict(torch.load(file, weights_only=True))
-    torch.rand(13)  # another process has another random stream
+    torch.rand(13), np.random.rand(13)  # another process has other streams
     resumed.prepare()
     list(resumed.epochs())
     assert_same_run(whole, resumed)

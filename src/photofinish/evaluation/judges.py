@@ -221,7 +221,7 @@ def _test_batches(record: TrainingRecord, split: PackedSplit) -> Iterator[Batch]
     if given.name == "loader" and (given.eval_transform or given.collate or has_live_inputs(split)):
         samples = LoadedSamples(part_of(split, "test"), given, record.experiment.seed)
         for start in range(0, len(samples), size):
-            keys = [(row, None, None) for row in range(start, min(start + size, len(samples)))]
+            keys = [(row, None, None, 0) for row in range(start, min(start + size, len(samples)))]
             yield samples.collate([samples[key] for key in keys])
         return
     normalise = Normaliser(record.mean, record.std, len(record.image_shape))

@@ -75,7 +75,7 @@ def measure(batches: LoaderBatches, budget: Budget, cores: int) -> LoaderTimes:
             torch.set_num_threads(1)  # as PyTorch does in a worker
         seconds, dataset = _PARTS_SHARE * budget.seconds, batches.dataset
         most = batches.batch_samples(0)
-        size = affordable(lambda: dataset.collate([dataset[0, None, 0]]), most, seconds)
+        size = affordable(lambda: dataset.collate([dataset[0, None, 0, 0]]), most, seconds)
         found = take_apart(batches, size, seconds)
         if budget.seconds < LEAST_WITH_WORKERS_SECONDS:
             return found

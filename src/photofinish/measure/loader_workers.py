@@ -154,7 +154,7 @@ def busy_threads(process: psutil.Process) -> int:
 
 def _way_between_processes(batches: LoaderBatches, size: int, budget: Budget) -> float:
     """Return the time to send a batch from a worker to this process, without loading samples."""
-    sample, collate = batches.dataset[0, None, 0], batches.dataset.collate
+    sample, collate = batches.dataset[0, None, 0, 0], batches.dataset.collate
     same: Any = [sample] * (_ROUNDS * size)
     loader = DataLoader(
         same,

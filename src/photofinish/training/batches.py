@@ -7,6 +7,7 @@ sample from (seed, epoch, row).
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from photofinish.custom.running import seed_generators
 from photofinish.nested import as_nested, leaves, map_nested
 
 if TYPE_CHECKING:
@@ -178,22 +180,32 @@ class BatchPlan:
         """Number of black pixels added on each side of an image before cropping."""
         return self.augmentation.crop_padding if self.augmentation else 0
 
-    def draws(self, epoch: int) -> torch.Tensor | None:
-        """Return each image's Draw as a row, or None without augmentation.
+    def repeats(self, order: torch.Tensor) -> torch.Tensor:
+        """Return how often each sample came before in the epoch, as samplers may draw it again."""
+        counts = Counter[int]()
+        before = torch.zeros_like(order)
+        for place, row in enumerate(order.tolist() if self.sampler else ()):
+            before[place] = counts[row]
+            counts[row] += 1
+        return before
+
+    def draws(self, epoch: int, order: torch.Tensor) -> torch.Tensor | None:
+        """Return the Draw of each sample in the epoch's order, or None without augmentation.
 
         Draws are distributed as in torchvision's RandomCrop with padding and RandomHorizontalFlip.
         Each number of a Draw has its own stream, so that it doesn't depend on the number of images.
         """
         if self.augmentation is None:
             return None
-        count, positions = (self.image_count,), 2 * self.padding + 1
+        count, positions = (len(order) if self.sampler else self.image_count,), 2 * self.padding + 1
         top, left, flip = (
             stream(name, self.seed, epoch) for name in ("crop top", "crop left", "flip")
         )
         tops = torch.randint(positions, count, generator=top)
         lefts = torch.randint(positions, count, generator=left)
         mirrored = torch.rand(count, generator=flip, dtype=torch.float64) < self.augmentation.flip
-        return torch.stack([tops, lefts, mirrored], dim=1)
+        drawn = torch.stack([tops, lefts, mirrored], dim=1)
+        return drawn if self.sampler else drawn[order]
 
     def split(self, ordered: torch.Tensor, at_once: int = 1) -> Iterator[torch.Tensor]:
         """Split a tensor with a row for each sample into this rank's shares of the batches."""
@@ -217,11 +229,13 @@ def batch_order(count: int, seed: int, epoch: int) -> torch.Tensor:
 
 
 def seed_epoch(seed: int, epoch: int, rank: int = 0) -> None:
-    """Seed the network's own random draws (dropout), on every device of this process.
+    """Seed the draws of the network (dropout) and of custom steps, on all devices of this process.
 
     Each rank has its own stream. Rank 0's stream is a single process's.
     """
-    torch.manual_seed(derived_seed("network", seed, epoch, *([rank] if rank else [])))
+    network_seed = derived_seed("network", seed, epoch, *([rank] if rank else []))
+    seed_generators(network_seed % SEEDS)
+    torch.manual_seed(network_seed)
 
 
 Draw = tuple[int, int, int]

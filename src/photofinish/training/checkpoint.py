@@ -14,6 +14,7 @@ from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
+import numpy as np
 import torch
 
 from photofinish.files import sha256_of_bytes, write_bytes_atomically
@@ -53,7 +54,7 @@ class CheckpointStore:
         """Write a checkpoint, then delete all but the last two."""
         started_seconds = time.monotonic()
         buffer = io.BytesIO()
-        torch.save(state, buffer)
+        torch.save(_without_numpy(state), buffer)
         data = buffer.getvalue()
         path = self.folder / f"epoch-{epochs_done:06d}.{sha256_of_bytes(data)}.pt"
         write_bytes_atomically(path, data)
@@ -83,3 +84,12 @@ class CheckpointStore:
     def paths(self) -> list[Path]:
         """Return the existing checkpoints, the newest first."""
         return sorted(self.folder.glob("epoch-*.*.pt"), reverse=True)
+
+
+def _without_numpy(value: Any) -> Any:
+    """Return NumPy's numbers, such as a schedule's, as Python's: others are not loaded again."""
+    if type(value) is dict:  # a network's state is an OrderedDict with versions beside it
+        return {key: _without_numpy(item) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(_without_numpy, value))
+    return value.item() if isinstance(value, np.generic) else value

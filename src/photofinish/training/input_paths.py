@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -145,14 +146,15 @@ class AugmentedResidentBatches(ResidentBatches):
         """Columns of a crop, plain and mirrored."""
 
     def _rows(self, epoch: int) -> torch.Tensor:
-        return self._crops(self._plan.order(epoch), self._plan.draws(epoch))
+        order = self._plan.order(epoch)
+        return self._crops(order, self._plan.draws(epoch, order))
 
     def _crops(self, order: torch.Tensor, draws: torch.Tensor | None) -> torch.Tensor:
         """Return each image's row, first line and first column, and 1 if it is mirrored."""
         if draws is None:
             padding = self._plan.padding
             draws = torch.tensor([[padding, padding, 0]]).expand(len(order), -1)
-        top, left, mirrored = draws[order].unbind(1)
+        top, left, mirrored = draws.unbind(1)
         first_line = order * self._shape[0] * self._lines_per_channel + top
         return torch.stack([order, first_line, left, mirrored], dim=1)
 
@@ -224,25 +226,24 @@ class LoaderBatches(Batches):
 
     def first_batches(self, count: int) -> Generator[Batch]:
         """Yield the first batches of an epoch in main memory. Load no further batches."""
-        rows = self._plan.order(0)[: count * self.batch_size]
-        return self._load(rows, self._plan.draws(0), 0)
+        return self._load(self._plan.order(0), 0, count)
 
     def host_batches(self, epoch: int, at_once: int = 1) -> Iterator[Batch]:  # noqa: ARG002
         """Yield the batches in main memory, one at a time: joining them would only delay steps."""
-        return self._load(self._plan.order(epoch), self._plan.draws(epoch), epoch)
+        return self._load(self._plan.order(epoch), epoch)
 
     def eval_batches(self) -> Iterator[Batch]:
         """Load the samples again each time, and copy them to the device."""
-        return map(self.to_device, self._load(torch.arange(self.image_count), None, None))
+        return map(self.to_device, self._load(torch.arange(self.image_count), None))
 
     def to_device(self, batch: Batch) -> Batch:
         """Copy a batch to the device. With `non_blocking`, the host doesn't wait."""
         return map_batch(lambda part: part.to(self._device, non_blocking=self._non_blocking), batch)
 
     def _load(
-        self, order: torch.Tensor, draws: torch.Tensor | None, epoch: int | None
+        self, order: torch.Tensor, epoch: int | None, most_batches: int | None = None
     ) -> Generator[Batch]:
-        self._sampler.batches = _keys(self._plan, order, draws, epoch)
+        self._sampler.batches = islice(_keys(self._plan, order, epoch), most_batches)
         try:
             yield from self._loader
         except UserError as error:  # from a worker, its text begins with PyTorch's traceback
@@ -264,9 +265,14 @@ class _EpochSampler(Sampler[list[Key]]):
         return self.batches
 
 
-def _keys(
-    plan: BatchPlan, order: torch.Tensor, draws: torch.Tensor | None, epoch: int | None
-) -> Iterator[list[Key]]:
-    for rows in plan.split(order):
-        own_draws = [None] * len(rows) if draws is None else draws[rows].tolist()
-        yield [(row, draw, epoch) for row, draw in zip(rows.tolist(), own_draws, strict=True)]
+def _keys(plan: BatchPlan, order: torch.Tensor, epoch: int | None) -> Iterator[list[Key]]:
+    """Yield the keys of each batch. Without an epoch, samples are not augmented."""
+    draws = None if epoch is None else plan.draws(epoch, order)
+    repeats = torch.zeros_like(order) if epoch is None else plan.repeats(order)
+    columns = [order, repeats] if draws is None else [order, repeats, draws]
+    for rows, again, *drawn in zip(*map(plan.split, columns), strict=True):
+        own_draws = drawn[0].tolist() if drawn else [None] * len(rows)
+        yield [
+            (row, draw, epoch, repeat)
+            for row, draw, repeat in zip(rows.tolist(), own_draws, again.tolist(), strict=True)
+        ]

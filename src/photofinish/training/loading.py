@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from photofinish.config.experiment import CustomTransform, LoaderInput
     from photofinish.data import Dtype, Shape
 
-Key = tuple[int, Draw | None, int | None]
-"""Row and augmentation of a sample, and the epoch, which is None in evaluation."""
+Key = tuple[int, Draw | None, int | None, int]
+"""Row and augmentation of a sample, the epoch (None in evaluation), and its repeat in the epoch."""
 
 
 class SampleKind(NamedTuple):
@@ -80,7 +80,7 @@ class LoadedSamples(Dataset[Batch]):
             return [self._sample(key) for key in keys]
 
     def _sample(self, key: Key) -> Batch:
-        row, draw, _ = key
+        row, draw, *_ = key
         if self._targets is not None and not draw:
             return self.part.normalise(to_tensor(self.part.images[row])), self._targets[row]
         item, changed, target = self._changed(key)
@@ -91,15 +91,15 @@ class LoadedSamples(Dataset[Batch]):
 
     def _changed(self, key: Key) -> tuple[Any, Any, Any]:
         """Return a sample's input before and after the transform, and the target."""
-        row, draw, epoch = key
-        arrays, target = self.read(row, epoch)
+        row, draw, epoch, repeat = key
+        arrays, target = self.read(row, epoch, repeat)
         if draw:
             arrays = augmented(arrays, draw, self._padding)
         item = map_nested(to_tensor, arrays)
         transform = self._eval_transform if epoch is None else self.transform
         if transform is None:
             return item, item, target
-        changed = transform(item, epoch, row)
+        changed = transform(item, row, epoch, repeat)
         if not self._may_change and _kind(changed) != _kind(item):
             raise UserError(
                 f"transform {transform.name} returns {_kind(changed)} for {_kind(item)}: samples "
@@ -115,17 +115,17 @@ class LoadedSamples(Dataset[Batch]):
             if isinstance(column, Ragged):
                 rows |= {int(row) for row in (*column.shapes.argmin(0), *column.shapes.argmax(0))}
         with generators_kept():
-            samples = [self._changed((row, None, None)) for row in rows]
+            samples = [self._changed((row, None, None, 0)) for row in rows]
         is_normalised = _dtypes(samples[0][0]) == _dtypes(samples[0][1])
         kinds = [changed for _, changed, _ in samples]
         if self._has_collate:
             is_normalised = False
-            batches = [self.collate([self[row, None, None]]) for row in rows]
+            batches = [self.collate([self[row, None, None, 0]]) for row in rows]
             kinds = [map_nested(lambda leaf: leaf[0], inputs) for inputs, _ in batches]
         dtype = map_nested(lambda leaf: str(leaf.dtype).removeprefix("torch."), kinds[0])
         return SampleKind(map_nested(_common_shape, *kinds), dtype, is_normalised)
 
-    def read(self, row: int, epoch: int | None) -> tuple[Any, Any]:
+    def read(self, row: int, epoch: int | None, repeat: int = 0) -> tuple[Any, Any]:
         """Return a sample's input and target, from packed files or from the data set.
 
         The data set's code may draw, so this seeds the CPU generators.
@@ -133,13 +133,13 @@ class LoadedSamples(Dataset[Batch]):
         part = self.part
         if part.read is None:
             return map_batch(lambda column: column[row], (part.images, part.labels))
-        _seed_for("item", self._seed, epoch, row)
+        _seed_for("item", self._seed, epoch, row, repeat)
         with run_custom_code("an item can't be read"):
             return part.read(row)
 
     def collate(self, samples: list[Batch]) -> Batch:
         """Collate samples. A rank without a share of a small last batch gets an empty batch."""
-        inputs, targets = self.make_batch(samples or [self[0, None, None]])
+        inputs, targets = self.make_batch(samples or [self[0, None, None, 0]])
         batch = _as_tuple(inputs), _as_tuple(targets)
         return batch if samples else map_batch(lambda leaf: leaf[:0], batch)
 
@@ -166,16 +166,17 @@ class _Transform:
     def of(cls, settings: CustomTransform | None, seed: int, what: str) -> _Transform | None:
         return cls(settings, seed, what) if settings else None
 
-    def __call__(self, item: Any, epoch: int | None, row: int) -> Any:
+    def __call__(self, item: Any, row: int, epoch: int | None, repeat: int) -> Any:
         """Transform a packed sample."""
         failing = f"transform {self.name} fails on {self._what} {row}"
-        _seed_for("transform", self._seed, epoch, row)
+        _seed_for("transform", self._seed, epoch, row, repeat)
         with run_custom_code(failing):
             return _as_tuple(self.function(map_nested(torch.clone, item)))
 
 
-def _seed_for(purpose: str, seed: int, epoch: int | None, row: int) -> None:
-    seed_generators(derived_seed(purpose, seed, epoch, row) % SEEDS)
+def _seed_for(purpose: str, seed: int, epoch: int | None, row: int, repeat: int) -> None:
+    parts = (purpose, seed, epoch, row, repeat)
+    seed_generators(derived_seed(*(parts if repeat else parts[:-1])) % SEEDS)
 
 
 def _kind(item: Any) -> Any:
