@@ -260,15 +260,24 @@ def test_a_scripts_optimizer_counts_as_it_steps_on_a_gpu() -> None:
     """On the CPU it takes one weight after another by default, on a GPU all at once."""
     network = nn.Sequential(*(nn.Linear(2, 2) for _ in range(10)))
     kernels = []
-    for implementation in ({}, {"foreach": True}, {"fused": True}, {"foreach": False}):
+
+    def passes() -> Any:
+        loss: Any = network(torch.ones(1, 2)).sum()
+        loss.backward()
+        return loss
+
+    closures: Any = {"closure": passes}, {}
+    for implementation in (*closures, {"foreach": True}, {"fused": True}, {"foreach": False}):
+        closure = implementation.pop("closure", None)
         optimizer = torch.optim.AdamW(network.parameters(), **implementation)
         for _ in range(2):  # the first makes the state
             counting = ScriptStep()
-            network(torch.ones(1, 2)).sum().backward()
-            optimizer.step()
+            if not closure:
+                passes()
+            optimizer.step(closure)
             counting.optimizer_stepped(optimizer)
             counted = counting.end()
         kernels.append(counted["operations"]["kernels"])
-    usual, at_once, fused, one_by_one = kernels
+    with_closure, usual, at_once, fused, one_by_one = kernels
     assert one_by_one > 2 * usual
-    assert usual == at_once == fused + 13
+    assert with_closure == usual == at_once == fused + 13

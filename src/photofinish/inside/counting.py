@@ -9,6 +9,7 @@ and tensors that only the CPU's operators save are not counted.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -139,6 +140,20 @@ class OperatorCounts:
 
     def optimizer_begins(self) -> None:
         self._kernels_before = self._operators.kernels
+
+    def apart_from_optimizer(self, given: Any) -> Any:
+        """Return an argument of an optimizer, which does not count the kernels of a closure."""
+        if not callable(given):
+            return given
+
+        @functools.wraps(given)
+        def call(*arguments: Any, **named: Any) -> Any:
+            began_with = self._operators.kernels
+            result = given(*arguments, **named)
+            self._kernels_before += self._operators.kernels - began_with
+            return result
+
+        return call
 
     def optimizer_ended(self, optimizer: Optimizer) -> None:
         """Count the optimizer's step as an accelerator takes it."""

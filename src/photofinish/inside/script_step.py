@@ -52,8 +52,11 @@ class ScriptStep:
         self._samples += samples_in_batch(batch)
         self._bytes += bytes_on_host(batch)
 
-    def _optimizer_begins(self, *_: Any) -> None:
+    def _optimizer_begins(self, _: Any, arguments: Any, named: Any) -> Any:
         self._operators.optimizer_begins()
+        apart = self._operators.apart_from_optimizer
+        given = {name: apart(each) for name, each in named.items()}
+        return (arguments[0], *map(apart, arguments[1:])), given
 
     def optimizer_stepped(self, optimizer: Optimizer) -> None:
         """Count the optimizer's kernels and state."""
