@@ -54,9 +54,15 @@ if has("UNSEEDED"):
 for x, y in DataLoader(data, batch_size=128, shuffle=True):
     if has("DROPOUT"):
         torch.manual_seed(int(os.environ["DROPOUT"]))
-    loss = F.cross_entropy(net(x), y, label_smoothing=1e-3 if has("LOSS") else 0.0)
-    optimizer.zero_grad()
-    scaler.scale(loss.half().float() if has("HALF") else loss).backward()
+    def passes():
+        loss = F.cross_entropy(net(x), y, label_smoothing=1e-3 if has("LOSS") else 0.0)
+        optimizer.zero_grad()
+        scaler.scale(loss.half().float() if has("HALF") else loss).backward()
+        return loss
+    if has("CLOSURE"):
+        optimizer.step(passes)
+        continue
+    passes()
     if has("GRADIENT"):
         net.hidden.weight.grad[3:] *= 0.5
     scaler.step(optimizer)
@@ -80,6 +86,10 @@ def compared(*names: str, precision: str = "fp32") -> SameScript:
 
 def test_a_script_is_the_same_as_itself_without_a_seed_of_its_own() -> None:
     assert compared() == SameScript("identical")
+
+
+def test_a_closure_computes_the_same_step() -> None:
+    assert compared("CLOSURE") == SameScript("identical")
 
 
 def test_other_numbers_of_threads_are_rounding() -> None:

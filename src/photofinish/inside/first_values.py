@@ -29,6 +29,8 @@ class FirstValues:
         self._modules: set[int] = set()
         self._inputs: list[list[float]] = []
         self._losses: list[float] = []
+        self._stepping: Any = None
+        """Optimizer whose step has begun without gradients, as its closure computes them."""
         self._random_state: torch.Tensor | None = None
         """State of the CPU's generator when a forward pass began."""
         self._draws = self._is_done = False
@@ -59,6 +61,8 @@ class FirstValues:
     def _record_and_backward(self, tensors: Any, *rest: Any, **named: Any) -> None:
         self._try(self._record_losses, tensors)
         self._backward(tensors, *rest, **named)
+        if self._stepping is not None:
+            self._try(self._record_step, self._stepping)
 
     def _optimizer_begins(self, optimizer: Any, *_: Any) -> None:
         if not self._is_compiling():  # first, as compiled code may not leave its graph
@@ -98,8 +102,11 @@ class FirstValues:
 
     def _record_step(self, optimizer: Any) -> None:
         began_at = time.perf_counter()
+        every = [weight for group in optimizer.param_groups for weight in group["params"]]
+        if not self._losses and all(weight.grad is None for weight in every):
+            self._stepping = optimizer
+            return
         self.end()
-        every = (weight for group in optimizer.param_groups for weight in group["params"])
         weights = [*filter(_is_readable, every)]
         digest = hashlib.sha256()
         for weight in weights:
@@ -125,7 +132,7 @@ class FirstValues:
 
     def end(self) -> None:
         """Record no more. A compiled step has passed unseen."""
-        self._is_done = True
+        self._is_done, self._stepping = True, None
         if torch.autograd.backward == self._record_and_backward:  # the script may replace it, too
             torch.autograd.backward = self._backward
         self._module_hook.remove()  # the optimizers' hooks are being called
