@@ -96,7 +96,7 @@ class Stalls(TorchFunctionMode):
             if given[0] in self._made_on_host:
                 self._note("to")
             if result is given[0] and not result.requires_grad:
-                result = result.view_as(result)  # another tensor, as on a GPU
+                result = result.detach()  # another tensor, as on a GPU, and no view
         for made in tensors_in(result):
             if is_on_device or moves or (name in _MADE and "device" in kwargs):
                 self._on_device[made] = True
