@@ -139,8 +139,12 @@ for epoch in range(3):
             net(x)
 """
 TWO = """
+class WithoutLength(torch.utils.data.SequentialSampler):
+    def __len__(self):
+        raise NotImplementedError
+others = DataLoader(data, batch_size=8, sampler=WithoutLength(data))
 for epoch in range(3):
-    for (x, y), (other, _) in zip(DataLoader(data, batch_size=8), DataLoader(data, 8)):
+    for (x, y), (other, _) in zip(DataLoader(data, batch_size=8), others):
         optimizer.zero_grad()
         (net(x).sum() + net(other).sum()).backward()
         optimizer.step()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,9 @@ def watch_torch(recorder: Recorder) -> None:
         if recorder.is_nested:
             return iterate(loader)
         # Two loaders of one data set may have samplers of its parts.
-        samples = operator.length_hint(loader.sampler, -1)
+        samples = -1
+        with contextlib.suppress(Exception):  # of a script's sampler without a length
+            samples = len(loader.sampler)
         key = id(loader.dataset), loader.batch_size, samples
         return TimedBatches(recorder, loader, iterate, key)
 

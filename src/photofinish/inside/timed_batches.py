@@ -104,10 +104,10 @@ def batches_of(loader: Any) -> float | None:
     """Return the number of batches in an epoch. A smaller last batch is a fraction."""
     try:
         batches = len(loader)
-    except TypeError:  # an IterableDataset without a length
+        sampler: Any = getattr(loader, "sampler", None)
+        size = getattr(loader, "batch_size", None)
+        if size and hasattr(sampler, "__len__"):
+            return float(min(batches, len(sampler) / size))
+        return float(batches)
+    except Exception:  # noqa: BLE001  # of a script's data without a length
         return None
-    sampler: Any = getattr(loader, "sampler", None)
-    size = getattr(loader, "batch_size", None)
-    if size and hasattr(sampler, "__len__"):
-        return float(min(batches, len(sampler) / size))
-    return float(batches)
