@@ -120,6 +120,9 @@ for fold in range(3):
     fit()
 """
 CUT = """
+import os, tempfile
+with tempfile.TemporaryDirectory() as folder:
+    os.chdir(folder)  # which is gone when the first step is taken
 for epoch in range(3):
     for batch, (x, y) in enumerate(DataLoader(data, batch_size=8)):
         optimizer.zero_grad()

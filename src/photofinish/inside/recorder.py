@@ -12,7 +12,7 @@ import math
 import sys
 import time
 from pathlib import Path
-from types import CodeType
+from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from .device import Device, is_capturing
@@ -373,10 +373,14 @@ class Recorder:
 
 def _loaded_files() -> list[str]:
     """Return the Python files below this folder that the script is made of."""
-    found = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
-    paths = {Path(path).absolute() for path in found if path and Path(path).is_file()}
-    below = (path for path in paths if path.is_relative_to(Path.cwd()))
-    return sorted(str(path) for path in below if "site-packages" not in path.parts)
+    modules = [each for each in list(sys.modules.values()) if isinstance(each, ModuleType)]
+    try:
+        found = {vars(module).get("__file__") for module in modules}  # lazy ones have others
+        paths = {Path(path).absolute() for path in found if path and Path(path).is_file()}
+        below = (path for path in paths if path.is_relative_to(Path.cwd()))
+        return sorted(str(path) for path in below if "site-packages" not in path.parts)
+    except Exception:  # noqa: BLE001  # such as of a current folder that is gone
+        return []
 
 
 def main_optimizer(steps: list[int], named: int | None = None) -> int:
