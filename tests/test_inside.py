@@ -152,12 +152,29 @@ for epoch in range(3):
         (net(x).sum() + net(other).sum()).backward()
         optimizer.step()
 """
+IN_BACKWARD = """
+optimizers = {each: torch.optim.SGD([each], 0.1) for each in net.parameters()}
+def step(weight):
+    optimizers[weight].step()
+    weight.grad = None
+for each in net.parameters():
+    each.register_post_accumulate_grad_hook(step)
+for epoch in range(3):
+    for x, y in DataLoader(data, batch_size=8):
+        net(x).sum().backward()
+"""
 
 
 @pytest.mark.parametrize(
     ("script", "steps", "epoch_steps"),
-    [(FOLDS, 3 * 2 * 8, 8), (CUT, 3 * 4, 4), (PARTS, 3 * 6, 6), (TWO, 3 * 8, 8)],
-    ids=["folds", "epochs cut short", "parts of one data set", "two loaders"],
+    [
+        (FOLDS, 3 * 2 * 8, 8),
+        (CUT, 3 * 4, 4),
+        (PARTS, 3 * 6, 6),
+        (TWO, 3 * 8, 8),
+        (IN_BACKWARD, 3 * 8, 8),
+    ],
+    ids=["folds", "epochs cut short", "parts of one data set", "two loaders", "in backward"],
 )
 def test_all_trainings_count_and_an_epoch_is_as_long_as_it_was(
     tmp_path: Path, script: str, steps: int, epoch_steps: int
@@ -165,6 +182,7 @@ def test_all_trainings_count_and_an_epoch_is_as_long_as_it_was(
     process = recorded(tmp_path, script)
     figures = figures_of(process)
     assert figures.steps == steps
+    assert bool(process.uncounted) == (script is IN_BACKWARD)
     assert figures.longest_epoch_steps == epoch_steps
     run = Watched("train", process, figures, -9.0, figures.last_step_at, 1.7e9, (), 0)
     (job,) = jobs([run], None)

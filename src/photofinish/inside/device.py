@@ -67,6 +67,12 @@ def is_capturing() -> bool:
     return bool(cuda.is_initialized() and cuda.is_current_stream_capturing())
 
 
+def is_in_backward() -> bool:
+    """Return True while a backward pass calls the script, whose modes and hooks end with it."""
+    of_backward = getattr(sys.modules["torch"]._C, "_current_graph_task_id", None)
+    return of_backward is not None and of_backward() != -1
+
+
 def peak_host_memory_bytes() -> int | None:
     """Return this process's largest resident set so far, or None if the system has no count."""
     if resource is None:

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from .device import is_in_backward
+
 if TYPE_CHECKING:
     from .script_step import ScriptStep
     from .stalls import Stalls
@@ -50,23 +52,33 @@ class SingleSteps:
         watches: bool,
     ) -> bool:
         """End a step, and begin what comes next. Return True if something began or ended."""
+        has_torch = "torch" in sys.modules
+        if not self.is_active and (self.is_counted or is_early or not has_torch):
+            return False
+        if is_in_backward():
+            if not self.is_active:
+                self._leave_uncounted("an optimizer steps in the backward pass, before its end")
+            return False
         if self.watchers:
             return self._watch(self.watchers[0])
-        if self.is_counted or (is_early and self.counting is None):
-            return False
-        if self.counting is not None:
-            self._end_counting(self.counting, is_training=is_training, watches=watches)
-        if not self.is_counted:
-            self._begin_counting(version, compiles=compiles)
+        try:
+            if self.counting is not None:
+                self._end_counting(self.counting, is_training=is_training, watches=watches)
+            if not self.is_counted:
+                self._begin_counting(version, compiles=compiles)
+        except Exception as error:  # noqa: BLE001  # of hooks and modes that the script has, too
+            self.counting = None
+            self._leave_uncounted(f"counting its operations fails ({error!r})")
         return True
 
+    def _leave_uncounted(self, why: str) -> None:
+        self.is_counted = True
+        self._note(kind="uncounted", value=why)
+
     def _begin_counting(self, version: tuple[int, ...], *, compiles: bool) -> None:
-        if "torch" not in sys.modules:
-            return
         if version < (2, 6) and (compiles or version < (2, 2)):
-            self.is_counted = True
             why = "operations are counted from torch 2.2 on, and compiled ones from torch 2.6 on"
-            self._note(kind="uncounted", value=why)
+            self._leave_uncounted(why)
             return
         from .script_step import ScriptStep
 
