@@ -233,7 +233,7 @@ class Recorder:
             self._end_period(_clock())
             return
         self._steps_since += 1
-        if self._steps_since > OFTEN:
+        if self._steps_since > OFTEN * (len(self._steps) - 1):
             self._end_block(_clock())  # another optimizer may be the main one
 
     def _add_optimizer(self, key: Any, groups: list[dict[str, Any]]) -> int:
