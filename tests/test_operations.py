@@ -281,3 +281,21 @@ def test_a_scripts_optimizer_counts_as_it_steps_on_a_gpu() -> None:
     with_closure, usual, at_once, fused, one_by_one = kernels
     assert one_by_one > 2 * usual
     assert with_closure == usual == at_once == fused + 13
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_script_may_compute_what_cannot_be_counted() -> None:
+    network, inputs = nn.Linear(4, 2), torch.ones(3, 4)
+    counting = ScriptStep()
+    torch.sparse.mm(torch.eye(3).to_sparse(), network(inputs)).sum().backward()
+    assert counting.end()["operations"]["flops"] == 2 * (2 * 3 * 4 * 2) + 2 * 3 * 2
+    counting = ScriptStep()
+    torch.vmap(torch.func.grad(lambda each: network(each).sum()))(inputs)
+    with pytest.raises(RuntimeError, match=r"torch\.func"):
+        counting.end()
+    nested = torch.nested.nested_tensor([inputs, inputs[:2]], layout=torch.jagged)
+    heads = nested.view(2, -1, 2, 2).transpose(1, 2)
+    counting = ScriptStep()
+    functional.scaled_dot_product_attention(heads, heads, heads)
+    with pytest.raises(ValueError, match="unsupported"):
+        counting.end()

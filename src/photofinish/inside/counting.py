@@ -125,6 +125,9 @@ class OperatorCounts:
     def __exit__(self, *error: Any) -> None:
         self._stack.__exit__(*error)
 
+    def fail(self, why: str) -> None:
+        self._operators.failure = RuntimeError(why)
+
     @property
     def needs_profile(self) -> bool:
         """Return True if an operator or a custom function without a formula may have run."""
@@ -163,8 +166,10 @@ class OperatorCounts:
 
     @property
     def counts(self) -> StepCount:
-        """Return the counts, after the step has ended."""
+        """Return the counts, after the step has ended. Raise what kept it from being counted."""
         operators, saved = self._operators, self._saved
+        if operators.failure:
+            raise operators.failure
         return StepCount(
             operators.flops,
             operators.kernels,
@@ -186,6 +191,8 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.unknown: set[str] = set()
         """Operators without a formula."""
         self.custom_functions: set[str] = set()
+        self.failure: Exception | None = None
+        """Error of a formula or of what the script forbids, for which there are no counts."""
         self.is_paused = False
         """True during a fused operator, in the forward and in the backward pass."""
         self._adds_up = False
@@ -222,7 +229,10 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if formula is None and not is_memory_bound(func):
             self.unknown.add(func.name().partition(".")[0])
         elif formula:
-            self.flops += formula(*args, **kwargs, output=output)
+            try:
+                self.flops += formula(*args, **kwargs, output=output)
+            except Exception as error:  # noqa: BLE001  # as the script goes on
+                self.failure = error
         return output
 
     def add_fused(self, count: FusedCount, outputs: Sequence[torch.Tensor]) -> None:
@@ -258,7 +268,8 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _product(one: Tensor, other: Tensor) -> int:
     """Return the FLOPs of a matrix product, or of a batch of them."""
-    return 2 * one.numel() * other.shape[-1]
+    values = one.numel() if one.layout is torch.strided else one._nnz()
+    return 2 * values * other.shape[-1]
 
 
 def _applied(weight: Tensor, positions: Tensor) -> int:
@@ -296,8 +307,11 @@ class SavedTensors:
         self._input_values = 0
 
     def save(self, tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        address, count = storage.data_ptr(), tensor.numel()
+        try:
+            storage = tensor.untyped_storage()
+            address, count = storage.data_ptr(), tensor.numel()
+        except (NotImplementedError, RuntimeError):  # of a sparse tensor or a subclass
+            return tensor
         if address in self.weights:
             return tensor
         self.bytes[address] = storage.nbytes()

@@ -41,6 +41,7 @@ class Pausable(Protocol):
 
     is_paused: bool
     custom_functions: set[str]
+    failure: Exception | None
 
     def add_fused(self, count: FusedCount, outputs: list[Tensor]) -> None: ...
 
@@ -69,10 +70,15 @@ class FusedOperators(TorchFunctionMode):
         return self._run(_ATTENTION, attention, args, kwargs)
 
     def _run(self, func: Any, formula: Formula, args: Any, kwargs: Any) -> Any:
+        if self._counts.failure:  # hooks may be forbidden
+            return func(*args, **kwargs)
         with _paused(self._counts), saved_tensors_hooks(_unchanged, _unchanged):
             output = func(*args, **kwargs)
         outputs = list(tensors_in(output))
-        self._counts.add_fused(formula(*args, **kwargs), outputs)
+        try:
+            self._counts.add_fused(formula(*args, **kwargs), outputs)
+        except Exception as error:  # noqa: BLE001  # as the script goes on
+            self._counts.failure = error
         for node in nodes_between(outputs, tensors_in([*args, *kwargs.values()])):
             node.register_prehook(self._node_begins)
             node.register_hook(self._node_ended)

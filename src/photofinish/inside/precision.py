@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -43,7 +44,8 @@ class ProductPrecisions(TorchDispatchMode):  # type: ignore[no-untyped-call]
             precision = _PRECISIONS.get(dtype, "other")
             if precision == "fp32" and self._uses_tf32(operator):
                 precision = "tf32"
-            self._flops[precision] += _FLOPS[operator](*args, **named, **{_OUTPUT: result})
+            with suppress(Exception):  # of tensors without a formula, as the script goes on
+                self._flops[precision] += _FLOPS[operator](*args, **named, **{_OUTPUT: result})
         return result
 
     def _uses_tf32(self, operator: str) -> bool:

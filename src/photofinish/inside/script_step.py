@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -41,7 +42,11 @@ class ScriptStep:
         self._stack.callback(register_module_forward_hook(self._saved.module_ended).remove)
         begins = register_optimizer_step_pre_hook(self._optimizer_begins)
         self._stack.callback(begins.remove)
-        enter(saved_tensors_hooks(self._saved.save, lambda tensor: tensor))
+        self._hooks = enter(ExitStack())
+        self._hooks.enter_context(saved_tensors_hooks(self._saved.save, lambda tensor: tensor))
+        graph = torch.autograd.graph
+        self._forbid = graph.disable_saved_tensors_hooks
+        enter(patch.object(graph, "disable_saved_tensors_hooks", self._leave_uncounted))
         enter(self._precisions)
         enter(self._operators)
         if is_profiled:
@@ -51,6 +56,12 @@ class ScriptStep:
         """Add a batch that the step loaded."""
         self._samples += samples_in_batch(batch)
         self._bytes += bytes_on_host(batch)
+
+    def _leave_uncounted(self, message: str) -> Any:
+        """Forbid hooks as torch.func does, which would raise in a step with hooks."""
+        self._operators.fail("torch.func allows no hooks of autograd")
+        self._hooks.close()
+        return self._forbid(message)
 
     def _optimizer_begins(self, _: Any, arguments: Any, named: Any) -> Any:
         self._operators.optimizer_begins()
@@ -98,9 +109,10 @@ class _SavedByAnyNetwork(SavedTensors):
         self._precisions = precisions
 
     def module_begins(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        for weight in module.parameters(recurse=False):
-            self.found[id(weight)] = weight
-            self.weights.add(weight.untyped_storage().data_ptr())
+        with suppress(NotImplementedError, RuntimeError):  # of weights within torch.func
+            for weight in module.parameters(recurse=False):
+                self.weights.add(weight.untyped_storage().data_ptr())
+                self.found[id(weight)] = weight
         if isinstance(module, nn.RNNBase):
             self._precisions.has_recurrent_layers = True
         if isinstance(module, WEIGHTED):

@@ -68,7 +68,7 @@ class SingleSteps:
                 self._begin_counting(version, compiles=compiles)
         except Exception as error:  # noqa: BLE001  # of hooks and modes that the script has, too
             self.counting = None
-            self._leave_uncounted(f"counting its operations fails ({error!r})")
+            self._leave_uncounted(f"counting its operations fails: {error}")
         return True
 
     def _leave_uncounted(self, why: str) -> None:
