@@ -11,6 +11,7 @@ import functools
 import math
 import sys
 import time
+import weakref
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,8 @@ _LEAST_STEPS, _LEAST_SECONDS = 12, 5.0
 """Steps or seconds before a step is counted, by hand. By then, its state and memory exist."""
 OFTEN = 20
 """Ratio of steps from which on an optimizer hardly ever steps, compared to another, by hand."""
+_MOST_OPTIMIZERS = 20
+"""Optimizers, by hand, of which a script that makes one for each step seems to have no more."""
 _UNWATCHED_SECONDS, _MOST_UNWATCHED_SECONDS = 0.02, 0.1
 """Time between periods with hooks of modules, if there is no loader. A hook takes 0.1 ms.
 
@@ -56,6 +59,9 @@ class Recorder:
         self._compiles = self.is_nested = False
         self._loaders = Loaders(self._note, takes_apart=takes_apart)
         self._optimizers: dict[Any, int] = {}
+        """Numbers of the optimizers that exist, by their id."""
+        self._gone: dict[Any, int] = {}
+        """Numbers of the others, by their weights."""
         self._steps: list[int] = []
         """Number of steps of each optimizer in this block."""
         self._all_steps: list[int] = []
@@ -166,9 +172,13 @@ class Recorder:
         """End a period of a script in which no optimizer's step was seen, such as in a graph."""
         if self._first_step_at is None:
             self._add_optimizer(NAMED, [])
-        if self._optimizers.keys() == {NAMED}:
+        if self._has_only_named:
             self._steps[0] += 1
             self._end_period(_clock())
+
+    @property
+    def _has_only_named(self) -> bool:
+        return NAMED in self._optimizers and len(self._steps) == 1
 
     def _note_validation(self) -> None:
         if not self._flags & VALIDATES:
@@ -223,27 +233,43 @@ class Recorder:
                 self.note_unseen("captures whole steps in CUDA graphs and replays them")
                 return
             if number is None:
-                if self._first_step:
-                    self._first_step.end()
-                self._end_run()  # it may begin another training
-                number = self._add_optimizer(id(optimizer), optimizer.param_groups)
+                number = self._number_of(optimizer)
             self._single_steps.optimizer_stepped(optimizer)
         self._steps[number] += 1
         if number == self._main:
             self._end_period(_clock())
             return
         self._steps_since += 1
-        if self._steps_since > OFTEN * (len(self._steps) - 1):
+        if self._steps_since > OFTEN * max(1, len(self._optimizers) - 1):
             self._end_block(_clock())  # another optimizer may be the main one
 
-    def _add_optimizer(self, key: Any, groups: list[dict[str, Any]]) -> int:
-        number = len(self._optimizers)
-        if self._optimizers.keys() == {NAMED}:
+    def _number_of(self, optimizer: Any) -> int:
+        """Return the number of an optimizer that is new, or in place of one that is gone."""
+        if self._first_step:
+            self._first_step.end()
+        weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+        place = *map(id, weights[:1]), len(weights)
+        number = self._gone.pop(place, None)
+        if number is None and self._gone and len(self._steps) >= _MOST_OPTIMIZERS:
+            _, number = self._gone.popitem()
+        if number is None:
+            self._end_run()  # it may begin another training
+            number = self._add_optimizer(id(optimizer), weights)
+        self._optimizers[id(optimizer)] = number
+        weakref.finalize(optimizer, self._forget, id(optimizer), place).atexit = False
+        return number
+
+    def _forget(self, key: int, weights: Any) -> None:
+        """Keep the number of an optimizer that is gone, as another may get its address."""
+        self._gone[weights] = self._optimizers.pop(key)
+
+    def _add_optimizer(self, key: Any, weights: list[Any]) -> int:
+        number = len(self._steps)
+        if self._has_only_named:
             self._main = number
         self._optimizers[key] = number
         self._steps.append(0)
         self._all_steps.append(0)
-        weights = (weight for group in groups for weight in group["params"])
         device = next((weight.device for weight in weights), None)
         kind = device.type if device else "cpu"
         if kind != "cpu" and self._device is None:
