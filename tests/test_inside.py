@@ -60,7 +60,8 @@ def recorded(folder: Path, script: str, python: str = sys.executable) -> Process
 
 
 EPOCHS = """
-for _ in range(4):
+for epoch in range(6):
+    optimizer.param_groups[0]["params"][0].requires_grad_(epoch > 1)  # a frozen weight
     train(DataLoader(data, batch_size=8))
     validate()
 """
@@ -70,10 +71,13 @@ def test_a_script_without_our_packages_is_recorded_counted_and_taken_apart(tmp_p
     (tmp_path / "parts.py").touch()
     process = recorded(tmp_path, f"import parts\n{EPOCHS}")
     figures = figures_of(process)
-    assert (figures.steps, figures.epochs, figures.longest_epoch_steps) == (32, 4, 8)
+    assert (figures.steps, figures.epochs, figures.longest_epoch_steps) == (48, 6, 8)
     assert [part.holds for part in figures.parts].count("start") >= 2  # one may be counted
     assert process.counts
     assert process.counts["operations"]["images"] == 8
+    assert process.counts["operations"]["flops"] == 2 * 8 * (
+        2 * 4 * 8 + 3 * 8 * 2
+    )  # with all weights
     assert [what for _, _, what in process.stalls] == ["item"]
     assert [Path(file).name for file in process.files] == ["parts.py", "train.py"]
     assert min(process.step_parts.values()) > 0
@@ -103,7 +107,7 @@ def test_a_script_with_an_older_torch_runs_and_what_is_not_seen_of_it_has_a_reas
 ) -> None:
     older = f"import _photofinish.hooks\n_photofinish.hooks.start().torch_version = {version}\n"
     process = recorded(tmp_path, f"{older}{begin}{EPOCHS}", warm_python.executable())
-    assert figures_of(process).steps == 32
+    assert figures_of(process).steps == 48
     assert uncounted in (process.uncounted or "")
     assert (unseen or "") in (process.unseen or "")
     assert bool(process.unseen) == bool(unseen)

@@ -237,7 +237,7 @@ class Recorder:
             self._single_steps.optimizer_stepped(optimizer)
         self._steps[number] += 1
         if number == self._main:
-            self._end_period(_clock())
+            self._end_period(_clock(), optimizer)
             return
         self._steps_since += 1
         if self._steps_since > OFTEN * max(1, len(self._optimizers) - 1):
@@ -290,7 +290,7 @@ class Recorder:
         self._lines.write_soon()  # the second step may take minutes
         return number
 
-    def _end_period(self, now: float) -> None:
+    def _end_period(self, now: float, optimizer: Any = None) -> None:
         self._periods += 1
         seconds = now - self._ended_at
         if seconds < self._quickest_seconds:
@@ -304,6 +304,8 @@ class Recorder:
         if now >= self._closes_at:
             has_validated = bool(self._flags & VALIDATES)
             self._end_block(now)
+            if optimizer is not None:
+                self._single_steps.see_weights(optimizer)
             self._end_single_step(has_validated=has_validated)
 
     def _end_run(self) -> None:

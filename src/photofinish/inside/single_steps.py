@@ -26,6 +26,8 @@ class SingleSteps:
         self.watchers: list[Stalls | StepClock] = []
         """Watchers of a few steps each, one after another."""
         self._is_profiled = self.is_counted = False
+        self._trained = 0
+        """Number of weights with gradients in the step that was counted."""
 
     @property
     def is_active(self) -> bool:
@@ -41,6 +43,14 @@ class SingleSteps:
             self.counting.optimizer_stepped(optimizer)
         if self.watchers:
             self.watchers[0].optimizer_ended()
+
+    def see_weights(self, optimizer: Any) -> None:
+        """Count again if more weights have gradients, such as those of a thawed network."""
+        if not self.is_active:
+            weights = (weight for group in optimizer.param_groups for weight in group["params"])
+            trained = sum(weight.grad is not None for weight in weights)
+            self.is_counted = self.is_counted and trained <= self._trained
+            self._trained = max(self._trained, trained)
 
     def step_ended(
         self,
