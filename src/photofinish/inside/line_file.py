@@ -14,19 +14,30 @@ _WRITE_SECONDS, _MEMORY_SECONDS = 0.5, 10.0
 
 
 class LineFile:
-    """Lines for a file, appended from time to time. Forks, such as a loader's workers, add none."""
+    """Lines for a file, appended from time to time. Of forks, only one that trains has a file."""
 
     def __init__(self, folder: Path) -> None:
         self._path, self._process = folder / f"{os.getpid()}.jsonl", os.getpid()
         self._file: int | None = None
         """Open file. A file object would warn in the user's process that it is never closed."""
         self._lines: list[Any] = []
+        self._early: list[Any] | None = []
+        """Lines from before the training, for a fork. None during the training."""
         self._written_at = 0.0
         self._memory_at = time.perf_counter()
 
     @property
     def is_forked(self) -> bool:
         return os.getpid() != self._process
+
+    def begin_training(self) -> bool:
+        """Begin a file if this process is a fork, with the lines from before the training."""
+        is_forked, early, self._early = self.is_forked, self._early, None
+        if is_forked and early is not None:
+            self._process, self._file = os.getpid(), None
+            self._path = self._path.with_name(f"{self._process}.jsonl")
+            self._lines = early + self._lines
+        return is_forked
 
     def is_old(self, now: float) -> bool:
         """Return True if nothing was written for a while."""
@@ -60,6 +71,8 @@ class LineFile:
 
     def _write(self, now: float) -> None:
         lines, self._lines, self._written_at = self._lines, [], now
+        if self._early is not None:
+            self._early += lines
         if lines and not self.is_forked:
             if self._file is None:
                 self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)

@@ -278,6 +278,11 @@ class Recorder:
             self._first_step_at = _clock()
             self.is_attentive = self._device is not None
             self._forget_forward()
+            if self._lines.begin_training():
+                from multiprocessing.util import Finalize
+
+                self._began_cpu_seconds = 0.0
+                Finalize(None, self._ended, exitpriority=0)  # such a process skips atexit
             self._note(kind="files", value=_loaded_files())
         self._note(kind="optimizer", device=kind, is_named=key == NAMED)
         for name, value in lengths_of_a_trainer():
@@ -384,6 +389,7 @@ class Recorder:
     def _note_length(self, name: str, value: float, by: str) -> None:
         self._note(kind="length", name=name, value=value, by=by)
 
+    @functools.lru_cache  # noqa: B019  # it is called once in each process
     def _ended(self) -> None:
         """Write the remaining lines, then the parts of the training's loader."""
         if self._lines.is_forked or not ("torch" in sys.modules or self._optimizers):
