@@ -40,7 +40,8 @@ from photofinish.results.measured import (
 from photofinish.results.measured_job import script_job
 from photofinish.scripts.run_script import Watched
 from photofinish.scripts.script_figures import Figures
-from photofinish.scripts.script_record import measured_script
+from photofinish.scripts.script_lines import Length
+from photofinish.scripts.script_record import measured_script, whole_length
 from photofinish.scripts.script_stage import run_script
 
 LOOP = """
@@ -500,3 +501,12 @@ def test_validation_that_begins_with_the_first_step_is_counted_by_the_steps_betw
 def test_a_loader_of_validation_alone_is_not_the_trainings() -> None:
     after = {"loader": 0, "began_loader": 0, "batches": 7}
     assert planted_figures(*[after, *[{}] * 20] * 3).loader is None
+
+
+@pytest.mark.parametrize(("epochs", "is_whole"), [(5, False), (10, True)])
+def test_a_length_of_fewer_epochs_than_were_seen_is_a_parts(epochs: int, is_whole: bool) -> None:
+    process = process_of([0.1] * 40, **OWN)
+    process.add({"kind": "loader", "loader": 0, "batches": 4, "workers": 0, "is_named": False})
+    process.on_command_line = [Length("epochs", epochs, "--epochs")]
+    run = Watched("train", process, figures_of(process), 0.0, 4.0, 1.7e9, ())
+    assert bool(whole_length(run)) is is_whole
