@@ -67,6 +67,8 @@ class Result:
     step_parts_seconds: Mapping[str, float] = field(default_factory=dict)
     """Time of parts of a script's step that were timed alone."""
     loader_workers: int | None = None
+    between_seconds: float = 0.0
+    """Time of a script between two epochs, such as to save a checkpoint."""
     """Number of workers of a script's loader. None without one."""
     metrics: Mapping[str, float | None] = field(default_factory=dict)
     """Custom test metrics, or numbers of a script's metrics file, by name."""
@@ -100,8 +102,9 @@ class Result:
     def loads_itself(self) -> bool:
         """True if the process that trains also loads the batches."""
         source = self.settings.input if self.settings else None
-        workers = source.workers if isinstance(source, LoaderInput) else self.loader_workers
-        return workers == 0
+        if self.settings:
+            return isinstance(source, LoaderInput) and source.workers == 0
+        return not self.loader_workers  # without a loader, too
 
     @property
     def wanted_precision(self) -> str:
