@@ -25,6 +25,7 @@ from photofinish.answer.own_gpu import bounded, loads_longer_than_it_starts
 from photofinish.answer.result import Trained
 from photofinish.reporting.comparison_rows import comparison_rows
 from photofinish.reporting.sentences import verdict
+from photofinish.results.measurements import LoaderTimes, TriedWorkers
 from photofinish.results.timed_parts import TimedPart
 
 STEPS = 38
@@ -106,6 +107,12 @@ def test_slow_steps_keep_the_loading_of_the_few_batches_that_were_loaded_alone(o
     found: Any = speedup_bounds(as_result(on_cpu(attribution=None, not_attributed="slow", **alone)))
     assert found.loading_not_known is None
     assert found.epoch.measured_seconds == pytest.approx(38 * 0.08)
+    none: Any = {"start_seconds": 0.0, "cpu_seconds": (), "busy_threads": (), "memory_bytes": ()}
+    tried = TriedWorkers(workers=1, batch_seconds=0.02, **none)
+    two = tried.model_copy(update={"workers": 2})
+    loader = LoaderTimes(samples=1, tried_workers=(tried, two))
+    run = on_cpu(attribution=None, workers=2, loader=loader, **alone)
+    assert epoch_bound(run).measured_seconds == pytest.approx(38 * 0.02)
 
 
 def parts_of(epoch_seconds: float) -> dict[str, Any]:

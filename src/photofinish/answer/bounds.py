@@ -112,7 +112,11 @@ def _loading(run: Result) -> _Loading | NotKnown | None:
         return None
     if settings.input.name == "resident":
         return None
-    if alone := timings.slow_batch_seconds:  # of slow steps, a few batches were loaded
+    alone: Sequence[float] = timings.slow_batch_seconds  # of slow steps, a few batches were loaded
+    if alone:
+        workers, tried = settings.input.workers, timings.loader and timings.loader.tried_workers
+        # Tried workers had started before.
+        alone = [each.batch_seconds for each in tried or () if each.workers == workers] or alone
         seconds = min((timings.steps_per_epoch or 1) * statistics.fmean(alone), epoch_seconds)
         error = combined(machine_error(timings), _error(alone))
         return _Loading(epoch_seconds, seconds, seconds / slower, error)
