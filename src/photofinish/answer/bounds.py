@@ -129,7 +129,7 @@ def _loading(run: Result) -> _Loading | NotKnown | None:
     steps = costs.steps_per_epoch * (min(1.0, share) if timings.busy else share)
     seconds = steps * costs.batch_alone_seconds
     least_seconds = steps * least_batch_seconds(timings) if is_busy else seconds
-    error = _error(costs.attribution.batch_alone_seconds[1:])
+    error = _error(costs.attribution.batch_alone_seconds[1 : int(costs.steps_per_epoch)])
     return _Loading(steps * costs.epoch_share_seconds, seconds, least_seconds, error)
 
 
