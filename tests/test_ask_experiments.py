@@ -31,16 +31,25 @@ from photofinish.runs.run import Run
 from photofinish.scripts.run_script import Limits
 
 
-@pytest.mark.parametrize("seconds", [1e-6, 600.0])
+@pytest.mark.parametrize(
+    ("seconds", "batch_size", "expected"),
+    [
+        (1e-6, 16, {"start", "steps"}),
+        (600.0, 16, {"epoch"}),
+        (1e-6, 2048, {"start"}),  # an epoch is one slow step
+    ],
+)
 def test_a_measurement_answers_for_all_epochs_and_seeds(
     make_experiment: MakeExperiment,
     cpu_host: CpuTarget,
     packed_split: PackedSplit,
     tmp_path: Path,
     seconds: float,
+    batch_size: int,
+    expected: set[str],
 ) -> None:
     schedule = {"name": "one_cycle", "max_lr": 0.1}
-    experiment = make_experiment(epochs=12, seeds=2, schedule=schedule)
+    experiment = make_experiment(epochs=12, seeds=2, schedule=schedule, batch_size=batch_size)
     run = Run("small", "cpu", experiment, cpu_host, packed_split.folder, tmp_path)
     measure_here(run, seconds)
     assert [path.name for path in tmp_path.rglob("*.*")] == ["measured.json"]
@@ -49,15 +58,16 @@ def test_a_measurement_answers_for_all_epochs_and_seeds(
     assert isinstance(measured, Measured)
     timings = experiment_job(measured, experiment)
     assert timings.planned_epochs == 12
-    holds = {part.holds for part in measured.parts}
-    assert holds == ({"start", "steps"} if seconds < 1 else {"epoch"})
+    assert {part.holds for part in measured.parts} == expected
+    assert timings.median_step_seconds < 1.01 * timings.median_epoch_seconds
     assert measured.operations
     assert measured.first_step
     low, high = job_interval(timings)
     assert low < timings.whole_seconds < high
     assert timings.seeds_seconds == pytest.approx(timings.whole_seconds - timings.once_seconds)
     run = Result("small", "cpu", timings, "fp32", None, measured.training)
-    worth = decide(Comparison(run, None)).worth
+    pair = Comparison(run, None, settings=Comparing(accelerators=("T4",)))
+    worth = decide(pair).worth
     assert worth.here.seconds in (timings.whole_seconds, timings.job_seconds)
 
 
