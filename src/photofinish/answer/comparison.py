@@ -255,9 +255,12 @@ def _with_readings(pairs: Sequence[Comparison]) -> list[Comparison]:
 def same_steps(one: records.TrainingRecord, other: records.TrainingRecord) -> bool:
     """Return True if both trainings take equal steps, so that their times are comparable.
 
-    Settings on which `measure` does not depend may differ, such as epochs and learning rate.
+    Settings on which `measure` does not depend may differ, such as epochs and learning rate. So may
+    settings that only accelerators read, if the first training is the CPU's.
     """
-    settings = [step_settings(on_cpu(each.experiment)) for each in (one, other)]
+    settings = [step_settings(each.experiment) for each in (one, other)]
+    if one.device == "cpu":
+        settings = [on_cpu(each) for each in settings]
     return _is_same(one, other, settings)
 
 
