@@ -144,10 +144,13 @@ def pair_of_trainings(
 ) -> Comparison:
     """Compare the trainings of an experiment on both devices.
 
-    The CPU's job ends with the GPU's job if early stopping ended that.
+    The CPU's job ends with the GPU's job if early stopping ended that. Without a GPU, it may end
+    before its planned epochs.
     """
     if gpu is None:
-        return Comparison(Result.of_training(cpu), None, why_no_gpu)
+        early = cpu.record.experiment.early_stopping is not None and cpu.timings.epochs_left > 0
+        timings = cpu.timings.model_copy(update={"may_stop_early": early})
+        return Comparison(Result.of_training(replace(cpu, timings=timings)), None, why_no_gpu)
     if cpu.timings.epochs_left:
         epochs_left = max(0, gpu.timings.planned_epochs - len(cpu.timings.epochs))
         timings = cpu.timings.model_copy(update={"epochs_left": epochs_left})
