@@ -30,7 +30,7 @@ def model_text(pair: Comparison) -> str:
 
 
 def likeness(parity: Parity) -> str:
-    """Return how similar the models are, and over which epochs if a time limit ended a training."""
+    """Return how similar the models are, and over which epochs if one ended before the other."""
     words, difference = str(parity.likeness), parity.difference
     if parity.likeness == "not shown":
         words = say("not shown")
