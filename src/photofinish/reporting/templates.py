@@ -99,6 +99,7 @@ TEMPLATES = {
     "other weights": "not comparable (its first weights differ)",
     "draws": "not comparable (its forward pass draws random numbers, as dropout does)",
     "losses alike": "losses alike* ({record.gpu}, {epochs})",
+    "step alike": "first step alike* ({record.gpu})",
     "step and losses alike": "first step and losses alike* ({record.gpu}, {epochs})",
     "step apart": "different* from the {record.diverges_at} on ({record.gpu})",
     "losses apart": "not shown ({record.gpu}*: losses differ in the first epoch)",
