@@ -15,6 +15,7 @@ from photofinish.answer.seeds import (
     ENOUGH_SEEDS,
     ScoreDifference,
     difference_of_items,
+    difference_of_positions,
     difference_of_seeds,
 )
 from photofinish.config.precisions import curve_tolerance
@@ -144,7 +145,9 @@ def _end(
         predictions = _values(cpu.predictions, device.predictions, columns, tolerance, same_items)
     else:
         rows = columns if task.is_all_or_nothing else 1
-        if same_items:
+        if same_items and task.is_one_of_many and one.target_shape:
+            difference = difference_of_positions(cpu, device)
+        elif same_items:
             difference = difference_of_items(cpu, device, rows)
         predictions = _classes(cpu.predictions, device.predictions, rows, difference, margin)
     if both_draw and same_items:
